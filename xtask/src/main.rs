@@ -1,0 +1,257 @@
+//! Development tasks, run as `cargo xtask <command>`.
+//!
+//! `cargo xtask test` is everything a change must pass; continuous integration runs nothing else.
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+use std::{env, fs};
+
+const USAGE: &str = "\
+Usage: cargo xtask <command>
+
+Commands:
+  test [--quick]   Run everything a change must pass (--quick: no contract index, examples, docs or wasm)
+  bench [NAME]     Run the benchmarks, or only the bench target NAME
+  nightly          Run the property tests with 10,000 cases each
+";
+
+/// What the tests need and cargo cannot fetch: program, Debian package, why.
+const NEEDS: &[(&str, &str, &str)] = &[("cc", "build-essential", "links every binary")];
+
+/// A step of `cargo xtask test`: its name and what it does.
+type Stage = (&'static str, fn() -> Result<(), String>);
+
+const QUICK_STAGES: &[Stage] = &[
+    ("set-up", set_up),
+    ("fmt", || run("cargo fmt --all --check")),
+    ("clippy", clippy),
+    ("test", || run("cargo test --workspace --all-features")),
+];
+const SLOW_STAGES: &[Stage] =
+    &[("contract", contract), ("examples", examples), ("doc", doc), ("wasm", wasm)];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Task<'a> {
+    Help,
+    Test { quick: bool },
+    Bench { name: Option<&'a str> },
+    Nightly,
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let (message, code) = match parse(&args).map(perform) {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(failure)) => (failure, 1),
+        Err(misuse) => (format!("{misuse}; see `cargo xtask --help`"), 2),
+    };
+    eprintln!("error: {message}");
+    ExitCode::from(code)
+}
+
+fn parse<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
+    match *args {
+        [] | ["help" | "-h" | "--help"] | [_, "-h" | "--help"] => Ok(Task::Help),
+        ["test"] => Ok(Task::Test { quick: false }),
+        ["test", "--quick"] => Ok(Task::Test { quick: true }),
+        ["bench"] => Ok(Task::Bench { name: None }),
+        ["bench", name] if !name.starts_with('-') => Ok(Task::Bench { name: Some(name) }),
+        ["nightly"] => Ok(Task::Nightly),
+        ["test" | "bench" | "nightly", ..] => Err(format!("cannot run `{}`", args.join(" "))),
+        [command, ..] => Err(format!("unknown command `{command}`")),
+    }
+}
+
+fn perform(task: Task<'_>) -> Result<(), String> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    env::set_current_dir(root).map_err(|e| format!("cannot enter {}: {e}", root.display()))?;
+    match task {
+        Task::Help => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        Task::Test { quick } => {
+            let slow = if quick { &[] } else { SLOW_STAGES };
+            QUICK_STAGES.iter().chain(slow).try_for_each(timed)
+        }
+        Task::Bench { name: None } => run("cargo bench --workspace"),
+        Task::Bench { name: Some(name) } => run(&format!("cargo bench --workspace --bench {name}")),
+        Task::Nightly => {
+            let line = "cargo test --workspace --release --test properties --test record";
+            run_with("PROPTEST_CASES", "10000", line)
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "only for show")]
+fn timed((name, stage): &Stage) -> Result<(), String> {
+    println!("==> {name}");
+    let start = Instant::now();
+    stage().map_err(|e| format!("stage `{name}` failed: {e}"))?;
+    println!("==> {name}: done in {:.1}s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn set_up() -> Result<(), String> {
+    for (program, package, why) in NEEDS.iter().filter(|need| !is_installed(need.0)) {
+        if !is_debian_root() {
+            return Err(format!(
+                "`{program}` is missing ({why}); on Debian it is in the package `{package}`\n\
+                 repeat: cargo xtask test"
+            ));
+        }
+        run("apt-get update")?;
+        let install = "apt-get install -y --no-install-recommends";
+        run(&format!("{install} {package}"))?;
+    }
+    Ok(())
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+fn is_debian_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    Path::new("/etc/debian_version").exists() && id.is_ok_and(|id| id.stdout == b"0\n")
+}
+
+fn clippy() -> Result<(), String> {
+    let line = "cargo clippy --workspace --all-targets --all-features -- -D warnings";
+    run(line)
+}
+
+fn examples() -> Result<(), String> {
+    for name in example_names(Path::new("examples"))? {
+        println!("    {name}");
+        let line = format!("cargo run --quiet -p mynah --example {name}");
+        let mut command = command(&line);
+        command.stdin(Stdio::null()).stderr(Stdio::inherit());
+        let output = command.output();
+        let output = output.map_err(|e| format!("cannot start cargo: {e}"))?;
+        let problem = match output.status {
+            status if !status.success() => status.to_string(),
+            _ if output.stdout.is_empty() => "nothing on stdout".into(),
+            _ => continue,
+        };
+        print!("{}", String::from_utf8_lossy(&output.stdout));
+        return Err(format!("{problem}\nrepeat: {line} </dev/null"));
+    }
+    Ok(())
+}
+
+/// Every test that `docs/contract.md` names must exist.
+fn contract() -> Result<(), String> {
+    let read =
+        |path: &Path| fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
+    let mut tests = String::new();
+    for krate in fs::read_dir("crates").map_err(|e| format!("crates: {e}"))?.flatten() {
+        for file in fs::read_dir(krate.path().join("tests")).into_iter().flatten().flatten() {
+            if file.path().is_file() {
+                tests += &read(&file.path())?;
+            }
+        }
+    }
+    let page = read(Path::new("docs/contract.md"))?;
+    // In backticks, every second piece; a test is named as a sentence.
+    let named = page.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 2);
+    let gone: Vec<&str> = named.filter(|name| !tests.contains(&format!("fn {name}("))).collect();
+    if gone.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("docs/contract.md names tests that do not exist: {}", gone.join(", ")))
+    }
+}
+
+/// The names of the `.rs` files in `folder`, sorted; none if there is no such folder.
+fn example_names(folder: &Path) -> Result<Vec<String>, String> {
+    let mut names = Vec::new();
+    if folder.exists() {
+        let failed = |e| format!("cannot list {}: {e}", folder.display());
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            let file = entry.map_err(failed)?.file_name();
+            names.extend(file.to_string_lossy().strip_suffix(".rs").map(String::from));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn doc() -> Result<(), String> {
+    let line = "cargo doc --workspace --all-features --no-deps";
+    run_with("RUSTDOCFLAGS", "-D warnings", line)
+}
+
+fn wasm() -> Result<(), String> {
+    let target = "wasm32-unknown-unknown";
+    let output = command("rustc --print sysroot").output();
+    let output = output.map_err(|e| format!("cannot start rustc: {e}"))?;
+    let sysroot = String::from_utf8_lossy(&output.stdout);
+    let installed = Path::new(sysroot.trim()).join("lib/rustlib").join(target);
+    if !installed.exists() {
+        println!("    skipped: target not installed");
+        return Ok(());
+    }
+    run(&format!("cargo build -p mynah-data --target {target}"))
+}
+
+/// The command written as `line`, its words split at spaces.
+///
+/// It does not inherit what `cargo run` set for this process: build scripts that watch those
+/// variables would rerun each time `cargo test` and `cargo xtask test` alternate.
+fn command(line: &str) -> Command {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words);
+    for (key, _) in env::vars_os() {
+        let name = key.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&key);
+        }
+    }
+    command
+}
+
+fn run(line: &str) -> Result<(), String> {
+    finish(&mut command(line), line)
+}
+
+fn run_with(key: &str, value: &str, line: &str) -> Result<(), String> {
+    let repeat = format!("{key}='{value}' {line}");
+    finish(command(line).env(key, value), &repeat)
+}
+
+/// Runs `command`; an error says how to `repeat` it.
+fn finish(command: &mut Command, repeat: &str) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{status}\nrepeat: {repeat}")),
+        Err(e) => Err(format!("cannot start: {e}\nrepeat: {repeat}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_recognised() {
+        assert_eq!(parse(&[]), Ok(Task::Help));
+        assert_eq!(parse(&["test"]), Ok(Task::Test { quick: false }));
+        assert_eq!(parse(&["test", "--quick"]), Ok(Task::Test { quick: true }));
+        assert_eq!(parse(&["bench", "--help"]), Ok(Task::Help));
+        let name = Some("append");
+        assert_eq!(parse(&["bench", "append"]), Ok(Task::Bench { name }));
+        assert_eq!(parse(&["nightly"]), Ok(Task::Nightly));
+    }
+
+    #[test]
+    fn a_mistyped_command_or_option_is_refused() {
+        for args in [&["tset"][..], &["test", "--fast"], &["bench", "a", "b"]] {
+            assert!(parse(args).is_err(), "{args:?}");
+        }
+    }
+}
