@@ -1,0 +1,86 @@
+//! From JSON that people or other programs wrote, with errors that name the field and the rule.
+//!
+//! `serde_json::from_value` decodes the same values and says less when it fails.
+
+use serde_json::Value;
+
+use crate::{
+    Error, FieldError, Message, Result, Session, Thread, ValidationReason, session,
+    validate::finish,
+};
+
+/// One message.
+///
+/// # Errors
+/// `invalid_message` with `role: unknown`, `content: invalid_type`, `content: invalid_part_type` or `tool_call_id: required`;
+/// `invalid_json` for anything else that does not fit.
+pub fn message(value: &Value) -> Result<Message> {
+    finish(ValidationReason::InvalidMessage, message_errors(value))?;
+    Ok(serde::Deserialize::deserialize(value)?)
+}
+
+/// A list of messages, as a thread.
+///
+/// # Errors
+/// `invalid_thread` with the broken rules of every message; `invalid_json` for anything else that does not fit.
+pub fn thread(messages: &[Value]) -> Result<Thread> {
+    finish(ValidationReason::InvalidThread, list_errors(messages))?;
+    let decode = |value| -> Result<Message> { Ok(serde::Deserialize::deserialize(value)?) };
+    messages.iter().map(decode).collect()
+}
+
+/// A session, as it was stored.
+///
+/// # Errors
+/// `invalid_session` with the broken rules; `invalid_json` for anything else that does not fit.
+pub fn session(text: &str) -> Result<Session> {
+    let value: Value = serde_json::from_str(text)?;
+    let messages = value.pointer("/thread/messages").and_then(Value::as_array);
+    let broken = messages.map(|list| list_errors(list)).unwrap_or_default().into_iter();
+    let mut errors: Vec<FieldError> = broken.map(|error| error.under(["thread".into()])).collect();
+    if value.get("status").and_then(Value::as_str).is_some_and(|s| !STATUSES.contains(&s)) {
+        errors.insert(0, FieldError::new("status", "unknown"));
+    }
+    finish(ValidationReason::InvalidSession, errors)?;
+    let wire: session::Wire = serde_json::from_value(value).map_err(Error::from)?;
+    Session::from_wire(wire)
+}
+
+const STATUSES: [&str; 5] = ["idle", "awaiting_user", "awaiting_tools", "completed", "error"];
+const PARTS: [&str; 5] = ["text", "image", "reasoning", "tool_call", "refusal"];
+
+fn list_errors(messages: &[Value]) -> Vec<FieldError> {
+    let indexed = messages.iter().enumerate();
+    indexed
+        .flat_map(|(index, value)| {
+            message_errors(value)
+                .into_iter()
+                .map(move |error| error.under(["messages".into(), index.into()]))
+        })
+        .collect()
+}
+
+fn message_errors(value: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let role = value.get("role").and_then(Value::as_str);
+    if role.is_some_and(|role| !["system", "user", "assistant", "tool"].contains(&role)) {
+        errors.push(FieldError::new("role", "unknown"));
+    }
+    match value.get("content") {
+        None | Some(Value::Null | Value::String(_)) => {}
+        Some(Value::Array(parts)) => {
+            let known = |part: &Value| {
+                part.get("type").and_then(Value::as_str).is_some_and(|t| PARTS.contains(&t))
+            };
+            if !parts.iter().all(known) {
+                errors.push(FieldError::new("content", "invalid_part_type"));
+            }
+        }
+        Some(_) => errors.push(FieldError::new("content", "invalid_type")),
+    }
+    let has_id = value.get("tool_call_id").is_some_and(Value::is_string);
+    if role == Some("tool") && !has_id {
+        errors.push(FieldError::new("tool_call_id", "required"));
+    }
+    errors
+}

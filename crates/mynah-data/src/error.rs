@@ -1,0 +1,636 @@
+//! The one error type: a kind with a closed set of reasons, a message for people, metadata for programs.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{HaltReason, Metadata, Operation, Status};
+
+/// A result whose error is Mynah's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Declares a reason enum whose JSON and text form is the snake_case name of the variant.
+macro_rules! reasons {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum $name { $($(#[$vdoc])* #[serde(rename = $text)] $variant,)+ }
+
+        impl $name {
+            /// Every reason, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The name used in JSON, messages and logs.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
+            }
+
+            fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|reason| reason.as_str() == text)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+reasons! {
+    /// What is wrong with an engine, or with what was asked of it.
+    EngineReason {
+        /// The engine has no adapter.
+        MissingAdapter => "missing_adapter",
+        /// No model was named by the call, the request or the engine.
+        MissingModel => "missing_model",
+        /// No API key was found for the provider.
+        MissingKey => "missing_key",
+        /// The model called a tool that the engine does not have.
+        UnknownTool => "unknown_tool",
+        /// A stored engine names something that is not registered, or an engine cannot be stored.
+        InvalidEngine => "invalid_engine",
+        /// The adapter cannot produce the response format that was asked for.
+        UnsupportedResponseFormat => "unsupported_response_format",
+    }
+}
+
+reasons! {
+    /// Why a provider call failed.
+    AdapterReason {
+        /// The provider asks for a pause.
+        RateLimited => "rate_limited",
+        /// The key was refused.
+        AuthenticationFailed => "authentication_failed",
+        /// The key is valid and may not do this.
+        PermissionDenied => "permission_denied",
+        /// The provider refused the request as malformed.
+        InvalidRequest => "invalid_request",
+        /// The model or endpoint does not exist.
+        NotFound => "not_found",
+        /// The provider is down.
+        ProviderUnavailable => "provider_unavailable",
+        /// The provider is up and has no capacity.
+        Overloaded => "overloaded",
+        /// The prompt does not fit the model.
+        ContextLengthExceeded => "context_length_exceeded",
+        /// The provider refused the content.
+        ContentFilter => "content_filter",
+        /// Nothing arrived in time.
+        Timeout => "timeout",
+        /// The connection failed or broke off.
+        NetworkError => "network_error",
+        /// The answer could not be understood.
+        MalformedResponse => "malformed_response",
+        /// The adapter cannot express what was asked.
+        UnsupportedFeature => "unsupported_feature",
+        /// A scripted adapter has no script left.
+        NoScriptedResponse => "no_scripted_response",
+        /// Anything else.
+        Unknown => "unknown",
+    }
+}
+
+reasons! {
+    /// Why a stream ended early.
+    StreamReason {
+        /// The adapter failed in mid-stream.
+        AdapterError => "adapter_error",
+        /// The caller cancelled.
+        Cancelled => "cancelled",
+        /// Nothing arrived in time.
+        Timeout => "timeout",
+        /// An event that has no place in a model's stream.
+        MalformedEvent => "malformed_event",
+        /// Anything else.
+        Unknown => "unknown",
+    }
+}
+
+reasons! {
+    /// Why a tool call failed before or beside its own outcome.
+    ToolReason {
+        /// The handler panicked.
+        HandlerRaised => "handler_raised",
+        /// The handler took longer than its timeout.
+        Timeout => "timeout",
+        /// The handler gave an outcome that it may not give.
+        InvalidReturn => "invalid_return",
+        /// The tool has no handler.
+        NotFound => "not_found",
+        /// The result could not be turned into text.
+        EncodingFailed => "encoding_failed",
+        /// The arguments are not JSON, or do not fit the tool's schema.
+        InvalidArguments => "invalid_arguments",
+        /// The handler itself reported an error.
+        Failed => "failed",
+    }
+}
+
+reasons! {
+    /// Why a session refused an operation.
+    SessionReason {
+        /// The session is in status `error`; `recover` makes a fresh one.
+        SessionInErrorState => "session_in_error_state",
+        /// The operation is not legal in this status.
+        InvalidStatus => "invalid_status",
+        /// No pending tool call has this id.
+        UnknownToolCallId => "unknown_tool_call_id",
+        /// There is no session to operate on.
+        NoSession => "no_session",
+    }
+}
+
+reasons! {
+    /// How a run performed again differs from its record.
+    MismatchClass {
+        /// The run went on after its records ended.
+        Exhausted => "exhausted",
+        /// Something else happened.
+        Kind => "kind",
+        /// The same happened, differently.
+        Payload => "payload",
+    }
+}
+
+reasons! {
+    /// Why a log refused, or what is wrong with it.
+    LogReason {
+        /// Records that are not what they were, or are missing.
+        Corrupt => "corrupt",
+        /// Someone else appended first.
+        HeadMismatch => "head_mismatch",
+        /// The run has its seal; nothing can follow.
+        Sealed => "sealed",
+        /// The writer's lease was taken over.
+        Fenced => "fenced",
+        /// Someone else holds the run.
+        Leased => "leased",
+        /// No run has this id.
+        RunNotFound => "run_not_found",
+        /// A shortened id fits several runs.
+        AmbiguousRun => "ambiguous_run",
+        /// The log was opened for reading alone.
+        ReadOnly => "read_only",
+        /// The log was written by a newer version.
+        SchemaTooNew => "schema_too_new",
+        /// The log cannot be reached or used.
+        Unavailable => "unavailable",
+    }
+}
+
+reasons! {
+    /// Which value did not pass validation.
+    ValidationReason {
+        /// A request.
+        InvalidRequest => "invalid_request",
+        /// A message.
+        InvalidMessage => "invalid_message",
+        /// A tool.
+        InvalidTool => "invalid_tool",
+        /// A thread.
+        InvalidThread => "invalid_thread",
+        /// A session.
+        InvalidSession => "invalid_session",
+        /// What a session was to be started from.
+        InvalidSessionInput => "invalid_session_input",
+        /// An option of a call or a parameter of an engine.
+        InvalidOptions => "invalid_options",
+        /// The model cannot do what the request needs.
+        UnsupportedCapability => "unsupported_capability",
+        /// JSON that could not be decoded.
+        InvalidJson => "invalid_json",
+    }
+}
+
+/// The kind of an [`Error`], with its reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The engine, or what was asked of it.
+    Engine(EngineReason),
+    /// A provider call.
+    Adapter(AdapterReason),
+    /// A stream.
+    Stream(StreamReason),
+    /// A tool call.
+    Tool(ToolReason),
+    /// A session operation.
+    Session(SessionReason),
+    /// A value that does not follow the rules.
+    Validation(ValidationReason),
+    /// A log.
+    Log(LogReason),
+    /// A run that came out differently when it was performed again.
+    Replay(MismatchClass),
+}
+
+impl ErrorKind {
+    /// The name of the kind in JSON: `engine_error`, `adapter_error`, …
+    pub const fn type_name(self) -> &'static str {
+        match self {
+            Self::Engine(_) => "engine_error",
+            Self::Adapter(_) => "adapter_error",
+            Self::Stream(_) => "stream_error",
+            Self::Tool(_) => "tool_error",
+            Self::Session(_) => "session_error",
+            Self::Validation(_) => "validation_error",
+            Self::Log(_) => "log_error",
+            Self::Replay(_) => "replay_mismatch",
+        }
+    }
+
+    /// The reason as text.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Engine(r) => r.as_str(),
+            Self::Adapter(r) => r.as_str(),
+            Self::Stream(r) => r.as_str(),
+            Self::Tool(r) => r.as_str(),
+            Self::Session(r) => r.as_str(),
+            Self::Validation(r) => r.as_str(),
+            Self::Log(r) => r.as_str(),
+            Self::Replay(r) => r.as_str(),
+        }
+    }
+
+    fn parse(type_name: &str, reason: &str) -> Option<Self> {
+        Some(match type_name {
+            "engine_error" => Self::Engine(EngineReason::parse(reason)?),
+            "adapter_error" => Self::Adapter(AdapterReason::parse(reason)?),
+            "stream_error" => Self::Stream(StreamReason::parse(reason)?),
+            "tool_error" => Self::Tool(ToolReason::parse(reason)?),
+            "session_error" => Self::Session(SessionReason::parse(reason)?),
+            "validation_error" => Self::Validation(ValidationReason::parse(reason)?),
+            "log_error" => Self::Log(LogReason::parse(reason)?),
+            "replay_mismatch" => Self::Replay(MismatchClass::parse(reason)?),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} / {}", self.type_name(), self.reason())
+    }
+}
+
+/// What went wrong: a [kind](ErrorKind) with a closed set of reasons, a message for people, metadata for programs.
+///
+/// One value, one JSON form: `{"type", "reason", "message", "metadata"}`. It never holds an API key.
+///
+/// ```
+/// use mynah_data::{AdapterReason, Error, ErrorKind};
+///
+/// let error = Error::adapter(AdapterReason::RateLimited).with_provider("openai");
+/// assert_eq!(error.to_string(), "adapter error (openai): rate_limited");
+/// assert!(error.is_retryable());
+/// assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::RateLimited));
+/// ```
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    kind: ErrorKind,
+    message: Option<String>,
+    metadata: Metadata,
+}
+
+impl Error {
+    /// An error of this kind with the default message and no metadata.
+    pub fn new(kind: ErrorKind) -> Self {
+        Self(Box::new(Inner { kind, message: None, metadata: Metadata::new() }))
+    }
+
+    /// A failed provider call.
+    pub fn adapter(reason: AdapterReason) -> Self {
+        Self::new(ErrorKind::Adapter(reason))
+    }
+
+    /// An engine that cannot do what was asked.
+    pub fn engine(reason: EngineReason) -> Self {
+        Self::new(ErrorKind::Engine(reason))
+    }
+
+    /// A failed tool call.
+    pub fn tool(reason: ToolReason) -> Self {
+        Self::new(ErrorKind::Tool(reason))
+    }
+
+    /// A stream that ended early.
+    pub fn stream(reason: StreamReason) -> Self {
+        Self::new(ErrorKind::Stream(reason))
+    }
+
+    /// A log that refused, or is not what it was.
+    pub fn log(reason: LogReason) -> Self {
+        Self::new(ErrorKind::Log(reason))
+    }
+
+    /// A refused session operation.
+    pub fn session(reason: SessionReason) -> Self {
+        Self::new(ErrorKind::Session(reason))
+    }
+
+    /// A value that breaks the rules listed in `errors`.
+    pub fn validation(reason: ValidationReason, errors: Vec<FieldError>) -> Self {
+        let mut error = Self::new(ErrorKind::Validation(reason));
+        if let Some(first) = errors.first() {
+            let message = format!(
+                "validation failed: {reason} ({} error(s)): {}",
+                errors.len(),
+                errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            );
+            let field = Value::from(first.path_text());
+            error = error.with_message(message).with("field", field);
+        }
+        let list = errors.iter().map(|e| json!({"path": e.path, "code": e.code})).collect();
+        error.with("errors", Value::Array(list))
+    }
+
+    /// One option or field that breaks a rule.
+    pub fn invalid_option(field: impl Into<PathSegment>, code: impl Into<String>) -> Self {
+        Self::validation(ValidationReason::InvalidOptions, vec![FieldError::new(field, code)])
+    }
+
+    /// The model called a tool that the engine does not have.
+    pub fn unknown_tool(name: &str) -> Self {
+        Self::engine(EngineReason::UnknownTool)
+            .with_message(format!(
+                "engine error: unknown_tool: the engine has no tool named {name:?}"
+            ))
+            .with("tool_name", name)
+    }
+
+    /// A session operation that is not legal in the session's status.
+    pub fn invalid_status(operation: Operation, status: Status) -> Self {
+        Self::session(SessionReason::InvalidStatus)
+            .with_message(format!(
+                "session error: invalid_status: {operation} is not legal while the session is {status}"
+            ))
+            .with("operation", operation.as_str())
+            .with("status", status.as_str())
+    }
+
+    /// The same error with this message.
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.0.message = Some(message.into());
+        self
+    }
+
+    /// The same error with one more metadata member.
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.0.metadata.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// The same error, naming the provider.
+    pub fn with_provider(self, provider: impl Into<String>) -> Self {
+        self.with("provider", provider.into())
+    }
+
+    /// The kind, with its reason.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The reason as text, as in JSON.
+    pub fn reason(&self) -> &'static str {
+        self.0.kind.reason()
+    }
+
+    /// Facts for programs: `provider`, `status`, `request_id`, `retry_after_ms`, `tool_name`, `field`, …
+    pub fn metadata(&self) -> &Metadata {
+        &self.0.metadata
+    }
+
+    /// How long the provider asks to wait before the next try.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        self.0.metadata.get("retry_after_ms").and_then(Value::as_u64)
+    }
+
+    /// The broken rules of a validation error, in rule order; empty for every other kind.
+    pub fn field_errors(&self) -> Vec<FieldError> {
+        match (self.0.kind, self.0.metadata.get("errors")) {
+            (ErrorKind::Validation(_), Some(list)) => FieldError::deserialize_list(list),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether another try of the same provider call may succeed.
+    pub fn is_retryable(&self) -> bool {
+        use AdapterReason::*;
+        matches!(
+            self.0.kind,
+            ErrorKind::Adapter(
+                RateLimited | ProviderUnavailable | Overloaded | Timeout | NetworkError
+            )
+        )
+    }
+
+    /// Whether something took too long: a provider, a stream or a tool.
+    pub fn is_timeout(&self) -> bool {
+        matches!(
+            self.0.kind,
+            ErrorKind::Adapter(AdapterReason::Timeout)
+                | ErrorKind::Stream(StreamReason::Timeout)
+                | ErrorKind::Tool(ToolReason::Timeout)
+        )
+    }
+
+    /// Whether a value was refused before anything happened.
+    pub fn is_validation(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Validation(_))
+    }
+
+    /// The stable JSON form, as stored under `metadata.error` of results.
+    pub fn to_value(&self) -> Value {
+        json!({
+            "type": self.0.kind.type_name(),
+            "reason": self.0.kind.reason(),
+            "message": self.to_string(),
+            "metadata": self.0.metadata,
+        })
+    }
+
+    fn default_message(&self) -> String {
+        let subject = match self.0.kind {
+            ErrorKind::Engine(_) => "engine error",
+            ErrorKind::Adapter(_) => "adapter error",
+            ErrorKind::Stream(_) => "stream error",
+            ErrorKind::Tool(_) => "tool error",
+            ErrorKind::Session(_) => "session error",
+            ErrorKind::Validation(_) => "validation failed",
+            ErrorKind::Log(_) => "log error",
+            ErrorKind::Replay(_) => "replay mismatch",
+        };
+        let named = self.0.metadata.get("provider").or_else(|| self.0.metadata.get("tool_name"));
+        match named.and_then(Value::as_str) {
+            Some(name) => format!("{subject} ({name}): {}", self.reason()),
+            None => format!("{subject}: {}", self.reason()),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.message {
+            Some(message) => f.write_str(message),
+            None => f.write_str(&self.default_message()),
+        }
+    }
+}
+
+/// What an error says counts, not whether it says it by default.
+impl PartialEq for Error {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.kind == other.0.kind
+            && self.0.metadata == other.0.metadata
+            && self.to_string() == other.to_string()
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("message", &self.to_string())
+            .field("metadata", &self.0.metadata)
+            .finish()
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Serialize for Error {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_value().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Error {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Wire {
+            r#type: String,
+            reason: String,
+            message: String,
+            #[serde(default)]
+            metadata: Metadata,
+        }
+        let wire = Wire::deserialize(deserializer)?;
+        let kind = ErrorKind::parse(&wire.r#type, &wire.reason).ok_or_else(|| {
+            serde::de::Error::custom(format!("unknown error {} / {}", wire.r#type, wire.reason))
+        })?;
+        let mut error = Self(Box::new(Inner { kind, message: None, metadata: wire.metadata }));
+        // A default message is not stored, so that an error equals its copy from JSON.
+        if error.default_message() != wire.message {
+            error.0.message = Some(wire.message);
+        }
+        Ok(error)
+    }
+}
+
+/// One step of a path to a field: a name or an index.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PathSegment {
+    /// An index into a list.
+    Index(usize),
+    /// A field of an object.
+    Field(String),
+}
+
+impl From<&str> for PathSegment {
+    fn from(field: &str) -> Self {
+        Self::Field(field.to_owned())
+    }
+}
+
+impl From<String> for PathSegment {
+    fn from(field: String) -> Self {
+        Self::Field(field)
+    }
+}
+
+impl From<usize> for PathSegment {
+    fn from(index: usize) -> Self {
+        Self::Index(index)
+    }
+}
+
+/// One broken rule: where, and which.
+///
+/// ```
+/// use mynah_data::FieldError;
+/// let error = FieldError::new("role", "unknown").under([("messages").into(), 0.into()]);
+/// assert_eq!(error.to_string(), "messages.0.role: unknown");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FieldError {
+    /// The way to the field, from the outside in.
+    pub path: Vec<PathSegment>,
+    /// The broken rule, as a stable word.
+    pub code: String,
+}
+
+impl FieldError {
+    /// A broken rule on one field.
+    pub fn new(field: impl Into<PathSegment>, code: impl Into<String>) -> Self {
+        Self { path: vec![field.into()], code: code.into() }
+    }
+
+    /// The same broken rule, seen from further outside.
+    pub fn under(mut self, prefix: impl IntoIterator<Item = PathSegment>) -> Self {
+        self.path.splice(0..0, prefix);
+        self
+    }
+
+    /// The path with dots between its steps.
+    pub fn path_text(&self) -> String {
+        let steps: Vec<String> = self
+            .path
+            .iter()
+            .map(|step| match step {
+                PathSegment::Index(index) => index.to_string(),
+                PathSegment::Field(name) => name.clone(),
+            })
+            .collect();
+        steps.join(".")
+    }
+
+    fn deserialize_list(list: &Value) -> Vec<Self> {
+        Vec::deserialize(list).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path_text(), self.code)
+    }
+}
+
+impl From<serde_json::Error> for Error {
+    fn from(error: serde_json::Error) -> Self {
+        let broken = if error.is_data() {
+            FieldError::new("data", "malformed_struct")
+        } else {
+            FieldError::new("json", "malformed")
+        };
+        Self::validation(ValidationReason::InvalidJson, vec![broken])
+            .with_message(format!("JSON could not be decoded: {error}"))
+    }
+}
+
+/// A handler's halt with a reason that the loop keeps for itself.
+pub(crate) fn reserved_halt(reason: &HaltReason) -> Error {
+    Error::tool(ToolReason::InvalidReturn)
+        .with_message(format!("tool error: invalid_return: the halt reason {reason} is reserved"))
+        .with("reserved_halt_reason", reason.as_str())
+}

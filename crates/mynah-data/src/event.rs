@@ -1,0 +1,276 @@
+//! What streams to a caller while it happens.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    ChatResult, Error, FinishReason, HaltReason, Message, Metadata, Mode, Response, Thread,
+    ToolCall, ToolOutcome, Usage,
+};
+
+/// One thing that happened.
+///
+/// A model's answer is `MessageStarted`, then text, reasoning, tool calls and usage in any order, then `MessageCompleted`
+/// (or `Error`). A step adds, for each tool that ran, `ToolExecutionStarted`, `ToolExecutionCompleted` and one of
+/// `ToolResultEncoded`, `AskUserRequested`, `ToolHalt`, and ends with one `StepCompleted`. A chat is steps, and ends with
+/// one `ChatCompleted`.
+///
+/// ```
+/// use mynah_data::Event;
+/// let event = Event::text_delta("do");
+/// assert_eq!(serde_json::to_string(&event)?, r#"{"type":"text_delta","id":null,"delta":"do"}"#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Event {
+    /// The model begins to answer.
+    MessageStarted {
+        /// The empty assistant message.
+        message: Arc<Message>,
+        /// The id under which the call was made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request_id: Option<String>,
+        /// The provider's id of the answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// The model that answers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
+    },
+    /// A piece of text.
+    TextDelta {
+        /// Which block of text; none where the provider has only one.
+        #[serde(default)]
+        id: Option<Arc<str>>,
+        /// The piece.
+        delta: String,
+    },
+    /// A block of text is complete.
+    TextCompleted {
+        /// Which block.
+        #[serde(default)]
+        id: Option<Arc<str>>,
+        /// The whole text; it wins over the pieces.
+        text: String,
+    },
+    /// A piece of reasoning.
+    ReasoningDelta {
+        /// Which block.
+        #[serde(default)]
+        id: Option<Arc<str>>,
+        /// The piece.
+        delta: String,
+    },
+    /// A block of reasoning is complete.
+    ReasoningCompleted {
+        /// Which block.
+        #[serde(default)]
+        id: Option<Arc<str>>,
+        /// The whole text; it wins over the pieces.
+        text: String,
+        /// The provider's signature over it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signature: Option<String>,
+        /// Whether the provider withheld the text.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        redacted: bool,
+        /// What the provider must get back.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        data: Option<Value>,
+    },
+    /// The model begins to write a tool call.
+    ToolCallStarted {
+        /// The call's id.
+        id: String,
+        /// The tool's name.
+        name: String,
+    },
+    /// A piece of a call's argument text.
+    ToolCallDelta {
+        /// The call's id.
+        id: String,
+        /// The piece.
+        arguments_delta: String,
+    },
+    /// A tool call is complete.
+    ToolCallCompleted(Arc<ToolCall>),
+    /// What the provider counted so far. No filter hides it.
+    Usage {
+        /// Replaces what was reported before.
+        usage: Box<Usage>,
+    },
+    /// The model's answer is complete.
+    MessageCompleted {
+        /// The whole answer.
+        message: Arc<Message>,
+        /// Why the model stopped.
+        #[serde(default)]
+        finish_reason: Option<FinishReason>,
+        /// The provider's own word for it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        raw_finish_reason: Option<String>,
+        /// Whether the provider only paused, and wants to be called again with what it said.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        paused: bool,
+        /// Merged into the response's metadata.
+        #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+        metadata: Metadata,
+    },
+    /// A tool starts.
+    ToolExecutionStarted {
+        /// The call's id.
+        id: String,
+        /// The tool's name.
+        name: String,
+        /// The arguments it gets.
+        arguments: Value,
+    },
+    /// A tool is done.
+    ToolExecutionCompleted {
+        /// The call's id.
+        id: String,
+        /// The tool's name.
+        name: String,
+        /// What came of it.
+        result: ToolOutcome,
+    },
+    /// A tool's result, as the model will read it.
+    ToolResultEncoded {
+        /// The call's id.
+        id: String,
+        /// The text of the tool message.
+        content: String,
+    },
+    /// A tool wants a person to answer.
+    AskUserRequested {
+        /// The call that asks.
+        tool_call_id: String,
+        /// The tool's name.
+        tool_name: String,
+        /// The question.
+        question: String,
+        /// Hints for whoever asks it.
+        opts: Metadata,
+    },
+    /// A tool, or the policy for its errors, ends the conversation.
+    ToolHalt {
+        /// The call that halts.
+        tool_call_id: String,
+        /// Why; `tool_error` if the policy for errors halts.
+        reason: HaltReason,
+        /// The value that the tool gave, or its error.
+        result: Value,
+        /// The text of the tool message.
+        content: String,
+        /// How the caller's own error policy failed, if it did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        on_tool_error_exception: Option<String>,
+    },
+    /// A step is done: always the last event of a step.
+    StepCompleted {
+        /// The model's answer.
+        response: Box<Response>,
+        /// The conversation with the answer and the tool results.
+        thread: Thread,
+        /// Whether tools were run or handed to the caller.
+        mode: Mode,
+        /// Calls of manual tools, for the caller to answer.
+        manual_tool_calls: Vec<ToolCall>,
+    },
+    /// The chat is done: always the last event of a chat.
+    ChatCompleted {
+        /// What came of it.
+        result: Box<ChatResult>,
+    },
+    /// Something of the provider's own.
+    RawChunk {
+        /// As it came.
+        chunk: Value,
+    },
+    /// Something failed in mid-stream.
+    Error {
+        /// What.
+        error: Error,
+    },
+}
+
+impl Event {
+    /// The model begins to answer.
+    pub fn message_started() -> Self {
+        Self::MessageStarted {
+            message: Arc::new(Message::assistant("")),
+            request_id: None,
+            id: None,
+            model: None,
+        }
+    }
+
+    /// A piece of the only block of text.
+    pub fn text_delta(delta: impl Into<String>) -> Self {
+        Self::TextDelta { id: None, delta: delta.into() }
+    }
+
+    /// A tool call is complete.
+    pub fn tool_call_completed(call: impl Into<Arc<ToolCall>>) -> Self {
+        Self::ToolCallCompleted(call.into())
+    }
+
+    /// The model's answer is complete. The message itself is built from the events before.
+    pub fn message_completed(finish_reason: Option<FinishReason>) -> Self {
+        Self::MessageCompleted {
+            message: Arc::new(Message::assistant("")),
+            finish_reason,
+            raw_finish_reason: None,
+            paused: false,
+            metadata: Metadata::new(),
+        }
+    }
+
+    /// The name of the event in JSON.
+    pub const fn type_name(&self) -> &'static str {
+        match self {
+            Self::MessageStarted { .. } => "message_started",
+            Self::TextDelta { .. } => "text_delta",
+            Self::TextCompleted { .. } => "text_completed",
+            Self::ReasoningDelta { .. } => "reasoning_delta",
+            Self::ReasoningCompleted { .. } => "reasoning_completed",
+            Self::ToolCallStarted { .. } => "tool_call_started",
+            Self::ToolCallDelta { .. } => "tool_call_delta",
+            Self::ToolCallCompleted(_) => "tool_call_completed",
+            Self::Usage { .. } => "usage",
+            Self::MessageCompleted { .. } => "message_completed",
+            Self::ToolExecutionStarted { .. } => "tool_execution_started",
+            Self::ToolExecutionCompleted { .. } => "tool_execution_completed",
+            Self::ToolResultEncoded { .. } => "tool_result_encoded",
+            Self::AskUserRequested { .. } => "ask_user_requested",
+            Self::ToolHalt { .. } => "tool_halt",
+            Self::StepCompleted { .. } => "step_completed",
+            Self::ChatCompleted { .. } => "chat_completed",
+            Self::RawChunk { .. } => "raw_chunk",
+            Self::Error { .. } => "error",
+        }
+    }
+
+    /// Whether a model's stream may hold it; the others are made by the step and the chat.
+    pub const fn is_from_model(&self) -> bool {
+        matches!(
+            self,
+            Self::MessageStarted { .. }
+                | Self::TextDelta { .. }
+                | Self::TextCompleted { .. }
+                | Self::ReasoningDelta { .. }
+                | Self::ReasoningCompleted { .. }
+                | Self::ToolCallStarted { .. }
+                | Self::ToolCallDelta { .. }
+                | Self::ToolCallCompleted(_)
+                | Self::Usage { .. }
+                | Self::MessageCompleted { .. }
+                | Self::RawChunk { .. }
+                | Self::Error { .. }
+        )
+    }
+}

@@ -1,0 +1,94 @@
+//! Why a step ended before its time.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{HaltReason, Message, Metadata};
+
+/// Why a step ended before its time, as its tools tell it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Halt {
+    /// A tool wants a person to answer.
+    AskUser {
+        /// The call that asks.
+        tool_call_id: String,
+        /// The question.
+        question: String,
+        /// Hints for whoever asks it.
+        opts: Metadata,
+    },
+    /// A tool, or the policy for its errors, ends the conversation.
+    Tool {
+        /// The call that halts.
+        tool_call_id: String,
+        /// Why.
+        reason: HaltReason,
+        /// The value that the tool gave.
+        result: Value,
+        /// How the caller's own error policy failed, if it did.
+        exception: Option<String>,
+    },
+}
+
+impl Halt {
+    /// The call that halts.
+    pub fn tool_call_id(&self) -> &str {
+        match self {
+            Self::AskUser { tool_call_id, .. } | Self::Tool { tool_call_id, .. } => tool_call_id,
+        }
+    }
+
+    /// The halt's reason.
+    pub fn reason(&self) -> HaltReason {
+        match self {
+            Self::AskUser { .. } => HaltReason::AskUser,
+            Self::Tool { reason, .. } => reason.clone(),
+        }
+    }
+
+    /// What a step's metadata says of it.
+    pub fn metadata(&self) -> Metadata {
+        let mut metadata = Metadata::new();
+        metadata.insert("halted_reason".to_owned(), json!(self.reason()));
+        metadata.extend(self.details());
+        metadata
+    }
+
+    /// What a chat's metadata says of it.
+    pub fn details(&self) -> Metadata {
+        let mut metadata = Metadata::new();
+        let mut set = |key: &str, value: Value| metadata.insert(key.to_owned(), value);
+        match self {
+            Self::AskUser { tool_call_id, question, opts } => {
+                set("pending_question", json!(question));
+                set("pending_tool_call_id", json!(tool_call_id));
+                set("ask_user_opts", json!(opts));
+            }
+            Self::Tool { tool_call_id, reason, result, exception } => {
+                set("halt_tool_call_id", json!(tool_call_id));
+                if *reason != HaltReason::ToolError {
+                    set("halt_result", result.clone());
+                }
+                if let Some(exception) = exception {
+                    set("on_tool_error_exception", json!(exception));
+                }
+            }
+        }
+        metadata
+    }
+
+    /// The halt that counts where several tools halted: that of the earliest call, whichever finished first.
+    pub fn winner<'a>(
+        halts: impl IntoIterator<Item = &'a Self>,
+        message: &Message,
+    ) -> Option<&'a Self> {
+        let position = |halt: &&Self| {
+            message
+                .tool_calls()
+                .position(|call| call.id == halt.tool_call_id())
+                .unwrap_or(usize::MAX)
+        };
+        halts.into_iter().min_by_key(position)
+    }
+}

@@ -1,0 +1,62 @@
+//! Mynah's plain data.
+//!
+//! Everything a caller holds, stores or sends lives here: [`Message`] and [`Thread`], [`Request`] and [`Response`],
+//! [`ToolCall`] and [`ToolOutcome`], [`Event`], [`StepResult`] and [`ChatResult`], [`Session`], and the one [`Error`] type.
+//! Nothing in this crate waits, reads a clock, opens a file or starts a thread, so it also builds for wasm32.
+//!
+//! Three promises hold for every type:
+//!
+//! * it has one stable JSON form, and comes back from it equal;
+//! * JSON that does not fit gives a typed error, never a panic;
+//! * a wrong state cannot be built where the type system can prevent it (a tool message always names its call; a session
+//!   that waits for a person always has a question), and [`validate`] reports the rest with a path and a code.
+//!
+//! Streams of events are folded back into values by [`Collector`] (a response, a step, a chat) and [`SessionReducer`]
+//! (a session).
+//!
+//! ```
+//! use mynah_data::{Message, Thread};
+//!
+//! let thread = Thread::new().with_system("Be brief.").with_user("What is a mynah?");
+//! let text = serde_json::to_string(&thread)?;
+//! assert_eq!(serde_json::from_str::<Thread>(&text)?, thread);
+//! # Ok::<(), serde_json::Error>(())
+//! ```
+
+mod builder;
+mod collect;
+pub mod decode;
+mod error;
+mod event;
+mod halt;
+mod image;
+mod message;
+mod model;
+mod request;
+mod response;
+mod result;
+mod session;
+mod thread;
+mod tool;
+pub mod validate;
+
+pub use builder::ResponseBuilder;
+pub use collect::{CUT_SHORT, Collector};
+pub use error::{
+    AdapterReason, EngineReason, Error, ErrorKind, FieldError, LogReason, MismatchClass,
+    PathSegment, Result, SessionReason, StreamReason, ToolReason, ValidationReason,
+};
+pub use event::Event;
+pub use halt::Halt;
+pub use image::{Image, ImageDetail, ImageError, ImageSource};
+pub use message::{Message, Part, Role};
+pub use model::{ModelRef, Pricing};
+pub use request::{CacheRetention, PromptCache, Request, ResponseFormat, ToolChoice};
+pub use response::{FinishReason, Response, Usage};
+pub use result::{ChatResult, HaltReason, Mode, StepResult};
+pub use session::{Operation, Session, SessionReducer, SessionState, Status, TurnResult};
+pub use thread::{Messages, Thread};
+pub use tool::{ASK_USER_SENTINEL, ToolCall, ToolOutcome, ToolSpec};
+
+/// Free-form JSON members that travel with a value, in insertion order.
+pub type Metadata = serde_json::Map<String, serde_json::Value>;

@@ -1,0 +1,363 @@
+//! Messages: an author and an ordered list of parts.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize, de};
+use serde_json::Value;
+
+use crate::{Image, ImageDetail, Metadata, ToolCall};
+
+/// Who a message is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Instructions.
+    System,
+    /// A person.
+    User,
+    /// The model.
+    Assistant,
+    /// A tool's result.
+    Tool,
+}
+
+impl Role {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// One piece of a message. Their order is the order in which the model wrote them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Part {
+    /// Text.
+    Text {
+        /// The text.
+        text: String,
+        /// Anything else.
+        #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+        metadata: Metadata,
+    },
+    /// An image.
+    Image {
+        /// The image.
+        image: Image,
+        /// How closely to look.
+        #[serde(default)]
+        detail: ImageDetail,
+        /// Anything else.
+        #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+        metadata: Metadata,
+    },
+    /// The model's reasoning, to be given back to providers that want it.
+    Reasoning {
+        /// What is readable of it.
+        text: String,
+        /// The provider's signature over it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signature: Option<String>,
+        /// Whether the provider withheld the text.
+        #[serde(default, skip_serializing_if = "is_false")]
+        redacted: bool,
+        /// What the provider must get back, as it came: ids, encrypted content.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        data: Option<Value>,
+    },
+    /// A tool call.
+    ToolCall(Arc<ToolCall>),
+    /// The model's refusal; not part of the output text.
+    Refusal {
+        /// How it said no.
+        text: String,
+    },
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl Part {
+    /// Plain text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text { text: text.into(), metadata: Metadata::new() }
+    }
+
+    /// An image, looked at as the provider decides.
+    pub fn image(image: Image) -> Self {
+        Self::Image { image, detail: ImageDetail::Auto, metadata: Metadata::new() }
+    }
+
+    /// A tool call.
+    pub fn tool_call(call: impl Into<Arc<ToolCall>>) -> Self {
+        Self::ToolCall(call.into())
+    }
+
+    /// Readable reasoning without a signature.
+    pub fn reasoning(text: impl Into<String>) -> Self {
+        Self::Reasoning { text: text.into(), signature: None, redacted: false, data: None }
+    }
+}
+
+impl From<&str> for Part {
+    fn from(text: &str) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<Image> for Part {
+    fn from(image: Image) -> Self {
+        Self::image(image)
+    }
+}
+
+/// One message of a conversation.
+///
+/// Its JSON has `role`, `content` (text, or a list of parts where the message holds more than text), `name`,
+/// `tool_call_id` and `metadata`. A tool message always names its call: another one cannot be built.
+///
+/// ```
+/// use mynah_data::{Message, Role};
+/// let message = Message::user("hi");
+/// assert_eq!(message.role(), Role::User);
+/// assert_eq!(message.text(), "hi");
+/// let json = r#"{"role":"user","content":"hi","name":null,"tool_call_id":null,"metadata":{}}"#;
+/// assert_eq!(serde_json::to_string(&message)?, json);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    role: Role,
+    parts: Vec<Part>,
+    name: Option<String>,
+    tool_call_id: Option<String>,
+    metadata: Metadata,
+}
+
+impl Message {
+    /// Instructions to the model.
+    pub fn system(text: impl Into<String>) -> Self {
+        Self::with_parts(Role::System, vec![Part::text(text)])
+    }
+
+    /// Something a person says.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::with_parts(Role::User, vec![Part::text(text)])
+    }
+
+    /// Something a person says with more than text.
+    pub fn user_parts(parts: impl IntoIterator<Item = Part>) -> Self {
+        Self::with_parts(Role::User, parts.into_iter().collect())
+    }
+
+    /// Something the model said.
+    pub fn assistant(text: impl Into<String>) -> Self {
+        Self::with_parts(Role::Assistant, vec![Part::text(text)])
+    }
+
+    /// Something the model said, part by part.
+    pub fn assistant_parts(parts: impl IntoIterator<Item = Part>) -> Self {
+        Self::with_parts(Role::Assistant, parts.into_iter().collect())
+    }
+
+    /// The result of a tool call. Text stands as it is; any other value becomes its JSON.
+    pub fn tool_result(tool_call_id: impl Into<String>, content: impl Into<Value>) -> Self {
+        let text = match content.into() {
+            Value::String(text) => text,
+            value => value.to_string(),
+        };
+        Self::tool_parts(tool_call_id, [Part::text(text)])
+    }
+
+    /// The result of a tool call with more than text.
+    pub fn tool_parts(
+        tool_call_id: impl Into<String>,
+        parts: impl IntoIterator<Item = Part>,
+    ) -> Self {
+        let mut message = Self::with_parts(Role::Tool, parts.into_iter().collect());
+        message.tool_call_id = Some(tool_call_id.into());
+        message
+    }
+
+    fn with_parts(role: Role, mut parts: Vec<Part>) -> Self {
+        // No text and one empty text are the same message, and have the same JSON.
+        if let [Part::Text { text, metadata }] = parts.as_slice()
+            && text.is_empty()
+            && metadata.is_empty()
+        {
+            parts.clear();
+        }
+        Self { role, parts, name: None, tool_call_id: None, metadata: Metadata::new() }
+    }
+
+    /// The same message with the author's name.
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The same message with one more metadata member.
+    pub fn with_metadata(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.metadata.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// Who it is from.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// What it holds, in order.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// The author's name.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The call that a tool message answers; always there on a tool message.
+    pub fn tool_call_id(&self) -> Option<&str> {
+        self.tool_call_id.as_deref()
+    }
+
+    /// Anything else.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The text parts, joined.
+    pub fn text(&self) -> Cow<'_, str> {
+        let mut texts = self.parts.iter().filter_map(|part| match part {
+            Part::Text { text, .. } => Some(text.as_str()),
+            _ => None,
+        });
+        match (texts.next(), texts.next()) {
+            (None, _) => Cow::Borrowed(""),
+            (Some(only), None) => Cow::Borrowed(only),
+            (Some(first), Some(second)) => {
+                let mut joined = String::from(first);
+                joined.push_str(second);
+                texts.for_each(|text| joined.push_str(text));
+                Cow::Owned(joined)
+            }
+        }
+    }
+
+    /// The tool calls, in order.
+    pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
+        self.shared_tool_calls().map(Arc::as_ref)
+    }
+
+    /// The tool calls, in order, to be shared.
+    pub fn shared_tool_calls(&self) -> impl Iterator<Item = &Arc<ToolCall>> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::ToolCall(call) => Some(call),
+            _ => None,
+        })
+    }
+}
+
+/// For people: who said what, and which tools were called.
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.role.as_str(), self.text())?;
+        self.tool_calls().try_for_each(|call| write!(f, " [{}({})]", call.name, call.raw_arguments))
+    }
+}
+
+impl Serialize for Message {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut fields = serializer.serialize_struct("Message", 5)?;
+        fields.serialize_field("role", &self.role)?;
+        match self.parts.as_slice() {
+            [] => fields.serialize_field("content", "")?,
+            [Part::Text { text, metadata }] if metadata.is_empty() => {
+                fields.serialize_field("content", text)?
+            }
+            parts => fields.serialize_field("content", parts)?,
+        }
+        fields.serialize_field("name", &self.name)?;
+        fields.serialize_field("tool_call_id", &self.tool_call_id)?;
+        fields.serialize_field("metadata", &self.metadata)?;
+        fields.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// `tool_calls` is read for the sake of hand-written files; Mynah itself writes calls as parts.
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Wire {
+            role: Role,
+            content: Content,
+            #[serde(default)]
+            name: Option<String>,
+            #[serde(default)]
+            tool_call_id: Option<String>,
+            #[serde(default)]
+            tool_calls: Vec<ToolCall>,
+            #[serde(default)]
+            metadata: Metadata,
+        }
+        let wire = Wire::deserialize(deserializer)?;
+        if wire.role == Role::Tool && wire.tool_call_id.is_none() {
+            return Err(de::Error::custom("a tool message needs a tool_call_id"));
+        }
+        let mut parts = wire.content.0;
+        if !wire.tool_calls.is_empty() {
+            parts.retain(|part| !matches!(part, Part::Text { text, .. } if text.is_empty()));
+            parts.extend(wire.tool_calls.into_iter().map(Part::tool_call));
+        }
+        let message = Self::with_parts(wire.role, parts);
+        Ok(Self {
+            name: wire.name,
+            tool_call_id: wire.tool_call_id,
+            metadata: wire.metadata,
+            ..message
+        })
+    }
+}
+
+/// Text, or a list of parts.
+struct Content(Vec<Part>);
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ContentVisitor;
+        impl<'de> de::Visitor<'de> for ContentVisitor {
+            type Value = Content;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text or a list of parts")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Content, E> {
+                Ok(Content(vec![Part::text(text)]))
+            }
+
+            fn visit_unit<E: de::Error>(self) -> Result<Content, E> {
+                Ok(Content(Vec::new()))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Content, A::Error> {
+                let mut parts = Vec::new();
+                while let Some(part) = list.next_element()? {
+                    parts.push(part);
+                }
+                Ok(Content(parts))
+            }
+        }
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}

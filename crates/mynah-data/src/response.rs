@@ -1,0 +1,263 @@
+//! What a model answered.
+
+use std::{borrow::Cow, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Error, Message, Metadata, ToolCall};
+
+/// Why a model stopped writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// It was done.
+    Stop,
+    /// It reached the token limit.
+    Length,
+    /// It wants tools to be run.
+    ToolCalls,
+    /// The provider, or the model itself, refused the content.
+    ContentFilter,
+    /// The call failed in mid-stream.
+    Error,
+    /// Anything else; see the raw finish reason.
+    Other,
+}
+
+impl FinishReason {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::ContentFilter => "content_filter",
+            Self::Error => "error",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// Tokens and costs. What was not reported is none, never zero.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Usage {
+    /// The whole prompt.
+    pub input_tokens: Option<u64>,
+    /// The whole output.
+    pub output_tokens: Option<u64>,
+    /// The part of the prompt that was read from a cache.
+    pub cached_input_tokens: Option<u64>,
+    /// The part of the prompt that was written to a cache.
+    pub cache_write_tokens: Option<u64>,
+    /// The part of the output that was reasoning.
+    pub reasoning_tokens: Option<u64>,
+    /// The total that the provider reported.
+    pub total_tokens: Option<u64>,
+    /// US dollars for the prompt.
+    pub input_cost: Option<f64>,
+    /// US dollars for the output.
+    pub output_cost: Option<f64>,
+    /// US dollars in all.
+    pub total_cost: Option<f64>,
+    /// The provider's counters for its own tools.
+    pub tool_usage: Metadata,
+    /// Counters that have no place above.
+    #[serde(deserialize_with = "extra")]
+    pub extra: Metadata,
+}
+
+fn extra<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Metadata, D::Error> {
+    Ok(Option::<Metadata>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+impl Usage {
+    /// From a map of counters; members that are not known go into `extra`.
+    ///
+    /// # Errors
+    /// A known counter that is not a number is an error.
+    pub fn from_map(map: Metadata) -> Result<Self, Error> {
+        let mut known = Metadata::new();
+        let mut extra = Metadata::new();
+        for (key, value) in map {
+            let target = if Self::FIELDS.contains(&key.as_str()) { &mut known } else { &mut extra };
+            target.insert(key, value);
+        }
+        let mut usage: Self = serde_json::from_value(Value::Object(known))?;
+        usage.extra.extend(extra);
+        Ok(usage)
+    }
+
+    const FIELDS: [&'static str; 11] = [
+        "input_tokens",
+        "output_tokens",
+        "cached_input_tokens",
+        "cache_write_tokens",
+        "reasoning_tokens",
+        "total_tokens",
+        "input_cost",
+        "output_cost",
+        "total_cost",
+        "tool_usage",
+        "extra",
+    ];
+
+    /// The reported total, or input and output together where both are known.
+    pub fn total(&self) -> Option<u64> {
+        self.total_tokens.or_else(|| Some(self.input_tokens?.saturating_add(self.output_tokens?)))
+    }
+
+    /// Adds another usage to this one, counter by counter. A counter is known in the sum if it is known in either.
+    pub fn add(&mut self, other: &Self) {
+        fn sum<T: Copy>(a: &mut Option<T>, b: Option<T>, add: impl FnOnce(T, T) -> T) {
+            *a = match (*a, b) {
+                (Some(a), Some(b)) => Some(add(a, b)),
+                (a, b) => a.or(b),
+            };
+        }
+        let tokens = |a: &mut Option<u64>, b| sum(a, b, u64::saturating_add);
+        let cost = |a: &mut Option<f64>, b| sum(a, b, |a, b| a + b);
+        self.total_tokens = self.total();
+        tokens(&mut self.total_tokens, other.total());
+        tokens(&mut self.input_tokens, other.input_tokens);
+        tokens(&mut self.output_tokens, other.output_tokens);
+        tokens(&mut self.cached_input_tokens, other.cached_input_tokens);
+        tokens(&mut self.cache_write_tokens, other.cache_write_tokens);
+        tokens(&mut self.reasoning_tokens, other.reasoning_tokens);
+        cost(&mut self.input_cost, other.input_cost);
+        cost(&mut self.output_cost, other.output_cost);
+        cost(&mut self.total_cost, other.total_cost);
+    }
+}
+
+/// One answer of a model.
+///
+/// Text and tool calls are those of the message; in JSON they stand beside it as `output_text` and `tool_calls`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Response {
+    /// The provider's id of the answer.
+    pub id: Option<String>,
+    /// The id under which the call was made.
+    pub request_id: Option<String>,
+    /// The model that answered, as the provider names it.
+    pub model: Option<String>,
+    /// The answer.
+    pub message: Arc<Message>,
+    /// Why the model stopped; none if the provider did not say.
+    pub finish_reason: Option<FinishReason>,
+    /// The provider's own word for it, where it says more.
+    pub raw_finish_reason: Option<String>,
+    /// Tokens and costs.
+    pub usage: Usage,
+    /// The provider's body, where an adapter keeps it.
+    pub raw: Option<Value>,
+    /// Anything else; `error` after a failure in mid-stream.
+    pub metadata: Metadata,
+}
+
+impl Response {
+    /// An answer of which only the message is known.
+    pub fn new(message: impl Into<Arc<Message>>) -> Self {
+        Self {
+            id: None,
+            request_id: None,
+            model: None,
+            message: message.into(),
+            finish_reason: None,
+            raw_finish_reason: None,
+            usage: Usage::default(),
+            raw: None,
+            metadata: Metadata::new(),
+        }
+    }
+
+    /// The text of the answer.
+    pub fn text(&self) -> Cow<'_, str> {
+        self.message.text()
+    }
+
+    /// The tool calls of the answer, in order.
+    pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
+        self.message.tool_calls()
+    }
+
+    /// The error that broke the answer off.
+    pub fn error(&self) -> Option<Error> {
+        Error::deserialize(self.metadata.get("error")?).ok()
+    }
+
+    /// The text of a finished answer, or the error that broke it off.
+    ///
+    /// # Errors
+    /// The error of an answer that failed in mid-stream.
+    pub fn into_text(self) -> Result<String, Error> {
+        match self.error() {
+            Some(error) => Err(error),
+            None => Ok(self.text().into_owned()),
+        }
+    }
+}
+
+impl Serialize for Response {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut fields = serializer.serialize_struct("Response", 11)?;
+        fields.serialize_field("id", &self.id)?;
+        fields.serialize_field("request_id", &self.request_id)?;
+        fields.serialize_field("model", &self.model)?;
+        fields.serialize_field("message", &self.message)?;
+        fields.serialize_field("output_text", &self.text())?;
+        fields.serialize_field("tool_calls", &self.tool_calls().collect::<Vec<_>>())?;
+        fields.serialize_field("finish_reason", &self.finish_reason)?;
+        fields.serialize_field("raw_finish_reason", &self.raw_finish_reason)?;
+        fields.serialize_field("usage", &self.usage)?;
+        fields.serialize_field("raw", &self.raw)?;
+        fields.serialize_field("metadata", &self.metadata)?;
+        fields.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Response {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Wire {
+            #[serde(default)]
+            id: Option<String>,
+            #[serde(default)]
+            request_id: Option<String>,
+            #[serde(default)]
+            model: Option<String>,
+            message: Arc<Message>,
+            #[serde(default, rename = "output_text")]
+            _output_text: String,
+            #[serde(default, rename = "tool_calls")]
+            _tool_calls: Vec<ToolCall>,
+            #[serde(default)]
+            finish_reason: Option<FinishReason>,
+            #[serde(default)]
+            raw_finish_reason: Option<String>,
+            #[serde(default)]
+            usage: Usage,
+            #[serde(default)]
+            raw: Option<Value>,
+            #[serde(default)]
+            metadata: Metadata,
+        }
+        let wire = Wire::deserialize(deserializer)?;
+        Ok(Self {
+            id: wire.id,
+            request_id: wire.request_id,
+            model: wire.model,
+            message: wire.message,
+            finish_reason: wire.finish_reason,
+            raw_finish_reason: wire.raw_finish_reason,
+            usage: wire.usage,
+            raw: wire.raw,
+            metadata: wire.metadata,
+        })
+    }
+}

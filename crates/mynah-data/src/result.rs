@@ -1,0 +1,261 @@
+//! What comes of a step and of a chat.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Error, FinishReason, Message, Metadata, Response, Thread, ToolCall, Usage};
+
+/// Whether tools are run or handed to the caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Tools are run, except those marked manual.
+    #[default]
+    Auto,
+    /// Every call is handed to the caller.
+    Manual,
+}
+
+/// Why a chat stopped. Tools may halt for reasons of their own.
+///
+/// ```
+/// use mynah_data::HaltReason;
+/// assert_eq!(HaltReason::from("max_turns".to_owned()), HaltReason::MaxTurns);
+/// assert_eq!(HaltReason::from("plan_submitted".to_owned()).as_str(), "plan_submitted");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HaltReason {
+    /// The model was done.
+    Completed,
+    /// The limit on turns was reached.
+    MaxTurns,
+    /// The caller's `halt_when` said so.
+    HaltWhen,
+    /// A tool wants a person to answer.
+    AskUser,
+    /// A tool failed, and the policy for errors halts.
+    ToolError,
+    /// The caller cancelled, or dropped the stream.
+    Cancelled,
+    /// The deadline of the whole chat passed.
+    Deadline,
+    /// The model call failed.
+    Error,
+    /// The caller is to run tools.
+    ManualToolCalls,
+    /// A budget was used up.
+    BudgetExceeded,
+    /// Tools were announced, and nobody knows whether they ran.
+    UncertainTools,
+    /// A tool halted for a reason of its own.
+    Custom(String),
+}
+
+impl HaltReason {
+    /// The reasons that a tool may not use for its own halts.
+    pub const RESERVED: [Self; 11] = [
+        Self::Completed,
+        Self::MaxTurns,
+        Self::HaltWhen,
+        Self::AskUser,
+        Self::ToolError,
+        Self::Cancelled,
+        Self::Deadline,
+        Self::Error,
+        Self::ManualToolCalls,
+        Self::BudgetExceeded,
+        Self::UncertainTools,
+    ];
+
+    /// The name used in JSON.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Completed => "completed",
+            Self::MaxTurns => "max_turns",
+            Self::HaltWhen => "halt_when",
+            Self::AskUser => "ask_user",
+            Self::ToolError => "tool_error",
+            Self::Cancelled => "cancelled",
+            Self::Deadline => "deadline",
+            Self::Error => "error",
+            Self::ManualToolCalls => "manual_tool_calls",
+            Self::BudgetExceeded => "budget_exceeded",
+            Self::UncertainTools => "uncertain_tools",
+            Self::Custom(reason) => reason,
+        }
+    }
+}
+
+impl From<String> for HaltReason {
+    fn from(text: String) -> Self {
+        let known = Self::RESERVED.into_iter().find(|reason| reason.as_str() == text);
+        known.unwrap_or(Self::Custom(text))
+    }
+}
+
+impl fmt::Display for HaltReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for HaltReason {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for HaltReason {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self::from(String::deserialize(deserializer)?))
+    }
+}
+
+/// What came of one step: a model's answer, and the results of the tools it asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct StepResult {
+    /// The conversation with the answer and the tool results.
+    pub thread: Thread,
+    /// The model's answer.
+    pub response: Response,
+    /// The tool messages, in the order of the calls.
+    pub tool_results: Vec<Arc<Message>>,
+    /// Whether nothing is left to do: the model was not waiting for tools, or a tool halted.
+    pub done: bool,
+    /// `mode`, `manual_tool_calls`, `halted_reason`, `halt_tool_call_id`, `halt_result`, `pending_question`,
+    /// `pending_tool_call_id`, `ask_user_opts`, `on_tool_error_exception`, each where it applies.
+    pub metadata: Metadata,
+}
+
+impl StepResult {
+    /// A result of the given answer.
+    pub fn new(thread: Thread, response: Response) -> Self {
+        Self { thread, response, tool_results: Vec::new(), done: false, metadata: Metadata::new() }
+    }
+
+    /// Why a tool halted, if one did.
+    pub fn halted_reason(&self) -> Option<HaltReason> {
+        Some(HaltReason::from(self.metadata.get("halted_reason")?.as_str()?.to_owned()))
+    }
+
+    /// The calls of manual tools that wait for the caller.
+    pub fn manual_tool_calls(&self) -> Vec<ToolCall> {
+        calls(&self.metadata)
+    }
+
+    /// Whether every call was handed to the caller.
+    pub fn is_manual(&self) -> bool {
+        self.metadata.get("mode").and_then(Value::as_str) == Some("manual")
+    }
+}
+
+fn calls(metadata: &Metadata) -> Vec<ToolCall> {
+    metadata
+        .get("manual_tool_calls")
+        .and_then(|list| Vec::deserialize(list).ok())
+        .unwrap_or_default()
+}
+
+/// What came of a chat.
+///
+/// ```
+/// use mynah_data::{ChatResult, HaltReason, Thread};
+/// let result = ChatResult::new(Thread::new(), HaltReason::Completed);
+/// assert_eq!(result.halted_reason, HaltReason::Completed);
+/// assert!(result.steps.is_empty());
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ChatResult {
+    /// The whole conversation: what to keep, and to go on from.
+    pub thread: Thread,
+    /// The last answer; none if the model was never asked.
+    pub final_response: Option<Response>,
+    /// Every step, in order.
+    pub steps: Vec<StepResult>,
+    /// Why the chat stopped.
+    pub halted_reason: HaltReason,
+    /// What a tool wants a person to answer.
+    #[serde(default)]
+    pub pending_question: Option<String>,
+    /// The call that asks.
+    #[serde(default)]
+    pub pending_tool_call_id: Option<String>,
+    /// More on the halt, by its reason; `structured_finalize`, `repaired_tool_calls` where they apply.
+    #[serde(default)]
+    pub metadata: Metadata,
+    /// The run as which the chat was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<Arc<str>>,
+}
+
+impl ChatResult {
+    /// A chat that stopped for this reason, with nothing in it yet.
+    pub fn new(thread: Thread, halted_reason: HaltReason) -> Self {
+        Self {
+            thread,
+            final_response: None,
+            steps: Vec::new(),
+            halted_reason,
+            pending_question: None,
+            pending_tool_call_id: None,
+            metadata: Metadata::new(),
+            run_id: None,
+        }
+    }
+
+    /// Whether the chat stopped for anything but the model being done.
+    ///
+    /// ```
+    /// use mynah_data::{ChatResult, HaltReason, Thread};
+    /// assert!(!ChatResult::new(Thread::new(), HaltReason::Completed).is_halted());
+    /// assert!(ChatResult::new(Thread::new(), HaltReason::MaxTurns).is_halted());
+    /// ```
+    pub fn is_halted(&self) -> bool {
+        self.halted_reason != HaltReason::Completed
+    }
+
+    /// The text of the last answer; empty if there is none.
+    pub fn text(&self) -> Cow<'_, str> {
+        self.final_response.as_ref().map_or(Cow::Borrowed(""), Response::text)
+    }
+
+    /// The calls that wait for the caller.
+    pub fn manual_tool_calls(&self) -> Vec<ToolCall> {
+        let listed = calls(&self.metadata);
+        if !listed.is_empty() || self.halted_reason != HaltReason::ManualToolCalls {
+            return listed;
+        }
+        self.final_response.iter().flat_map(|response| response.tool_calls().cloned()).collect()
+    }
+
+    /// The error that ended the chat.
+    pub fn error(&self) -> Option<Error> {
+        Error::deserialize(self.metadata.get("error")?).ok()
+    }
+
+    /// Tokens and costs of all answers together.
+    pub fn usage(&self) -> Usage {
+        let mut sum = Usage::default();
+        self.steps.iter().for_each(|step| sum.add(&step.response.usage));
+        // An answer that was cut off is not a step, and cost all the same.
+        let last = self.steps.last().map(|step| &step.response);
+        if let Some(cut_off) =
+            self.final_response.as_ref().filter(|response| Some(*response) != last)
+        {
+            sum.add(&cut_off.usage);
+        }
+        sum
+    }
+}
+
+/// Whether an answer leaves nothing to do: everything but a wish for tools.
+pub(crate) fn is_final(finish_reason: Option<FinishReason>) -> bool {
+    finish_reason != Some(FinishReason::ToolCalls)
+}

@@ -1,0 +1,633 @@
+//! Sessions: a thread that can be put away and picked up.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize, de};
+use serde_json::{Value, json};
+
+use crate::{
+    ChatResult, Collector, Error, ErrorKind, Event, FieldError, HaltReason, Message, Metadata,
+    Part, Role, SessionReason, StepResult, StreamReason, Thread, ToolCall, ValidationReason,
+    result::is_final,
+};
+
+/// A conversation that can be put away and picked up, in another process too.
+///
+/// ```
+/// use mynah_data::{Session, Status, Thread, ToolCall};
+///
+/// let waiting = Session::awaiting_tools(Thread::from("hi"), vec![ToolCall::new("c0", "echo", "{}")]);
+/// let session = waiting.submit_tool_result("c0", serde_json::json!({"ok": true}))?;
+/// assert_eq!(session.status(), Status::Idle);
+/// assert!(session.pending_tool_calls().is_empty());
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Session {
+    /// The caller's id for it; tools see it.
+    pub id: Option<String>,
+    /// The conversation so far.
+    pub thread: Thread,
+    /// What it waits for.
+    pub state: SessionState,
+    /// The caller's own data, handed to tools and never looked into.
+    pub context: Metadata,
+    /// The caller's own data, kept with the session.
+    pub metadata: Metadata,
+    /// What the last turn had to say beside its result.
+    pub turn_metadata: Metadata,
+}
+
+/// What a session waits for, with what belongs to the waiting.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum SessionState {
+    /// Ready for a turn.
+    #[default]
+    Idle,
+    /// A tool asked; a person must answer.
+    AwaitingUser {
+        /// The question.
+        question: String,
+        /// The call that asks.
+        tool_call_id: Option<String>,
+    },
+    /// The caller must give the results of these calls.
+    AwaitingTools {
+        /// The calls, in order.
+        calls: Vec<ToolCall>,
+    },
+    /// The last turn ended normally; ready for another.
+    Completed,
+    /// The last turn failed.
+    Failed {
+        /// How: an [`Error`] in JSON, or what the failing tool left behind.
+        error: Value,
+    },
+}
+
+/// The name of a session's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Ready for a turn.
+    Idle,
+    /// A person must answer.
+    AwaitingUser,
+    /// The caller must give tool results.
+    AwaitingTools,
+    /// The last turn ended normally.
+    Completed,
+    /// The last turn failed.
+    Error,
+}
+
+impl Status {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::AwaitingUser => "awaiting_user",
+            Self::AwaitingTools => "awaiting_tools",
+            Self::Completed => "completed",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What can be done with a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Run the session's thread as a fresh conversation.
+    Start,
+    /// Append what a person says, and chat.
+    Reply,
+    /// Append a message, or nothing, and chat.
+    Continue,
+    /// One step.
+    Step,
+    /// Give the results of pending tool calls.
+    SubmitToolResult,
+}
+
+impl Operation {
+    /// The name used in errors.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Reply => "reply",
+            Self::Continue => "continue",
+            Self::Step => "step",
+            Self::SubmitToolResult => "submit_tool_result",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Session {
+    /// An idle session without messages.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A session that waits for tool results.
+    pub fn awaiting_tools(thread: Thread, calls: Vec<ToolCall>) -> Self {
+        Self { thread, state: SessionState::AwaitingTools { calls }, ..Self::default() }
+    }
+
+    /// A session that waits for a person.
+    pub fn awaiting_user(
+        thread: Thread,
+        question: impl Into<String>,
+        tool_call_id: Option<String>,
+    ) -> Self {
+        Self {
+            thread,
+            state: SessionState::AwaitingUser { question: question.into(), tool_call_id },
+            ..Self::default()
+        }
+    }
+
+    /// The same session under this id.
+    pub fn with_id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// The same session with this context for its tools.
+    pub fn with_context(mut self, context: Metadata) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// The same session with one more metadata member.
+    pub fn with_metadata(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.metadata.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// The same session with one more message. Checks nothing.
+    pub fn append(mut self, message: Message) -> Self {
+        self.thread.messages.push(message);
+        self
+    }
+
+    /// The same session with a person's message. Checks nothing.
+    pub fn append_user(self, text: impl Into<String>) -> Self {
+        self.append(Message::user(text))
+    }
+
+    /// The same session with a tool's message. Checks nothing and leaves the pending calls alone;
+    /// see [`Session::submit_tool_result`].
+    pub fn append_tool_result(
+        self,
+        tool_call_id: impl Into<String>,
+        content: impl Into<Value>,
+    ) -> Self {
+        self.append(Message::tool_result(tool_call_id, content))
+    }
+
+    /// The name of the state.
+    pub fn status(&self) -> Status {
+        match self.state {
+            SessionState::Idle => Status::Idle,
+            SessionState::AwaitingUser { .. } => Status::AwaitingUser,
+            SessionState::AwaitingTools { .. } => Status::AwaitingTools,
+            SessionState::Completed => Status::Completed,
+            SessionState::Failed { .. } => Status::Error,
+        }
+    }
+
+    /// The calls whose results the caller must give.
+    pub fn pending_tool_calls(&self) -> &[ToolCall] {
+        match &self.state {
+            SessionState::AwaitingTools { calls } => calls,
+            _ => &[],
+        }
+    }
+
+    /// What a person must answer.
+    pub fn pending_question(&self) -> Option<&str> {
+        match &self.state {
+            SessionState::AwaitingUser { question, .. } => Some(question),
+            _ => None,
+        }
+    }
+
+    /// The call that asked it.
+    pub fn pending_tool_call_id(&self) -> Option<&str> {
+        match &self.state {
+            SessionState::AwaitingUser { tool_call_id, .. } => tool_call_id.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// How the last turn failed.
+    pub fn error(&self) -> Option<&Value> {
+        match &self.state {
+            SessionState::Failed { error } => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Whether the operation is legal now. `message` is what `Continue` would append.
+    ///
+    /// # Errors
+    /// `session_in_error_state`, or `invalid_status` with the operation and the status.
+    pub fn check(&self, operation: Operation, message: Option<&Message>) -> Result<(), Error> {
+        let from_user = message.is_some_and(|m| m.role() == Role::User);
+        let legal = match (&self.state, operation) {
+            (SessionState::Failed { error }, _) => {
+                return Err(Error::session(SessionReason::SessionInErrorState)
+                    .with_message("session error: session_in_error_state: the last turn failed; recover() gives a fresh session")
+                    .with("error", error.clone()));
+            }
+            (SessionState::Idle | SessionState::Completed, operation) => {
+                operation != Operation::SubmitToolResult
+            }
+            (SessionState::AwaitingUser { .. }, Operation::Reply) => true,
+            (SessionState::AwaitingUser { .. }, Operation::Continue) => from_user,
+            (SessionState::AwaitingUser { .. }, _) => false,
+            (SessionState::AwaitingTools { .. }, Operation::SubmitToolResult) => true,
+            (SessionState::AwaitingTools { calls }, Operation::Continue) => {
+                calls.is_empty() && message.is_none()
+            }
+            (SessionState::AwaitingTools { .. }, _) => false,
+        };
+        if legal { Ok(()) } else { Err(Error::invalid_status(operation, self.status())) }
+    }
+
+    /// The session with the result of one pending call. Text stands as it is, a list of message parts too; any other value
+    /// becomes its JSON. The model is not called.
+    ///
+    /// # Errors
+    /// `invalid_status` unless the session waits for tools; `unknown_tool_call_id` if no pending call has this id.
+    pub fn submit_tool_result(&self, id: &str, content: impl Into<Value>) -> Result<Self, Error> {
+        self.check(Operation::SubmitToolResult, None)?;
+        let pending = self.pending_tool_calls();
+        if !pending.iter().any(|call| call.id == id) {
+            return Err(Error::session(SessionReason::UnknownToolCallId)
+                .with_message(format!(
+                    "session error: unknown_tool_call_id: no pending call has the id {id:?}"
+                ))
+                .with("tool_call_id", id));
+        }
+        let calls: Vec<ToolCall> = pending.iter().filter(|call| call.id != id).cloned().collect();
+        let mut session = self.clone();
+        session.thread.messages.push(tool_message(id, content.into()));
+        session.state = if calls.is_empty() {
+            SessionState::Idle
+        } else {
+            SessionState::AwaitingTools { calls }
+        };
+        Ok(session)
+    }
+
+    /// The session with the results of several pending calls: all of them, or none. An empty list changes nothing.
+    ///
+    /// ```
+    /// # use mynah_data::{Session, Status, Thread, ToolCall};
+    /// let calls = ["c0", "c1"].map(|id| ToolCall::new(id, "echo", "{}"));
+    /// let waiting = Session::awaiting_tools(Thread::from("hi"), calls.to_vec());
+    /// let session = waiting.submit_tool_results([("c0", "r0"), ("c1", "r1")])?;
+    /// assert_eq!(session.status(), Status::Idle);
+    /// assert!(session.pending_tool_calls().is_empty());
+    /// # Ok::<(), mynah_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// That of the first result that [`Session::submit_tool_result`] refuses.
+    pub fn submit_tool_results<I, C>(
+        &self,
+        results: impl IntoIterator<Item = (I, C)>,
+    ) -> Result<Self, Error>
+    where
+        I: AsRef<str>,
+        C: Into<Value>,
+    {
+        let submit =
+            |session: Self, (id, content): (I, C)| session.submit_tool_result(id.as_ref(), content);
+        results.into_iter().try_fold(self.clone(), submit)
+    }
+
+    /// A fresh, idle session with the same conversation, fit to go on: calls that were left unanswered get an error result.
+    /// Partial answers of failed turns stay, marked as such.
+    pub fn recover(&self) -> Self {
+        let mut session =
+            Self { state: SessionState::Idle, turn_metadata: Metadata::new(), ..self.clone() };
+        session.thread.messages.repair(crate::CUT_SHORT);
+        session
+    }
+
+    /// The session after a chat came to this result.
+    pub fn apply_chat(&self, result: &ChatResult) -> Self {
+        let state = match &result.halted_reason {
+            HaltReason::AskUser => SessionState::AwaitingUser {
+                question: result.pending_question.clone().unwrap_or_default(),
+                tool_call_id: result.pending_tool_call_id.clone(),
+            },
+            HaltReason::ManualToolCalls => {
+                SessionState::AwaitingTools { calls: result.manual_tool_calls() }
+            }
+            HaltReason::ToolError | HaltReason::Error => {
+                SessionState::Failed { error: failure(&result.metadata) }
+            }
+            HaltReason::Cancelled | HaltReason::Deadline => SessionState::Idle,
+            _ => SessionState::Completed,
+        };
+        self.after_turn(result.thread.clone(), state, result.metadata.clone())
+    }
+
+    /// The session after a step came to this result.
+    pub fn apply_step(&self, result: &StepResult) -> Self {
+        let text = |key: &str| result.metadata.get(key).and_then(Value::as_str).map(str::to_owned);
+        let halted = result.halted_reason();
+        let manual = result.manual_tool_calls();
+        let mut metadata = result.metadata.clone();
+        let mut thread = result.thread.clone();
+        let state = match halted {
+            Some(HaltReason::AskUser) => SessionState::AwaitingUser {
+                question: text("pending_question").unwrap_or_default(),
+                tool_call_id: text("pending_tool_call_id"),
+            },
+            Some(HaltReason::ToolError) => SessionState::Failed { error: failure(&metadata) },
+            Some(HaltReason::Cancelled | HaltReason::Deadline) => SessionState::Idle,
+            _ if !manual.is_empty() => SessionState::AwaitingTools { calls: manual },
+            _ if result.is_manual() && !is_final(result.response.finish_reason) => {
+                SessionState::AwaitingTools {
+                    calls: result.response.tool_calls().cloned().collect(),
+                }
+            }
+            _ if metadata.contains_key("error") => {
+                SessionState::Failed { error: failure(&metadata) }
+            }
+            _ => match result.response.error() {
+                // Ending a turn early is the caller's right, not a failure.
+                Some(error) if error.kind() == ErrorKind::Stream(StreamReason::Cancelled) => {
+                    SessionState::Idle
+                }
+                Some(error) => SessionState::Failed { error: error.to_value() },
+                None if result.done => SessionState::Completed,
+                None => SessionState::Idle,
+            },
+        };
+        if !matches!(state, SessionState::AwaitingTools { .. }) {
+            let repaired = thread.messages.repair(crate::CUT_SHORT);
+            if !repaired.is_empty() {
+                metadata.insert("repaired_tool_calls".to_owned(), json!(repaired));
+            }
+        }
+        self.after_turn(thread, state, metadata)
+    }
+
+    fn after_turn(&self, thread: Thread, state: SessionState, turn_metadata: Metadata) -> Self {
+        Self {
+            id: self.id.clone(),
+            thread,
+            state,
+            context: self.context.clone(),
+            metadata: self.metadata.clone(),
+            turn_metadata,
+        }
+    }
+}
+
+/// What a failed turn leaves on the session: the error, or everything that is known.
+fn failure(metadata: &Metadata) -> Value {
+    let named = metadata.get("error").or_else(|| metadata.get("on_tool_error_exception"));
+    named.cloned().unwrap_or_else(|| Value::Object(metadata.clone()))
+}
+
+fn tool_message(id: &str, content: Value) -> Message {
+    match &content {
+        Value::Array(items) if !items.is_empty() => match Vec::<Part>::deserialize(&content) {
+            Ok(parts) => Message::tool_parts(id, parts),
+            Err(_) => Message::tool_result(id, content),
+        },
+        _ => Message::tool_result(id, content),
+    }
+}
+
+impl Serialize for Session {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut fields = serializer.serialize_struct("Session", 9)?;
+        fields.serialize_field("id", &self.id)?;
+        fields.serialize_field("thread", &self.thread)?;
+        fields.serialize_field("status", &self.status())?;
+        fields.serialize_field("pending_tool_calls", self.pending_tool_calls())?;
+        fields.serialize_field("pending_question", &self.pending_question())?;
+        fields.serialize_field("pending_tool_call_id", &self.pending_tool_call_id())?;
+        fields.serialize_field("context", &self.context)?;
+        match self.error() {
+            None => fields.serialize_field("metadata", &self.metadata)?,
+            Some(error) => {
+                let mut metadata = self.metadata.clone();
+                metadata.insert("error".to_owned(), error.clone());
+                fields.serialize_field("metadata", &metadata)?;
+            }
+        }
+        fields.serialize_field("turn_metadata", &self.turn_metadata)?;
+        fields.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Session {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::from_wire(Wire::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wire {
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    thread: Thread,
+    status: Status,
+    #[serde(default)]
+    pending_tool_calls: Vec<ToolCall>,
+    #[serde(default)]
+    pending_question: Option<String>,
+    #[serde(default)]
+    pending_tool_call_id: Option<String>,
+    #[serde(default)]
+    context: Metadata,
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    turn_metadata: Metadata,
+}
+
+impl Session {
+    pub(crate) fn from_wire(mut wire: Wire) -> Result<Self, Error> {
+        let missing = |field: &str, code: &str| {
+            Error::validation(ValidationReason::InvalidSession, vec![FieldError::new(field, code)])
+        };
+        let state = match wire.status {
+            Status::Idle => SessionState::Idle,
+            Status::Completed => SessionState::Completed,
+            Status::AwaitingUser => SessionState::AwaitingUser {
+                question: wire
+                    .pending_question
+                    .ok_or_else(|| missing("pending_question", "required_for_status"))?,
+                tool_call_id: wire.pending_tool_call_id,
+            },
+            Status::AwaitingTools if wire.pending_tool_calls.is_empty() => {
+                return Err(missing("pending_tool_calls", "required_for_status"));
+            }
+            Status::AwaitingTools => SessionState::AwaitingTools { calls: wire.pending_tool_calls },
+            Status::Error => SessionState::Failed {
+                error: wire
+                    .metadata
+                    .shift_remove("error")
+                    .ok_or_else(|| missing("metadata", "error_required_for_status"))?,
+            },
+        };
+        Ok(Self {
+            id: wire.id,
+            thread: wire.thread,
+            state,
+            context: wire.context,
+            metadata: wire.metadata,
+            turn_metadata: wire.turn_metadata,
+        })
+    }
+}
+
+/// What a session's turn came to.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum TurnResult {
+    /// Of a chat.
+    Chat(Box<ChatResult>),
+    /// Of one step.
+    Step(Box<StepResult>),
+}
+
+impl TurnResult {
+    /// The result of a chat; none if it was a step.
+    pub fn into_chat(self) -> Option<ChatResult> {
+        match self {
+            Self::Chat(result) => Some(*result),
+            Self::Step(_) => None,
+        }
+    }
+
+    /// The result of a step; none if it was a chat, or a step that was cut off.
+    pub fn into_step(self) -> Option<StepResult> {
+        match self {
+            Self::Step(result) => Some(*result),
+            Self::Chat(_) => None,
+        }
+    }
+}
+
+/// Folds the events of a session's turn into the session after it.
+///
+/// Events may come from another process: all it needs is the session before the turn and what was appended to it.
+///
+/// ```
+/// use mynah_data::{Event, Message, Session, SessionReducer, Status};
+///
+/// let mut reducer = SessionReducer::chat(Session::new(), Some(Message::user("hi")));
+/// reducer.apply(&Event::message_started());
+/// reducer.apply(&Event::text_delta("Hel"));
+/// // The stream was cut off here: what was said stays.
+/// let (session, _) = reducer.finalize();
+/// assert_eq!(session.status(), Status::Idle);
+/// assert_eq!(session.thread.messages.len(), 2);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionReducer {
+    session: Session,
+    collector: Collector,
+    is_step: bool,
+    refused: Option<Error>,
+}
+
+impl SessionReducer {
+    /// For a chat on this session, which appended `message` first.
+    pub fn chat(session: Session, message: Option<Message>) -> Self {
+        let mut thread = session.thread.clone();
+        thread.extend(message);
+        Self { session, collector: Collector::new(thread), is_step: false, refused: None }
+    }
+
+    /// For one step on this session.
+    pub fn step(session: Session) -> Self {
+        let collector = Collector::new(session.thread.clone());
+        Self { session, collector, is_step: true, refused: None }
+    }
+
+    /// Folds one event in.
+    pub fn apply(&mut self, event: &Event) {
+        self.collector.apply(event);
+    }
+
+    /// The turn was refused before there was anything to stream: the session stays as it is.
+    pub fn refuse(&mut self, error: &Error) {
+        self.refused = Some(error.clone());
+    }
+
+    /// The session after the events so far, and what the turn came to. May be asked again and again.
+    pub fn finalize(&self) -> (Session, TurnResult) {
+        if let Some(error) = &self.refused {
+            let mut result = ChatResult::new(self.session.thread.clone(), HaltReason::Error);
+            result.metadata.insert("error".to_owned(), error.to_value());
+            return (self.session.clone(), TurnResult::Chat(Box::new(result)));
+        }
+        match self.collector.steps().first() {
+            Some(step) if self.is_step => {
+                (self.session.apply_step(step), TurnResult::Step(Box::new(step.clone())))
+            }
+            _ => {
+                let result = self.collector.chat_result();
+                let session = match (self.is_step, &result.halted_reason) {
+                    // A step that never completed is as if it had not been asked for.
+                    (true, HaltReason::Cancelled) => self.session.clone(),
+                    _ => self.session.apply_chat(&result),
+                };
+                (session, TurnResult::Chat(Box::new(result)))
+            }
+        }
+    }
+}
+
+/// A session can be started from anything that makes a thread.
+macro_rules! session_from_thread {
+    ($($input:ty),+) => {$(
+        impl From<$input> for Session {
+            fn from(input: $input) -> Self {
+                Self { thread: Thread::from(input), ..Self::default() }
+            }
+        }
+    )+};
+}
+session_from_thread!(&str, String, Message, Vec<Message>, Thread, &Thread);
+
+impl<const N: usize> From<[Message; N]> for Session {
+    fn from(messages: [Message; N]) -> Self {
+        Self { thread: Thread::from(messages), ..Self::default() }
+    }
+}
+
+impl From<&Session> for Session {
+    fn from(session: &Session) -> Self {
+        session.clone()
+    }
+}

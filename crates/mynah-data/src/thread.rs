@@ -1,0 +1,274 @@
+//! Threads: the conversation so far, cheap to share and to extend.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::{FieldError, Message, Metadata, Part, Role};
+
+/// An append-only list of shared messages.
+///
+/// Cloning it and appending to it cost the same however long it is: results, events and requests all hold the whole
+/// conversation, and a turn in a long session must not pay for the turns before it. For the same reason the list keeps
+/// account of unanswered tool calls as it grows, instead of looking for them before each request.
+#[derive(Clone, Debug, Default)]
+pub struct Messages {
+    /// Full chunks, shared by every list that grew from the same beginning.
+    chunks: Arc<Vec<Chunk>>,
+    /// The newest messages, fewer than a chunk. All that is ever copied, when two lists share it and one grows.
+    tail: Chunk,
+    unanswered: Vec<String>,
+    /// Where the message stands that made those calls.
+    asked_at: usize,
+    defect: Option<Box<FieldError>>,
+}
+
+type Chunk = Arc<Vec<Arc<Message>>>;
+
+const CHUNK: usize = 32;
+
+impl Messages {
+    /// An empty list.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a message.
+    pub fn push(&mut self, message: impl Into<Arc<Message>>) {
+        let message = message.into();
+        match message.tool_call_id() {
+            Some(answered) if message.role() == Role::Tool => {
+                self.unanswered.retain(|id| id != answered)
+            }
+            _ => {
+                if let (Some(id), None) = (self.unanswered.first(), &self.defect) {
+                    self.defect = Some(Box::new(unanswered(self.asked_at, id)));
+                }
+                self.unanswered.clear();
+                match message.role() {
+                    Role::Assistant => {
+                        self.asked_at = self.len();
+                        self.unanswered.extend(message.tool_calls().map(|call| call.id.clone()));
+                    }
+                    Role::System if self.defect.is_none() && has_image(&message) => {
+                        let error = FieldError::new("content", "image_in_system_message");
+                        let place = ["messages".into(), self.len().into()];
+                        self.defect = Some(Box::new(error.under(place)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.append(message);
+    }
+
+    fn append(&mut self, message: Arc<Message>) {
+        match Arc::get_mut(&mut self.tail) {
+            Some(tail) => tail.push(message),
+            None => {
+                let mut tail = Vec::with_capacity(CHUNK);
+                tail.extend_from_slice(&self.tail);
+                tail.push(message);
+                self.tail = Arc::new(tail);
+            }
+        }
+        if self.tail.len() == CHUNK {
+            Arc::make_mut(&mut self.chunks).push(std::mem::take(&mut self.tail));
+        }
+    }
+
+    /// How many messages there are.
+    pub fn len(&self) -> usize {
+        self.chunks.len() * CHUNK + self.tail.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The message at an index.
+    pub fn get(&self, index: usize) -> Option<&Arc<Message>> {
+        let chunk = self.chunks.get(index / CHUNK).unwrap_or(&self.tail);
+        chunk.get(index.checked_sub(self.chunks.len() * CHUNK).unwrap_or(index % CHUNK))
+    }
+
+    /// The newest message.
+    pub fn last(&self) -> Option<&Arc<Message>> {
+        self.tail.last().or_else(|| self.chunks.last()?.last())
+    }
+
+    /// All messages, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Message>> {
+        self.chunks.iter().chain([&self.tail]).flat_map(|chunk| chunk.iter())
+    }
+
+    /// The calls of the newest assistant message that have no result yet.
+    pub fn unanswered(&self) -> &[String] {
+        &self.unanswered
+    }
+
+    /// The first call that was left without a result before the conversation went on, or is without one at the end.
+    pub(crate) fn pairing_error(&self) -> Option<FieldError> {
+        let open = || Some(unanswered(self.asked_at, self.unanswered.first()?));
+        self.defect.as_deref().cloned().or_else(open)
+    }
+
+    /// Answers every unanswered call with an error result, and names the calls.
+    pub fn repair(&mut self, why: &str) -> Vec<String> {
+        let ids = std::mem::take(&mut self.unanswered);
+        for id in &ids {
+            self.append(Arc::new(Message::tool_result(id, json!({"error": why}))));
+        }
+        ids
+    }
+}
+
+fn unanswered(index: usize, id: &str) -> FieldError {
+    FieldError::new(id, "unanswered_tool_call").under([
+        "messages".into(),
+        index.into(),
+        "tool_calls".into(),
+    ])
+}
+
+fn has_image(message: &Message) -> bool {
+    message.parts().iter().any(|part| matches!(part, Part::Image { .. }))
+}
+
+impl PartialEq for Messages {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+
+impl<M: Into<Arc<Message>>> Extend<M> for Messages {
+    fn extend<I: IntoIterator<Item = M>>(&mut self, messages: I) {
+        messages.into_iter().for_each(|message| self.push(message));
+    }
+}
+
+impl<M: Into<Arc<Message>>> FromIterator<M> for Messages {
+    fn from_iter<I: IntoIterator<Item = M>>(messages: I) -> Self {
+        let mut list = Self::new();
+        list.extend(messages);
+        list
+    }
+}
+
+impl Serialize for Messages {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeSeq;
+        let mut list = serializer.serialize_seq(Some(self.len()))?;
+        self.iter().try_for_each(|message| list.serialize_element(message))?;
+        list.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Messages {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Vec::<Message>::deserialize(deserializer)?.into_iter().collect())
+    }
+}
+
+/// The conversation so far.
+///
+/// ```
+/// use mynah_data::{Message, Thread};
+///
+/// let thread = Thread::new().with_user("hi").with(Message::assistant("hello"));
+/// assert_eq!(thread.messages.len(), 2);
+/// assert_eq!(thread.last_message().map(|m| m.text().into_owned()), Some("hello".to_owned()));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Thread {
+    /// The messages, oldest first.
+    pub messages: Messages,
+    /// Anything else.
+    #[serde(default)]
+    pub metadata: Metadata,
+}
+
+impl Thread {
+    /// A thread without messages.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The thread with one more message.
+    pub fn with(mut self, message: impl Into<Arc<Message>>) -> Self {
+        self.messages.push(message);
+        self
+    }
+
+    /// The thread with instructions appended.
+    pub fn with_system(self, text: impl Into<String>) -> Self {
+        self.with(Message::system(text))
+    }
+
+    /// The thread with a person's message appended.
+    pub fn with_user(self, text: impl Into<String>) -> Self {
+        self.with(Message::user(text))
+    }
+
+    /// The thread with a model's message appended.
+    pub fn with_assistant(self, text: impl Into<String>) -> Self {
+        self.with(Message::assistant(text))
+    }
+
+    /// The newest message.
+    pub fn last_message(&self) -> Option<&Message> {
+        self.messages.last().map(Arc::as_ref)
+    }
+}
+
+impl<M: Into<Arc<Message>>> Extend<M> for Thread {
+    fn extend<I: IntoIterator<Item = M>>(&mut self, messages: I) {
+        self.messages.extend(messages);
+    }
+}
+
+impl<M: Into<Arc<Message>>> FromIterator<M> for Thread {
+    fn from_iter<I: IntoIterator<Item = M>>(messages: I) -> Self {
+        Self { messages: messages.into_iter().collect(), metadata: Metadata::new() }
+    }
+}
+
+impl From<Message> for Thread {
+    fn from(message: Message) -> Self {
+        Self::new().with(message)
+    }
+}
+
+impl From<Vec<Message>> for Thread {
+    fn from(messages: Vec<Message>) -> Self {
+        messages.into_iter().collect()
+    }
+}
+
+impl<const N: usize> From<[Message; N]> for Thread {
+    fn from(messages: [Message; N]) -> Self {
+        messages.into_iter().collect()
+    }
+}
+
+impl From<&str> for Thread {
+    fn from(text: &str) -> Self {
+        Self::new().with_user(text)
+    }
+}
+
+impl From<String> for Thread {
+    fn from(text: String) -> Self {
+        Self::new().with_user(text)
+    }
+}
+
+impl From<&Thread> for Thread {
+    fn from(thread: &Thread) -> Self {
+        thread.clone()
+    }
+}

@@ -1,0 +1,374 @@
+//! Tools as data: what a model is told of them, what it calls, what comes of a call.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Error, HaltReason, Metadata, ToolReason, error::reserved_halt};
+
+/// The text of the tool message that stands in the thread while a person is asked.
+pub const ASK_USER_SENTINEL: &str = "<awaiting user response>";
+
+/// What a model is told of a tool, and how its calls are to be treated.
+///
+/// ```
+/// use mynah_data::ToolSpec;
+/// use serde_json::json;
+/// let spec = ToolSpec::new("echo", "gives its arguments back", json!({"type": "object"}));
+/// assert!(!spec.manual);
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ToolSpec {
+    /// The name that the model calls: 1 to 64 of letters, digits, `_` and `-`.
+    pub name: String,
+    /// What the tool does, for the model.
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub schema: Value,
+    /// Whether calls are handed to the caller instead of being run.
+    #[serde(default)]
+    pub manual: bool,
+    /// Whether running a call twice does no harm.
+    #[serde(default)]
+    pub idempotent: bool,
+    /// How often a transient failure of an idempotent tool is tried in all.
+    #[serde(default = "one")]
+    pub max_attempts: u32,
+    /// This tool's own time limit, before that of the call.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    /// Anything else.
+    #[serde(default)]
+    pub metadata: Metadata,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl ToolSpec {
+    /// A tool with its name, its description and the JSON Schema of its arguments.
+    pub fn new(name: impl Into<String>, description: impl Into<String>, schema: Value) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            schema,
+            manual: false,
+            idempotent: false,
+            max_attempts: 1,
+            timeout_ms: None,
+            metadata: Metadata::new(),
+        }
+    }
+}
+
+/// A call that a model asked for. Keeps the exact text of the arguments.
+///
+/// ```
+/// use mynah_data::ToolCall;
+/// let call = ToolCall::new("c0", "echo", r#"{"x": 1.0}"#);
+/// assert_eq!(call.arguments["x"], 1.0);
+/// assert_eq!(call.raw_arguments, r#"{"x": 1.0}"#);
+/// assert!(ToolCall::new("c1", "echo", r#"{"x":"#).argument_error().is_some());
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ToolCall {
+    /// The id that binds the result to the call.
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// The arguments, parsed; null where the text is not one JSON value.
+    pub arguments: Value,
+    /// The arguments exactly as the model wrote them.
+    pub raw_arguments: String,
+    /// What the provider must get back with the call, such as a signature.
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    pub metadata: Metadata,
+}
+
+impl ToolCall {
+    /// A call with the argument text that the model wrote. Empty text and `null` mean no arguments: `{}`.
+    pub fn new(
+        id: impl Into<String>,
+        name: impl Into<String>,
+        raw_arguments: impl Into<String>,
+    ) -> Self {
+        let raw_arguments = raw_arguments.into();
+        let arguments = parse_arguments(&raw_arguments).unwrap_or(Value::Null);
+        Self {
+            id: id.into(),
+            name: name.into(),
+            arguments,
+            raw_arguments,
+            metadata: Metadata::new(),
+        }
+    }
+
+    /// A call with arguments that are already a value; their text is compact JSON. Null means no arguments: `{}`.
+    pub fn from_value(id: impl Into<String>, name: impl Into<String>, arguments: Value) -> Self {
+        let raw_arguments = arguments.to_string();
+        let arguments = some_arguments(arguments);
+        Self {
+            id: id.into(),
+            name: name.into(),
+            arguments,
+            raw_arguments,
+            metadata: Metadata::new(),
+        }
+    }
+
+    /// What is wrong with the argument text, if it is not one JSON value.
+    pub fn argument_error(&self) -> Option<String> {
+        if !self.arguments.is_null() {
+            return None;
+        }
+        parse_arguments(&self.raw_arguments).err().map(|error| error.to_string())
+    }
+}
+
+fn parse_arguments(text: &str) -> serde_json::Result<Value> {
+    if text.trim().is_empty() {
+        return Ok(some_arguments(Value::Null));
+    }
+    let value: Value = serde_json::from_str(text)?;
+    if depth(&value) > MAX_DEPTH {
+        return Err(serde::de::Error::custom(format!("nested deeper than {MAX_DEPTH} levels")));
+    }
+    Ok(some_arguments(value))
+}
+
+/// JSON can be read 127 levels deep, and arguments stand several levels down in what holds them: deeper ones would
+/// make a session that cannot be loaded again.
+const MAX_DEPTH: usize = 96;
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+fn some_arguments(value: Value) -> Value {
+    if value.is_null() { Value::Object(Metadata::new()) } else { value }
+}
+
+impl<'de> Deserialize<'de> for ToolCall {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Wire {
+            id: String,
+            name: String,
+            #[serde(default)]
+            arguments: Option<Value>,
+            #[serde(default)]
+            raw_arguments: Option<String>,
+            #[serde(default)]
+            metadata: Metadata,
+        }
+        let wire = Wire::deserialize(deserializer)?;
+        let mut call = match (wire.raw_arguments, wire.arguments) {
+            (Some(raw), Some(arguments)) => Self {
+                id: wire.id,
+                name: wire.name,
+                arguments,
+                raw_arguments: raw,
+                metadata: Metadata::new(),
+            },
+            (Some(raw), None) => Self::new(wire.id, wire.name, raw),
+            (None, arguments) => {
+                let arguments = arguments.unwrap_or_else(|| Value::Object(Metadata::new()));
+                Self::from_value(wire.id, wire.name, arguments)
+            }
+        };
+        call.metadata = wire.metadata;
+        Ok(call)
+    }
+}
+
+/// What came of a tool call.
+///
+/// ```
+/// use mynah_data::ToolOutcome;
+/// use serde_json::json;
+/// assert_eq!(serde_json::to_value(ToolOutcome::ask("How many?"))?, json!({"ask_user": "How many?", "opts": {}}));
+/// assert_eq!(ToolOutcome::from(json!(5)), ToolOutcome::Ok(json!(5)));
+/// assert_eq!(ToolOutcome::from(Err::<(), _>("no stock")), ToolOutcome::error("no stock"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ToolOutcome {
+    /// A value for the model.
+    Ok(Value),
+    /// The tool failed, and says how.
+    Error {
+        /// What the model is told.
+        error: Value,
+        /// Whether another try may succeed.
+        transient: bool,
+    },
+    /// A person must answer before the conversation goes on.
+    AskUser {
+        /// The question.
+        question: String,
+        /// Hints for whoever asks it: choices, a mask, a time limit. Never interpreted.
+        opts: Metadata,
+    },
+    /// The conversation ends here.
+    Halt {
+        /// Why; becomes the chat's halt reason.
+        reason: HaltReason,
+        /// A value for the model and for the caller.
+        result: Value,
+    },
+}
+
+impl ToolOutcome {
+    /// The tool failed for good.
+    pub fn error(error: impl Into<Value>) -> Self {
+        Self::Error { error: error.into(), transient: false }
+    }
+
+    /// The tool failed, and another try may succeed.
+    pub fn transient(error: impl Into<Value>) -> Self {
+        Self::Error { error: error.into(), transient: true }
+    }
+
+    /// A person must answer.
+    pub fn ask(question: impl Into<String>) -> Self {
+        Self::AskUser { question: question.into(), opts: Metadata::new() }
+    }
+
+    /// A person must answer, with hints for whoever asks.
+    pub fn ask_with(question: impl Into<String>, opts: Metadata) -> Self {
+        Self::AskUser { question: question.into(), opts }
+    }
+
+    /// The conversation ends here, for a reason of the tool's own.
+    pub fn halt(reason: impl Into<String>, result: impl Into<Value>) -> Self {
+        Self::Halt { reason: HaltReason::from(reason.into()), result: result.into() }
+    }
+
+    /// The error of an outcome that a handler may not give: a halt for a reason that the loop keeps for itself, or a value
+    /// nested too deep to be read again from JSON.
+    pub fn misuse(&self) -> Option<Error> {
+        let too_deep = match self {
+            Self::Ok(value)
+            | Self::Error { error: value, .. }
+            | Self::Halt { result: value, .. } => depth(value) > MAX_DEPTH,
+            Self::AskUser { opts, .. } => opts.values().any(|value| depth(value) > MAX_DEPTH),
+        };
+        if too_deep {
+            let why = format!(
+                "tool error: invalid_return: a value nested deeper than {MAX_DEPTH} levels"
+            );
+            return Some(Error::tool(ToolReason::InvalidReturn).with_message(why));
+        }
+        match self {
+            // A reserved word is reserved as a custom reason too.
+            Self::Halt { reason, .. } => HaltReason::RESERVED
+                .iter()
+                .find(|reserved| reserved.as_str() == reason.as_str())
+                .map(reserved_halt),
+            _ => None,
+        }
+    }
+}
+
+impl From<Value> for ToolOutcome {
+    fn from(value: Value) -> Self {
+        Self::Ok(value)
+    }
+}
+
+impl From<String> for ToolOutcome {
+    fn from(text: String) -> Self {
+        Self::Ok(Value::String(text))
+    }
+}
+
+impl From<&str> for ToolOutcome {
+    fn from(text: &str) -> Self {
+        Self::Ok(Value::from(text))
+    }
+}
+
+impl From<()> for ToolOutcome {
+    fn from((): ()) -> Self {
+        Self::Ok(Value::Null)
+    }
+}
+
+impl<T: Into<ToolOutcome>, E: std::fmt::Display> From<std::result::Result<T, E>> for ToolOutcome {
+    fn from(result: std::result::Result<T, E>) -> Self {
+        match result {
+            Ok(value) => value.into(),
+            Err(error) => Self::error(error.to_string()),
+        }
+    }
+}
+
+impl Serialize for ToolOutcome {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        let mut map = serializer.serialize_map(None)?;
+        match self {
+            Self::Ok(value) => map.serialize_entry("ok", value)?,
+            Self::Error { error, transient } => {
+                map.serialize_entry("error", error)?;
+                if *transient {
+                    map.serialize_entry("transient", transient)?;
+                }
+            }
+            Self::AskUser { question, opts } => {
+                map.serialize_entry("ask_user", question)?;
+                map.serialize_entry("opts", opts)?;
+            }
+            Self::Halt { reason, result } => {
+                map.serialize_entry("halt", reason)?;
+                map.serialize_entry("result", result)?;
+            }
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for ToolOutcome {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error as _;
+        let mut map = Metadata::deserialize(deserializer)?;
+        let outcome = if let Some(value) = map.shift_remove("ok") {
+            Self::Ok(value)
+        } else if let Some(error) = map.shift_remove("error") {
+            let transient = match map.shift_remove("transient") {
+                None => false,
+                Some(flag) => {
+                    flag.as_bool().ok_or_else(|| D::Error::custom("transient is not a boolean"))?
+                }
+            };
+            Self::Error { error, transient }
+        } else if let Some(question) = map.shift_remove("ask_user") {
+            let question = String::deserialize(question).map_err(D::Error::custom)?;
+            let opts = map.shift_remove("opts").unwrap_or_else(|| Value::Object(Metadata::new()));
+            Self::AskUser { question, opts: Metadata::deserialize(opts).map_err(D::Error::custom)? }
+        } else if let Some(reason) = map.shift_remove("halt") {
+            let reason = HaltReason::deserialize(reason).map_err(D::Error::custom)?;
+            Self::Halt { reason, result: map.shift_remove("result").unwrap_or(Value::Null) }
+        } else {
+            return Err(D::Error::custom("expected one of ok, error, ask_user, halt"));
+        };
+        match map.keys().next() {
+            Some(key) => Err(D::Error::custom(format!("unknown field `{key}`"))),
+            None => Ok(outcome),
+        }
+    }
+}
+
+/// Tools as a request carries them: shared, so that a turn does not copy them.
+pub(crate) type SharedSpecs = Vec<Arc<ToolSpec>>;

@@ -1,0 +1,92 @@
+//! The rules that types alone cannot keep, reported all at once with paths and codes.
+
+use std::collections::HashSet;
+
+use crate::{
+    Error, FieldError, Messages, Request, ResponseFormat, Result, Thread, ToolSpec,
+    ValidationReason,
+};
+
+/// Checks a request before it is sent.
+///
+/// # Errors
+/// `invalid_request` with every broken rule, in the order of the rules.
+pub fn request(request: &Request) -> Result<()> {
+    let mut errors = Vec::new();
+    if request.messages.is_empty() {
+        errors.push(FieldError::new("messages", "empty"));
+    }
+    errors.extend(request.messages.pairing_error());
+    tools(&request.tools, &mut errors);
+    if request.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
+        errors.push(FieldError::new("temperature", "out_of_range"));
+    }
+    if request.max_tokens == Some(0) {
+        errors.push(FieldError::new("max_tokens", "must_be_positive"));
+    }
+    if request.structured_finalize
+        && !matches!(request.response_format, Some(ResponseFormat::JsonSchema { .. }))
+    {
+        errors.push(FieldError::new("structured_finalize", "requires_json_schema"));
+    }
+    finish(ValidationReason::InvalidRequest, errors)
+}
+
+fn tools(tools: &[std::sync::Arc<ToolSpec>], errors: &mut Vec<FieldError>) {
+    let mut names = HashSet::new();
+    let mut duplicate = false;
+    for (index, spec) in tools.iter().enumerate() {
+        let broken = tool_errors(spec).into_iter();
+        errors.extend(broken.map(|error| error.under(["tools".into(), index.into()])));
+        duplicate |= !names.insert(spec.name.as_str());
+    }
+    if duplicate {
+        errors.push(FieldError::new("tools", "duplicate_name"));
+    }
+}
+
+/// Checks a tool's description.
+///
+/// # Errors
+/// `invalid_tool` with every broken rule.
+pub fn tool(spec: &ToolSpec) -> Result<()> {
+    finish(ValidationReason::InvalidTool, tool_errors(spec))
+}
+
+fn tool_errors(spec: &ToolSpec) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    match spec.name.as_str() {
+        "" => errors.push(FieldError::new("name", "empty")),
+        "auto" | "none" | "required" => errors.push(FieldError::new("name", "reserved_tool_name")),
+        name if name.len() > 64 || !name.chars().all(legal) => {
+            errors.push(FieldError::new("name", "invalid_format"));
+        }
+        _ => {}
+    }
+    if !spec.schema.is_object() {
+        errors.push(FieldError::new("schema", "not_a_map"));
+    }
+    errors
+}
+
+/// Checks that every tool call of a thread has a result before the conversation goes on. Costs nothing: the list keeps
+/// account as it grows.
+///
+/// # Errors
+/// `invalid_thread`, naming the first unanswered call.
+pub fn thread(thread: &Thread) -> Result<()> {
+    messages(&thread.messages)
+}
+
+fn messages(messages: &Messages) -> Result<()> {
+    let broken: Vec<FieldError> = messages.pairing_error().into_iter().collect();
+    let of_message = broken.iter().any(|error| error.code == "image_in_system_message");
+    let reason =
+        if of_message { ValidationReason::InvalidMessage } else { ValidationReason::InvalidThread };
+    finish(reason, broken)
+}
+
+pub(crate) fn finish(reason: ValidationReason, errors: Vec<FieldError>) -> Result<()> {
+    if errors.is_empty() { Ok(()) } else { Err(Error::validation(reason, errors)) }
+}
