@@ -1,0 +1,318 @@
+//! Reading, strictly.
+
+use serde::{Deserialize, de};
+
+use super::{Error, MAX_DEPTH, half_bits, half_value, major, simple};
+
+/// The value that bytes stand for.
+///
+/// # Errors
+/// Bytes that are not the deterministic encoding of a value of this type, with the place.
+pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
+    let mut reader = Reader { bytes, at: 0, depth: 0 };
+    let value = T::deserialize(&mut reader).map_err(|error| match error.offset {
+        Some(_) => error,
+        None => Error { offset: Some(reader.at), ..error },
+    })?;
+    if reader.at < bytes.len() {
+        return Err(Error::at("trailing bytes", reader.at));
+    }
+    Ok(value)
+}
+
+struct Reader<'de> {
+    bytes: &'de [u8],
+    at: usize,
+    depth: usize,
+}
+
+/// One item's beginning: its kind, and its number or length.
+struct Head {
+    major: u8,
+    first: u8,
+    argument: u64,
+}
+
+impl<'de> Reader<'de> {
+    fn take(&mut self, count: usize) -> Result<&'de [u8], Error> {
+        let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
+        let end = end.ok_or_else(|| Error::at("the bytes end too early", self.at))?;
+        let taken = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn peek(&self) -> Result<u8, Error> {
+        self.bytes
+            .get(self.at)
+            .copied()
+            .ok_or_else(|| Error::at("the bytes end too early", self.at))
+    }
+
+    fn head(&mut self) -> Result<Head, Error> {
+        let start = self.at;
+        let first = self.take(1)?[0];
+        let (major, low) = (first >> 5, first & 0x1f);
+        let width = match low {
+            0..=23 => 0,
+            24..=27 => 1usize << (low - 24),
+            31 => return Err(Error::at("an indefinite length", start)),
+            _ => return Err(Error::at("a reserved first byte", start)),
+        };
+        let argument = match width {
+            0 => u64::from(low),
+            _ => self.take(width)?.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte)),
+        };
+        let minimal = match width {
+            0 => true,
+            1 => argument >= 24,
+            _ => argument >> (8 * (width / 2)) != 0,
+        };
+        if major != major::SIMPLE && !minimal {
+            return Err(Error::at("a number or length that is not the shortest", start));
+        }
+        Ok(Head { major, first, argument })
+    }
+
+    /// The bytes of a text or byte string.
+    fn string(&mut self, head: &Head) -> Result<&'de [u8], Error> {
+        let len = usize::try_from(head.argument).map_err(|_| Error::at("too long", self.at))?;
+        self.take(len)
+    }
+
+    fn text(&mut self, head: &Head) -> Result<&'de str, Error> {
+        let start = self.at;
+        std::str::from_utf8(self.string(head)?)
+            .map_err(|_| Error::at("text that is not UTF-8", start))
+    }
+
+    fn float(&mut self, head: &Head) -> Result<f64, Error> {
+        let not_shortest = || Error::at("a float that is not the shortest", self.at);
+        match head.first {
+            simple::F16 => {
+                let bits = head.argument as u16;
+                let value = half_value(bits);
+                if value.is_nan() && bits != 0x7e00 { Err(not_shortest()) } else { Ok(value) }
+            }
+            simple::F32 => {
+                let value = f32::from_bits(head.argument as u32);
+                if value.is_nan() || half_bits(value).is_some() {
+                    Err(not_shortest())
+                } else {
+                    Ok(value.into())
+                }
+            }
+            _ => {
+                let value = f64::from_bits(head.argument);
+                let fits = f64::from(value as f32).to_bits() == value.to_bits();
+                if value.is_nan() || fits { Err(not_shortest()) } else { Ok(value) }
+            }
+        }
+    }
+
+    fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+        if self.depth == MAX_DEPTH {
+            return Err(Error::at("nested too deep", self.at));
+        }
+        self.depth += 1;
+        let value = read(self);
+        self.depth -= 1;
+        value
+    }
+
+    /// How many items follow. Each takes a byte at least, so a length beyond the bytes is a lie.
+    fn len(&self, head: &Head) -> Result<usize, Error> {
+        let len =
+            usize::try_from(head.argument).ok().filter(|len| *len <= self.bytes.len() - self.at);
+        len.ok_or_else(|| Error::at("a length beyond the bytes", self.at))
+    }
+}
+
+impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
+    type Error = Error;
+
+    fn deserialize_any<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let start = self.at;
+        let head = self.head()?;
+        match head.major {
+            major::UNSIGNED => visitor.visit_u64(head.argument),
+            major::NEGATIVE => match i64::try_from(head.argument) {
+                Ok(magnitude) => visitor.visit_i64(-1 - magnitude),
+                Err(_) => Err(Error::at("a number below the smallest", start)),
+            },
+            major::BYTES => visitor.visit_borrowed_bytes(self.string(&head)?),
+            major::TEXT => visitor.visit_borrowed_str(self.text(&head)?),
+            major::ARRAY => {
+                let left = self.len(&head)?;
+                self.nested(|reader| {
+                    let mut items = Items { reader, left };
+                    let value = visitor.visit_seq(&mut items)?;
+                    if items.left > 0 {
+                        Err(Error::at("more items than expected", start))
+                    } else {
+                        Ok(value)
+                    }
+                })
+            }
+            major::MAP => {
+                let left = self.len(&head)?;
+                self.nested(|reader| {
+                    let mut entries = Entries { reader, left, last: None };
+                    let value = visitor.visit_map(&mut entries)?;
+                    if entries.left > 0 {
+                        Err(Error::at("more entries than expected", start))
+                    } else {
+                        Ok(value)
+                    }
+                })
+            }
+            major::SIMPLE => match head.first {
+                simple::FALSE => visitor.visit_bool(false),
+                simple::TRUE => visitor.visit_bool(true),
+                simple::NULL => visitor.visit_unit(),
+                simple::F16 | simple::F32 | simple::F64 => visitor.visit_f64(self.float(&head)?),
+                _ => Err(Error::at("an unknown simple value", start)),
+            },
+            _ => Err(Error::at("a tag", start)),
+        }
+    }
+
+    fn deserialize_option<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.peek()? == simple::NULL {
+            self.at += 1;
+            visitor.visit_none()
+        } else {
+            visitor.visit_some(self)
+        }
+    }
+
+    fn deserialize_newtype_struct<V: de::Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: de::Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        let start = self.at;
+        let head = self.head()?;
+        match (head.major, head.argument) {
+            (major::TEXT, _) => {
+                let name = self.text(&head)?;
+                visitor.visit_enum(de::value::BorrowedStrDeserializer::new(name))
+            }
+            (major::MAP, 1) => self.nested(|reader| visitor.visit_enum(Variant { reader })),
+            _ => Err(Error::at("expected a variant", start)),
+        }
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map struct identifier ignored_any
+    }
+
+    fn is_human_readable(&self) -> bool {
+        true
+    }
+}
+
+struct Items<'a, 'de> {
+    reader: &'a mut Reader<'de>,
+    left: usize,
+}
+
+impl<'de> de::SeqAccess<'de> for Items<'_, 'de> {
+    type Error = Error;
+
+    fn next_element_seed<T: de::DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Error> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        seed.deserialize(&mut *self.reader).map(Some)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.left.min(4096))
+    }
+}
+
+struct Entries<'a, 'de> {
+    reader: &'a mut Reader<'de>,
+    left: usize,
+    /// The key before, as it was written.
+    last: Option<&'de [u8]>,
+}
+
+impl<'de> de::MapAccess<'de> for Entries<'_, 'de> {
+    type Error = Error;
+
+    fn next_key_seed<K: de::DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Error> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        let start = self.reader.at;
+        let key = seed.deserialize(&mut *self.reader)?;
+        let written = &self.reader.bytes[start..self.reader.at];
+        if self.last.is_some_and(|last| last >= written) {
+            return Err(Error::at("a key that is out of order or stands twice", start));
+        }
+        self.last = Some(written);
+        Ok(Some(key))
+    }
+
+    fn next_value_seed<V: de::DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+        seed.deserialize(&mut *self.reader)
+    }
+}
+
+struct Variant<'a, 'de> {
+    reader: &'a mut Reader<'de>,
+}
+
+impl<'de> de::EnumAccess<'de> for Variant<'_, 'de> {
+    type Error = Error;
+    type Variant = Self;
+
+    fn variant_seed<V: de::DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Error> {
+        let name = seed.deserialize(&mut *self.reader)?;
+        Ok((name, self))
+    }
+}
+
+impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
+    type Error = Error;
+
+    fn unit_variant(self) -> Result<(), Error> {
+        Err(Error::at("a variant without content stands alone", self.reader.at))
+    }
+
+    fn newtype_variant_seed<T: de::DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Error> {
+        seed.deserialize(self.reader)
+    }
+
+    fn tuple_variant<V: de::Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Error> {
+        de::Deserializer::deserialize_any(self.reader, visitor)
+    }
+
+    fn struct_variant<V: de::Visitor<'de>>(
+        self,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        de::Deserializer::deserialize_any(self.reader, visitor)
+    }
+}

@@ -1,0 +1,146 @@
+//! Deterministic CBOR (RFC 8949 §4.2.1), written and read strictly.
+//!
+//! There is one byte sequence for a value: shortest integers and floats, definite lengths, map keys in bytewise order of
+//! their encoding and without duplicates. Reading takes nothing else: another encoding of the same value is an error, so
+//! bytes that decode are the bytes that encoding gives.
+//!
+//! ```
+//! use mynah_log::cbor;
+//! let bytes = cbor::to_vec(&serde_json::json!({"b": 1.5, "a": [1, -1]}))?;
+//! assert_eq!(bytes, [0xa2, 0x61, b'a', 0x82, 0x01, 0x20, 0x61, b'b', 0xf9, 0x3e, 0x00]);
+//! let back: serde_json::Value = cbor::from_slice(&bytes)?;
+//! assert_eq!(back["b"], 1.5);
+//! # Ok::<(), cbor::Error>(())
+//! ```
+
+mod de;
+mod ser;
+
+use std::fmt;
+
+pub use de::from_slice;
+pub use ser::to_vec;
+
+/// How deep values may nest.
+pub const MAX_DEPTH: usize = 128;
+
+/// Why a value could not be written, or bytes not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    message: String,
+    offset: Option<usize>,
+}
+
+impl Error {
+    pub(crate) fn new(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string(), offset: None }
+    }
+
+    fn at(message: impl fmt::Display, offset: usize) -> Self {
+        Self { message: message.to_string(), offset: Some(offset) }
+    }
+
+    /// Where in the bytes.
+    pub fn offset(&self) -> Option<usize> {
+        self.offset
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.offset {
+            Some(offset) => write!(f, "{} at byte {offset}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl serde::ser::Error for Error {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::new(message)
+    }
+}
+
+impl serde::de::Error for Error {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::new(message)
+    }
+}
+
+/// Major types, in the upper three bits of an item's first byte.
+mod major {
+    pub(super) const UNSIGNED: u8 = 0;
+    pub(super) const NEGATIVE: u8 = 1;
+    pub(super) const BYTES: u8 = 2;
+    pub(super) const TEXT: u8 = 3;
+    pub(super) const ARRAY: u8 = 4;
+    pub(super) const MAP: u8 = 5;
+    pub(super) const SIMPLE: u8 = 7;
+}
+
+/// First bytes of simple values and floats.
+mod simple {
+    pub(super) const FALSE: u8 = 0xf4;
+    pub(super) const TRUE: u8 = 0xf5;
+    pub(super) const NULL: u8 = 0xf6;
+    pub(super) const F16: u8 = 0xf9;
+    pub(super) const F32: u8 = 0xfa;
+    pub(super) const F64: u8 = 0xfb;
+}
+
+/// The half-precision bits of a number that has exactly that value.
+fn half_bits(value: f32) -> Option<u16> {
+    let bits = value.to_bits();
+    let sign = ((bits >> 16) & 0x8000) as u16;
+    let exponent = ((bits >> 23) & 0xff) as i32 - 127;
+    let fraction = bits & 0x007f_ffff;
+    let half = match exponent {
+        -127 if fraction == 0 => sign,
+        128 if fraction == 0 => sign | 0x7c00,
+        -14..=15 if fraction & 0x1fff == 0 => {
+            sign | (((exponent + 15) as u16) << 10) | ((fraction >> 13) as u16)
+        }
+        // Subnormal halves: the leading one becomes explicit.
+        -24..=-15 => {
+            let shift = (-exponent - 14 + 13) as u32;
+            let whole = fraction | 0x0080_0000;
+            if whole & ((1 << shift) - 1) != 0 {
+                return None;
+            }
+            sign | ((whole >> shift) as u16)
+        }
+        _ => return None,
+    };
+    Some(half)
+}
+
+/// The number that half-precision bits stand for.
+fn half_value(bits: u16) -> f64 {
+    let exponent = (bits >> 10) & 0x1f;
+    let fraction = f64::from(bits & 0x03ff);
+    let magnitude = match exponent {
+        0 => fraction * (-24f64).exp2(),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (1.0 + fraction / 1024.0) * (f64::from(exponent) - 15.0).exp2(),
+    };
+    if bits & 0x8000 == 0 { magnitude } else { -magnitude }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_half_comes_back_from_its_value() {
+        for bits in 0..=u16::MAX {
+            let value = half_value(bits);
+            if value.is_nan() {
+                continue;
+            }
+            assert_eq!(half_bits(value as f32), Some(bits), "{bits:#06x} is {value}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Records in and out.
+
+use mynah_data::LogReason;
+
+use super::{Sample, all, refused};
+use crate::{Append, Hash, Head, Log};
+
+pub(super) async fn records_come_back_as_they_were(log: &dyn Log) {
+    let mut run = Sample::new("run/1 ü", 1_000).tool_turn().tool_turn();
+    let batch = run.batch();
+    let records = batch.records.clone();
+    assert_eq!(log.append(batch).await, Ok(run.head()), "an append gives the new head");
+    run = run.user("and more").sealed();
+    let batch = run.batch();
+    let records: Vec<_> = records.into_iter().chain(batch.records.clone()).collect();
+    assert_eq!(log.append(batch).await, Ok(run.head()));
+
+    assert_eq!(log.head(run.id()).await, Ok(Some(run.head())));
+    for (from, limit) in [(1, 100), (0, 100), (1, 3), (4, 3), (4, 0), (13, 5), (14, 5), (15, 5)] {
+        let expected = records.iter().skip((from as usize).max(1) - 1).take(limit);
+        let expected: Vec<_> = expected.cloned().collect();
+        assert_eq!(log.read(run.id(), from, limit).await, Ok(expected), "{limit} from {from}");
+    }
+    assert_eq!(log.read(run.id(), u64::MAX, usize::MAX).await, Ok(vec![]));
+    assert_eq!(log.read(run.id(), 14, usize::MAX).await, Ok(records[13..].to_vec()));
+
+    assert_eq!(log.head("other").await, Ok(None));
+    assert_eq!(log.read("other", 1, 10).await, Ok(vec![]));
+    assert_eq!(log.run("other").await, Ok(None));
+    let report = crate::verify_run(log, run.id()).await.expect("a sound run");
+    assert_eq!((report.status, report.records), ("verified", 14));
+}
+
+pub(super) async fn an_append_names_the_head_that_it_expects(log: &dyn Log) {
+    let mut run = Sample::new("run", 0);
+    let early = Sample::new("run", 0).user("hi").batch().records.remove(1);
+    let first = run.batch();
+    let missing = Append::new("run", Some(run.head()), vec![early]);
+    let result = log.append(missing).await;
+    assert_eq!(refused(result), LogReason::RunNotFound, "a head is expected where no run is");
+
+    log.append(first.clone()).await.expect("a new run");
+    assert_eq!(refused(log.append(first).await), LogReason::HeadMismatch, "a run begins once");
+
+    let mut rival = run.clone().user("I was faster");
+    run = run.user("I was slower");
+    log.append(rival.batch()).await.expect("the first to append");
+    let error = log.append(run.batch()).await.expect_err("a stale head");
+    assert_eq!(error.metadata()["seq"], 2, "the error says where the run ends: {error}");
+    assert_eq!(refused::<Head>(Err(error)), LogReason::HeadMismatch);
+    assert_eq!(log.head("run").await, Ok(Some(rival.head())), "what was refused left no trace");
+
+    let next = rival.clone().user("next").batch();
+    let other = Head { seq: rival.head().seq, hash: Hash([9; 32]) };
+    let result = log.append(Append::new("run", Some(other), next.records.clone())).await;
+    assert_eq!(refused(result), LogReason::Corrupt, "the records do not follow what is expected");
+    log.append(next).await.expect("the right head");
+}
+
+pub(super) async fn a_batch_is_kept_whole_or_not_at_all(log: &dyn Log) {
+    let mut run = Sample::new("run", 0).tool_turn();
+    let first = run.batch();
+    let head = run.head();
+    let fresh = |records| Append::new("run", None, records);
+    let mut swapped = first.records.clone();
+    swapped.swap(2, 3);
+    let mut cut = first.records.clone();
+    cut.remove(2);
+    let mut doubled = first.records.clone();
+    doubled.insert(2, doubled[2].clone());
+    let mut strange = first.records.clone();
+    strange.push(Sample::new("strange", 0).tool_turn().user("x").batch().records.remove(6));
+    let late = first.records[1..].to_vec();
+    for records in [swapped, cut, doubled, strange, late, vec![]] {
+        assert_eq!(refused(log.append(fresh(records)).await), LogReason::Corrupt);
+        assert_eq!(log.head("run").await, Ok(None), "nothing of a refused batch is kept");
+    }
+    log.append(first).await.expect("a sound batch");
+
+    let mut twice = run.clone().user("x").batch();
+    twice.records.push(twice.records[0].clone());
+    assert_eq!(refused(log.append(twice).await), LogReason::Corrupt);
+    let result = log.append(Append::new("run", Some(head), vec![])).await;
+    assert_eq!(refused(result), LogReason::Corrupt, "an append holds at least one record");
+    assert_eq!(log.head("run").await, Ok(Some(head)));
+    assert_eq!(log.read("run", 1, 100).await.map(|records| records.len()), Ok(6));
+}
+
+pub(super) async fn nothing_follows_a_seal(log: &dyn Log) {
+    let mut run = Sample::new("run", 0).sealed().user("too late");
+    let mut batch = run.batch();
+    assert_eq!(refused(log.append(batch.clone()).await), LogReason::Corrupt, "in the same batch");
+    let late = batch.records.pop().expect("four records");
+    let head = log.append(batch).await.expect("a run with its seal");
+    let result = log.append(Append::new("run", Some(head), vec![late])).await;
+    assert_eq!(refused(result), LogReason::Sealed);
+    assert_eq!(log.head("run").await, Ok(Some(head)));
+}
+
+pub(super) async fn of_those_who_append_after_one_head_one_wins(log: &dyn Log) {
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch()).await.expect("a new run");
+    for round in 0..8 {
+        let rivals: Vec<Sample> =
+            (0..8).map(|n| run.clone().user(&format!("{round} by {n}"))).collect();
+        let appends = rivals.iter().map(|rival| log.append(rival.clone().batch())).collect();
+        let results = all(appends).await;
+        let winners: Vec<usize> = (0..8).filter(|n| results[*n].is_ok()).collect();
+        assert_eq!(winners.len(), 1, "{results:?}");
+        let losses = results.into_iter().filter(Result::is_err);
+        losses.for_each(|loss| assert_eq!(refused(loss), LogReason::HeadMismatch));
+        run = rivals[winners[0]].clone();
+        run.take();
+    }
+    let report = crate::verify_run(log, "run").await.expect("a sound run");
+    assert_eq!(report.records, 9);
+}
+
+pub(super) async fn a_refused_append_does_not_trouble_its_neighbours(log: &dyn Log) {
+    let mut runs: Vec<Sample> = (0..32).map(|n| Sample::new(format!("run-{n}"), n)).collect();
+    let begun = all(runs.iter_mut().map(|run| log.append(run.batch())).collect()).await;
+    assert!(begun.iter().all(Result::is_ok), "{begun:?}");
+    let batch = |(n, run): (usize, &mut Sample)| {
+        let mut batch = run.clone().user("more").batch();
+        if n % 4 == 0 {
+            batch.expected = None;
+            batch.records = Sample::new(format!("run-{n}"), 7).batch().records;
+        }
+        log.append(batch)
+    };
+    let results = all(runs.iter_mut().enumerate().map(batch).collect()).await;
+    for (n, result) in results.into_iter().enumerate() {
+        match n % 4 {
+            0 => assert_eq!(refused(result), LogReason::HeadMismatch),
+            _ => assert_eq!(result.map(|head| head.seq), Ok(2)),
+        }
+        let report = crate::verify_run(log, &format!("run-{n}")).await.expect("a sound run");
+        assert_eq!(report.records, if n % 4 == 0 { 1 } else { 2 });
+    }
+}
+
+pub(super) async fn records_without_bodies_are_kept(log: &dyn Log) {
+    let mut batch = Sample::new("run", 0).tool_turn().sealed().batch();
+    batch.records[2] = batch.records[2].clone().without_body();
+    let records = batch.records.clone();
+    log.append(batch).await.expect("a run with a body less");
+    assert_eq!(log.read("run", 1, 100).await, Ok(records));
+    let report = crate::verify_run(log, "run").await.expect("a sound run");
+    assert_eq!((report.status, report.redacted), ("verified", 1));
+}

@@ -1,0 +1,78 @@
+//! Who may append.
+
+use std::time::Duration;
+
+use mynah_data::LogReason;
+
+use super::{Sample, refused};
+use crate::{Lease, Log};
+
+const TERM: Duration = Duration::from_nanos(100);
+
+pub(super) async fn a_run_belongs_to_one_at_a_time(log: &dyn Log) {
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch()).await.expect("a new run");
+    let first = log.lease("run", "ann", TERM, 1_000).await.expect("a free run");
+    assert_eq!(first, Lease::new("run", "ann", first.token, 1_100));
+
+    let error = log.lease("run", "bob", TERM, 1_099).await.expect_err("a run that is held");
+    assert_eq!(
+        (&error.metadata()["owner"], &error.metadata()["until"]),
+        (&"ann".into(), &1_100.into())
+    );
+    assert_eq!(refused::<Lease>(Err(error)), LogReason::Leased);
+
+    let longer = log.lease("run", "ann", TERM, 1_050).await.expect("one's own run");
+    assert_eq!(longer, Lease::new("run", "ann", first.token, 1_150), "the same lease, for longer");
+    assert_eq!(refused(log.lease("run", "bob", TERM, 1_149).await), LogReason::Leased);
+
+    let taken = log.lease("run", "bob", TERM, 1_150).await.expect("a lease that has run out");
+    assert!(taken.token > first.token, "{taken:?}");
+    log.release(&first).await.expect("what was lost already");
+    assert_eq!(refused(log.lease("run", "ann", TERM, 1_160).await), LogReason::Leased);
+
+    log.release(&taken).await.expect("one's own lease");
+    let again = log.lease("run", "ann", TERM, 1_170).await.expect("a run that was given back");
+    assert!(again.token > taken.token, "{again:?}");
+    let forever = log.lease("run", "ann", Duration::MAX, i64::MAX).await.expect("a long time");
+    assert_eq!(forever.until, i64::MAX);
+}
+
+pub(super) async fn who_lost_a_run_is_fenced_off(log: &dyn Log) {
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch()).await.expect("a new run");
+    let mut next = |text: &str| {
+        run = run.clone().user(text);
+        run.batch()
+    };
+    let ann = log.lease("run", "ann", TERM, 0).await.expect("a free run");
+    let batch = next("by ann");
+    assert_eq!(refused(log.append(batch.clone()).await), LogReason::Leased, "without the lease");
+    log.append(batch.fenced(&ann)).await.expect("the holder");
+
+    let bob = log.lease("run", "bob", TERM, 200).await.expect("a lease that has run out");
+    let batch = next("by bob");
+    let result = log.append(batch.clone().fenced(&ann)).await;
+    assert_eq!(refused(result), LogReason::Fenced, "with the right head, but a lower token");
+    log.append(batch.fenced(&bob)).await.expect("the new holder, however late");
+
+    log.release(&bob).await.expect("one's own lease");
+    let batch = next("by nobody");
+    let result = log.append(batch.clone().fenced(&bob)).await;
+    assert_eq!(refused(result), LogReason::Fenced, "what was given back is no right any more");
+    log.append(batch).await.expect("a run that nobody holds");
+    assert_eq!(log.head("run").await.map(|head| head.map(|head| head.seq)), Ok(Some(4)));
+}
+
+pub(super) async fn a_lease_needs_a_run_that_goes_on(log: &dyn Log) {
+    assert_eq!(refused(log.lease("run", "ann", TERM, 0).await), LogReason::RunNotFound);
+    assert_eq!(log.run("run").await, Ok(None), "asking for a lease makes no run");
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch()).await.expect("a new run");
+    let ann = log.lease("run", "ann", TERM, 0).await.expect("a free run");
+    run = run.sealed();
+    log.append(run.batch().fenced(&ann)).await.expect("the end");
+    assert_eq!(refused(log.lease("run", "ann", TERM, 0).await), LogReason::Sealed);
+    let late = run.user("late").batch().fenced(&ann);
+    assert_eq!(refused(log.append(late).await), LogReason::Sealed);
+}

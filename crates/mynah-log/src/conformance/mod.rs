@@ -1,0 +1,96 @@
+//! What every log must do: one suite over all backends.
+//!
+//! A backend passes if [`run`] comes to its end; it panics at the first thing that is not right.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use mynah_log::{Log, MemoryLog, conformance};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() {
+//! conformance::run(async || Arc::new(MemoryLog::new()) as Arc<dyn Log>).await;
+//! # }
+//! ```
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test suite says what is wrong by panicking"
+)]
+
+mod append;
+mod index;
+mod lease;
+mod sample;
+mod tail;
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+};
+
+use mynah_data::{Error, ErrorKind, LogReason};
+
+use crate::{BoxFuture, Log};
+
+pub use sample::Sample;
+
+/// Runs the whole suite. Each case gets a log of its own, without runs.
+///
+/// # Panics
+/// At the first thing that is not right.
+pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
+    append::records_come_back_as_they_were(&*fresh().await).await;
+    append::an_append_names_the_head_that_it_expects(&*fresh().await).await;
+    append::a_batch_is_kept_whole_or_not_at_all(&*fresh().await).await;
+    append::nothing_follows_a_seal(&*fresh().await).await;
+    append::of_those_who_append_after_one_head_one_wins(&*fresh().await).await;
+    append::a_refused_append_does_not_trouble_its_neighbours(&*fresh().await).await;
+    append::records_without_bodies_are_kept(&*fresh().await).await;
+    index::a_summary_adds_up_what_the_records_say(&*fresh().await).await;
+    index::a_suspended_run_goes_on(&*fresh().await).await;
+    index::each_filter_picks_its_runs(&*fresh().await).await;
+    index::pages_stay_whole_while_runs_come_and_go_on(&*fresh().await).await;
+    index::the_seals_are_the_leaves_of_the_logs_tree(&*fresh().await).await;
+    lease::a_run_belongs_to_one_at_a_time(&*fresh().await).await;
+    lease::who_lost_a_run_is_fenced_off(&*fresh().await).await;
+    lease::a_lease_needs_a_run_that_goes_on(&*fresh().await).await;
+    tail::waiting_ends_when_there_is_more(&*fresh().await).await;
+    tail::a_tail_gives_each_record_once_until_the_seal(fresh().await).await;
+}
+
+/// The reason of a log's refusal.
+fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> LogReason {
+    let error = result.expect_err("a refusal");
+    match error.kind() {
+        ErrorKind::Log(reason) => reason,
+        kind => panic!("{kind}: {error}"),
+    }
+}
+
+/// Performs all of them side by side. What they give comes in their order.
+async fn all<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+    let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (future, result) in futures.iter_mut().zip(&mut results) {
+            if result.is_none()
+                && let Poll::Ready(value) = future.as_mut().poll(context)
+            {
+                *result = Some(value);
+            }
+        }
+        if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    results.into_iter().flatten().collect()
+}
+
+/// Begins with something, and gives what came of it if that is clear already.
+async fn begin<T>(future: &mut BoxFuture<'_, T>) -> Option<T> {
+    poll_fn(|context| match Pin::new(&mut *future).poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}

@@ -1,0 +1,121 @@
+//! Runs to fill logs with.
+
+use std::sync::Arc;
+
+use mynah_data::{HaltReason, Message, Metadata, Response, Thread, ToolOutcome};
+use serde_json::json;
+
+use crate::{Append, Chain, End, Extent, Fact, Head, Plan, Record, Seal, Totals};
+
+/// A run as it grows, record by record, with made-up times and salts.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    chain: Chain,
+    totals: Totals,
+    time: i64,
+    new: Vec<Record>,
+    /// Where the records end that were handed out.
+    given: Option<Head>,
+}
+
+impl Sample {
+    /// A run that began at this time, with its first record.
+    pub fn new(run: impl Into<Arc<str>>, started: i64) -> Self {
+        let chain = Chain::new(run);
+        let sample =
+            Self { chain, totals: Totals::default(), time: started, new: Vec::new(), given: None };
+        sample.with(Fact::RunStarted {
+            thread: Thread::from("hi"),
+            extent: Extent::Chat,
+            about: None,
+        })
+    }
+
+    /// The run's id.
+    pub fn id(&self) -> &str {
+        self.chain.run()
+    }
+
+    /// Where the run ends, with what was not handed out yet.
+    ///
+    /// # Panics
+    /// Never: a sample has at least one record.
+    pub fn head(&self) -> Head {
+        self.chain.head().expect("a run with records")
+    }
+
+    /// What the facts add up to.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// When the last record was made.
+    pub fn time(&self) -> i64 {
+        self.time - 1
+    }
+
+    /// One more record.
+    ///
+    /// # Panics
+    /// On a fact that cannot be encoded.
+    pub fn with(mut self, fact: Fact) -> Self {
+        let salt = self.time.unsigned_abs().to_be_bytes().repeat(2).try_into().unwrap_or([7; 16]);
+        let record = self.chain.append(self.time, salt, &fact).expect("a fact that can be encoded");
+        self.totals.count(&fact);
+        self.time += 1;
+        self.new.push(record);
+        self
+    }
+
+    /// Five more records: the model asks for a tool, and gets what it gave.
+    pub fn tool_turn(self) -> Self {
+        let id = format!("c{}", self.head().seq);
+        let mut response = Response::new(Message::assistant(format!("I ask {id}")));
+        response.model = Some("gpt-4.1-mini".to_owned());
+        response.usage.input_tokens = Some(100);
+        response.usage.output_tokens = Some(10);
+        response.usage.total_cost = Some(0.1);
+        let plan = Plan::Tools { run: vec![id.clone()], manual: Vec::new() };
+        let outcome = ToolOutcome::Ok(json!({"t": 21}));
+        let content = r#"{"t":21}"#.to_owned();
+        self.with(Fact::TurnStarted)
+            .with(Fact::AssistantCompleted { response: Box::new(response), plan, cuts: Vec::new() })
+            .with(Fact::ToolScheduled { call_id: id.clone() })
+            .with(Fact::ToolCompleted { call_id: id, attempt: 1, outcome, content })
+            .user("go on")
+    }
+
+    /// One more record: a message from outside.
+    pub fn user(self, text: &str) -> Self {
+        self.with(Fact::UserMessage { message: Arc::new(Message::user(text)) })
+    }
+
+    /// One more record: the run stops so.
+    pub fn stopped(self, reason: HaltReason) -> Self {
+        self.with(End::new(reason, Metadata::new()).into_fact())
+    }
+
+    /// Two more records: the run is completed and gets its seal.
+    pub fn sealed(self) -> Self {
+        self.stopped(HaltReason::Completed).seal()
+    }
+
+    /// One more record: the seal.
+    pub fn seal(self) -> Self {
+        let seal = Seal::new(self.chain.root(), self.totals.clone());
+        self.with(Fact::Sealed(seal))
+    }
+
+    /// The records since the last time.
+    pub fn take(&mut self) -> Vec<Record> {
+        self.given = self.chain.head();
+        std::mem::take(&mut self.new)
+    }
+
+    /// The records since the last time, after those handed out before.
+    pub fn batch(&mut self) -> Append {
+        let expected = self.given;
+        let run = Arc::clone(self.chain.run());
+        Append::new(run, expected, self.take())
+    }
+}

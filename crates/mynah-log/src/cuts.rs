@@ -1,0 +1,223 @@
+//! How an answer arrived: where its stream was cut, so that it can be streamed again piece by piece.
+//!
+//! An answer's text stands once, in its message. The cuts say how long each piece was and what came between. What cannot
+//! be told from the message stands as it was.
+
+use std::sync::Arc;
+
+use mynah_data::{Event, Message, Metadata, Part, Response, ResponseBuilder};
+use serde::{Deserialize, Serialize};
+
+/// One event of an answer, or a row of pieces.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Cut {
+    /// The answer began.
+    Started,
+    /// Pieces of a part's text, reasoning or arguments, by their lengths in bytes.
+    Pieces {
+        /// Which part of the message.
+        part: usize,
+        /// The id of the block, where the provider names it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<Arc<str>>,
+        /// The lengths.
+        lens: Vec<usize>,
+    },
+    /// A part was complete: text, reasoning or a tool call.
+    Complete {
+        /// Which part of the message.
+        part: usize,
+        /// The id of the block, where the provider names it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<Arc<str>>,
+    },
+    /// A tool call began.
+    CallStarted {
+        /// Which part of the message.
+        part: usize,
+    },
+    /// The usage of the answer was told.
+    Usage,
+    /// The answer was complete.
+    Completed,
+    /// Something that the message does not tell.
+    Event(Box<Event>),
+}
+
+/// Takes down how an answer arrives.
+#[derive(Clone, Debug, Default)]
+pub struct CutRecorder {
+    cuts: Vec<Cut>,
+    /// Blocks that were said to be complete; more of them is more than the message can tell.
+    complete: Vec<Option<Arc<str>>>,
+    complete_calls: Vec<String>,
+    /// Whether the answer is too odd to be told by its message: every event stands as it came.
+    spelled: bool,
+}
+
+impl CutRecorder {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Folds an event into the answer, and takes down how.
+    pub fn apply(&mut self, event: &Event, answer: &mut ResponseBuilder) {
+        let aside = matches!(event, Event::Usage { .. } | Event::RawChunk { .. });
+        let continues = matches!(event, Event::TextDelta { id, .. } if self.complete.contains(id))
+            || matches!(event, Event::ToolCallDelta { id, .. } if self.complete_calls.contains(id))
+            || (answer.has_completed() && !aside);
+        if !self.spelled && (continues || answer.would_replace(event)) {
+            self.spell_out(&answer.response());
+        }
+        answer.apply(event);
+        match event {
+            event if self.spelled => self.cuts.push(Cut::Event(Box::new(event.clone()))),
+            // A message does not tell of pieces that say nothing.
+            Event::TextDelta { delta: text, .. } | Event::TextCompleted { text, .. }
+                if text.is_empty() =>
+            {
+                self.cuts.push(Cut::Event(Box::new(event.clone())));
+            }
+            Event::TextDelta { id, delta } | Event::ReasoningDelta { id, delta } => {
+                self.piece(answer.touched(), id.clone(), delta.len());
+            }
+            Event::ToolCallDelta { arguments_delta, .. } => {
+                self.piece(answer.touched(), None, arguments_delta.len());
+            }
+            Event::TextCompleted { id, .. } => {
+                self.complete.push(id.clone());
+                // Without a name the text may stand in several parts.
+                let part =
+                    if id.is_some() { Some(answer.touched()) } else { answer.only_unnamed_text() };
+                self.cuts.push(match part {
+                    Some(part) => Cut::Complete { part, id: id.clone() },
+                    None => Cut::Event(Box::new(event.clone())),
+                });
+            }
+            Event::ReasoningCompleted { id, .. } => {
+                self.cuts.push(Cut::Complete { part: answer.touched(), id: id.clone() });
+            }
+            Event::ToolCallStarted { .. } => {
+                self.cuts.push(Cut::CallStarted { part: answer.touched() })
+            }
+            Event::ToolCallCompleted(call) => {
+                self.complete_calls.push(call.id.clone());
+                self.cuts.push(Cut::Complete { part: answer.touched(), id: None });
+            }
+            Event::Usage { .. } => self.cuts.push(Cut::Usage),
+            Event::MessageStarted { .. } => self.cuts.push(Cut::Started),
+            Event::MessageCompleted { metadata, paused: false, finish_reason, .. }
+                if metadata.is_empty() && *finish_reason == answer.finish_reason() =>
+            {
+                self.cuts.push(Cut::Completed);
+            }
+            other => self.cuts.push(Cut::Event(Box::new(other.clone()))),
+        }
+    }
+
+    /// How the answer arrived.
+    pub fn finish(self) -> Vec<Cut> {
+        self.cuts
+    }
+
+    fn piece(&mut self, part: usize, id: Option<Arc<str>>, len: usize) {
+        match self.cuts.last_mut() {
+            Some(Cut::Pieces { part: last, id: last_id, lens })
+                if *last == part && *last_id == id =>
+            {
+                lens.push(len)
+            }
+            _ => self.cuts.push(Cut::Pieces { part, id, lens: vec![len] }),
+        }
+    }
+
+    /// Something is about to change what the cuts refer to: what was said so far is spelled out.
+    fn spell_out(&mut self, response: &Response) {
+        let events = expand(&std::mem::take(&mut self.cuts), response);
+        self.cuts.extend(events.into_iter().map(|event| Cut::Event(Box::new(event))));
+        self.spelled = true;
+    }
+}
+
+/// The text of a part that comes in pieces.
+fn said(part: &Part) -> &str {
+    match part {
+        Part::Text { text, .. } | Part::Reasoning { text, .. } | Part::Refusal { text } => text,
+        Part::ToolCall(call) => &call.raw_arguments,
+        _ => "",
+    }
+}
+
+/// The events of an answer, as they came.
+pub fn expand(cuts: &[Cut], response: &Response) -> Vec<Event> {
+    let parts = response.message.parts();
+    let mut told = vec![0usize; parts.len()];
+    let mut events = Vec::new();
+    for cut in cuts {
+        match cut {
+            Cut::Started => events.push(Event::MessageStarted {
+                message: Arc::new(Message::assistant("")),
+                request_id: response.request_id.clone(),
+                id: response.id.clone(),
+                model: response.model.clone(),
+            }),
+            Cut::Pieces { part, id, lens } => {
+                for len in lens {
+                    events.extend(parts.get(*part).and_then(|content| {
+                        let start = told[*part];
+                        told[*part] = start.checked_add(*len)?;
+                        let piece = said(content).get(start..told[*part])?.to_owned();
+                        Some(delta(content, id.clone(), piece))
+                    }));
+                }
+            }
+            Cut::Complete { part, id } => {
+                events.extend(parts.get(*part).map(|part| complete(part, id.clone())))
+            }
+            Cut::CallStarted { part } => {
+                if let Some(Part::ToolCall(call)) = parts.get(*part) {
+                    events.push(Event::ToolCallStarted {
+                        id: call.id.clone(),
+                        name: call.name.clone(),
+                    });
+                }
+            }
+            Cut::Usage => events.push(Event::Usage { usage: Box::new(response.usage.clone()) }),
+            Cut::Completed => events.push(Event::MessageCompleted {
+                message: Arc::clone(&response.message),
+                finish_reason: response.finish_reason,
+                raw_finish_reason: response.raw_finish_reason.clone(),
+                paused: false,
+                metadata: Metadata::new(),
+            }),
+            Cut::Event(event) => events.push(Event::clone(event)),
+        }
+    }
+    events
+}
+
+fn delta(part: &Part, id: Option<Arc<str>>, delta: String) -> Event {
+    match part {
+        Part::ToolCall(call) => {
+            Event::ToolCallDelta { id: call.id.clone(), arguments_delta: delta }
+        }
+        Part::Reasoning { .. } => Event::ReasoningDelta { id, delta },
+        _ => Event::TextDelta { id, delta },
+    }
+}
+
+fn complete(part: &Part, id: Option<Arc<str>>) -> Event {
+    match part {
+        Part::ToolCall(call) => Event::ToolCallCompleted(Arc::clone(call)),
+        Part::Reasoning { text, signature, redacted, data } => Event::ReasoningCompleted {
+            id,
+            text: text.clone(),
+            signature: signature.clone(),
+            redacted: *redacted,
+            data: data.clone(),
+        },
+        other => Event::TextCompleted { id, text: said(other).to_owned() },
+    }
+}

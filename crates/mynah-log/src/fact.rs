@@ -1,0 +1,329 @@
+//! Facts: one for each thing that happened.
+
+use std::sync::Arc;
+
+use mynah_data::{Error, HaltReason, Message, Metadata, Response, Thread, ToolOutcome};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Cut, Hash};
+
+/// One thing that happened in a run.
+///
+/// ```
+/// use mynah_data::Thread;
+/// use mynah_log::{Extent, Fact};
+///
+/// let fact = Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
+/// let text = serde_json::to_string(&fact)?;
+/// assert_eq!(serde_json::from_str::<Fact>(&text)?, fact);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Fact {
+    /// The run began with this conversation.
+    RunStarted {
+        /// What there was to go on from.
+        thread: Thread,
+        /// How far it is to go.
+        extent: Extent,
+        /// What it ran with; not there in a run that nobody keeps.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        about: Option<Box<About>>,
+    },
+    /// The run goes on: after its process ended, or after what it waited for came.
+    Resumed {
+        /// What a person answered.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<Arc<Message>>,
+        /// What came of calls that the run waited for: the call's id, and the text of its tool message.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tool_results: Vec<(String, String)>,
+    },
+    /// A message joined the conversation from outside the model.
+    UserMessage {
+        /// The message.
+        message: Arc<Message>,
+    },
+    /// The model is about to be called.
+    TurnStarted,
+    /// The conversation ended, and one more call is to give the answer its form.
+    FinalizeStarted {
+        /// How the conversation ended.
+        conversation: End,
+        /// What the model is told first.
+        nudge: Option<Arc<Message>>,
+    },
+    /// That call could not be made: the chat ends as the conversation did.
+    FinalizeFailed {
+        /// Why.
+        error: Error,
+    },
+    /// The model answered, or broke off.
+    AssistantCompleted {
+        /// The answer, as far as it came.
+        response: Box<Response>,
+        /// What is to happen with the calls in it.
+        plan: Plan,
+        /// How it arrived; not there in a run that nobody keeps.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        cuts: Vec<Cut>,
+    },
+    /// A tool is about to run.
+    ToolScheduled {
+        /// The call.
+        call_id: String,
+    },
+    /// A tool gave an outcome.
+    ToolCompleted {
+        /// The call.
+        call_id: String,
+        /// The try that gave it, from 1.
+        attempt: u32,
+        /// What came of it.
+        outcome: ToolOutcome,
+        /// The text of its tool message.
+        content: String,
+    },
+    /// A tool failed for good.
+    ToolFailed {
+        /// The call.
+        call_id: String,
+        /// The last try, from 1.
+        attempt: u32,
+        /// How.
+        error: Error,
+        /// What the policy for tool errors made of it.
+        resolution: Resolution,
+        /// The text of its tool message.
+        content: String,
+    },
+    /// The run waits for a person or for tool results.
+    Suspended(End),
+    /// The run came to an end that was foreseen.
+    Completed(End),
+    /// The run failed.
+    Failed(End),
+    /// The caller, or a deadline, ended the run.
+    Cancelled {
+        /// Why it stopped.
+        end: End,
+        /// What the model had said of the answer under way.
+        partial: Option<Box<Response>>,
+        /// How that arrived.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        cuts: Vec<Cut>,
+    },
+    /// The last record of a run that ended: what it was, all together.
+    Sealed(Seal),
+}
+
+impl Fact {
+    /// The name of the kind, as in JSON and in envelopes.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::RunStarted { .. } => "run_started",
+            Self::Resumed { .. } => "resumed",
+            Self::UserMessage { .. } => "user_message",
+            Self::TurnStarted => "turn_started",
+            Self::FinalizeStarted { .. } => "finalize_started",
+            Self::FinalizeFailed { .. } => "finalize_failed",
+            Self::AssistantCompleted { .. } => "assistant_completed",
+            Self::ToolScheduled { .. } => "tool_scheduled",
+            Self::ToolCompleted { .. } => "tool_completed",
+            Self::ToolFailed { .. } => "tool_failed",
+            Self::Suspended(_) => "suspended",
+            Self::Completed(_) => "completed",
+            Self::Failed(_) => "failed",
+            Self::Cancelled { .. } => "cancelled",
+            Self::Sealed(_) => "sealed",
+        }
+    }
+}
+
+/// What a run ran with, as far as data can tell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct About {
+    /// The id of the call.
+    pub request_id: String,
+    /// The adapter's name.
+    pub adapter: String,
+    /// The model.
+    pub model: Option<String>,
+    /// The tools, in order.
+    pub tools: Vec<ToolAbout>,
+    /// The engine's params.
+    pub params: Metadata,
+    /// The call's own options.
+    pub options: Metadata,
+    /// The run that this one was branched from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+}
+
+/// A tool, as far as the model knows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolAbout {
+    /// Its name.
+    pub name: String,
+    /// The hash of its description and schema.
+    pub hash: Hash,
+}
+
+/// Where a run was branched off another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parent {
+    /// The other run.
+    pub run_id: String,
+    /// The last record that both have.
+    pub seq: u64,
+    /// That record's hash.
+    pub hash: Hash,
+}
+
+/// What a run was, all together: the content of its last record.
+///
+/// The record's hash is the run's fingerprint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Seal {
+    /// The root of the tree over all records before.
+    pub root: Hash,
+    /// What they add up to.
+    pub totals: Totals,
+}
+
+impl Seal {
+    /// The seal over records with this root and these totals.
+    pub fn new(root: Hash, totals: Totals) -> Self {
+        Self { root, totals }
+    }
+}
+
+/// What a run's facts add up to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Model calls that were begun.
+    pub turns: u64,
+    /// Tool calls that were announced, tries included.
+    pub tool_calls: u64,
+    /// Tokens of all prompts, as far as they were reported.
+    pub input_tokens: u64,
+    /// Tokens of all answers, as far as they were reported.
+    pub output_tokens: u64,
+    /// US dollars, as far as they are known.
+    pub cost: f64,
+}
+
+impl Totals {
+    /// Counts one more fact.
+    pub fn count(&mut self, fact: &Fact) {
+        match fact {
+            Fact::TurnStarted => self.turns += 1,
+            Fact::ToolScheduled { .. } => self.tool_calls += 1,
+            Fact::AssistantCompleted { response, .. }
+            | Fact::Cancelled { partial: Some(response), .. } => {
+                let usage = &response.usage;
+                self.input_tokens =
+                    self.input_tokens.saturating_add(usage.input_tokens.unwrap_or(0));
+                self.output_tokens =
+                    self.output_tokens.saturating_add(usage.output_tokens.unwrap_or(0));
+                self.cost += usage.total_cost.unwrap_or(0.0);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// How far a run goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Extent {
+    /// One model call; tools are never run.
+    Generate,
+    /// One model call and its tools.
+    Step,
+    /// Until something ends or suspends the conversation.
+    #[default]
+    Chat,
+}
+
+/// What is to happen with the tool calls of an answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Plan {
+    /// None is run: the answer is final, or asks for nothing.
+    Nothing,
+    /// The provider paused; it is called again with what it said.
+    Continue,
+    /// All are handed to the caller.
+    Manual,
+    /// One names a tool that the engine does not have, so none is run.
+    Unknown {
+        /// The name.
+        tool_name: String,
+    },
+    /// Some are run, some are handed to the caller.
+    Tools {
+        /// Ids of the calls to run, in order.
+        run: Vec<String>,
+        /// Ids of the calls that the caller answers, in order.
+        manual: Vec<String>,
+    },
+}
+
+/// What the policy for tool errors made of a failed call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Resolution {
+    /// The model is told, and goes on.
+    Continued,
+    /// The model is told something else, and goes on.
+    Replaced(Value),
+    /// The chat halts.
+    Halted {
+        /// How the policy itself failed, if it did.
+        exception: Option<String>,
+    },
+}
+
+/// How a run stopped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct End {
+    /// Why.
+    pub reason: HaltReason,
+    /// More on it, for the caller.
+    pub metadata: Metadata,
+}
+
+impl End {
+    /// Stopped for this reason.
+    pub fn new(reason: HaltReason, metadata: Metadata) -> Self {
+        Self { reason, metadata }
+    }
+
+    /// The fact of stopping so.
+    pub fn into_fact(self) -> Fact {
+        match self.reason {
+            HaltReason::AskUser | HaltReason::ManualToolCalls | HaltReason::UncertainTools => {
+                Fact::Suspended(self)
+            }
+            HaltReason::Error | HaltReason::ToolError | HaltReason::BudgetExceeded => {
+                Fact::Failed(self)
+            }
+            _ => Fact::Completed(self),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What happened in a run, as data, and where it is kept.
+//!
+//! A [`Fact`] is one thing that happened: the only input of a run's state. Whoever holds a run's facts in order knows
+//! everything that the run itself may know when it goes on. A [`Record`] is a fact as bytes ([`cbor`]), chained to the record
+//! before it by hash; the last record of a run that ended, its [`Seal`], holds the root of a [`merkle`] tree over all of
+//! them. [`verify`] checks all of it without trusting whoever kept it.
+//!
+//! A [`Log`] keeps records.
+
+mod audit;
+pub mod cbor;
+pub mod conformance;
+mod cuts;
+mod entry;
+mod fact;
+mod hash;
+mod log;
+mod memory;
+pub mod merkle;
+mod record;
+mod runs;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod tail;
+mod verify;
+mod waiters;
+
+pub use audit::{verify_run, verify_seals};
+pub use cuts::{Cut, CutRecorder, expand};
+pub use fact::{About, End, Extent, Fact, Parent, Plan, Resolution, Seal, ToolAbout, Totals};
+pub use hash::Hash;
+pub use log::{Append, BoxFuture, Durability, Lease, Log, SealedRun};
+pub use memory::MemoryLog;
+pub use record::{Body, Chain, Envelope, FORMAT, Head, Record};
+pub use runs::{RunFilter, RunPage, RunStatus, RunSummary};
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteLog;
+pub use tail::Tail;
+pub use verify::{Corrupt, Report, Verifier, verify};

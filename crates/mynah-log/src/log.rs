@@ -1,0 +1,208 @@
+//! Where records are kept.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use mynah_data::Result;
+
+use crate::{Hash, Head, Record, RunFilter, RunPage, RunSummary, merkle};
+
+/// A future that can be sent to another thread.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Where records are kept. One trait, several backends, one [suite](crate::conformance) over all of
+/// them.
+///
+/// The records of a run form a chain: an append names the head that it expects, and is refused if
+/// someone else was faster, if the run has its seal, or if the writer's lease was taken over. A
+/// batch is kept whole or not at all. When the future of an append is ready, the records are as
+/// safe as the log makes them; one that is dropped may or may not have appended.
+///
+/// ```
+/// use mynah_data::Thread;
+/// use mynah_log::{Append, Chain, Extent, Fact, Log, MemoryLog};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+/// let log = MemoryLog::new();
+/// let mut chain = Chain::new("run-1");
+/// let fact = Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
+/// let first = chain.append(0, [7; 16], &fact)?;
+/// let head = log.append(Append::new("run-1", None, vec![first.clone()])).await?;
+/// assert_eq!(Some(head), chain.head());
+/// assert_eq!(log.read("run-1", 1, 100).await?, [first]);
+/// # Ok(()) }
+/// ```
+pub trait Log: Send + Sync + 'static {
+    /// Keeps more records of a run.
+    fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>>;
+
+    /// The records of a run from a place on, in order, at most so many. Fewer do not mean that
+    /// there are no more, as large records come in smaller portions: none does.
+    fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>>;
+
+    /// Where a run's chain ends; none if there is no such run.
+    fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>>;
+
+    /// Waits until a run has records beyond a place, whoever appends them. A run that has its seal
+    /// and nothing beyond is not waited for: it gives an error.
+    fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>>;
+
+    /// What the index knows of a run; none if there is no such run.
+    fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>>;
+
+    /// Runs from the newest on, from an index: no run is read.
+    fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>>;
+
+    /// The runs that have their seal, in the order of the sealing, from a place (from 0) on, at
+    /// most so many. Their leaves make the log's own tree.
+    fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>>;
+
+    /// Checks what only the log itself can see: that nothing lies in it that belongs to no run.
+    fn check(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Takes the right to append to a run, for a while, or keeps it for longer. `now` is in
+    /// nanoseconds since 1970: logs have no clock. Whoever asks again under the same name is taken
+    /// for the same, so a name must not be shared.
+    fn lease(
+        &self,
+        run: &str,
+        owner: &str,
+        term: Duration,
+        now: i64,
+    ) -> BoxFuture<'_, Result<Lease>>;
+
+    /// Gives the right back; nothing happens if it was lost already.
+    fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>>;
+}
+
+impl<L: Log + ?Sized> Log for Arc<L> {
+    fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
+        (**self).append(batch)
+    }
+
+    fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>> {
+        (**self).read(run, from, limit)
+    }
+
+    fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
+        (**self).head(run)
+    }
+
+    fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
+        (**self).wait(run, beyond)
+    }
+
+    fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
+        (**self).run(run)
+    }
+
+    fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {
+        (**self).runs(filter)
+    }
+
+    fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>> {
+        (**self).seals(from, limit)
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<()>> {
+        (**self).check()
+    }
+
+    fn lease(
+        &self,
+        run: &str,
+        owner: &str,
+        term: Duration,
+        now: i64,
+    ) -> BoxFuture<'_, Result<Lease>> {
+        (**self).lease(run, owner, term, now)
+    }
+
+    fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
+        (**self).release(lease)
+    }
+}
+
+/// Records to be kept.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Append {
+    /// The run.
+    pub run: Arc<str>,
+    /// Where the writer thinks that the chain ends; none for a new run.
+    pub expected: Option<Head>,
+    /// What follows.
+    pub records: Vec<Record>,
+    /// The token of the writer's lease, where it has one.
+    pub fence: Option<u64>,
+}
+
+impl Append {
+    /// These records, after that head.
+    pub fn new(run: impl Into<Arc<str>>, expected: Option<Head>, records: Vec<Record>) -> Self {
+        Self { run: run.into(), expected, records, fence: None }
+    }
+
+    /// The same, by the holder of a lease.
+    pub fn fenced(mut self, lease: &Lease) -> Self {
+        self.fence = Some(lease.token);
+        self
+    }
+}
+
+/// The right to append to a run, for a while. Whoever takes it over gets a higher token, and the
+/// log refuses the lower; until someone does, it holds beyond its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lease {
+    /// The run.
+    pub run: Arc<str>,
+    /// Who holds it.
+    pub owner: String,
+    /// Grows each time that the run changes hands.
+    pub token: u64,
+    /// From when on someone else may take it over, in nanoseconds since 1970.
+    pub until: i64,
+}
+
+impl Lease {
+    /// A lease, as a backend gives it.
+    pub fn new(run: impl Into<Arc<str>>, owner: impl Into<String>, token: u64, until: i64) -> Self {
+        Self { run: run.into(), owner: owner.into(), token, until }
+    }
+}
+
+/// How safe records are when an append is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// On the disk: they survive a power cut.
+    #[default]
+    Full,
+    /// With the operating system: they survive the end of the process, and the last of them may be
+    /// lost in a power cut. The log stays whole either way.
+    Relaxed,
+}
+
+/// A run that has its seal: a leaf of the log's tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SealedRun {
+    /// The run.
+    pub run: Arc<str>,
+    /// The hash of its seal.
+    pub fingerprint: Hash,
+}
+
+impl SealedRun {
+    /// This run, with that fingerprint.
+    pub fn new(run: impl Into<Arc<str>>, fingerprint: Hash) -> Self {
+        Self { run: run.into(), fingerprint }
+    }
+
+    /// The leaf that stands for the run in the log's tree.
+    pub fn leaf(&self) -> Hash {
+        merkle::leaf(&self.fingerprint.0)
+    }
+}

@@ -1,0 +1,272 @@
+//! The index of runs: what a log knows of them without reading them.
+
+use std::sync::Arc;
+
+use mynah_data::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::{Fact, Hash, Head, Record, Totals};
+
+/// Whether a run goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RunStatus {
+    /// It has no end yet.
+    Running,
+    /// It waits for a person or for tool results.
+    Suspended,
+    /// It came to an end that was foreseen.
+    Completed,
+    /// It failed.
+    Failed,
+    /// It was cancelled.
+    Cancelled,
+}
+
+impl RunStatus {
+    /// Every status. Backends store the place in this list, so new ones come at its end.
+    pub const ALL: [Self; 5] =
+        [Self::Running, Self::Suspended, Self::Completed, Self::Failed, Self::Cancelled];
+
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Suspended => "suspended",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The status of a run whose last record is of this kind; a seal changes nothing.
+    fn after(self, kind: &str) -> Self {
+        match kind {
+            "suspended" => Self::Suspended,
+            "completed" => Self::Completed,
+            "failed" => Self::Failed,
+            "cancelled" => Self::Cancelled,
+            "sealed" => self,
+            _ => Self::Running,
+        }
+    }
+}
+
+/// What the index knows of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RunSummary {
+    /// The run's id.
+    pub run_id: Arc<str>,
+    /// Whether it goes on.
+    pub status: RunStatus,
+    /// When it began, in nanoseconds since 1970.
+    pub started: i64,
+    /// When its last record was made.
+    pub updated: i64,
+    /// How many records it has.
+    pub records: u64,
+    /// The hash of the last of them.
+    pub hash: Hash,
+    /// The model that it began with; if it did not say, the one that answered first.
+    pub model: Option<Arc<str>>,
+    /// The session that it is a part of.
+    pub session_id: Option<Arc<str>>,
+    /// What its records add up to, as far as they had their bodies when they came.
+    pub totals: Totals,
+    /// The place of its seal among the log's, from 0; none without a seal.
+    pub seal: Option<u64>,
+}
+
+impl RunSummary {
+    /// Where its chain ends.
+    pub fn head(&self) -> Head {
+        Head { seq: self.records, hash: self.hash }
+    }
+
+    /// A run that begins with this record, which is not counted yet.
+    pub(crate) fn begin(first: &Record) -> Self {
+        let envelope = first.envelope();
+        Self {
+            run_id: Arc::clone(&envelope.run),
+            status: RunStatus::Running,
+            started: envelope.ts,
+            updated: envelope.ts,
+            records: 0,
+            hash: first.hash(),
+            model: None,
+            session_id: None,
+            totals: Totals::default(),
+            seal: None,
+        }
+    }
+
+    /// Counts one more record, with the fact in it where it [tells](telling) something.
+    pub(crate) fn count(&mut self, record: &Record, fact: Option<&Fact>) {
+        let envelope = record.envelope();
+        self.status = self.status.after(&envelope.kind);
+        self.updated = envelope.ts;
+        self.records = envelope.seq;
+        self.hash = record.hash();
+        let Some(fact) = fact else { return };
+        self.totals.count(fact);
+        let model = match fact {
+            Fact::RunStarted { about: Some(about), .. } => &about.model,
+            Fact::AssistantCompleted { response, .. } => &response.model,
+            _ => return,
+        };
+        if self.model.is_none() {
+            self.model = model.as_deref().map(Arc::from);
+        }
+    }
+}
+
+/// Kinds whose payload the index has no use for, so that it need not be decoded.
+const SILENT: [&str; 3] = ["user_message", "tool_completed", "tool_failed"];
+
+/// The fact in a record, if the index learns from it.
+///
+/// # Errors
+/// What is wrong with the payload, in words.
+pub(crate) fn telling(record: &Record) -> std::result::Result<Option<Fact>, String> {
+    if SILENT.contains(&&*record.envelope().kind) { Ok(None) } else { record.fact() }
+}
+
+/// Which runs are listed.
+///
+/// ```
+/// use mynah_log::{RunFilter, RunStatus};
+/// let failures = RunFilter::new().status(RunStatus::Failed).model("gpt-4.1-mini").limit(20);
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct RunFilter {
+    /// Only those of this status.
+    pub status: Option<RunStatus>,
+    /// Only those with this model.
+    pub model: Option<String>,
+    /// Only those of this session.
+    pub session: Option<String>,
+    /// Only those that began at this time or later, in nanoseconds since 1970.
+    pub since: Option<i64>,
+    /// Only those whose id begins so.
+    pub prefix: Option<String>,
+    /// From where the page before ended.
+    pub after: Option<String>,
+    /// At most so many; 100 if it is 0.
+    pub limit: usize,
+}
+
+impl RunFilter {
+    /// All runs, 100 at a time.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Only those of this status.
+    pub fn status(mut self, status: RunStatus) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// Only those with this model.
+    pub fn model(mut self, model: impl Into<String>) -> Self {
+        self.model = Some(model.into());
+        self
+    }
+
+    /// Only those of this session.
+    pub fn session(mut self, session: impl Into<String>) -> Self {
+        self.session = Some(session.into());
+        self
+    }
+
+    /// Only those that began at this time or later, in nanoseconds since 1970.
+    pub fn since(mut self, since: i64) -> Self {
+        self.since = Some(since);
+        self
+    }
+
+    /// Only those whose id begins so.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// From where the page before ended: its [`RunPage::next`].
+    pub fn after(mut self, page_end: impl Into<String>) -> Self {
+        self.after = Some(page_end.into());
+        self
+    }
+
+    /// At most so many.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    pub(crate) fn page_size(&self) -> usize {
+        if self.limit == 0 { 100 } else { self.limit }
+    }
+
+    pub(crate) fn place(&self) -> Result<Option<Place>> {
+        self.after.as_deref().map(Place::parse).transpose()
+    }
+
+    /// Whether a run is listed, its place aside.
+    pub(crate) fn matches(&self, run: &RunSummary) -> bool {
+        let equals = |wanted: &Option<String>, found: &Option<Arc<str>>| {
+            wanted.is_none() || wanted.as_deref() == found.as_deref()
+        };
+        self.status.is_none_or(|status| run.status == status)
+            && equals(&self.model, &run.model)
+            && equals(&self.session, &run.session_id)
+            && self.since.is_none_or(|since| run.started >= since)
+            && self.prefix.as_ref().is_none_or(|prefix| run.run_id.starts_with(&**prefix))
+    }
+}
+
+/// Some runs, and where to go on.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct RunPage {
+    /// The runs, newest first; of those that began at the same time, the one that came last.
+    pub runs: Vec<RunSummary>,
+    /// What to give as `after` for more; none if there is no more.
+    pub next: Option<String>,
+}
+
+impl RunPage {
+    /// A page of runs with their places, of which one too many was looked up.
+    pub(crate) fn cut(mut found: Vec<(Place, RunSummary)>, size: usize) -> Self {
+        let has_more = found.len() > size;
+        found.truncate(size);
+        let next = found.last().filter(|_| has_more).map(|(place, _)| place.to_string());
+        Self { runs: found.into_iter().map(|(_, run)| run).collect(), next }
+    }
+}
+
+/// A run's place in the list. It never changes, so pages stay whole while runs come and go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) started: i64,
+    /// Grows with each run that comes.
+    pub(crate) key: i64,
+}
+
+impl Place {
+    fn parse(text: &str) -> Result<Self> {
+        let parts = text.split_once('.');
+        let place = parts.and_then(|(started, key)| {
+            Some(Self { started: started.parse().ok()?, key: key.parse().ok()? })
+        });
+        place.ok_or_else(|| Error::invalid_option("after", "not_a_page_end"))
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.started, self.key)
+    }
+}

@@ -1,0 +1,202 @@
+//! The file: how it is opened, which tables it has, what its failures mean.
+
+use std::{
+    path::{Path, PathBuf, absolute},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use mynah_data::{Error, LogReason, Result};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row, TransactionBehavior};
+
+use crate::Durability;
+
+/// How each version of the tables is made from the one before.
+const MIGRATIONS: [&str; 1] = [include_str!("schema_1.sql")];
+
+pub(super) const SCHEMA: u32 = MIGRATIONS.len() as u32;
+
+/// In the header of every file of ours.
+const APPLICATION: i32 = i32::from_be_bytes(*b"Myna");
+
+/// Large, so that records leave little room unused at the ends of pages.
+const PAGE: u32 = 16384;
+
+/// How long to wait for another process that has the file locked.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A file that is, or may become, a log.
+#[derive(Clone, Debug)]
+pub(super) struct File(Arc<PathBuf>);
+
+impl File {
+    pub(super) fn new(path: &Path) -> Result<Self> {
+        if path.as_os_str().is_empty() || path == Path::new(":memory:") {
+            let why = "a SQLite log needs a file; for a log in memory, take a MemoryLog";
+            return Err(unavailable(why));
+        }
+        let path = absolute(path).map_err(|e| unavailable(format!("{}: {e}", path.display())))?;
+        Ok(Self(Arc::new(path)))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Opens it, and makes or brings up to date what it holds.
+    pub(super) fn open_to_write(&self, durability: Durability) -> Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let mut connection = self.open(flags)?;
+        self.version(&connection)?;
+        self.prepare(&connection, durability).map_err(|error| self.failure(&error))?;
+        self.migrate(&mut connection)?;
+        Ok(connection)
+    }
+
+    pub(super) fn open_to_read(&self) -> Result<Connection> {
+        let connection = self.open(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let version = self.version(&connection)?;
+        if version < SCHEMA {
+            return Err(unavailable(format!(
+                "{} has tables of version {version}, and this library reads {SCHEMA}; \
+                 open it to write once, which brings it up to date",
+                self.0.display()
+            )));
+        }
+        Ok(connection)
+    }
+
+    fn open(&self, flags: OpenFlags) -> Result<Connection> {
+        // Each connection stays with one thread. A path is a path, even if it looks like a URI.
+        let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let opened = Connection::open_with_flags(&*self.0, flags).and_then(|connection| {
+            connection.busy_timeout(PATIENCE)?;
+            // A file may come from anywhere: what its schema says is not to call functions.
+            connection.pragma_update(None, "trusted_schema", false)?;
+            Ok(connection)
+        });
+        opened.map_err(|error| self.failure(&error))
+    }
+
+    fn prepare(&self, connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
+        connection.pragma_update(None, "page_size", PAGE)?;
+        write_ahead(connection)?;
+        let synchronous = match durability {
+            Durability::Full => "full",
+            Durability::Relaxed => "normal",
+        };
+        connection.pragma_update(None, "synchronous", synchronous)
+    }
+
+    /// The version of the tables; 0 if there are none yet.
+    fn version(&self, connection: &Connection) -> Result<u32> {
+        // In one statement, since another process may be making the tables just now.
+        let select = "SELECT (SELECT count(*) FROM sqlite_schema), \
+                      (SELECT application_id FROM pragma_application_id), \
+                      (SELECT user_version FROM pragma_user_version)";
+        let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, i32>(2)?));
+        let found = connection.query_row(select, [], read);
+        match found.map_err(|error| self.failure(&error))? {
+            (0, 0, _) => Ok(0),
+            (_, APPLICATION, version) => match u32::try_from(version) {
+                Ok(version) if version <= SCHEMA => Ok(version),
+                _ => Err(self.too_new(version)),
+            },
+            _ => {
+                let path = self.0.display();
+                Err(unavailable(format!("{path} is a SQLite file, but not a log of ours")))
+            }
+        }
+    }
+
+    fn migrate(&self, connection: &mut Connection) -> Result<()> {
+        let mut step = |file: &Self| -> Result<bool> {
+            let failed = |error| file.failure(&error);
+            let behavior = TransactionBehavior::Immediate;
+            let transaction = connection.transaction_with_behavior(behavior).map_err(failed)?;
+            // Looked up again under the lock: another process may have been faster.
+            let version = file.version(&transaction)?;
+            let Some(migration) = MIGRATIONS.get(version as usize) else { return Ok(false) };
+            let migrated = transaction
+                .execute_batch(migration)
+                .and_then(|()| transaction.pragma_update(None, "application_id", APPLICATION))
+                .and_then(|()| transaction.pragma_update(None, "user_version", version + 1))
+                .and_then(|()| transaction.commit());
+            migrated.map_err(failed)?;
+            Ok(true)
+        };
+        while step(self)? {}
+        Ok(())
+    }
+
+    fn too_new(&self, version: i32) -> Error {
+        let path = self.0.display();
+        Error::log(LogReason::SchemaTooNew)
+            .with_message(format!(
+                "log error: schema_too_new: {path} has tables of version {version}, and this \
+                 library knows {SCHEMA}; use a newer one"
+            ))
+            .with("schema", version)
+            .with("known", SCHEMA)
+    }
+
+    /// What a failure of SQLite means, and what to do.
+    pub(super) fn failure(&self, error: &rusqlite::Error) -> Error {
+        let path = self.0.display();
+        let (reason, advice) = match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                let seconds = PATIENCE.as_secs();
+                (
+                    LogReason::Unavailable,
+                    format!("another process kept it locked for {seconds} s; try again"),
+                )
+            }
+            Some(ErrorCode::CannotOpen) => (
+                LogReason::Unavailable,
+                "see that its folder is there and may be written".to_owned(),
+            ),
+            Some(ErrorCode::ReadOnly) => (
+                LogReason::ReadOnly,
+                "the file may not be written; open it to read alone".to_owned(),
+            ),
+            Some(ErrorCode::DiskFull) => {
+                (LogReason::Unavailable, "the disk is full; make room and go on".to_owned())
+            }
+            Some(ErrorCode::NotADatabase) => {
+                (LogReason::Unavailable, "it is not a SQLite file; give another path".to_owned())
+            }
+            Some(ErrorCode::DatabaseCorrupt) => {
+                (LogReason::Corrupt, "the file is damaged; restore it from a copy".to_owned())
+            }
+            Some(ErrorCode::ConstraintViolation) => {
+                (LogReason::Corrupt, "its index and its records disagree; verify it".to_owned())
+            }
+            _ => (LogReason::Unavailable, "see that the file can be used".to_owned()),
+        };
+        Error::log(reason).with_message(format!("log error: {reason}: {path}: {error}: {advice}"))
+    }
+}
+
+/// Lets readers and the writer work side by side. Where two make a file at once, SQLite refuses this
+/// to one of them without waiting for the other, so the waiting is done here.
+#[expect(clippy::disallowed_methods, reason = "opening a file blocks, and nothing runs yet")]
+fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
+    const PAUSE: Duration = Duration::from_millis(10);
+    connection.busy_timeout(Duration::ZERO)?;
+    for _ in 0..PATIENCE.as_millis() / PAUSE.as_millis() {
+        match connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(())) {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(error),
+            Ok(()) => break,
+        }
+    }
+    connection.busy_timeout(PATIENCE)?;
+    connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))
+}
+
+pub(super) fn unavailable(why: impl std::fmt::Display) -> Error {
+    Error::log(LogReason::Unavailable).with_message(format!("log error: unavailable: {why}"))
+}

@@ -1,0 +1,207 @@
+//! A log in a SQLite file.
+
+mod file;
+mod keys;
+mod readers;
+mod records;
+mod row;
+mod runs;
+mod store;
+mod watcher;
+mod writer;
+
+use std::{fmt, path::Path, sync::Arc, time::Duration};
+
+use mynah_data::{Error, LogReason, Result};
+
+use crate::{
+    Append, BoxFuture, Durability, Head, Lease, Log, Record, RunFilter, RunPage, RunSummary,
+    SealedRun,
+    entry::{self, Checked},
+    waiters::Waiters,
+};
+
+use self::{file::File, readers::Readers, store::Work, watcher::Watcher, writer::Writer};
+
+/// What SQLite gives: its own failure outside, which undoes what was done so far, and a log's
+/// refusal or result inside.
+type Answer<T> = rusqlite::Result<Result<T>>;
+
+/// A log in a SQLite file.
+///
+/// Several processes may use the file at once. In each of them one thread writes, for all runs: what
+/// comes while one commit is under way goes into the next, so that many runs share the price of a
+/// durable commit. Readers have connections of their own, and do not wait for the writer.
+///
+/// A clone is the same log; the last of them closes the file.
+///
+/// ```
+/// use mynah_log::{Log, RunFilter, SqliteLog};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("mynah.db");
+/// let log = SqliteLog::open(&path)?;
+/// assert_eq!(log.runs(RunFilter::new()).await?.runs, []);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct SqliteLog(Arc<Inner>);
+
+struct Inner {
+    // In the order in which they are closed: whoever closes the file last tidies it up.
+    watcher: Watcher,
+    readers: Readers,
+    writer: Option<Writer>,
+    waiters: Arc<Waiters>,
+    file: File,
+}
+
+impl SqliteLog {
+    /// The version of the tables that this library writes.
+    pub const SCHEMA: u32 = file::SCHEMA;
+
+    /// Opens a log, and makes it if there is none.
+    ///
+    /// # Errors
+    /// A file that cannot be used: not there to be written, not a log, or of a newer version.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(path, Durability::Full)
+    }
+
+    /// Opens a log whose appends are this safe.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(path: impl AsRef<Path>, durability: Durability) -> Result<Self> {
+        let file = File::new(path.as_ref())?;
+        let connection = file.open_to_write(durability)?;
+        let waiters = Arc::new(Waiters::default());
+        let writer = Writer::start(connection, file.clone(), Arc::clone(&waiters))?;
+        Ok(Self::with(file, Some(writer), waiters))
+    }
+
+    /// Opens a log that is there, to read alone. It may be written by others meanwhile.
+    ///
+    /// # Errors
+    /// A file that cannot be used: not there, not a log, or of another version.
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        let file = File::new(path.as_ref())?;
+        file.open_to_read()?;
+        Ok(Self::with(file, None, Arc::new(Waiters::default())))
+    }
+
+    fn with(file: File, writer: Option<Writer>, waiters: Arc<Waiters>) -> Self {
+        let watcher = Watcher::new(file.clone(), Arc::clone(&waiters));
+        let readers = Readers::new(file.clone());
+        Self(Arc::new(Inner { watcher, readers, writer, waiters, file }))
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        self.0.file.path()
+    }
+
+    /// How many commits this log made since it was opened: fewer than there were appends where runs
+    /// shared them.
+    pub fn commits(&self) -> u64 {
+        self.0.writer.as_ref().map_or(0, Writer::commits)
+    }
+
+    fn writer(&self) -> Result<&Writer> {
+        self.0.writer.as_ref().ok_or_else(|| {
+            let path = self.path().display();
+            Error::log(LogReason::ReadOnly).with_message(format!(
+                "log error: read_only: {path} was opened to read alone; open it to write"
+            ))
+        })
+    }
+}
+
+impl fmt::Debug for SqliteLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteLog").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+impl Log for SqliteLog {
+    fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
+        Box::pin(async move {
+            let writer = self.writer()?;
+            let checked = Checked::new(batch)?;
+            let run = Arc::clone(&checked.batch.run);
+            writer.perform(run, move |work| work.append(&checked)).await
+        })
+    }
+
+    fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>> {
+        let run: Arc<str> = Arc::from(run);
+        Box::pin(
+            self.0.readers.perform(move |connection| records::read(connection, &run, from, limit)),
+        )
+    }
+
+    fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
+        let run: Arc<str> = Arc::from(run);
+        let job = move |connection: &_| runs::head(connection, &run);
+        Box::pin(self.0.readers.perform(job))
+    }
+
+    fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
+        let run: Arc<str> = Arc::from(run);
+        Box::pin(async move {
+            let mut waiting = self.0.waiters.join(&run);
+            self.0.watcher.watch()?;
+            loop {
+                match self.run(&run).await? {
+                    Some(summary) if summary.records > beyond => return Ok(()),
+                    Some(summary) if summary.seal.is_some() => return Err(entry::sealed(&run)),
+                    _ => waiting.told().await,
+                }
+            }
+        })
+    }
+
+    fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
+        let run: Arc<str> = Arc::from(run);
+        Box::pin(self.0.readers.perform(move |connection| runs::summary(connection, &run)))
+    }
+
+    fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {
+        Box::pin(self.0.readers.perform(move |connection| runs::page(connection, &filter)))
+    }
+
+    fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>> {
+        Box::pin(self.0.readers.perform(move |connection| runs::seals(connection, from, limit)))
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.0.readers.perform(keys::check))
+    }
+
+    fn lease(
+        &self,
+        run: &str,
+        owner: &str,
+        term: Duration,
+        now: i64,
+    ) -> BoxFuture<'_, Result<Lease>> {
+        let (run, owner): (Arc<str>, Arc<str>) = (Arc::from(run), Arc::from(owner));
+        Box::pin(async move {
+            let job = {
+                let run = Arc::clone(&run);
+                move |work: &mut Work<'_>| work.lease(&run, &owner, term, now)
+            };
+            self.writer()?.perform(run, job).await
+        })
+    }
+
+    fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
+        let lease = lease.clone();
+        Box::pin(async move {
+            let run = Arc::clone(&lease.run);
+            let job = move |work: &mut Work<'_>| work.release(&lease);
+            self.writer()?.perform(run, job).await
+        })
+    }
+}

@@ -1,0 +1,128 @@
+//! Threads that read, each with its own connection.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+};
+
+use mynah_data::Result;
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::{
+    Answer,
+    file::{File, unavailable},
+};
+
+/// How many threads there are at most; they come as they are needed.
+const THREADS: usize = 4;
+
+type Job = Box<dyn FnOnce(Result<&Connection>) + Send>;
+
+pub(super) struct Readers {
+    desk: Arc<Desk>,
+}
+
+struct Desk {
+    file: File,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    threads: Vec<JoinHandle<()>>,
+    idle: usize,
+    closed: bool,
+}
+
+impl Readers {
+    pub(super) fn new(file: File) -> Self {
+        let desk = Desk { file, queue: Mutex::default(), changed: Condvar::new() };
+        Self { desk: Arc::new(desk) }
+    }
+
+    /// Reads something.
+    pub(super) async fn perform<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Answer<T> + Send + 'static,
+    ) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        let file = self.desk.file.clone();
+        self.submit(Box::new(move |connection| {
+            let result = connection.and_then(|connection| {
+                work(connection).unwrap_or_else(|error| Err(file.failure(&error)))
+            });
+            // Whoever asked may have gone.
+            let _ = reply.send(result);
+        }))?;
+        answer.await.unwrap_or_else(|_| Err(unavailable("a thread that reads has stopped")))
+    }
+
+    fn submit(&self, job: Job) -> Result<()> {
+        let mut queue = self.desk.queue();
+        if queue.jobs.len() >= queue.idle && queue.threads.len() < THREADS {
+            let desk = Arc::clone(&self.desk);
+            let thread = thread::Builder::new().name("mynah-log-reader".to_owned());
+            match thread.spawn(move || desk.serve()) {
+                Ok(thread) => queue.threads.push(thread),
+                Err(error) if queue.threads.is_empty() => {
+                    return Err(unavailable(format!("no thread to read with: {error}")));
+                }
+                Err(_) => {}
+            }
+        }
+        queue.jobs.push_back(job);
+        self.desk.changed.notify_one();
+        Ok(())
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        let mut queue = self.desk.queue();
+        queue.closed = true;
+        let threads = std::mem::take(&mut queue.threads);
+        drop(queue);
+        self.desk.changed.notify_all();
+        // They panicked, or they are done: there is nothing more to do either way.
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+impl Desk {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self) {
+        let mut connection = None;
+        while let Some(job) = self.next() {
+            match &connection {
+                Some(connection) => job(Ok(connection)),
+                None => match self.file.open_to_read() {
+                    Ok(opened) => job(Ok(connection.insert(opened))),
+                    Err(error) => job(Err(error)),
+                },
+            }
+        }
+    }
+
+    /// The next job, when there is one; none at the end.
+    fn next(&self) -> Option<Job> {
+        let mut queue = self.queue();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                return Some(job);
+            }
+            if queue.closed {
+                return None;
+            }
+            queue.idle += 1;
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.idle -= 1;
+        }
+    }
+}

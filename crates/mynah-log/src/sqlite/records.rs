@@ -1,0 +1,97 @@
+//! Rows of records: written from what was checked, read as if anyone could have written them.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params, types::Type};
+
+use super::{
+    Answer,
+    row::{attempt, blob, sound},
+    runs,
+};
+use crate::{Body, Corrupt, Record};
+
+/// How many bytes of records are read at once, about.
+const PORTION: usize = 16 << 20;
+
+pub(super) const INSERT: &str =
+    "INSERT INTO records (key, envelope, salt, payload) VALUES (?1, ?2, ?3, ?4)";
+
+pub(super) fn insert(
+    insert: &mut Statement<'_>,
+    key: i64,
+    record: &Record,
+) -> rusqlite::Result<()> {
+    let body = record.body();
+    insert.execute(params![
+        key,
+        &record.envelope_bytes()[..],
+        body.map(|body| body.salt),
+        body.map(|body| &body.payload[..]),
+    ])?;
+    Ok(())
+}
+
+pub(super) fn read(
+    connection: &Connection,
+    run: &str,
+    from: u64,
+    limit: usize,
+) -> Answer<Vec<Record>> {
+    // The records, and how many there are, at one point in time.
+    let _snapshot = connection.unchecked_transaction()?;
+    let Some(known) = attempt!(runs::find(connection, run)?) else { return Ok(Ok(Vec::new())) };
+    let last = known.entry.summary.records;
+    let from = from.max(1);
+    let places = from..from.saturating_add(limit as u64).min(last + 1);
+    let keys = known.recent.find(connection, known.key, places.clone(), last);
+    let keys = attempt!(sound(keys, run, from)?);
+    let mut select =
+        connection.prepare_cached("SELECT envelope, salt, payload FROM records WHERE key = ?1")?;
+    let (mut records, mut bytes) = (Vec::new(), 0);
+    for (seq, key) in places.clone().zip(&keys) {
+        let record = select.query_row([key], |row| check(row, run, seq)).optional()?;
+        let Some(record) = record else { break };
+        let record = attempt!(record);
+        bytes += record.envelope_bytes().len() + record.body().map_or(0, |b| b.payload.len());
+        records.push(record);
+        if bytes >= PORTION {
+            return Ok(Ok(records));
+        }
+    }
+    let next = from + records.len() as u64;
+    if places.contains(&next) {
+        let what = format!("it is missing: the index counts {last} records");
+        return Ok(Err(Corrupt { run: run.to_owned(), seq: next, what }.into()));
+    }
+    Ok(Ok(records))
+}
+
+/// The record in a row, if it is the one that has to be there.
+fn check(row: &Row<'_>, run: &str, seq: u64) -> Answer<Record> {
+    let (envelope, body) = attempt!(sound(parts(row), run, seq)?);
+    let judge = || {
+        let record = Record::from_parts(envelope, body)?;
+        let envelope = record.envelope();
+        if *envelope.run != *run || envelope.seq != seq {
+            return Err(format!("record {} of run {} is in its place", envelope.seq, envelope.run));
+        }
+        Ok(record)
+    };
+    Ok(judge().map_err(|what| Corrupt { run: run.to_owned(), seq, what }.into()))
+}
+
+/// What a row has: an envelope, and a body unless it was taken away.
+fn parts(row: &Row<'_>) -> rusqlite::Result<(Arc<[u8]>, Option<Body>)> {
+    let envelope = Arc::from(blob(row, 0)?);
+    let payload = row.get_ref(2)?.as_blob_or_null()?;
+    let body = match (row.get(1)?, payload) {
+        (Some(salt), Some(payload)) => Some(Body { salt, payload: Arc::from(payload) }),
+        (None, None) => None,
+        (salt, _) => {
+            let name = if salt.is_some() { "payload" } else { "salt" };
+            return Err(rusqlite::Error::InvalidColumnType(1, name.to_owned(), Type::Null));
+        }
+    };
+    Ok((envelope, body))
+}

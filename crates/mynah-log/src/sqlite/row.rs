@@ -1,0 +1,46 @@
+//! Reading rows that anyone could have written.
+
+use rusqlite::{Error, Row};
+
+use super::Answer;
+use crate::Corrupt;
+
+/// Ends early with a log's refusal, inside what SQLite gives.
+macro_rules! attempt {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(error) => return Ok(Err(error)),
+        }
+    };
+}
+pub(super) use attempt;
+
+/// What was read from a row. If its values are not what they have to be, the log is corrupt there;
+/// any other failure is SQLite's own.
+pub(super) fn sound<T>(read: rusqlite::Result<T>, run: &str, seq: u64) -> Answer<T> {
+    match read {
+        Ok(value) => Ok(Ok(value)),
+        Err(
+            error @ (Error::FromSqlConversionFailure(..)
+            | Error::IntegralValueOutOfRange(..)
+            | Error::InvalidColumnType(..)
+            | Error::Utf8Error(..)),
+        ) => {
+            let what = format!("its row is not as it was written: {error}");
+            Ok(Err(Corrupt { run: run.to_owned(), seq, what }.into()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Bytes, where they lie.
+pub(super) fn blob<'r>(row: &'r Row<'_>, column: usize) -> rusqlite::Result<&'r [u8]> {
+    Ok(row.get_ref(column)?.as_blob()?)
+}
+
+/// A number that is never negative.
+pub(super) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    let value: i64 = row.get(column)?;
+    u64::try_from(value).map_err(|_| Error::IntegralValueOutOfRange(column, value))
+}

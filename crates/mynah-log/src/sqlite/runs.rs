@@ -1,0 +1,239 @@
+//! Rows of runs and of seals.
+
+use std::sync::Arc;
+
+use rusqlite::{
+    Connection, Error, OptionalExtension as _, Row, Statement, params, params_from_iter,
+    types::{Type, Value},
+};
+
+use super::{
+    Answer,
+    keys::Recent,
+    row::{attempt, sound, unsigned},
+};
+use crate::{
+    Corrupt, Hash, Head, RunFilter, RunPage, RunStatus, RunSummary, SealedRun, Totals,
+    entry::{Entry, Holder},
+    runs::Place,
+};
+
+/// What every lookup of a run gives, in the order in which [`read`] takes it.
+macro_rules! select_runs {
+    ($condition:literal) => {
+        concat!(
+            "SELECT key, id, status, started, updated, seq, hash, model, session, turns, \
+             tool_calls, input_tokens, output_tokens, cost, \
+             (SELECT place FROM seals WHERE seals.id = runs.id), token, owner, until, recent \
+             FROM runs WHERE ",
+            $condition
+        )
+    };
+}
+
+/// What a row tells of a run.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) key: i64,
+    pub(super) entry: Entry,
+    pub(super) recent: Recent,
+}
+
+pub(super) fn summary(connection: &Connection, run: &str) -> Answer<Option<RunSummary>> {
+    Ok(find(connection, run)?.map(|found| found.map(|known| known.entry.summary)))
+}
+
+pub(super) fn head(connection: &Connection, run: &str) -> Answer<Option<Head>> {
+    Ok(summary(connection, run)?.map(|found| found.map(|summary| summary.head())))
+}
+
+pub(super) fn find(connection: &Connection, run: &str) -> Answer<Option<Known>> {
+    let mut select = connection.prepare_cached(select_runs!("id = ?1"))?;
+    let found = select.query_row([run], |row| Ok(read(row))).optional()?;
+    sound(found.transpose(), run, 0)
+}
+
+pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPage> {
+    let (mut conditions, mut values) = (String::new(), Vec::<Value>::new());
+    let mut and = |condition: &str, value: Value| {
+        conditions += condition;
+        values.push(value);
+    };
+    if let Some(status) = filter.status {
+        and(" AND status = ?", (status as i64).into());
+    }
+    if let Some(model) = &filter.model {
+        and(" AND model = ?", model.clone().into());
+    }
+    if let Some(session) = &filter.session {
+        and(" AND session = ?", session.clone().into());
+    }
+    if let Some(since) = filter.since {
+        and(" AND started >= ?", since.into());
+    }
+    if let Some(prefix) = &filter.prefix {
+        and(" AND id >= ?", prefix.clone().into());
+        if let Some(end) = after_all_with(prefix) {
+            and(" AND id < ?", end.into());
+        }
+    }
+    if let Some(place) = attempt!(filter.place()) {
+        and(" AND (started, key) < (?", place.started.into());
+        and(", ?)", place.key.into());
+    }
+    let size = filter.page_size();
+    and(" ORDER BY started DESC, key DESC LIMIT ?", clamped(size.saturating_add(1)).into());
+    let mut select = connection.prepare_cached(&(select_runs!("true").to_owned() + &conditions))?;
+    let mut rows = select.query(params_from_iter(values))?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let run: String = attempt!(sound(row.get(1), "", 0)?);
+        let Known { key, entry, .. } = attempt!(sound(read(row), &run, 0)?);
+        found.push((Place { started: entry.summary.started, key }, entry.summary));
+    }
+    Ok(Ok(RunPage::cut(found, size)))
+}
+
+pub(super) fn seal(connection: &Connection, run: &RunSummary) -> rusqlite::Result<usize> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO seals (place, id, hash) \
+         VALUES ((SELECT ifnull(max(place), -1) + 1 FROM seals), ?1, ?2)",
+    )?;
+    insert.execute(params![&*run.run_id, run.hash.0])
+}
+
+pub(super) fn seals(connection: &Connection, from: u64, limit: usize) -> Answer<Vec<SealedRun>> {
+    let Ok(mut next) = i64::try_from(from) else { return Ok(Ok(Vec::new())) };
+    let mut select = connection.prepare_cached(
+        "SELECT place, id, hash FROM seals WHERE place >= ?1 ORDER BY place LIMIT ?2",
+    )?;
+    let mut rows = select.query(params![next, clamped(limit)])?;
+    let mut seals = Vec::new();
+    while let Some(row) = rows.next()? {
+        let read = row.get(0).and_then(|place: i64| Ok((place, row.get::<_, String>(1)?)));
+        let (place, run) = attempt!(sound(read, "", 0)?);
+        if place != next {
+            let what = format!("the seal of another run is missing before its own: number {next}");
+            return Ok(Err(Corrupt { run, seq: 0, what }.into()));
+        }
+        let hash = attempt!(sound(row.get(2), &run, 0)?);
+        seals.push(SealedRun::new(run, Hash(hash)));
+        next += 1;
+    }
+    Ok(Ok(seals))
+}
+
+/// Makes a row for a run whose records are still to come.
+pub(super) fn insert(connection: &Connection, entry: Entry) -> rusqlite::Result<Known> {
+    let RunSummary { run_id, status, started, model, session_id, .. } = &entry.summary;
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO runs (id, status, started, model, session, updated, seq, hash, turns, \
+         tool_calls, input_tokens, output_tokens, cost, token, recent) \
+         VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, x'', 0, 0, 0, 0, 0, 0, x'')",
+    )?;
+    let (model, session) = (model.as_deref(), session_id.as_deref());
+    let key = insert.insert(params![&**run_id, *status as i64, started, model, session])?;
+    Ok(Known { key, entry, recent: Recent::default() })
+}
+
+/// What every append changes.
+pub(super) const UPDATE: &str = "UPDATE runs SET updated = ?2, seq = ?3, hash = ?4, turns = ?5, \
+     tool_calls = ?6, input_tokens = ?7, output_tokens = ?8, cost = ?9, recent = ?10 WHERE key = ?1";
+
+/// Writes what has changed; what indexes are made of in statements of its own, as they are costly.
+pub(super) fn update(
+    connection: &Connection,
+    update: &mut Statement<'_>,
+    old: Option<&Entry>,
+    Known { key, entry: new, recent }: &Known,
+) -> rusqlite::Result<()> {
+    let RunSummary { status, updated, records, hash, totals, .. } = &new.summary;
+    if old.is_none_or(|old| old.summary.records != *records) {
+        update.execute(params![
+            key,
+            updated,
+            records.cast_signed(),
+            hash.0,
+            totals.turns.cast_signed(),
+            totals.tool_calls.cast_signed(),
+            totals.input_tokens.cast_signed(),
+            totals.output_tokens.cast_signed(),
+            totals.cost,
+            recent.as_bytes(),
+        ])?;
+    }
+    let Some(old) = old else { return Ok(()) };
+    if old.summary.status != *status {
+        let update = "UPDATE runs SET status = ?2 WHERE key = ?1";
+        connection.prepare_cached(update)?.execute(params![key, *status as i64])?;
+    }
+    if old.summary.model != new.summary.model {
+        let update = "UPDATE runs SET model = ?2 WHERE key = ?1";
+        let model = new.summary.model.as_deref();
+        connection.prepare_cached(update)?.execute(params![key, model])?;
+    }
+    if (old.token, &old.holder) != (new.token, &new.holder) {
+        let update = "UPDATE runs SET token = ?2, owner = ?3, until = ?4 WHERE key = ?1";
+        let (owner, until) = match &new.holder {
+            Some(Holder { owner, until }) => (Some(owner), Some(until)),
+            None => (None, None),
+        };
+        let mut update = connection.prepare_cached(update)?;
+        update.execute(params![key, new.token.cast_signed(), owner, until])?;
+    }
+    Ok(())
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
+    let text = |column| row.get(column).map(|text: Option<String>| text.map(Arc::from));
+    // Counters are stored bit by bit: the largest look negative, and come back as they were.
+    let counter = |column| row.get(column).map(i64::cast_unsigned);
+    let status = usize::try_from(row.get::<_, i64>(2)?).ok();
+    let status = status.and_then(|status| RunStatus::ALL.get(status).copied());
+    let summary = RunSummary {
+        run_id: Arc::from(row.get::<_, String>(1)?),
+        status: status.ok_or(Error::IntegralValueOutOfRange(2, row.get(2)?))?,
+        started: row.get(3)?,
+        updated: row.get(4)?,
+        records: unsigned(row, 5)?,
+        hash: Hash(row.get(6)?),
+        model: text(7)?,
+        session_id: text(8)?,
+        totals: Totals {
+            turns: counter(9)?,
+            tool_calls: counter(10)?,
+            input_tokens: counter(11)?,
+            output_tokens: counter(12)?,
+            // SQLite has no other way to say that a sum is not a number.
+            cost: row.get::<_, Option<f64>>(13)?.unwrap_or(f64::NAN),
+        },
+        seal: row.get::<_, Option<i64>>(14)?.map(i64::cast_unsigned),
+    };
+    let owner: Option<String> = row.get(16)?;
+    let holder = match owner {
+        Some(owner) => Some(Holder { owner, until: row.get(17)? }),
+        None => None,
+    };
+    let recent = Recent::from_row(row.get(18)?, summary.records);
+    let recent = recent.ok_or(Error::InvalidColumnType(18, "recent".to_owned(), Type::Blob))?;
+    let entry = Entry { summary, token: counter(15)?, holder };
+    Ok(Known { key: row.get(0)?, entry, recent })
+}
+
+/// The least text that is greater than every text that begins so; none if there is none.
+fn after_all_with(prefix: &str) -> Option<String> {
+    let mut chars: Vec<char> = prefix.chars().collect();
+    while let Some(last) = chars.pop() {
+        let greater = u32::from(last) + 1..=u32::from(char::MAX);
+        // Not every number is a character.
+        if let Some(next) = { greater }.find_map(char::from_u32) {
+            chars.push(next);
+            return Some(chars.into_iter().collect());
+        }
+    }
+    None
+}
+
+fn clamped(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,160 @@
+//! What the writer works on: the file, and what it knows of the runs in it.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use rusqlite::{CachedStatement, Connection};
+
+use super::{
+    Answer, records,
+    row::attempt,
+    runs::{self, Known},
+};
+use crate::{
+    Head, Lease,
+    entry::{self, Checked, Entry},
+};
+
+/// How many runs it knows at most.
+const KNOWN: usize = 1024;
+
+pub(super) struct Store {
+    connection: Connection,
+    /// What is known of runs: most appends are to a run that was appended to before, and need not
+    /// look it up. It holds for as long as nobody else writes.
+    known: HashMap<Arc<str>, Known>,
+    /// Changes when somebody else writes.
+    version: i64,
+}
+
+impl Store {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self { connection, known: HashMap::new(), version: 0 }
+    }
+
+    /// Begins a transaction that nobody else can write into.
+    pub(super) fn begin(&mut self) -> rusqlite::Result<Work<'_>> {
+        let connection = &self.connection;
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let begun = Begun { connection, known: &mut self.known };
+        let select = "SELECT data_version, (SELECT ifnull(max(key), 0) FROM records) \
+                      FROM pragma_data_version";
+        let mut select = connection.prepare_cached(select)?;
+        let (version, last) = select.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        if last > i64::MAX / 2 {
+            // Nobody has written that many.
+            return Err(rusqlite::Error::IntegralValueOutOfRange(1, last));
+        }
+        if version != self.version {
+            begun.known.clear();
+            self.version = version;
+        }
+        let insert = connection.prepare_cached(records::INSERT)?;
+        let update = connection.prepare_cached(runs::UPDATE)?;
+        Ok(Work { insert, update, last, begun })
+    }
+}
+
+/// A transaction. It is rolled back if it is dropped before it is committed.
+pub(super) struct Work<'s> {
+    // Kept at hand from the first job to the last.
+    insert: CachedStatement<'s>,
+    update: CachedStatement<'s>,
+    /// The key of the last record of all.
+    last: i64,
+    begun: Begun<'s>,
+}
+
+impl Work<'_> {
+    pub(super) fn append(&mut self, checked: &Checked) -> Answer<Head> {
+        let connection = self.begun.connection;
+        let run = &checked.batch.run;
+        let (before, mut known) = match attempt!(self.take(run)?) {
+            Some(mut known) => {
+                let before = known.entry.clone();
+                attempt!(known.entry.follow(checked));
+                (Some(before), known)
+            }
+            None => {
+                let entry = attempt!(Entry::begin(checked));
+                (None, runs::insert(connection, entry)?)
+            }
+        };
+        let first = self.last + 1;
+        for record in &checked.batch.records {
+            self.last += 1;
+            records::insert(&mut self.insert, self.last, record)?;
+        }
+        let head = known.entry.summary.head();
+        known.recent.extend(connection, known.key, first..self.last + 1, head.seq)?;
+        runs::update(connection, &mut self.update, before.as_ref(), &known)?;
+        if checked.sealing {
+            runs::seal(connection, &known.entry.summary)?;
+        } else {
+            self.know(known);
+        }
+        Ok(Ok(head))
+    }
+
+    pub(super) fn lease(
+        &mut self,
+        run: &str,
+        owner: &str,
+        term: Duration,
+        now: i64,
+    ) -> Answer<Lease> {
+        let Some(mut known) = attempt!(self.take(run)?) else {
+            return Ok(Err(entry::not_found(run)));
+        };
+        let before = known.entry.clone();
+        let lease = attempt!(known.entry.lease(owner, term, now));
+        runs::update(self.begun.connection, &mut self.update, Some(&before), &known)?;
+        self.know(known);
+        Ok(Ok(lease))
+    }
+
+    pub(super) fn release(&mut self, lease: &Lease) -> Answer<()> {
+        if let Some(mut known) = attempt!(self.take(&lease.run)?) {
+            let before = known.entry.clone();
+            known.entry.release(lease);
+            runs::update(self.begun.connection, &mut self.update, Some(&before), &known)?;
+            self.know(known);
+        }
+        Ok(Ok(()))
+    }
+
+    pub(super) fn commit(self) -> rusqlite::Result<()> {
+        self.begun.connection.prepare_cached("COMMIT")?.execute([])?;
+        Ok(())
+    }
+
+    /// What is known of a run: forgotten here until it is put back.
+    fn take(&mut self, run: &str) -> Answer<Option<Known>> {
+        match self.begun.known.remove(run) {
+            Some(known) => Ok(Ok(Some(known))),
+            None => runs::find(self.begun.connection, run),
+        }
+    }
+
+    fn know(&mut self, known: Known) {
+        if self.begun.known.len() >= KNOWN {
+            self.begun.known.clear();
+        }
+        self.begun.known.insert(Arc::clone(&known.entry.summary.run_id), known);
+    }
+}
+
+/// A transaction's end: rolled back, and what was learned in it forgotten, unless it was committed.
+struct Begun<'s> {
+    connection: &'s Connection,
+    known: &'s mut HashMap<Arc<str>, Known>,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if !self.connection.is_autocommit() {
+            self.known.clear();
+            // There is nothing to be done about it, and the next to begin will tell.
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+    }
+}

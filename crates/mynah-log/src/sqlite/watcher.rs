@@ -1,0 +1,103 @@
+//! The thread that looks whether other processes have written, for as long as someone waits.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use mynah_data::Result;
+use rusqlite::Connection;
+
+use super::file::{File, unavailable};
+use crate::waiters::Waiters;
+
+/// How often it looks. This process's own commits are told at once.
+const PACE: Duration = Duration::from_millis(20);
+
+pub(super) struct Watcher {
+    desk: Arc<Desk>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Desk {
+    file: File,
+    waiters: Arc<Waiters>,
+    closed: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Watcher {
+    pub(super) fn new(file: File, waiters: Arc<Waiters>) -> Self {
+        let desk = Desk { file, waiters, closed: Mutex::new(false), changed: Condvar::new() };
+        Self { desk: Arc::new(desk), thread: Mutex::new(None) }
+    }
+
+    /// Watches, from now on, for whoever waits.
+    pub(super) fn watch(&self) -> Result<()> {
+        let mut running = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.is_none() {
+            let desk = Arc::clone(&self.desk);
+            let thread = thread::Builder::new().name("mynah-log-watcher".to_owned());
+            let thread = thread.spawn(move || desk.serve());
+            let thread =
+                thread.map_err(|e| unavailable(format!("no thread to watch with: {e}")))?;
+            *running = Some(thread);
+        }
+        // Under its lock, so that the thread is not just between looking for waiters and sleeping.
+        let _closed = self.desk.closed();
+        self.desk.changed.notify_one();
+        Ok(())
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        *self.desk.closed() = true;
+        self.desk.changed.notify_one();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // It panicked, or it is done: there is nothing more to do either way.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Desk {
+    fn closed(&self) -> MutexGuard<'_, bool> {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self) {
+        let mut connection = None;
+        let mut last = None;
+        let mut closed = self.closed();
+        while !*closed {
+            let woken = if self.waiters.is_empty() {
+                self.changed.wait(closed)
+            } else {
+                let result = self.changed.wait_timeout(closed, PACE);
+                result
+                    .map(|(guard, _)| guard)
+                    .map_err(|error| PoisonError::new(error.into_inner().0))
+            };
+            drop(woken.unwrap_or_else(PoisonError::into_inner));
+            // A file that cannot be read is told too: those who wait will find out how.
+            let version = self.version(&mut connection);
+            if version.is_none() || version != last {
+                self.waiters.tell_all();
+            }
+            last = version;
+            closed = self.closed();
+        }
+    }
+
+    /// Changes whenever someone else has written.
+    fn version(&self, connection: &mut Option<Connection>) -> Option<i64> {
+        if connection.is_none() {
+            *connection = self.file.open_to_read().ok();
+        }
+        let connection = connection.as_ref()?;
+        connection.pragma_query_value(None, "data_version", |row| row.get(0)).ok()
+    }
+}

@@ -1,0 +1,192 @@
+//! The one thread that writes, and commits for all runs at once.
+
+use std::{
+    iter,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use mynah_data::Result;
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::{
+    Answer,
+    file::{File, unavailable},
+    store::{Store, Work},
+};
+use crate::waiters::Waiters;
+
+/// How many jobs go into one commit at most.
+const GROUP: usize = 256;
+
+/// How long a commit waits for one more job where there were more the last time: little, against what
+/// the commit itself takes.
+const PATIENCE: Duration = Duration::from_micros(50);
+
+pub(super) struct Writer {
+    /// None once it is closed.
+    jobs: Option<mpsc::Sender<Box<dyn Job>>>,
+    thread: Option<JoinHandle<()>>,
+    commits: Arc<AtomicU64>,
+}
+
+impl Writer {
+    pub(super) fn start(connection: Connection, file: File, waiters: Arc<Waiters>) -> Result<Self> {
+        let (sender, jobs) = mpsc::channel();
+        let commits = Arc::new(AtomicU64::new(0));
+        let store = Store::new(connection);
+        let desk = Desk { store, file, waiters, commits: Arc::clone(&commits) };
+        let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
+        let thread = thread.spawn(move || desk.serve(&jobs));
+        let thread = thread.map_err(|e| unavailable(format!("no thread to write with: {e}")))?;
+        Ok(Self { jobs: Some(sender), thread: Some(thread), commits })
+    }
+
+    pub(super) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
+    /// Does some work on a run as a part of the next commit. It is done again if the commit fails
+    /// for another's sake.
+    pub(super) async fn perform<T: Send + 'static>(
+        &self,
+        run: Arc<str>,
+        job: impl FnMut(&mut Work<'_>) -> Answer<T> + Send + 'static,
+    ) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        let stopped = || unavailable("the thread that writes has stopped; open the log again");
+        let job = Box::new(Task { run, job, result: None, reply: Some(reply) });
+        let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
+        jobs.send(job).map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // It panicked, or it is done: there is nothing more to do either way.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Something to be done in a commit.
+trait Job: Send {
+    fn perform(&mut self, work: &mut Work<'_>) -> rusqlite::Result<()>;
+    fn run(&self) -> &str;
+    fn finish(&mut self, committed: Result<()>);
+}
+
+struct Task<J, T> {
+    run: Arc<str>,
+    job: J,
+    result: Option<Result<T>>,
+    reply: Option<oneshot::Sender<Result<T>>>,
+}
+
+impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
+    fn perform(&mut self, work: &mut Work<'_>) -> rusqlite::Result<()> {
+        self.result = Some((self.job)(work)?);
+        Ok(())
+    }
+
+    fn run(&self) -> &str {
+        &self.run
+    }
+
+    fn finish(&mut self, committed: Result<()>) {
+        let result = self.result.take().unwrap_or_else(|| Err(unavailable("it was not done")));
+        if let Some(reply) = self.reply.take() {
+            // Whoever asked may have gone.
+            let _ = reply.send(committed.and(result));
+        }
+    }
+}
+
+/// Where the thread works.
+struct Desk {
+    store: Store,
+    file: File,
+    waiters: Arc<Waiters>,
+    commits: Arc<AtomicU64>,
+}
+
+impl Desk {
+    fn serve(mut self, jobs: &mpsc::Receiver<Box<dyn Job>>) {
+        let mut usual = 1;
+        while let Ok(first) = jobs.recv() {
+            let mut group = vec![first];
+            let mut count = 1;
+            let coming = iter::from_fn(|| {
+                let next = match count {
+                    GROUP => None,
+                    // Those who were here the last time are likely to come again.
+                    few if few < usual => jobs.recv_timeout(PATIENCE).ok(),
+                    _ => jobs.try_recv().ok(),
+                };
+                count += 1;
+                next
+            });
+            let committed = self.commit(&mut group, coming);
+            usual = group.len();
+            match committed {
+                // One of them made it fail: each alone, so that the others do not suffer for it.
+                Err(Failed::AtWork(_)) if group.len() > 1 => {
+                    for job in group {
+                        let mut alone = vec![job];
+                        let committed = self.commit(&mut alone, iter::empty());
+                        self.finish(alone, committed);
+                    }
+                }
+                committed => self.finish(group, committed),
+            }
+        }
+    }
+
+    /// Does the jobs of a group, and those that come meanwhile, which join it, in one commit.
+    fn commit(
+        &mut self,
+        group: &mut Vec<Box<dyn Job>>,
+        coming: impl Iterator<Item = Box<dyn Job>>,
+    ) -> Result<(), Failed> {
+        let mut work = self.store.begin().map_err(Failed::ToBegin)?;
+        let done = group.iter_mut().try_for_each(|job| job.perform(&mut work));
+        done.map_err(Failed::AtWork)?;
+        for mut job in coming {
+            let done = job.perform(&mut work);
+            group.push(job);
+            done.map_err(Failed::AtWork)?;
+        }
+        work.commit().map_err(Failed::AtWork)?;
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn finish(&self, mut group: Vec<Box<dyn Job>>, committed: Result<(), Failed>) {
+        let committed = committed.map_err(|failed| match failed {
+            Failed::ToBegin(error) | Failed::AtWork(error) => self.file.failure(&error),
+        });
+        for job in &mut group {
+            job.finish(committed.clone());
+        }
+        if !self.waiters.is_empty() {
+            group.iter().for_each(|job| self.waiters.tell(job.run()));
+        }
+    }
+}
+
+/// When a commit failed.
+enum Failed {
+    /// Before anything was done.
+    ToBegin(rusqlite::Error),
+    /// While it was done, or when it was to be made durable.
+    AtWork(rusqlite::Error),
+}

@@ -1,0 +1,54 @@
+//! A run's records as they come.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use mynah_data::{ErrorKind, LogReason, Result};
+
+use crate::{Log, Record};
+
+/// A run's records from a place on, those to come included, until its seal.
+///
+/// Nothing is skipped and nothing comes twice, whoever appends. A slow reader costs the log
+/// nothing: what it has not asked for stays where it is.
+#[derive(Debug)]
+pub struct Tail<L> {
+    log: L,
+    run: Arc<str>,
+    seen: u64,
+    ready: VecDeque<Record>,
+    is_over: bool,
+}
+
+const PORTION: usize = 256;
+
+impl<L: Log> Tail<L> {
+    /// The records of a run from this place on.
+    pub fn new(log: L, run: impl Into<Arc<str>>, from: u64) -> Self {
+        let seen = from.saturating_sub(1);
+        Self { log, run: run.into(), seen, ready: VecDeque::new(), is_over: false }
+    }
+
+    /// The next record, when it is there; none after the seal.
+    ///
+    /// # Errors
+    /// A log that cannot be read. The next call tries again.
+    pub async fn next(&mut self) -> Result<Option<Record>> {
+        while self.ready.is_empty() && !self.is_over {
+            let records = self.log.read(&self.run, self.seen + 1, PORTION).await?;
+            if records.is_empty() {
+                match self.log.wait(&self.run, self.seen).await {
+                    // It begins beyond the end.
+                    Err(error) if error.kind() == ErrorKind::Log(LogReason::Sealed) => {
+                        self.is_over = true;
+                    }
+                    result => result?,
+                }
+            }
+            self.ready = records.into();
+        }
+        let Some(record) = self.ready.pop_front() else { return Ok(None) };
+        self.seen = record.seq();
+        self.is_over = &*record.envelope().kind == "sealed";
+        Ok(Some(record))
+    }
+}

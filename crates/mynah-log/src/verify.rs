@@ -1,0 +1,146 @@
+//! Checking a run without trusting whoever kept it.
+
+use std::fmt;
+
+use mynah_data::{Error, LogReason};
+use serde::Serialize;
+
+use crate::{Chain, Fact, Hash, Record, Totals};
+
+/// What is wrong with a run, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corrupt {
+    /// The run.
+    pub run: String,
+    /// The first record that is wrong.
+    pub seq: u64,
+    /// How.
+    pub what: String,
+}
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "run {}, record {}: {}", self.run, self.seq, self.what)
+    }
+}
+
+impl From<Corrupt> for Error {
+    fn from(corrupt: Corrupt) -> Self {
+        Self::log(LogReason::Corrupt)
+            .with_message(format!("log error: corrupt: {corrupt}"))
+            .with("run_id", corrupt.run)
+            .with("seq", corrupt.seq)
+            .with("what", corrupt.what)
+    }
+}
+
+/// What a run was found to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// `verified` with a seal, `in_progress` without.
+    pub status: &'static str,
+    /// How many records there are.
+    pub records: u64,
+    /// The root that the seal names; none without a seal.
+    pub root: Option<Hash>,
+    /// The seal's hash; none without a seal.
+    pub fingerprint: Option<Hash>,
+    /// How many bodies were taken away.
+    pub redacted: u64,
+}
+
+/// Checks a run record by record, in memory that does not grow with the run.
+///
+/// ```
+/// use mynah_data::Thread;
+/// use mynah_log::{Chain, Extent, Fact, Verifier};
+///
+/// let mut chain = Chain::new("run-1");
+/// let first = chain.append(0, [7; 16], &Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None })?;
+/// let mut verifier = Verifier::new("run-1");
+/// verifier.check(&first).unwrap();
+/// assert_eq!(verifier.report().status, "in_progress");
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Verifier {
+    chain: Chain,
+    totals: Totals,
+    redacted: u64,
+    seal: Option<(Hash, Hash)>,
+}
+
+impl Verifier {
+    /// Checks a run from its first record on.
+    pub fn new(run: &str) -> Self {
+        Self { chain: Chain::new(run), totals: Totals::default(), redacted: 0, seal: None }
+    }
+
+    /// Checks the next record.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn check(&mut self, record: &Record) -> Result<(), Corrupt> {
+        let run = self.chain.run().to_string();
+        let seq = self.chain.head().map_or(1, |head| head.seq + 1);
+        self.judge(record).map_err(|what| Corrupt { run, seq, what })
+    }
+
+    fn judge(&mut self, record: &Record) -> Result<(), String> {
+        if self.seal.is_some() {
+            return Err("it follows the seal".to_owned());
+        }
+        let root = self.chain.root();
+        let is_first = self.chain.head().is_none();
+        self.chain.follow(record)?;
+        if is_first != (&*record.envelope().kind == "run_started") {
+            return Err("a run starts once, with its first record".to_owned());
+        }
+        let Some(fact) = record.fact()? else {
+            self.redacted += 1;
+            return Ok(());
+        };
+        if let Fact::Sealed(seal) = &fact {
+            if seal.root != root {
+                return Err("the seal's root is not that of the records before it".to_owned());
+            }
+            // What was taken away cannot be counted any more.
+            if self.redacted == 0 && seal.totals != self.totals {
+                return Err("the seal's totals are not those of the records before it".to_owned());
+            }
+            self.seal = Some((root, record.hash()));
+        }
+        self.totals.count(&fact);
+        Ok(())
+    }
+
+    /// What the run was found to be so far.
+    pub fn report(&self) -> Report {
+        Report {
+            status: if self.seal.is_some() { "verified" } else { "in_progress" },
+            records: self.chain.head().map_or(0, |head| head.seq),
+            root: self.seal.map(|(root, _)| root),
+            fingerprint: self.seal.map(|(_, fingerprint)| fingerprint),
+            redacted: self.redacted,
+        }
+    }
+
+    /// The chain so far: to go on with a run that was checked.
+    pub fn into_chain(self) -> (Chain, Totals) {
+        (self.chain, self.totals)
+    }
+}
+
+/// Checks a whole run.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn verify<'a>(
+    run: &str,
+    records: impl IntoIterator<Item = &'a Record>,
+) -> Result<Report, Corrupt> {
+    let mut verifier = Verifier::new(run);
+    records.into_iter().try_for_each(|record| verifier.check(record))?;
+    Ok(verifier.report())
+}

@@ -1,0 +1,69 @@
+//! Who waits for more records of which run.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::watch;
+
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(Mutex<HashMap<Arc<str>, watch::Sender<()>>>);
+
+impl Waiters {
+    /// Joins those who wait for a run. What is told from now on is not missed: so first join, then
+    /// look whether there is a need to wait.
+    pub(crate) fn join(self: &Arc<Self>, run: &str) -> Waiting {
+        let run: Arc<str> = Arc::from(run);
+        let mut runs = self.runs();
+        let receiver = runs.entry(Arc::clone(&run)).or_default().subscribe();
+        Waiting { waiters: Arc::clone(self), run, receiver }
+    }
+
+    /// Tells those who wait for a run.
+    pub(crate) fn tell(&self, run: &str) {
+        if let Some(sender) = self.runs().get(run) {
+            sender.send_replace(());
+        }
+    }
+
+    /// Tells everyone.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn tell_all(&self) {
+        self.runs().values().for_each(|sender| sender.send_replace(()));
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs().is_empty()
+    }
+
+    fn runs(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One who waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    waiters: Arc<Waiters>,
+    run: Arc<str>,
+    receiver: watch::Receiver<()>,
+}
+
+impl Waiting {
+    /// Waits to be told.
+    pub(crate) async fn told(&mut self) {
+        // The sender stays in the map for as long as someone waits.
+        let _ = self.receiver.changed().await;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut runs = self.waiters.runs();
+        if runs.get(&self.run).is_some_and(|sender| sender.receiver_count() == 1) {
+            runs.remove(&self.run);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! A log in a SQLite file: several processes, killed writers, shared commits, versions of tables.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
+
+use std::{
+    env,
+    io::{BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use mynah_data::{ErrorKind, LogReason, Message};
+use mynah_log::{
+    Append, Chain, Durability, Fact, Log, Record, RunFilter, SqliteLog, Tail, conformance::Sample,
+    verify_run, verify_seals,
+};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+#[tokio::test]
+async fn processes_that_append_to_one_run_lose_nothing_and_double_nothing() {
+    const EACH: usize = 60;
+    let (_folder, path) = file();
+    let log = SqliteLog::open(&path).expect("a log");
+    log.append(Sample::new("run", 0).batch()).await.expect("a new run");
+    let writers = ["a", "b", "c"].map(|name| child("contend", &path, &format!("{name} {EACH}")));
+    for mut writer in writers {
+        assert!(writer.wait().expect("a process").success());
+    }
+    let report = verify_run(&log, "run").await.expect("a sound run");
+    assert_eq!(report.records, 1 + 3 * EACH as u64);
+    let records = log.read("run", 2, usize::MAX).await.expect("records");
+    for name in ["a", "b", "c"] {
+        let expected: Vec<String> = (0..EACH).map(|n| format!("{name} {n}")).collect();
+        let texts = records.iter().map(text);
+        let found: Vec<String> = texts.filter(|text| text.starts_with(name)).collect();
+        assert_eq!(found, expected, "each of its records once, in its order");
+        let own = verify_run(&log, &format!("run of {name}")).await.expect("a run of its own");
+        assert_eq!((own.status, own.records), ("verified", 3));
+    }
+    assert_eq!(verify_seals(&log).await.expect("a sound list").size(), 3);
+}
+
+#[tokio::test]
+async fn a_killed_writer_loses_nothing_that_was_acknowledged_and_leaves_no_gap() {
+    let (_folder, path) = file();
+    SqliteLog::open(&path)
+        .expect("a log")
+        .append(Sample::new("run", 0).batch())
+        .await
+        .expect("a run");
+    for round in 0..12 {
+        let mut writer = child("append", &path, "");
+        let mut lines = BufReader::new(writer.stdout.take().expect("a pipe")).lines();
+        let mut acknowledged = 0;
+        let mut next =
+            || lines.find_map(|line| line.ok()?.strip_prefix("ack ")?.parse::<u64>().ok());
+        for _ in 0..3 + 7 * (round % 4) {
+            acknowledged = next().expect("a writer at work");
+        }
+        writer.kill().expect("a process to kill");
+        writer.wait().expect("a process");
+        while let Some(late) = next() {
+            acknowledged = late;
+        }
+        let log = SqliteLog::open(&path).expect("a log");
+        let report = verify_run(&log, "run").await.expect("a sound run");
+        assert!(report.records >= acknowledged, "{} of {acknowledged}", report.records);
+        assert_eq!(report.records % 3, 1, "batches of three are whole");
+    }
+}
+
+#[tokio::test]
+async fn a_log_is_the_same_when_it_is_opened_again() {
+    let (folder, path) = file();
+    let log = SqliteLog::open(&path).expect("a log");
+    let mut run = Sample::new("run", 0).tool_turn();
+    let batch = run.batch();
+    let records = batch.records.clone();
+    log.append(batch).await.expect("a new run");
+    let lease = log.lease("run", "ann", Duration::from_secs(1), 0).await.expect("a free run");
+    let summary = log.run("run").await.expect("a summary");
+    drop(log);
+    let names: Vec<_> = folder.path().read_dir().expect("a folder").flatten().collect();
+    assert_eq!(names.len(), 1, "one file, tidied up: {names:?}");
+
+    let log = SqliteLog::open(&path).expect("the same log");
+    assert_eq!(log.run("run").await, Ok(summary));
+    assert_eq!(log.read("run", 1, 100).await, Ok(records));
+    let other = log.lease("run", "bob", Duration::from_secs(1), 0).await;
+    assert_eq!(reason(other), LogReason::Leased, "leases outlive processes");
+    log.append(run.sealed().batch().fenced(&lease)).await.expect("the end");
+}
+
+#[tokio::test]
+async fn relaxed_durability_keeps_everything_through_the_end_of_the_process() {
+    let (_folder, path) = file();
+    let log = SqliteLog::open_with(&path, Durability::Relaxed).expect("a log");
+    for n in 0..20 {
+        log.append(Sample::new(format!("run-{n}"), n).tool_turn().batch()).await.expect("a run");
+    }
+    drop(log);
+    let log = SqliteLog::open(&path).expect("the same log");
+    let page = log.runs(RunFilter::new()).await.expect("a list");
+    assert_eq!(page.runs.len(), 20);
+    for run in page.runs {
+        verify_run(&log, &run.run_id).await.expect("a sound run");
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_is_read_alone_sees_what_others_write_and_writes_nothing() {
+    let (_folder, path) = file();
+    assert_eq!(reason(SqliteLog::open_read_only(&path)), LogReason::Unavailable, "no file yet");
+    assert!(!path.exists(), "looking makes no file");
+    let log = SqliteLog::open(&path).expect("a log");
+    let reader = SqliteLog::open_read_only(&path).expect("the same log");
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch()).await.expect("a new run");
+    assert_eq!(reader.head("run").await, Ok(Some(run.head())));
+
+    let result = reader.append(run.clone().user("x").batch()).await;
+    assert_eq!(reason(result), LogReason::ReadOnly);
+    let result = reader.lease("run", "ann", Duration::from_secs(1), 0).await;
+    assert_eq!(reason(result), LogReason::ReadOnly);
+    assert_eq!(reader.commits(), 0);
+
+    run = run.user("x").sealed();
+    log.append(run.batch()).await.expect("more");
+    drop(log);
+    let report = verify_run(&reader, "run").await.expect("a sound run");
+    assert_eq!(report.status, "verified");
+}
+
+#[tokio::test]
+async fn a_tail_follows_what_another_process_writes() {
+    let (_folder, path) = file();
+    let log: Arc<dyn Log> = Arc::new(SqliteLog::open(&path).expect("a log"));
+    let mut tail = Tail::new(log, "run of a", 1);
+    let follow = tokio::spawn(async move {
+        let mut kinds = Vec::new();
+        while let Some(record) = tail.next().await.expect("a log that can be read") {
+            kinds.push(record.envelope().kind.to_string());
+        }
+        kinds
+    });
+    SqliteLog::open(&path)
+        .expect("a log")
+        .append(Sample::new("run", 0).batch())
+        .await
+        .expect("a run");
+    assert!(child("contend", &path, "a 1").wait().expect("a process").success());
+    let kinds = follow.await.expect("a task");
+    assert_eq!(kinds, ["run_started", "completed", "sealed"]);
+}
+
+#[tokio::test]
+async fn many_runs_share_a_commit() {
+    let (_folder, path) = file();
+    let log = Arc::new(SqliteLog::open(&path).expect("a log"));
+    // While someone else writes, the first append waits for the lock and the others for the first.
+    let other = Connection::open(&path).expect("a connection");
+    other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
+    let append = |n: i64| {
+        let log = Arc::clone(&log);
+        tokio::spawn(async move { log.append(Sample::new(format!("run-{n}"), n).batch()).await })
+    };
+    let appends: Vec<_> = (0..64).map(append).collect();
+    tokio::task::yield_now().await;
+    other.execute_batch("COMMIT").expect("the lock is free");
+    for append in appends {
+        append.await.expect("a task").expect("a new run");
+    }
+    assert!(log.commits() <= 2, "{} commits for 64 appends", log.commits());
+}
+
+#[tokio::test]
+async fn a_run_that_cannot_be_written_does_not_fail_those_who_share_its_commit() {
+    let (_folder, path) = file();
+    let log = Arc::new(SqliteLog::open(&path).expect("a log"));
+    let mut runs: Vec<Sample> = (0..8).map(|n| Sample::new(format!("run-{n}"), n)).collect();
+    for run in &mut runs {
+        log.append(run.batch()).await.expect("a new run");
+    }
+    let other = Connection::open(&path).expect("a connection");
+    let trouble = "CREATE TRIGGER trouble BEFORE UPDATE ON runs WHEN new.id = 'run-3' \
+                   BEGIN SELECT RAISE(ABORT, 'trouble'); END";
+    other.execute_batch(trouble).expect("a run that cannot be written");
+    other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
+    let append = |run: Sample| {
+        let log = Arc::clone(&log);
+        tokio::spawn(async move { log.append(run.user("more").batch()).await })
+    };
+    let appends: Vec<_> = runs.into_iter().map(append).collect();
+    tokio::task::yield_now().await;
+    other.execute_batch("COMMIT").expect("the lock is free");
+    for (n, append) in appends.into_iter().enumerate() {
+        let result = append.await.expect("a task");
+        match n {
+            3 => assert_eq!(reason(result), LogReason::Corrupt),
+            _ => assert_eq!(result.map(|head| head.seq), Ok(2)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_log_opened_by_many_at_once_is_made_once() {
+    let (_folder, path) = file();
+    let open = |n: i64| {
+        let path = path.clone();
+        std::thread::spawn(move || (n, SqliteLog::open(path).expect("a log")))
+    };
+    let threads: Vec<_> = (0..8).map(open).collect();
+    for thread in threads {
+        let (n, log) = thread.join().expect("a thread");
+        log.append(Sample::new(format!("run-{n}"), n).batch()).await.expect("a new run");
+    }
+    let log = SqliteLog::open_read_only(&path).expect("the same log");
+    assert_eq!(log.runs(RunFilter::new()).await.expect("a list").runs.len(), 8);
+}
+
+#[test]
+fn tables_of_a_newer_version_are_left_alone() {
+    let (_folder, path) = file();
+    drop(SqliteLog::open(&path).expect("a log"));
+    let newer = SqliteLog::SCHEMA + 1;
+    let other = Connection::open(&path).expect("a connection");
+    other.pragma_update(None, "user_version", newer).expect("a newer version");
+    for result in [SqliteLog::open(&path), SqliteLog::open_read_only(&path)] {
+        let error = result.expect_err("a log that is not understood");
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::SchemaTooNew));
+        assert_eq!(error.metadata()["schema"], newer);
+    }
+}
+
+#[test]
+fn what_is_not_a_log_is_refused_and_left_as_it_is() {
+    let (folder, path) = file();
+    std::fs::write(&path, "Dear diary, today I wrote a text file of some length.").expect("a file");
+    assert_eq!(reason(SqliteLog::open(&path)), LogReason::Unavailable);
+    let text = std::fs::read_to_string(&path).expect("a file");
+    assert!(text.starts_with("Dear diary"));
+
+    let path = folder.path().join("foreign.db");
+    let other = Connection::open(&path).expect("a connection");
+    other.execute_batch("CREATE TABLE recipes (name TEXT)").expect("a table");
+    for result in [SqliteLog::open(&path), SqliteLog::open_read_only(&path)] {
+        assert_eq!(reason(result), LogReason::Unavailable);
+    }
+    let tables = "SELECT count(*) FROM sqlite_schema";
+    assert_eq!(other.query_row(tables, [], |row| row.get::<_, i64>(0)), Ok(1));
+
+    let path = folder.path().join("empty.db");
+    std::fs::write(&path, "").expect("a file");
+    assert_eq!(reason(SqliteLog::open_read_only(&path)), LogReason::Unavailable, "nothing to read");
+    for path in ["", ":memory:", "/no/such/folder/mynah.db"] {
+        assert_eq!(reason(SqliteLog::open(path)), LogReason::Unavailable, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn large_records_come_in_portions() {
+    let (_folder, path) = file();
+    let log = SqliteLog::open(&path).expect("a log");
+    let text = "x".repeat(9 << 20);
+    let mut run = Sample::new("run", 0).user(&text).user(&text).user(&text);
+    log.append(run.batch()).await.expect("a new run");
+    let portion = log.read("run", 1, 100).await.expect("records");
+    assert_eq!(portion.len(), 3, "not all at once");
+    let rest = log.read("run", 4, 100).await.expect("records");
+    assert_eq!(rest.iter().map(Record::seq).collect::<Vec<_>>(), [4]);
+    assert_eq!(verify_run(&log, "run").await.expect("a sound run").records, 4);
+}
+
+/// What a child process does; nothing when it is run as a test.
+#[tokio::test]
+async fn child_process() {
+    let Some(task) = env::var_os("MYNAH_TEST_TASK") else { return };
+    let argument =
+        |name| env::var_os(name).and_then(|value| value.into_string().ok()).unwrap_or_default();
+    let log = SqliteLog::open(argument("MYNAH_TEST_PATH")).expect("a log");
+    match task.to_str() {
+        Some("contend") => {
+            let argument = argument("MYNAH_TEST_ARGUMENT");
+            let (name, count) = argument.split_once(' ').expect("a name and a number");
+            contend(&log, name, count.parse().expect("a number")).await;
+        }
+        _ => append_for_ever(&log).await,
+    }
+}
+
+/// Appends to a run that others append to as well, and makes a run of its own.
+async fn contend(log: &SqliteLog, name: &str, count: usize) {
+    let mut chain = Chain::new("run");
+    for n in 0..count {
+        loop {
+            catch_up(log, &mut chain).await;
+            let mut longer = chain.clone();
+            let batch = message(&mut longer, &format!("{name} {n}"));
+            match log.append(batch).await {
+                Ok(_) => break chain = longer,
+                result => assert_eq!(reason(result), LogReason::HeadMismatch),
+            }
+        }
+    }
+    let mut own = Sample::new(format!("run of {name}"), 0).sealed();
+    log.append(own.batch()).await.expect("a run of its own");
+}
+
+async fn append_for_ever(log: &SqliteLog) {
+    let mut chain = Chain::new("run");
+    catch_up(log, &mut chain).await;
+    loop {
+        let mut batch = message(&mut chain, "1");
+        batch.records.extend(message(&mut chain, "2").records);
+        batch.records.extend(message(&mut chain, "3").records);
+        let head = log.append(batch).await.expect("the only writer");
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "ack {}", head.seq)
+            .and_then(|()| out.flush())
+            .expect("a parent that listens");
+    }
+}
+
+async fn catch_up(log: &SqliteLog, chain: &mut Chain) {
+    let from = chain.head().map_or(1, |head| head.seq + 1);
+    for record in log.read("run", from, usize::MAX).await.expect("records") {
+        chain.follow(&record).expect("a sound chain");
+    }
+}
+
+fn message(chain: &mut Chain, text: &str) -> Append {
+    let expected = chain.head();
+    let fact = Fact::UserMessage { message: Arc::new(Message::user(text)) };
+    let record = chain.append(0, [7; 16], &fact).expect("a fact that can be encoded");
+    Append::new(Arc::clone(chain.run()), expected, vec![record])
+}
+
+fn text(record: &Record) -> String {
+    match record.fact() {
+        Ok(Some(Fact::UserMessage { message })) => message.text().into_owned(),
+        other => panic!("a message, not {other:?}"),
+    }
+}
+
+/// This test program again, as another process.
+fn child(task: &str, path: &Path, argument: &str) -> Child {
+    Command::new(env::current_exe().expect("this program"))
+        .args(["--exact", "child_process", "--nocapture"])
+        .env("MYNAH_TEST_TASK", task)
+        .env("MYNAH_TEST_PATH", path)
+        .env("MYNAH_TEST_ARGUMENT", argument)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process")
+}
+
+fn file() -> (TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("mynah.db");
+    (folder, path)
+}
+
+fn reason<T>(result: mynah_data::Result<T>) -> LogReason {
+    match result.err().map(|error| error.kind()) {
+        Some(ErrorKind::Log(reason)) => reason,
+        other => panic!("a log's refusal, not {other:?}"),
+    }
+}

@@ -1,0 +1,472 @@
+//! Whatever is changed in a log's file is found, and the message names the record.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
+
+use std::{collections::HashMap, path::PathBuf, time::Duration};
+
+use mynah_data::{ErrorKind, LogReason};
+use mynah_log::{Log, Record, RunFilter, SqliteLog, conformance::Sample, verify_run, verify_seals};
+use proptest::{collection::vec, prelude::*, sample::select};
+use rusqlite::{Connection, Row, params, types::Value};
+use tempfile::TempDir;
+
+#[tokio::test]
+async fn every_flipped_byte_of_every_record_is_found() {
+    let book = Book::new().await;
+    for run in ["sealed", "open"] {
+        for seq in 1..=book.records(run) {
+            for column in ["envelope", "salt", "payload"] {
+                let row = book.row(run, seq);
+                let size =
+                    book.number(&format!("SELECT length({column}) FROM records WHERE {row}"));
+                for byte in 0..size as usize {
+                    let bits = 1 << (byte % 8);
+                    book.flip(&format!("records SET {column}"), &row, byte, bits);
+                    // An envelope that was changed into another sound one is only found out by the
+                    // record after it, whose hash it does not have.
+                    let found = book.found(run).await;
+                    assert!(found == seq || found == seq + 1, "{column} {byte} of {seq}: {found}");
+                    book.flip(&format!("records SET {column}"), &row, byte, bits);
+                }
+            }
+        }
+        book.is_sound(run).await;
+    }
+}
+
+#[tokio::test]
+async fn every_removed_record_is_found() {
+    for run in ["sealed", "open"] {
+        let last = Book::new().await.records(run);
+        for seq in 1..=last {
+            let book = Book::new().await;
+            book.change(&format!("DELETE FROM records WHERE {}", book.row(run, seq)));
+            assert_eq!(book.found(run).await, seq);
+            // Closing the gap does not help.
+            let mut keys = book.keys(run);
+            keys.remove(seq as usize - 1);
+            book.set_keys(run, &keys);
+            book.change(&format!("UPDATE runs SET seq = seq - 1 WHERE id = '{run}'"));
+            assert_eq!(book.found(run).await, seq.min(last - 1));
+        }
+        let book = Book::new().await;
+        book.change("DELETE FROM records");
+        assert_eq!(book.found(run).await, 1);
+    }
+}
+
+#[tokio::test]
+async fn every_pair_of_swapped_records_is_found() {
+    let book = Book::new().await;
+    let last = book.records("sealed");
+    for a in 1..=last {
+        for b in a + 1..=last {
+            let (key_a, key_b) = (book.row("sealed", a), book.row("sealed", b));
+            let swap = format!(
+                "UPDATE records SET key = -1 WHERE {key_a}; \
+                 UPDATE records SET {key_a} WHERE {key_b}; \
+                 UPDATE records SET {key_b} WHERE key = -1;"
+            );
+            book.change(&swap);
+            assert_eq!(book.found("sealed").await, a, "{a} and {b}");
+            book.change(&swap);
+            let keys = book.keys("sealed");
+            let mut swapped = keys.clone();
+            swapped.swap(a as usize - 1, b as usize - 1);
+            book.set_keys("sealed", &swapped);
+            assert_eq!(book.found("sealed").await, a, "{a} and {b}");
+            book.set_keys("sealed", &keys);
+        }
+    }
+    book.is_sound("sealed").await;
+}
+
+#[tokio::test]
+async fn every_doubled_record_is_found() {
+    for run in ["sealed", "open"] {
+        let last = Book::new().await.records(run);
+        for seq in 1..=last {
+            let book = Book::new().await;
+            let columns = "envelope, salt, payload";
+            let row = book.row(run, seq);
+            // Where no run has it.
+            book.change(&format!(
+                "INSERT INTO records ({columns}) SELECT {columns} FROM records WHERE {row}"
+            ));
+            let error = verify_seals(&book.log).await.expect_err("a record too many");
+            assert_eq!(
+                (&error.metadata()["run_id"], &error.metadata()["seq"]),
+                (&run.into(), &seq.into())
+            );
+            // At the end of its run.
+            let mut keys = book.keys(run);
+            keys.push(book.number("SELECT max(key) FROM records"));
+            book.set_keys(run, &keys);
+            book.change(&format!("UPDATE runs SET seq = {last} + 1 WHERE id = '{run}'"));
+            assert_eq!(book.found(run).await, last + 1);
+            // In its neighbour's place.
+            let book = Book::new().await;
+            let place = if seq == last { seq - 1 } else { seq + 1 };
+            book.change(&format!(
+                "UPDATE records SET ({columns}) = (SELECT {columns} FROM records WHERE {row}) WHERE {}",
+                book.row(run, place)
+            ));
+            assert_eq!(book.found(run).await, place);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_record_of_another_run_is_found() {
+    let book = Book::new().await;
+    let columns = "envelope, salt, payload";
+    book.change(&format!(
+        "UPDATE records SET ({columns}) = (SELECT {columns} FROM records WHERE {}) WHERE {}",
+        book.row("open", 3),
+        book.row("sealed", 3)
+    ));
+    assert_eq!(book.found("sealed").await, 3);
+}
+
+#[tokio::test]
+async fn a_body_that_was_taken_away_is_no_damage_but_half_of_one_is() {
+    let book = Book::new().await;
+    let row = book.row("sealed", 5);
+    book.change(&format!("UPDATE records SET salt = NULL, payload = NULL WHERE {row}"));
+    let report = verify_run(&book.log, "sealed").await.expect("a chain that holds");
+    assert_eq!((report.status, report.redacted), ("verified", 1));
+    let salts = ["salt = NULL, payload = x'00'", "salt = x'00', payload = NULL"];
+    for half in salts.into_iter().chain(["salt = x'00', payload = x'00'"]) {
+        book.change(&format!("UPDATE records SET {half} WHERE {row}"));
+        assert_eq!(book.found("sealed").await, 5, "{half}");
+    }
+}
+
+#[tokio::test]
+async fn a_cut_tail_is_found_unless_the_run_could_have_ended_there() {
+    for run in ["sealed", "open"] {
+        let last = Book::new().await.records(run);
+        for seq in 2..=last {
+            let book = Book::new().await;
+            for cut in seq..=last {
+                book.change(&format!("DELETE FROM records WHERE {}", book.row(run, cut)));
+            }
+            assert_eq!(book.found(run).await, seq, "the index still counts them");
+        }
+    }
+    // Who also mends the index, so that it tells of a shorter run, is found out by the seal.
+    let book = Book::new().await;
+    book.shorten("sealed").await;
+    assert_eq!(book.found("sealed").await, 3);
+    let error = verify_seals(&book.log).await.expect_err("a seal without its record");
+    assert_eq!(error.metadata()["run_id"], "sealed");
+    // A run without a seal could have ended there.
+    book.shorten("open").await;
+    let report = verify_run(&book.log, "open").await.expect("a shorter run");
+    assert_eq!((report.status, report.records), ("in_progress", 3));
+}
+
+#[tokio::test]
+async fn every_change_of_where_records_lie_is_found() {
+    let book = Book::new().await;
+    let mut long = Sample::new("long", 0);
+    for _ in 0..30 {
+        long = long.tool_turn();
+    }
+    book.log.append(long.batch()).await.expect("a long run");
+    book.is_sound("long").await;
+    let older = format!("run = {}", key("long"));
+    let size = book.number(&format!("SELECT length(keys) FROM older WHERE {older} AND seq = 1"));
+    for byte in 0..size as usize {
+        book.flip("older SET keys", &format!("{older} AND seq = 1"), byte, 1);
+        assert_eq!(book.found("long").await, byte as u64 / 8 + 1);
+        book.flip("older SET keys", &format!("{older} AND seq = 1"), byte, 1);
+    }
+    let recent = book.number("SELECT length(recent) FROM runs WHERE id = 'long'");
+    for byte in 0..recent as usize {
+        book.flip("runs SET recent", "id = 'long'", byte, 1);
+        assert_eq!(book.found("long").await, 151 - recent as u64 / 8 + byte as u64 / 8 + 1);
+        book.flip("runs SET recent", "id = 'long'", byte, 1);
+    }
+    book.is_sound("long").await;
+    for change in [
+        format!("DELETE FROM older WHERE {older} AND seq = 1"),
+        format!("UPDATE older SET seq = 2 WHERE {older} AND seq = 1"),
+        format!("UPDATE older SET keys = x'' WHERE {older} AND seq = 1"),
+        format!("UPDATE older SET keys = x'00' WHERE {older} AND seq = 1"),
+        format!("UPDATE older SET keys = zeroblob(10000000) WHERE {older} AND seq = 1"),
+        format!("UPDATE older SET run = 77 WHERE {older} AND seq = 1"),
+    ] {
+        let saved = "CREATE TEMP TABLE saved AS SELECT * FROM older; ";
+        book.change(&format!("{saved}{change}"));
+        assert_eq!(book.found("long").await, 1, "{change}");
+        book.change("DELETE FROM older; INSERT INTO older SELECT * FROM saved; DROP TABLE saved");
+    }
+    for recent in ["x''", "x'00'", "zeroblob(8)", "zeroblob(10000000)"] {
+        let book = Book::new().await;
+        book.change(&format!("UPDATE runs SET recent = {recent} WHERE id = 'open'"));
+        book.found("open").await;
+    }
+    // A run that is gone from the index leaves its records behind.
+    book.change("DELETE FROM runs WHERE id = 'open'");
+    let error = verify_seals(&book.log).await.expect_err("records of no run");
+    assert_eq!(
+        (&error.metadata()["run_id"], &error.metadata()["seq"]),
+        (&"open".into(), &1.into())
+    );
+}
+
+#[tokio::test]
+async fn every_change_of_the_index_is_found() {
+    let changes = [
+        "status = 3",
+        "status = 99",
+        "status = -1",
+        "started = started + 1",
+        "updated = updated + 1",
+        "seq = seq - 1",
+        "seq = seq + 1",
+        "seq = -1",
+        "seq = 0",
+        "model = 'gpt-9'",
+        "model = NULL",
+        "session = 's'",
+        "turns = turns + 1",
+        "turns = -1",
+        "tool_calls = 0",
+        "input_tokens = 1",
+        "output_tokens = 1",
+        "cost = 0.0",
+        "cost = NULL",
+        "hash = x'00'",
+        "hash = zeroblob(32)",
+    ];
+    for run in ["sealed", "open"] {
+        for change in changes {
+            let book = Book::new().await;
+            book.change(&format!("UPDATE runs SET {change} WHERE id = '{run}'"));
+            book.found(run).await;
+        }
+        let book = Book::new().await;
+        for byte in 0..32 {
+            book.flip("runs SET hash", &format!("id = '{run}'"), byte, 1);
+            assert_eq!(book.found(run).await, book.records(run));
+            book.flip("runs SET hash", &format!("id = '{run}'"), byte, 1);
+        }
+    }
+    let book = Book::new().await;
+    book.change("UPDATE runs SET id = 'renamed' WHERE id = 'open'");
+    assert_eq!(book.found("renamed").await, 1, "records name their run");
+}
+
+#[tokio::test]
+async fn every_change_of_the_seals_is_found() {
+    let book = Book::new().await;
+    let root = verify_seals(&book.log).await.expect("a sound list").root();
+    for byte in 0..32 {
+        book.flip("seals SET hash", "id = 'sealed'", byte, 1 << (byte % 8));
+        assert_eq!(book.found("sealed").await, book.records("sealed"));
+        book.names("sealed").await;
+        book.flip("seals SET hash", "id = 'sealed'", byte, 1 << (byte % 8));
+    }
+    let changes = [
+        ("UPDATE seals SET id = 'open' WHERE id = 'sealed'", "open"),
+        ("UPDATE seals SET place = 7 WHERE id = 'sealed'", "last"),
+        (
+            "UPDATE seals SET place = 7 WHERE id = 'before'; UPDATE seals SET place = 0 WHERE id = 'sealed'; \
+          UPDATE seals SET place = 1 WHERE place = 7",
+            "sealed",
+        ),
+        ("DELETE FROM seals WHERE id = 'before'", "sealed"),
+        ("UPDATE seals SET hash = x'00' WHERE id = 'sealed'", "sealed"),
+        ("DELETE FROM runs WHERE id = 'before'", "before"),
+        ("INSERT INTO seals SELECT place + 5, 'open', hash FROM seals WHERE id = 'sealed'", "open"),
+        ("INSERT INTO seals SELECT place + 2, 'open', hash FROM seals WHERE id = 'sealed'", "open"),
+    ];
+    for (change, run) in changes {
+        let book = Book::new().await;
+        book.change(change);
+        // Those who knew the tree find a list that was put in another order.
+        match verify_seals(&book.log).await {
+            Ok(tree) => assert_ne!(tree.root(), root, "{change}"),
+            Err(error) => assert_eq!(error.metadata()["run_id"], run, "{change}"),
+        }
+    }
+    // A run whose seal is missing from the list is found by itself.
+    let book = Book::new().await;
+    book.change("DELETE FROM seals WHERE id = 'last'");
+    assert_eq!(book.found("last").await, book.records("last"));
+    // Who removes the last seal with its run is found out by those who knew the tree.
+    for seq in 1..=book.records("last") {
+        book.change(&format!("DELETE FROM records WHERE {}", book.row("last", seq)));
+    }
+    book.change("DELETE FROM runs WHERE id = 'last'");
+    let tree = verify_seals(&book.log).await.expect("a shorter list");
+    assert_ne!((tree.size(), tree.root()), (3, root));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_rows_hold_a_log_says_so_and_goes_on(changes in vec(change(), 1..4)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let book = Book::new().await;
+            for (sql, value) in &changes {
+                book.raw.execute(sql, [value]).expect("a statement");
+            }
+            let mut run = Sample::new("sealed", 10).user("one").tool_turn();
+            run.take();
+            let told = [
+                verify_seals(&book.log).await.err(),
+                verify_run(&book.log, "sealed").await.err(),
+                book.log.runs(RunFilter::new()).await.err(),
+                book.log.append(run.user("more").batch()).await.err(),
+                book.log.lease("open", "ann", Duration::from_secs(1), 0).await.err(),
+                book.log.append(Sample::new("fresh", 0).batch()).await.err(),
+            ];
+            for error in told.into_iter().flatten() {
+                prop_assert!(!error.to_string().contains("stopped"), "{error}");
+            }
+            Ok(())
+        })?;
+    }
+}
+
+/// Some value, put into a column of every row that takes it.
+fn change() -> impl Strategy<Value = (String, Value)> {
+    let numbers = ["runs.seq", "runs.status", "runs.started", "runs.token", "runs.until"];
+    let places = ["older.seq", "older.run", "seals.place", "records.key", "runs.key"];
+    let numbers: Vec<&str> = numbers.into_iter().chain(places).collect();
+    let blobs = ["runs.hash", "runs.recent", "older.keys", "records.envelope", "records.salt"];
+    let blobs: Vec<&str> = blobs.into_iter().chain(["records.payload", "seals.hash"]).collect();
+    let number = prop_oneof![any::<i64>(), 0..20i64, Just(i64::MAX), Just(i64::MIN)];
+    let bytes = prop_oneof![vec(any::<u8>(), 0..80), vec(any::<u8>(), 32), vec(0..2u8, 8..=8)];
+    let values = prop_oneof![
+        (select(numbers), number.prop_map(Value::Integer)),
+        (select(blobs), bytes.prop_map(Value::Blob)),
+    ];
+    values.prop_map(|(column, value)| {
+        let (table, column) = column.split_once('.').expect("a table and a column");
+        (format!("UPDATE OR IGNORE {table} SET {column} = ?1"), value)
+    })
+}
+
+/// A log with four runs, and a connection that does what it likes.
+struct Book {
+    log: SqliteLog,
+    raw: Connection,
+    _folder: TempDir,
+    rows: HashMap<(String, u64), i64>,
+}
+
+impl Book {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path: PathBuf = folder.path().join("mynah.db");
+        let log = SqliteLog::open_with(&path, mynah_log::Durability::Relaxed).expect("a log");
+        for mut run in [
+            Sample::new("before", 0).sealed(),
+            Sample::new("sealed", 10).user("one").tool_turn().sealed(),
+            Sample::new("open", 20).user("one").tool_turn(),
+            Sample::new("last", 30).sealed(),
+        ] {
+            log.append(run.batch()).await.expect("a new run");
+        }
+        let raw = Connection::open(&path).expect("a connection");
+        raw.pragma_update(None, "synchronous", "off").expect("a setting");
+        let mut select = raw.prepare("SELECT key, envelope FROM records").expect("a table");
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?));
+        let rows = select.query_map([], read).expect("rows").map(|row| {
+            let (key, envelope) = row.expect("a row");
+            let record = Record::from_parts(envelope, None).expect("a record");
+            ((record.envelope().run.to_string(), record.seq()), key)
+        });
+        let rows = rows.collect();
+        drop(select);
+        Self { log, raw, _folder: folder, rows }
+    }
+
+    fn change(&self, sql: &str) {
+        self.raw.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
+    fn number(&self, sql: &str) -> i64 {
+        self.raw.query_row(sql, [], |row| row.get(0)).expect("a number")
+    }
+
+    fn records(&self, run: &str) -> u64 {
+        self.number(&format!("SELECT seq FROM runs WHERE id = '{run}'")) as u64
+    }
+
+    /// The condition for a record's row.
+    fn row(&self, run: &str, seq: u64) -> String {
+        format!("key = {}", self.rows[&(run.to_owned(), seq)])
+    }
+
+    /// Where a short run's records are.
+    fn keys(&self, run: &str) -> Vec<i64> {
+        let select = format!("SELECT recent FROM runs WHERE id = '{run}'");
+        let bytes: Vec<u8> = self.raw.query_row(&select, [], |row| row.get(0)).expect("a row");
+        bytes.as_chunks().0.iter().copied().map(i64::from_be_bytes).collect()
+    }
+
+    fn set_keys(&self, run: &str, keys: &[i64]) {
+        let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_be_bytes()).collect();
+        let update = format!("UPDATE runs SET recent = ?1 WHERE id = '{run}'");
+        assert_eq!(self.raw.execute(&update, params![bytes]), Ok(1));
+    }
+
+    /// Flips bits of one byte: `target` is "table SET column".
+    fn flip(&self, target: &str, condition: &str, byte: usize, bits: u8) {
+        let (table, column) = target.split_once(" SET ").expect("a table and a column");
+        let select = format!("SELECT {column} FROM {table} WHERE {condition}");
+        let mut bytes: Vec<u8> = self.raw.query_row(&select, [], |row| row.get(0)).expect("a row");
+        bytes[byte] ^= bits;
+        let update = format!("UPDATE {table} SET {column} = ?1 WHERE {condition}");
+        assert_eq!(self.raw.execute(&update, params![bytes]), Ok(1));
+    }
+
+    /// Makes a run of the first three records, in the index as well.
+    async fn shorten(&self, run: &str) {
+        let third = self.log.read(run, 3, 1).await.expect("a record").remove(0);
+        for seq in 4..=self.records(run) {
+            self.change(&format!("DELETE FROM records WHERE {}", self.row(run, seq)));
+        }
+        self.set_keys(run, &self.keys(run)[..3]);
+        let update = "UPDATE runs SET seq = 3, hash = ?1, updated = ?2, status = 0, turns = 1, \
+                      tool_calls = 0, input_tokens = 0, output_tokens = 0, cost = 0.0, \
+                      model = NULL WHERE id = ?3";
+        let values = params![third.hash().0, third.envelope().ts, run];
+        assert_eq!(self.raw.execute(update, values), Ok(1));
+    }
+
+    /// The record that verification blames.
+    async fn found(&self, run: &str) -> u64 {
+        let error = verify_run(&self.log, run).await.expect_err("damage");
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
+        assert_eq!(error.metadata()["run_id"], run, "{error}");
+        let seq = error.metadata()["seq"].as_u64().expect("a number");
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!("run {run}, record {seq}: ")),
+            "the message names it: {text}"
+        );
+        seq
+    }
+
+    /// The list of seals names the run as the one that is wrong.
+    async fn names(&self, run: &str) {
+        let error = verify_seals(&self.log).await.expect_err("damage");
+        assert_eq!(error.metadata()["run_id"], run, "{error}");
+    }
+
+    async fn is_sound(&self, run: &str) {
+        verify_run(&self.log, run).await.expect("what it was");
+    }
+}
+
+fn key(run: &str) -> String {
+    format!("(SELECT key FROM runs WHERE id = '{run}')")
+}
