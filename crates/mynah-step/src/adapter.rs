@@ -1,0 +1,170 @@
+//! Adapters: our code for one provider's wire format.
+
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
+
+use futures_util::{Stream, StreamExt as _, stream};
+use mynah_data::{Event, Metadata, Request, Result};
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::{RetryPolicy, World};
+
+/// A future that can be sent to another thread.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A model's answer as it comes in. An `Err` ends it.
+pub type ModelStream = Pin<Box<dyn Stream<Item = Result<Event>> + Send>>;
+
+/// Our code for one provider's wire format.
+///
+/// An adapter turns a request into a stream of [`Event`]s: `MessageStarted`, then what the model says, then
+/// `MessageCompleted`. What fails before there is a stream is `Err`; what fails later is an `Err` in the stream. A stream
+/// that ends without `MessageCompleted` is taken for a broken connection. Dropping the stream must end the call.
+///
+/// ```
+/// use std::sync::Arc;
+/// use futures_util::stream;
+/// use mynah_data::{Event, FinishReason, Request, Result};
+/// use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream};
+///
+/// /// Says the same thing whatever it is asked.
+/// struct Parrot(&'static str);
+///
+/// impl Adapter for Parrot {
+///     fn name(&self) -> &str {
+///         "parrot"
+///     }
+///
+///     fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
+///         let events = vec![
+///             Ok(Event::message_started()),
+///             Ok(Event::text_delta(self.0)),
+///             Ok(Event::message_completed(Some(FinishReason::Stop))),
+///         ];
+///         Box::pin(async move { Ok(Box::pin(stream::iter(events)) as ModelStream) })
+///     }
+/// }
+/// ```
+pub trait Adapter: Send + Sync + 'static {
+    /// The name under which errors, stored engines and logs know the adapter.
+    fn name(&self) -> &str;
+
+    /// Opens one call of the model.
+    fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>>;
+
+    /// Whether this request needs its final form from a second call, because the provider cannot combine tools with it.
+    fn needs_structured_finalize(&self, request: &Request) -> bool {
+        let _ = request;
+        false
+    }
+
+    /// How failed calls are retried where the caller does not say.
+    fn default_retry(&self) -> RetryPolicy {
+        RetryPolicy::default()
+    }
+}
+
+impl<A: Adapter + ?Sized> Adapter for Arc<A> {
+    fn name(&self) -> &str {
+        A::name(self)
+    }
+
+    fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>> {
+        A::open(Arc::clone(&self), request, call)
+    }
+
+    fn needs_structured_finalize(&self, request: &Request) -> bool {
+        A::needs_structured_finalize(self, request)
+    }
+
+    fn default_retry(&self) -> RetryPolicy {
+        A::default_retry(self)
+    }
+}
+
+/// What an adapter needs to know of a call beside the request. Never stored.
+#[derive(Clone, Default)]
+pub struct ModelCall {
+    /// The id of the call that this is part of.
+    pub request_id: String,
+    /// The session it belongs to.
+    pub session_id: Option<String>,
+    /// The adapter's own options: the engine's, overlaid by the call's.
+    pub adapter_opts: Metadata,
+    /// The key for this call alone.
+    pub api_key: Option<SecretString>,
+    /// The longest the call may take.
+    pub request_timeout: Option<Duration>,
+    /// The longest silence between two events.
+    pub stream_timeout: Option<Duration>,
+}
+
+impl ModelCall {
+    /// The key for this call alone, in the clear: for the header that needs it, and nothing else.
+    pub fn exposed_api_key(&self) -> Option<&str> {
+        self.api_key.as_ref().map(ExposeSecret::expose_secret)
+    }
+}
+
+impl fmt::Debug for ModelCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelCall")
+            .field("request_id", &self.request_id)
+            .field("session_id", &self.session_id)
+            .field("adapter_opts", &self.adapter_opts)
+            .field("api_key", &self.api_key.as_ref().map(|_| "…"))
+            .field("request_timeout", &self.request_timeout)
+            .field("stream_timeout", &self.stream_timeout)
+            .finish()
+    }
+}
+
+/// Opens a model's stream, trying again as the policy says until there is one.
+///
+/// # Errors
+/// The error of the last try.
+pub async fn open_model(
+    adapter: Arc<dyn Adapter>,
+    request: Request,
+    call: ModelCall,
+    retry: Arc<RetryPolicy>,
+    world: Arc<dyn World>,
+) -> Result<ModelStream> {
+    let begun_at = tokio::time::Instant::now();
+    for attempt in 1..retry.max_attempts {
+        let opened = Arc::clone(&adapter).open(request.clone(), call.clone()).await;
+        let begun = match opened {
+            Ok(stream) => begin(stream).await,
+            Err(error) => Err(error),
+        };
+        let error = match begun {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        let Some(delay) = retry.delay(attempt, &error, world.as_ref()) else {
+            return Err(error);
+        };
+        let limit = retry.max_elapsed_ms.map(Duration::from_millis);
+        if limit.is_some_and(|limit| begun_at.elapsed() + delay > limit) {
+            return Err(error);
+        }
+        tracing::info!(
+            attempt,
+            delay_ms = delay.as_millis() as u64,
+            reason = error.reason(),
+            provider = adapter.name(),
+            request_id = call.request_id,
+            "model call failed and is tried again"
+        );
+        tokio::time::sleep(delay).await;
+    }
+    adapter.open(request, call).await
+}
+
+/// A stream that has said something. Some providers accept a call and refuse it with their first event: nobody has heard
+/// anything yet, so that is still a call that can be tried again.
+async fn begin(mut stream: ModelStream) -> Result<ModelStream> {
+    match stream.next().await {
+        Some(Err(error)) => Err(error),
+        first => Ok(Box::pin(stream::iter(first).chain(stream))),
+    }
+}

@@ -1,0 +1,101 @@
+//! When a failed model call is tried again.
+
+use std::time::Duration;
+
+use mynah_data::{AdapterReason, Error, ErrorKind};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{World, world::fraction};
+
+/// When a model call that failed before its first event is tried again, and how long after.
+///
+/// In JSON it is an object with any of these fields, `false` for a single try, or `"default"`.
+///
+/// ```
+/// use mynah_data::{AdapterReason, Error};
+/// use mynah_step::{RetryPolicy, SystemWorld};
+///
+/// let policy = RetryPolicy::default();
+/// let limited = Error::adapter(AdapterReason::RateLimited).with("retry_after_ms", 2000);
+/// let delay = policy.delay(1, &limited, &SystemWorld).unwrap();
+/// assert!((2000..=2250).contains(&delay.as_millis()));
+/// assert!(policy.delay(1, &Error::adapter(AdapterReason::InvalidRequest), &SystemWorld).is_none());
+/// assert!(policy.delay(3, &limited, &SystemWorld).is_none());
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct RetryPolicy {
+    /// Tries in all, the first included; 0 and 1 both mean one.
+    pub max_attempts: u32,
+    /// The wait after the first failure; it doubles with each.
+    pub base_delay_ms: u64,
+    /// The longest wait of our own choosing.
+    pub max_delay_ms: u64,
+    /// Up to so much is added to every wait by chance.
+    pub jitter_ms: u64,
+    /// Which failures are worth another try.
+    pub retry_on: Vec<AdapterReason>,
+    /// Whether a wait that the provider asks for is kept.
+    pub respect_retry_after: bool,
+    /// No try begins later than this after the first.
+    pub max_elapsed_ms: Option<u64>,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        use AdapterReason::*;
+        Self {
+            max_attempts: 3,
+            base_delay_ms: 500,
+            max_delay_ms: 30_000,
+            jitter_ms: 250,
+            retry_on: vec![RateLimited, ProviderUnavailable, Overloaded, Timeout, NetworkError],
+            respect_retry_after: true,
+            max_elapsed_ms: None,
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// A single try.
+    pub fn never() -> Self {
+        Self { max_attempts: 1, ..Self::default() }
+    }
+
+    /// So many tries in all.
+    pub fn attempts(max_attempts: u32) -> Self {
+        Self { max_attempts, ..Self::default() }
+    }
+
+    /// From its JSON: `false` or 0 tries for a single try, `true` or `"default"` for the default, or an object.
+    ///
+    /// # Errors
+    /// What does not fit, in words.
+    pub fn from_json(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::Bool(false) => Ok(Self::never()),
+            Value::Bool(true) => Ok(Self::default()),
+            Value::String(text) if text == "default" => Ok(Self::default()),
+            Value::Object(_) => Self::deserialize(value).map_err(|error| error.to_string()),
+            _ => Err("expected an object, a boolean or \"default\"".to_owned()),
+        }
+    }
+
+    /// How long to wait after try number `attempt` (from 1) failed so; none if that was the last.
+    pub fn delay(&self, attempt: u32, error: &Error, world: &dyn World) -> Option<Duration> {
+        let ErrorKind::Adapter(reason) = error.kind() else {
+            return None;
+        };
+        if attempt >= self.max_attempts || !self.retry_on.contains(&reason) {
+            return None;
+        }
+        let asked = error.retry_after_ms().filter(|ms| self.respect_retry_after && *ms > 0);
+        let doubled =
+            self.base_delay_ms.saturating_mul(1u64.checked_shl(attempt - 1).unwrap_or(u64::MAX));
+        let wait = asked.unwrap_or(doubled.min(self.max_delay_ms));
+        let jitter = (fraction(world) * (self.jitter_ms as f64 + 1.0)) as u64;
+        Some(Duration::from_millis(wait.saturating_add(jitter)))
+    }
+}

@@ -1,0 +1,78 @@
+//! Time and chance. The only module that asks the machine for either.
+
+use std::time::{Duration, SystemTime};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+
+/// Where a run's time and chance come from.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use mynah_step::World;
+///
+/// /// Nothing ever changes here: for tests whose output is compared.
+/// struct Frozen;
+/// impl World for Frozen {
+///     fn now(&self) -> SystemTime {
+///         SystemTime::UNIX_EPOCH + Duration::from_secs(1)
+///     }
+///     fn random(&self) -> u64 {
+///         7
+///     }
+/// }
+/// assert_eq!(Frozen.new_id().len(), 22);
+/// ```
+pub trait World: Send + Sync + 'static {
+    /// The time of day.
+    fn now(&self) -> SystemTime;
+
+    /// A number that nobody can guess.
+    fn random(&self) -> u64;
+
+    /// A fresh id: 128 bits of chance in 22 URL-safe characters.
+    fn new_id(&self) -> String {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.random().to_be_bytes());
+        bytes[8..].copy_from_slice(&self.random().to_be_bytes());
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// A fresh id for a run: 26 characters that sort by time, as a ULID does.
+    fn new_run_id(&self) -> String {
+        const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+        let since = self.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let chance = u128::from(self.random()) << 64 | u128::from(self.random());
+        let number = since.as_millis() << 80 | chance & ((1 << 80) - 1);
+        (0..26)
+            .rev()
+            .map(|place| char::from(DIGITS[(number >> (5 * place)) as usize & 31]))
+            .collect()
+    }
+}
+
+/// The machine's own clock and randomness.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemWorld;
+
+impl World for SystemWorld {
+    #[expect(clippy::disallowed_methods, reason = "this is where time enters")]
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is where chance enters")]
+    fn random(&self) -> u64 {
+        use rand::Rng as _;
+        rand::rng().next_u64()
+    }
+}
+
+/// `duration` with up to `share` of itself added by chance.
+pub(crate) fn jittered(world: &dyn World, duration: Duration, share: f64) -> Duration {
+    duration + duration.mul_f64(share * fraction(world))
+}
+
+/// A number from 0 up to 1, by chance.
+pub(crate) fn fraction(world: &dyn World) -> f64 {
+    (world.random() >> 11) as f64 / (1u64 << 53) as f64
+}
