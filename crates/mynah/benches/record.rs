@@ -1,0 +1,103 @@
+//! What keeping a run costs, and performing it again: each beside the same run unkept, in the same process.
+//!
+//! `cargo xtask bench record`. Ratios are what to look at; the times depend on the machine.
+
+use std::{
+    hint::black_box,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mynah::{
+    Engine, Tool, Tools,
+    log::MemoryLog,
+    testing::{Script, Scripted},
+};
+use serde_json::{Value, json};
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let Ok(runtime) = runtime else { return eprintln!("no runtime") };
+    println!("{:<46} {:>12} {:>12} {:>8}  goal", "", "mynah", "beside", "ratio");
+    runtime.block_on(recorded());
+    runtime.block_on(replayed());
+}
+
+/// A chat that is kept in memory, against the same chat unkept.
+async fn recorded() {
+    const TURNS: usize = 64;
+    let (mut kept, mut plain) = (Duration::MAX, Duration::MAX);
+    for _ in 0..40 {
+        let start = now();
+        black_box(engine(TURNS).chat("go").await.is_ok());
+        plain = plain.min(start.elapsed());
+        let log = Arc::new(MemoryLog::new());
+        let start = now();
+        black_box(engine(TURNS).chat("go").record(&log).await.is_ok());
+        kept = kept.min(start.elapsed());
+    }
+    report(
+        "a turn kept in memory, against one unkept",
+        per(kept, TURNS),
+        per(plain, TURNS),
+        "under 1.5x",
+    );
+}
+
+/// Performing a long run again, against running it; and a long run's turn, against a short one's.
+async fn replayed() {
+    let mut turns = Vec::new();
+    for length in [100, 1_000] {
+        let log = Arc::new(MemoryLog::new());
+        let start = now();
+        let Ok(result) = engine(length).chat("go").record(&log).await else {
+            return eprintln!("the run failed");
+        };
+        let live = start.elapsed();
+        let run = result.run_id.unwrap_or_default();
+        let mut again = Duration::MAX;
+        for _ in 0..5 {
+            let start = now();
+            let replay = engine(length).replay(&log, &*run).replay_tools(Tools::Recorded);
+            if let Err(error) = replay.await {
+                return eprintln!("{error}");
+            }
+            again = again.min(start.elapsed());
+        }
+        turns.push(per(again, length));
+        let what = format!("a turn of {length} performed again, against live");
+        report(&what, per(again, length), per(live, length), "at most 1x");
+    }
+    report("a turn of 1,000 performed again, against of 100", turns[1], turns[0], "flat");
+}
+
+fn engine(turns: usize) -> Engine {
+    let call = |n: usize| {
+        Script::new()
+            .text("let me see")
+            .tool_call(format!("c{n}"), "echo", json!({"x": n}))
+            .call_tools()
+    };
+    let scripts = (0..turns - 1).map(call).chain([Script::new().text("done").stop()]);
+    let echo = Tool::new("echo", "gives its arguments back", json!({"type": "object"}))
+        .handler(async |arguments: Value, _| arguments);
+    Engine::new(Scripted::play(scripts)).tool(echo).param("max_turns", 100_000)
+}
+
+#[expect(clippy::disallowed_methods, reason = "measures time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn per(time: Duration, count: usize) -> Duration {
+    time / u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn report(what: &str, ours: Duration, beside: Duration, goal: &str) {
+    let ratio = ours.as_secs_f64() / beside.as_secs_f64();
+    println!(
+        "{what:<46} {:>12} {:>12} {ratio:>7.2}x  {goal}",
+        format!("{ours:?}"),
+        format!("{beside:?}")
+    );
+}

@@ -1,0 +1,121 @@
+//! The three calls: each a future of its result, or a stream of how it comes about.
+
+use std::future::IntoFuture;
+
+use mynah_data::{
+    ChatResult, EngineReason, Error, ErrorKind, Event, Request, Response, Result, StepResult,
+    StreamReason, Thread,
+};
+use mynah_log::Extent;
+use mynah_step::BoxFuture;
+
+use crate::{
+    engine::Engine,
+    options::{Options, option_setters},
+    prepare::{Input, prepare},
+    stream::EventStream,
+};
+
+/// Declares a call's builder: an engine, an input, options.
+macro_rules! call {
+    ($(#[$doc:meta])* $name:ident($field:ident: $input:ty) $extent:ident, $wrap:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        #[must_use = "a call does nothing unless it is awaited or streamed"]
+        pub struct $name {
+            engine: Engine,
+            $field: $input,
+            options: Options,
+        }
+
+        impl $name {
+            pub(crate) fn new(engine: Engine, $field: $input) -> Self {
+                Self { engine, $field, options: Options::new() }
+            }
+
+            /// Adds options from elsewhere, over those set so far.
+            pub fn options(mut self, options: Options) -> Self {
+                self.options = self.options.overlay(options);
+                self
+            }
+
+            /// The call as it happens.
+            pub fn stream(self) -> EventStream {
+                EventStream::new(prepare(&self.engine, $wrap(self.$field), self.options, Extent::$extent))
+            }
+        }
+
+        option_setters!($name, self => self.options);
+    };
+}
+
+call! {
+    /// One model call; see [`Engine::generate`].
+    Generate(request: Request) Generate, |request| Input::Request(Box::new(request))
+}
+
+call! {
+    /// One model call and its tools; see [`Engine::step`].
+    Step(thread: Thread) Step, Input::Thread
+}
+
+call! {
+    /// Steps until something ends or suspends the conversation; see [`Engine::chat`].
+    Chat(thread: Thread) Chat, Input::Thread
+}
+
+impl IntoFuture for Generate {
+    type Output = Result<Response>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let step = self.stream().drain(drop).await?;
+            Ok(step.ok_or_else(ended_early)?.response)
+        })
+    }
+}
+
+impl IntoFuture for Step {
+    type Output = Result<StepResult>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let mut unknown_tool = None;
+            let step = self.stream().drain(|event| match event {
+                Event::Error { error }
+                    if error.kind() == ErrorKind::Engine(EngineReason::UnknownTool) =>
+                {
+                    unknown_tool = Some(error);
+                }
+                _ => {}
+            });
+            let step = step.await?;
+            unknown_tool.map_or_else(|| step.ok_or_else(ended_early), Err)
+        })
+    }
+}
+
+impl IntoFuture for Chat {
+    type Output = Result<ChatResult>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let mut completed = None;
+            let run = self.stream().drain(|event| {
+                if let Event::ChatCompleted { result } = event {
+                    completed = Some(*result);
+                }
+            });
+            run.await?;
+            completed.ok_or_else(ended_early)
+        })
+    }
+}
+
+/// The call was ended before the model said anything.
+fn ended_early() -> Error {
+    Error::stream(StreamReason::Cancelled)
+}

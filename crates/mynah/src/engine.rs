@@ -1,0 +1,443 @@
+//! Engines: what is needed to run a thread.
+
+use std::{fmt, sync::Arc};
+
+use mynah_data::{Message, Metadata, ModelRef, Request, Session, Thread};
+use mynah_step::{
+    Adapter, RetryPolicy, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder, World,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    call::{Chat, Generate, Step},
+    options::{DENIED, Options, said},
+    turn::{StepTurn, Turn},
+};
+
+/// What is needed to run a thread: an adapter, a model, tools, params, context.
+///
+/// An engine is cheap to clone and never changes: each method gives a new one. It holds no API key.
+///
+/// ```
+/// # use mynah::testing::Scripted;
+/// use mynah::{Engine, Tool};
+/// use serde_json::json;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let adapter = Scripted::new([
+/// #     json!([{"tool_call": {"id": "c0", "name": "get_weather", "arguments": {"city": "Boston"}}}, {"finish": "tool_calls"}]),
+/// #     json!([{"text": "Mild."}, {"finish": "stop"}]),
+/// # ])?;
+/// let get_weather = Tool::new("get_weather", "The weather in a city", json!({"type": "object"}))
+///     .handler(async |arguments, _| json!({"city": arguments["city"], "celsius": 21}));
+///
+/// let engine = Engine::new(adapter).model("gpt-4.1-mini").tool(get_weather);
+/// let result = engine.chat("What's the weather in Boston?").max_turns(4).await?;
+/// assert_eq!(result.text(), "Mild.");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Engine(pub(crate) Arc<Parts>);
+
+#[derive(Clone)]
+pub(crate) struct Parts {
+    pub(crate) adapter: Option<Arc<dyn Adapter>>,
+    pub(crate) adapter_opts: Metadata,
+    pub(crate) model: Option<ModelRef>,
+    pub(crate) tools: Vec<Tool>,
+    pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
+    pub(crate) encoder: Option<Arc<dyn ToolResultEncoder>>,
+    pub(crate) params: Metadata,
+    pub(crate) context: Arc<Metadata>,
+    pub(crate) metadata: Metadata,
+    pub(crate) world: Arc<dyn World>,
+}
+
+impl Engine {
+    /// An engine that speaks through this adapter.
+    ///
+    /// ```
+    /// # use mynah::{Engine, testing::Scripted};
+    /// let engine = Engine::new(Scripted::default()).model("fake:m");
+    /// let spec = engine.spec()?;
+    /// assert_eq!(spec.adapter.as_deref(), Some("scripted"));
+    /// assert_eq!(spec.model, Some("fake:m".into()));
+    /// assert!(spec.tools.is_empty());
+    /// # Ok::<(), mynah::Error>(())
+    /// ```
+    pub fn new(adapter: impl Adapter) -> Self {
+        Self::without_adapter().with(|parts| parts.adapter = Some(Arc::new(adapter)))
+    }
+
+    /// An engine that has no adapter yet. Calls fail with `missing_adapter` until [`Engine::adapter`] gives it one.
+    pub fn without_adapter() -> Self {
+        Self(Arc::new(Parts {
+            adapter: None,
+            adapter_opts: Metadata::new(),
+            model: None,
+            tools: Vec::new(),
+            executor: None,
+            encoder: None,
+            params: Metadata::new(),
+            context: Arc::default(),
+            metadata: Metadata::new(),
+            world: Arc::new(SystemWorld),
+        }))
+    }
+
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Parts)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
+    }
+
+    /// The same engine with another adapter.
+    pub fn adapter(self, adapter: impl Adapter) -> Self {
+        self.with(|parts| parts.adapter = Some(Arc::new(adapter)))
+    }
+
+    /// The same engine with one more option for its adapter.
+    pub fn adapter_opt(self, name: &str, value: impl Into<Value>) -> Self {
+        // A key belongs to a call, never to an engine, which can be stored.
+        if name == "api_key" {
+            return self;
+        }
+        self.with(|parts| _ = parts.adapter_opts.insert(name.to_owned(), value.into()))
+    }
+
+    /// The same engine with another model.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Options};
+    /// let engine = Engine::without_adapter().model("old").model("new");
+    /// assert_eq!(engine.resolve_model(&Options::new()), Some("new".into()));
+    /// ```
+    pub fn model(self, model: impl Into<ModelRef>) -> Self {
+        self.with(|parts| parts.model = Some(model.into()))
+    }
+
+    /// The same engine with one more tool. Two tools of one name are refused when a call is made.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Options, Tool};
+    /// # use serde_json::json;
+    /// let engine = Engine::without_adapter().tool(Tool::new("echo", "echo", json!({})));
+    /// assert_eq!(engine.resolve_tools(&Options::new())[0].name(), "echo");
+    /// ```
+    pub fn tool(self, tool: Tool) -> Self {
+        self.tools([tool])
+    }
+
+    /// The same engine with more tools.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Options, Tool};
+    /// # use serde_json::json;
+    /// let engine = Engine::without_adapter().tools(["a", "b"].map(|name| Tool::new(name, name, json!({}))));
+    /// let tools = engine.resolve_tools(&Options::new());
+    /// assert_eq!(tools.iter().map(Tool::name).collect::<Vec<_>>(), ["a", "b"]);
+    /// ```
+    pub fn tools(self, tools: impl IntoIterator<Item = Tool>) -> Self {
+        self.with(|parts| parts.tools.extend(tools))
+    }
+
+    /// The same engine with a default for one option of its calls: one of Mynah's, or one of the provider's own.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Options};
+    /// let engine = Engine::without_adapter().param("temperature", 0.7);
+    /// assert_eq!(engine.resolve_params(&Options::new())["temperature"], 0.7);
+    /// ```
+    pub fn param(self, name: &str, value: impl Into<Value>) -> Self {
+        // A key belongs to a call, never to an engine, which can be stored.
+        if name == "api_key" {
+            return self;
+        }
+        self.with(|parts| _ = parts.params.insert(name.to_owned(), value.into()))
+    }
+
+    /// The same engine with one more entry for its tools to see.
+    ///
+    /// ```
+    /// # use mynah::Engine;
+    /// let engine = Engine::without_adapter().context("user_id", 42);
+    /// assert_eq!(engine.spec()?.context["user_id"], 42);
+    /// # Ok::<(), mynah::Error>(())
+    /// ```
+    pub fn context(self, key: &str, value: impl Into<Value>) -> Self {
+        self.with(|parts| {
+            _ = Arc::make_mut(&mut parts.context).insert(key.to_owned(), value.into())
+        })
+    }
+
+    /// The same engine with one more metadata member, stored with the engine and never sent.
+    pub fn metadata(self, key: &str, value: impl Into<Value>) -> Self {
+        self.with(|parts| _ = parts.metadata.insert(key.to_owned(), value.into()))
+    }
+
+    /// The same engine with another policy for failed model calls.
+    pub fn retry(self, policy: RetryPolicy) -> Self {
+        self.param("retry", json!(policy))
+    }
+
+    /// The same engine with something else to run its tools.
+    pub fn tool_executor(self, executor: impl ToolExecutor) -> Self {
+        self.with(|parts| parts.executor = Some(Arc::new(executor)))
+    }
+
+    /// The same engine with something else to turn tool results into text.
+    pub fn tool_result_encoder(self, encoder: impl ToolResultEncoder) -> Self {
+        self.with(|parts| parts.encoder = Some(Arc::new(encoder)))
+    }
+
+    /// The same engine in another world: with a clock and chance of the caller's own.
+    pub fn world(self, world: impl World) -> Self {
+        self.with(|parts| parts.world = Arc::new(world))
+    }
+
+    /// The engine that runs a tool's call.
+    pub fn of(context: &ToolContext) -> Option<Self> {
+        let parts = Arc::clone(context.engine.as_ref()?).downcast::<Parts>().ok()?;
+        Some(Self(parts))
+    }
+
+    /// One model call. Tools are described to the model and never run.
+    ///
+    /// ```
+    /// # use mynah::{Engine, testing::Scripted};
+    /// # use serde_json::json;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let engine = Engine::new(Scripted::new([json!([{"text": "A bird."}, {"finish": "stop"}])])?);
+    /// let response = engine.generate("What is a mynah?").temperature(0.2).await?;
+    /// assert_eq!(response.text(), "A bird.");
+    /// # Ok(()) }
+    /// ```
+    pub fn generate(&self, request: impl Into<Request>) -> Generate {
+        Generate::new(self.clone(), request.into())
+    }
+
+    /// One model call and the tools it asks for.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Tool, testing::Scripted};
+    /// # use serde_json::json;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let engine = Engine::new(Scripted::new([
+    /// #     json!([{"tool_call": {"id": "c0", "name": "echo", "arguments": {"x": 1}}}, {"finish": "tool_calls"}])])?)
+    /// #     .tool(Tool::new("echo", "", json!({})).handler(async |arguments, _| arguments));
+    /// let step = engine.step("echo please").await?;
+    /// assert!(!step.done);
+    /// assert_eq!(step.tool_results.len(), 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Streamed, it ends with one `step_completed`:
+    ///
+    /// ```
+    /// # use mynah::{Engine, Tool, testing::{self, Scripted}};
+    /// # use serde_json::json;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let engine = Engine::new(Scripted::new([
+    /// #     json!([{"tool_call": {"id": "c0", "name": "echo", "arguments": {"x": 1}}}, {"finish": "tool_calls"}])])?)
+    /// #     .tool(Tool::new("echo", "", json!({})).handler(async |arguments, _| arguments));
+    /// let events = testing::collect(engine.step("echo please").stream()).await?;
+    /// assert_eq!(testing::names(&events).last(), Some(&"step_completed"));
+    /// # Ok(()) }
+    /// ```
+    pub fn step(&self, thread: impl Into<Thread>) -> Step {
+        Step::new(self.clone(), thread.into())
+    }
+
+    /// Steps until something ends or suspends the conversation.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Event, testing::Scripted};
+    /// # use serde_json::json;
+    /// use futures_util::StreamExt;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let engine = Engine::new(Scripted::new([json!([{"text": "hel"}, {"text": "lo"}, {"finish": "stop"}])])?);
+    /// let mut said = String::new();
+    /// let mut events = engine.chat("hi").stream();
+    /// while let Some(event) = events.next().await {
+    ///     if let Event::TextDelta { delta, .. } = event? {
+    ///         said.push_str(&delta);
+    ///     }
+    /// }
+    /// assert_eq!(said, "hello");
+    /// # Ok(()) }
+    /// ```
+    pub fn chat(&self, thread: impl Into<Thread>) -> Chat {
+        Chat::new(self.clone(), thread.into())
+    }
+
+    /// Starts a session from a session, a thread, messages or text.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Status, testing::Scripted};
+    /// # use serde_json::json;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+    /// let (session, result) = engine.start("hello").await?;
+    /// assert_eq!(session.status(), Status::Completed);
+    /// assert_eq!(result.halted_reason.as_str(), "completed");
+    /// # Ok(()) }
+    /// ```
+    pub fn start(&self, input: impl Into<Session>) -> Turn {
+        Turn::start(self.clone(), input.into())
+    }
+
+    /// Goes on with a session after a person said something: also the answer to a tool's question.
+    ///
+    /// ```
+    /// # use mynah::{Engine, testing::Scripted};
+    /// # use serde_json::json;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let engine = Engine::new(Scripted::new([
+    /// #     json!([{"text": "ok"}, {"finish": "stop"}]), json!([{"text": "again"}, {"finish": "stop"}])])?);
+    /// let (session, _) = engine.start("hi").await?;
+    /// let (longer, _) = engine.reply(&session, "again").await?;
+    /// assert_eq!(longer.thread.messages.len(), session.thread.messages.len() + 2);
+    /// # Ok(()) }
+    /// ```
+    pub fn reply(&self, session: &Session, text: impl Into<String>) -> Turn {
+        Turn::reply(self.clone(), session.clone(), text.into())
+    }
+
+    /// Goes on with a session, with a message or without one: after tool results were submitted, for one.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Message, Status, testing::Scripted};
+    /// # use serde_json::json;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let engine = Engine::new(Scripted::new([
+    /// #     json!([{"text": "first"}, {"finish": "stop"}]), json!([{"text": "second"}, {"finish": "stop"}])])?);
+    /// let (session, _) = engine.start("hi").await?;
+    /// let (session, _) = engine.continue_session(&session, Some(Message::user("more"))).await?;
+    /// assert_eq!(session.status(), Status::Completed);
+    /// # Ok(()) }
+    /// ```
+    pub fn continue_session(&self, session: &Session, message: Option<Message>) -> Turn {
+        Turn::go_on(self.clone(), session.clone(), message)
+    }
+
+    /// One step on a session.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Session, Status, testing::Scripted};
+    /// # use serde_json::json;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+    /// let (session, step) = engine.step_session(&Session::from("hi")).await?;
+    /// assert!(step.done);
+    /// assert_eq!(session.status(), Status::Completed);
+    /// # Ok(()) }
+    /// ```
+    pub fn step_session(&self, session: &Session) -> StepTurn {
+        StepTurn::new(self.clone(), session.clone())
+    }
+
+    /// The model that a call with these options uses.
+    ///
+    /// ```
+    /// use mynah::{Engine, Options};
+    /// let engine = Engine::without_adapter().model("fake:m");
+    /// assert_eq!(engine.resolve_model(&Options::new()), Some("fake:m".into()));
+    /// assert_eq!(engine.resolve_model(&Options::new().model("override")), Some("override".into()));
+    ///
+    /// let engine = engine.model(("openai", "gpt-x"));
+    /// assert_eq!(engine.resolve_model(&Options::new()), Some(("openai", "gpt-x").into()));
+    /// ```
+    pub fn resolve_model(&self, options: &Options) -> Option<ModelRef> {
+        match options.values().get("model") {
+            None | Some(Value::Null) => self.0.model.clone(),
+            Some(Value::String(id)) => Some(ModelRef::from(id.as_str())),
+            Some(value) => serde::Deserialize::deserialize(value).ok(),
+        }
+    }
+
+    /// The tools that a call with these options uses: the engine's in their order, those of the same name replaced in
+    /// place, new ones at the end.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Options, Tool};
+    /// # use serde_json::json;
+    /// let tool = |name: &str, description: &str| Tool::new(name, description, json!({}));
+    /// let engine = Engine::without_adapter().tools([tool("a", ""), tool("b", ""), tool("c", "")]);
+    /// let tools = engine.resolve_tools(&Options::new().tools([tool("b", "another"), tool("d", "")]));
+    /// assert_eq!(tools.iter().map(Tool::name).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+    /// assert_eq!(tools[1].spec().description, "another");
+    /// ```
+    pub fn resolve_tools(&self, options: &Options) -> Vec<Tool> {
+        overlay_tools(&self.0.tools, options.tools.as_deref().unwrap_or_default())
+    }
+
+    /// The params of a call with these options: the engine's, overlaid by the call's, without what belongs to the engine.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Options};
+    /// # use serde_json::{Value, json};
+    /// let engine = Engine::without_adapter().param("temperature", 0.2).param("top_p", 1.0);
+    /// let params = engine.resolve_params(&Options::new().temperature(0.7));
+    /// assert_eq!(Value::Object(params), json!({"temperature": 0.7, "top_p": 1.0}));
+    ///
+    /// let params = engine.resolve_params(&Options::new().model("x").param("reasoning_effort", "high"));
+    /// assert_eq!(Value::Object(params), json!({"temperature": 0.2, "top_p": 1.0, "reasoning_effort": "high"}));
+    /// ```
+    pub fn resolve_params(&self, options: &Options) -> Metadata {
+        let mut params = self.0.params.clone();
+        params.extend(said(options.values().clone()));
+        params.retain(|name, _| !DENIED.contains(&name.as_str()));
+        params
+    }
+
+    /// The engine with a call's model, tools, `params` and `context` made its own. Other options are ignored.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Options, Tool};
+    /// # use serde_json::json;
+    /// let tool = |name: &str| Tool::new(name, name, json!({}));
+    /// let engine = Engine::without_adapter().model("old").tool(tool("a"));
+    /// let options = Options::new().model("new").tools([tool("b")]).set("params", json!({"temperature": 0.9}));
+    /// let merged = engine.merge(&options).spec()?;
+    /// assert_eq!(merged.model, Some("new".into()));
+    /// assert_eq!(merged.tools.iter().map(|entry| entry.tool.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    /// assert_eq!(merged.params["temperature"], 0.9);
+    /// # Ok::<(), mynah::Error>(())
+    /// ```
+    pub fn merge(&self, options: &Options) -> Self {
+        let (model, tools) = (self.resolve_model(options), self.resolve_tools(options));
+        let map = |name: &str| {
+            options.values().get(name).and_then(Value::as_object).cloned().unwrap_or_default()
+        };
+        self.clone().with(|parts| {
+            parts.model = model;
+            parts.tools = tools;
+            parts.params.extend(map("params"));
+            Arc::make_mut(&mut parts.context).extend(map("context"));
+        })
+    }
+}
+
+/// `base` in its order, tools of the same name replaced in place, new ones at the end. A second one of the same name stays,
+/// so that the request is refused for it.
+pub(crate) fn overlay_tools(base: &[Tool], over: &[Tool]) -> Vec<Tool> {
+    let named = |tools: &[Tool], name: &str| tools.iter().find(|tool| tool.name() == name).cloned();
+    let replaced = |tool: &Tool| named(over, tool.name()).unwrap_or_else(|| tool.clone());
+    let is_new = |&(index, tool): &(usize, &Tool)| {
+        named(base, tool.name()).is_none() || named(&over[..index], tool.name()).is_some()
+    };
+    let added = over.iter().enumerate().filter(is_new).map(|(_, tool)| tool.clone());
+    base.iter().map(replaced).chain(added).collect()
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = &self.0;
+        f.debug_struct("Engine")
+            .field("adapter", &parts.adapter.as_ref().map(|adapter| adapter.name()))
+            .field("model", &parts.model)
+            .field("tools", &parts.tools.iter().map(Tool::name).collect::<Vec<_>>())
+            .field("params", &parts.params)
+            .field("context", &parts.context)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,85 @@
+//! Mynah: a runtime for language-model work.
+//!
+//! An [`Engine`] holds what is needed to run a conversation: an adapter, a model, tools. It makes three calls, each a
+//! future of its result or a stream of how it comes about:
+//!
+//! | call | what it does | result | last event |
+//! |---|---|---|---|
+//! | [`Engine::generate`] | one model call | [`Response`] | `message_completed` |
+//! | [`Engine::step`] | one model call and its tools | [`StepResult`] | `step_completed` |
+//! | [`Engine::chat`] | steps until something ends or suspends the conversation | [`ChatResult`] | `chat_completed` |
+//!
+//! A [`Session`] is a thread that can be put away and picked up: [`Engine::start`], [`Engine::reply`],
+//! [`Engine::continue_session`], [`Engine::step_session`], and [`Session::submit_tool_result`].
+//!
+//! A call with `.record(&log)` is kept as a run in a [`log::Log`]: [`Engine::replay`] performs it again and compares,
+//! [`Engine::resume`] goes on with it after a crash or an answer, [`Engine::fork`] branches it.
+//!
+//! Runs need a tokio runtime with timers, as `#[tokio::main]` gives.
+//!
+//! There is one loop, and it is a stream; the futures fold it. Inside, the loop's state is a fold of facts, what comes next
+//! is a pure function of that state, and only the boundary (`mynah-step`) touches a clock, a socket or a tool.
+//!
+//! ```
+//! # use mynah::testing::Scripted;
+//! use mynah::{Engine, Tool};
+//! use serde_json::json;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+//! let adapter = Scripted::new([
+//!     json!([{"tool_call": {"id": "c0", "name": "echo", "arguments": {"x": 1}}}, {"finish": "tool_calls"}]),
+//!     json!([{"text": "done"}, {"finish": "stop"}]),
+//! ])?;
+//! let echo = Tool::new("echo", "gives its arguments back", json!({})).handler(async |arguments, _| arguments);
+//!
+//! let result = Engine::new(adapter).tool(echo).chat("echo please").await?;
+//! assert_eq!(result.halted_reason.as_str(), "completed");
+//! assert_eq!(result.steps.len(), 2);
+//! # Ok(()) }
+//! ```
+
+mod call;
+mod cancel;
+mod engine;
+mod options;
+mod prepare;
+mod replay;
+mod run;
+mod spec;
+mod stream;
+pub mod testing;
+mod turn;
+
+pub use call::{Chat, Generate, Step};
+pub use cancel::CancelHandle;
+pub use engine::Engine;
+pub use mynah_adapters as adapters;
+pub use mynah_data::{
+    AdapterReason, ChatResult, Collector, EngineReason, Error, ErrorKind, Event, FieldError,
+    FinishReason, HaltReason, Image, LogReason, Message, Messages, Metadata, Mode, ModelRef,
+    Operation, Part, Pricing, Request, Response, ResponseFormat, Result, Role, Session,
+    SessionReason, SessionReducer, SessionState, Status, StepResult, StreamReason, Thread,
+    ToolCall, ToolChoice, ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage, ValidationReason,
+    decode, validate,
+};
+pub use mynah_log as log;
+pub use mynah_step::{
+    Adapter, BoxFuture, EncodeError, Handler, HandlerExecutor, JsonEncoder, ModelCall, ModelStream,
+    RetryPolicy, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder, World,
+};
+pub use options::Options;
+pub use replay::{Forked, Replay, Replayed, Resume, Tools};
+pub use run::{OnToolError, OnUncertain, OnUnknownTool};
+pub use spec::{EngineSpec, Registry, ToolEntry};
+pub use stream::EventStream;
+pub use turn::{SessionStream, StepTurn, Turn};
+
+/// Everything a program usually needs: `use mynah::prelude::*;`.
+pub mod prelude {
+    pub use futures_util::StreamExt as _;
+
+    pub use crate::{
+        CancelHandle, ChatResult, Engine, Event, HaltReason, Message, Mode, OnToolError,
+        ResponseFormat, Session, Status, Thread, Tool, ToolContext, ToolOutcome,
+    };
+}

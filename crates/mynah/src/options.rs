@@ -1,0 +1,493 @@
+//! What a call may ask for beyond its messages.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use mynah_data::{
+    Error, FieldError, Metadata, Mode, ModelRef, PromptCache, ResponseFormat, Result, ToolChoice,
+    ValidationReason,
+};
+use mynah_log::Log;
+use mynah_step::{RetryPolicy, Tool, ToolExecutor, ToolResultEncoder};
+use secrecy::SecretString;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{
+    cancel::CancelHandle,
+    run::{ErrorPolicy, HaltWhen, Observer, OnUnknownTool},
+};
+
+/// The options of a call. Every builder of a call has the same methods; this type is for options that come from
+/// elsewhere: a file, another program, a shared default.
+///
+/// What is not said here comes from the request, then from the engine's params, then from the library. Members that Mynah
+/// does not know go to the provider as they are.
+///
+/// ```
+/// use mynah::{Mode, Options};
+/// use serde_json::json;
+///
+/// let options = Options::from_json(json!({"max_turns": 4, "reasoning_effort": "high"}))?.mode(Mode::Manual);
+/// assert_eq!(options.values()["max_turns"], 4);
+/// # Ok::<(), mynah::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Options {
+    /// All that can be said in JSON, checked when the call is made.
+    values: Metadata,
+    pub(crate) tools: Option<Vec<Tool>>,
+    pub(crate) halt_when: Option<HaltWhen>,
+    pub(crate) on_tool_error: Option<ErrorPolicy>,
+    pub(crate) on_event: Option<Observer>,
+    pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
+    pub(crate) encoder: Option<Arc<dyn ToolResultEncoder>>,
+    pub(crate) api_key: Option<SecretString>,
+    pub(crate) cancel: Option<CancelHandle>,
+    pub(crate) log: Option<Arc<dyn Log>>,
+}
+
+/// Names that belong to the engine or to the call itself, and never reach a provider as params.
+pub(crate) const DENIED: [&str; 13] = [
+    "adapter",
+    "adapter_opts",
+    "model",
+    "tools",
+    "tool_executor",
+    "tool_result_encoder",
+    "image_adapter",
+    "params",
+    "context",
+    "retry",
+    "middleware",
+    "metadata",
+    "api_key",
+];
+
+/// Options that are functions: said by name they would be lost, so they are refused.
+const CODE: [&str; 2] = ["halt_when", "on_event"];
+
+/// Limits that are not kept yet: better refused than silently not kept.
+const NOT_KEPT: &str = "budget";
+
+impl Options {
+    /// Nothing said.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// From a JSON object with the names of the builder methods. Null means nothing said.
+    ///
+    /// # Errors
+    /// Anything but an object. The values themselves are checked when the call is made.
+    pub fn from_json(value: Value) -> Result<Self> {
+        match value {
+            Value::Object(values) => {
+                let set = |options: Self, (name, value): (String, Value)| options.set(&name, value);
+                Ok(values.into_iter().fold(Self::default(), set))
+            }
+            _ => Err(Error::invalid_option("options", "not_a_map")),
+        }
+    }
+
+    /// What was said, as far as it can be said in JSON.
+    pub fn values(&self) -> &Metadata {
+        &self.values
+    }
+
+    /// The same options with one more, by its name.
+    pub fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
+        match (name, value.into()) {
+            // A key does not lie around with the rest, which can be printed.
+            ("api_key", Value::String(key)) => self.api_key = Some(SecretString::from(key)),
+            ("adapter_opts", Value::Object(mut opts)) => {
+                if let Some(Value::String(key)) = opts.shift_remove("api_key") {
+                    self.api_key = Some(SecretString::from(key));
+                }
+                self.values.insert(name.to_owned(), Value::Object(opts));
+            }
+            (name, value) => {
+                // Of two policies for tool errors the newer counts, whichever way it was said.
+                self.on_tool_error = self.on_tool_error.filter(|_| name != "on_tool_error");
+                self.values.insert(name.to_owned(), value);
+            }
+        }
+        self
+    }
+
+    /// The same options, overlaid by others.
+    pub fn overlay(mut self, over: Self) -> Self {
+        if over.values.get("on_tool_error").is_some_and(|policy| !policy.is_null()) {
+            self.on_tool_error = None;
+        }
+        self.values.extend(said(over.values));
+        self.tools = over.tools.or(self.tools);
+        self.halt_when = over.halt_when.or(self.halt_when);
+        self.on_tool_error = over.on_tool_error.or(self.on_tool_error);
+        self.on_event = over.on_event.or(self.on_event);
+        self.executor = over.executor.or(self.executor);
+        self.encoder = over.encoder.or(self.encoder);
+        self.api_key = over.api_key.or(self.api_key);
+        self.cancel = over.cancel.or(self.cancel);
+        self.log = over.log.or(self.log);
+        self
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("values", &self.values)
+            .field("tools", &self.tools)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The setters, once for [`Options`] and once for each builder of a call.
+macro_rules! option_setters {
+    ($type:ty, $self_:ident => $options:expr) => {
+        impl $type {
+            /// Sets an option by its name: one of Mynah's, or one of the provider's own.
+            pub fn param(mut $self_, name: &str, value: impl Into<serde_json::Value>) -> Self {
+                let options = std::mem::take(&mut $options);
+                $options = options.set(name, value);
+                $self_
+            }
+
+            /// The model, instead of the engine's.
+            pub fn model(self, model: impl Into<mynah_data::ModelRef>) -> Self {
+                self.param("model", serde_json::json!(model.into()))
+            }
+
+            /// How many times the model is called at most; 8 if nobody says.
+            pub fn max_turns(self, turns: u32) -> Self {
+                self.param("max_turns", turns)
+            }
+
+            /// Whether tools are run or handed to the caller.
+            pub fn mode(self, mode: mynah_data::Mode) -> Self {
+                self.param("mode", serde_json::json!(mode))
+            }
+
+            /// Sampling temperature, 0 to 2.
+            pub fn temperature(self, temperature: f64) -> Self {
+                // JSON has no word for what is not a number; it must not pass for nothing said.
+                match serde_json::Number::from_f64(temperature) {
+                    Some(number) => self.param("temperature", serde_json::Value::Number(number)),
+                    None => self.param("temperature", temperature.to_string()),
+                }
+            }
+
+            /// The most tokens that the model may write in one answer.
+            pub fn max_tokens(self, tokens: u64) -> Self {
+                self.param("max_tokens", tokens)
+            }
+
+            /// Whether and which tool the model is to call.
+            pub fn tool_choice(self, choice: mynah_data::ToolChoice) -> Self {
+                self.param("tool_choice", serde_json::json!(choice))
+            }
+
+            /// The form of the answer.
+            pub fn response_format(self, format: mynah_data::ResponseFormat) -> Self {
+                self.param("response_format", serde_json::json!(format))
+            }
+
+            /// Gives the answer its form by one more call after the tools.
+            pub fn structured_finalize(self, on: bool) -> Self {
+                self.param("structured_finalize", on)
+            }
+
+            /// What the model is told before that call; nothing if it is empty.
+            pub fn structured_finalize_nudge(self, nudge: impl Into<String>) -> Self {
+                self.param("structured_finalize_nudge", nudge.into())
+            }
+
+            /// The time limit of each tool call; 30 seconds if nobody says.
+            pub fn tool_timeout(self, limit: std::time::Duration) -> Self {
+                self.param("tool_timeout", $crate::options::millis(limit))
+            }
+
+            /// The time limit of the whole call. What was said and done until then is kept.
+            pub fn deadline(self, limit: std::time::Duration) -> Self {
+                self.param("deadline", $crate::options::millis(limit))
+            }
+
+            /// How many tools run side by side at most; 8 if nobody says.
+            pub fn max_concurrency(self, tools: usize) -> Self {
+                self.param("max_concurrency", tools)
+            }
+
+            /// What happens when the model calls a tool that the engine does not have.
+            pub fn on_unknown_tool(self, policy: $crate::OnUnknownTool) -> Self {
+                self.param("on_unknown_tool", serde_json::json!(policy))
+            }
+
+            /// When a model call that failed before its first event is tried again.
+            pub fn retry(self, policy: mynah_step::RetryPolicy) -> Self {
+                self.param("retry", serde_json::json!(policy))
+            }
+
+            /// Whether pieces of text are streamed. What is collected does not change.
+            pub fn emit_text_deltas(self, on: bool) -> Self {
+                self.param("emit_text_deltas", on)
+            }
+
+            /// Whether pieces of tool arguments are streamed. What is collected does not change.
+            pub fn emit_tool_deltas(self, on: bool) -> Self {
+                self.param("emit_tool_deltas", on)
+            }
+
+            /// Whether the provider's own chunks are streamed.
+            pub fn include_raw_chunks(self, on: bool) -> Self {
+                self.param("include_raw_chunks", on)
+            }
+
+            /// The caller's own data for tools, instead of the session's or the engine's.
+            pub fn context(self, context: mynah_data::Metadata) -> Self {
+                self.param("context", context)
+            }
+
+            /// The session's id for tools and caches.
+            pub fn session_id(self, id: impl Into<String>) -> Self {
+                self.param("session_id", id.into())
+            }
+
+            /// The id under which logs, tools and the response know the call; made up if nobody says.
+            pub fn request_id(self, id: impl Into<String>) -> Self {
+                self.param("request_id", id.into())
+            }
+
+            /// The adapter's own options, over the engine's.
+            pub fn adapter_opts(self, opts: mynah_data::Metadata) -> Self {
+                self.param("adapter_opts", opts)
+            }
+
+            /// Tools for this call: each replaces the engine's of the same name, or joins them.
+            pub fn tools(mut $self_, tools: impl IntoIterator<Item = mynah_step::Tool>) -> Self {
+                $options.tools = Some(tools.into_iter().collect());
+                $self_
+            }
+
+            /// Halts after a turn for which this is true, unless something else ends the chat. Must depend on its argument
+            /// alone: it is asked again when a run is performed again.
+            pub fn halt_when(
+                mut $self_,
+                condition: impl Fn(&mynah_data::StepResult) -> bool + Send + Sync + 'static,
+            ) -> Self {
+                $options.halt_when = Some(std::sync::Arc::new(condition));
+                $self_
+            }
+
+            /// Halts when a tool fails, instead of telling the model.
+            pub fn halt_on_tool_error(self) -> Self {
+                self.param("on_tool_error", "halt")
+            }
+
+            /// Decides what happens when a tool fails. Must depend on its arguments alone.
+            pub fn on_tool_error(
+                mut $self_,
+                decide: impl Fn(&mynah_data::ToolCall, &mynah_data::Error) -> $crate::OnToolError + Send + Sync + 'static,
+            ) -> Self {
+                $options.on_tool_error = Some($crate::run::ErrorPolicy::Decide(std::sync::Arc::new(decide)));
+                $self_
+            }
+
+            /// Watches every event of the model, whatever the filters say.
+            pub fn on_event(mut $self_, watch: impl Fn(&mynah_data::Event) + Send + Sync + 'static) -> Self {
+                $options.on_event = Some(std::sync::Arc::new(watch));
+                $self_
+            }
+
+            /// What runs the tools, instead of the engine's.
+            pub fn tool_executor(mut $self_, executor: impl mynah_step::ToolExecutor) -> Self {
+                $options.executor = Some(std::sync::Arc::new(executor));
+                $self_
+            }
+
+            /// What turns tool results into text, instead of the engine's.
+            pub fn tool_result_encoder(mut $self_, encoder: impl mynah_step::ToolResultEncoder) -> Self {
+                $options.encoder = Some(std::sync::Arc::new(encoder));
+                $self_
+            }
+
+            /// The key for this call alone. Never stored, printed or recorded.
+            pub fn api_key(mut $self_, key: impl Into<String>) -> Self {
+                $options.api_key = Some(secrecy::SecretString::from(key.into()));
+                $self_
+            }
+
+            /// Lets this handle end the call.
+            pub fn cancel_handle(mut $self_, handle: &$crate::CancelHandle) -> Self {
+                $options.cancel = Some(handle.clone());
+                $self_
+            }
+
+            /// Keeps the call as a run in this log.
+            pub fn record<L: mynah_log::Log + Clone>(mut $self_, log: &L) -> Self {
+                $options.log = Some(std::sync::Arc::new(log.clone()));
+                $self_
+            }
+        }
+    };
+}
+pub(crate) use option_setters;
+
+option_setters!(Options, self => self);
+
+/// What is said in a map of options: null leaves to others what they say.
+pub(crate) fn said(values: Metadata) -> impl Iterator<Item = (String, Value)> {
+    values.into_iter().filter(|(_, value)| !value.is_null())
+}
+
+pub(crate) fn millis(duration: Duration) -> u64 {
+    // A limit that is there does not vanish by rounding.
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// The options of a call as they hold: the call's, over the engine's, over the library's.
+pub(crate) struct Settings {
+    pub(crate) model: Option<ModelRef>,
+    pub(crate) mode: Mode,
+    pub(crate) max_turns: u32,
+    pub(crate) temperature: Option<f64>,
+    pub(crate) max_tokens: Option<u64>,
+    pub(crate) tool_choice: Option<ToolChoice>,
+    pub(crate) response_format: Option<ResponseFormat>,
+    pub(crate) structured_finalize: bool,
+    pub(crate) nudge: Option<String>,
+    pub(crate) prompt_cache: Option<PromptCache>,
+    pub(crate) tool_timeout: Duration,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) request_timeout: Option<Duration>,
+    pub(crate) stream_timeout: Option<Duration>,
+    pub(crate) max_concurrency: usize,
+    pub(crate) on_tool_error: ErrorPolicy,
+    pub(crate) on_unknown_tool: OnUnknownTool,
+    pub(crate) retry: Option<RetryPolicy>,
+    pub(crate) emit_text_deltas: bool,
+    pub(crate) emit_tool_deltas: bool,
+    pub(crate) include_raw_chunks: bool,
+    pub(crate) context: Option<Metadata>,
+    pub(crate) session_id: Option<String>,
+    pub(crate) request_id: Option<String>,
+    pub(crate) adapter_opts: Metadata,
+    /// What Mynah does not know: the provider's.
+    pub(crate) rest: Metadata,
+}
+
+impl Settings {
+    /// Reads merged options. Every value that does not fit is reported.
+    pub(crate) fn read(values: Metadata) -> Result<Self> {
+        let mut reader = Reader { values, errors: Vec::new() };
+        let settings = Self {
+            model: reader.model(),
+            mode: reader.take("mode", "unknown").unwrap_or_default(),
+            max_turns: reader.positive("max_turns").unwrap_or(8).min(u64::from(u32::MAX)) as u32,
+            temperature: reader.take("temperature", "out_of_range"),
+            max_tokens: reader.take("max_tokens", "must_be_positive"),
+            tool_choice: reader.take("tool_choice", "invalid_shape"),
+            response_format: reader.take("response_format", "invalid_shape"),
+            structured_finalize: reader
+                .take("structured_finalize", "not_a_boolean")
+                .unwrap_or(false),
+            nudge: reader.take("structured_finalize_nudge", "not_a_string"),
+            prompt_cache: reader.prompt_cache(),
+            tool_timeout: reader.duration("tool_timeout").unwrap_or(Duration::from_secs(30)),
+            deadline: reader.duration("deadline"),
+            request_timeout: reader.duration("request_timeout"),
+            stream_timeout: reader.duration("stream_timeout"),
+            max_concurrency: reader
+                .positive("max_concurrency")
+                .map_or(8, |n| usize::try_from(n).unwrap_or(usize::MAX)),
+            on_tool_error: reader.on_tool_error(),
+            on_unknown_tool: reader.take("on_unknown_tool", "unknown").unwrap_or_default(),
+            retry: reader.retry(),
+            emit_text_deltas: reader.take("emit_text_deltas", "not_a_boolean").unwrap_or(true),
+            emit_tool_deltas: reader.take("emit_tool_deltas", "not_a_boolean").unwrap_or(true),
+            include_raw_chunks: reader.take("include_raw_chunks", "not_a_boolean").unwrap_or(false),
+            context: reader.take("context", "not_a_map"),
+            session_id: reader.take("session_id", "not_a_string"),
+            request_id: reader.take("request_id", "not_a_string"),
+            adapter_opts: reader.take("adapter_opts", "not_a_map").unwrap_or_default(),
+            rest: Metadata::new(),
+        };
+        for name in CODE.iter().filter(|name| reader.values.contains_key(**name)) {
+            reader.errors.push(FieldError::new(*name, "not_data"));
+        }
+        if reader.raw(NOT_KEPT).is_some() {
+            reader.errors.push(FieldError::new(NOT_KEPT, "not_supported"));
+        }
+        if !reader.errors.is_empty() {
+            return Err(Error::validation(ValidationReason::InvalidOptions, reader.errors));
+        }
+        let mut rest = reader.values;
+        rest.retain(|name, _| !DENIED.contains(&name.as_str()));
+        Ok(Self { rest, ..settings })
+    }
+}
+
+/// Takes known options out of a map and remembers what did not fit.
+struct Reader {
+    values: Metadata,
+    errors: Vec<FieldError>,
+}
+
+impl Reader {
+    /// Null counts as not said.
+    fn raw(&mut self, name: &str) -> Option<Value> {
+        if self.values.is_empty() {
+            return None;
+        }
+        self.values.shift_remove(name).filter(|value| !value.is_null())
+    }
+
+    fn refuse<T>(&mut self, name: &str, code: &str) -> Option<T> {
+        self.errors.push(FieldError::new(name, code));
+        None
+    }
+
+    fn take<T: DeserializeOwned>(&mut self, name: &str, code: &str) -> Option<T> {
+        let value = self.raw(name)?;
+        serde_json::from_value(value).ok().or_else(|| self.refuse(name, code))
+    }
+
+    fn positive(&mut self, name: &str) -> Option<u64> {
+        let value = self.raw(name)?;
+        value.as_u64().filter(|n| *n > 0).or_else(|| self.refuse(name, "must_be_positive"))
+    }
+
+    fn duration(&mut self, name: &str) -> Option<Duration> {
+        self.positive(name).map(Duration::from_millis)
+    }
+
+    fn model(&mut self) -> Option<ModelRef> {
+        match self.raw("model")? {
+            Value::String(id) => Some(ModelRef::new(id)),
+            value => {
+                ModelRef::deserialize(value).ok().or_else(|| self.refuse("model", "invalid_shape"))
+            }
+        }
+    }
+
+    fn prompt_cache(&mut self) -> Option<PromptCache> {
+        match self.raw("prompt_cache")? {
+            Value::Bool(on) => on.then(PromptCache::default),
+            value => PromptCache::deserialize(value)
+                .ok()
+                .or_else(|| self.refuse("prompt_cache", "invalid_shape")),
+        }
+    }
+
+    fn on_tool_error(&mut self) -> ErrorPolicy {
+        match self.raw("on_tool_error").as_ref().map(Value::as_str) {
+            None | Some(Some("continue")) => ErrorPolicy::Continue,
+            Some(Some("halt")) => ErrorPolicy::Halt,
+            Some(_) => self.refuse("on_tool_error", "unknown").unwrap_or_default(),
+        }
+    }
+
+    fn retry(&mut self) -> Option<RetryPolicy> {
+        let value = self.raw("retry")?;
+        RetryPolicy::from_json(&value).ok().or_else(|| self.refuse("retry", "invalid_shape"))
+    }
+}

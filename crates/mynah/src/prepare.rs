@@ -1,0 +1,301 @@
+//! From an engine and what a call asks of it to a run: everything that can be refused is refused here.
+
+use std::sync::Arc;
+
+use mynah_data::{
+    EngineReason, Error, FieldError, Messages, Metadata, ModelRef, Part, Request, ResponseFormat,
+    Result, Thread, ToolCall, ValidationReason, validate,
+};
+use mynah_log::{About, Extent, Fact, Hash, Parent, ToolAbout};
+use mynah_step::{
+    HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    engine::{Engine, overlay_tools},
+    options::{Options, Settings, said},
+    run::{Driver, Finalize, OnUncertain, Policy, Setup},
+    stream::Filter,
+};
+
+const NUDGE: &str = "Now provide your final structured response.";
+
+/// What a call starts from.
+pub(crate) enum Input {
+    Thread(Thread),
+    Request(Box<Request>),
+}
+
+/// A run that may begin, and what its caller wants to see of it.
+pub(crate) fn prepare(
+    engine: &Engine,
+    input: Input,
+    mut options: Options,
+    extent: Extent,
+) -> Result<(Driver, Filter)> {
+    let world = &engine.0.world;
+    let tape = match options.log.take() {
+        Some(log) => {
+            let recorder = Recorder::new(log, Arc::clone(world), world.new_run_id());
+            Tape::Recording(Box::new(recorder))
+        }
+        None => Tape::Blank,
+    };
+    prepare_on(engine, input, options, extent, tape, Again::default())
+}
+
+/// What a run that is performed again keeps, and how it goes on.
+#[derive(Default)]
+pub(crate) struct Again {
+    pub(crate) request_id: Option<String>,
+    pub(crate) parent: Option<Parent>,
+    pub(crate) recorded_tools: bool,
+    pub(crate) on_uncertain: OnUncertain,
+    pub(crate) resumption: Option<Fact>,
+}
+
+/// The same, for a run whose facts go where the tape says.
+pub(crate) fn prepare_on(
+    engine: &Engine,
+    input: Input,
+    options: Options,
+    extent: Extent,
+    tape: Tape,
+    again: Again,
+) -> Result<(Driver, Filter)> {
+    let parts = &engine.0;
+    let (thread, given) = match input {
+        Input::Thread(thread) => (thread, None),
+        Input::Request(request) => (thread_of(&request), Some(request)),
+    };
+    let mut own = given.as_deref().map(said_by).unwrap_or_default();
+    own.extend(said(options.values().clone()));
+    let mut values = parts.params.clone();
+    values.extend(own.clone());
+    let mut settings = Settings::read(values)?;
+
+    validate::thread(&thread)?;
+    let adapter = parts.adapter.clone().ok_or_else(|| {
+        Error::engine(EngineReason::MissingAdapter).with_message(
+            "engine error: missing_adapter: the engine has no adapter; Engine::new takes one",
+        )
+    })?;
+    let described = given.iter().flat_map(|request| &request.tools);
+    let described: Vec<Tool> = described.map(|spec| Tool::from_spec((**spec).clone())).collect();
+    let tools = overlay_tools(
+        &overlay_tools(&parts.tools, &described),
+        options.tools.as_deref().unwrap_or_default(),
+    );
+
+    let model = settings.model.take().or_else(|| parts.model.clone());
+    let request = first_request(
+        &mut settings,
+        model,
+        &tools,
+        thread.messages.clone(),
+        given.map(|r| r.metadata),
+        extent,
+    );
+    validate::request(&request)?;
+    check_capabilities(&request)?;
+    let (request, final_request) = split_passes(request, &settings, adapter.as_ref(), extent);
+
+    let request_id =
+        again.request_id.or(settings.request_id).unwrap_or_else(|| parts.world.new_id());
+    let about = tape.is_kept().then(|| {
+        Box::new(About {
+            request_id: request_id.clone(),
+            adapter: adapter.name().to_owned(),
+            model: request.model.as_ref().map(ToString::to_string),
+            tools: tools.iter().map(tool_about).collect(),
+            params: parts.params.clone(),
+            options: own,
+            parent: again.parent,
+        })
+    });
+    let call = ModelCall {
+        request_id: request_id.clone(),
+        session_id: settings.session_id.clone(),
+        adapter_opts: overlaid(&parts.adapter_opts, settings.adapter_opts),
+        api_key: options.api_key,
+        request_timeout: settings.request_timeout,
+        stream_timeout: settings.stream_timeout,
+    };
+    let tool_context = ToolContext {
+        context: settings.context.map_or_else(|| Arc::clone(&parts.context), Arc::new),
+        session_id: settings.session_id.map(Arc::from),
+        request_id: Arc::from(request_id),
+        engine: Some(Arc::clone(&engine.0) as _),
+        // Each tool gets its own call.
+        ..ToolContext::new(ToolCall::new("", "", ""), Arc::clone(&parts.world))
+    };
+    let policy = Policy {
+        extent,
+        mode: settings.mode,
+        max_turns: settings.max_turns,
+        halt_when: options.halt_when,
+        finalize: final_request
+            .is_some()
+            .then(|| Finalize { nudge: settings.nudge.unwrap_or_else(|| NUDGE.to_owned()) }),
+        on_unknown_tool: settings.on_unknown_tool,
+        tools: tools.into(),
+    };
+    let filter = Filter {
+        text_deltas: settings.emit_text_deltas,
+        tool_deltas: settings.emit_tool_deltas,
+        raw_chunks: settings.include_raw_chunks,
+    };
+    let retry = settings.retry.unwrap_or_else(|| adapter.default_retry());
+    let setup = Setup {
+        policy,
+        adapter,
+        request: Request { messages: Messages::new(), ..request },
+        final_request,
+        call,
+        retry: Arc::new(retry),
+        world: Arc::clone(&parts.world),
+        executor: options
+            .executor
+            .or_else(|| parts.executor.clone())
+            .unwrap_or_else(|| Arc::new(HandlerExecutor)),
+        encoder: options
+            .encoder
+            .or_else(|| parts.encoder.clone())
+            .unwrap_or_else(|| Arc::new(JsonEncoder)),
+        on_tool_error: options.on_tool_error.unwrap_or(settings.on_tool_error),
+        tool_context,
+        tool_limits: ToolLimits { timeout: settings.tool_timeout },
+        max_concurrency: settings.max_concurrency,
+        deadline: settings.deadline,
+        on_event: options.on_event,
+        recorded_tools: again.recorded_tools,
+        on_uncertain: again.on_uncertain,
+        resumption: again.resumption,
+    };
+    Ok((Driver::new(setup, thread, options.cancel.as_ref(), tape, about), filter))
+}
+
+fn tool_about(tool: &Tool) -> ToolAbout {
+    let bytes = mynah_log::cbor::to_vec(&**tool.spec()).unwrap_or_default();
+    ToolAbout { name: tool.name().to_owned(), hash: Hash::of(&[&bytes]) }
+}
+
+fn thread_of(request: &Request) -> Thread {
+    let mut thread = Thread::new();
+    thread.messages = request.messages.clone();
+    thread
+}
+
+/// What a request says, under the names of options.
+fn said_by(request: &Request) -> Metadata {
+    let mut said = request.options.clone();
+    let mut say = |name: &str, value: Value| {
+        if !value.is_null() {
+            said.insert(name.to_owned(), value);
+        }
+    };
+    say("model", json!(request.model));
+    say("temperature", json!(request.temperature));
+    say("max_tokens", json!(request.max_tokens));
+    say("tool_choice", json!(request.tool_choice));
+    say("response_format", json!(request.response_format));
+    say("prompt_cache", json!(request.prompt_cache));
+    say("structured_finalize", if request.structured_finalize { json!(true) } else { Value::Null });
+    said
+}
+
+fn first_request(
+    settings: &mut Settings,
+    model: Option<ModelRef>,
+    tools: &[Tool],
+    messages: Messages,
+    metadata: Option<Metadata>,
+    extent: Extent,
+) -> Request {
+    let mut cache = settings.prompt_cache.take();
+    if let Some(cache) = &mut cache {
+        cache.key = cache.key.take().or_else(|| settings.session_id.clone());
+    }
+    let response_format = settings.response_format.take();
+    Request {
+        model,
+        messages,
+        tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
+        tool_choice: settings.tool_choice.take(),
+        temperature: settings.temperature,
+        max_tokens: settings.max_tokens,
+        stream: true,
+        // A chat finalizes by itself, and without a form there is nothing to finalize.
+        structured_finalize: settings.structured_finalize
+            && response_format.is_some()
+            && extent != Extent::Chat,
+        response_format,
+        options: std::mem::take(&mut settings.rest),
+        prompt_cache: cache,
+        metadata: metadata.unwrap_or_default(),
+    }
+}
+
+/// The request of the conversation, and that of the finalizing call if there is to be one.
+fn split_passes(
+    request: Request,
+    settings: &Settings,
+    adapter: &dyn mynah_step::Adapter,
+    extent: Extent,
+) -> (Request, Option<Request>) {
+    let formed = request.response_format.is_some();
+    let wanted =
+        settings.structured_finalize || (formed && adapter.needs_structured_finalize(&request));
+    if extent != Extent::Chat || !formed || !wanted {
+        return (request, None);
+    }
+    let last = Request {
+        tools: Vec::new(),
+        tool_choice: None,
+        messages: Messages::new(),
+        ..request.clone()
+    };
+    (Request { response_format: None, ..request }, Some(last))
+}
+
+/// Refuses what the model is known not to be able to do. What is not known is not refused.
+fn check_capabilities(request: &Request) -> Result<()> {
+    let Some(model) = request.model.as_ref().filter(|model| !model.capabilities.is_empty()) else {
+        return Ok(());
+    };
+    let lacks = |pointer: &[&str]| {
+        let mut value = model.capabilities.get(pointer[0]);
+        for step in &pointer[1..] {
+            value = value.and_then(|value| value.get(step));
+        }
+        value == Some(&Value::Bool(false))
+    };
+    let has_image = || {
+        let parts = request.messages.iter().flat_map(|message| message.parts());
+        parts.into_iter().any(|part| matches!(part, Part::Image { .. }))
+    };
+    let mut errors = Vec::new();
+    if !request.tools.is_empty() && (lacks(&["tools", "enabled"]) || lacks(&["tools"])) {
+        errors.push(FieldError::new("tools", "tools_disabled"));
+    }
+    if matches!(request.response_format, Some(ResponseFormat::JsonSchema { .. }))
+        && lacks(&["json_native"])
+    {
+        errors.push(FieldError::new("response_format", "json_native_disabled"));
+    }
+    if lacks(&["vision"]) && has_image() {
+        errors.push(FieldError::new("vision", "vision_disabled"));
+    }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::validation(ValidationReason::UnsupportedCapability, errors))
+    }
+}
+
+fn overlaid(base: &Metadata, over: Metadata) -> Metadata {
+    let mut map = base.clone();
+    map.extend(over);
+    map
+}

@@ -1,0 +1,413 @@
+//! The stream that a caller polls. It owns the run; dropping it drops everything.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use mynah_data::{
+    Error, Event, FinishReason, HaltReason, Metadata, Request, ResponseBuilder, Result, StepResult,
+    StreamReason, Thread, Usage,
+};
+use mynah_log::{About, CutRecorder, End, Extent, Fact};
+use mynah_step::{
+    Adapter, BoxFuture, ModelCall, ModelStream, RetryPolicy, Tape, ToolContext, ToolExecutor,
+    ToolLimits, ToolResultEncoder, World,
+};
+use tokio::time::Sleep;
+use tracing::Span;
+
+use super::{
+    decide::{Action, Policy},
+    model::CallLimits,
+    settle::ErrorPolicy,
+    state::{RunState, manual_calls, plan_mode},
+    tools::{OnUncertain, ToolRuns},
+};
+use crate::cancel::{CancelHandle, Cancellation};
+
+/// Sees every event of the model, whatever the filters say.
+pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// Everything a run needs that does not change while it runs.
+pub(crate) struct Setup {
+    pub(crate) policy: Policy,
+    pub(crate) adapter: Arc<dyn Adapter>,
+    /// What the model is asked, without the messages.
+    pub(crate) request: Request,
+    /// The same for the call that gives the answer its form.
+    pub(crate) final_request: Option<Request>,
+    pub(crate) call: ModelCall,
+    pub(crate) retry: Arc<RetryPolicy>,
+    pub(crate) world: Arc<dyn World>,
+    pub(crate) executor: Arc<dyn ToolExecutor>,
+    pub(crate) encoder: Arc<dyn ToolResultEncoder>,
+    pub(crate) on_tool_error: ErrorPolicy,
+    /// What every tool is told; each gets its own call.
+    pub(crate) tool_context: ToolContext,
+    pub(crate) tool_limits: ToolLimits,
+    pub(crate) max_concurrency: usize,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) on_event: Option<Observer>,
+    /// Whether a run that is performed again answers for its tools from its records.
+    pub(crate) recorded_tools: bool,
+    pub(crate) on_uncertain: OnUncertain,
+    /// What a run that waited goes on with.
+    pub(crate) resumption: Option<Fact>,
+}
+
+/// A run under way.
+pub(crate) struct Driver {
+    pub(super) setup: Box<Setup>,
+    pub(super) state: RunState,
+    pub(super) phase: Phase,
+    /// Events that are made and not yet handed out.
+    pub(super) ready: VecDeque<Event>,
+    pub(super) answer: ResponseBuilder,
+    /// How the answer arrives, for a run that is kept.
+    pub(super) cuts: CutRecorder,
+    pub(super) tape: Tape,
+    /// What went wrong between the run and its records: it ends the run.
+    pub(super) fault: Option<Error>,
+    /// What a single step came to, until its records are safe.
+    pub(super) held: Option<Event>,
+    pub(crate) cancel: Cancellation,
+    pub(super) deadline: Option<Pin<Box<Sleep>>>,
+    pub(super) limits: CallLimits,
+    /// Whether anybody sees the events of steps and tools; what nobody sees is not made.
+    pub(crate) watched: bool,
+    pub(super) span: Span,
+    /// The step under way.
+    pub(super) step: Span,
+}
+
+/// What the run waits for.
+pub(super) enum Phase {
+    Decide,
+    Opening(BoxFuture<Result<ModelStream>>),
+    Answering(ModelStream),
+    /// The tools start when their announcement is safe.
+    Announced(ToolRuns),
+    Tools(ToolRuns),
+    /// The end is told when its records are safe.
+    Closing(Result<Option<Event>>),
+    Done,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        setup: Setup,
+        thread: Thread,
+        cancel: Option<&CancelHandle>,
+        tape: Tape,
+        about: Option<Box<About>>,
+    ) -> Self {
+        let span = tracing::info_span!(
+            "mynah.run",
+            extent = ?setup.policy.extent,
+            request_id = setup.call.request_id,
+            model = setup.request.model.as_ref().map(tracing::field::display),
+            halted_reason = tracing::field::Empty,
+            finish_reason = tracing::field::Empty,
+            turns = tracing::field::Empty,
+            input_tokens = tracing::field::Empty,
+            output_tokens = tracing::field::Empty,
+        );
+        let started = Fact::RunStarted { thread, extent: setup.policy.extent, about };
+        let mut driver = Self {
+            setup: Box::new(setup),
+            state: RunState::default(),
+            phase: Phase::Decide,
+            ready: VecDeque::new(),
+            answer: ResponseBuilder::new(),
+            cuts: CutRecorder::new(),
+            tape,
+            fault: None,
+            held: None,
+            cancel: cancel.map(Cancellation::listen).unwrap_or_default(),
+            deadline: None,
+            limits: CallLimits::default(),
+            watched: true,
+            span,
+            step: Span::none(),
+        };
+        driver.commit(started);
+        driver
+    }
+
+    /// The id of a run that is kept.
+    pub(crate) fn run_id(&self) -> Option<&Arc<str>> {
+        self.tape.run_id()
+    }
+
+    /// The next event; an `Err` is the last.
+    pub(crate) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
+        if self.span.is_disabled() {
+            return self.poll_run(cx);
+        }
+        let span = self.span.clone();
+        let _entered = span.enter();
+        self.poll_run(cx)
+    }
+
+    fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
+        loop {
+            let step = Some(&self.step).filter(|step| !step.is_disabled()).cloned();
+            let _entered = step.as_ref().map(Span::enter);
+            if let Some(fault) = self.fault.take() {
+                self.ready.clear();
+                self.phase = Phase::Done;
+                return Poll::Ready(Some(Err(fault)));
+            }
+            if let Some(event) = self.ready.pop_front() {
+                // What was told before the run was resumed is not told again.
+                if self.tape.is_resuming() {
+                    continue;
+                }
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if matches!(self.phase, Phase::Done) {
+                // The run is over, however long its stream is held.
+                (self.span, self.step) = (Span::none(), Span::none());
+                return Poll::Ready(None);
+            }
+            // A single step that was told to be complete has nothing left to interrupt.
+            let over = self.setup.policy.extent != Extent::Chat && !self.state.steps.is_empty();
+            let over = over || matches!(self.phase, Phase::Closing(_));
+            if !over && let Some(reason) = self.interrupted(cx) {
+                self.interrupt(reason);
+                continue;
+            }
+            if let Some(error) = self.timed_out(cx) {
+                match self.phase {
+                    Phase::Opening(_) => self.not_opened(error),
+                    _ => self.broke_off(error),
+                }
+                continue;
+            }
+            match &mut self.phase {
+                Phase::Decide => self.advance(),
+                Phase::Opening(opening) => {
+                    // A model call costs money, not correctness: it need not wait for what precedes it to be safe.
+                    self.tape.kick(cx);
+                    match ready!(opening.poll_unpin(cx)) {
+                        Ok(stream) => self.phase = Phase::Answering(stream),
+                        Err(error) => self.not_opened(error),
+                    }
+                }
+                Phase::Answering(stream) => match ready!(stream.poll_next_unpin(cx)) {
+                    Some(Ok(event)) => {
+                        self.limits.heard();
+                        let event = self.hear(event);
+                        if !self.tape.is_resuming() {
+                            return Poll::Ready(Some(Ok(event)));
+                        }
+                    }
+                    // Nobody has heard anything yet: it is as if there had been no stream.
+                    Some(Err(error)) if !self.answer.has_started() => self.not_opened(error),
+                    Some(Err(error)) => self.broke_off(error),
+                    None => self.answered(),
+                },
+                Phase::Announced(_) => {
+                    if let Err(error) = ready!(self.tape.poll_durable(cx)) {
+                        self.fault = Some(error);
+                    } else if let Phase::Announced(runs) =
+                        std::mem::replace(&mut self.phase, Phase::Done)
+                    {
+                        self.phase = Phase::Tools(runs);
+                        self.start_tools();
+                    }
+                }
+                Phase::Tools(runs) => match runs.next_due() {
+                    Some((call, outcome)) => self.tool_done(&call, outcome),
+                    None => match ready!(runs.running.poll_next_unpin(cx)) {
+                        Some(done) => runs.early.push(done),
+                        None if runs.uncertain.is_empty() => self.phase = Phase::Decide,
+                        None => {
+                            let uncertain = std::mem::take(&mut runs.uncertain);
+                            self.wait_for(uncertain);
+                        }
+                    },
+                },
+                Phase::Closing(_) => {
+                    if let Err(error) = ready!(self.tape.poll_close(cx)) {
+                        self.fault = Some(error);
+                    } else if let Phase::Closing(told) =
+                        std::mem::replace(&mut self.phase, Phase::Done)
+                    {
+                        match told {
+                            Ok(event) => self.ready.extend(event),
+                            Err(error) => self.fault = Some(error),
+                        }
+                    }
+                }
+                Phase::Done => {}
+            }
+        }
+    }
+
+    /// What the last step of the run came to.
+    pub(crate) fn last_step(&self) -> Option<&StepResult> {
+        self.state.steps.last()
+    }
+
+    /// Does the next thing that is to be done.
+    fn advance(&mut self) {
+        if self.tape.ran_out() {
+            return self.stop_short();
+        }
+        match self.state.decide(&self.setup.policy) {
+            Action::CallModel => self.call_model(),
+            Action::Finalize { conversation, nudge } => {
+                self.commit(Fact::FinalizeStarted { conversation, nudge: nudge.map(Arc::new) });
+                self.call_model();
+            }
+            Action::RunTools(ids) => self.run_tools(&ids),
+            Action::Finish(end) => {
+                self.commit(end.into_fact());
+                self.finish_or_go_on();
+            }
+            Action::Stop => {
+                self.tell_span(&self.state.steps);
+                if self.tape.is_kept() && self.state.end.is_none() {
+                    self.commit(End::new(HaltReason::Completed, Metadata::new()).into_fact());
+                }
+                self.phase = Phase::Closing(Ok(self.held.take()));
+            }
+        }
+    }
+
+    /// Takes in a fact. Where it completes a step, the caller is told.
+    pub(super) fn commit(&mut self, fact: Fact) {
+        if self.tape.is_kept() {
+            let resuming = self.tape.is_resuming();
+            if let Err(error) = self.tape.commit(&fact) {
+                self.fault.get_or_insert(error);
+            }
+            if resuming && !self.tape.is_resuming() {
+                self.ready.clear();
+            }
+        }
+        let before = self.state.steps.len();
+        self.state.evolve(fact);
+        if self.state.steps.len() > before {
+            self.step = Span::none();
+            match self.setup.policy.extent {
+                _ if !self.watched => {}
+                Extent::Generate => {}
+                // A step's last event is its result.
+                Extent::Step => self.held = self.step_completed(),
+                Extent::Chat => self.ready.extend(self.step_completed()),
+            }
+        }
+    }
+
+    fn step_completed(&self) -> Option<Event> {
+        let (step, last) = (self.state.steps.last()?, self.state.last.as_ref()?);
+        Some(Event::StepCompleted {
+            response: Box::new(step.response.clone()),
+            thread: step.thread.clone(),
+            mode: plan_mode(&last.plan),
+            manual_tool_calls: manual_calls(&last.plan, &step.response),
+        })
+    }
+
+    /// A run that waits goes on where what it waited for is there.
+    pub(super) fn finish_or_go_on(&mut self) {
+        let resumed = match self.tape.upcoming() {
+            Some(resumed @ Fact::Resumed { .. }) => Some(resumed.clone()),
+            None if self.tape.is_resuming() => self.setup.resumption.take(),
+            _ => None,
+        };
+        match resumed {
+            Some(fact) => {
+                self.commit(fact);
+                self.phase = Phase::Decide;
+            }
+            None => self.finish(),
+        }
+    }
+
+    pub(super) fn finish(&mut self) {
+        let mut result = self.state.chat_result();
+        result.run_id = self.tape.run_id().cloned();
+        self.span.record("halted_reason", result.halted_reason.as_str());
+        self.tell_span(&result.steps);
+        self.phase = Phase::Closing(Ok(Some(Event::ChatCompleted { result: Box::new(result) })));
+    }
+
+    /// What a run came to, for whoever watches its span.
+    fn tell_span(&self, steps: &[StepResult]) {
+        let Some(last) = steps.last().filter(|_| !self.span.is_disabled()) else { return };
+        let mut usage = Usage::default();
+        steps.iter().for_each(|step| usage.add(&step.response.usage));
+        self.span.record("finish_reason", last.response.finish_reason.map(FinishReason::as_str));
+        self.span.record("turns", steps.len());
+        self.span.record("input_tokens", usage.input_tokens);
+        self.span.record("output_tokens", usage.output_tokens);
+    }
+
+    /// A replay goes as far as the records do, and does nothing beyond them.
+    pub(super) fn stop_short(&mut self) {
+        self.phase = Phase::Closing(Ok(None));
+    }
+
+    /// Why the run must stop now, if it must.
+    fn interrupted(&mut self, cx: &mut Context<'_>) -> Option<HaltReason> {
+        if let Some(Fact::Cancelled { end, .. }) = self.tape.upcoming() {
+            // Where the run was cancelled, it is cancelled again.
+            let here = match &self.phase {
+                Phase::Decide => true,
+                Phase::Tools(runs) => runs.recorded.is_empty(),
+                _ => false,
+            };
+            return here.then(|| end.reason.clone());
+        }
+        if self.cancel.poll_cancelled(cx) {
+            return Some(HaltReason::Cancelled);
+        }
+        // A deadline runs from the first poll on: nothing happens before it, and a runtime need not be there.
+        let limit = self.setup.deadline?;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        deadline.as_mut().poll(cx).is_ready().then_some(HaltReason::Deadline)
+    }
+
+    /// Stops the run, and keeps what there is of it.
+    pub(super) fn interrupt(&mut self, reason: HaltReason) {
+        let answering = match self.phase {
+            Phase::Opening(_) | Phase::Answering(_) => true,
+            // A single call that is ended before it began ends like one that was being opened.
+            Phase::Decide => self.setup.policy.extent != Extent::Chat && self.state.open.is_none(),
+            Phase::Announced(_) | Phase::Tools(_) | Phase::Closing(_) | Phase::Done => false,
+        };
+        let mut metadata = Metadata::new();
+        if self.setup.policy.extent != Extent::Chat {
+            let error = match reason {
+                HaltReason::Cancelled => Error::stream(StreamReason::Cancelled),
+                _ => Error::stream(StreamReason::Timeout)
+                    .with_message("stream error: timeout: the deadline passed"),
+            };
+            metadata.insert("error".to_owned(), error.to_value());
+            if answering && !self.answer.has_completed() {
+                self.answer.apply(&Event::Error { error: error.clone() });
+            }
+            self.ready.push_back(Event::Error { error });
+        }
+        let partial =
+            (answering && self.answer.has_started()).then(|| Box::new(self.take_answer()));
+        let end = self.state.end_of_chat(End::new(reason, metadata), &self.setup.policy);
+        let cuts = std::mem::take(&mut self.cuts).finish();
+        self.commit(Fact::Cancelled { end, partial, cuts });
+        match self.setup.policy.extent {
+            Extent::Chat => self.finish(),
+            _ => {
+                self.tell_span(&self.state.steps);
+                self.phase = Phase::Closing(Ok(self.held.take()));
+            }
+        }
+    }
+}

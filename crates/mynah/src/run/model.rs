@@ -1,0 +1,234 @@
+//! The model's part of a run: calling it, hearing it out, and what its answer means.
+
+use std::{pin::Pin, sync::Arc, task::Context, time::Duration};
+
+use mynah_data::{
+    AdapterReason, Error, Event, HaltReason, Message, Metadata, Request, Response, ResponseBuilder,
+    StreamReason,
+};
+use mynah_log::{CutRecorder, End, Fact, Plan, expand};
+use mynah_step::open_model;
+use tokio::time::Sleep;
+
+use super::driver::{Driver, Phase};
+
+impl Driver {
+    pub(super) fn call_model(&mut self) {
+        if self.tape.ran_out() {
+            return self.stop_short();
+        }
+        self.commit(Fact::TurnStarted);
+        let index = self.state.steps.len();
+        self.step = tracing::info_span!(parent: &self.span, "mynah.step", index);
+        let setup = &self.setup;
+        let template = match (&setup.final_request, &self.state.conversation) {
+            (Some(request), Some(_)) => request,
+            _ => &setup.request,
+        };
+        let request = Request { messages: self.state.thread.messages.clone(), ..template.clone() };
+        self.answer = ResponseBuilder::new();
+        self.cuts = CutRecorder::new();
+        if self.tape.ran_out() {
+            return self.stop_short();
+        }
+        if let Some(upcoming) = self.tape.upcoming() {
+            self.phase = answer_from(upcoming);
+            return;
+        }
+        self.limits = CallLimits::begin(setup.call.request_timeout, setup.call.stream_timeout);
+        self.phase = Phase::Opening(if setup.retry.max_attempts > 1 {
+            let (call, retry, world) =
+                (setup.call.clone(), Arc::clone(&setup.retry), Arc::clone(&setup.world));
+            Box::pin(open_model(Arc::clone(&setup.adapter), request, call, retry, world))
+        } else {
+            Arc::clone(&setup.adapter).open(request, setup.call.clone())
+        });
+    }
+
+    /// A model call that failed before there was a stream. The first one is the caller's `Err`; a later one ends the chat.
+    pub(super) fn not_opened(&mut self, error: Error) {
+        if self.state.conversation.is_some() {
+            self.commit(Fact::FinalizeFailed { error });
+            self.phase = Phase::Decide;
+            return;
+        }
+        let metadata = Metadata::from_iter([("error".to_owned(), error.to_value())]);
+        let end = End::new(HaltReason::Error, metadata);
+        self.commit(self.state.end_of_chat(end, &self.setup.policy).into_fact());
+        if self.state.steps.is_empty() {
+            self.phase = Phase::Closing(Err(error));
+        } else {
+            self.ready.push_back(Event::Error { error });
+            self.finish();
+        }
+    }
+
+    /// Takes in an event of the model, and gives back what the caller is told.
+    pub(super) fn hear(&mut self, mut event: Event) -> Event {
+        if !event.is_from_model() {
+            let name = event.type_name();
+            let error = Error::stream(StreamReason::MalformedEvent).with_message(format!(
+                "stream error: malformed_event: an adapter may not emit {name}"
+            ));
+            return self.hear(Event::Error { error });
+        }
+        // What only this side knows of the call travels with its events, so that whoever folds them knows it too.
+        match &mut event {
+            Event::MessageStarted { request_id, .. } => {
+                *request_id = Some(self.setup.call.request_id.clone())
+            }
+            Event::Usage { usage } => {
+                if let Some(pricing) =
+                    self.setup.request.model.as_ref().and_then(|model| model.pricing)
+                {
+                    pricing.apply(usage);
+                }
+            }
+            _ => {}
+        }
+        if self.tape.is_kept() {
+            self.cuts.apply(&event, &mut self.answer);
+        } else {
+            self.answer.apply(&event);
+        }
+        // The message that goes to the caller is the one that goes into the thread.
+        let event = match event {
+            Event::MessageCompleted {
+                finish_reason, raw_finish_reason, paused, metadata, ..
+            } => {
+                let message = self.answer.seal();
+                Event::MessageCompleted {
+                    message,
+                    finish_reason,
+                    raw_finish_reason,
+                    paused,
+                    metadata,
+                }
+            }
+            event => event,
+        };
+        if let Some(on_event) = &self.setup.on_event {
+            on_event(&event);
+        }
+        event
+    }
+
+    /// The model's stream failed.
+    pub(super) fn broke_off(&mut self, error: Error) {
+        let event = self.hear(Event::Error { error });
+        self.ready.push_back(event);
+        self.answered();
+    }
+
+    /// What a model call fails with that takes too long, or is silent for too long.
+    pub(super) fn timed_out(&mut self, cx: &mut Context<'_>) -> Option<Error> {
+        if !matches!(self.phase, Phase::Opening(_) | Phase::Answering(_)) {
+            return None;
+        }
+        let why = self.limits.poll_passed(cx)?;
+        let error = Error::adapter(AdapterReason::Timeout)
+            .with_message(format!("adapter error: timeout: {why}"))
+            .with_provider(self.setup.adapter.name());
+        Some(error)
+    }
+
+    /// The model's stream is over.
+    pub(super) fn answered(&mut self) {
+        if let Some(Fact::Cancelled { end, .. }) = self.tape.upcoming() {
+            return self.interrupt(end.reason.clone());
+        }
+        if !self.answer.has_completed() && self.answer.error().is_none() {
+            let error = Error::adapter(AdapterReason::NetworkError)
+                .with_message("adapter error: network_error: the answer broke off before its end")
+                .with_provider(self.setup.adapter.name());
+            let event = self.hear(Event::Error { error });
+            self.ready.push_back(event);
+        }
+        if self.answer.error().is_none() && has_twins(&self.answer.seal()) {
+            let error = Error::adapter(AdapterReason::MalformedResponse)
+                .with_message("adapter error: malformed_response: two tool calls have the same id")
+                .with_provider(self.setup.adapter.name());
+            let event = self.hear(Event::Error { error });
+            self.ready.push_back(event);
+        }
+        self.phase = Phase::Decide;
+        let paused = self.answer.is_paused();
+        let response = self.take_answer();
+        let plan = self.setup.policy.plan(&response, self.state.conversation.is_some(), paused);
+        if let Plan::Unknown { tool_name } = &plan {
+            self.ready.push_back(Event::Error { error: Error::unknown_tool(tool_name) });
+        }
+        let cuts = std::mem::take(&mut self.cuts).finish();
+        self.commit(Fact::AssistantCompleted { response: Box::new(response), plan, cuts });
+    }
+
+    pub(super) fn take_answer(&mut self) -> Response {
+        std::mem::take(&mut self.answer).into_response()
+    }
+}
+
+/// How long a model call may take, and be silent.
+#[derive(Default)]
+pub(super) struct CallLimits {
+    whole: Option<Pin<Box<Sleep>>>,
+    silence: Option<(Duration, Pin<Box<Sleep>>)>,
+}
+
+impl CallLimits {
+    fn begin(whole: Option<Duration>, silence: Option<Duration>) -> Self {
+        Self {
+            whole: whole.map(|limit| Box::pin(tokio::time::sleep(limit))),
+            silence: silence.map(|limit| (limit, Box::pin(tokio::time::sleep(limit)))),
+        }
+    }
+
+    /// Silence is counted anew.
+    pub(super) fn heard(&mut self) {
+        if let Some((limit, timer)) = &mut self.silence {
+            timer.as_mut().reset(tokio::time::Instant::now() + *limit);
+        }
+    }
+
+    fn poll_passed(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
+        let passed =
+            |timer: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>| timer.as_mut().poll(cx).is_ready();
+        if self.whole.as_mut().is_some_and(|timer| passed(timer, cx)) {
+            return Some("the call took longer than request_timeout");
+        }
+        let silent = self.silence.as_mut().is_some_and(|(_, timer)| passed(timer, cx));
+        silent.then_some("nothing came for longer than stream_timeout")
+    }
+}
+
+/// Whether two tool calls have the same id: nobody could tell whose result is whose.
+fn has_twins(message: &Message) -> bool {
+    if message.tool_calls().nth(1).is_none() {
+        return false;
+    }
+    let mut ids: Vec<&str> = message.tool_calls().map(|call| call.id.as_str()).collect();
+    ids.sort_unstable();
+    ids.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// The model's answer, from what is recorded of it.
+fn answer_from(upcoming: &Fact) -> Phase {
+    let recorded = |error: Option<&serde_json::Value>| {
+        let error = error.and_then(|error| serde::Deserialize::deserialize(error).ok());
+        let error = error.unwrap_or_else(|| Error::adapter(AdapterReason::Unknown));
+        Phase::Opening(Box::pin(std::future::ready(Err(error))))
+    };
+    match upcoming {
+        Fact::AssistantCompleted { response, cuts, .. } => answering(cuts, response),
+        Fact::Cancelled { partial: Some(response), cuts, .. } => answering(cuts, response),
+        Fact::FinalizeFailed { error } => recorded(Some(&error.to_value())),
+        Fact::Failed(end) => recorded(end.metadata.get("error")),
+        // Whatever else is recorded is not what follows; the comparison will say so.
+        _ => Phase::Answering(Box::pin(futures_util::stream::empty())),
+    }
+}
+
+fn answering(cuts: &[mynah_log::Cut], response: &Response) -> Phase {
+    Phase::Answering(Box::pin(futures_util::stream::iter(
+        expand(cuts, response).into_iter().map(Ok),
+    )))
+}

@@ -1,0 +1,213 @@
+//! What a tool's outcome means: for the model, for the caller, and for the run.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use mynah_data::{
+    ASK_USER_SENTINEL, Error, Event, HaltReason, Metadata, ToolCall, ToolOutcome, ToolReason,
+};
+use mynah_log::{Fact, Resolution};
+use mynah_step::{EncodeError, Settled, ToolResultEncoder, panic_text};
+use serde_json::{Value, json};
+
+/// What a caller's own error policy makes of a failed tool.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum OnToolError {
+    /// The model reads this instead of the error, and goes on.
+    Continue(Value),
+    /// The chat halts.
+    Halt,
+}
+
+type Decide = Arc<dyn Fn(&ToolCall, &Error) -> OnToolError + Send + Sync>;
+
+/// What happens when a tool fails.
+#[derive(Clone, Default)]
+pub(crate) enum ErrorPolicy {
+    /// The model reads the error, and goes on.
+    #[default]
+    Continue,
+    /// The chat halts.
+    Halt,
+    /// The caller decides.
+    Decide(Decide),
+}
+
+/// The events that tell of a call, from what is remembered of it.
+pub(super) fn tell(call: &ToolCall, fact: &Fact) -> Vec<Event> {
+    let halt = |reason: &HaltReason, result: &Value, content: &str, exception: Option<&String>| {
+        Event::ToolHalt {
+            tool_call_id: call.id.clone(),
+            reason: reason.clone(),
+            result: result.clone(),
+            content: content.to_owned(),
+            on_tool_error_exception: exception.cloned(),
+        }
+    };
+    match fact {
+        Fact::ToolCompleted { outcome, content, .. } => {
+            let last = match outcome {
+                ToolOutcome::AskUser { question, opts } => ask_user(call, question, opts),
+                ToolOutcome::Halt { reason, result } => halt(reason, result, content, None),
+                _ => encoded(call, content.clone()),
+            };
+            vec![execution_completed(call, outcome.clone()), last]
+        }
+        Fact::ToolFailed { error, resolution, content, .. } => {
+            let reported = error.metadata().get("error").cloned();
+            let (shown, last) = match resolution {
+                Resolution::Replaced(value) => {
+                    (ToolOutcome::Ok(value.clone()), encoded(call, content.clone()))
+                }
+                Resolution::Halted { exception } => {
+                    let told = halt(
+                        &HaltReason::ToolError,
+                        &error.to_value(),
+                        content,
+                        exception.as_ref(),
+                    );
+                    (shown(error, reported), told)
+                }
+                _ => (shown(error, reported), encoded(call, content.clone())),
+            };
+            vec![execution_completed(call, shown), last]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Works out what the outcome of a call means. Where nobody keeps the run or watches it, what a tool gave is not remembered
+/// beside its text.
+pub(super) fn settle(
+    call: &ToolCall,
+    settled: Settled,
+    encoder: &dyn ToolResultEncoder,
+    policy: &ErrorPolicy,
+    remembered: bool,
+) -> Fact {
+    let attempt = settled.attempts;
+    let completed = |outcome: ToolOutcome, content: String| Fact::ToolCompleted {
+        call_id: call.id.clone(),
+        attempt,
+        outcome,
+        content,
+    };
+    let failure = Failure { call, attempt, encoder };
+    match settled.outcome {
+        Ok(ToolOutcome::Ok(value)) => match encode(encoder, &value) {
+            Ok(content) => {
+                completed(ToolOutcome::Ok(if remembered { value } else { Value::Null }), content)
+            }
+            Err(error) => failure.judge(failure.not_encoded(&error), None, policy),
+        },
+        Ok(ToolOutcome::Halt { reason, result }) => match encode(encoder, &result) {
+            Ok(content) => completed(ToolOutcome::Halt { reason, result }, content),
+            Err(error) => failure.judge(failure.not_encoded(&error), None, policy),
+        },
+        Ok(asked @ ToolOutcome::AskUser { .. }) => completed(asked, ASK_USER_SENTINEL.to_owned()),
+        Ok(ToolOutcome::Error { error, .. }) => {
+            let text = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
+            let wrapped = Error::tool(ToolReason::Failed)
+                .with_message(format!("tool error ({}): {text}", call.name))
+                .with("tool_name", call.name.as_str())
+                .with("error", error.clone());
+            failure.judge(wrapped, Some(&error), policy)
+        }
+        Ok(_) => failure.judge(Error::tool(ToolReason::InvalidReturn), None, policy),
+        Err(error) => failure.judge(error, None, policy),
+    }
+}
+
+/// The text of a value. An encoder is the caller's own, so its panic is a failure of the call, not of the chat.
+fn encode(encoder: &dyn ToolResultEncoder, value: &Value) -> Result<String, EncodeError> {
+    catch_unwind(AssertUnwindSafe(|| encoder.encode(value)))
+        .unwrap_or_else(|panic| Err(EncodeError(panic_text(panic.as_ref()))))
+}
+
+/// A call that failed.
+struct Failure<'a> {
+    call: &'a ToolCall,
+    attempt: u32,
+    encoder: &'a dyn ToolResultEncoder,
+}
+
+impl Failure<'_> {
+    /// Applies the policy to an error. `reported` is what the tool itself said, if it said anything.
+    fn judge(&self, error: Error, reported: Option<&Value>, policy: &ErrorPolicy) -> Fact {
+        let halted = Resolution::Halted { exception: None };
+        let ErrorPolicy::Decide(decide) = policy else {
+            let halts = matches!(policy, ErrorPolicy::Halt);
+            let resolution = if halts { halted } else { Resolution::Continued };
+            return self.fact(error, reported, resolution);
+        };
+        match catch_unwind(AssertUnwindSafe(|| decide(self.call, &error))) {
+            Ok(OnToolError::Continue(value)) => match encode(self.encoder, &value) {
+                Ok(content) => self.with_content(error, Resolution::Replaced(value), content),
+                Err(cause) => self.fact(self.not_encoded(&cause), None, halted),
+            },
+            Ok(OnToolError::Halt) => self.fact(error, reported, halted),
+            Err(panic) => {
+                let text = panic_text(panic.as_ref());
+                let error = Error::tool(ToolReason::InvalidReturn)
+                    .with_message(format!(
+                        "tool error: invalid_return: on_tool_error panicked: {text}"
+                    ))
+                    .with("on_tool_error_raised", true)
+                    .with("on_tool_error_exception", text.as_str());
+                self.fact(error, None, Resolution::Halted { exception: Some(text) })
+            }
+        }
+    }
+
+    fn fact(&self, error: Error, reported: Option<&Value>, resolution: Resolution) -> Fact {
+        let content = self.content(&error, reported);
+        self.with_content(error, resolution, content)
+    }
+
+    fn with_content(&self, error: Error, resolution: Resolution, content: String) -> Fact {
+        Fact::ToolFailed {
+            call_id: self.call.id.clone(),
+            attempt: self.attempt,
+            error,
+            resolution,
+            content,
+        }
+    }
+
+    /// What the model reads of an error. An error must always have a text, so a failing encoder is passed by.
+    fn content(&self, error: &Error, reported: Option<&Value>) -> String {
+        let message = || json!({"error": error.to_string()});
+        let value = reported.map_or_else(message, |reported| json!({"error": reported}));
+        encode(self.encoder, &value).unwrap_or_else(|_| message().to_string())
+    }
+
+    fn not_encoded(&self, cause: &EncodeError) -> Error {
+        Error::tool(ToolReason::EncodingFailed)
+            .with_message(format!("tool error ({}): encoding_failed: {cause}", self.call.name))
+            .with("tool_name", self.call.name.as_str())
+    }
+}
+
+fn shown(error: &Error, reported: Option<Value>) -> ToolOutcome {
+    ToolOutcome::error(reported.unwrap_or_else(|| error.to_value()))
+}
+
+fn execution_completed(call: &ToolCall, result: ToolOutcome) -> Event {
+    Event::ToolExecutionCompleted { id: call.id.clone(), name: call.name.clone(), result }
+}
+
+fn ask_user(call: &ToolCall, question: &str, opts: &Metadata) -> Event {
+    Event::AskUserRequested {
+        tool_call_id: call.id.clone(),
+        tool_name: call.name.clone(),
+        question: question.to_owned(),
+        opts: opts.clone(),
+    }
+}
+
+fn encoded(call: &ToolCall, content: String) -> Event {
+    Event::ToolResultEncoded { id: call.id.clone(), content }
+}

@@ -1,0 +1,320 @@
+//! What a run knows: a fold of its facts.
+
+use std::sync::Arc;
+
+use mynah_data::{
+    ASK_USER_SENTINEL, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Metadata, Mode,
+    Response, StepResult, Thread, ToolCall, ToolOutcome,
+};
+use mynah_log::{End, Extent, Fact, Plan, Resolution};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+/// Everything a run may base a decision on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunState {
+    pub(super) extent: Extent,
+    pub(super) thread: Thread,
+    pub(super) steps: Vec<StepResult>,
+    /// What the conversation came to, once the answer is given its form.
+    pub(super) conversation: Option<Conversation>,
+    /// The turn whose tools are not all done.
+    pub(super) open: Option<OpenTurn>,
+    /// How the last completed step went, beyond what its result says.
+    pub(super) last: Option<ClosedTurn>,
+    pub(super) end: Option<End>,
+    /// What the model had said when the run was cancelled.
+    partial: Option<Response>,
+    /// The calls that were answered in place of a tool.
+    repaired: Vec<String>,
+}
+
+/// A conversation that ended before the chat did.
+#[derive(Clone, Debug)]
+pub(super) struct Conversation {
+    pub(super) end: End,
+    thread: Thread,
+    steps: usize,
+    /// Why the answer could not be given its form.
+    pub(super) failure: Option<Error>,
+}
+
+/// An answer whose tools are not all done.
+#[derive(Clone, Debug)]
+pub(super) struct OpenTurn {
+    response: Response,
+    plan: Plan,
+    /// Each call to run, and what came of it.
+    pub(super) calls: Vec<PlannedCall>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct PlannedCall {
+    pub(super) id: String,
+    pub(super) settled: Option<(Arc<Message>, Option<Halt>)>,
+}
+
+/// How a step went.
+#[derive(Clone, Debug)]
+pub(super) struct ClosedTurn {
+    pub(super) plan: Plan,
+    pub(super) halt: Option<Halt>,
+}
+
+impl RunState {
+    /// Takes in one more fact. Never fails on facts that a run produced.
+    pub(crate) fn evolve(&mut self, fact: Fact) {
+        match fact {
+            Fact::RunStarted { thread, extent, .. } => {
+                self.thread = thread;
+                self.extent = extent;
+            }
+            Fact::Resumed { message, tool_results } => self.resume(message, tool_results),
+            Fact::UserMessage { message } => self.thread.messages.push(message),
+            Fact::FinalizeStarted { conversation, nudge } => {
+                self.repaired = self.thread.messages.repair(CUT_SHORT);
+                let thread = self.thread.clone();
+                self.conversation = Some(Conversation {
+                    end: conversation,
+                    thread,
+                    steps: self.steps.len(),
+                    failure: None,
+                });
+                self.thread.extend(nudge);
+            }
+            Fact::FinalizeFailed { error } => {
+                if let Some(conversation) = &mut self.conversation {
+                    self.thread = conversation.thread.clone();
+                    conversation.failure = Some(error);
+                }
+            }
+            Fact::AssistantCompleted { response, plan, .. } => self.answer(*response, plan),
+            Fact::ToolCompleted { call_id, outcome, content, .. } => {
+                let halt = match outcome {
+                    ToolOutcome::AskUser { question, opts } => {
+                        Some(Halt::AskUser { tool_call_id: call_id.clone(), question, opts })
+                    }
+                    ToolOutcome::Halt { reason, result } => Some(Halt::Tool {
+                        tool_call_id: call_id.clone(),
+                        reason,
+                        result,
+                        exception: None,
+                    }),
+                    _ => None,
+                };
+                self.settle(call_id, content, halt);
+            }
+            Fact::ToolFailed { call_id, error, resolution, content, .. } => {
+                let halt = match resolution {
+                    Resolution::Halted { exception } => Some(Halt::Tool {
+                        tool_call_id: call_id.clone(),
+                        reason: HaltReason::ToolError,
+                        result: error.to_value(),
+                        exception,
+                    }),
+                    _ => None,
+                };
+                self.settle(call_id, content, halt);
+            }
+            Fact::Suspended(end) | Fact::Completed(end) | Fact::Failed(end) => self.finish(end),
+            Fact::Cancelled { end, partial, .. } => {
+                self.cancel(end, partial.map(|response| *response))
+            }
+            // That something is about to happen changes nothing until it has.
+            _ => {}
+        }
+    }
+
+    /// Goes on where the run waited: with a person's answer, or with what came of the calls that it waited for.
+    fn resume(&mut self, message: Option<Arc<Message>>, tool_results: Vec<(String, String)>) {
+        if self.end.take().is_some() {
+            // A halt that was answered is not a reason to halt again.
+            self.last = None;
+        }
+        for (id, content) in tool_results {
+            match &self.open {
+                Some(turn) if turn.calls.iter().any(|call| call.id == id) => {
+                    self.settle(id, content, None)
+                }
+                _ => self.thread.messages.push(Message::tool_result(id, content)),
+            }
+        }
+        self.thread.extend(message);
+    }
+
+    /// The result of a chat that ended.
+    pub(crate) fn chat_result(&mut self) -> ChatResult {
+        let end =
+            self.end.clone().unwrap_or_else(|| End::new(HaltReason::Cancelled, Metadata::new()));
+        let mut result = ChatResult::new(self.thread.clone(), end.reason);
+        let last = || self.steps.last().map(|step| step.response.clone());
+        result.final_response = self.partial.take().or_else(last);
+        if let (HaltReason::AskUser, Some(halt)) = (&result.halted_reason, self.halt())
+            && let Halt::AskUser { question, tool_call_id, .. } = halt
+        {
+            result.pending_question = Some(question.clone());
+            result.pending_tool_call_id = Some(tool_call_id.clone());
+        }
+        result.steps = std::mem::take(&mut self.steps);
+        result.metadata = end.metadata;
+        result
+    }
+
+    /// The calls of the turn whose tools are not all done.
+    pub(super) fn open_calls(&self) -> impl Iterator<Item = &Arc<ToolCall>> {
+        self.open.iter().flat_map(|turn| turn.response.message.shared_tool_calls())
+    }
+
+    pub(super) fn halt(&self) -> Option<&Halt> {
+        self.last.as_ref()?.halt.as_ref()
+    }
+
+    /// The steps of the conversation, or of what follows it.
+    pub(super) fn steps_of_pass(&self) -> &[StepResult] {
+        &self.steps[self.conversation.as_ref().map_or(0, |conversation| conversation.steps)..]
+    }
+
+    fn answer(&mut self, response: Response, plan: Plan) {
+        let run: &[String] = match &plan {
+            Plan::Tools { run, .. } => run,
+            _ => &[],
+        };
+        // A call that failed or was cut off before it said anything leaves nothing: an empty message would spoil the
+        // next request.
+        let message = &response.message;
+        let cut = response.error().is_some() || message.metadata().contains_key("partial");
+        if !cut || !message.parts().is_empty() {
+            self.thread.messages.push(Arc::clone(&response.message));
+        }
+        let calls = run.iter().map(|id| PlannedCall { id: id.clone(), settled: None }).collect();
+        self.open = Some(OpenTurn { response, plan, calls });
+        self.close_if_settled();
+    }
+
+    fn settle(&mut self, call_id: String, content: String, halt: Option<Halt>) {
+        let content = if matches!(halt, Some(Halt::AskUser { .. })) {
+            ASK_USER_SENTINEL.to_owned()
+        } else {
+            content
+        };
+        let message = Arc::new(Message::tool_result(&call_id, content));
+        let calls = self.open.iter_mut().flat_map(|turn| &mut turn.calls);
+        let waiting = |call: &&mut PlannedCall| call.id == call_id && call.settled.is_none();
+        if let Some(call) = calls.into_iter().find(waiting) {
+            call.settled = Some((message, halt));
+        }
+        self.close_if_settled();
+    }
+
+    fn close_if_settled(&mut self) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|turn| turn.calls.iter().all(|call| call.settled.is_some()))
+        {
+            self.close(None);
+        }
+    }
+
+    /// Ends the open turn: its tool messages join the thread in the order of the calls, and it becomes a step.
+    fn close(&mut self, failure: Option<&Error>) {
+        let Some(OpenTurn { mut response, plan, calls }) = self.open.take() else {
+            return;
+        };
+        if let Some(error) = failure {
+            response.metadata.insert("error".to_owned(), error.to_value());
+        }
+        let failure = match &plan {
+            Plan::Unknown { tool_name } => Some(Error::unknown_tool(tool_name)),
+            _ => response.error(),
+        };
+        let settled: Vec<_> = calls.into_iter().filter_map(|call| call.settled).collect();
+        self.thread.extend(settled.iter().map(|(message, _)| Arc::clone(message)));
+        let halt =
+            Halt::winner(settled.iter().filter_map(|(_, halt)| halt.as_ref()), &response.message)
+                .cloned();
+        // A chat answers what is left unanswered at its end; a step that failed has no other end.
+        if self.extent != Extent::Chat && failure.is_some() && !matches!(plan, Plan::Unknown { .. })
+        {
+            self.thread.messages.repair(CUT_SHORT);
+        }
+        let mut step = StepResult::new(self.thread.clone(), response);
+        step.tool_results = settled.into_iter().map(|(message, _)| message).collect();
+        step.describe(
+            plan_mode(&plan),
+            &manual_calls(&plan, &step.response),
+            halt.as_ref(),
+            failure.as_ref(),
+        );
+        step.done &= plan != Plan::Continue;
+        self.steps.push(step);
+        self.last = Some(ClosedTurn { plan, halt });
+    }
+
+    fn finish(&mut self, mut end: End) {
+        // What the run waits for is answered when it goes on.
+        if !matches!(end.reason, HaltReason::ManualToolCalls | HaltReason::UncertainTools) {
+            let why = match end
+                .metadata
+                .get("error")
+                .and_then(|error| error.get("message"))
+                .and_then(Value::as_str)
+            {
+                Some(message)
+                    if matches!(self.last, Some(ClosedTurn { plan: Plan::Unknown { .. }, .. })) =>
+                {
+                    message
+                }
+                _ => CUT_SHORT,
+            };
+            self.repaired.extend(self.thread.messages.repair(why));
+        }
+        if !self.repaired.is_empty() {
+            end.metadata.insert("repaired_tool_calls".to_owned(), json!(self.repaired));
+        }
+        if let (HaltReason::AskUser, Some(Halt::AskUser { tool_call_id, question, .. })) =
+            (&end.reason, self.halt())
+        {
+            let question = Message::assistant(question)
+                .with_metadata("ask_user", true)
+                .with_metadata("tool_call_id", tool_call_id.as_str());
+            self.thread.messages.push(question);
+        }
+        self.end = Some(end);
+    }
+
+    /// What was said and done stays in the conversation. In a chat the unfinished turn is not a step; of a step or a
+    /// single call it is all there is.
+    fn cancel(&mut self, end: End, partial: Option<Response>) {
+        let error = end.metadata.get("error").filter(|_| self.extent != Extent::Chat);
+        if let Some(mut response) = partial {
+            if let Some(error) = error.filter(|_| response.error().is_none()) {
+                response.metadata.insert("error".to_owned(), error.clone());
+            }
+            self.answer(response, Plan::Nothing);
+        } else if self.open.is_some() {
+            let error = error.and_then(|error| Error::deserialize(error).ok());
+            self.close(error.as_ref());
+        } else {
+            return self.finish(end);
+        }
+        if self.extent == Extent::Chat {
+            self.partial = self.steps.pop().map(|step| step.response);
+            self.finish(end);
+        }
+    }
+}
+
+pub(super) fn plan_mode(plan: &Plan) -> Mode {
+    if *plan == Plan::Manual { Mode::Manual } else { Mode::Auto }
+}
+
+/// The calls that a plan hands to the caller tool by tool.
+pub(super) fn manual_calls(plan: &Plan, response: &Response) -> Vec<ToolCall> {
+    match plan {
+        Plan::Tools { manual, .. } if !manual.is_empty() => {
+            response.tool_calls().filter(|call| manual.contains(&call.id)).cloned().collect()
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,199 @@
+//! Storing an engine, and getting it back.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use mynah_data::{EngineReason, Error, Metadata, ModelRef, Result, ToolSpec};
+use mynah_step::{Adapter, Handler, Tool, ToolExecutor, ToolResultEncoder};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Engine;
+
+/// An engine as plain data. What is code is named, and a [`Registry`] knows the names.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct EngineSpec {
+    /// The adapter's name.
+    pub adapter: Option<String>,
+    /// The adapter's options.
+    pub adapter_opts: Metadata,
+    /// The model.
+    pub model: Option<ModelRef>,
+    /// The tools.
+    pub tools: Vec<ToolEntry>,
+    /// The executor's name; none for the default.
+    pub tool_executor: Option<String>,
+    /// The encoder's name; none for the default.
+    pub tool_result_encoder: Option<String>,
+    /// Defaults for the options of calls.
+    pub params: Metadata,
+    /// What tools see.
+    pub context: Metadata,
+    /// Anything else.
+    pub metadata: Metadata,
+}
+
+/// A tool as plain data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ToolEntry {
+    /// What the model is told of it.
+    pub tool: ToolSpec,
+    /// The name of its handler; none for a tool that has none.
+    #[serde(default)]
+    pub handler: Option<String>,
+}
+
+/// The code that stored engines name.
+///
+/// ```
+/// # use mynah::testing::Scripted;
+/// use mynah::{Engine, Registry, Tool};
+/// use serde_json::json;
+///
+/// # fn main() -> mynah::Result<()> {
+/// let adapter = Scripted::default();
+/// let echo = Tool::new("echo", "gives its arguments back", json!({})).handler(async |arguments, _| arguments);
+/// let registry = Registry::new().adapter(adapter.clone()).tool("echo", &echo);
+///
+/// let engine = Engine::new(adapter).model("fake:m").tool(echo.registered_as("echo"));
+/// let stored = serde_json::to_string(&engine.spec()?)?;
+/// let restored = Engine::from_spec(&serde_json::from_str(&stored)?, &registry)?;
+/// assert_eq!(restored.spec()?, engine.spec()?);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Default)]
+pub struct Registry {
+    adapters: HashMap<String, Arc<dyn Adapter>>,
+    handlers: HashMap<String, Arc<dyn Handler>>,
+    executors: HashMap<String, Arc<dyn ToolExecutor>>,
+    encoders: HashMap<String, Arc<dyn ToolResultEncoder>>,
+}
+
+impl Registry {
+    /// A registry that knows nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The registry with an adapter, under the adapter's own name.
+    pub fn adapter(mut self, adapter: impl Adapter) -> Self {
+        self.adapters.insert(adapter.name().to_owned(), Arc::new(adapter));
+        self
+    }
+
+    /// The registry with a tool's handler, under this name.
+    pub fn tool(mut self, name: &str, tool: &Tool) -> Self {
+        if let Some(handler) = tool.get_handler() {
+            self.handlers.insert(name.to_owned(), Arc::clone(handler));
+        }
+        self
+    }
+
+    /// The registry with an executor, under the executor's own name.
+    pub fn tool_executor(mut self, executor: impl ToolExecutor) -> Self {
+        self.executors.insert(executor.name().to_owned(), Arc::new(executor));
+        self
+    }
+
+    /// The registry with an encoder, under the encoder's own name.
+    pub fn tool_result_encoder(mut self, encoder: impl ToolResultEncoder) -> Self {
+        self.encoders.insert(encoder.name().to_owned(), Arc::new(encoder));
+        self
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry")
+            .field("adapters", &self.adapters.keys())
+            .field("handlers", &self.handlers.keys())
+            .field("executors", &self.executors.keys())
+            .field("encoders", &self.encoders.keys())
+            .finish()
+    }
+}
+
+impl Engine {
+    /// The engine as plain data.
+    ///
+    /// # Errors
+    /// `invalid_engine` if a tool's handler is a function without a registered name.
+    pub fn spec(&self) -> Result<EngineSpec> {
+        let parts = &self.0;
+        Ok(EngineSpec {
+            adapter: parts.adapter.as_ref().map(|adapter| adapter.name().to_owned()),
+            adapter_opts: parts.adapter_opts.clone(),
+            model: parts.model.clone(),
+            tools: parts.tools.iter().enumerate().map(tool_entry).collect::<Result<_>>()?,
+            tool_executor: parts.executor.as_ref().map(|executor| executor.name().to_owned()),
+            tool_result_encoder: parts.encoder.as_ref().map(|encoder| encoder.name().to_owned()),
+            params: parts.params.clone(),
+            context: (*parts.context).clone(),
+            metadata: parts.metadata.clone(),
+        })
+    }
+
+    /// An engine from plain data, with the code that the registry knows.
+    ///
+    /// # Errors
+    /// `invalid_engine`, naming the field, if the registry does not know an adapter, handler, executor or encoder.
+    pub fn from_spec(spec: &EngineSpec, registry: &Registry) -> Result<Self> {
+        let adapter = find(&registry.adapters, "adapter", spec.adapter.as_deref())?;
+        let executor = find(&registry.executors, "tool_executor", spec.tool_executor.as_deref())?;
+        let encoder =
+            find(&registry.encoders, "tool_result_encoder", spec.tool_result_encoder.as_deref())?;
+        let restore = |(index, entry): (usize, &ToolEntry)| {
+            let field = format!("tools.{index}.handler");
+            let handler = find(&registry.handlers, &field, entry.handler.as_deref())?;
+            let tool = Tool::from_spec(entry.tool.clone());
+            Ok(match (handler, &entry.handler) {
+                (Some(handler), Some(name)) => tool.with_handler(handler).registered_as(name),
+                _ => tool,
+            })
+        };
+        let tools: Vec<Tool> = spec.tools.iter().enumerate().map(restore).collect::<Result<_>>()?;
+        Ok(Self::without_adapter().with(|parts| {
+            parts.adapter = adapter;
+            parts.adapter_opts = spec.adapter_opts.clone();
+            parts.model = spec.model.clone();
+            parts.tools = tools;
+            parts.executor = executor;
+            parts.encoder = encoder;
+            parts.params = spec.params.clone();
+            parts.context = Arc::new(spec.context.clone());
+            parts.metadata = spec.metadata.clone();
+        }))
+    }
+}
+
+fn tool_entry((index, tool): (usize, &Tool)) -> Result<ToolEntry> {
+    match (tool.get_handler(), tool.registered_name()) {
+        (Some(_), None) => Err(Error::engine(EngineReason::InvalidEngine)
+            .with_message(format!(
+                "engine error: invalid_engine: the handler of tool {:?} is a function without a registered name; \
+                 Tool::registered_as gives it one",
+                tool.name()
+            ))
+            .with("field", format!("tools.{index}.handler"))
+            .with("tool_name", tool.name())),
+        (_, name) => Ok(ToolEntry { tool: (**tool.spec()).clone(), handler: name.map(str::to_owned) }),
+    }
+}
+
+fn find<T: ?Sized>(
+    known: &HashMap<String, Arc<T>>,
+    field: &str,
+    name: Option<&str>,
+) -> Result<Option<Arc<T>>> {
+    let Some(name) = name else { return Ok(None) };
+    known.get(name).cloned().map(Some).ok_or_else(|| {
+        Error::engine(EngineReason::InvalidEngine)
+            .with_message(format!(
+                "engine error: invalid_engine: {field}: {name:?} is not registered"
+            ))
+            .with("field", field)
+            .with("name", name)
+    })
+}

@@ -1,0 +1,248 @@
+//! What adapters, tools and callers can get wrong, and what comes of it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::stream;
+use mynah::{
+    Adapter, AdapterReason, BoxFuture, Engine, Error, Event, FinishReason, Image, Message,
+    ModelCall, ModelStream, Part, Request, Result, RetryPolicy, Tool, ToolOutcome,
+    testing::Scripted,
+};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn two_calls_with_one_id_are_a_malformed_answer_and_neither_runs() -> Result<()> {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&ran);
+    let tool = Tool::new("t", "", json!({})).handler(move |_, _| {
+        count.fetch_add(1, Ordering::Relaxed);
+        async { json!(1) }
+    });
+    let call = |n: u8| json!({"tool_call": {"id": "c", "name": "t", "arguments": {"n": n}}});
+    let model = Scripted::new([json!([call(1), call(2), {"finish": "tool_calls"}])])?;
+    let result = Engine::new(model).tool(tool).chat("go").await?;
+    assert_eq!(result.error().map(|error| error.reason()), Some("malformed_response"));
+    assert_eq!(ran.load(Ordering::Relaxed), 0);
+    // Nothing is lost: both calls stand in the thread, answered.
+    assert_eq!(result.steps[0].response.tool_calls().count(), 2);
+    assert!(mynah::validate::thread(&result.thread).is_ok());
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_that_begins_with_a_refusal_is_refused_whatever_the_retry_policy() {
+    for policy in [RetryPolicy::never(), RetryPolicy::attempts(2)] {
+        let engine = Engine::new(Raw(|| vec![Err(Error::adapter(AdapterReason::InvalidRequest))]));
+        let error = engine.chat("go").retry(policy).await.err();
+        assert_eq!(error.map(|error| error.reason()), Some("invalid_request"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_is_silent_or_slow_for_too_long_fails_with_a_timeout() -> Result<()> {
+    let slow = || {
+        Scripted::new([
+            json!([{"text": "a"}, {"delay_ms": 300}, {"text": "b"}, {"finish": "stop"}]),
+        ])
+    };
+    for option in ["stream_timeout", "request_timeout"] {
+        let result = Engine::new(slow()?).chat("go").param(option, 200).await?;
+        assert_eq!(result.error().map(|error| error.reason()), Some("timeout"), "{option}");
+        assert_eq!(result.text(), "a");
+        let result = Engine::new(slow()?).chat("go").param(option, 400).await?;
+        assert_eq!(result.text(), "ab", "{option}");
+    }
+    // Silence is counted anew with each event, the whole call is not.
+    let steady = || {
+        Scripted::new([
+            json!([{"delay_ms": 150}, {"text": "a"}, {"delay_ms": 150}, {"finish": "stop"}]),
+        ])
+    };
+    assert_eq!(Engine::new(steady()?).chat("go").param("stream_timeout", 200).await?.text(), "a");
+    let whole = Engine::new(steady()?).chat("go").param("request_timeout", 200).await?;
+    assert_eq!(whole.halted_reason.as_str(), "error");
+    Ok(())
+}
+
+#[test]
+fn a_blocking_tool_that_has_no_thread_yet_never_gets_one_once_the_chat_is_dropped() -> Result<()> {
+    let started = Arc::new(AtomicUsize::new(0));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .max_blocking_threads(1)
+        .build()
+        .map_err(|error| Error::adapter(AdapterReason::Unknown).with_message(error.to_string()))?;
+    let (count, (release, gate)) = (Arc::clone(&started), std::sync::mpsc::channel::<()>());
+    let gate = std::sync::Mutex::new(gate);
+    let tool = Tool::new("t", "", json!({})).blocking(move |_, _| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let _ = gate.lock().map(|gate| gate.recv());
+    });
+    let call = |id: &str| json!({"tool_call": {"id": id, "name": "t"}});
+    let model = Scripted::new([json!([call("a"), call("b"), {"finish": "tool_calls"}])])?;
+    runtime.block_on(async {
+        let chat = std::future::IntoFuture::into_future(Engine::new(model).tool(tool).chat("go"));
+        tokio::select! {
+            _ = chat => {}
+            () = async { while started.load(Ordering::SeqCst) == 0 { tokio::task::yield_now().await } } => {}
+        }
+    });
+    // The one that runs is let go; the other must not follow it.
+    drop(release);
+    drop(runtime);
+    assert_eq!(started.load(Ordering::SeqCst), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn v25_an_image_in_a_system_message_is_refused_before_the_model_is_called() -> Result<()> {
+    let model = Scripted::new([json!([{"text": "x"}, {"finish": "stop"}])])?;
+    let system: Message = serde_json::from_value(json!({
+        "role": "system", "content": [Part::image(Image::from_url("http://x"))]
+    }))?;
+    let error = Engine::new(model.clone()).chat([system, Message::user("hi")]).await.err();
+    let error = error.ok_or_else(|| Error::adapter(AdapterReason::Unknown))?;
+    assert_eq!(
+        (error.reason(), &error.metadata()["field"]),
+        ("invalid_message", &json!("messages.0.content"))
+    );
+    assert_eq!(error.field_errors()[0].code, "image_in_system_message");
+    assert_eq!(model.calls(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_step_that_was_ended_early_hands_out_a_thread_that_can_go_on() -> Result<()> {
+    for after in 0..8 {
+        let hang = Tool::new("t", "", json!({}))
+            .handler(async |_, _| std::future::pending::<Value>().await);
+        let model = Scripted::new([
+            json!([{"text": "a"}, {"tool_call": {"id": "c", "name": "t"}}, {"finish": "tool_calls"}]),
+        ])?;
+        let mut stream = Engine::new(model).tool(hang).step("go").stream();
+        let cancel = stream.cancel_handle();
+        let mut collector = mynah::Collector::new("go".into());
+        let mut seen = 0;
+        loop {
+            if seen == after {
+                cancel.cancel();
+            }
+            let Some(event) = futures_util::StreamExt::next(&mut stream).await else { break };
+            collector.apply(&event?);
+            seen += 1;
+        }
+        let step = collector.step_result();
+        assert!(mynah::validate::thread(&step.thread).is_ok(), "after {after}");
+        assert_eq!(step.metadata["halted_reason"], "cancelled", "after {after}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn limits_that_are_not_kept_and_numbers_that_are_none_are_refused() -> Result<()> {
+    let engine = Engine::new(Scripted::default());
+    let field = |error: Option<Error>| error.map(|error| error.metadata()["field"].clone());
+    let budget = engine.chat("go").param("budget", json!({"max_turns": 1})).await.err();
+    assert_eq!(field(budget), Some(json!("budget")));
+    assert_eq!(
+        field(engine.chat("go").temperature(f64::NAN).await.err()),
+        Some(json!("temperature"))
+    );
+    let stored = serde_json::to_string(&engine.adapter_opt("api_key", "sk-1").spec()?)?;
+    assert!(!stored.contains("sk-1"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_value_too_deep_to_be_read_again_is_a_failed_tool() -> Result<()> {
+    let deep = (0..200).fold(json!(1), |value, _| json!([value]));
+    let tool = Tool::new("t", "", json!({})).handler(move |_, _| {
+        let outcome = ToolOutcome::halt("deep", deep.clone());
+        async move { outcome }
+    });
+    let model = Scripted::new([
+        json!([{"tool_call": {"id": "c", "name": "t"}}, {"finish": "tool_calls"}]),
+        json!([{"text": "done"}, {"finish": "stop"}]),
+    ])?;
+    let (session, _) = Engine::new(model).tool(tool).start("go").await?;
+    assert_eq!(mynah::decode::session(&serde_json::to_string(&session)?)?, session);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_end_when_their_time_is_up() -> Result<()> {
+    let model = Scripted::new(
+        (0..9).map(|_| json!([{"preflight_error": "rate_limited", "retry_after_ms": 600}])),
+    )?;
+    let policy = json!({"max_attempts": 9, "jitter_ms": 0, "max_elapsed_ms": 1_500});
+    let error = Engine::new(model.clone()).chat("go").param("retry", policy).await.err();
+    assert_eq!(error.map(|error| error.reason()), Some("rate_limited"));
+    assert_eq!(model.calls(), 3);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_that_is_done_keeps_its_result_when_the_stream_is_dropped_right_then() -> Result<()>
+{
+    let model = Scripted::new([
+        json!([{"tool_call": {"id": "c", "name": "t"}}, {"finish": "tool_calls"}]),
+    ])?;
+    let tool = Tool::new("t", "", json!({})).handler(async |_, _| json!({"paid": true}));
+    let mut turn = Engine::new(model).tool(tool).start("go").stream();
+    while let Some(event) = futures_util::StreamExt::next(&mut turn).await {
+        if matches!(event?, Event::ToolExecutionCompleted { .. }) {
+            break;
+        }
+    }
+    let (session, _) = turn.finish();
+    assert_eq!(
+        session.thread.last_message().map(|m| m.text().into_owned()).as_deref(),
+        Some(r#"{"paid":true}"#)
+    );
+    Ok(())
+}
+
+/// An adapter that plays these items as they are.
+struct Raw(fn() -> Vec<Result<Event>>);
+
+impl Adapter for Raw {
+    fn name(&self) -> &str {
+        "raw"
+    }
+
+    fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
+        let items = (self.0)();
+        Box::pin(async move { Ok(Box::pin(stream::iter(items)) as ModelStream) })
+    }
+}
+
+#[tokio::test]
+async fn calls_that_stand_only_in_the_completed_message_are_run_once_each() -> Result<()> {
+    let engine = Engine::new(Raw(|| {
+        let calls = ["a", "b"].map(|id| Part::tool_call(mynah::ToolCall::new(id, "t", "{}")));
+        let Event::MessageCompleted { raw_finish_reason, paused, metadata, .. } =
+            Event::message_completed(Some(FinishReason::ToolCalls))
+        else {
+            return Vec::new();
+        };
+        let message = Arc::new(Message::assistant_parts(calls));
+        let finish_reason = Some(FinishReason::ToolCalls);
+        vec![Ok(Event::MessageCompleted {
+            message,
+            finish_reason,
+            raw_finish_reason,
+            paused,
+            metadata,
+        })]
+    }));
+    let tool = Tool::new("t", "", json!({})).handler(async |_, _| json!(1));
+    let chat = engine.tool(tool).step("go").deadline(Duration::from_secs(5)).await?;
+    assert_eq!(chat.tool_results.len(), 2);
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Random runs: what the model says, what the tools do, what the caller asks for.
+
+use mynah::{
+    AdapterReason, Engine, Error, FinishReason, Metadata, Options, Tool, ToolCall, ToolOutcome,
+    Usage,
+    testing::{Entry, Script, Scripted},
+};
+use proptest::{collection::vec, option, prelude::*};
+use serde_json::{Value, json};
+
+/// A random run: what the model says, what the tools do, what the caller asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    scripts: Vec<Script>,
+    outcomes: Vec<ToolOutcome>,
+    manual: bool,
+    options: Value,
+}
+
+impl Plan {
+    /// A fresh engine each time, so that two runs of the plan see the same scripts and outcomes.
+    pub(crate) fn engine(&self) -> Engine {
+        let tool = |index: usize, outcome: &ToolOutcome| {
+            let outcome = outcome.clone();
+            let tool = Tool::new(format!("t{index}"), "", json!({}));
+            let tool = tool.handler(move |_, _| std::future::ready(outcome.clone()));
+            if self.manual && index == 0 { tool.manual() } else { tool }
+        };
+        let tools = self.outcomes.iter().enumerate().map(|(index, outcome)| tool(index, outcome));
+        Engine::new(Scripted::play(self.scripts.clone())).tools(tools)
+    }
+
+    /// The same plan for a process that goes on after so many model calls.
+    #[allow(dead_code, reason = "not every test goes on")]
+    pub(crate) fn after(&self, calls: usize) -> Self {
+        Self { scripts: self.scripts.iter().skip(calls).cloned().collect(), ..self.clone() }
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        Options::from_json(self.options.clone()).unwrap_or_default().request_id("same")
+    }
+}
+
+pub(crate) fn plan() -> impl Strategy<Value = Plan> {
+    (vec(script(), 0..5), vec(outcome(), 1..4), any::<bool>(), options()).prop_map(
+        |(scripts, outcomes, manual, options)| Plan { scripts, outcomes, manual, options },
+    )
+}
+
+fn script() -> impl Strategy<Value = Script> {
+    let ends = prop_oneof![
+        6 => Just(Entry::Finish(FinishReason::ToolCalls)),
+        4 => finish().prop_map(Entry::Finish),
+        1 => Just(Entry::Disconnect),
+        1 => Just(Entry::Error(Error::adapter(AdapterReason::RateLimited))),
+    ];
+    let broken = prop::bool::weighted(0.05);
+    (vec(entry(), 0..6), option::weighted(0.95, ends), broken).prop_map(|(entries, end, broken)| {
+        let refused = Entry::PreflightError(Error::adapter(AdapterReason::ProviderUnavailable));
+        let entries = broken.then_some(refused).into_iter().chain(unique_calls(entries));
+        entries.chain(end).fold(Script::new(), Script::with)
+    })
+}
+
+/// Ids are unique in an answer, as every provider promises.
+fn unique_calls(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
+    entries.into_iter().enumerate().map(|(index, entry)| match entry {
+        Entry::ToolCall(mut call) => {
+            call.id = format!("c{index}");
+            Entry::ToolCall(call)
+        }
+        entry => entry,
+    })
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let arguments = prop_oneof!["\\{\\}", "\\{\"x\": ?1\\}", "\\{\"x\"", "null", ""];
+    prop_oneof![
+        3 => "[a-z ]{0,6}".prop_map(Entry::Text),
+        1 => ("[a-z]{0,4}", option::of("[A-Z]{2}"))
+            .prop_map(|(text, signature)| Entry::Reasoning { text, signature }),
+        // One in eight calls names a tool that does not exist.
+        4 => (0usize..8, arguments).prop_map(|(n, raw)| {
+            Entry::ToolCall(ToolCall::new("", if n == 7 { "nope".to_owned() } else { format!("t{}", n % 3) }, raw))
+        }),
+        1 => (0u64..3).prop_map(|n| Entry::ToolCallDelta {
+            id: format!("p{n}"), arguments_delta: "{}".to_owned(),
+        }),
+        1 => (any::<u16>(), any::<u16>()).prop_map(|(input, output)| Entry::Usage(Box::new(Usage {
+            input_tokens: Some(input.into()), output_tokens: Some(output.into()), ..Usage::default()
+        }))),
+        1 => Just(Entry::RawChunk(json!({"odd": true}))),
+    ]
+}
+
+fn finish() -> impl Strategy<Value = FinishReason> {
+    prop_oneof![
+        Just(FinishReason::Stop),
+        Just(FinishReason::Length),
+        Just(FinishReason::ContentFilter),
+        Just(FinishReason::Other),
+    ]
+}
+
+fn outcome() -> impl Strategy<Value = ToolOutcome> {
+    prop_oneof![
+        5 => any::<u8>().prop_map(|n| ToolOutcome::Ok(json!({"n": n}))),
+        2 => "[a-z]{1,5}".prop_map(ToolOutcome::error),
+        1 => "[a-z]{1,5}\\?".prop_map(|question| {
+            ToolOutcome::ask_with(question, Metadata::from_iter([("choices".to_owned(), json!(["a"]))]))
+        }),
+        1 => Just(ToolOutcome::halt("plan_submitted", json!({"ok": 1}))),
+        1 => Just(ToolOutcome::halt("max_turns", json!(null))),
+    ]
+}
+
+fn options() -> impl Strategy<Value = Value> {
+    let schema = json!({"type": "json_schema", "name": "p", "schema": {}, "strict": true});
+    (
+        option::of(0u32..4),
+        prop_oneof![4 => Just("auto"), 1 => Just("manual")],
+        prop_oneof![3 => Just("continue"), 1 => Just("halt")],
+        prop_oneof![2 => Just("fail"), 1 => Just("answer")],
+        prop::bool::weighted(0.3),
+        option::weighted(0.4, Just(schema)),
+        1usize..4,
+    )
+        .prop_map(|(max_turns, mode, on_error, unknown, finalize, format, concurrency)| {
+            json!({
+                "max_turns": max_turns, "mode": mode, "on_tool_error": on_error, "on_unknown_tool": unknown,
+                "structured_finalize": finalize && format.is_some(), "response_format": format,
+                "max_concurrency": concurrency,
+            })
+        })
+}
+
+#[expect(clippy::expect_used, reason = "a test without a runtime has failed")]
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
+}
+
+#[expect(clippy::disallowed_methods, reason = "the number of cases is the caller's")]
+pub(crate) fn cases(default: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default)
+}

@@ -1,0 +1,331 @@
+//! A run that is kept verifies, and comes out the same when it is performed again.
+
+mod plans;
+
+use std::sync::Arc;
+
+use mynah::{
+    ChatResult, Engine, Event, HaltReason, Mode, OnUncertain, Tool, ToolOutcome, Tools,
+    log::{Append, Fact, Log, MemoryLog, Record, verify},
+    testing::{self, Scripted},
+};
+use plans::{cases, plan, runtime};
+use proptest::prelude::*;
+use serde_json::json;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(300), ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_run_verifies_and_replays_equal(plan in plan()) {
+        runtime().block_on(async {
+            let log = Arc::new(MemoryLog::new());
+            let live = plan.engine().chat("go").options(plan.options()).record(&log);
+            let (run, live) = collect(live.stream()).await;
+            let Some(run) = run else { return Ok(()) };
+            let records = read(&log, &run).await;
+            prop_assert!(verify(&run, &records).is_ok());
+            let suspended = live.last().is_some_and(is_suspended);
+            prop_assert_eq!(verify(&run, &records).map(|report| report.status).ok(), Some(if suspended { "in_progress" } else { "verified" }));
+            for tools in [Tools::Recorded, Tools::Rerun] {
+                let again = plan.engine().replay(&log, &*run).replay_tools(tools);
+                let stream = again.stream().await.map_err(|e| TestCaseError::fail(e.to_string()))?;
+                let (_, replayed) = collect(stream).await;
+                prop_assert_eq!(&live, &replayed, "{:?}", tools);
+                let report = plan.engine().replay(&log, &*run).replay_tools(tools).await;
+                prop_assert_eq!(report.map(|replayed| replayed.records), Ok(records.len() as u64));
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn keeping_a_run_changes_nothing_but_its_id(plan in plan()) {
+        runtime().block_on(async {
+            let plain = plan.engine().chat("go").options(plan.options()).await;
+            let kept = plan.engine().chat("go").options(plan.options()).record(&Arc::new(MemoryLog::new())).await;
+            prop_assert_eq!(plain, kept.map(without_id));
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_cancelled_run_replays_as_far_as_it_went(plan in plan(), after in 1usize..30) {
+        runtime().block_on(async {
+            let log = Arc::new(MemoryLog::new());
+            let mut stream = plan.engine().chat("go").options(plan.options()).record(&log).stream();
+            let cancel = stream.cancel_handle();
+            let run = stream.run_id().map(str::to_owned);
+            let mut seen = 0;
+            while let Some(Ok(_)) = futures_util::StreamExt::next(&mut stream).await {
+                seen += 1;
+                if seen == after {
+                    cancel.cancel();
+                }
+            }
+            let Some(run) = run else { return Ok(()) };
+            if read(&log, &run).await.is_empty() {
+                return Ok(());
+            }
+            let replayed = plan.engine().replay(&log, &*run).replay_tools(Tools::Recorded).await;
+            prop_assert!(replayed.is_ok(), "{replayed:?}");
+            Ok(())
+        })?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(300), ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_run_resumed_from_any_prefix_comes_to_the_same(plan in plan(), share in 0.0..1.0f64) {
+        runtime().block_on(async {
+            let log = Arc::new(MemoryLog::new());
+            let Ok(whole) = plan.engine().chat("go").options(plan.options()).record(&log).await else { return Ok(()) };
+            let run = whole.run_id.clone().unwrap_or_default();
+            let records = read(&log, &run).await;
+            let kept = 1 + ((records.len() - 1) as f64 * share) as usize;
+            let prefix = Arc::new(MemoryLog::new());
+            let batch = Append::new(&*run, None, records[..kept].to_vec());
+            prefix.append(batch).await.map_err(|e| TestCaseError::fail(e.to_string()))?;
+            let facts: Vec<Fact> = records[..kept].iter().filter_map(|record| record.fact().ok().flatten()).collect();
+            let ended = facts.last().is_some_and(|fact| matches!(fact, Fact::Suspended(_) | Fact::Sealed(_)));
+            // The model calls that were answered, or refused, are not made again.
+            let is_answer = |fact: &&Fact| matches!(fact, Fact::AssistantCompleted { .. } | Fact::FinalizeFailed { .. });
+            let answered = facts.iter().filter(is_answer).count();
+            let resumed = plan.after(answered).engine().resume(&prefix, &*run).on_uncertain(OnUncertain::Rerun).await;
+            if ended {
+                prop_assert!(resumed.is_err());
+                return Ok(());
+            }
+            let failed = matches!(facts.last(), Some(Fact::Completed(_) | Fact::Failed(_) | Fact::Cancelled { .. }));
+            let told = format!("{kept} of {} ({failed})", records.len());
+            let ran_dry = whole.error().or_else(|| pass_2_error(&whole)).is_some_and(|e| e.reason() == "no_scripted_response");
+            if ran_dry {
+                // The error counts the scripts, of which the second process has fewer.
+                let resumed = resumed.map_err(|e| TestCaseError::fail(e.to_string()))?;
+                prop_assert_eq!(resumed.halted_reason, whole.halted_reason, "{}", told);
+                prop_assert_eq!(resumed.thread, whole.thread, "{}", told);
+                return Ok(());
+            }
+            prop_assert_eq!(resumed, Ok(whole), "{}", told);
+            let after = read(&prefix, &run).await;
+            prop_assert!(verify(&run, &after).is_ok());
+            let replayed = plan.engine().replay(&prefix, &*run).replay_tools(Tools::Recorded).await;
+            prop_assert!(replayed.is_ok(), "{replayed:?}");
+            Ok(())
+        })?;
+    }
+}
+
+#[tokio::test]
+async fn a_tool_of_which_nobody_knows_whether_it_ran_is_not_run_again_unasked() -> mynah::Result<()>
+{
+    for (policy, expected) in [
+        (OnUncertain::Suspend, "uncertain_tools"),
+        (OnUncertain::Rerun, "completed"),
+        (OnUncertain::Fail, "completed"),
+    ] {
+        let (log, run) = cut_after(Fact::ToolScheduled { call_id: "c0".to_owned() }.kind()).await?;
+        let engine = later(1)?;
+        let result = engine.resume(&log, &*run).on_uncertain(policy).await?;
+        assert_eq!(result.halted_reason.as_str(), expected);
+        let told = result
+            .thread
+            .messages
+            .iter()
+            .find(|m| m.tool_call_id().is_some())
+            .map(|m| m.text().into_owned());
+        match policy {
+            OnUncertain::Suspend => {
+                assert_eq!(result.metadata["uncertain_tool_calls"], json!(["c0"]));
+                let done = engine.resume(&log, &*run).tool_result("c0", 7).await?;
+                assert_eq!(done.steps[0].tool_results[0].text(), "7");
+                assert_eq!(done.text(), "done");
+            }
+            OnUncertain::Rerun => assert_eq!(told.as_deref(), Some("1")),
+            _ => assert!(told.is_some_and(|told| told.contains("nobody knows"))),
+        }
+        let replayed = self::engine(1)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?;
+        assert_eq!(replayed.status, "equal", "{policy:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_completed_tool_is_not_run_again() -> mynah::Result<()> {
+    let (log, run) = cut_after("tool_completed").await?;
+    let never =
+        Tool::new("echo", "", json!({})).handler(async |_, _| ToolOutcome::error("it ran again"));
+    let result = Engine::new(last_script()?).tool(never).resume(&log, &*run).await?;
+    assert_eq!(result.steps[0].tool_results[0].text(), "1");
+    assert_eq!(result.text(), "done");
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_two_that_resume_a_run_one_goes_on() -> mynah::Result<()> {
+    let (log, run) = cut_after("tool_completed").await?;
+    let first = later(1)?.resume(&log, &*run).stream().await?;
+    let second = later(1)?.resume(&log, &*run).stream().await.expect_err("it is in other hands");
+    assert_eq!(second.reason(), "leased");
+    assert!(testing::collect(first).await?.len() > 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_waits_goes_on_with_what_it_waited_for_and_nothing_else() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let waiting = engine(1)?.chat("go").mode(Mode::Manual).record(&log).await?;
+    let run = waiting.run_id.unwrap_or_default();
+    assert_eq!(
+        later(1)?.resume(&log, &*run).await.expect_err("no results").reason(),
+        "invalid_status"
+    );
+    let done = later(1)?.resume(&log, &*run).tool_result("c0", json!({"n": 1})).await?;
+    assert_eq!((done.text().as_ref(), done.thread.messages.len()), ("done", 4));
+    assert_eq!(engine(1)?.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(later(1)?.resume(&log, &*run).await.expect_err("it has ended").reason(), "sealed");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_fork_names_its_parent_and_goes_on_by_itself() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let run = engine(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let records = read(&log, &run).await;
+    let at =
+        records.iter().position(|record| &*record.envelope().kind == "tool_completed").unwrap_or(0)
+            as u64
+            + 1;
+    let fork = engine(1)?.fork(&log, &run, at).await?;
+    assert_eq!((fork.parent.seq, fork.parent.hash), (at, records[at as usize - 1].hash()));
+    let other = Engine::new(Scripted::new([json!([{"text": "otherwise"}, {"finish": "stop"}])])?)
+        .tool(Tool::new("echo", "", json!({})));
+    let result = other.resume(&log, &*fork.run_id).await?;
+    assert_eq!(result.text(), "otherwise");
+    assert_eq!(read(&log, &run).await, records);
+    assert_eq!(
+        engine(1)?.fork(&log, &run, 99).await.expect_err("no such record").metadata()["field"],
+        "at"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_changed_tool_is_the_first_difference() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let run = engine(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let error = engine(2)?.replay(&log, &*run).await.expect_err("the tool answers differently");
+    assert_eq!((error.kind().type_name(), error.reason()), ("replay_mismatch", "payload"));
+    assert_eq!(error.metadata()["kind"], "tool_completed");
+    let first = json!({"path": "outcome.ok", "recorded": 1, "produced": 2});
+    assert_eq!(error.metadata()["diff"][0], first);
+    // Its record answers for it where the caller says so.
+    assert_eq!(engine(2)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_changed_prompt_model_or_option_is_told_at_the_first_record() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let run = engine(1)?.model("small").chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let error = engine(1)?.model("large").replay(&log, &*run).await.expect_err("another model");
+    assert_eq!(error.metadata()["seq"], 1);
+    assert_eq!(error.metadata()["diff"][0]["path"], "about.model");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_seal_stands_last_and_a_waiting_run_has_none() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let run = engine(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let records = read(&log, &run).await;
+    assert!(matches!(records.last().map(Record::fact), Some(Ok(Some(Fact::Sealed(_))))));
+    let waiting = engine(1)?.chat("go").mode(Mode::Manual).record(&log).await?;
+    assert_eq!(waiting.halted_reason, HaltReason::ManualToolCalls);
+    let records = read(&log, &waiting.run_id.unwrap_or_default()).await;
+    assert!(matches!(records.last().map(Record::fact), Some(Ok(Some(Fact::Suspended(_))))));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_starts_only_when_its_announcement_is_kept() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let seen = log.clone();
+    let look = Tool::new("echo", "", json!({})).handler(move |_, _| {
+        let seen = seen.clone();
+        async move {
+            let page = seen.runs(Default::default()).await?;
+            let run = page.runs[0].run_id.clone();
+            let kinds = read(&seen, &run).await;
+            Ok::<_, mynah::Error>(json!(
+                kinds.last().map(|record| record.envelope().kind.to_string())
+            ))
+        }
+    });
+    let result = Engine::new(script()?).tool(look).chat("go").record(&log).await?;
+    assert_eq!(result.steps[0].tool_results[0].text(), "tool_scheduled");
+    Ok(())
+}
+
+/// A log with a run that ended without its end, right after its first record of this kind.
+async fn cut_after(kind: &str) -> mynah::Result<(Arc<MemoryLog>, Arc<str>)> {
+    let log = Arc::new(MemoryLog::new());
+    let run = engine(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let records = read(&log, &run).await;
+    let end = records
+        .iter()
+        .position(|record| &*record.envelope().kind == kind)
+        .map_or(0, |index| index + 1);
+    let cut = Arc::new(MemoryLog::new());
+    cut.append(Append::new(&*run, None, records[..end].to_vec())).await?;
+    Ok((cut, run))
+}
+
+/// The engine of a process that goes on after the first answer.
+fn later(number: u8) -> mynah::Result<Engine> {
+    Ok(engine(number)?.adapter(last_script()?))
+}
+
+fn last_script() -> mynah::Result<Scripted> {
+    Scripted::new([json!([{"text": "do"}, {"text": "ne"}, {"finish": "stop"}])])
+}
+
+/// An engine whose tool gives a number.
+fn engine(number: u8) -> mynah::Result<Engine> {
+    let echo = Tool::new("echo", "", json!({}))
+        .handler(move |_, _| async move { ToolOutcome::Ok(json!(number)) });
+    Ok(Engine::new(script()?).tool(echo))
+}
+
+fn script() -> mynah::Result<Scripted> {
+    Scripted::new([
+        json!([{"tool_call": {"id": "c0", "name": "echo"}}, {"finish": "tool_calls"}]),
+        json!([{"text": "do"}, {"text": "ne"}, {"finish": "stop"}]),
+    ])
+}
+
+fn pass_2_error(result: &ChatResult) -> Option<mynah::Error> {
+    let error = result.metadata.get("structured_finalize")?.get("pass_2_error")?;
+    serde_json::from_value(error.clone()).ok()
+}
+
+fn without_id(mut result: ChatResult) -> ChatResult {
+    result.run_id = None;
+    result
+}
+
+async fn collect(stream: mynah::EventStream) -> (Option<String>, Vec<Event>) {
+    let run = stream.run_id().map(str::to_owned);
+    (run, testing::collect(stream).await.unwrap_or_default())
+}
+
+async fn read(log: &Arc<MemoryLog>, run: &str) -> Vec<Record> {
+    log.read(run, 1, 10_000).await.unwrap_or_default()
+}
+
+fn is_suspended(event: &Event) -> bool {
+    matches!(event, Event::ChatCompleted { result }
+        if matches!(result.halted_reason, HaltReason::AskUser | HaltReason::ManualToolCalls))
+}

@@ -1,0 +1,28 @@
+//! A tool that needs a person: the chat stops with a question, and goes on when there is an answer, however much later.
+
+use mynah::prelude::*;
+use mynah::testing::{Script, Scripted};
+use serde_json::json;
+
+#[tokio::main]
+async fn main() -> mynah::Result<()> {
+    let model = Scripted::play([
+        Script::new().tool_call("c0", "delete_account", json!({"name": "ada"})).call_tools(),
+        Script::new().text("The account is gone.").stop(),
+    ]);
+    let delete = Tool::new("delete_account", "Deletes an account", json!({"type": "object"}))
+        .handler(async |arguments, _| {
+            ToolOutcome::ask(format!("Really delete the account {}?", arguments["name"]))
+        });
+    let engine = Engine::new(model).tool(delete);
+
+    let (session, _) = engine.start("Please delete my account.").await?;
+    if let Some(question) = session.pending_question() {
+        println!("{}: {question}", session.status());
+    }
+
+    // A program would ask its user here, or store the session and wait.
+    let (session, result) = engine.reply(&session, "Yes, really.").await?;
+    println!("{}: {}", session.status(), result.text());
+    Ok(())
+}
