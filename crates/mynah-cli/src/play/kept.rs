@@ -1,0 +1,220 @@
+//! Operations on runs that are kept.
+
+use std::{io::Write, sync::Arc};
+
+use futures_util::StreamExt as _;
+use mynah::{
+    ChatResult, Error, ErrorKind, Event, LogReason, Message, Metadata, Options, Result, Session,
+    Thread, Tools, decode,
+    log::{Extent, Fact, Log as _, RunFilter, verify_run},
+};
+
+use super::{
+    ledger::{Ledger, TERM},
+    options,
+    perform::{Fold, Stage, Stop, Told},
+    scenario::{Act, GoOn, Kind, Watch},
+};
+
+/// What this process knows of a run that it recorded, and its records do not tell.
+#[derive(Clone, Default)]
+pub(super) struct Memo {
+    /// Functions, and tools of the call.
+    pub(super) options: Options,
+    /// The session before the run, if it is a session's.
+    pub(super) session: Option<Session>,
+}
+
+/// How a run began.
+struct Beginning {
+    thread: Thread,
+    extent: Extent,
+}
+
+impl<W: Write> Stage<'_, W> {
+    pub(super) async fn on_kept(
+        &mut self,
+        run_id: Option<String>,
+        act: Act,
+        options: Metadata,
+        watch: Watch,
+    ) -> Result<Told, Stop> {
+        let Some(log) = self.log.clone() else {
+            return Err(Error::log(LogReason::Unavailable).into());
+        };
+        let run = match run_id {
+            Some(run) => run,
+            None => newest(&log).await?,
+        };
+        match act {
+            Act::Verify => Ok(Told::Report(verify_run(&log, &run).await?)),
+            Act::Fork { at } => Ok(Told::Forked(self.engine.fork(&log, &run, at).await?)),
+            Act::Replay { tools } => self.replay(&log, &run, tools, options, watch).await,
+            Act::Resume(go_on) => self.resume(&log, &run, *go_on, options, watch).await,
+        }
+    }
+
+    async fn replay(
+        &mut self,
+        log: &Arc<Ledger>,
+        run: &str,
+        tools: Tools,
+        options: Metadata,
+        watch: Watch,
+    ) -> Result<Told, Stop> {
+        let options = self.options_of(run, options, &beginning(log, run).await?)?;
+        let replay = self.engine.replay(log, run).replay_tools(tools).options(options);
+        if !watch.is_needed() {
+            return Ok(Told::Replayed { status: "equal", records: replay.await?.records });
+        }
+        let mut stream = replay.stream().await?;
+        let cancel = stream.cancel_handle();
+        match self.follow(&mut stream, &cancel, watch, |_| ()).await {
+            // A run that its provider refused is equal when it is refused the same way.
+            Err(Stop::Refused(error)) if refusal(log, run).await?.as_ref() == Some(&error) => {}
+            followed => followed?,
+        }
+        let records = log.head(run).await?.map_or(0, |head| head.seq);
+        Ok(Told::Replayed { status: "equal", records })
+    }
+
+    /// Goes on with a run, and gives what the operation that it continues would have given.
+    async fn resume(
+        &mut self,
+        log: &Arc<Ledger>,
+        run: &str,
+        go_on: GoOn,
+        options: Metadata,
+        watch: Watch,
+    ) -> Result<Told, Stop> {
+        let GoOn { message, tool_results, approve, reject, on_uncertain } = go_on;
+        for (name, ids) in [("approve", approve), ("reject", reject)] {
+            if !ids.is_empty() {
+                return Err(Error::invalid_option(name, "not_supported")
+                    .with_message(format!("validation failed: {name}: not supported yet"))
+                    .into());
+            }
+        }
+        let beginning = beginning(log, run).await?;
+        let options = self.options_of(run, options, &beginning)?;
+        let mut thread = beginning.thread.clone();
+        if watch.take.is_some() {
+            // What was told before the run goes on is not told again, and belongs to the partial result.
+            thread = self.thread_so_far(log, run, &options, thread).await?;
+            let results =
+                tool_results.iter().map(|(id, content)| Message::tool_result(id, content.clone()));
+            thread.extend(results);
+        }
+        let message = message.as_ref().map(decode::message).transpose()?;
+        thread.extend(message.clone().filter(|_| watch.take.is_some()));
+        let fold = Fold::new(thread);
+        let start = || {
+            let mut resume = self.engine.resume(log, run).on_uncertain(on_uncertain);
+            if let Some(message) = &message {
+                resume = resume.message(message.clone());
+            }
+            for (id, content) in &tool_results {
+                resume = resume.tool_result(id, content.clone());
+            }
+            resume.options(options.clone()).stream()
+        };
+        let mut stream = match start().await {
+            // Whoever holds the run may be gone. If so, it is free soon.
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
+                tokio::time::sleep(TERM + TERM / 8).await;
+                start().await?
+            }
+            started => started?,
+        };
+        if let Some(error) = stream.refusal() {
+            return Err(error.clone().into());
+        }
+        let cancel = stream.cancel_handle();
+        let completed = std::cell::RefCell::new(None::<ChatResult>);
+        self.follow(&mut stream, &cancel, watch, |event| {
+            fold.apply(event);
+            if let Event::ChatCompleted { result } = event {
+                *completed.borrow_mut() = Some((**result).clone());
+            }
+        })
+        .await?;
+        let told = match (beginning.extent, stream.last_step(), completed.into_inner()) {
+            (Extent::Chat, _, Some(result)) => Told::Chat(Box::new(result)),
+            (Extent::Step, Some(step), _) => Told::Step(Box::new(step.clone())),
+            (Extent::Generate, Some(step), _) => Told::Response(Box::new(step.response.clone())),
+            (Extent::Chat, ..) => fold.told(Kind::Chat),
+            (Extent::Step, ..) => fold.told(Kind::Step),
+            (Extent::Generate, ..) => fold.told(Kind::Generate),
+        };
+        let session = self.memos.get(run).and_then(|memo| memo.session.clone());
+        Ok(match (session, told) {
+            (Some(session), Told::Chat(result)) => {
+                self.keep(session.apply_chat(&result), Some(Told::Chat(result)))
+            }
+            (Some(session), Told::Step(result)) => {
+                self.keep(session.apply_step(&result), Some(Told::Step(result)))
+            }
+            (_, told) => {
+                self.thread = told.thread(beginning.thread);
+                told
+            }
+        })
+    }
+
+    /// The conversation up to where a run stopped.
+    async fn thread_so_far(
+        &self,
+        log: &Arc<Ledger>,
+        run: &str,
+        options: &Options,
+        mut thread: Thread,
+    ) -> Result<Thread> {
+        let replay = self.engine.replay(log, run).replay_tools(Tools::Recorded);
+        let mut stream = replay.options(options.clone()).stream().await?;
+        while let Some(Ok(event)) = stream.next().await {
+            match event {
+                Event::StepCompleted { thread: after, .. } => thread = after,
+                Event::ChatCompleted { result } => thread = result.thread,
+                _ => {}
+            }
+        }
+        Ok(thread)
+    }
+
+    /// The options of a run that is performed again: those that this process knows of it, and what the operation adds.
+    fn options_of(&self, run: &str, said: Metadata, beginning: &Beginning) -> Result<Options> {
+        let said = options::read(said, &beginning.thread)?;
+        let known = self.memos.get(run).map(|memo| memo.options.clone());
+        Ok(known.unwrap_or_default().overlay(said))
+    }
+}
+
+async fn newest(log: &Ledger) -> Result<String> {
+    let page = log.runs(RunFilter::new().limit(1)).await?;
+    page.runs.first().map(|run| run.run_id.to_string()).ok_or_else(|| {
+        Error::log(LogReason::RunNotFound)
+            .with_message("log error: run_not_found: there are no runs in this log")
+    })
+}
+
+/// How a run began. Whether its records are what they were is found out when it is performed.
+async fn beginning(log: &Ledger, run: &str) -> Result<Beginning> {
+    let first = log.read(run, 1, 1).await?;
+    let fact = first.first().and_then(|record| record.fact().ok().flatten());
+    Ok(match fact {
+        Some(Fact::RunStarted { thread, extent, .. }) => Beginning { thread, extent },
+        _ => Beginning { thread: Thread::new(), extent: Extent::Chat },
+    })
+}
+
+/// The error with which a run failed, unless a later one is only a part of its result.
+async fn refusal(log: &Ledger, run: &str) -> Result<Option<Error>> {
+    let Some(head) = log.head(run).await? else { return Ok(None) };
+    // The last record is the seal.
+    let last = log.read(run, head.seq.saturating_sub(1), 1).await?;
+    let fact = last.first().and_then(|record| record.fact().ok().flatten());
+    let Some(Fact::Failed(end)) = fact else { return Ok(None) };
+    let error = end.metadata.get("error").cloned().unwrap_or_default();
+    let error = serde_json::from_value::<Error>(error).ok();
+    Ok(error.filter(|error| !matches!(error.kind(), ErrorKind::Replay(_))))
+}

@@ -1,0 +1,82 @@
+//! `mynah play`: performs a scenario and prints what happens, one JSON value a line.
+
+mod kept;
+mod ledger;
+mod options;
+mod perform;
+mod scenario;
+mod tools;
+mod world;
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Read},
+    path::Path,
+    sync::Arc,
+};
+
+use self::{ledger::Ledger, world::Counters};
+use crate::{Failure, store::Place};
+
+pub(crate) const EXAMPLES: &str = r#"A scenario:
+  {
+    "scripts": [ [ {"text": "hello"}, {"finish": "stop"} ] ],
+    "ops":     [ {"op": "chat", "messages": [{"role": "user", "content": "hi"}], "stream": true} ]
+  }
+
+Examples:
+  mynah play FILE.json                     perform it
+  mynah play FILE.json | jq .ok            look at the results
+  mynah play --stable FILE.json            the same bytes each time
+  mynah play --log sqlite:runs.db FILE.json
+                                           keep every run, and perform operations on runs
+
+The format is described in docs/scenario.md."#;
+
+/// The largest scenario that is read. Parsed, one can take more than a hundred times its size.
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+pub(crate) fn main(file: &Path, log: Option<&str>, stable: bool) -> Result<(), Failure> {
+    let place = log.map(Place::parse).transpose()?;
+    let mut scenario = scenario::parse(&read(file)?, place.is_some())
+        .map_err(|why| Failure::input(format!("{}: {why}", name(file))))?;
+    let log = place.map(|place| place.open()).transpose()?;
+    let runtime = crate::runtime()?;
+    if stable {
+        let counters = match &log {
+            Some(log) => runtime.block_on(Counters::after(log)),
+            None => Ok(Counters::default()),
+        };
+        scenario.engine = scenario.engine.world(counters.map_err(|error| Failure::of(&error))?);
+    }
+    let log = log.map(|log| Arc::new(Ledger::new(log)));
+    let mut out = BufWriter::new(io::stdout().lock());
+    crate::written(runtime.block_on(perform::perform(scenario, log, &mut out)))
+}
+
+fn name(file: &Path) -> String {
+    if is_stdin(file) { "standard input".to_owned() } else { file.display().to_string() }
+}
+
+fn is_stdin(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
+fn read(file: &Path) -> Result<String, Failure> {
+    let unusable = |error: io::Error| Failure::file(format!("{}: {error}", name(file)));
+    let input: Box<dyn Read> = if is_stdin(file) {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(file).map_err(unusable)?)
+    };
+    let mut bytes = Vec::new();
+    input.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unusable)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        let limit = MAX_BYTES >> 20;
+        return Err(Failure::input(format!("{}: larger than {limit} MiB", name(file))));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let place = error.utf8_error().valid_up_to();
+        Failure::input(format!("{}: not UTF-8 at byte {place}", name(file)))
+    })
+}

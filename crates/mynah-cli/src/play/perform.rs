@@ -1,0 +1,402 @@
+//! Performing operations, one after the other.
+
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures_util::{Stream, StreamExt as _};
+use mynah::{
+    CancelHandle, ChatResult, Collector, Engine, Error, Event, Forked, Metadata, Options, Request,
+    Response, Result, Session, SessionReason, SessionStream, StepResult, StepTurn, Thread, Turn,
+    TurnResult, decode, log::Report,
+};
+use serde::Serialize;
+
+use super::{
+    kept::Memo,
+    ledger::Ledger,
+    options,
+    scenario::{Input, Kind, Op, Scenario, Verb, Watch},
+};
+
+/// Performs a scenario, and writes what happens.
+pub(super) async fn perform(
+    scenario: Scenario,
+    log: Option<Arc<Ledger>>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut stage = Stage {
+        engine: scenario.engine,
+        log,
+        memos: HashMap::new(),
+        session: None,
+        thread: Thread::new(),
+        op: 0,
+        out,
+    };
+    for (index, op) in scenario.ops.into_iter().enumerate() {
+        stage.op = index;
+        if let Some(log) = &stage.log {
+            log.begin(op.crash_after).await;
+        }
+        let performed = stage.perform(op).await;
+        let run_id = stage.log.as_ref().and_then(|log| log.written());
+        match performed {
+            Ok(mut told) => {
+                told.forget_run();
+                // A fork says in its own words which run it wrote.
+                let run_id = run_id.filter(|_| !matches!(told, Told::Forked(_)));
+                stage.write(&Line::Ok { op: index, run_id, ok: &told })?;
+            }
+            Err(Stop::Refused(error)) => {
+                stage.write(&Line::Err { op: index, run_id, err: &error })?;
+            }
+            Err(Stop::Unwritten(error)) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// One line of output.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Line<'a> {
+    Event {
+        op: usize,
+        event: &'a Event,
+    },
+    Ok {
+        op: usize,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        run_id: Option<Arc<str>>,
+        ok: &'a Told,
+    },
+    Err {
+        op: usize,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        run_id: Option<Arc<str>>,
+        err: &'a Error,
+    },
+}
+
+/// What an operation came to.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Told {
+    Response(Box<Response>),
+    Step(Box<StepResult>),
+    Chat(Box<ChatResult>),
+    Session { session: Box<Session>, result: Option<Box<Told>> },
+    Report(Report),
+    Replayed { status: &'static str, records: u64 },
+    Forked(Forked),
+}
+
+impl Told {
+    /// The line names the run, for every kind of result in the same way.
+    fn forget_run(&mut self) {
+        match self {
+            Self::Chat(result) => result.run_id = None,
+            Self::Session { result: Some(result), .. } => result.forget_run(),
+            _ => {}
+        }
+    }
+
+    /// The conversation after an operation that began with this one.
+    pub(super) fn thread(&self, before: Thread) -> Thread {
+        match self {
+            Self::Response(response) if response.message.parts().is_empty() => before,
+            Self::Response(response) => before.with(Arc::clone(&response.message)),
+            Self::Step(step) => step.thread.clone(),
+            Self::Chat(result) => result.thread.clone(),
+            Self::Session { session, .. } => session.thread.clone(),
+            Self::Report(_) | Self::Replayed { .. } | Self::Forked(_) => before,
+        }
+    }
+}
+
+/// Why an operation came to nothing.
+pub(super) enum Stop {
+    Refused(Error),
+    Unwritten(io::Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Unwritten(error)
+    }
+}
+
+/// What operations leave for those after them.
+pub(super) struct Stage<'a, W> {
+    pub(super) engine: Engine,
+    pub(super) log: Option<Arc<Ledger>>,
+    /// What is known of the runs that were recorded here.
+    pub(super) memos: HashMap<Arc<str>, Memo>,
+    session: Option<Session>,
+    /// The thread of the operation before.
+    pub(super) thread: Thread,
+    /// The index of the operation under way.
+    op: usize,
+    out: &'a mut W,
+}
+
+impl<W: Write> Stage<'_, W> {
+    async fn perform(&mut self, op: Op) -> Result<Told, Stop> {
+        let Op { verb, options, watch, .. } = op;
+        match verb {
+            Verb::Call { kind, input } => self.call(kind, input, options, watch).await,
+            Verb::Start { messages, id, context } => {
+                let mut session = Session::from(decode::thread(&messages)?).with_context(context);
+                session.id = id;
+                let options = options::read(options, &session.thread)?;
+                let memo = Memo { options, session: Some(session.clone()) };
+                self.turn(self.engine.start(session), memo, watch).await
+            }
+            Verb::Reply { text } => {
+                let session = self.session()?;
+                let options = options::read(options, &session.thread)?;
+                let memo = Memo { options, session: Some(session.clone()) };
+                self.turn(self.engine.reply(session, text), memo, watch).await
+            }
+            Verb::Continue { message } => {
+                let session = self.session()?;
+                let message = message.as_ref().map(decode::message).transpose()?;
+                let mut thread = session.thread.clone();
+                thread.extend(message.clone());
+                let options = options::read(options, &thread)?;
+                let memo = Memo { options, session: Some(session.clone()) };
+                self.turn(self.engine.continue_session(session, message), memo, watch).await
+            }
+            Verb::SessionStep => {
+                let session = self.session()?;
+                let options = options::read(options, &session.thread)?;
+                let memo = Memo { options, session: Some(session.clone()) };
+                self.step_turn(self.engine.step_session(session), memo, watch).await
+            }
+            Verb::SubmitToolResults { results } => {
+                let session = self.session()?.submit_tool_results(results)?;
+                Ok(self.keep(session, None))
+            }
+            Verb::SaveAndLoad => {
+                let text = serde_json::to_string(self.session()?).map_err(Error::from)?;
+                let session = decode::session(&text)?;
+                Ok(self.keep(session, None))
+            }
+            Verb::Recover => {
+                let session = self.session()?.recover();
+                Ok(self.keep(session, None))
+            }
+            Verb::Kept { run_id, act } => self.on_kept(run_id, act, options, watch).await,
+        }
+    }
+
+    /// A call that needs no session.
+    async fn call(
+        &mut self,
+        kind: Kind,
+        input: Input,
+        options: Metadata,
+        watch: Watch,
+    ) -> Result<Told, Stop> {
+        let thread = match input {
+            Input::Messages(messages) => decode::thread(&messages)?,
+            Input::Last => self.thread.clone(),
+        };
+        let options = options::read(options, &thread)?;
+        let memo = Memo { options: options.clone(), session: None };
+        let told = self.perform_call(kind, &thread, self.recorded(options), watch).await;
+        self.remember(memo);
+        let told = told?;
+        self.thread = told.thread(thread);
+        Ok(told)
+    }
+
+    async fn perform_call(
+        &mut self,
+        kind: Kind,
+        thread: &Thread,
+        options: Options,
+        watch: Watch,
+    ) -> Result<Told, Stop> {
+        let engine = &self.engine;
+        let request = || Request::from(thread.clone());
+        if !watch.is_needed() {
+            return Ok(match kind {
+                Kind::Generate => {
+                    Told::Response(Box::new(engine.generate(request()).options(options).await?))
+                }
+                Kind::Step => Told::Step(Box::new(engine.step(thread).options(options).await?)),
+                Kind::Chat => Told::Chat(Box::new(engine.chat(thread).options(options).await?)),
+            });
+        }
+        let fold = Fold::new(thread.clone());
+        let options = fold.listen(options);
+        let mut stream = match kind {
+            Kind::Generate => engine.generate(request()).options(options).stream(),
+            Kind::Step => engine.step(thread).options(options).stream(),
+            Kind::Chat => engine.chat(thread).options(options).stream(),
+        };
+        if let Some(error) = stream.refusal() {
+            return Err(error.clone().into());
+        }
+        let cancel = stream.cancel_handle();
+        self.follow(&mut stream, &cancel, watch, |event| fold.saw(event)).await?;
+        Ok(fold.told(kind))
+    }
+
+    /// A session's chat.
+    async fn turn(&mut self, turn: Turn, memo: Memo, watch: Watch) -> Result<Told, Stop> {
+        let turn = turn.options(self.recorded(memo.options.clone()));
+        let told = if watch.is_needed() {
+            self.watched_turn(turn.stream(), watch).await
+        } else {
+            let turned = turn.await;
+            turned
+                .map_err(Stop::from)
+                .map(|(session, result)| self.keep(session, Some(Told::Chat(Box::new(result)))))
+        };
+        self.remember(memo);
+        told
+    }
+
+    /// A session's step.
+    async fn step_turn(&mut self, turn: StepTurn, memo: Memo, watch: Watch) -> Result<Told, Stop> {
+        let turn = turn.options(self.recorded(memo.options.clone()));
+        let told = if watch.is_needed() {
+            self.watched_turn(turn.stream(), watch).await
+        } else {
+            let turned = turn.await;
+            turned
+                .map_err(Stop::from)
+                .map(|(session, result)| self.keep(session, Some(Told::Step(Box::new(result)))))
+        };
+        self.remember(memo);
+        told
+    }
+
+    async fn watched_turn(
+        &mut self,
+        mut stream: SessionStream,
+        watch: Watch,
+    ) -> Result<Told, Stop> {
+        if let Some(error) = stream.refusal() {
+            return Err(error.clone().into());
+        }
+        let cancel = stream.cancel_handle();
+        self.follow(&mut stream, &cancel, watch, |_| ()).await?;
+        let (session, result) = stream.finish();
+        let result = match result {
+            TurnResult::Step(result) => Some(Told::Step(result)),
+            TurnResult::Chat(result) => Some(Told::Chat(result)),
+            _ => None,
+        };
+        Ok(self.keep(session, result))
+    }
+
+    /// The options of a call that is kept, where there is a log.
+    fn recorded(&self, options: Options) -> Options {
+        match &self.log {
+            Some(log) => options.record(log),
+            None => options,
+        }
+    }
+
+    /// Keeps what the records of the operation's run do not tell.
+    fn remember(&mut self, memo: Memo) {
+        if let Some(run) = self.log.as_ref().and_then(|log| log.written()) {
+            self.memos.insert(run, memo);
+        }
+    }
+
+    /// Follows a stream to its end, or as far as it is to be followed.
+    pub(super) async fn follow(
+        &mut self,
+        stream: &mut (impl Stream<Item = Result<Event>> + Unpin),
+        cancel: &CancelHandle,
+        watch: Watch,
+        see: impl Fn(&Event),
+    ) -> Result<(), Stop> {
+        for count in 0.. {
+            if watch.cancel_after == Some(count) {
+                cancel.cancel();
+            }
+            if watch.take == Some(count) {
+                break;
+            }
+            let Some(mut event) = stream.next().await.transpose()? else { break };
+            see(&event);
+            if let Event::ChatCompleted { result } = &mut event {
+                result.run_id = None;
+            }
+            if watch.print {
+                self.write(&Line::Event { op: self.op, event: &event })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn session(&self) -> Result<&Session> {
+        self.session.as_ref().ok_or_else(|| {
+            Error::session(SessionReason::NoSession)
+                .with_message("session error: no_session: session.start comes first")
+        })
+    }
+
+    pub(super) fn keep(&mut self, session: Session, result: Option<Told>) -> Told {
+        self.thread = session.thread.clone();
+        self.session = Some(session.clone());
+        Told::Session { session: Box::new(session), result: result.map(Box::new) }
+    }
+
+    /// Whoever reads sees each line as it comes.
+    fn write(&mut self, line: &Line<'_>) -> io::Result<()> {
+        serde_json::to_writer(&mut *self.out, line)?;
+        self.out.write_all(b"\n")?;
+        self.out.flush()
+    }
+}
+
+/// Folds the events of a call. Those that the filters hide belong to the result as well, so the model's events are taken
+/// from the observer, and the others from the stream.
+#[derive(Clone)]
+pub(super) struct Fold(Arc<Mutex<Collector>>);
+
+impl Fold {
+    pub(super) fn new(thread: Thread) -> Self {
+        Self(Arc::new(Mutex::new(Collector::new(thread))))
+    }
+
+    pub(super) fn listen(&self, options: Options) -> Options {
+        let fold = self.clone();
+        options.on_event(move |event| fold.apply(event))
+    }
+
+    pub(super) fn saw(&self, event: &Event) {
+        // An error may be the step's own, and hearing one twice changes nothing.
+        if !event.is_from_model() || matches!(event, Event::Error { .. }) {
+            self.apply(event);
+        }
+    }
+
+    pub(super) fn apply(&self, event: &Event) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).apply(event);
+    }
+
+    pub(super) fn told(&self, kind: Kind) -> Told {
+        let collector = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match kind {
+            Kind::Generate => Told::Response(Box::new(collector.response())),
+            Kind::Step => Told::Step(Box::new(collector.step_result())),
+            Kind::Chat => Told::Chat(Box::new(collector.chat_result())),
+        }
+    }
+}

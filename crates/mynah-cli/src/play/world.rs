@@ -1,0 +1,60 @@
+//! Time and chance for outputs that are compared: counters.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime},
+};
+
+use mynah::{
+    World,
+    log::{Log, RunFilter},
+};
+
+/// A world in which nothing is left to chance: each number, id and moment is the next one.
+#[derive(Default)]
+pub(super) struct Counters {
+    times: AtomicU64,
+    numbers: AtomicU64,
+    ids: AtomicU64,
+    runs: AtomicU64,
+}
+
+impl Counters {
+    /// Goes on where the runs of a log ended: none gets an id that another has, each is newer than those before, and
+    /// what was taken for a while by a process that is gone is free again.
+    pub(super) async fn after(log: &dyn Log) -> mynah::Result<Self> {
+        const PAUSE: u64 = 3600;
+        let (mut count, mut newest) = (0, None);
+        let mut filter = RunFilter::new();
+        loop {
+            let page = log.runs(filter.clone()).await?;
+            count += page.runs.len() as u64;
+            newest = newest.max(page.runs.iter().map(|run| run.updated).max());
+            let Some(next) = page.next else { break };
+            filter = filter.after(next);
+        }
+        let seconds = |nanos: i64| u64::try_from(nanos).unwrap_or(0) / 1_000_000_000;
+        let counters = Self::default();
+        counters.times.store(newest.map_or(0, |at| seconds(at) + PAUSE), Ordering::Relaxed);
+        counters.runs.store(count, Ordering::Relaxed);
+        Ok(counters)
+    }
+}
+
+impl World for Counters {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(self.times.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn random(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn new_id(&self) -> String {
+        format!("id-{}", self.ids.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn new_run_id(&self) -> String {
+        format!("run-{}", self.runs.fetch_add(1, Ordering::Relaxed))
+    }
+}

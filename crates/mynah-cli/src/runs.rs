@@ -1,0 +1,118 @@
+//! `mynah runs`: what a log has.
+
+use std::io::{self, BufWriter, Write};
+
+use clap::Args;
+use mynah::log::{Log as _, RunFilter, RunPage, RunStatus, RunSummary};
+
+use crate::{
+    Failure, LogArgs, runtime,
+    store::Place,
+    text::{Moment, Span, short},
+    written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah runs                               the newest runs
+  mynah runs --status suspended            those that wait for somebody
+  mynah runs --json | jq -r .run_id        their ids";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    log: LogArgs,
+    /// Only those of this status.
+    #[arg(long, value_parser = status, value_name = "STATUS")]
+    status: Option<RunStatus>,
+    /// Only those that this model answered.
+    #[arg(long)]
+    model: Option<String>,
+    /// Only those of this session.
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// At most so many.
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    /// From where the page before ended.
+    #[arg(long, value_name = "PLACE")]
+    after: Option<String>,
+}
+
+fn status(name: &str) -> Result<RunStatus, String> {
+    let found = RunStatus::ALL.into_iter().find(|status| status.as_str() == name);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = RunStatus::ALL.into_iter().map(RunStatus::as_str).collect();
+        format!("give one of {}", names.join(", "))
+    })
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { log, status, model, session, limit, after } = arguments;
+    let mut filter = RunFilter::new().limit(limit as usize);
+    (filter.status, filter.model, filter.session, filter.after) = (status, model, session, after);
+    let place = Place::parse(&log.log)?;
+    let page = runtime()?.block_on(place.open_to_read()?.runs(filter));
+    let page = page.map_err(|error| Failure::of(&error))?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    written(if log.json { write_json(&page, &mut out) } else { write_table(&page, &mut out) })?;
+    if let Some(next) = &page.next {
+        // Not among the runs, so that whoever reads them need not look for it.
+        let _ = writeln!(io::stderr(), "there are more: --after {next}");
+    }
+    Ok(())
+}
+
+fn write_json(page: &RunPage, out: &mut impl Write) -> io::Result<()> {
+    for run in &page.runs {
+        serde_json::to_writer(&mut *out, run)?;
+        out.write_all(b"\n")?;
+    }
+    out.flush()
+}
+
+const HEADINGS: [&str; 9] =
+    ["RUN", "STARTED (UTC)", "STATUS", "MODEL", "TURNS", "TOOLS", "TOKENS", "USD", "TOOK"];
+
+fn write_table(page: &RunPage, out: &mut impl Write) -> io::Result<()> {
+    if page.runs.is_empty() {
+        writeln!(out, "no runs")?;
+        return out.flush();
+    }
+    let rows: Vec<[String; 9]> = page.runs.iter().map(row).collect();
+    let widths: [usize; 9] = std::array::from_fn(|column| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([HEADINGS[column].len()]).max().unwrap_or(0)
+    });
+    write_row(HEADINGS, widths, out)?;
+    for row in &rows {
+        write_row(row.each_ref().map(String::as_str), widths, out)?;
+    }
+    out.flush()
+}
+
+fn write_row(cells: [&str; 9], widths: [usize; 9], out: &mut impl Write) -> io::Result<()> {
+    let mut line = String::new();
+    for (column, (cell, width)) in cells.into_iter().zip(widths).enumerate() {
+        let is_number = (4..8).contains(&column);
+        let cell = if is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
+        line.push_str(&cell);
+        line.push_str("  ");
+    }
+    writeln!(out, "{}", line.trim_end())
+}
+
+fn row(run: &RunSummary) -> [String; 9] {
+    let totals = &run.totals;
+    let cost = if totals.cost > 0.0 { format!("{:.4}", totals.cost) } else { "-".to_owned() };
+    [
+        run.run_id.to_string(),
+        Moment(run.started).to_string(),
+        run.status.as_str().to_owned(),
+        run.model.as_deref().map_or("-".to_owned(), |model| short(model, 30)),
+        totals.turns.to_string(),
+        totals.tool_calls.to_string(),
+        totals.input_tokens.saturating_add(totals.output_tokens).to_string(),
+        cost,
+        Span(run.updated.saturating_sub(run.started)).to_string(),
+    ]
+}

@@ -1,0 +1,289 @@
+//! `mynah show`: one run, to be read.
+
+use std::io::{self, BufWriter, Write};
+
+use clap::Args;
+use mynah::{
+    Error, LogReason, Message,
+    log::{End, Fact, Log, Record, RunSummary},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    Failure, LogArgs, runtime,
+    store::{self, Place},
+    text::{Moment, Span, count, plain, short},
+    written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah show last                          the newest run as a transcript
+  mynah show 01KA --records                its records, one a line
+  mynah show 01KA --record 3               one of them, whole
+  mynah show 01KA --records --json         all of them, whole
+
+What a run says is shown as it was recorded; `mynah verify` tells whether that is what happened.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    log: LogArgs,
+    /// The run: its id, the beginning of it, or `last`.
+    run: String,
+    /// The records in place of the transcript.
+    #[arg(long)]
+    records: bool,
+    /// One record, whole.
+    #[arg(long, value_name = "SEQ", conflicts_with = "records")]
+    record: Option<u64>,
+}
+
+/// How many records are read at once.
+const PORTION: usize = 256;
+
+/// How much of a record fits on a line.
+const LINE: usize = 160;
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { log: LogArgs { log, json }, run, records, record } = arguments;
+    let log = Place::parse(&log)?.open_to_read()?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    runtime()?.block_on(async {
+        let run = store::find(log.as_ref(), &run).await?;
+        if let Some(seq) = record {
+            let found = log.read(&run.run_id, seq.max(1), 1).await.map_err(failed)?;
+            let Some(record) = found.first().filter(|record| record.seq() == seq) else {
+                let last = run.records;
+                return Err(Failure::input(format!(
+                    "record {seq}: the run has records 1 to {last}"
+                )));
+            };
+            return written(write_whole(&whole(record)?, json, &mut out));
+        }
+        if !records {
+            written(write_summary(&run, json, &mut out))?;
+        }
+        let mut seen = 0;
+        loop {
+            let page = log.read(&run.run_id, seen + 1, PORTION).await.map_err(failed)?;
+            let Some(last) = page.last() else { break };
+            seen = last.seq();
+            for record in &page {
+                let done = match (records, json) {
+                    (true, true) => write_json(&whole(record)?, &mut out),
+                    (true, false) => write_record(record, run.started, &mut out),
+                    (false, true) => each(&told(record)?, &mut out, |told, out| {
+                        write_json(&told.json(record.seq()), out)
+                    }),
+                    (false, false) => each(&told(record)?, &mut out, Told::write),
+                };
+                written(done)?;
+            }
+        }
+        written(out.flush())
+    })
+}
+
+fn failed(error: Error) -> Failure {
+    Failure::of(&error)
+}
+
+fn each<W: Write>(
+    list: &[Told],
+    out: &mut W,
+    mut write: impl FnMut(&Told, &mut W) -> io::Result<()>,
+) -> io::Result<()> {
+    list.iter().try_for_each(|told| write(told, out))
+}
+
+fn write_json(value: &Value, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{value}")
+}
+
+fn write_summary(run: &RunSummary, json: bool, out: &mut impl Write) -> io::Result<()> {
+    if json {
+        return write_json(&json!({"type": "run", "run": run}), out);
+    }
+    let status = run.status.as_str();
+    let took = Span(run.updated.saturating_sub(run.started));
+    writeln!(out, "run {}  {status}", run.run_id)?;
+    let model = run.model.as_deref().map(|model| format!(", {}", plain(model)));
+    writeln!(out, "{} UTC, {took}{}", Moment(run.started), model.unwrap_or_default())?;
+    let totals = &run.totals;
+    writeln!(
+        out,
+        "{}, {}, {} + {} tokens, {}\n",
+        count(totals.turns, "turn"),
+        count(totals.tool_calls, "tool call"),
+        totals.input_tokens,
+        totals.output_tokens,
+        count(run.records, "record"),
+    )
+}
+
+/// The fact in a record; none if it was taken away.
+fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
+    record.fact().map_err(|what| {
+        let (run, seq) = (&record.envelope().run, record.seq());
+        failed(
+            Error::log(LogReason::Corrupt)
+                .with_message(format!("log error: corrupt: run {run}, record {seq}: {what}")),
+        )
+    })
+}
+
+/// A record with all there is to it.
+fn whole(record: &Record) -> Result<Value, Failure> {
+    let envelope = record.envelope();
+    Ok(json!({
+        "seq": envelope.seq,
+        "ts": envelope.ts,
+        "kind": envelope.kind,
+        "prev": envelope.prev,
+        "hash": record.hash(),
+        "fact": fact(record)?,
+    }))
+}
+
+fn write_whole(value: &Value, json: bool, out: &mut impl Write) -> io::Result<()> {
+    if json {
+        write_json(value, out)?;
+    } else {
+        writeln!(out, "{}", plain(&format!("{value:#}")))?;
+    }
+    out.flush()
+}
+
+fn write_record(record: &Record, started: i64, out: &mut impl Write) -> io::Result<()> {
+    let envelope = record.envelope();
+    let after = Span(envelope.ts.saturating_sub(started)).to_string();
+    let held = match record.fact() {
+        Ok(Some(fact)) => {
+            let mut value = json!(fact);
+            if let Value::Object(members) = &mut value {
+                members.shift_remove("kind");
+            }
+            short(&value.to_string(), LINE)
+        }
+        Ok(None) => "(redacted)".to_owned(),
+        Err(what) => format!("(corrupt: {})", short(&what, LINE)),
+    };
+    writeln!(out, "{:>4}  {after:>10}  {:<20}  {held}", envelope.seq, envelope.kind)
+}
+
+/// What a record tells of the conversation.
+enum Told {
+    Message(Message),
+    Call { id: String, name: String, arguments: String },
+    Result { id: String, content: String, failed: bool },
+    Resumed,
+    Waits(End),
+    Ended { how: &'static str, end: End },
+    Redacted { kind: String },
+}
+
+fn told(record: &Record) -> Result<Vec<Told>, Failure> {
+    let Some(fact) = fact(record)? else {
+        return Ok(vec![Told::Redacted { kind: record.envelope().kind.to_string() }]);
+    };
+    let message = |message: &Message| Told::Message(message.clone());
+    let result = |id: String, content: String, failed| Told::Result { id, content, failed };
+    Ok(match fact {
+        Fact::RunStarted { thread, .. } => {
+            thread.messages.iter().flat_map(|message| said(message)).collect()
+        }
+        Fact::Resumed { message: answer, tool_results } => {
+            let results = tool_results.into_iter().map(|(id, content)| result(id, content, false));
+            let answer = answer.iter().map(|answer| message(answer));
+            std::iter::once(Told::Resumed).chain(results).chain(answer).collect()
+        }
+        Fact::UserMessage { message: added } => vec![message(&added)],
+        Fact::FinalizeStarted { nudge, .. } => nudge.iter().map(|nudge| message(nudge)).collect(),
+        Fact::AssistantCompleted { response, .. } => said(&response.message),
+        Fact::ToolCompleted { call_id, content, .. } => vec![result(call_id, content, false)],
+        Fact::ToolFailed { call_id, content, .. } => vec![result(call_id, content, true)],
+        Fact::Suspended(end) => vec![Told::Waits(end)],
+        Fact::Completed(end) => vec![Told::Ended { how: "completed", end }],
+        Fact::Failed(end) => vec![Told::Ended { how: "failed", end }],
+        Fact::Cancelled { end, partial, .. } => {
+            let mut list = partial.map_or_else(Vec::new, |partial| said(&partial.message));
+            list.push(Told::Ended { how: "cancelled", end });
+            list
+        }
+        _ => Vec::new(),
+    })
+}
+
+/// A message, and the calls in it.
+fn said(message: &Message) -> Vec<Told> {
+    if let Some(id) = message.tool_call_id() {
+        let (id, content) = (id.to_owned(), message.text().into_owned());
+        return vec![Told::Result { id, content, failed: false }];
+    }
+    let calls = message.tool_calls().map(|call| Told::Call {
+        id: call.id.clone(),
+        name: call.name.clone(),
+        arguments: call.arguments.to_string(),
+    });
+    let speaks = !message.text().is_empty() || message.tool_calls().next().is_none();
+    speaks.then(|| Told::Message(message.clone())).into_iter().chain(calls).collect()
+}
+
+impl Told {
+    fn json(&self, seq: u64) -> Value {
+        match self {
+            Self::Message(message) => {
+                json!({"type": "message", "seq": seq, "role": message.role(), "text": message.text()})
+            }
+            Self::Call { id, name, arguments } => {
+                json!({"type": "tool_call", "seq": seq, "id": id, "name": name, "arguments": arguments})
+            }
+            Self::Result { id, content, failed } => {
+                json!({"type": "tool_result", "seq": seq, "id": id, "content": content, "failed": failed})
+            }
+            Self::Resumed => json!({"type": "resumed", "seq": seq}),
+            Self::Waits(end) => {
+                json!({"type": "suspended", "seq": seq, "reason": end.reason, "metadata": end.metadata})
+            }
+            Self::Ended { how, end } => {
+                json!({"type": how, "seq": seq, "reason": end.reason, "metadata": end.metadata})
+            }
+            Self::Redacted { kind } => json!({"type": "redacted", "seq": seq, "kind": kind}),
+        }
+    }
+
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        match self {
+            Self::Message(message) => {
+                writeln!(out, "{}: {}\n", message.role().as_str(), plain(&message.text()))
+            }
+            Self::Call { id, name, arguments } => {
+                writeln!(out, "  > {} {}  [{}]", plain(name), plain(arguments), plain(id))
+            }
+            Self::Result { id, content, failed } => {
+                let mark = if *failed { "failed: " } else { "" };
+                writeln!(out, "  < [{}] {mark}{}\n", plain(id), plain(content))
+            }
+            Self::Resumed => writeln!(out, "-- resumed\n"),
+            Self::Waits(end) => writeln!(out, "-- waits: {}{}\n", end.reason, detail(end)),
+            Self::Ended { how, end } => {
+                let reason = match end.reason.as_str() {
+                    reason if reason == *how => String::new(),
+                    reason => format!(": {}", plain(reason)),
+                };
+                writeln!(out, "-- {how}{reason}{}", detail(end))
+            }
+            Self::Redacted { kind } => writeln!(out, "  ({kind}: redacted)\n"),
+        }
+    }
+}
+
+/// The question, the error, or the calls that a run stopped for.
+fn detail(end: &End) -> String {
+    let metadata = &end.metadata;
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let found = text(metadata.get("pending_question"))
+        .or_else(|| text(metadata.get("error").and_then(|error| error.get("message"))))
+        .or_else(|| metadata.get("uncertain_tool_calls").map(Value::to_string));
+    found.map(|found| format!(": {}", plain(&found))).unwrap_or_default()
+}

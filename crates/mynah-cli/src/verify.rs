@@ -1,0 +1,167 @@
+//! `mynah verify`: whether runs are what they were.
+
+use std::io::{self, BufWriter, Write};
+
+use clap::Args;
+use mynah::{
+    Error, ErrorKind, LogReason,
+    log::{Log, Report, RunFilter, verify_run, verify_seals},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    Failure, LogArgs, runtime,
+    store::{self, Place},
+    text::count,
+    written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah verify                             every run of the log, and its list of seals
+  mynah verify last                        the newest run
+  mynah verify 01KA --json                 the run whose id begins so
+
+Exit codes: 0 nothing is wrong; 1 something is; 2 no such run; 4 a log that could not be used.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    log: LogArgs,
+    /// The run: its id, the beginning of it, or `last`. Without one, every run.
+    run: Option<String>,
+}
+
+/// What was looked at, and what was found wrong.
+#[derive(Default)]
+struct Tally {
+    runs: u64,
+    corrupt: u64,
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { log: LogArgs { log, json }, run } = arguments;
+    let log = Place::parse(&log)?.open_to_read()?;
+    runtime()?.block_on(verify(log.as_ref(), run.as_deref(), json))
+}
+
+async fn verify(log: &dyn Log, run: Option<&str>, json: bool) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut tally = Tally::default();
+    if let Some(name) = run {
+        let run = store::find(log, name).await?.run_id;
+        tally.look(log, &run, json, &mut out).await?;
+    } else {
+        let mut filter = RunFilter::new();
+        loop {
+            let page = log.runs(filter.clone()).await.map_err(|error| Failure::of(&error))?;
+            for run in &page.runs {
+                tally.look(log, &run.run_id, json, &mut out).await?;
+            }
+            let Some(next) = page.next else { break };
+            filter = filter.after(next);
+        }
+        tally.look_at_seals(log, json, &mut out).await?;
+    }
+    written(out.flush())?;
+    match (tally.corrupt, tally.runs) {
+        (0, _) => Ok(()),
+        (1, 1) => Err(Failure::finding("the run is not what it was")),
+        (wrong, all) => Err(Failure::finding(format!(
+            "{} found corrupt, {} looked at",
+            count(wrong, "thing"),
+            count(all, "run")
+        ))),
+    }
+}
+
+impl Tally {
+    async fn look(
+        &mut self,
+        log: &dyn Log,
+        run: &str,
+        json: bool,
+        out: &mut impl Write,
+    ) -> Result<(), Failure> {
+        self.runs += 1;
+        let found = match verify_run(log, run).await {
+            Ok(report) => Ok(report),
+            Err(error) if is_corrupt(&error) => Err(error),
+            Err(error) => return Err(Failure::of(&error)),
+        };
+        self.corrupt += u64::from(found.is_err());
+        written(match (json, &found) {
+            (true, Ok(report)) => writeln!(out, "{}", with_run(run, json!(report))),
+            (true, Err(error)) => {
+                let told = json!({"status": "corrupt", "err": error});
+                writeln!(out, "{}", with_run(run, told))
+            }
+            (false, Ok(report)) => writeln!(out, "{run}  {}", described(report)),
+            (false, Err(error)) => writeln!(out, "{run}  corrupt: {}", wrong(error)),
+        })
+    }
+
+    async fn look_at_seals(
+        &mut self,
+        log: &dyn Log,
+        json: bool,
+        out: &mut impl Write,
+    ) -> Result<(), Failure> {
+        match verify_seals(log).await {
+            Ok(tree) if json => {
+                written(writeln!(out, "{}", json!({"seals": tree.size(), "root": tree.root()})))
+            }
+            Ok(tree) => written(writeln!(
+                out,
+                "{}, {}, root {}",
+                count(self.runs, "run"),
+                count(tree.size(), "seal"),
+                tree.root()
+            )),
+            Err(error) if is_corrupt(&error) => {
+                self.corrupt += 1;
+                written(if json {
+                    writeln!(out, "{}", json!({"seals": null, "err": error}))
+                } else {
+                    writeln!(out, "the log's list of seals  corrupt: {}", wrong(&error))
+                })
+            }
+            Err(error) => Err(Failure::of(&error)),
+        }
+    }
+}
+
+fn is_corrupt(error: &Error) -> bool {
+    error.kind() == ErrorKind::Log(LogReason::Corrupt)
+}
+
+fn with_run(run: &str, told: Value) -> Value {
+    let mut line = json!({"run_id": run});
+    if let (Value::Object(line), Value::Object(told)) = (&mut line, told) {
+        line.extend(told);
+    }
+    line
+}
+
+fn described(report: &Report) -> String {
+    let mut text = match report.status {
+        "in_progress" => "in progress".to_owned(),
+        status => status.to_owned(),
+    };
+    text += &format!("  {}", count(report.records, "record"));
+    if report.redacted > 0 {
+        text += &format!(", {} redacted", report.redacted);
+    }
+    if let Some(fingerprint) = report.fingerprint {
+        text += &format!("  fingerprint {fingerprint}");
+    }
+    text
+}
+
+/// What is wrong and where, without the run: it was named already.
+fn wrong(error: &Error) -> String {
+    let metadata = error.metadata();
+    match (metadata.get("seq"), metadata.get("what").and_then(Value::as_str)) {
+        (Some(seq), Some(what)) => format!("record {seq}: {what}"),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,157 @@
+//! What holds for the program as a whole.
+
+mod common;
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::Stdio,
+};
+
+use common::{feed, file, mynah, run};
+
+const HELLO: &str = r#"{
+  "scripts": [ [ {"text": "hello"}, {"finish": "stop"} ] ],
+  "ops": [ {"op": "generate", "messages": [{"role": "user", "content": "hi"}], "stream": true} ]
+}"#;
+
+#[test]
+fn help_names_the_verbs_and_the_exit_codes() {
+    let help = run(["--help"]);
+    assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
+    for part in ["Usage: mynah <COMMAND>", "play", "Examples:", "Exit codes:"] {
+        assert!(help.stdout.contains(part), "{part:?} is missing in\n{}", help.stdout);
+    }
+}
+
+#[test]
+fn version_is_that_of_the_package() {
+    let version = run(["--version"]);
+    assert_eq!(version.code, Some(0));
+    assert_eq!(version.stdout, concat!("mynah ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn help_of_play_has_examples_and_its_scenario_is_one() {
+    let (long, short) = (run(["play", "--help"]), run(["play", "-h"]));
+    for help in [&long, &short] {
+        assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
+        for part in ["A scenario:", "Examples:", "--stable", "docs/scenario.md"] {
+            assert!(help.stdout.contains(part), "{part:?} is missing in\n{}", help.stdout);
+        }
+    }
+    let (_, rest) = short.stdout.split_once("A scenario:").unwrap();
+    let (scenario, _) = rest.split_once("Examples:").unwrap();
+    let played = feed(mynah(["play", "-"]), scenario.as_bytes());
+    assert_eq!((played.code, played.stderr.as_str()), (Some(0), ""));
+    assert!(played.stdout.contains(r#""halted_reason":"completed""#), "{}", played.stdout);
+}
+
+#[test]
+fn the_documented_example_does_what_is_documented() {
+    let guide = include_str!("../../../docs/scenario.md");
+    let block = |language: &str| {
+        let (_, rest) = guide.split_once(&format!("```{language}\n")).unwrap();
+        rest.split_once("```").unwrap().0
+    };
+    let played = feed(mynah(["play", "--stable", "-"]), block("json").as_bytes());
+    assert_eq!((played.code, played.stderr.as_str()), (Some(0), ""));
+    let (shown, lines) = (block("text").lines(), played.stdout.lines());
+    assert_eq!(shown.clone().count(), lines.clone().count(), "{}", played.stdout);
+    for (shown, line) in shown.zip(lines) {
+        assert!(is_shortened(shown, line), "{shown}\n{line}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2_and_says_what_is_right() {
+    let wrong: [(&[&str], &str); 5] = [
+        (&[], "Usage: mynah <COMMAND>"),
+        (&["sing"], "unrecognized subcommand 'sing'"),
+        (&["play"], "<FILE>"),
+        (&["play", "--loud", "x.json"], "unexpected argument '--loud'"),
+        (&["play", "x.json", "y.json"], "unexpected argument 'y.json'"),
+    ];
+    for (arguments, said) in wrong {
+        let ran = run(arguments.iter().copied());
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(ran.stderr.contains(said), "{arguments:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_scenario_can_come_from_standard_input() {
+    let path = file("hello.json", HELLO);
+    let from_file = run(["play", "--stable", &path]);
+    assert_eq!(from_file.code, Some(0));
+    assert_eq!(from_file.stdout.lines().count(), 5);
+    assert_eq!(feed(mynah(["play", "--stable", "-"]), HELLO.as_bytes()), from_file);
+}
+
+#[test]
+fn only_ids_differ_from_run_to_run() {
+    let path = file("ids.json", HELLO);
+    let outputs = [0, 1].map(|_| run(["play", &path]).stdout);
+    assert_ne!(outputs[0], outputs[1]);
+    let ids = outputs.each_ref().map(|output| {
+        let (_, rest) = output.split_once(r#""request_id":""#).unwrap();
+        rest.split_once('"').unwrap().0
+    });
+    assert_eq!(outputs[0].replace(ids[0], "id-0"), outputs[1].replace(ids[1], "id-0"));
+    let stable = run(["play", "--stable", &path]).stdout;
+    assert_eq!(outputs[0].replace(ids[0], "id-0"), stable);
+}
+
+#[test]
+fn events_are_printed_while_the_operation_runs() {
+    let path = file(
+        "slow.json",
+        r#"{"scripts": [[{"text": "first"}, {"delay_ms": 3600000}, {"finish": "stop"}]],
+            "ops": [{"op": "chat", "messages": [{"role": "user", "content": "hi"}], "stream": true}]}"#,
+    );
+    let mut child = mynah(["play", &path]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let seen = [0, 1].map(|_| lines.next().unwrap().unwrap());
+    assert_eq!(child.try_wait().unwrap(), None, "the model is silent for an hour");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(seen[0].contains("message_started"), "{seen:?}");
+    assert_eq!(seen[1], r#"{"op":0,"event":{"type":"text_delta","id":null,"delta":"first"}}"#);
+}
+
+#[test]
+fn a_reader_who_has_seen_enough_is_no_error() {
+    let texts = r#"{"text": "again and again"},"#.repeat(20_000);
+    let path = file(
+        "long.json",
+        format!(
+            r#"{{"scripts": [[{texts} {{"finish": "stop"}}]],
+                 "ops": [{{"op": "chat", "messages": [{{"role": "user", "content": "hi"}}], "stream": true}}]}}"#
+        ),
+    );
+    let mut command = mynah(["play", &path]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.contains("message_started"), "{first}");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), b"".as_slice()));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_cannot_be_written_is_exit_code_4() {
+    let path = file("full.json", HELLO);
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let output = mynah(["play", &path]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("mynah: standard output: No space left on device"), "{said}");
+}
+
+/// Whether a line begins, goes on and ends as it is shown, with anything in place of `…`.
+fn is_shortened(shown: &str, line: &str) -> bool {
+    let parts: Vec<&str> = shown.split('…').collect();
+    let (first, last) = (parts[0], parts[parts.len() - 1]);
+    let in_order = parts.iter().try_fold(line, |rest, part| Some(rest.split_once(part)?.1));
+    in_order.is_some() && line.starts_with(first) && line.ends_with(last)
+}

@@ -1,0 +1,187 @@
+//! Scenarios that are kept, beyond what one process can show.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::path::Path;
+
+use common::{Ran, feed, mynah};
+use serde_json::{Value, json};
+
+const SCRIPTS: &str = r#"[
+  [ {"tool_call": {"id": "c0", "name": "echo", "arguments": {"x": 1}}}, {"finish": "tool_calls"} ],
+  [ {"text": "done"}, {"finish": "stop"} ]
+]"#;
+
+#[test]
+fn a_log_that_does_not_exist_is_made_and_one_that_cannot_be_is_exit_code_4() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new.db");
+    let played = play(&url(&path), &[], &scenario(0, json!([chat()])));
+    assert_eq!((played.code, played.stderr.as_str()), (Some(0), ""));
+    assert!(path.exists());
+    let unusable = play("sqlite:/no/such/folder/x.db", &[], &scenario(0, json!([chat()])));
+    assert_eq!((unusable.code, unusable.stdout.as_str()), (Some(4), ""));
+    assert!(unusable.stderr.contains("/no/such/folder/x.db"), "{}", unusable.stderr);
+}
+
+#[test]
+fn a_log_that_nobody_knows_is_exit_code_2() {
+    for (wrong, why) in [
+        ("", "not a log that this program knows"),
+        ("mynah.db", "not a log that this program knows"),
+        ("sqlite:", "the path is missing"),
+        ("memory:x", "takes no path"),
+    ] {
+        let refused = play(wrong, &[], &scenario(0, json!([chat()])));
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{wrong:?}");
+        assert!(refused.stderr.contains(why), "{wrong:?}: {}", refused.stderr);
+    }
+}
+
+#[test]
+fn the_last_run_is_the_newest_also_in_another_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = url(&folder.path().join("runs.db"));
+    for stable in [&["--stable"] as &[_], &[]] {
+        let first = play(&log, stable, &scenario(0, json!([chat(), {"op": "fork", "at": 3}])));
+        let told = lines(&first);
+        let (run, fork) = (&told[0]["run_id"], &told[1]["ok"]["run_id"]);
+        assert_ne!(run, fork);
+        let ops = json!([
+            {"op": "verify"}, {"op": "verify", "run_id": run},
+            {"op": "resume"}, {"op": "verify"}, {"op": "replay", "tools": "recorded"},
+        ]);
+        let told = lines(&play(&log, stable, &scenario(1, ops)));
+        assert_eq!(told[0]["ok"]["records"], 3);
+        assert_eq!(
+            (&told[1]["ok"]["status"], &told[1]["ok"]["records"]),
+            (&json!("verified"), &json!(9))
+        );
+        assert_eq!(
+            (&told[2]["run_id"], &told[2]["ok"]["halted_reason"]),
+            (fork, &json!("completed"))
+        );
+        assert_eq!(told[3]["ok"]["status"], "verified");
+        assert_eq!(told[4]["ok"]["status"], "equal");
+    }
+}
+
+#[test]
+fn only_ids_times_and_hashes_differ_from_run_to_run() {
+    let ops = json!([chat(), {"op": "verify"}, {"op": "replay"}]);
+    let outputs = [0, 1].map(|_| lines(&play("memory:", &[], &scenario(0, ops.clone()))));
+    assert_ne!(outputs[0][0]["run_id"], outputs[1][0]["run_id"]);
+    assert_ne!(
+        outputs[0][1]["ok"]["root"], outputs[1][1]["ok"]["root"],
+        "salts keep payloads secret"
+    );
+    let threads = outputs.each_ref().map(|lines| &lines[0]["ok"]["thread"]);
+    assert_eq!(threads[0], threads[1]);
+    assert_eq!(outputs[0][2], outputs[1][2]);
+}
+
+#[test]
+fn a_result_names_its_run_once() {
+    let ops = json!([chat(), {"op": "session.start", "messages": [{"role": "user", "content": "hi"}], "stream": true}]);
+    let played = play("memory:", &["--stable"], &scenario(0, ops));
+    assert_eq!(played.stdout.matches("\"run_id\"").count(), 2, "{}", played.stdout);
+}
+
+#[test]
+fn a_crash_ends_the_process_in_the_middle_of_an_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = url(&folder.path().join("runs.db"));
+    let mut chat = chat();
+    chat["stream"] = json!(true);
+    chat["crash_after"] = json!(4);
+    let crashed = play(&log, &["--stable"], &scenario(0, json!([chat, {"op": "verify"}])));
+    assert_eq!((crashed.code, crashed.stderr.as_str()), (Some(137), ""));
+    let events: Vec<Value> =
+        lines(&crashed).into_iter().map(|line| line["event"]["type"].clone()).collect();
+    let expected =
+        ["message_started", "tool_call_started", "tool_call_completed", "message_completed"];
+    assert_eq!(events, expected, "the tool is announced, and does not start");
+    let told = lines(&play(&log, &["--stable"], &scenario(1, json!([{"op": "verify"}]))));
+    assert_eq!(told[0]["ok"]["records"], 4);
+}
+
+#[test]
+fn a_run_that_was_tampered_with_is_corrupt_for_every_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    let played = play(&url(&path), &["--stable"], &scenario(0, json!([chat()])));
+    assert_eq!(played.code, Some(0));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let places: Vec<usize> =
+        (0..bytes.len() - 4).filter(|place| bytes[*place..].starts_with(b"done")).collect();
+    assert!(!places.is_empty());
+    places.into_iter().for_each(|place| bytes[place] ^= 1);
+    std::fs::write(&path, bytes).unwrap();
+    let ops =
+        json!([{"op": "verify"}, {"op": "replay"}, {"op": "resume"}, {"op": "fork", "at": 2}]);
+    for line in lines(&play(&url(&path), &["--stable"], &scenario(2, ops))) {
+        let (error, metadata) = (&line["err"], &line["err"]["metadata"]);
+        assert_eq!(
+            (&error["type"], &error["reason"]),
+            (&json!("log_error"), &json!("corrupt")),
+            "{line}"
+        );
+        assert_eq!((&metadata["run_id"], &metadata["seq"]), (&json!("run-0"), &json!(7)), "{line}");
+        assert!(metadata["what"].is_string(), "{line}");
+    }
+}
+
+#[test]
+fn steps_and_single_calls_that_are_resumed_give_what_they_would_have_given() {
+    let messages = json!([{"role": "user", "content": "go"}]);
+    for (op, records) in [("step", 7), ("generate", 5), ("chat", 9)] {
+        let whole = json!([{"op": op, "messages": messages}]);
+        let expected = lines(&play("memory:", &["--stable"], &scenario(0, whole))).remove(0);
+        // A run that has its seal is not gone on with.
+        for seq in 1..records {
+            let folder = tempfile::tempdir().unwrap();
+            let log = url(&folder.path().join("runs.db"));
+            let ops = json!([{"op": op, "messages": messages, "crash_after": seq}]);
+            assert_eq!(play(&log, &["--stable"], &scenario(0, ops)).code, Some(137));
+            let answered = usize::from(seq >= 3) + usize::from(seq >= 7);
+            let ops = json!([{"op": "resume", "on_uncertain": "rerun"}, {"op": "verify"}]);
+            let told = lines(&play(&log, &["--stable"], &scenario(answered, ops)));
+            assert_eq!(told[0], expected, "{op}, record {seq}");
+            assert_eq!(told[1]["ok"]["status"], "verified", "{op}, record {seq}");
+        }
+    }
+}
+
+#[test]
+fn a_crash_after_a_record_that_never_comes_changes_nothing() {
+    let mut chat = chat();
+    let plain = play("memory:", &["--stable"], &scenario(0, json!([chat])));
+    chat["crash_after"] = json!(10);
+    assert_eq!(play("memory:", &["--stable"], &scenario(0, json!([chat]))), plain);
+}
+
+fn chat() -> Value {
+    json!({"op": "chat", "messages": [{"role": "user", "content": "go"}]})
+}
+
+/// These operations, after so many of the scripts were used.
+fn scenario(used: usize, ops: Value) -> Value {
+    let scripts: Vec<Value> = serde_json::from_str(SCRIPTS).unwrap();
+    let tool = json!({"name": "echo", "returns": {"echo": true}});
+    json!({"scripts": scripts[used..], "tools": [tool], "ops": ops})
+}
+
+fn url(path: &Path) -> String {
+    format!("sqlite:{}", path.display())
+}
+
+fn play(log: &str, more: &[&str], scenario: &Value) -> Ran {
+    let arguments = ["play", "--log", log, "-"].into_iter().chain(more.iter().copied());
+    feed(mynah(arguments), scenario.to_string().as_bytes())
+}
+
+fn lines(ran: &Ran) -> Vec<Value> {
+    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
