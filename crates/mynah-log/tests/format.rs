@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
 use mynah_data::Thread;
-use mynah_log::{Body, Chain, Extent, Fact, Record, verify};
+use mynah_log::{Body, Chain, Extent, Fact, Record, Seal, Totals, verify};
 
 #[test]
 fn the_vector_of_the_format_is_what_is_written() {
@@ -34,6 +34,19 @@ fn the_vector_of_the_format_verifies_and_a_changed_byte_does_not() {
             .map_or(0, |at| at + 3);
         assert!(found || index == time, "byte {index}");
     }
+}
+
+#[test]
+fn a_seal_whose_body_was_taken_away_is_corrupt() {
+    let mut chain = Chain::new("run-1");
+    let started =
+        Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
+    let first = chain.append(0, [7; 16], &started).expect("a fact that can be encoded");
+    let seal = Fact::Sealed(Seal::new(chain.root(), Totals::default()));
+    let seal = chain.append(0, [7; 16], &seal).expect("a fact that can be encoded");
+    assert_eq!(verify("run-1", [&first, &seal]).map(|report| report.status), Ok("verified"));
+    let found = verify("run-1", [&first, &seal.without_body()]);
+    assert_eq!(found.map_err(|corrupt| corrupt.seq), Err(2));
 }
 
 fn records() -> [Record; 2] {

@@ -156,6 +156,10 @@ impl Log for Ledger {
         })
     }
 
+    fn check(&self) -> BoxFuture<'_, Result<()>> {
+        self.inner.check()
+    }
+
     fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
         drop(self.notes().held.take());
         self.inner.release(lease)
