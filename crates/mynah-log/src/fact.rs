@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{Error, HaltReason, Message, Metadata, Response, Thread, ToolOutcome};
+use mynah_data::{Error, HaltReason, Message, Metadata, Response, Thread, ToolOutcome, ToolSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -48,7 +48,13 @@ pub enum Fact {
         message: Arc<Message>,
     },
     /// The model is about to be called.
-    TurnStarted,
+    TurnStarted {
+        /// Which call of the run it is, from 1.
+        turn: u32,
+        /// The digest of what it is asked; not there in a run that nobody keeps.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prompt: Option<Hash>,
+    },
     /// The conversation ended, and one more call is to give the answer its form.
     FinalizeStarted {
         /// How the conversation ended.
@@ -75,6 +81,11 @@ pub enum Fact {
     ToolScheduled {
         /// The call.
         call_id: String,
+        /// The try, from 1.
+        attempt: u32,
+        /// What is called, where no answer of the model says so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        call: Option<Box<DirectCall>>,
     },
     /// A tool gave an outcome.
     ToolCompleted {
@@ -87,18 +98,42 @@ pub enum Fact {
         /// The text of its tool message.
         content: String,
     },
-    /// A tool failed for good.
+    /// A try of a tool failed.
     ToolFailed {
         /// The call.
         call_id: String,
-        /// The last try, from 1.
+        /// The try, from 1.
         attempt: u32,
         /// How.
         error: Error,
-        /// What the policy for tool errors made of it.
+        /// What was made of it.
         resolution: Resolution,
-        /// The text of its tool message.
+        /// The text of its tool message; none where it is tried again.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
         content: String,
+    },
+    /// Something that cannot be foreseen entered the run: the time, chance, the world outside.
+    SideEffect {
+        /// The try of a tool that asked for it; none where the loop itself did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        inside: Option<Inside>,
+        /// What was asked for: `now`, `random`, or the caller's name for it.
+        name: String,
+        /// What came of it.
+        effect: Effect,
+    },
+    /// Messages were left out of what the model is asked, to make it fit.
+    ContextTruncated {
+        /// How they were chosen.
+        strategy: String,
+        /// Tokens before, as estimated.
+        tokens_before: u64,
+        /// Tokens after, as estimated.
+        tokens_after: u64,
+        /// Messages before.
+        messages_before: u64,
+        /// Messages after.
+        messages_after: u64,
     },
     /// The run waits for a person or for tool results.
     Suspended(End),
@@ -127,13 +162,15 @@ impl Fact {
             Self::RunStarted { .. } => "run_started",
             Self::Resumed { .. } => "resumed",
             Self::UserMessage { .. } => "user_message",
-            Self::TurnStarted => "turn_started",
+            Self::TurnStarted { .. } => "turn_started",
             Self::FinalizeStarted { .. } => "finalize_started",
             Self::FinalizeFailed { .. } => "finalize_failed",
             Self::AssistantCompleted { .. } => "assistant_completed",
             Self::ToolScheduled { .. } => "tool_scheduled",
             Self::ToolCompleted { .. } => "tool_completed",
             Self::ToolFailed { .. } => "tool_failed",
+            Self::SideEffect { .. } => "side_effect",
+            Self::ContextTruncated { .. } => "context_truncated",
             Self::Suspended(_) => "suspended",
             Self::Completed(_) => "completed",
             Self::Failed(_) => "failed",
@@ -154,7 +191,7 @@ pub struct About {
     /// The model.
     pub model: Option<String>,
     /// The tools, in order.
-    pub tools: Vec<ToolAbout>,
+    pub tools: Vec<Arc<ToolSpec>>,
     /// The engine's params.
     pub params: Metadata,
     /// The call's own options.
@@ -162,16 +199,6 @@ pub struct About {
     /// The run that this one was branched from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-}
-
-/// A tool, as far as the model knows it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ToolAbout {
-    /// Its name.
-    pub name: String,
-    /// The hash of its description and schema.
-    pub hash: Hash,
 }
 
 /// Where a run was branched off another.
@@ -227,7 +254,7 @@ impl Totals {
     /// Counts one more fact.
     pub fn count(&mut self, fact: &Fact) {
         match fact {
-            Fact::TurnStarted => self.turns += 1,
+            Fact::TurnStarted { .. } => self.turns += 1,
             Fact::ToolScheduled { .. } => self.tool_calls += 1,
             Fact::AssistantCompleted { response, .. }
             | Fact::Cancelled { partial: Some(response), .. } => {
@@ -281,11 +308,47 @@ pub enum Plan {
     },
 }
 
-/// What the policy for tool errors made of a failed call.
+/// One try of one call: the place of what happened inside a tool.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Inside {
+    /// The call.
+    pub call_id: String,
+    /// The try, from 1.
+    pub attempt: u32,
+}
+
+/// What came of a side effect.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Effect {
+    /// It gave a value.
+    Done(Value),
+    /// It failed.
+    Failed(Value),
+}
+
+/// A tool called by the caller's own loop, not by an answer that is recorded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DirectCall {
+    /// The turn that it belongs to, where the caller said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u32>,
+    /// The tool.
+    pub name: String,
+    /// The exact text of the arguments.
+    pub arguments: String,
+}
+
+/// What was made of a failed try.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Resolution {
+    /// The tool is tried again.
+    Retried,
     /// The model is told, and goes on.
     Continued,
     /// The model is told something else, and goes on.

@@ -27,7 +27,9 @@ mod waiters;
 
 pub use audit::{verify_run, verify_seals};
 pub use cuts::{Cut, CutRecorder, expand};
-pub use fact::{About, End, Extent, Fact, Parent, Plan, Resolution, Seal, ToolAbout, Totals};
+pub use fact::{
+    About, DirectCall, Effect, End, Extent, Fact, Inside, Parent, Plan, Resolution, Seal, Totals,
+};
 pub use hash::Hash;
 pub use log::{Append, BoxFuture, Durability, Lease, Log, SealedRun};
 pub use memory::MemoryLog;

@@ -55,7 +55,7 @@ fn records() -> [Record; 2] {
         Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
     let mut append =
         |fact: &Fact| chain.append(0, [7; 16], fact).expect("a fact that can be encoded");
-    [append(&started), append(&Fact::TurnStarted)]
+    [append(&started), append(&Fact::TurnStarted { turn: 1, prompt: None })]
 }
 
 fn vector() -> Vec<(String, String)> {

@@ -6,7 +6,7 @@ use mynah_data::{
     EngineReason, Error, FieldError, Messages, Metadata, ModelRef, Part, Request, ResponseFormat,
     Result, Thread, ToolCall, ValidationReason, validate,
 };
-use mynah_log::{About, Extent, Fact, Hash, Parent, ToolAbout};
+use mynah_log::{About, Extent, Fact, Parent};
 use mynah_step::{
     HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits,
 };
@@ -108,7 +108,7 @@ pub(crate) fn prepare_on(
             request_id: request_id.clone(),
             adapter: adapter.name().to_owned(),
             model: request.model.as_ref().map(ToString::to_string),
-            tools: tools.iter().map(tool_about).collect(),
+            tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
             params: parts.params.clone(),
             options: own,
             parent: again.parent,
@@ -174,11 +174,6 @@ pub(crate) fn prepare_on(
         resumption: again.resumption,
     };
     Ok((Driver::new(setup, thread, options.cancel.as_ref(), tape, about), filter))
-}
-
-fn tool_about(tool: &Tool) -> ToolAbout {
-    let bytes = mynah_log::cbor::to_vec(&**tool.spec()).unwrap_or_default();
-    ToolAbout { name: tool.name().to_owned(), hash: Hash::of(&[&bytes]) }
 }
 
 fn thread_of(request: &Request) -> Thread {

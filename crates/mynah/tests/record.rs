@@ -126,7 +126,7 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_not_run_again_unasked() 
         (OnUncertain::Rerun, "completed"),
         (OnUncertain::Fail, "completed"),
     ] {
-        let (log, run) = cut_after(Fact::ToolScheduled { call_id: "c0".to_owned() }.kind()).await?;
+        let (log, run) = cut_after("tool_scheduled").await?;
         let engine = later(1)?;
         let result = engine.resume(&log, &*run).on_uncertain(policy).await?;
         assert_eq!(result.halted_reason.as_str(), expected);

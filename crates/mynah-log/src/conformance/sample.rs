@@ -78,9 +78,9 @@ impl Sample {
         let plan = Plan::Tools { run: vec![id.clone()], manual: Vec::new() };
         let outcome = ToolOutcome::Ok(json!({"t": 21}));
         let content = r#"{"t":21}"#.to_owned();
-        self.with(Fact::TurnStarted)
+        self.with(Fact::TurnStarted { turn: 1, prompt: None })
             .with(Fact::AssistantCompleted { response: Box::new(response), plan, cuts: Vec::new() })
-            .with(Fact::ToolScheduled { call_id: id.clone() })
+            .with(Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call: None })
             .with(Fact::ToolCompleted { call_id: id, attempt: 1, outcome, content })
             .user("go on")
     }

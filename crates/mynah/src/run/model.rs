@@ -17,8 +17,8 @@ impl Driver {
         if self.tape.ran_out() {
             return self.stop_short();
         }
-        self.commit(Fact::TurnStarted);
         let index = self.state.steps.len();
+        self.commit(Fact::TurnStarted { turn: index as u32 + 1, prompt: None });
         self.step = tracing::info_span!(parent: &self.span, "mynah.step", index);
         let setup = &self.setup;
         let template = match (&setup.final_request, &self.state.conversation) {

@@ -54,7 +54,7 @@ impl Driver {
             if matches!(self.tape.upcoming(), Some(Fact::ToolScheduled { .. })) {
                 announced.push(id.clone());
             }
-            self.commit(Fact::ToolScheduled { call_id: id.clone() });
+            self.commit(Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call: None });
         }
         let recorded = self.tape.outcomes();
         let uncertain = self.uncertain(announced, &recorded);
