@@ -15,7 +15,7 @@ use mynah_data::{
 };
 use mynah_log::{About, CutRecorder, End, Extent, Fact};
 use mynah_step::{
-    Adapter, BoxFuture, ModelCall, ModelStream, RetryPolicy, Tape, ToolContext, ToolExecutor,
+    Adapter, BoxFuture, Desk, ModelCall, ModelStream, RetryPolicy, Tape, ToolContext, ToolExecutor,
     ToolLimits, ToolResultEncoder, World,
 };
 use tokio::time::Sleep;
@@ -71,6 +71,8 @@ pub(crate) struct Driver {
     /// How the answer arrives, for a run that is kept.
     pub(super) cuts: CutRecorder,
     pub(super) tape: Tape,
+    /// Where tools hand in what happens inside them, for a run that is kept.
+    pub(super) desk: Option<Arc<Desk>>,
     /// What went wrong between the run and its records: it ends the run.
     pub(super) fault: Option<Error>,
     /// What a single step came to, until its records are safe.
@@ -125,6 +127,7 @@ impl Driver {
             ready: VecDeque::new(),
             answer: ResponseBuilder::new(),
             cuts: CutRecorder::new(),
+            desk: tape.is_kept().then(Desk::new),
             tape,
             fault: None,
             held: None,
@@ -222,17 +225,7 @@ impl Driver {
                         self.start_tools();
                     }
                 }
-                Phase::Tools(runs) => match runs.next_due() {
-                    Some((call, outcome)) => self.tool_done(&call, outcome),
-                    None => match ready!(runs.running.poll_next_unpin(cx)) {
-                        Some(done) => runs.early.push(done),
-                        None if runs.uncertain.is_empty() => self.phase = Phase::Decide,
-                        None => {
-                            let uncertain = std::mem::take(&mut runs.uncertain);
-                            self.wait_for(uncertain);
-                        }
-                    },
-                },
+                Phase::Tools(_) => ready!(self.poll_tools(cx)),
                 Phase::Closing(_) => {
                     if let Err(error) = ready!(self.tape.poll_close(cx)) {
                         self.fault = Some(error);
@@ -292,6 +285,11 @@ impl Driver {
                 self.ready.clear();
             }
         }
+        self.take_in(fact);
+    }
+
+    /// Takes in a fact that is where it belongs.
+    pub(super) fn take_in(&mut self, fact: Fact) {
         let before = self.state.steps.len();
         self.state.evolve(fact);
         if self.state.steps.len() > before {
@@ -360,11 +358,7 @@ impl Driver {
     fn interrupted(&mut self, cx: &mut Context<'_>) -> Option<HaltReason> {
         if let Some(Fact::Cancelled { end, .. }) = self.tape.upcoming() {
             // Where the run was cancelled, it is cancelled again.
-            let here = match &self.phase {
-                Phase::Decide => true,
-                Phase::Tools(runs) => runs.recorded.is_empty(),
-                _ => false,
-            };
+            let here = matches!(self.phase, Phase::Decide | Phase::Tools(_));
             return here.then(|| end.reason.clone());
         }
         if self.cancel.poll_cancelled(cx) {
