@@ -55,12 +55,12 @@ pub use cancel::CancelHandle;
 pub use engine::Engine;
 pub use mynah_adapters as adapters;
 pub use mynah_data::{
-    AdapterReason, ChatResult, Collector, EngineReason, Error, ErrorKind, Event, FieldError,
-    FinishReason, HaltReason, Image, LogReason, Message, Messages, Metadata, Mode, ModelRef,
-    Operation, Part, Pricing, Request, Response, ResponseFormat, Result, Role, Session,
-    SessionReason, SessionReducer, SessionState, Status, StepResult, StreamReason, Thread,
-    ToolCall, ToolChoice, ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage, ValidationReason,
-    decode, validate,
+    AdapterReason, Breach, Budget, Catalog, ChatResult, Collector, EngineReason, Error, ErrorKind,
+    Event, FieldError, FinishReason, HaltReason, Image, Limit, LogReason, Message, Messages,
+    Metadata, Mode, ModelInfo, ModelRef, Operation, Part, Place, Pricing, Request, Response,
+    ResponseFormat, Result, Role, Session, SessionReason, SessionReducer, SessionState, Status,
+    StepResult, StreamReason, Thread, ToolCall, ToolChoice, ToolOutcome, ToolReason, ToolSpec,
+    TurnResult, Usage, ValidationReason, decode, validate,
 };
 pub use mynah_log as log;
 pub use mynah_step::{

@@ -234,6 +234,7 @@ impl Run {
             extent,
             mode: Mode::Auto,
             max_turns: 8,
+            budget: None,
             halt_when: None,
             finalize: None,
             on_unknown_tool: OnUnknownTool::Fail,
