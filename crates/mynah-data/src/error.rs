@@ -372,11 +372,9 @@ impl Error {
 
     /// A call that passed a limit of its budget, with what the model had said until then.
     pub fn budget_exceeded(breach: &Breach, partial: Option<&Response>) -> Self {
-        let Breach { limit, cap, actual, .. } = breach;
+        let Breach { limit, cap, .. } = breach;
         let error = Self::engine(EngineReason::BudgetExceeded)
-            .with_message(format!(
-                "engine error: budget_exceeded: {limit}: {actual}, and the budget allows {cap}"
-            ))
+            .with_message(format!("engine error: budget_exceeded: more than {cap} {limit}"))
             .with("budget", json!(breach));
         partial.map_or(error.clone(), |partial| error.with("partial", json!(partial)))
     }

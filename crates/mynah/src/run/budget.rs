@@ -1,10 +1,6 @@
 //! What a run has spent, and whether it may spend more.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{pin::Pin, task::Context, time::Duration};
 
 use mynah_data::{Breach, Budget, Event, Limit, Place, Pricing, Response, Usage};
 use tokio::time::{Instant, Sleep};
@@ -187,11 +183,13 @@ impl WallClock {
             let left = (cap + Duration::from_millis(1)).saturating_sub(before);
             (Instant::now(), Box::pin(tokio::time::sleep(left)))
         });
-        if timer.as_mut().poll(cx) == Poll::Pending {
-            return None;
-        }
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let actual = millis(before + began.elapsed());
-        Some(Breach::new(Limit::WallClock, millis(cap), actual, place))
+        // A run that never pauses gives no timer its turn, so the timer only wakes one that does.
+        let breach = over(Limit::WallClock, Some(millis(cap)), actual, place);
+        if breach.is_none() {
+            let _ = timer.as_mut().poll(cx);
+        }
+        breach
     }
 }
