@@ -15,6 +15,9 @@
 //! A call with `.record(&log)` is kept as a run in a [`log::Log`]: [`Engine::replay`] performs it again and compares,
 //! [`Engine::resume`] goes on with it after a crash or an answer, [`Engine::fork`] branches it.
 //!
+//! A call with `.budget(..)` spends no more than its [`Budget`] says: tokens, dollars, time, turns, tool calls. What tokens cost is
+//! in a [`Catalog`].
+//!
 //! Runs need a tokio runtime with timers, as `#[tokio::main]` gives.
 //!
 //! There is one loop, and it is a stream; the futures fold it. Inside, the loop's state is a fold of facts, what comes next
@@ -79,7 +82,7 @@ pub mod prelude {
     pub use futures_util::StreamExt as _;
 
     pub use crate::{
-        CancelHandle, ChatResult, Engine, Event, HaltReason, Message, Mode, OnToolError,
+        Budget, CancelHandle, ChatResult, Engine, Event, HaltReason, Message, Mode, OnToolError,
         ResponseFormat, Session, Status, Thread, Tool, ToolContext, ToolOutcome,
     };
 }

@@ -160,7 +160,21 @@ macro_rules! option_setters {
                 self.param("max_turns", turns)
             }
 
-            /// What the run may spend at most, all its processes together.
+            /// What the run may spend at most, all its calls and processes together. A chat that would spend more ends with
+            /// `budget_exceeded`; a single call or step fails with it.
+            ///
+            /// ```
+            /// # use mynah::{Engine, testing::Scripted};
+            /// # use serde_json::json;
+            /// use mynah::Budget;
+            /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+            /// # let engine = Engine::new(Scripted::new([json!([{"text": "far too "}, {"text": "much"}, {"finish": "stop"}])])?);
+            /// let result = engine.chat("hi").budget(Budget::new().max_output_tokens(1)).await?;
+            /// assert_eq!(result.halted_reason.as_str(), "budget_exceeded");
+            /// assert_eq!(result.metadata["budget"]["limit"], "output_tokens");
+            /// assert_eq!(result.text(), "far too ");
+            /// # Ok(()) }
+            /// ```
             pub fn budget(self, budget: mynah_data::Budget) -> Self {
                 self.param("budget", serde_json::json!(budget))
             }

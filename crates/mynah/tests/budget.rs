@@ -9,9 +9,9 @@ use std::{
 };
 
 use mynah::{
-    Breach, Budget, Catalog, ChatResult, Engine, Error, Event, HaltReason, Limit, ModelInfo,
-    ModelRef, Options, Place, Pricing, Result, Status, Tool, ToolOutcome, Tools, World,
-    log::{Fact, Log, MemoryLog, verify},
+    Breach, Budget, Catalog, Engine, Error, Event, HaltReason, Limit, ModelInfo, ModelRef,
+    OnUncertain, Options, Place, Pricing, Result, Status, Tool, ToolOutcome, Tools, World,
+    log::{Append, Fact, Log, MemoryLog, verify},
     testing::{self, Scripted},
 };
 use serde_json::{Value, json};
@@ -440,7 +440,7 @@ async fn the_call_that_gives_the_answer_its_form_is_within_the_budget_too() -> R
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_that_is_up_interrupts_the_model_and_the_tools() -> Result<()> {
+async fn wall_clock_trips_interrupt_the_model_and_the_tools_and_replay() -> Result<()> {
     let slow =
         json!([{"text": "so far"}, {"delay_ms": 60_000}, {"text": "never"}, {"finish": "stop"}]);
     let silent = json!([{"delay_ms": 60_000}, {"finish": "stop"}]);
@@ -454,7 +454,9 @@ async fn time_that_is_up_interrupts_the_model_and_the_tools() -> Result<()> {
         let stream = call.stream();
         let run = stream.run_id().unwrap_or_default().to_owned();
         let live = testing::collect(stream).await?;
-        let result = completed(&live)?;
+        let Some(Event::ChatCompleted { result }) = live.last() else {
+            panic!("the chat did not end: {live:?}");
+        };
         let breach = Breach::new(Limit::WallClock, 500, 501, Place::MidStream);
         assert_eq!(result.metadata["budget"], json!(breach), "{script}");
         assert_eq!(result.text(), text, "{script}");
@@ -467,6 +469,23 @@ async fn time_that_is_up_interrupts_the_model_and_the_tools() -> Result<()> {
             assert_eq!(testing::collect(replay()?.stream().await?).await?, live, "{script}");
         }
         assert_eq!(began.elapsed(), Duration::ZERO);
+        // A process that takes over anywhere before the seal comes to the same.
+        let records = log.read(&run, 1, 100).await?;
+        for kept in 1..records.len() {
+            let prefix = Arc::new(MemoryLog::new());
+            prefix.append(Append::new(&*run, None, records[..kept].to_vec())).await?;
+            let answered =
+                records[..kept].iter().any(|r| &*r.envelope().kind == "assistant_completed");
+            let engine = engine((!answered).then(|| script.clone()))?;
+            let resumed = engine.resume(&prefix, &*run).on_uncertain(OnUncertain::Rerun).await?;
+            assert_eq!(resumed.halted_reason, HaltReason::BudgetExceeded, "{kept}: {script}");
+            assert_eq!(
+                (resumed.text(), &resumed.thread),
+                (result.text(), &result.thread),
+                "{kept}"
+            );
+            assert_eq!(engine.replay(&prefix, &*run).await?.status, "equal", "{kept}: {script}");
+        }
     }
     Ok(())
 }
@@ -571,13 +590,6 @@ async fn waiting(engine: Engine, budget: &Value) -> Result<(Arc<MemoryLog>, Arc<
     let result = engine.chat("go").options(limited(budget)).record(&log).await?;
     assert_eq!(result.halted_reason, HaltReason::AskUser);
     Ok((log, result.run_id.unwrap_or_default()))
-}
-
-fn completed(events: &[Event]) -> Result<ChatResult> {
-    match events.last() {
-        Some(Event::ChatCompleted { result }) => Ok(ChatResult::clone(result)),
-        other => panic!("the chat did not end: {other:?}"),
-    }
 }
 
 /// A clock that goes on by ten milliseconds each time that it is read.
