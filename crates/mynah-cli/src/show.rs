@@ -205,6 +205,7 @@ fn told(record: &Record) -> Result<Vec<Told>, Failure> {
         Fact::Suspended(end) => vec![Told::Waits(end)],
         Fact::Completed(end) => vec![Told::Ended { how: "completed", end }],
         Fact::Failed(end) => vec![Told::Ended { how: "failed", end }],
+        Fact::BudgetExceeded { partial: Some(partial), .. } => said(&partial.message),
         Fact::Cancelled { end, partial, .. } => {
             let mut list = partial.map_or_else(Vec::new, |partial| said(&partial.message));
             list.push(Told::Ended { how: "cancelled", end });

@@ -58,7 +58,8 @@ fn scenarios_give_the_same_with_and_without_a_log() {
         });
         lines.collect::<Vec<_>>()
     };
-    for topic in ["chat", "step", "generate", "session", "streams", "finalize", "errors"] {
+    for topic in ["chat", "step", "generate", "session", "streams", "finalize", "errors", "budget"]
+    {
         let of_topic =
             scenarios().into_iter().filter(|path| path.parent().unwrap().ends_with(topic));
         for scenario in of_topic {
@@ -81,7 +82,7 @@ fn every_topic_has_scenarios_and_no_output_is_left_over() {
     let scenarios = scenarios();
     assert!(scenarios.len() >= 200, "only {} scenarios", scenarios.len());
     let topics = ["generate", "step", "chat", "tools", "finalize", "session", "streams", "options"];
-    for topic in topics.into_iter().chain(["errors", "log"]) {
+    for topic in topics.into_iter().chain(["errors", "budget", "log"]) {
         let of_topic = scenarios.iter().filter(|path| path.parent().unwrap().ends_with(topic));
         assert!(of_topic.count() >= 5, "too few scenarios on {topic}");
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{HaltReason, Metadata, Operation, Status};
+use crate::{Breach, HaltReason, Metadata, Operation, Response, Status};
 
 /// A result whose error is Mynah's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -55,6 +55,10 @@ reasons! {
         InvalidEngine => "invalid_engine",
         /// The adapter cannot produce the response format that was asked for.
         UnsupportedResponseFormat => "unsupported_response_format",
+        /// The call would spend, or spent, more than its budget allows.
+        BudgetExceeded => "budget_exceeded",
+        /// There is a budget in dollars, and nobody knows what the model costs.
+        UnknownPrice => "unknown_price",
     }
 }
 
@@ -370,6 +374,15 @@ impl Error {
                 "engine error: unknown_tool: the engine has no tool named {name:?}"
             ))
             .with("tool_name", name)
+    }
+
+    /// A call that passed a limit of its budget, with what the model had said until then.
+    pub fn budget_exceeded(breach: &Breach, partial: Option<&Response>) -> Self {
+        let Breach { limit, cap, .. } = breach;
+        let error = Self::engine(EngineReason::BudgetExceeded)
+            .with_message(format!("engine error: budget_exceeded: more than {cap} {limit}"))
+            .with("budget", json!(breach));
+        partial.map_or(error.clone(), |partial| error.with("partial", json!(partial)))
     }
 
     /// A session operation that is not legal in the session's status.

@@ -1,7 +1,8 @@
 //! Mynah's plain data.
 //!
 //! Everything a caller holds, stores or sends lives here: [`Message`] and [`Thread`], [`Request`] and [`Response`],
-//! [`ToolCall`] and [`ToolOutcome`], [`Event`], [`StepResult`] and [`ChatResult`], [`Session`], and the one [`Error`] type.
+//! [`ToolCall`] and [`ToolOutcome`], [`Event`], [`StepResult`] and [`ChatResult`], [`Session`], [`Budget`] and the [`Catalog`] of
+//! prices, and the one [`Error`] type.
 //! Nothing in this crate waits, reads a clock, opens a file or starts a thread, so it also builds for wasm32.
 //!
 //! Three promises hold for every type:
@@ -23,7 +24,9 @@
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 
+mod budget;
 mod builder;
+mod catalog;
 mod collect;
 pub mod decode;
 mod error;
@@ -40,7 +43,9 @@ mod thread;
 mod tool;
 pub mod validate;
 
+pub use budget::{Breach, Budget, Limit, Place};
 pub use builder::ResponseBuilder;
+pub use catalog::{Catalog, ModelInfo};
 pub use collect::{CUT_SHORT, Collector};
 pub use error::{
     AdapterReason, EngineReason, Error, ErrorKind, FieldError, LogReason, MismatchClass,
@@ -50,7 +55,7 @@ pub use event::Event;
 pub use halt::Halt;
 pub use image::{Image, ImageDetail, ImageError, ImageSource};
 pub use message::{Message, Part, Role};
-pub use model::{ModelRef, Pricing};
+pub use model::{LongPrompt, ModelRef, Pricing};
 pub use request::{CacheRetention, PromptCache, Request, ResponseFormat, ToolChoice};
 pub use response::{FinishReason, Response, Usage};
 pub use result::{ChatResult, HaltReason, Mode, StepResult};

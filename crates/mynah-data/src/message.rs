@@ -214,6 +214,23 @@ impl Message {
         self.role
     }
 
+    /// Characters of its text and bytes of its tool arguments. A third of it is about what it takes in tokens.
+    ///
+    /// ```
+    /// use mynah_data::Message;
+    /// assert_eq!(Message::user("grüß").size(), 4);
+    /// ```
+    pub fn size(&self) -> u64 {
+        let size = |part: &Part| match part {
+            Part::Text { text, .. } | Part::Reasoning { text, .. } | Part::Refusal { text } => {
+                text.chars().count()
+            }
+            Part::ToolCall(call) => call.raw_arguments.len(),
+            Part::Image { .. } => 0,
+        };
+        self.parts.iter().map(|part| size(part) as u64).sum()
+    }
+
     /// What it holds, in order.
     pub fn parts(&self) -> &[Part] {
         &self.parts

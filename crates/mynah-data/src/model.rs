@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Metadata, Usage};
+use crate::{CacheRetention, FieldError, Metadata, Usage};
 
 /// A model by its id, with what a catalog knows of it.
 ///
@@ -92,6 +92,9 @@ impl fmt::Display for ModelRef {
 }
 
 /// Prices in US dollars for a million tokens.
+///
+/// Tokens read from a cache or written to one are parts of the prompt, and cost what is said for them; as `input` where
+/// nothing is said.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -100,18 +103,53 @@ pub struct Pricing {
     pub input: f64,
     /// Output tokens.
     pub output: f64,
-    /// Input tokens read from the provider's cache; as `input` where it is not known.
+    /// Input tokens read from the provider's cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<f64>,
-    /// Input tokens written to the provider's cache; as `input` where it is not known.
+    /// Input tokens written to the provider's cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<f64>,
+    /// Input tokens written to the provider's cache for an hour, where that has a price of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write_1h: Option<f64>,
+    /// The prices of a call with a long prompt, where they differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub long_prompt: Option<LongPrompt>,
+}
+
+/// What all tokens of a call cost whose prompt is longer than `above` tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct LongPrompt {
+    /// The longest prompt that is not long.
+    pub above: u64,
+    /// Input tokens.
+    pub input: f64,
+    /// Output tokens.
+    pub output: f64,
+    /// Input tokens read from the provider's cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input: Option<f64>,
+    /// Input tokens written to the provider's cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write: Option<f64>,
+    /// Input tokens written to the provider's cache for an hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write_1h: Option<f64>,
 }
 
 impl Pricing {
     /// Prices without a cache discount.
     pub fn new(input: f64, output: f64) -> Self {
-        Self { input, output, cached_input: None, cache_write: None }
+        Self {
+            input,
+            output,
+            cached_input: None,
+            cache_write: None,
+            cache_write_1h: None,
+            long_prompt: None,
+        }
     }
 
     /// The same prices with that of cached input.
@@ -120,7 +158,42 @@ impl Pricing {
         self
     }
 
-    /// Fills in the costs that the provider did not report.
+    /// The same prices with that of input written to the cache.
+    pub fn with_cache_write(mut self, cache_write: f64) -> Self {
+        self.cache_write = Some(cache_write);
+        self
+    }
+
+    /// The same prices for calls that cache for this long.
+    pub fn for_retention(mut self, retention: CacheRetention) -> Self {
+        if retention == CacheRetention::Long {
+            self.cache_write = self.cache_write_1h.or(self.cache_write);
+            if let Some(long) = &mut self.long_prompt {
+                long.cache_write = long.cache_write_1h.or(long.cache_write);
+            }
+        }
+        self
+    }
+
+    /// Prices that are not finite numbers from 0 up, by name.
+    pub fn errors(&self) -> Vec<FieldError> {
+        let named = [
+            ("input", Some(self.input)),
+            ("output", Some(self.output)),
+            ("cached_input", self.cached_input),
+            ("cache_write", self.cache_write),
+            ("cache_write_1h", self.cache_write_1h),
+        ];
+        let legal = |price: f64| price.is_finite() && price >= 0.0;
+        let broken = named.into_iter().filter(|(_, price)| price.is_some_and(|p| !legal(p)));
+        let long = self.long_prompt.iter().flat_map(|long| long.prices().errors());
+        broken
+            .map(|(name, _)| FieldError::new(name, "out_of_range"))
+            .chain(long.map(|error| error.under(["long_prompt".into()])))
+            .collect()
+    }
+
+    /// Fills in the costs that the provider did not report. A cost is never negative.
     ///
     /// ```
     /// use mynah_data::{Pricing, Usage};
@@ -130,22 +203,50 @@ impl Pricing {
     /// ```
     pub fn apply(&self, usage: &mut Usage) {
         const MILLION: f64 = 1_000_000.0;
+        // Not a number is not more than nothing either.
+        let dollars = |amount: f64| Some((amount / MILLION).max(0.0));
+        let legal = |cost: &f64| cost.is_finite() && *cost >= 0.0;
+        usage.input_cost = usage.input_cost.filter(legal);
+        usage.output_cost = usage.output_cost.filter(legal);
+        usage.total_cost = usage.total_cost.filter(legal);
+        let prices = self.for_prompt(usage.input_tokens.unwrap_or(0));
         if let (None, Some(input)) = (usage.input_cost, usage.input_tokens) {
             let cached = usage.cached_input_tokens.unwrap_or(0).min(input);
             let written = usage.cache_write_tokens.unwrap_or(0).min(input - cached);
             let fresh = input - cached - written;
-            let cost = fresh as f64 * self.input
-                + cached as f64 * self.cached_input.unwrap_or(self.input)
-                + written as f64 * self.cache_write.unwrap_or(self.input);
-            usage.input_cost = Some(cost / MILLION);
+            let cost = fresh as f64 * prices.input
+                + cached as f64 * prices.cached_input.unwrap_or(prices.input)
+                + written as f64 * prices.cache_write.unwrap_or(prices.input);
+            usage.input_cost = dollars(cost);
         }
         if let (None, Some(output)) = (usage.output_cost, usage.output_tokens) {
-            usage.output_cost = Some(output as f64 * self.output / MILLION);
+            usage.output_cost = dollars(output as f64 * prices.output);
         }
         if let (None, Some(input), Some(output)) =
             (usage.total_cost, usage.input_cost, usage.output_cost)
         {
             usage.total_cost = Some(input + output);
+        }
+    }
+
+    /// The prices of a call whose prompt is this long.
+    fn for_prompt(&self, tokens: u64) -> Self {
+        match &self.long_prompt {
+            Some(long) if tokens > long.above => long.prices(),
+            _ => *self,
+        }
+    }
+}
+
+impl LongPrompt {
+    fn prices(&self) -> Pricing {
+        Pricing {
+            input: self.input,
+            output: self.output,
+            cached_input: self.cached_input,
+            cache_write: self.cache_write,
+            cache_write_1h: self.cache_write_1h,
+            long_prompt: None,
         }
     }
 }

@@ -11,13 +11,15 @@ use crate::{FieldError, Message, Metadata, Part, Role};
 ///
 /// Cloning it and appending to it cost the same however long it is: results, events and requests all hold the whole
 /// conversation, and a turn in a long session must not pay for the turns before it. For the same reason the list keeps
-/// account of unanswered tool calls as it grows, instead of looking for them before each request.
+/// account of unanswered tool calls and of its size as it grows, instead of looking for them before each request.
 #[derive(Clone, Debug, Default)]
 pub struct Messages {
     /// Full chunks, shared by every list that grew from the same beginning.
     chunks: Arc<Vec<Chunk>>,
     /// The newest messages, fewer than a chunk. All that is ever copied, when two lists share it and one grows.
     tail: Chunk,
+    /// Characters of text and bytes of tool arguments, all together.
+    size: u64,
     unanswered: Vec<String>,
     /// Where the message stands that made those calls.
     asked_at: usize,
@@ -64,6 +66,7 @@ impl Messages {
     }
 
     fn append(&mut self, message: Arc<Message>) {
+        self.size = self.size.saturating_add(message.size());
         match Arc::get_mut(&mut self.tail) {
             Some(tail) => tail.push(message),
             None => {
@@ -97,6 +100,11 @@ impl Messages {
     /// The newest message.
     pub fn last(&self) -> Option<&Arc<Message>> {
         self.tail.last().or_else(|| self.chunks.last()?.last())
+    }
+
+    /// The [size](Message::size) of all messages together, known without looking at them.
+    pub fn size(&self) -> u64 {
+        self.size
     }
 
     /// All messages, oldest first.

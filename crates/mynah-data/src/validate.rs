@@ -29,6 +29,9 @@ pub fn request(request: &Request) -> Result<()> {
     {
         errors.push(FieldError::new("structured_finalize", "requires_json_schema"));
     }
+    let pricing = request.model.as_ref().and_then(|model| model.pricing);
+    let broken = pricing.iter().flat_map(|pricing| pricing.errors());
+    errors.extend(broken.map(|error| error.under(["model".into(), "pricing".into()])));
     finish(ValidationReason::InvalidRequest, errors)
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use mynah_data::{Error, HaltReason, Message, Metadata, Response, Thread, ToolOutcome, ToolSpec};
+use mynah_data::{
+    Breach, Error, HaltReason, Message, Metadata, Pricing, Response, Thread, ToolOutcome, ToolSpec,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -135,6 +137,17 @@ pub enum Fact {
         /// Messages after.
         messages_after: u64,
     },
+    /// The run passed a limit of its budget: its end follows.
+    BudgetExceeded {
+        /// Which limit, and by how much.
+        breach: Breach,
+        /// What the model had said of the answer under way.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        partial: Option<Box<Response>>,
+        /// How that arrived.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        cuts: Vec<Cut>,
+    },
     /// The run waits for a person or for tool results.
     Suspended(End),
     /// The run came to an end that was foreseen.
@@ -171,6 +184,7 @@ impl Fact {
             Self::ToolFailed { .. } => "tool_failed",
             Self::SideEffect { .. } => "side_effect",
             Self::ContextTruncated { .. } => "context_truncated",
+            Self::BudgetExceeded { .. } => "budget_exceeded",
             Self::Suspended(_) => "suspended",
             Self::Completed(_) => "completed",
             Self::Failed(_) => "failed",
@@ -190,6 +204,9 @@ pub struct About {
     pub adapter: String,
     /// The model.
     pub model: Option<String>,
+    /// What its tokens cost, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pricing: Option<Pricing>,
     /// The tools, in order.
     pub tools: Vec<Arc<ToolSpec>>,
     /// The engine's params.
@@ -257,6 +274,7 @@ impl Totals {
             Fact::TurnStarted { .. } => self.turns += 1,
             Fact::ToolScheduled { .. } => self.tool_calls += 1,
             Fact::AssistantCompleted { response, .. }
+            | Fact::BudgetExceeded { partial: Some(response), .. }
             | Fact::Cancelled { partial: Some(response), .. } => {
                 let usage = &response.usage;
                 self.input_tokens =

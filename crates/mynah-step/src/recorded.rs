@@ -84,6 +84,12 @@ impl Recorded {
         self.of_tools().count() == self.facts.len()
     }
 
+    /// Whether the run was ended while tools ran.
+    pub(crate) fn is_cut_off_in_tools(&self) -> bool {
+        let after = self.facts.get(self.of_tools().count()).map(|(_, fact)| fact);
+        matches!(after, Some(Fact::Cancelled { .. } | Fact::BudgetExceeded { .. }))
+    }
+
     /// How a call of the turn came out.
     pub(crate) fn outcome_of(&self, call: &str) -> Option<&Fact> {
         self.of_tools().find(|fact| outcome(fact) == Some(call))

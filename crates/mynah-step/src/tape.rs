@@ -127,6 +127,11 @@ impl Tape {
         self.recorded().is_some_and(Recorded::ends_in_tools)
     }
 
+    /// Whether the run was ended while tools ran.
+    pub fn is_cut_off_in_tools(&self) -> bool {
+        self.recorded().is_some_and(Recorded::is_cut_off_in_tools)
+    }
+
     /// Whether the records answer, not the world.
     pub fn is_replaying(&self) -> bool {
         self.recorded().is_some()

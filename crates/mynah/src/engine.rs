@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use mynah_data::{Message, Metadata, ModelRef, Request, Session, Thread};
+use mynah_data::{Catalog, Message, Metadata, ModelRef, Request, Session, Thread};
 use mynah_step::{
     Adapter, RetryPolicy, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder, World,
 };
@@ -51,6 +51,7 @@ pub(crate) struct Parts {
     pub(crate) context: Arc<Metadata>,
     pub(crate) metadata: Metadata,
     pub(crate) world: Arc<dyn World>,
+    pub(crate) catalog: Catalog,
 }
 
 impl Engine {
@@ -82,6 +83,7 @@ impl Engine {
             context: Arc::default(),
             metadata: Metadata::new(),
             world: Arc::new(SystemWorld),
+            catalog: Catalog::built_in(),
         }))
     }
 
@@ -187,6 +189,23 @@ impl Engine {
     /// The same engine with something else to turn tool results into text.
     pub fn tool_result_encoder(self, encoder: impl ToolResultEncoder) -> Self {
         self.with(|parts| parts.encoder = Some(Arc::new(encoder)))
+    }
+
+    /// The same engine with other knowledge of models. A price given with the model itself counts more.
+    ///
+    /// ```
+    /// # use mynah::{Engine, testing::Scripted};
+    /// # use serde_json::json;
+    /// use mynah::{Catalog, ModelInfo, Pricing};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let adapter = Scripted::new([json!([{"usage": {"input_tokens": 1000, "output_tokens": 1}}, {"finish": "stop"}])])?;
+    /// let own = ModelInfo::new("local", "tiny").with_pricing(Pricing::new(2.0, 0.0));
+    /// let engine = Engine::new(adapter).model("tiny").catalog(Catalog::built_in().with_model(own)?);
+    /// assert_eq!(engine.generate("hi").await?.usage.total_cost, Some(0.002));
+    /// # Ok(()) }
+    /// ```
+    pub fn catalog(self, catalog: Catalog) -> Self {
+        self.with(|parts| parts.catalog = catalog)
     }
 
     /// The same engine in another world: with a clock and chance of the caller's own.

@@ -15,6 +15,9 @@
 //! A call with `.record(&log)` is kept as a run in a [`log::Log`]: [`Engine::replay`] performs it again and compares,
 //! [`Engine::resume`] goes on with it after a crash or an answer, [`Engine::fork`] branches it.
 //!
+//! A call with `.budget(..)` spends no more than its [`Budget`] says: tokens, dollars, time, turns, tool calls. What tokens cost is
+//! in a [`Catalog`].
+//!
 //! Runs need a tokio runtime with timers, as `#[tokio::main]` gives.
 //!
 //! There is one loop, and it is a stream; the futures fold it. Inside, the loop's state is a fold of facts, what comes next
@@ -55,12 +58,12 @@ pub use cancel::CancelHandle;
 pub use engine::Engine;
 pub use mynah_adapters as adapters;
 pub use mynah_data::{
-    AdapterReason, ChatResult, Collector, EngineReason, Error, ErrorKind, Event, FieldError,
-    FinishReason, HaltReason, Image, LogReason, Message, Messages, Metadata, Mode, ModelRef,
-    Operation, Part, Pricing, Request, Response, ResponseFormat, Result, Role, Session,
-    SessionReason, SessionReducer, SessionState, Status, StepResult, StreamReason, Thread,
-    ToolCall, ToolChoice, ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage, ValidationReason,
-    decode, validate,
+    AdapterReason, Breach, Budget, Catalog, ChatResult, Collector, EngineReason, Error, ErrorKind,
+    Event, FieldError, FinishReason, HaltReason, Image, Limit, LogReason, Message, Messages,
+    Metadata, Mode, ModelInfo, ModelRef, Operation, Part, Place, Pricing, Request, Response,
+    ResponseFormat, Result, Role, Session, SessionReason, SessionReducer, SessionState, Status,
+    StepResult, StreamReason, Thread, ToolCall, ToolChoice, ToolOutcome, ToolReason, ToolSpec,
+    TurnResult, Usage, ValidationReason, decode, validate,
 };
 pub use mynah_log as log;
 pub use mynah_step::{
@@ -80,7 +83,7 @@ pub mod prelude {
     pub use futures_util::StreamExt as _;
 
     pub use crate::{
-        CancelHandle, ChatResult, Engine, Event, HaltReason, Message, Mode, OnToolError,
+        Budget, CancelHandle, ChatResult, Engine, Event, HaltReason, Message, Mode, OnToolError,
         ResponseFormat, Session, Status, Thread, Tool, ToolContext, ToolOutcome,
     };
 }

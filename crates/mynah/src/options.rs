@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use mynah_data::{
-    Error, FieldError, Metadata, Mode, ModelRef, PromptCache, ResponseFormat, Result, ToolChoice,
-    ValidationReason,
+    Budget, Error, FieldError, Metadata, Mode, ModelRef, PromptCache, ResponseFormat, Result,
+    ToolChoice, ValidationReason,
 };
 use mynah_log::Log;
 use mynah_step::{RetryPolicy, SideEffectErrors, Tool, ToolExecutor, ToolResultEncoder};
@@ -65,9 +65,6 @@ pub(crate) const DENIED: [&str; 13] = [
 
 /// Options that are functions: said by name they would be lost, so they are refused.
 const CODE: [&str; 2] = ["halt_when", "on_event"];
-
-/// Limits that are not kept yet: better refused than silently not kept.
-const NOT_KEPT: &str = "budget";
 
 impl Options {
     /// Nothing said.
@@ -161,6 +158,25 @@ macro_rules! option_setters {
             /// How many times the model is called at most; 8 if nobody says.
             pub fn max_turns(self, turns: u32) -> Self {
                 self.param("max_turns", turns)
+            }
+
+            /// What the run may spend at most, all its calls and processes together. A chat that would spend more ends with
+            /// `budget_exceeded`; a single call or step fails with it.
+            ///
+            /// ```
+            /// # use mynah::{Engine, testing::Scripted};
+            /// # use serde_json::json;
+            /// use mynah::Budget;
+            /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+            /// # let engine = Engine::new(Scripted::new([json!([{"text": "far too "}, {"text": "much"}, {"finish": "stop"}])])?);
+            /// let result = engine.chat("hi").budget(Budget::new().max_output_tokens(1)).await?;
+            /// assert_eq!(result.halted_reason.as_str(), "budget_exceeded");
+            /// assert_eq!(result.metadata["budget"]["limit"], "output_tokens");
+            /// assert_eq!(result.text(), "far too ");
+            /// # Ok(()) }
+            /// ```
+            pub fn budget(self, budget: mynah_data::Budget) -> Self {
+                self.param("budget", serde_json::json!(budget))
             }
 
             /// Whether tools are run or handed to the caller.
@@ -354,6 +370,7 @@ pub(crate) struct Settings {
     pub(crate) model: Option<ModelRef>,
     pub(crate) mode: Mode,
     pub(crate) max_turns: u32,
+    pub(crate) budget: Option<Budget>,
     pub(crate) temperature: Option<f64>,
     pub(crate) max_tokens: Option<u64>,
     pub(crate) tool_choice: Option<ToolChoice>,
@@ -389,6 +406,7 @@ impl Settings {
             model: reader.model(),
             mode: reader.take("mode", "unknown").unwrap_or_default(),
             max_turns: reader.positive("max_turns").unwrap_or(8).min(u64::from(u32::MAX)) as u32,
+            budget: reader.budget(),
             temperature: reader.take("temperature", "out_of_range"),
             max_tokens: reader.take("max_tokens", "must_be_positive"),
             tool_choice: reader.take("tool_choice", "invalid_shape"),
@@ -420,9 +438,6 @@ impl Settings {
         };
         for name in CODE.iter().filter(|name| reader.values.contains_key(**name)) {
             reader.errors.push(FieldError::new(*name, "not_data"));
-        }
-        if reader.raw(NOT_KEPT).is_some() {
-            reader.errors.push(FieldError::new(NOT_KEPT, "not_supported"));
         }
         if !reader.errors.is_empty() {
             return Err(Error::validation(ValidationReason::InvalidOptions, reader.errors));
@@ -474,6 +489,13 @@ impl Reader {
                 ModelRef::deserialize(value).ok().or_else(|| self.refuse("model", "invalid_shape"))
             }
         }
+    }
+
+    fn budget(&mut self) -> Option<Budget> {
+        let read = Budget::from_value(&self.raw("budget")?);
+        let errors = read.as_ref().err().into_iter().flatten().cloned();
+        self.errors.extend(errors.map(|error| error.under(["budget".into()])));
+        read.ok()
     }
 
     fn prompt_cache(&mut self) -> Option<PromptCache> {

@@ -1,10 +1,10 @@
 //! From an engine and what a call asks of it to a run: everything that can be refused is refused here.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
-    EngineReason, Error, FieldError, Messages, Metadata, ModelRef, Part, Request, ResponseFormat,
-    Result, Thread, ToolCall, ValidationReason, validate,
+    Budget, EngineReason, Error, FieldError, Messages, Metadata, ModelRef, Part, Pricing, Request,
+    ResponseFormat, Result, Thread, ToolCall, ValidationReason, validate,
 };
 use mynah_log::{About, Extent, Fact, Parent};
 use mynah_step::{
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     engine::{Engine, overlay_tools},
     options::{Options, Settings, said},
-    run::{Driver, Finalize, OnUncertain, Policy, Setup},
+    run::{Driver, Finalize, Meter, OnUncertain, Policy, Setup},
     stream::Filter,
 };
 
@@ -53,6 +53,10 @@ pub(crate) struct Again {
     pub(crate) recorded_tools: bool,
     pub(crate) on_uncertain: OnUncertain,
     pub(crate) resumption: Option<Fact>,
+    /// The price that the run began with; the engine's where it is only compared.
+    pub(crate) pricing: Option<Option<Pricing>>,
+    /// How long earlier processes were active.
+    pub(crate) active: Duration,
 }
 
 /// The same, for a run whose facts go where the tape says.
@@ -99,6 +103,8 @@ pub(crate) fn prepare_on(
     );
     validate::request(&request)?;
     check_capabilities(&request)?;
+    let pricing = again.pricing.unwrap_or_else(|| price(engine, &request));
+    check_price(settings.budget.as_ref(), pricing.as_ref(), &request)?;
     let (request, final_request) = split_passes(request, &settings, adapter.as_ref(), extent);
 
     let request_id =
@@ -108,6 +114,7 @@ pub(crate) fn prepare_on(
             request_id: request_id.clone(),
             adapter: adapter.name().to_owned(),
             model: request.model.as_ref().map(ToString::to_string),
+            pricing,
             tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
             params: parts.params.clone(),
             options: own,
@@ -129,10 +136,12 @@ pub(crate) fn prepare_on(
     tool_context.session_id = settings.session_id.map(Arc::from);
     tool_context.request_id = Arc::from(request_id);
     tool_context.engine = Some(Arc::clone(&engine.0) as _);
+    let meter = Meter { schema_bytes: schema_bytes(settings.budget.as_ref(), &tools), pricing };
     let policy = Policy {
         extent,
         mode: settings.mode,
         max_turns: settings.max_turns,
+        budget: settings.budget,
         halt_when: options.halt_when,
         finalize: final_request
             .is_some()
@@ -148,6 +157,8 @@ pub(crate) fn prepare_on(
     let retry = settings.retry.unwrap_or_else(|| adapter.default_retry());
     let setup = Setup {
         policy,
+        meter,
+        active: again.active,
         adapter,
         request: Request { messages: Messages::new(), ..request },
         final_request,
@@ -251,6 +262,40 @@ fn split_passes(
         ..request.clone()
     };
     (Request { response_format: None, ..request }, Some(last))
+}
+
+/// What the tokens of a request cost, where that is known.
+fn price(engine: &Engine, request: &Request) -> Option<Pricing> {
+    let model = request.model.as_ref()?;
+    let pricing = model.pricing.or_else(|| engine.0.catalog.find(model)?.pricing)?;
+    let retention = request.prompt_cache.as_ref().map(|cache| cache.retention);
+    Some(pricing.for_retention(retention.unwrap_or_default()))
+}
+
+/// Refuses a limit in dollars that nobody could keep.
+fn check_price(
+    budget: Option<&Budget>,
+    pricing: Option<&Pricing>,
+    request: &Request,
+) -> Result<()> {
+    let limited = budget.is_some_and(|b| b.max_usd.is_some() && !b.allow_unknown_price);
+    if !limited || pricing.is_some() {
+        return Ok(());
+    }
+    let model = request.model.as_ref().map(ToString::to_string);
+    Err(Error::engine(EngineReason::UnknownPrice)
+        .with_message(format!(
+            "engine error: unknown_price: nobody knows what {} costs, so max_usd could not be kept; give the model a \
+             price, or allow_unknown_price",
+            model.as_deref().unwrap_or("a call without a model")
+        ))
+        .with("model", model))
+}
+
+/// The bytes of the schemas that stand in every prompt. Only a budget asks for them.
+fn schema_bytes(budget: Option<&Budget>, tools: &[Tool]) -> u64 {
+    let size = |tool: &Tool| tool.spec().schema.to_string().len() as u64;
+    if budget.is_some() { tools.iter().map(size).sum() } else { 0 }
 }
 
 /// Refuses what the model is known not to be able to do. What is not known is not refused.

@@ -275,6 +275,7 @@ impl Resume {
         let world = Arc::clone(&self.engine.0.world);
         let lease =
             self.log.lease(&self.run, &world.new_id(), LEASE, nanos(world.as_ref())).await?;
+        let active = loaded.active();
         let Loaded { records, thread, extent, about, chain, totals } = loaded;
         let recorder = Recorder::after(self.log, world, chain, totals).with_lease(lease);
         let recorded = Recorded::new(self.run.into(), records).then(recorder);
@@ -293,6 +294,8 @@ impl Resume {
                 recorded_tools: true,
                 on_uncertain: self.on_uncertain,
                 resumption: Some(resumption),
+                pricing: Some(about.pricing),
+                active,
             },
         )))
     }
@@ -397,6 +400,18 @@ impl Loaded {
                 .with("run_id", run)),
         }
     }
+
+    /// How long the run was active: not from where a process ended, or the run waited, until it went on.
+    fn active(&self) -> Duration {
+        let spans = self.records.windows(2).filter_map(|pair| match pair {
+            [(_, _), (_, Fact::Resumed { .. })] => None,
+            [(from, _), (to, _)] => {
+                u64::try_from(to.envelope().ts.saturating_sub(from.envelope().ts)).ok()
+            }
+            _ => None,
+        });
+        Duration::from_nanos(spans.fold(0, u64::saturating_add))
+    }
 }
 
 fn unreadable(run: &str, seq: u64) -> Error {
@@ -408,12 +423,13 @@ fn unreadable(run: &str, seq: u64) -> Error {
         .with("seq", seq)
 }
 
-/// The error of a run whose first model call was refused.
+/// The error of a run whose first model call was refused, or that is not told in a result.
 fn refusal(records: &[(Record, Fact)]) -> Option<Error> {
     let answered = records.iter().any(|(_, fact)| matches!(fact, Fact::AssistantCompleted { .. }));
-    let failed = records.iter().rev().find_map(|(_, fact)| match fact {
-        Fact::Failed(end) => end.metadata.get("error"),
+    let end = records.iter().rev().find_map(|(_, fact)| match fact {
+        Fact::Failed(end) => Some(end),
         _ => None,
-    });
-    Error::deserialize(failed.filter(|_| !answered)?).ok()
+    })?;
+    let refused = !answered || end.reason == HaltReason::BudgetExceeded;
+    Error::deserialize(end.metadata.get("error").filter(|_| refused)?).ok()
 }

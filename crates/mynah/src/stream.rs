@@ -34,8 +34,8 @@ impl Filter {
 ///
 /// Nothing happens before the first poll, and nothing runs while it is not polled, except tools on threads of their own.
 /// An `Err` is always the last item. As the first it says that the call was refused before there was anything to stream;
-/// later, in a run that is kept or performed again, that its log failed or its records say otherwise. What else fails is an
-/// [`Event::Error`], and the result says `error`. Dropping the stream frees everything at once.
+/// later, that a single call or step passed its budget, or in a run that is kept or performed again that its log failed or its
+/// records say otherwise. What else fails is an [`Event::Error`], and the result says `error`. Dropping the stream frees everything at once.
 ///
 /// ```
 /// # use mynah::{Engine, Tool, testing::{self, Scripted}};

@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::stream;
 use mynah::{
-    Adapter, AdapterReason, BoxFuture, Engine, Error, Event, FinishReason, Image, Message,
+    Adapter, AdapterReason, BoxFuture, Budget, Engine, Error, Event, FinishReason, Image, Message,
     ModelCall, ModelStream, Part, Request, Result, RetryPolicy, Tool, ToolOutcome,
     testing::Scripted,
 };
@@ -145,11 +145,11 @@ async fn a_step_that_was_ended_early_hands_out_a_thread_that_can_go_on() -> Resu
 }
 
 #[tokio::test]
-async fn limits_that_are_not_kept_and_numbers_that_are_none_are_refused() -> Result<()> {
+async fn numbers_that_are_none_are_refused() -> Result<()> {
     let engine = Engine::new(Scripted::default());
     let field = |error: Option<Error>| error.map(|error| error.metadata()["field"].clone());
-    let budget = engine.chat("go").param("budget", json!({"max_turns": 1})).await.err();
-    assert_eq!(field(budget), Some(json!("budget")));
+    let budget = engine.chat("go").budget(Budget::new().max_usd(f64::NAN)).await.err();
+    assert_eq!(field(budget), Some(json!("budget.max_usd")));
     assert_eq!(
         field(engine.chat("go").temperature(f64::NAN).await.err()),
         Some(json!("temperature"))

@@ -51,7 +51,7 @@ pub(crate) fn main(file: &Path, log: Option<&str>, stable: bool) -> Result<(), F
     }
     let log = log.map(|log| Arc::new(Ledger::new(log)));
     let mut out = BufWriter::new(io::stdout().lock());
-    crate::written(runtime.block_on(perform::perform(scenario, log, &mut out)))
+    crate::written(runtime.block_on(perform::perform(scenario, log, stable, &mut out)))
 }
 
 fn name(file: &Path) -> String {

@@ -2,7 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use mynah_data::{Error, FinishReason, HaltReason, Message, Metadata, Mode, Response, StepResult};
+use mynah_data::{
+    Breach, Budget, Error, FinishReason, HaltReason, Message, Metadata, Mode, Response, StepResult,
+};
 use mynah_log::{End, Extent, Plan};
 use mynah_step::Tool;
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,8 @@ pub(super) enum Action {
     Finalize { conversation: End, nudge: Option<Message> },
     /// Run these calls.
     RunTools(Vec<String>),
+    /// Stop: the next call would pass this limit.
+    Exceed(Breach),
     /// Stop, and say so.
     Finish(End),
     /// Nothing: the run went as far as it was to go.
@@ -46,6 +50,7 @@ pub(crate) struct Policy {
     pub(crate) extent: Extent,
     pub(crate) mode: Mode,
     pub(crate) max_turns: u32,
+    pub(crate) budget: Option<Budget>,
     pub(crate) halt_when: Option<HaltWhen>,
     pub(crate) finalize: Option<Finalize>,
     pub(crate) on_unknown_tool: OnUnknownTool,
@@ -109,6 +114,25 @@ impl Policy {
 impl RunState {
     /// What comes next.
     pub(super) fn decide(&self, policy: &Policy) -> Action {
+        let next = self.next(policy);
+        let Some(budget) = &policy.budget else { return next };
+        let passed = match &next {
+            Action::CallModel => self.passed_by_calling(budget, 0),
+            Action::Finalize { nudge, .. } => {
+                self.passed_by_calling(budget, nudge.as_ref().map_or(0, Message::size))
+            }
+            Action::RunTools(_) => {
+                let calls = self.open.iter().flat_map(|turn| &turn.calls);
+                let new = calls.filter(|call| call.attempt == 0 && call.settled.is_none());
+                self.passed_by_tools(budget, new.count())
+            }
+            _ => None,
+        };
+        passed.map_or(next, Action::Exceed)
+    }
+
+    /// What comes next, whatever it takes.
+    fn next(&self, policy: &Policy) -> Action {
         if self.end.is_some() {
             return Action::Stop;
         }

@@ -10,18 +10,20 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
-    Error, Event, FinishReason, HaltReason, Metadata, Request, ResponseBuilder, Result, StepResult,
-    StreamReason, Thread, Usage,
+    Breach, Error, Event, FinishReason, HaltReason, Limit, Metadata, Place, Request,
+    ResponseBuilder, Result, StepResult, StreamReason, Thread, Usage,
 };
 use mynah_log::{About, CutRecorder, End, Extent, Fact};
 use mynah_step::{
     Adapter, BoxFuture, Desk, ModelCall, ModelStream, RetryPolicy, Tape, ToolContext, ToolExecutor,
     ToolLimits, ToolResultEncoder, World,
 };
+use serde_json::json;
 use tokio::time::Sleep;
 use tracing::Span;
 
 use super::{
+    budget::{Heard, Meter, WallClock},
     decide::{Action, Policy},
     model::{CallLimits, PromptDigest},
     settle::ErrorPolicy,
@@ -36,6 +38,9 @@ pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 /// Everything a run needs that does not change while it runs.
 pub(crate) struct Setup {
     pub(crate) policy: Policy,
+    pub(crate) meter: Meter,
+    /// How long earlier processes of the run were active.
+    pub(crate) active: Duration,
     pub(crate) adapter: Arc<dyn Adapter>,
     /// What the model is asked, without the messages.
     pub(crate) request: Request,
@@ -68,6 +73,8 @@ pub(crate) struct Driver {
     /// Events that are made and not yet handed out.
     pub(super) ready: VecDeque<Event>,
     pub(super) answer: ResponseBuilder,
+    /// What the answer takes, for a run with a budget.
+    pub(super) heard: Heard,
     /// How the answer arrives, for a run that is kept.
     pub(super) cuts: CutRecorder,
     pub(super) tape: Tape,
@@ -81,6 +88,7 @@ pub(crate) struct Driver {
     pub(super) held: Option<Event>,
     pub(crate) cancel: Cancellation,
     pub(super) deadline: Option<Pin<Box<Sleep>>>,
+    pub(super) wall_clock: Option<WallClock>,
     pub(super) limits: CallLimits,
     /// Whether anybody sees the events of steps and tools; what nobody sees is not made.
     pub(crate) watched: bool,
@@ -121,12 +129,15 @@ impl Driver {
             input_tokens = tracing::field::Empty,
             output_tokens = tracing::field::Empty,
         );
+        let cap = setup.policy.budget.as_ref().and_then(|budget| budget.max_wall_clock_ms);
         let mut driver = Self {
+            wall_clock: cap.map(|cap| WallClock::new(cap, setup.active)),
+            state: RunState::new(setup.meter),
             setup: Box::new(setup),
-            state: RunState::default(),
             phase: Phase::Decide,
             ready: VecDeque::new(),
             answer: ResponseBuilder::new(),
+            heard: Heard::default(),
             cuts: CutRecorder::new(),
             prompt: PromptDigest::new(&thread.messages),
             desk: tape.is_kept().then(Desk::new),
@@ -188,6 +199,10 @@ impl Driver {
                 self.interrupt(reason);
                 continue;
             }
+            if !over && let Some(breach) = self.out_of_time(cx) {
+                self.exceed(breach);
+                continue;
+            }
             if let Some(error) = self.timed_out(cx) {
                 match self.phase {
                     Phase::Opening(_) => self.not_opened(error),
@@ -209,7 +224,10 @@ impl Driver {
                     Some(Ok(event)) => {
                         self.limits.heard();
                         let event = self.hear(event);
-                        if !self.tape.is_resuming() {
+                        if let Some(breach) = self.passed_by_answer() {
+                            self.ready.push_back(event);
+                            self.exceed(breach);
+                        } else if !self.tape.is_resuming() {
                             return Poll::Ready(Some(Ok(event)));
                         }
                     }
@@ -263,6 +281,7 @@ impl Driver {
                 self.call_model();
             }
             Action::RunTools(ids) => self.run_tools(&ids),
+            Action::Exceed(breach) => self.exceed(breach),
             Action::Finish(end) => {
                 self.commit(end.into_fact());
                 self.finish_or_go_on();
@@ -361,8 +380,7 @@ impl Driver {
     fn interrupted(&mut self, cx: &mut Context<'_>) -> Option<HaltReason> {
         if let Some(Fact::Cancelled { end, .. }) = self.tape.upcoming() {
             // Where the run was cancelled, it is cancelled again.
-            let here = matches!(self.phase, Phase::Decide | Phase::Tools(_));
-            return here.then(|| end.reason.clone());
+            return self.is_between().then(|| end.reason.clone());
         }
         if self.cancel.poll_cancelled(cx) {
             return Some(HaltReason::Cancelled);
@@ -371,6 +389,57 @@ impl Driver {
         let limit = self.setup.deadline?;
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         deadline.as_mut().poll(cx).is_ready().then_some(HaltReason::Deadline)
+    }
+
+    /// Whether everything that is recorded of what runs now has happened. Of an answer its end tells.
+    fn is_between(&self) -> bool {
+        matches!(self.phase, Phase::Decide | Phase::Tools(_))
+    }
+
+    /// The limit on time, where the run has passed it and is about to take more.
+    fn out_of_time(&mut self, cx: &mut Context<'_>) -> Option<Breach> {
+        let clock = self.wall_clock.as_mut()?;
+        if let Some(recorded) = self.tape.upcoming() {
+            // Time is not measured again: where it ran out, it runs out again.
+            return out_of_time(recorded).filter(|_| self.is_between()).cloned();
+        }
+        let place = match self.phase {
+            _ if self.tape.ran_out() => return None,
+            Phase::Decide => Place::PreCall,
+            // Whoever performs the run again sees the tools start.
+            Phase::Announced(_) => return None,
+            Phase::Tools(_) if self.state.open.is_none() => return None,
+            _ => Place::MidStream,
+        };
+        let breach = clock.poll_passed(cx, place)?;
+        let ends = place == Place::PreCall
+            && !matches!(
+                self.state.decide(&self.setup.policy),
+                Action::CallModel | Action::Finalize { .. } | Action::RunTools(_)
+            );
+        (!ends).then_some(breach)
+    }
+
+    /// Stops the run because its budget is used up, and keeps what there is of it.
+    pub(super) fn exceed(&mut self, breach: Breach) {
+        let answering = matches!(self.phase, Phase::Opening(_) | Phase::Answering(_));
+        let partial =
+            (answering && self.answer.has_started()).then(|| Box::new(self.take_answer()));
+        let cuts = std::mem::take(&mut self.cuts).finish();
+        let metadata = Metadata::from_iter([("budget".to_owned(), json!(breach))]);
+        let end = End::new(HaltReason::BudgetExceeded, metadata);
+        let mut end = self.state.end_of_chat(end, &self.setup.policy);
+        let refused = (self.setup.policy.extent != Extent::Chat).then(|| {
+            let error = Error::budget_exceeded(&breach, partial.as_deref());
+            end.metadata.insert("error".to_owned(), error.to_value());
+            error
+        });
+        self.commit(Fact::BudgetExceeded { breach, partial, cuts });
+        self.commit(end.into_fact());
+        match refused {
+            Some(error) => self.phase = Phase::Closing(Err(error)),
+            None => self.finish(),
+        }
     }
 
     /// Stops the run, and keeps what there is of it.
@@ -406,5 +475,13 @@ impl Driver {
                 self.phase = Phase::Closing(Ok(self.held.take()));
             }
         }
+    }
+}
+
+/// The recorded limit on time, where that is what stopped the run.
+pub(super) fn out_of_time(fact: &Fact) -> Option<&Breach> {
+    match fact {
+        Fact::BudgetExceeded { breach, .. } if breach.limit == Limit::WallClock => Some(breach),
+        _ => None,
     }
 }

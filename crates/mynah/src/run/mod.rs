@@ -3,6 +3,7 @@
 //! The state is a fold of facts and nothing else. What comes next is a pure function of the state and the policy. Both
 //! are tested without a runtime, a clock or a provider. The driver is the stream that a caller polls.
 
+mod budget;
 mod decide;
 mod driver;
 mod model;
@@ -12,6 +13,7 @@ mod state;
 mod tests;
 mod tools;
 
+pub(crate) use budget::Meter;
 pub use decide::OnUnknownTool;
 pub(crate) use decide::{Finalize, HaltWhen, Policy};
 pub(crate) use driver::{Driver, Observer, Setup};

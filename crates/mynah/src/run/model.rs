@@ -3,14 +3,17 @@
 use std::{pin::Pin, sync::Arc, task::Context, time::Duration};
 
 use mynah_data::{
-    AdapterReason, Error, Event, HaltReason, Message, Messages, Metadata, Request, Response,
-    ResponseBuilder, StreamReason,
+    AdapterReason, Breach, Error, Event, HaltReason, Message, Messages, Metadata, Request,
+    Response, ResponseBuilder, StreamReason,
 };
 use mynah_log::{CutRecorder, End, Fact, Hash, Plan, cbor, expand};
 use mynah_step::open_model;
 use tokio::time::Sleep;
 
-use super::driver::{Driver, Phase};
+use super::{
+    budget::Heard,
+    driver::{Driver, Phase, out_of_time},
+};
 
 impl Driver {
     pub(super) fn call_model(&mut self) {
@@ -28,6 +31,7 @@ impl Driver {
         };
         let request = Request { messages: self.state.thread.messages.clone(), ..template.clone() };
         self.answer = ResponseBuilder::new();
+        self.heard = Heard::default();
         self.cuts = CutRecorder::new();
         if self.tape.ran_out() {
             return self.stop_short();
@@ -79,13 +83,14 @@ impl Driver {
                 *request_id = Some(self.setup.call.request_id.clone())
             }
             Event::Usage { usage } => {
-                if let Some(pricing) =
-                    self.setup.request.model.as_ref().and_then(|model| model.pricing)
-                {
+                if let Some(pricing) = &self.setup.meter.pricing {
                     pricing.apply(usage);
                 }
             }
             _ => {}
+        }
+        if self.setup.policy.budget.is_some() {
+            self.heard.hear(&event);
         }
         if self.tape.is_kept() {
             self.cuts.apply(&event, &mut self.answer);
@@ -114,6 +119,12 @@ impl Driver {
         event
     }
 
+    /// The first limit that the answer has passed.
+    pub(super) fn passed_by_answer(&self) -> Option<Breach> {
+        let budget = self.setup.policy.budget.as_ref()?;
+        self.state.passed_by_answer(budget, &self.heard)
+    }
+
     /// The model's stream failed.
     pub(super) fn broke_off(&mut self, error: Error) {
         let event = self.hear(Event::Error { error });
@@ -137,6 +148,9 @@ impl Driver {
     pub(super) fn answered(&mut self) {
         if let Some(Fact::Cancelled { end, .. }) = self.tape.upcoming() {
             return self.interrupt(end.reason.clone());
+        }
+        if let Some(breach) = self.tape.upcoming().and_then(out_of_time) {
+            return self.exceed(breach.clone());
         }
         if !self.answer.has_completed() && self.answer.error().is_none() {
             let error = Error::adapter(AdapterReason::NetworkError)
@@ -244,7 +258,8 @@ fn answer_from(upcoming: &Fact) -> Phase {
     };
     match upcoming {
         Fact::AssistantCompleted { response, cuts, .. } => answering(cuts, response),
-        Fact::Cancelled { partial: Some(response), cuts, .. } => answering(cuts, response),
+        Fact::Cancelled { partial: Some(response), cuts, .. }
+        | Fact::BudgetExceeded { partial: Some(response), cuts, .. } => answering(cuts, response),
         Fact::FinalizeFailed { error } => recorded(Some(&error.to_value())),
         Fact::Failed(end) => recorded(end.metadata.get("error")),
         // Whatever else is recorded is not what follows; the comparison will say so.

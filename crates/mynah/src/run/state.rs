@@ -10,6 +10,8 @@ use mynah_log::{End, Extent, Fact, Plan, Resolution};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use super::budget::{Meter, Spent};
+
 /// Everything a run may base a decision on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunState {
@@ -23,7 +25,10 @@ pub(crate) struct RunState {
     /// How the last completed step went, beyond what its result says.
     pub(super) last: Option<ClosedTurn>,
     pub(super) end: Option<End>,
-    /// What the model had said when the run was cancelled.
+    /// How spending is measured.
+    pub(super) meter: Meter,
+    pub(super) spent: Spent,
+    /// What the model had said when the run was cut off.
     partial: Option<Response>,
     /// The calls that were answered in place of a tool.
     repaired: Vec<String>,
@@ -52,7 +57,7 @@ pub(super) struct OpenTurn {
 pub(super) struct PlannedCall {
     pub(super) id: String,
     /// The last try that was announced; 0 before the first.
-    attempt: u32,
+    pub(super) attempt: u32,
     pub(super) settled: Option<(Arc<Message>, Option<Halt>)>,
 }
 
@@ -64,6 +69,11 @@ pub(super) struct ClosedTurn {
 }
 
 impl RunState {
+    /// Nothing happened yet; what will be spent is measured so.
+    pub(crate) fn new(meter: Meter) -> Self {
+        Self { meter, ..Self::default() }
+    }
+
     /// Takes in one more fact. Never fails on facts that a run produced.
     pub(crate) fn evolve(&mut self, fact: Fact) {
         match fact {
@@ -73,6 +83,7 @@ impl RunState {
             }
             Fact::Resumed { message, tool_results } => self.resume(message, tool_results),
             Fact::UserMessage { message } => self.thread.messages.push(message),
+            Fact::TurnStarted { .. } => self.turn_started(),
             Fact::FinalizeStarted { conversation, nudge } => {
                 self.repaired = self.thread.messages.repair(CUT_SHORT);
                 let thread = self.thread.clone();
@@ -92,9 +103,7 @@ impl RunState {
             }
             Fact::AssistantCompleted { response, plan, .. } => self.answer(*response, plan),
             Fact::ToolScheduled { call_id, attempt, .. } => {
-                if let Some(call) = self.planned_mut(&call_id) {
-                    call.attempt = attempt;
-                }
+                self.announce(&call_id, attempt);
             }
             // The call is not over.
             Fact::ToolFailed { resolution: Resolution::Retried, .. } => {}
@@ -125,11 +134,11 @@ impl RunState {
                 };
                 self.settle(call_id, content, halt);
             }
+            Fact::BudgetExceeded { partial, .. } => self.cut_off(partial.map(|response| *response)),
             Fact::Suspended(end) | Fact::Completed(end) | Fact::Failed(end) => self.finish(end),
             Fact::Cancelled { end, partial, .. } => {
                 self.cancel(end, partial.map(|response| *response))
             }
-            // That something is about to happen changes nothing until it has.
             _ => {}
         }
     }
@@ -194,6 +203,7 @@ impl RunState {
     }
 
     fn answer(&mut self, response: Response, plan: Plan) {
+        self.answered(&response);
         let run: &[String] = match &plan {
             Plan::Tools { run, .. } => run,
             _ => &[],
@@ -211,6 +221,15 @@ impl RunState {
             .collect();
         self.open = Some(OpenTurn { response, plan, calls });
         self.close_if_settled();
+    }
+
+    /// A call is spent once, however often it is announced.
+    fn announce(&mut self, call_id: &str, attempt: u32) {
+        if let Some(call) = self.planned_mut(call_id) {
+            let first = call.attempt == 0;
+            call.attempt = attempt;
+            self.spent.tool_calls += u64::from(first);
+        }
     }
 
     fn settle(&mut self, call_id: String, content: String, halt: Option<Halt>) {
@@ -303,10 +322,23 @@ impl RunState {
         self.end = Some(end);
     }
 
-    /// What was said and done stays in the conversation. In a chat the unfinished turn is not a step; of a step or a
-    /// single call it is all there is.
+    /// What was said and done stays in the conversation. The unfinished turn is not a step.
+    fn cut_off(&mut self, partial: Option<Response>) {
+        match partial {
+            Some(response) => self.answer(response, Plan::Nothing),
+            None if self.open.is_some() => self.close(None),
+            None => return,
+        }
+        self.partial = self.steps.pop().map(|step| step.response);
+    }
+
+    /// Ends the run where it is. Of a step or a single call the unfinished turn is all there is.
     fn cancel(&mut self, end: End, partial: Option<Response>) {
-        let error = end.metadata.get("error").filter(|_| self.extent != Extent::Chat);
+        if self.extent == Extent::Chat {
+            self.cut_off(partial);
+            return self.finish(end);
+        }
+        let error = end.metadata.get("error");
         if let Some(mut response) = partial {
             if let Some(error) = error.filter(|_| response.error().is_none()) {
                 response.metadata.insert("error".to_owned(), error.clone());
@@ -316,10 +348,6 @@ impl RunState {
             let error = error.and_then(|error| Error::deserialize(error).ok());
             self.close(error.as_ref());
         } else {
-            return self.finish(end);
-        }
-        if self.extent == Extent::Chat {
-            self.partial = self.steps.pop().map(|step| step.response);
             self.finish(end);
         }
     }

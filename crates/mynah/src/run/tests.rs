@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use mynah_data::{
-    AdapterReason, Error, FinishReason, HaltReason, Message, Mode, Part, Response, ResponseBuilder,
-    Thread, ToolCall, ToolOutcome,
+    AdapterReason, Breach, Budget, Error, FinishReason, HaltReason, Limit, Message, Mode, Part,
+    Place, Pricing, Response, ResponseBuilder, Thread, ToolCall, ToolOutcome,
 };
 use mynah_log::{End, Extent, Fact, Resolution};
 use mynah_step::Tool;
 use serde_json::{Value, json};
 
-use super::{Finalize, OnUnknownTool, Policy, decide::Action, state::RunState};
+use super::{Finalize, Meter, OnUnknownTool, Policy, decide::Action, state::RunState};
 
 #[test]
 fn a_run_begins_with_the_model() {
@@ -216,6 +216,90 @@ fn nothing_follows_the_end() {
     assert_eq!(run.next(), Action::Stop);
 }
 
+#[test]
+fn a_call_that_would_pass_a_limit_is_not_made() {
+    // The prompt is "go", 7 bytes of schemas and 2 more: 3 tokens, at a dollar each.
+    for (budget, breach) in [
+        (Budget::new().max_input_tokens(2), Some(Breach::new(Limit::InputTokens, 2, 3, PRE))),
+        (Budget::new().max_total_tokens(2), Some(Breach::new(Limit::TotalTokens, 2, 3, PRE))),
+        (Budget::new().max_usd(2.5), Some(Breach::usd(2.5, 3.0, PRE))),
+        (Budget::new().max_turns(0), Some(Breach::new(Limit::Turns, 0, 1, PRE))),
+        (Budget::new().max_input_tokens(3).max_total_tokens(3).max_usd(3.0).max_turns(1), None),
+    ] {
+        let mut run = Run::chat();
+        run.state.meter = Meter { schema_bytes: 7, pricing: Some(Pricing::new(1e6, 1e6)) };
+        run.policy.budget = Some(budget);
+        assert_eq!(run.next(), breach.map_or(Action::CallModel, Action::Exceed));
+    }
+}
+
+#[test]
+fn what_was_spent_is_a_fold_of_the_facts() {
+    let mut run = Run::chat();
+    run.policy.budget = Some(Budget::new().max_output_tokens(5));
+    run.state.evolve(Fact::TurnStarted { turn: 1, prompt: None });
+    // Nothing was reported: 16 characters and 2 bytes of arguments.
+    run.answer("sixteen letters.", &["echo"], Some(FinishReason::ToolCalls));
+    run.tool("c0", ToolOutcome::Ok(json!(1)));
+    assert_eq!(run.next(), Action::Exceed(Breach::new(Limit::OutputTokens, 5, 6, PRE)));
+    run.policy.budget = Some(Budget::new().max_turns(1).max_output_tokens(6));
+    assert_eq!(run.next(), Action::Exceed(Breach::new(Limit::Turns, 1, 2, PRE)));
+}
+
+#[test]
+fn a_call_is_spent_once_however_often_it_is_announced() {
+    let mut run = Run::chat();
+    run.policy.budget = Some(Budget::new().max_tool_calls(1));
+    run.answer("", &["echo", "echo"], Some(FinishReason::ToolCalls));
+    assert_eq!(run.next(), Action::Exceed(Breach::new(Limit::ToolCalls, 1, 2, PRE)));
+    run.policy.budget = Some(Budget::new().max_tool_calls(2));
+    let both = Action::RunTools(vec!["c0".to_owned(), "c1".to_owned()]);
+    for _ in 0..2 {
+        assert_eq!(run.next(), both);
+        for (id, attempt) in [("c0", 1), ("c1", 1), ("c0", 2)] {
+            let call_id = id.to_owned();
+            run.state.evolve(Fact::ToolScheduled { call_id, attempt, call: None });
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_over_is_not_over_its_budget() {
+    let mut run = Run::chat();
+    run.policy.budget = Some(Budget::new().max_turns(0).max_output_tokens(0));
+    run.answer("all that was asked", &[], Some(FinishReason::Stop));
+    assert_eq!(run.finish().0, "completed");
+}
+
+#[test]
+fn the_finalizing_call_is_asked_for_with_its_nudge() {
+    let mut run = Run::chat();
+    run.policy.finalize = Some(Finalize { nudge: "now".to_owned() });
+    run.answer("hi", &[], Some(FinishReason::Stop));
+    // "go", "hi", "now" and 2 more.
+    run.policy.budget = Some(Budget::new().max_input_tokens(3));
+    assert!(matches!(run.next(), Action::Finalize { .. }));
+    run.policy.budget = Some(Budget::new().max_input_tokens(2));
+    assert_eq!(run.next(), Action::Exceed(Breach::new(Limit::InputTokens, 2, 3, PRE)));
+}
+
+#[test]
+fn what_was_cut_off_stays_in_the_conversation_and_is_not_a_step() {
+    let mut run = Run::chat();
+    run.answer("", &["echo", "echo"], Some(FinishReason::ToolCalls));
+    run.tool("c1", ToolOutcome::Ok(json!(1)));
+    let breach = Breach::new(Limit::WallClock, 1, 2, Place::MidStream);
+    run.state.evolve(Fact::BudgetExceeded { breach, partial: None, cuts: Vec::new() });
+    run.state.evolve(End::new(HaltReason::BudgetExceeded, Default::default()).into_fact());
+    let result = run.state.chat_result();
+    assert!(result.steps.is_empty());
+    assert_eq!(result.final_response.map(|response| response.tool_calls().count()), Some(2));
+    assert_eq!(result.metadata["repaired_tool_calls"], json!(["c0"]));
+    assert_eq!(result.thread.messages.len(), 4);
+}
+
+const PRE: Place = Place::PreCall;
+
 /// A run without a driver.
 struct Run {
     state: RunState,
@@ -234,6 +318,7 @@ impl Run {
             extent,
             mode: Mode::Auto,
             max_turns: 8,
+            budget: None,
             halt_when: None,
             finalize: None,
             on_unknown_tool: OnUnknownTool::Fail,

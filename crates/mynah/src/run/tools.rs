@@ -69,6 +69,7 @@ impl Driver {
             }
         }
         let mut runs = ToolRuns::default();
+        let cut_off = self.tape.is_cut_off_in_tools();
         // Where the records go on, what has no outcome in them is not run.
         let live =
             !self.tape.is_replaying() || (self.tape.is_resuming() && self.tape.ends_in_tools());
@@ -76,7 +77,7 @@ impl Driver {
             let Some(call) = self.state.open_calls().find(|call| call.id == *id).cloned() else {
                 continue;
             };
-            if self.tape.outcome_of(id).is_some() || (live && before == 0) {
+            if cut_off || self.tape.outcome_of(id).is_some() || (live && before == 0) {
                 runs.waiting.push_back(call);
             } else if live && self.is_uncertain(&call) {
                 runs.uncertain.push(call.id.clone());
@@ -136,15 +137,21 @@ impl Driver {
         }
         let tool = self.setup.policy.tool(&call.name, self.state.conversation.is_some());
         let answers = self.setup.recorded_tools || tool.is_some_and(Tool::is_recorded);
-        if self.tape.outcome_of(&call.id).is_some_and(|fact| answers || is_not_rerun(fact)) {
+        let recorded = self.tape.outcome_of(&call.id);
+        if recorded.is_none() && self.tape.is_replaying() {
+            // It ran when the run was ended.
+            runs.running.push(Box::pin(std::future::pending()));
+            return;
+        }
+        if recorded.is_some_and(|fact| answers || is_not_rerun(fact)) {
             self.tape.answer_for(&call.id);
             runs.running.push(Box::pin(std::future::ready((call, Outcome::Recorded))));
             return;
         }
         let mut context = self.setup.tool_context.clone().for_call(Arc::clone(&call));
         if let Some(desk) = &self.desk {
-            let recorded = self.tape.attempt_of(&call.id);
-            let attempt = recorded.unwrap_or_else(|| self.state.attempt_of(&call.id));
+            let attempt = self.tape.attempt_of(&call.id);
+            let attempt = attempt.unwrap_or_else(|| self.state.attempt_of(&call.id));
             context = context.kept(Arc::clone(desk), attempt, self.tape.is_replaying());
         }
         runs.running.push(start(&self.setup, tool.cloned(), context));

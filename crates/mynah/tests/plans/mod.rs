@@ -1,8 +1,8 @@
 //! Random runs: what the model says, what the tools do, what the caller asks for.
 
 use mynah::{
-    AdapterReason, Engine, Error, FinishReason, Metadata, Options, Tool, ToolCall, ToolOutcome,
-    Usage,
+    AdapterReason, Engine, Error, FinishReason, Metadata, ModelRef, Options, Pricing, Tool,
+    ToolCall, ToolOutcome, Usage,
     testing::{Entry, Script, Scripted},
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -27,7 +27,8 @@ impl Plan {
             if self.manual && index == 0 { tool.manual() } else { tool }
         };
         let tools = self.outcomes.iter().enumerate().map(|(index, outcome)| tool(index, outcome));
-        Engine::new(Scripted::play(self.scripts.clone())).tools(tools)
+        let model = ModelRef::new("priced").with_pricing(Pricing::new(1.0, 2.0));
+        Engine::new(Scripted::play(self.scripts.clone())).model(model).tools(tools)
     }
 
     /// The same plan for a process that goes on after so many model calls.
@@ -124,12 +125,35 @@ fn options() -> impl Strategy<Value = Value> {
         prop::bool::weighted(0.3),
         option::weighted(0.4, Just(schema)),
         1usize..4,
+        option::weighted(0.4, budget()),
     )
-        .prop_map(|(max_turns, mode, on_error, unknown, finalize, format, concurrency)| {
+        .prop_map(|(max_turns, mode, on_error, unknown, finalize, format, concurrency, budget)| {
             json!({
                 "max_turns": max_turns, "mode": mode, "on_tool_error": on_error, "on_unknown_tool": unknown,
                 "structured_finalize": finalize && format.is_some(), "response_format": format,
-                "max_concurrency": concurrency,
+                "max_concurrency": concurrency, "budget": budget,
+            })
+        })
+}
+
+/// Limits that are passed now and then. Time is not among them: it does not pass in these runs.
+fn budget() -> impl Strategy<Value = Value> {
+    let now_and_then = |limit: std::ops::Range<u64>| option::weighted(0.3, limit);
+    (
+        now_and_then(0..70_000),
+        now_and_then(0..70_000),
+        now_and_then(0..140_000),
+        option::weighted(0.3, 0.0..0.3f64),
+        now_and_then(0..5),
+        now_and_then(0..5),
+        any::<bool>(),
+    )
+        .prop_map(|(input, output, total, usd, turns, calls, small)| {
+            // Half of the limits are so small that what was not reported passes them too.
+            let limit = |tokens: Option<u64>| tokens.map(|n| if small { n / 1_000 } else { n });
+            json!({
+                "max_input_tokens": limit(input), "max_output_tokens": limit(output),
+                "max_total_tokens": limit(total), "max_usd": usd, "max_turns": turns, "max_tool_calls": calls,
             })
         })
 }

@@ -1,0 +1,261 @@
+//! Budgets: what a run may spend, and what is told when it would spend more.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::{Number, Value};
+
+use crate::FieldError;
+
+/// What a run may spend, all its model calls and all its processes together. What is not said is not limited.
+///
+/// A limit is passed by more than it, never by exactly as much. Tokens are counted as the provider reports them, and
+/// estimated where it has not: a token for three characters.
+///
+/// ```
+/// use mynah_data::Budget;
+/// use serde_json::json;
+///
+/// let budget = Budget::new().max_turns(3).max_usd(0.5);
+/// assert_eq!(json!(budget), json!({"max_usd": 0.5, "max_turns": 3}));
+/// assert_eq!(Budget::from_value(&json!({"max_turns": 3, "max_usd": 0.5})), Ok(budget));
+///
+/// let errors = Budget::from_value(&json!({"max_turns": -1})).unwrap_err();
+/// assert_eq!(errors[0].to_string(), "max_turns: out_of_range");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Budget {
+    /// Tokens of all prompts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_input_tokens: Option<u64>,
+    /// Tokens of all answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<u64>,
+    /// Tokens of all prompts and answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_total_tokens: Option<u64>,
+    /// US dollars.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "dollars")]
+    pub max_usd: Option<f64>,
+    /// Milliseconds in which the run does something; those in which it waits for a person do not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_wall_clock_ms: Option<u64>,
+    /// Model calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u64>,
+    /// Tool calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tool_calls: Option<u64>,
+    /// Whether `max_usd` may be set for a model whose price nobody knows. Only costs that the provider reports count then.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_unknown_price: bool,
+}
+
+/// JSON has no word for what is not a number; it must not pass for nothing said.
+fn dollars<S: Serializer>(amount: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match amount {
+        Some(amount) if !amount.is_finite() => serializer.collect_str(amount),
+        amount => amount.serialize(serializer),
+    }
+}
+
+impl Budget {
+    /// No limits.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same budget with this limit on the tokens of all prompts.
+    pub fn max_input_tokens(mut self, tokens: u64) -> Self {
+        self.max_input_tokens = Some(tokens);
+        self
+    }
+
+    /// The same budget with this limit on the tokens of all answers.
+    pub fn max_output_tokens(mut self, tokens: u64) -> Self {
+        self.max_output_tokens = Some(tokens);
+        self
+    }
+
+    /// The same budget with this limit on all tokens.
+    pub fn max_total_tokens(mut self, tokens: u64) -> Self {
+        self.max_total_tokens = Some(tokens);
+        self
+    }
+
+    /// The same budget with this limit in US dollars.
+    pub fn max_usd(mut self, dollars: f64) -> Self {
+        self.max_usd = Some(dollars);
+        self
+    }
+
+    /// The same budget with this limit on the time in which the run does something.
+    pub fn max_wall_clock_ms(mut self, milliseconds: u64) -> Self {
+        self.max_wall_clock_ms = Some(milliseconds);
+        self
+    }
+
+    /// The same budget with this limit on model calls.
+    pub fn max_turns(mut self, turns: u64) -> Self {
+        self.max_turns = Some(turns);
+        self
+    }
+
+    /// The same budget with this limit on tool calls.
+    pub fn max_tool_calls(mut self, calls: u64) -> Self {
+        self.max_tool_calls = Some(calls);
+        self
+    }
+
+    /// The same budget, also for a model whose price nobody knows.
+    pub fn allow_unknown_price(mut self) -> Self {
+        self.allow_unknown_price = true;
+        self
+    }
+
+    /// From a JSON object with the names of the fields. Null means nothing said.
+    ///
+    /// # Errors
+    /// Every member that does not fit, by its name: `unknown_field`, `invalid_shape`, `out_of_range`.
+    pub fn from_value(value: &Value) -> Result<Self, Vec<FieldError>> {
+        let Value::Object(members) = value else {
+            return Err(vec![FieldError { path: Vec::new(), code: "not_a_map".to_owned() }]);
+        };
+        let (mut budget, mut errors) = (Self::new(), Vec::new());
+        for (name, value) in members.iter().filter(|(_, value)| !value.is_null()) {
+            let read = match name.as_str() {
+                "max_input_tokens" => count(value).map(|n| budget.max_input_tokens = Some(n)),
+                "max_output_tokens" => count(value).map(|n| budget.max_output_tokens = Some(n)),
+                "max_total_tokens" => count(value).map(|n| budget.max_total_tokens = Some(n)),
+                "max_usd" => amount(value).map(|n| budget.max_usd = Some(n)),
+                "max_wall_clock_ms" => count(value).map(|n| budget.max_wall_clock_ms = Some(n)),
+                "max_turns" => count(value).map(|n| budget.max_turns = Some(n)),
+                "max_tool_calls" => count(value).map(|n| budget.max_tool_calls = Some(n)),
+                "allow_unknown_price" => {
+                    let flag = value.as_bool().ok_or("not_a_boolean");
+                    flag.map(|flag| budget.allow_unknown_price = flag)
+                }
+                _ => Err("unknown_field"),
+            };
+            errors.extend(read.err().map(|code| FieldError::new(name.as_str(), code)));
+        }
+        if errors.is_empty() { Ok(budget) } else { Err(errors) }
+    }
+}
+
+fn count(value: &Value) -> Result<u64, &'static str> {
+    match value {
+        Value::Number(number) => number.as_u64().ok_or("out_of_range"),
+        _ => Err("invalid_shape"),
+    }
+}
+
+fn amount(value: &Value) -> Result<f64, &'static str> {
+    let amount = value.as_f64().ok_or("invalid_shape")?;
+    if amount.is_finite() && amount >= 0.0 { Ok(amount) } else { Err("out_of_range") }
+}
+
+impl<'de> Deserialize<'de> for Budget {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::from_value(&Value::deserialize(deserializer)?).map_err(|errors| {
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            de::Error::custom(errors.join(", "))
+        })
+    }
+}
+
+/// What a budget limits. Where several limits are passed at once, the first in this order is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Limit {
+    /// Tokens of prompts.
+    InputTokens,
+    /// Tokens of answers.
+    OutputTokens,
+    /// All tokens.
+    TotalTokens,
+    /// US dollars.
+    Usd,
+    /// Model calls.
+    Turns,
+    /// Tool calls.
+    ToolCalls,
+    /// Milliseconds of activity.
+    WallClock,
+}
+
+impl Limit {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InputTokens => "input_tokens",
+            Self::OutputTokens => "output_tokens",
+            Self::TotalTokens => "total_tokens",
+            Self::Usd => "usd",
+            Self::Turns => "turns",
+            Self::ToolCalls => "tool_calls",
+            Self::WallClock => "wall_clock",
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// When a limit was found to be passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Place {
+    /// Before the model was called, or the tools: they were not.
+    PreCall,
+    /// While the model answered or tools ran: they were cut off.
+    MidStream,
+}
+
+/// A limit that was passed.
+///
+/// ```
+/// use mynah_data::{Breach, Limit, Place};
+/// use serde_json::json;
+///
+/// let breach = Breach::new(Limit::Turns, 3u64, 4u64, Place::PreCall);
+/// assert_eq!(json!(breach), json!({"limit": "turns", "cap": 3, "actual": 4, "where": "pre_call"}));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Breach {
+    /// Which.
+    pub limit: Limit,
+    /// How much was allowed.
+    pub cap: Number,
+    /// How much was spent, or would have been.
+    pub actual: Number,
+    /// When it was found out.
+    #[serde(rename = "where")]
+    pub place: Place,
+}
+
+impl Breach {
+    /// More than `cap` of `limit`: tokens, calls, milliseconds.
+    pub fn new(
+        limit: Limit,
+        cap: impl Into<Number>,
+        actual: impl Into<Number>,
+        place: Place,
+    ) -> Self {
+        Self { limit, cap: cap.into(), actual: actual.into(), place }
+    }
+
+    /// More than `cap` US dollars.
+    pub fn usd(cap: f64, actual: f64, place: Place) -> Self {
+        let number = |amount: f64| Number::from_f64(amount).unwrap_or_else(|| 0.into());
+        Self::new(Limit::Usd, number(cap), number(actual), place)
+    }
+}

@@ -1,0 +1,214 @@
+//! What is known of models: limits, capabilities, prices.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, FieldError, Metadata, ModelRef, Pricing, Result, ValidationReason};
+
+/// What is known of one model. What is not known is none, or not there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ModelInfo {
+    /// The model's id as the provider spells it, without a date.
+    pub id: String,
+    /// The company or server.
+    pub provider: String,
+    /// How many tokens a prompt and its answer may have together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_window: Option<u64>,
+    /// How many tokens an answer may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<u64>,
+    /// What the model can do, as in [`ModelRef::capabilities`].
+    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    pub capabilities: Metadata,
+    /// What tokens cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pricing: Option<Pricing>,
+    /// Other ids of the same model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
+}
+
+impl ModelInfo {
+    /// A model of which nothing else is known.
+    pub fn new(provider: impl Into<String>, id: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            provider: provider.into(),
+            context_window: None,
+            max_output_tokens: None,
+            capabilities: Metadata::new(),
+            pricing: None,
+            aliases: Vec::new(),
+        }
+    }
+
+    /// The same model with prices.
+    pub fn with_pricing(mut self, pricing: Pricing) -> Self {
+        self.pricing = Some(pricing);
+        self
+    }
+
+    /// The same model under one more id.
+    pub fn with_alias(mut self, id: impl Into<String>) -> Self {
+        self.aliases.push(id.into());
+        self
+    }
+}
+
+/// What is known of models. Cheap to clone.
+///
+/// A model is found by its id or an alias, with its provider before it or without, and with the date of a snapshot behind it:
+/// `gpt-4.1-mini`, `openai:gpt-4.1-mini`, `gpt-4.1-mini-2025-04-14`.
+///
+/// ```
+/// use mynah_data::{Catalog, ModelInfo, Pricing};
+///
+/// let mini = Catalog::built_in().get("gpt-4.1-mini-2025-04-14").cloned().unwrap();
+/// assert_eq!((mini.provider.as_str(), mini.context_window), ("openai", Some(1_047_576)));
+///
+/// let own = ModelInfo::new("local", "llama3:8b").with_pricing(Pricing::new(0.0, 0.0));
+/// let catalog = Catalog::built_in().with_model(own)?;
+/// assert!(catalog.get("llama3:8b").is_some());
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Catalog(Arc<Entries>);
+
+#[derive(Clone, Debug, Default)]
+struct Entries {
+    dated: Option<String>,
+    models: Vec<ModelInfo>,
+    /// Ids and aliases, alone and after their provider.
+    index: HashMap<String, usize>,
+}
+
+/// A catalog as a file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    dated: Option<String>,
+    #[serde(default, rename = "sources")]
+    _sources: Vec<String>,
+    models: Vec<ModelInfo>,
+}
+
+impl Catalog {
+    /// A catalog that knows nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The current models of OpenAI, Anthropic and Google, as of [`Catalog::dated`].
+    pub fn built_in() -> Self {
+        static BUILT_IN: LazyLock<Catalog> = LazyLock::new(|| {
+            Catalog::new().with_json(include_str!("catalog.json")).unwrap_or_default()
+        });
+        BUILT_IN.clone()
+    }
+
+    /// The same catalog with the models of a file in the shape of the built-in one:
+    /// `{"dated": "2026-11-15", "models": [{"id": …, "provider": …, "pricing": {"input": …, "output": …}}]}`.
+    /// A model that was known before is replaced.
+    ///
+    /// # Errors
+    /// Text that is not such a file, or a model that [`Catalog::with_model`] refuses.
+    pub fn with_json(mut self, text: &str) -> Result<Self> {
+        let file: File = serde_json::from_str(text)?;
+        for (place, model) in file.models.into_iter().enumerate() {
+            self.add(model).map_err(|errors| {
+                let place = |error: FieldError| error.under(["models".into(), place.into()]);
+                invalid(errors.into_iter().map(place).collect())
+            })?;
+        }
+        if file.dated.is_some() {
+            Arc::make_mut(&mut self.0).dated = file.dated;
+        }
+        Ok(self)
+    }
+
+    /// The same catalog with one more model. One that was known before is replaced.
+    ///
+    /// # Errors
+    /// A model without an id or a provider, or with a price that is not a number from 0 up.
+    pub fn with_model(mut self, model: ModelInfo) -> Result<Self> {
+        self.add(model).map_err(invalid)?;
+        Ok(self)
+    }
+
+    fn add(&mut self, model: ModelInfo) -> Result<(), Vec<FieldError>> {
+        let mut errors = Vec::new();
+        let names = [("id", &model.id), ("provider", &model.provider)];
+        let empty = names.into_iter().filter(|(_, name)| name.is_empty());
+        errors.extend(empty.map(|(field, _)| FieldError::new(field, "empty")));
+        let prices = model.pricing.iter().flat_map(Pricing::errors);
+        errors.extend(prices.map(|error| error.under(["pricing".into()])));
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let Entries { models, index, .. } = Arc::make_mut(&mut self.0);
+        for id in [&model.id].into_iter().chain(&model.aliases) {
+            index.insert(id.clone(), models.len());
+            index.insert(format!("{}:{id}", model.provider), models.len());
+        }
+        models.push(model);
+        Ok(())
+    }
+
+    /// The date of its figures.
+    pub fn dated(&self) -> Option<&str> {
+        self.0.dated.as_deref()
+    }
+
+    /// The model of this name.
+    pub fn get(&self, name: &str) -> Option<&ModelInfo> {
+        let Entries { models, index, .. } = &*self.0;
+        let place = index.get(name).or_else(|| index.get(undated(name)?))?;
+        models.get(*place)
+    }
+
+    /// What is known of a model. Where its provider is named, it must be that provider's.
+    pub fn find(&self, model: &ModelRef) -> Option<&ModelInfo> {
+        match model.provider {
+            Some(_) => self.get(&model.to_string()),
+            None => self.get(&model.id),
+        }
+    }
+
+    /// All models, in the order in which they were added.
+    pub fn models(&self) -> impl Iterator<Item = &ModelInfo> {
+        let Entries { models, index, .. } = &*self.0;
+        // A model that was replaced is not found any more.
+        let current = |place: &usize, model: &ModelInfo| {
+            index.get(&format!("{}:{}", model.provider, model.id)) == Some(place)
+        };
+        let listed = models.iter().enumerate().filter(move |(place, model)| current(place, model));
+        listed.map(|(_, model)| model)
+    }
+}
+
+fn invalid(errors: Vec<FieldError>) -> Error {
+    Error::validation(ValidationReason::InvalidOptions, errors)
+}
+
+/// A name without the date of its snapshot: `-2025-04-14`, `-20250929`.
+fn undated(name: &str) -> Option<&str> {
+    let is_date = |text: &str, pattern: &str| {
+        text.len() == pattern.len()
+            && text.bytes().zip(pattern.bytes()).all(|(byte, expected)| match expected {
+                b'0' => byte.is_ascii_digit(),
+                _ => byte == expected,
+            })
+    };
+    ["-0000-00-00", "-00000000"].into_iter().find_map(|pattern| {
+        let (model, date) = name.split_at_checked(name.len().checked_sub(pattern.len())?)?;
+        is_date(date, pattern).then_some(model)
+    })
+}

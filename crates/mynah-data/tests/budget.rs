@@ -1,0 +1,210 @@
+//! Budgets and prices as data.
+
+use mynah_data::{
+    Breach, Budget, CacheRetention, Catalog, EngineReason, Error, ErrorKind, Limit, Message,
+    ModelInfo, ModelRef, Place, Pricing, Response, Thread, Usage,
+};
+use serde_json::{Value, json};
+
+#[test]
+fn a_budget_comes_back_from_its_json_equal() {
+    let budget = Budget::new()
+        .max_input_tokens(1)
+        .max_output_tokens(2)
+        .max_total_tokens(3)
+        .max_usd(0.4)
+        .max_wall_clock_ms(5)
+        .max_turns(6)
+        .max_tool_calls(7)
+        .allow_unknown_price();
+    let text = serde_json::to_string(&budget).unwrap();
+    assert_eq!(serde_json::from_str::<Budget>(&text).unwrap(), budget);
+    assert_eq!(json!(Budget::new()), json!({}));
+    assert_eq!(Budget::from_value(&json!({"max_turns": null})), Ok(Budget::new()));
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let refused = |value: Value| -> Vec<String> {
+        Budget::from_value(&value).unwrap_err().iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(refused(json!({"max_tokens": 1})), ["max_tokens: unknown_field"]);
+    assert_eq!(refused(json!({"max_turns": 1.5})), ["max_turns: out_of_range"]);
+    assert_eq!(refused(json!({"max_usd": -0.01})), ["max_usd: out_of_range"]);
+    assert_eq!(
+        refused(json!({"max_input_tokens": "8", "allow_unknown_price": 1})),
+        ["max_input_tokens: invalid_shape", "allow_unknown_price: not_a_boolean"]
+    );
+    assert!(serde_json::from_str::<Budget>(r#"{"max_turn": 1}"#).is_err());
+    assert!(serde_json::from_str::<Budget>("[]").is_err());
+}
+
+#[test]
+fn a_limit_that_is_not_a_number_does_not_pass_for_none() {
+    for amount in [f64::NAN, f64::INFINITY] {
+        let said = json!(Budget::new().max_usd(amount));
+        assert_eq!(Budget::from_value(&said).unwrap_err()[0].to_string(), "max_usd: invalid_shape");
+    }
+}
+
+#[test]
+fn limits_stand_in_the_order_in_which_they_are_told() {
+    let order = [
+        Limit::InputTokens,
+        Limit::OutputTokens,
+        Limit::TotalTokens,
+        Limit::Usd,
+        Limit::Turns,
+        Limit::ToolCalls,
+        Limit::WallClock,
+    ];
+    assert!(order.is_sorted());
+    for limit in order {
+        assert_eq!(json!(limit), json!(limit.as_str()));
+    }
+}
+
+#[test]
+fn a_breach_is_a_typed_error_with_what_was_said_until_then() {
+    let breach = Breach::usd(0.5, 0.75, Place::MidStream);
+    let partial = Response::new(Message::assistant("so far"));
+    let error = Error::budget_exceeded(&breach, Some(&partial));
+    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::BudgetExceeded));
+    assert_eq!(
+        error.metadata()["budget"],
+        json!({"limit": "usd", "cap": 0.5, "actual": 0.75, "where": "mid_stream"})
+    );
+    assert_eq!(error.metadata()["partial"]["output_text"], "so far");
+    let again: Breach = serde_json::from_value(error.metadata()["budget"].clone()).unwrap();
+    assert_eq!(again, breach);
+}
+
+#[test]
+fn a_list_of_messages_knows_its_size_as_it_grows() {
+    let call = mynah_data::ToolCall::new("c", "t", r#"{"ä":1}"#);
+    let asked = Message::assistant_parts([mynah_data::Part::tool_call(call)]);
+    let mut thread = Thread::from("grüß").with(asked);
+    // Characters of text, and bytes of arguments.
+    assert_eq!(thread.messages.size(), 4 + 8);
+    let before = thread.clone();
+    thread.messages.repair("x");
+    assert_eq!(thread.messages.size(), 4 + 8 + r#"{"error":"x"}"#.len() as u64);
+    assert_eq!(before.messages.size(), 12);
+    let text = serde_json::to_string(&thread).unwrap();
+    let again: Thread = serde_json::from_str(&text).unwrap();
+    assert_eq!(again.messages.size(), thread.messages.size());
+}
+
+#[test]
+fn cache_tokens_are_priced_as_the_parts_of_the_prompt_that_they_are() {
+    let usage = Usage {
+        input_tokens: Some(1_000_000),
+        cached_input_tokens: Some(600_000),
+        cache_write_tokens: Some(300_000),
+        output_tokens: Some(0),
+        ..Usage::default()
+    };
+    let cost = |pricing: Pricing| {
+        let mut usage = usage.clone();
+        pricing.apply(&mut usage);
+        usage.total_cost.unwrap()
+    };
+    let mut pricing = Pricing::new(3.0, 15.0).with_cached_input(0.3).with_cache_write(3.75);
+    pricing.cache_write_1h = Some(6.0);
+    let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} is not {b}");
+    close(cost(pricing), 0.1 * 3.0 + 0.6 * 0.3 + 0.3 * 3.75);
+    close(cost(pricing.for_retention(CacheRetention::Long)), 0.1 * 3.0 + 0.6 * 0.3 + 0.3 * 6.0);
+}
+
+#[test]
+fn a_long_prompt_has_the_prices_of_long_prompts_for_all_its_tokens() {
+    let catalog = Catalog::built_in();
+    let pricing = catalog.get("gemini-3.1-pro-preview").unwrap().pricing.unwrap();
+    let cost = |input: u64| {
+        let mut usage =
+            Usage { input_tokens: Some(input), output_tokens: Some(1_000_000), ..Usage::default() };
+        pricing.apply(&mut usage);
+        (usage.input_cost.unwrap(), usage.output_cost.unwrap())
+    };
+    assert_eq!(cost(200_000), (0.4, 12.0));
+    assert_eq!(cost(200_001), (200_001.0 * 4.0 / 1e6, 18.0));
+}
+
+#[test]
+fn no_cost_is_negative_or_not_a_number() {
+    for price in [f64::NAN, -1.0, f64::NEG_INFINITY] {
+        let mut usage = Usage { input_tokens: Some(9), output_tokens: Some(0), ..Usage::default() };
+        Pricing::new(price, price).apply(&mut usage);
+        assert!(usage.total_cost.is_some_and(|cost| cost >= 0.0), "{price}: {usage:?}");
+        assert_eq!(Pricing::new(price, 1.0).errors()[0].to_string(), "input: out_of_range");
+    }
+    let mut usage = Usage {
+        input_tokens: Some(1_000_000),
+        output_tokens: Some(0),
+        input_cost: Some(-5.0),
+        ..Usage::default()
+    };
+    Pricing::new(1.0, 1.0).apply(&mut usage);
+    assert_eq!(usage.total_cost, Some(1.0));
+}
+
+#[test]
+fn the_built_in_catalog_knows_the_models_of_three_providers_and_its_date() {
+    let catalog = Catalog::built_in();
+    assert!(catalog.dated().is_some());
+    for provider in ["openai", "anthropic", "google"] {
+        let models = catalog.models().filter(|model| model.provider == provider);
+        assert!(models.count() > 5, "{provider}");
+    }
+    for model in catalog.models() {
+        let pricing = model.pricing.unwrap();
+        assert!(pricing.errors().is_empty() && pricing.cached_input.is_some(), "{}", model.id);
+        let written = pricing.cache_write.is_some() && pricing.cache_write_1h.is_some();
+        assert!(written || model.provider != "anthropic", "{}", model.id);
+    }
+}
+
+#[test]
+fn a_model_is_found_by_its_id_its_alias_its_provider_and_its_date() {
+    let catalog = Catalog::built_in()
+        .with_model(ModelInfo::new("local", "tiny").with_alias("tiny-latest"))
+        .unwrap();
+    let id = |name: &str| catalog.get(name).map(|model| model.id.as_str());
+    assert_eq!(id("claude-sonnet-4-5-20250929"), Some("claude-sonnet-4-5"));
+    assert_eq!(id("openai:gpt-4.1-mini-2025-04-14"), Some("gpt-4.1-mini"));
+    assert_eq!(id("tiny-latest"), Some("tiny"));
+    assert_eq!(id("local:tiny-2026-01-01"), Some("tiny"));
+    for unknown in ["gpt-4.1-mini-2025", "gpt-4.1-mini-x0250414", "google:gpt-4.1", "", "-20250929"]
+    {
+        assert_eq!(id(unknown), None, "{unknown}");
+    }
+    let of = |model: ModelRef| catalog.find(&model).map(|model| model.provider.as_str());
+    assert_eq!(of(("openai", "gpt-4.1").into()), Some("openai"));
+    assert_eq!(of(("azure", "gpt-4.1").into()), None);
+    assert_eq!(of("gpt-4.1".into()), Some("openai"));
+}
+
+#[test]
+fn later_entries_win() {
+    let file = r#"{"dated": "2030-01-01", "models": [
+        {"id": "gpt-4.1", "provider": "openai", "pricing": {"input": 9, "output": 9}},
+        {"id": "gpt-4.1", "provider": "openai", "pricing": {"input": 7, "output": 7}}]}"#;
+    let catalog = Catalog::built_in().with_json(file).unwrap();
+    let known: Vec<_> = catalog.models().filter(|model| model.id == "gpt-4.1").collect();
+    assert_eq!(known.len(), 1);
+    assert_eq!(known[0].pricing, Some(Pricing::new(7.0, 7.0)));
+    assert_eq!(catalog.get("gpt-4.1"), Some(known[0]));
+    assert_eq!(catalog.dated(), Some("2030-01-01"));
+    assert_ne!(Catalog::built_in().get("gpt-4.1"), Some(known[0]));
+}
+
+#[test]
+fn a_catalog_that_does_not_fit_is_refused_by_the_place() {
+    let refused = |text: &str| Catalog::new().with_json(text).unwrap_err();
+    let negative = r#"{"models": [{"id": "m", "provider": "p", "pricing": {"input": 1, "output": 1}},
+        {"id": "n", "provider": "p", "pricing": {"input": -1, "output": 1}}]}"#;
+    assert_eq!(refused(negative).metadata()["field"], "models.1.pricing.input");
+    assert_eq!(refused(r#"{"models": [{"id": "", "provider": ""}]}"#).field_errors().len(), 2);
+    assert_eq!(refused(r#"{"models": [], "euro": 1}"#).reason(), "invalid_json");
+    assert_eq!(refused("[").reason(), "invalid_json");
+}
