@@ -2,10 +2,18 @@
 
 use std::{pin::Pin, task::Context, time::Duration};
 
-use mynah_data::{Breach, Budget, Event, Limit, Place, Pricing, Response, Usage};
+use mynah_data::{
+    Breach, Budget, Error, Event, HaltReason, Limit, Metadata, Place, Pricing, Response, Usage,
+};
+use mynah_log::{End, Extent, Fact};
+use serde_json::json;
 use tokio::time::{Instant, Sleep};
 
-use super::state::RunState;
+use super::{
+    decide::Action,
+    driver::{Driver, Phase},
+    state::RunState,
+};
 
 /// What turns text into tokens, and tokens into dollars.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,6 +126,60 @@ impl RunState {
     }
 }
 
+impl Driver {
+    /// The first limit that the answer has passed.
+    pub(super) fn passed_by_answer(&self) -> Option<Breach> {
+        let budget = self.setup.policy.budget.as_ref()?;
+        self.state.passed_by_answer(budget, &self.heard)
+    }
+
+    /// The limit on time, where the run has passed it and is about to take more.
+    pub(super) fn out_of_time(&mut self, cx: &mut Context<'_>) -> Option<Breach> {
+        let clock = self.wall_clock.as_mut()?;
+        if let Some(recorded) = self.tape.upcoming() {
+            // Time is not measured again: where it ran out, it runs out again.
+            return WallClock::recorded(recorded).filter(|_| self.is_between()).cloned();
+        }
+        let place = match self.phase {
+            _ if self.tape.ran_out() => return None,
+            Phase::Decide => Place::PreCall,
+            // Whoever performs the run again sees the tools start.
+            Phase::Announced(_) => return None,
+            Phase::Tools(_) if self.state.open.is_none() => return None,
+            _ => Place::MidStream,
+        };
+        let breach = clock.poll_passed(cx, place)?;
+        let ends = place == Place::PreCall
+            && !matches!(
+                self.state.decide(&self.setup.policy),
+                Action::CallModel | Action::Finalize { .. } | Action::RunTools(_)
+            );
+        (!ends).then_some(breach)
+    }
+
+    /// Stops the run because its budget is used up, and keeps what there is of it.
+    pub(super) fn exceed(&mut self, breach: Breach) {
+        let answering = matches!(self.phase, Phase::Opening(_) | Phase::Answering(_));
+        let partial =
+            (answering && self.answer.has_started()).then(|| Box::new(self.take_answer()));
+        let cuts = std::mem::take(&mut self.cuts).finish();
+        let metadata = Metadata::from_iter([("budget".to_owned(), json!(breach))]);
+        let end = End::new(HaltReason::BudgetExceeded, metadata);
+        let mut end = self.state.end_of_chat(end, &self.setup.policy);
+        let refused = (self.setup.policy.extent != Extent::Chat).then(|| {
+            let error = Error::budget_exceeded(&breach, partial.as_deref());
+            end.metadata.insert("error".to_owned(), error.to_value());
+            error
+        });
+        self.commit(Fact::BudgetExceeded { breach, partial, cuts });
+        self.commit(end.into_fact());
+        match refused {
+            Some(error) => self.phase = Phase::Closing(Err(error)),
+            None => self.finish(),
+        }
+    }
+}
+
 impl Taken {
     fn and(self, more: Self) -> Self {
         Self {
@@ -173,6 +235,14 @@ pub(super) struct WallClock {
 impl WallClock {
     pub(super) fn new(cap_ms: u64, before: Duration) -> Self {
         Self { cap: Duration::from_millis(cap_ms), before, running: None }
+    }
+
+    /// The limit of a run that is performed again, where it stopped the run.
+    pub(super) fn recorded(fact: &Fact) -> Option<&Breach> {
+        match fact {
+            Fact::BudgetExceeded { breach, .. } if breach.limit == Limit::WallClock => Some(breach),
+            _ => None,
+        }
     }
 
     /// The limit, once it has passed. Counts from the first time that it is asked.

@@ -10,15 +10,14 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
-    Breach, Error, Event, FinishReason, HaltReason, Limit, Metadata, Place, Request,
-    ResponseBuilder, Result, StepResult, StreamReason, Thread, Usage,
+    Error, Event, FinishReason, HaltReason, Metadata, Request, ResponseBuilder, Result, StepResult,
+    StreamReason, Thread, Usage,
 };
 use mynah_log::{About, CutRecorder, End, Extent, Fact};
 use mynah_step::{
     Adapter, BoxFuture, Desk, ModelCall, ModelStream, RetryPolicy, Tape, ToolContext, ToolExecutor,
     ToolLimits, ToolResultEncoder, World,
 };
-use serde_json::json;
 use tokio::time::Sleep;
 use tracing::Span;
 
@@ -392,54 +391,8 @@ impl Driver {
     }
 
     /// Whether everything that is recorded of what runs now has happened. Of an answer its end tells.
-    fn is_between(&self) -> bool {
+    pub(super) fn is_between(&self) -> bool {
         matches!(self.phase, Phase::Decide | Phase::Tools(_))
-    }
-
-    /// The limit on time, where the run has passed it and is about to take more.
-    fn out_of_time(&mut self, cx: &mut Context<'_>) -> Option<Breach> {
-        let clock = self.wall_clock.as_mut()?;
-        if let Some(recorded) = self.tape.upcoming() {
-            // Time is not measured again: where it ran out, it runs out again.
-            return out_of_time(recorded).filter(|_| self.is_between()).cloned();
-        }
-        let place = match self.phase {
-            _ if self.tape.ran_out() => return None,
-            Phase::Decide => Place::PreCall,
-            // Whoever performs the run again sees the tools start.
-            Phase::Announced(_) => return None,
-            Phase::Tools(_) if self.state.open.is_none() => return None,
-            _ => Place::MidStream,
-        };
-        let breach = clock.poll_passed(cx, place)?;
-        let ends = place == Place::PreCall
-            && !matches!(
-                self.state.decide(&self.setup.policy),
-                Action::CallModel | Action::Finalize { .. } | Action::RunTools(_)
-            );
-        (!ends).then_some(breach)
-    }
-
-    /// Stops the run because its budget is used up, and keeps what there is of it.
-    pub(super) fn exceed(&mut self, breach: Breach) {
-        let answering = matches!(self.phase, Phase::Opening(_) | Phase::Answering(_));
-        let partial =
-            (answering && self.answer.has_started()).then(|| Box::new(self.take_answer()));
-        let cuts = std::mem::take(&mut self.cuts).finish();
-        let metadata = Metadata::from_iter([("budget".to_owned(), json!(breach))]);
-        let end = End::new(HaltReason::BudgetExceeded, metadata);
-        let mut end = self.state.end_of_chat(end, &self.setup.policy);
-        let refused = (self.setup.policy.extent != Extent::Chat).then(|| {
-            let error = Error::budget_exceeded(&breach, partial.as_deref());
-            end.metadata.insert("error".to_owned(), error.to_value());
-            error
-        });
-        self.commit(Fact::BudgetExceeded { breach, partial, cuts });
-        self.commit(end.into_fact());
-        match refused {
-            Some(error) => self.phase = Phase::Closing(Err(error)),
-            None => self.finish(),
-        }
     }
 
     /// Stops the run, and keeps what there is of it.
@@ -475,13 +428,5 @@ impl Driver {
                 self.phase = Phase::Closing(Ok(self.held.take()));
             }
         }
-    }
-}
-
-/// The recorded limit on time, where that is what stopped the run.
-pub(super) fn out_of_time(fact: &Fact) -> Option<&Breach> {
-    match fact {
-        Fact::BudgetExceeded { breach, .. } if breach.limit == Limit::WallClock => Some(breach),
-        _ => None,
     }
 }

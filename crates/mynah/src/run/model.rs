@@ -3,16 +3,16 @@
 use std::{pin::Pin, sync::Arc, task::Context, time::Duration};
 
 use mynah_data::{
-    AdapterReason, Breach, Error, Event, HaltReason, Message, Messages, Metadata, Request,
-    Response, ResponseBuilder, StreamReason,
+    AdapterReason, Error, Event, HaltReason, Message, Messages, Metadata, Request, Response,
+    ResponseBuilder, StreamReason,
 };
 use mynah_log::{CutRecorder, End, Fact, Hash, Plan, cbor, expand};
 use mynah_step::open_model;
 use tokio::time::Sleep;
 
 use super::{
-    budget::Heard,
-    driver::{Driver, Phase, out_of_time},
+    budget::{Heard, WallClock},
+    driver::{Driver, Phase},
 };
 
 impl Driver {
@@ -119,12 +119,6 @@ impl Driver {
         event
     }
 
-    /// The first limit that the answer has passed.
-    pub(super) fn passed_by_answer(&self) -> Option<Breach> {
-        let budget = self.setup.policy.budget.as_ref()?;
-        self.state.passed_by_answer(budget, &self.heard)
-    }
-
     /// The model's stream failed.
     pub(super) fn broke_off(&mut self, error: Error) {
         let event = self.hear(Event::Error { error });
@@ -149,7 +143,7 @@ impl Driver {
         if let Some(Fact::Cancelled { end, .. }) = self.tape.upcoming() {
             return self.interrupt(end.reason.clone());
         }
-        if let Some(breach) = self.tape.upcoming().and_then(out_of_time) {
+        if let Some(breach) = self.tape.upcoming().and_then(WallClock::recorded) {
             return self.exceed(breach.clone());
         }
         if !self.answer.has_completed() && self.answer.error().is_none() {
