@@ -1,5 +1,6 @@
 //! `mynah play`: performs a scenario and prints what happens, one JSON value a line.
 
+mod hashes;
 mod kept;
 mod ledger;
 mod options;
@@ -15,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-use self::{ledger::Ledger, world::Counters};
+use self::{hashes::Hashes, ledger::Ledger, world::Counters};
 use crate::{Failure, store::Place};
 
 pub(crate) const EXAMPLES: &str = r#"A scenario:
@@ -51,7 +52,8 @@ pub(crate) fn main(file: &Path, log: Option<&str>, stable: bool) -> Result<(), F
     }
     let log = log.map(|log| Arc::new(Ledger::new(log)));
     let mut out = BufWriter::new(io::stdout().lock());
-    crate::written(runtime.block_on(perform::perform(scenario, log, &mut out)))
+    let hashes = if stable { Hashes::counted() } else { Hashes::Shown };
+    crate::written(runtime.block_on(perform::perform(scenario, log, hashes, &mut out)))
 }
 
 fn name(file: &Path) -> String {
