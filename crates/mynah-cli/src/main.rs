@@ -1,6 +1,13 @@
 //! The `mynah` command. One module for each verb.
 
+mod completions;
+mod diff;
+mod fork;
+mod gist;
+mod ledger;
 mod play;
+mod replay;
+mod resume;
 mod runs;
 mod show;
 mod store;
@@ -25,6 +32,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Print what a shell needs to complete the words of this command.
+    #[command(after_help = completions::EXAMPLES)]
+    Completions(completions::Arguments),
+    /// Compare two runs, record by record.
+    ///
+    /// Marks the first thing that is different. Ids, times and hashes are not compared: a run and its fork are the same up
+    /// to where one of them went on differently.
+    #[command(after_help = diff::EXAMPLES)]
+    Diff(diff::Arguments),
+    /// Branch a run: copy it up to a record into a new run, to go on differently.
+    #[command(after_help = fork::EXAMPLES)]
+    Fork(fork::Arguments),
     /// Perform a scenario: scripted answers, simulated tools, a list of operations.
     ///
     /// Prints one JSON value a line: each event of a streamed operation, then what the operation came to.
@@ -39,6 +58,17 @@ enum Verb {
         #[arg(long)]
         stable: bool,
     },
+    /// Perform a run again from its records, and compare.
+    ///
+    /// The model is never called. Without an agent every tool answers from its record: a check that the records are what
+    /// this version makes of them. With one it tells the first thing that this agent would do differently.
+    #[command(after_help = replay::EXAMPLES)]
+    Replay(replay::Arguments),
+    /// Go on with a run that has no end: after a crash, or with what it waits for.
+    ///
+    /// Completed model calls and tools are not repeated.
+    #[command(after_help = resume::EXAMPLES)]
+    Resume(resume::Arguments),
     /// List runs, newest first.
     #[command(after_help = runs::EXAMPLES)]
     Runs(runs::Arguments),
@@ -52,15 +82,29 @@ enum Verb {
     Verify(verify::Arguments),
 }
 
+/// The log of the folder.
+const DEFAULT_LOG: &str = "sqlite:mynah.db";
+
 /// What every verb that reads runs takes.
 #[derive(Args)]
 pub(crate) struct LogArgs {
     /// Where runs are kept: memory: or sqlite:PATH.
-    #[arg(long, value_name = "URL", env = "MYNAH_LOG", default_value = "sqlite:mynah.db")]
+    #[arg(long, value_name = "URL", env = "MYNAH_LOG", default_value = DEFAULT_LOG)]
     pub(crate) log: String,
     /// One JSON value a line.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl LogArgs {
+    /// The command that does something with a run of this log.
+    pub(crate) fn command(&self, verb: &str, run: &str, rest: &str) -> String {
+        let log = match self.log.as_str() {
+            DEFAULT_LOG => String::new(),
+            log => format!(" --log {log}"),
+        };
+        format!("mynah {verb} {run}{rest}{log}")
+    }
 }
 
 const EXAMPLES: &str = "Examples:
@@ -71,7 +115,8 @@ const EXAMPLES: &str = "Examples:
   mynah show last                              read the newest
   mynah verify                                 see that they are what they were
 
-Exit codes: 0 done; 1 something was found wrong; 2 wrong usage or a bad input file; 4 a store or file that could not be used.";
+Exit codes: 0 done; 1 something was found wrong, or a run failed; 2 wrong usage or a bad input file; 3 a run that waits;
+4 a store or file that could not be used; 130 interrupted.";
 
 /// Why the command ends with something other than 0.
 pub(crate) struct Failure {
@@ -90,6 +135,16 @@ impl Failure {
         Self { code: 2, message: message.into() }
     }
 
+    /// A run that waits.
+    pub(crate) fn waits(message: impl Into<String>) -> Self {
+        Self { code: 3, message: message.into() }
+    }
+
+    /// A person ended the program.
+    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
+        Self { code: 130, message: message.into() }
+    }
+
     /// A file that could not be used.
     pub(crate) fn file(message: impl Into<String>) -> Self {
         Self { code: 4, message: message.into() }
@@ -99,7 +154,7 @@ impl Failure {
 /// What runs the library's futures.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
-        .enable_time()
+        .enable_all()
         .build()
         .map_err(|error| Failure::file(format!("the runtime could not start: {error}")))
 }
@@ -115,6 +170,11 @@ pub(crate) fn written(done: io::Result<()>) -> Result<(), Failure> {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
+        Verb::Completions(arguments) => completions::main(arguments),
+        Verb::Diff(arguments) => diff::main(arguments),
+        Verb::Fork(arguments) => fork::main(arguments),
+        Verb::Replay(arguments) => replay::main(arguments),
+        Verb::Resume(arguments) => resume::main(arguments),
         Verb::Runs(arguments) => runs::main(arguments),
         Verb::Show(arguments) => show::main(arguments),
         Verb::Verify(arguments) => verify::main(arguments),

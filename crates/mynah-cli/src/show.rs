@@ -4,14 +4,16 @@ use std::io::{self, BufWriter, Write};
 
 use clap::Args;
 use mynah::{
-    Error, LogReason, Message,
+    Error, Message,
     log::{End, Fact, Log, Record, RunSummary},
 };
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, runtime,
-    store::{self, Place},
+    Failure, LogArgs,
+    gist::detail,
+    runtime,
+    store::{self, Place, fact},
     text::{Moment, Span, count, plain, short},
     written,
 };
@@ -119,17 +121,6 @@ fn write_summary(run: &RunSummary, json: bool, out: &mut impl Write) -> io::Resu
         totals.output_tokens,
         count(run.records, "record"),
     )
-}
-
-/// The fact in a record; none if it was taken away.
-fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
-    record.fact().map_err(|what| {
-        let (run, seq) = (&record.envelope().run, record.seq());
-        failed(
-            Error::log(LogReason::Corrupt)
-                .with_message(format!("log error: corrupt: run {run}, record {seq}: {what}")),
-        )
-    })
 }
 
 /// A record with all there is to it.
@@ -265,25 +256,15 @@ impl Told {
                 writeln!(out, "  < [{}] {mark}{}\n", plain(id), plain(content))
             }
             Self::Resumed => writeln!(out, "-- resumed\n"),
-            Self::Waits(end) => writeln!(out, "-- waits: {}{}\n", end.reason, detail(end)),
+            Self::Waits(end) => writeln!(out, "-- waits: {}{}\n", end.reason, plain(&detail(end))),
             Self::Ended { how, end } => {
                 let reason = match end.reason.as_str() {
                     reason if reason == *how => String::new(),
                     reason => format!(": {}", plain(reason)),
                 };
-                writeln!(out, "-- {how}{reason}{}", detail(end))
+                writeln!(out, "-- {how}{reason}{}", plain(&detail(end)))
             }
             Self::Redacted { kind } => writeln!(out, "  ({kind}: redacted)\n"),
         }
     }
-}
-
-/// The question, the error, or the calls that a run stopped for.
-fn detail(end: &End) -> String {
-    let metadata = &end.metadata;
-    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
-    let found = text(metadata.get("pending_question"))
-        .or_else(|| text(metadata.get("error").and_then(|error| error.get("message"))))
-        .or_else(|| metadata.get("uncertain_tool_calls").map(Value::to_string));
-    found.map(|found| format!(": {}", plain(&found))).unwrap_or_default()
 }

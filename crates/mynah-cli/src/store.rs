@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use mynah::{
     Error, ErrorKind, LogReason,
-    log::{Log, MemoryLog, RunFilter, RunSummary, SqliteLog},
+    log::{Fact, Log, MemoryLog, Record, RunFilter, RunSummary, SqliteLog},
 };
 
 use crate::Failure;
@@ -38,14 +38,27 @@ impl Place {
         }
     }
 
+    /// Opens what is there, to write.
+    pub(crate) fn open_to_write(&self) -> Result<Arc<dyn Log>, Failure> {
+        self.is_there()?;
+        self.open()
+    }
+
     /// Opens what is there, to read alone.
     pub(crate) fn open_to_read(&self) -> Result<Arc<dyn Log>, Failure> {
+        self.is_there()?;
         match self {
             Self::Memory => Ok(Arc::new(MemoryLog::new())),
+            Self::Sqlite(path) => opened(SqliteLog::open_read_only(path)),
+        }
+    }
+
+    fn is_there(&self) -> Result<(), Failure> {
+        match self {
             Self::Sqlite(path) if !Path::new(path).exists() => {
                 Err(Failure::file(format!("{path}: there is no such log; --log names another")))
             }
-            Self::Sqlite(path) => opened(SqliteLog::open_read_only(path)),
+            _ => Ok(()),
         }
     }
 }
@@ -78,6 +91,34 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
             b.run_id, a.run_id
         ))),
     }
+}
+
+/// Every record of a run, with the fact in it; none where it was taken away.
+pub(crate) async fn facts(
+    log: &dyn Log,
+    run: &str,
+) -> Result<Vec<(Record, Option<Fact>)>, Failure> {
+    const PORTION: usize = 256;
+    let mut facts: Vec<(Record, Option<Fact>)> = Vec::new();
+    loop {
+        let page = log.read(run, facts.len() as u64 + 1, PORTION).await;
+        let page = page.map_err(|error| Failure::of(&error))?;
+        if page.is_empty() {
+            return Ok(facts);
+        }
+        for record in page {
+            let fact = fact(&record)?;
+            facts.push((record, fact));
+        }
+    }
+}
+
+/// The fact in a record; none if it was taken away.
+pub(crate) fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
+    record.fact().map_err(|what| {
+        let (run, seq) = (&record.envelope().run, record.seq());
+        Failure::finding(format!("log error: corrupt: run {run}, record {seq}: {what}"))
+    })
 }
 
 impl Failure {

@@ -4,34 +4,10 @@
 
 mod common;
 
-use std::{fs, path::PathBuf};
+use std::fs;
 
-use common::{Ran, feed, mynah, run};
+use common::{RUNS, Store, feed, lines, mynah, run, text};
 use serde_json::{Value, json};
-
-/// A run that waits, one that is complete, one that failed, one that was cancelled, one without an end.
-const RUNS: &str = r#"{
-  "engine": {"price": {"input": 1000, "output": 1000}},
-  "scripts": [
-    [ {"tool_call": {"id": "c0", "name": "ask", "arguments": {"dish": "soup"}}}, {"finish": "tool_calls"} ],
-    [ {"text": "Soup comes\u001b[2J."}, {"tool_call": {"id": "c1", "name": "order"}}, {"usage": {"input_tokens": 9, "output_tokens": 2}}, {"finish": "tool_calls"} ],
-    [ {"text": "It is on its way."}, {"finish": "stop"} ],
-    [ {"text": "well"}, {"error": "rate_limited", "message": "too fast"} ],
-    [ {"text": "never heard"}, {"finish": "stop"} ],
-    [ {"text": "half of it"}, {"finish": "stop"} ]
-  ],
-  "tools": [
-    {"name": "ask", "returns": {"ask_user": "How many?"}},
-    {"name": "order", "returns": {"error": "no bowls"}}
-  ],
-  "ops": [
-    {"op": "chat", "messages": [{"role": "user", "content": "Soup?"}]},
-    {"op": "chat", "messages": [{"role": "system", "content": "Be quick."}, {"role": "user", "content": "Soup!"}]},
-    {"op": "chat", "messages": [{"role": "user", "content": "hi"}]},
-    {"op": "chat", "messages": [{"role": "user", "content": "hi"}], "cancel_after": 1},
-    {"op": "chat", "messages": [{"role": "user", "content": "hi"}], "take": 2}
-  ]
-}"#;
 
 #[test]
 fn runs_are_listed_newest_first() {
@@ -191,7 +167,11 @@ fn records_are_shown_one_a_line_or_one_whole() {
     let lines = store.run(&["show", "run-1", "--records"]).stdout;
     assert_eq!(lines.lines().count(), 9);
     assert!(
-        lines.lines().nth(3).unwrap().ends_with(r#"tool_scheduled        {"call_id":"c1"}"#),
+        lines
+            .lines()
+            .nth(3)
+            .unwrap()
+            .ends_with(r#"tool_scheduled        {"call_id":"c1","attempt":1}"#),
         "{lines}"
     );
 }
@@ -266,70 +246,4 @@ fn every_verb_has_help_with_examples() {
             assert!(help.stdout.contains(part), "{part:?} is missing in\n{}", help.stdout);
         }
     }
-}
-
-/// A log in a file of its own.
-struct Store {
-    _folder: tempfile::TempDir,
-    path: PathBuf,
-}
-
-impl Store {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("runs.db");
-        Self { _folder: folder, path }
-    }
-
-    /// With the runs of a scenario.
-    fn with(scenario: &str) -> Self {
-        let store = Self::new();
-        store.play(scenario, true);
-        store
-    }
-
-    fn play(&self, scenario: &str, stable: bool) {
-        let url = self.url();
-        let arguments =
-            ["play", "--log", &url, "-"].into_iter().chain(stable.then_some("--stable"));
-        let played = feed(mynah(arguments), scenario.as_bytes());
-        assert_eq!((played.code, played.stderr.as_str()), (Some(0), ""));
-    }
-
-    fn url(&self) -> String {
-        format!("sqlite:{}", self.path.display())
-    }
-
-    fn run(&self, arguments: &[&str]) -> Ran {
-        let url = self.url();
-        run(arguments.iter().copied().chain(["--log", &url]))
-    }
-
-    fn json(&self, arguments: &[&str]) -> Vec<Value> {
-        let ran = self.run(&[arguments, &["--json"]].concat());
-        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-        lines(&ran)
-    }
-
-    /// Writes something else into the file, wherever this stands.
-    fn tamper(&self, from: &[u8], to: &[u8]) {
-        let mut bytes = fs::read(&self.path).unwrap();
-        let mut found = 0;
-        for start in 0..bytes.len() - from.len() {
-            if bytes[start..].starts_with(from) {
-                bytes[start..start + to.len()].copy_from_slice(to);
-                found += 1;
-            }
-        }
-        assert!(found > 0, "there is nothing to change");
-        fs::write(&self.path, bytes).unwrap();
-    }
-}
-
-fn lines(ran: &Ran) -> Vec<Value> {
-    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn text(value: &Value, member: &str) -> String {
-    value[member].as_str().unwrap().to_owned()
 }

@@ -66,9 +66,10 @@ pub use mynah_log as log;
 pub use mynah_step::{
     Adapter, BoxFuture, EncodeError, Handler, HandlerExecutor, JsonEncoder, ModelCall, ModelStream,
     RetryPolicy, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder, World,
+    differences,
 };
 pub use options::Options;
-pub use replay::{Forked, Replay, Replayed, Resume, Tools};
+pub use replay::{Forked, Replay, Replayed, Resume, Tools, replay_run};
 pub use run::{OnToolError, OnUncertain, OnUnknownTool};
 pub use spec::{EngineSpec, Registry, ToolEntry};
 pub use stream::EventStream;

@@ -7,10 +7,13 @@ use std::{
 };
 
 use mynah_data::{
-    ChatResult, Error, Event, HaltReason, LogReason, Message, Result, SessionReason, Thread,
+    ChatResult, EngineReason, Error, Event, HaltReason, LogReason, Message, ModelRef, Request,
+    Result, Role, SessionReason, StepResult, Thread,
 };
 use mynah_log::{About, Chain, Extent, Fact, Log, Parent, Record, Totals, Verifier};
-use mynah_step::{BoxFuture, Recorded, Recorder, Tape, World};
+use mynah_step::{
+    Adapter, BoxFuture, ModelCall, ModelStream, Recorded, Recorder, Tape, Tool, World,
+};
 use serde::{Deserialize as _, Serialize};
 use serde_json::Value;
 
@@ -46,7 +49,8 @@ pub enum Tools {
 /// A run to be performed again; see [`Engine::replay`].
 #[must_use = "a replay does nothing unless it is awaited"]
 pub struct Replay {
-    engine: Engine,
+    /// None where the records tell which engine it was.
+    engine: Option<Engine>,
     log: Arc<dyn Log>,
     run: String,
     tools: Tools,
@@ -74,12 +78,40 @@ impl Engine {
     /// ```
     pub fn replay<L: Log + Clone>(&self, log: &L, run: impl Into<String>) -> Replay {
         Replay {
-            engine: self.clone(),
+            engine: Some(self.clone()),
             log: Arc::new(log.clone()),
             run: run.into(),
             tools: Tools::default(),
             options: Options::new(),
         }
+    }
+}
+
+/// Performs a run again from its records alone: they tell the engine's tools, params and options, and answer for the model
+/// and every tool. It is equal if this version of the loop makes the same of it.
+///
+/// What a run had of code and its records cannot hold (an error policy, an executor) is not asked again; its
+/// `halt_when` is taken to say what it said.
+///
+/// ```
+/// # use mynah::{Engine, testing::Scripted};
+/// # use serde_json::json;
+/// use mynah::log::MemoryLog;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// let log = std::sync::Arc::new(MemoryLog::new());
+/// let result = engine.chat("hello").record(&log).await?;
+/// let replayed = mynah::replay_run(&log, result.run_id.unwrap().as_ref()).await?;
+/// assert_eq!(replayed.records, 5);
+/// # Ok(()) }
+/// ```
+pub fn replay_run<L: Log + Clone>(log: &L, run: impl Into<String>) -> Replay {
+    Replay {
+        engine: None,
+        log: Arc::new(log.clone()),
+        run: run.into(),
+        tools: Tools::Recorded,
+        options: Options::new(),
     }
 }
 
@@ -106,13 +138,17 @@ impl Replay {
     }
 
     fn perform(self, loaded: Loaded) -> EventStream {
+        let (engine, functions) = match self.engine {
+            Some(engine) => (engine, Options::new()),
+            None => (loaded.engine(), loaded.functions()),
+        };
         let Loaded { records, thread, extent, about, .. } = loaded;
         let recorded = Recorded::new(self.run.into(), records);
         let options = Options::from_json(Value::Object(about.options)).unwrap_or_default();
         EventStream::new(prepare_on(
-            &self.engine,
+            &engine,
             Input::Thread(thread),
-            options.overlay(self.options),
+            options.overlay(functions).overlay(self.options),
             extent,
             Tape::Replaying(Box::new(recorded)),
             Again {
@@ -396,6 +432,57 @@ impl Loaded {
                 .with_message(format!("log error: run_not_found: no run has the id {run:?}"))
                 .with("run_id", run)),
         }
+    }
+}
+
+impl Loaded {
+    /// The engine that the records tell of.
+    fn engine(&self) -> Engine {
+        let finalizes =
+            self.records.iter().any(|(_, fact)| matches!(fact, Fact::FinalizeStarted { .. }));
+        let adapter = Unneeded { name: self.about.adapter.clone(), finalizes };
+        let tools = self.about.tools.iter().map(|spec| Tool::from_spec((**spec).clone()));
+        Engine::new(adapter).tools(tools).with(|parts| {
+            parts.model = self.about.model.clone().map(ModelRef::from);
+            parts.params = self.about.params.clone();
+        })
+    }
+
+    /// The functions that the records tell of: a condition that ended the run holds after its last answer.
+    fn functions(&self) -> Options {
+        let halts = |(_, fact): &(Record, Fact)| matches!(fact, Fact::Completed(end) if end.reason == HaltReason::HaltWhen);
+        if !self.records.iter().any(halts) {
+            return Options::new();
+        }
+        let is_answer =
+            |(_, fact): &&(Record, Fact)| matches!(fact, Fact::AssistantCompleted { .. });
+        let last = answers(&self.thread) + self.records.iter().filter(is_answer).count();
+        Options::new().halt_when(move |step: &StepResult| answers(&step.thread) == last)
+    }
+}
+
+/// How often the model has answered.
+fn answers(thread: &Thread) -> usize {
+    thread.messages.iter().filter(|message| message.role() == Role::Assistant).count()
+}
+
+/// Stands for the adapter of a run whose records answer for the model.
+struct Unneeded {
+    name: String,
+    finalizes: bool,
+}
+
+impl Adapter for Unneeded {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
+        Box::pin(std::future::ready(Err(Error::engine(EngineReason::MissingAdapter))))
+    }
+
+    fn needs_structured_finalize(&self, _: &Request) -> bool {
+        self.finalizes
     }
 }
 

@@ -12,11 +12,11 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    ledger::{Ledger, TERM},
     options,
     perform::{Fold, Stage, Stop, Told},
     scenario::{Act, GoOn, Kind, Watch},
 };
+use crate::ledger::{Ledger, when_free};
 
 /// What this process knows of a run that it recorded, and its records do not tell.
 #[derive(Clone, Default)]
@@ -124,14 +124,7 @@ impl<W: Write> Stage<'_, W> {
             }
             resume.options(options.clone()).stream()
         };
-        let mut stream = match start().await {
-            // Whoever holds the run may be gone. If so, it is free soon.
-            Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
-                tokio::time::sleep(TERM + TERM / 8).await;
-                start().await?
-            }
-            started => started?,
-        };
+        let mut stream = when_free(start).await?;
         if let Some(error) = stream.refusal() {
             return Err(error.clone().into());
         }

@@ -2,7 +2,6 @@
 
 mod hashes;
 mod kept;
-mod ledger;
 mod options;
 mod perform;
 mod scenario;
@@ -16,8 +15,10 @@ use std::{
     sync::Arc,
 };
 
-use self::{hashes::Hashes, ledger::Ledger, world::Counters};
-use crate::{Failure, store::Place};
+use mynah::Engine;
+
+use self::{hashes::Hashes, world::Counters};
+use crate::{Failure, ledger::Ledger, store::Place};
 
 pub(crate) const EXAMPLES: &str = r#"A scenario:
   {
@@ -54,6 +55,11 @@ pub(crate) fn main(file: &Path, log: Option<&str>, stable: bool) -> Result<(), F
     let mut out = BufWriter::new(io::stdout().lock());
     let hashes = if stable { Hashes::counted() } else { Hashes::Shown };
     crate::written(runtime.block_on(perform::perform(scenario, log, hashes, &mut out)))
+}
+
+/// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone.
+pub(crate) fn agent(file: &Path) -> Result<Engine, Failure> {
+    scenario::agent(&read(file)?).map_err(|why| Failure::input(format!("{}: {why}", name(file))))
 }
 
 fn name(file: &Path) -> String {

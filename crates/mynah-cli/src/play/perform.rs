@@ -18,10 +18,10 @@ use serde_json::Value;
 use super::{
     hashes::Hashes,
     kept::Memo,
-    ledger::Ledger,
     options,
     scenario::{Input, Kind, Op, Scenario, Verb, Watch},
 };
+use crate::ledger::Ledger;
 
 /// Performs a scenario, and writes what happens.
 pub(super) async fn perform(

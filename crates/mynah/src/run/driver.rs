@@ -203,7 +203,8 @@ impl Driver {
                     Some(Ok(event)) => {
                         self.limits.heard();
                         let event = self.hear(event);
-                        if !self.tape.is_resuming() {
+                        // As long as the records answer, it was told before the run was resumed.
+                        if !self.tape.is_resuming() || self.tape.upcoming().is_none() {
                             return Poll::Ready(Some(Ok(event)));
                         }
                     }
