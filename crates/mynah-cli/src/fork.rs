@@ -43,8 +43,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 run.run_id
             )));
         }
-        let forked = Engine::without_adapter().fork(&log, &run.run_id, at).await;
-        let forked = forked.map_err(|error| Failure::of(&error))?;
+        let forked = Engine::without_adapter().fork(&log, &run.run_id, at).await?;
         let mut out = io::stdout().lock();
         if place.json {
             return written(writeln!(out, "{}", json!(forked)));

@@ -1,6 +1,7 @@
 //! The `mynah` command. One module for each verb.
 
 mod completions;
+mod demo;
 mod diff;
 mod fork;
 mod gist;
@@ -35,6 +36,11 @@ enum Verb {
     /// Print what a shell needs to complete the words of this command.
     #[command(after_help = completions::EXAMPLES)]
     Completions(completions::Arguments),
+    /// See what this is good for: an agent is killed in the middle of its work, goes on, and can prove what it did.
+    ///
+    /// Needs no key and takes a few seconds.
+    #[command(after_help = demo::EXAMPLES)]
+    Demo(demo::Arguments),
     /// Compare two runs, record by record.
     ///
     /// Marks the first thing that is different. Ids, times and hashes are not compared: a run and its fork are the same up
@@ -171,6 +177,7 @@ pub(crate) fn written(done: io::Result<()>) -> Result<(), Failure> {
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Completions(arguments) => completions::main(arguments),
+        Verb::Demo(arguments) => demo::main(arguments),
         Verb::Diff(arguments) => diff::main(arguments),
         Verb::Fork(arguments) => fork::main(arguments),
         Verb::Replay(arguments) => replay::main(arguments),

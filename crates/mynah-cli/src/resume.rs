@@ -245,7 +245,7 @@ impl Teller {
 
 /// What the run's state means for whoever called the program.
 async fn judge(log: &Ledger, run: &str, command: &str) -> Result<(), Failure> {
-    let summary = log.run(run).await.map_err(|error| Failure::of(&error))?;
+    let summary = log.run(run).await?;
     let status = summary.map(|summary| summary.status);
     if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
         return Ok(());

@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 
 use clap::Args;
 use mynah::{
-    Error, Message,
+    Message,
     log::{End, Fact, Log, Record, RunSummary},
 };
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?;
         if let Some(seq) = record {
-            let found = log.read(&run.run_id, seq.max(1), 1).await.map_err(failed)?;
+            let found = log.read(&run.run_id, seq.max(1), 1).await?;
             let Some(record) = found.first().filter(|record| record.seq() == seq) else {
                 let last = run.records;
                 return Err(Failure::input(format!(
@@ -67,7 +67,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         }
         let mut seen = 0;
         loop {
-            let page = log.read(&run.run_id, seen + 1, PORTION).await.map_err(failed)?;
+            let page = log.read(&run.run_id, seen + 1, PORTION).await?;
             let Some(last) = page.last() else { break };
             seen = last.seq();
             for record in &page {
@@ -84,10 +84,6 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         }
         written(out.flush())
     })
-}
-
-fn failed(error: Error) -> Failure {
-    Failure::of(&error)
 }
 
 fn each<W: Write>(

@@ -69,9 +69,8 @@ fn opened(log: mynah::Result<SqliteLog>) -> Result<Arc<dyn Log>, Failure> {
 
 /// The run that an id, the beginning of one, or `last` means.
 pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failure> {
-    let failed = |error: Error| Failure::of(&error);
     if name != "last"
-        && let Some(run) = log.run(name).await.map_err(failed)?
+        && let Some(run) = log.run(name).await?
     {
         return Ok(run);
     }
@@ -79,7 +78,7 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
         "last" => RunFilter::new().limit(1),
         prefix => RunFilter::new().prefix(prefix).limit(2),
     };
-    let mut runs = log.runs(filter).await.map_err(failed)?.runs;
+    let mut runs = log.runs(filter).await?.runs;
     match (runs.pop(), runs.pop()) {
         (Some(run), None) => Ok(run),
         (None, _) if name == "last" => Err(Failure::input("there are no runs in this log")),
@@ -101,8 +100,7 @@ pub(crate) async fn facts(
     const PORTION: usize = 256;
     let mut facts: Vec<(Record, Option<Fact>)> = Vec::new();
     loop {
-        let page = log.read(run, facts.len() as u64 + 1, PORTION).await;
-        let page = page.map_err(|error| Failure::of(&error))?;
+        let page = log.read(run, facts.len() as u64 + 1, PORTION).await?;
         if page.is_empty() {
             return Ok(facts);
         }
@@ -132,5 +130,11 @@ impl Failure {
             | ErrorKind::Validation(_) => Self::input(error.to_string()),
             _ => Self::file(error.to_string()),
         }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::of(&error)
     }
 }

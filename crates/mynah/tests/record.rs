@@ -187,6 +187,16 @@ async fn a_model_that_is_asked_again_is_heard() -> mynah::Result<()> {
 }
 
 #[tokio::test]
+async fn a_tool_that_is_run_again_is_told_of() -> mynah::Result<()> {
+    let (log, run) = cut_after("tool_scheduled").await?;
+    let resumed = later(1)?.resume(&log, &*run).on_uncertain(OnUncertain::Rerun);
+    let events = testing::collect(resumed.stream().await?).await?;
+    let first = ["tool_execution_started", "tool_execution_completed", "tool_result_encoded"];
+    assert_eq!(testing::names(&events)[..3], first);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_run_that_a_condition_ended_ends_there_when_its_records_are_alone() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
     let halted = engine(1)?.chat("go").halt_when(|_: &StepResult| true).record(&log).await?;

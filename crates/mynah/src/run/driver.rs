@@ -164,8 +164,9 @@ impl Driver {
                 return Poll::Ready(Some(Err(fault)));
             }
             if let Some(event) = self.ready.pop_front() {
-                // What was told before the run was resumed is not told again.
-                if self.tape.is_resuming() {
+                // What was told before the run was resumed is not told again. A tool that starts, starts now.
+                let is_live = matches!(event, Event::ToolExecutionStarted { .. });
+                if self.tape.is_resuming() && !is_live {
                     continue;
                 }
                 return Poll::Ready(Some(Ok(event)));
@@ -285,11 +286,11 @@ impl Driver {
     /// Takes in a fact. Where it completes a step, the caller is told.
     pub(super) fn commit(&mut self, fact: Fact) {
         if self.tape.is_kept() {
-            let resuming = self.tape.is_resuming();
             if let Err(error) = self.tape.commit(&fact) {
                 self.fault.get_or_insert(error);
             }
-            if resuming && !self.tape.is_resuming() {
+            // That the run waited was told when it did.
+            if matches!(fact, Fact::Resumed { .. }) {
                 self.ready.clear();
             }
         }

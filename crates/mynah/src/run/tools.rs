@@ -114,15 +114,15 @@ impl Driver {
             let Some(call) = runs.waiting.pop_front() else {
                 return;
             };
-            if self.watched {
+            let recorded =
+                runs.recorded.iter().find(|(id, _)| *id == call.id).map(|(_, fact)| fact);
+            if self.watched && (recorded.is_none() || !self.tape.is_resuming()) {
                 self.ready.push_back(Event::ToolExecutionStarted {
                     id: call.id.clone(),
                     name: call.name.clone(),
                     arguments: call.arguments.clone(),
                 });
             }
-            let recorded =
-                runs.recorded.iter().find(|(id, _)| *id == call.id).map(|(_, fact)| fact);
             let tool = self.setup.policy.tool(&call.name, self.state.conversation.is_some());
             let answers = self.setup.recorded_tools || tool.is_some_and(Tool::is_recorded);
             runs.running.push(match recorded.filter(|fact| answers || not_rerun(fact)) {
