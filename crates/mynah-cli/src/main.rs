@@ -3,6 +3,7 @@
 mod completions;
 mod demo;
 mod diff;
+mod doctor;
 mod fork;
 mod gist;
 mod ledger;
@@ -13,6 +14,7 @@ mod runs;
 mod show;
 mod store;
 mod text;
+mod tree;
 mod verify;
 
 use std::{
@@ -47,6 +49,9 @@ enum Verb {
     /// to where one of them went on differently.
     #[command(after_help = diff::EXAMPLES)]
     Diff(diff::Arguments),
+    /// Look whether everything is in order: versions, the log, a sample of its runs, keys.
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(doctor::Arguments),
     /// Branch a run: copy it up to a record into a new run, to go on differently.
     #[command(after_help = fork::EXAMPLES)]
     Fork(fork::Arguments),
@@ -78,7 +83,7 @@ enum Verb {
     /// List runs, newest first.
     #[command(after_help = runs::EXAMPLES)]
     Runs(runs::Arguments),
-    /// Show one run as a transcript, or its records.
+    /// Show one run as a transcript, as a timeline, or by its records.
     #[command(after_help = show::EXAMPLES)]
     Show(show::Arguments),
     /// Check that runs are what they were: chain, seals, totals, index.
@@ -151,6 +156,11 @@ impl Failure {
         Self { code: 130, message: message.into() }
     }
 
+    /// What is told of it.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// A file that could not be used.
     pub(crate) fn file(message: impl Into<String>) -> Self {
         Self { code: 4, message: message.into() }
@@ -179,6 +189,7 @@ fn main() -> ExitCode {
         Verb::Completions(arguments) => completions::main(arguments),
         Verb::Demo(arguments) => demo::main(arguments),
         Verb::Diff(arguments) => diff::main(arguments),
+        Verb::Doctor(arguments) => doctor::main(arguments),
         Verb::Fork(arguments) => fork::main(arguments),
         Verb::Replay(arguments) => replay::main(arguments),
         Verb::Resume(arguments) => resume::main(arguments),

@@ -15,11 +15,12 @@ use crate::{
     runtime,
     store::{self, Place, fact},
     text::{Moment, Span, count, plain, short},
-    written,
+    tree, written,
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah show last                          the newest run as a transcript
+  mynah show last --tree                   when what happened: turns, tools, tries, side effects
   mynah show 01KA --records                its records, one a line
   mynah show 01KA --record 3               one of them, whole
   mynah show 01KA --records --json         all of them, whole
@@ -32,11 +33,14 @@ pub(crate) struct Arguments {
     log: LogArgs,
     /// The run: its id, the beginning of it, or `last`.
     run: String,
-    /// The records in place of the transcript.
+    /// The timeline in place of the transcript: when what began, how long it took, what happened in it.
     #[arg(long)]
+    tree: bool,
+    /// The records in place of the transcript.
+    #[arg(long, conflicts_with = "tree")]
     records: bool,
     /// One record, whole.
-    #[arg(long, value_name = "SEQ", conflicts_with = "records")]
+    #[arg(long, value_name = "SEQ", conflicts_with_all = ["records", "tree"])]
     record: Option<u64>,
 }
 
@@ -47,7 +51,7 @@ const PORTION: usize = 256;
 const LINE: usize = 160;
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, run, records, record } = arguments;
+    let Arguments { log: LogArgs { log, json }, run, tree, records, record } = arguments;
     let log = Place::parse(&log)?.open_to_read()?;
     let mut out = BufWriter::new(io::stdout().lock());
     runtime()?.block_on(async {
@@ -64,6 +68,14 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         }
         if !records {
             written(write_summary(&run, json, &mut out))?;
+        }
+        if tree {
+            let nodes = tree::tree(&store::facts(log.as_ref(), &run.run_id).await?);
+            written(match json {
+                true => nodes.iter().try_for_each(|node| write_json(&json!(node), &mut out)),
+                false => tree::write(&nodes, run.started, &mut out),
+            })?;
+            return written(out.flush());
         }
         let mut seen = 0;
         loop {
