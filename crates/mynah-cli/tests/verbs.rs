@@ -1,10 +1,10 @@
-//! The verbs on runs that are kept: `runs`, `show`, `verify`.
+//! The verbs that look at runs that are kept, `runs`, `show`, `verify`, and what holds for every verb.
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
 mod common;
 
-use std::fs;
+use std::{fs, process::Stdio};
 
 use common::{RUNS, Store, feed, lines, mynah, run, text};
 use serde_json::{Value, json};
@@ -177,6 +177,80 @@ fn records_are_shown_one_a_line_or_one_whole() {
 }
 
 #[test]
+fn a_run_is_shown_on_a_timeline() {
+    let store = Store::with(
+        r#"{
+          "scripts": [
+            [ {"text": "Let me see."}, {"tool_call": {"id": "c0", "name": "shaky"}}, {"tool_call": {"id": "c1", "name": "ask", "arguments": {"of": 1}}}, {"finish": "tool_calls"} ],
+            [ {"text": "Done."}, {"finish": "stop"} ]
+          ],
+          "tools": [
+            {"name": "shaky", "idempotent": true, "max_attempts": 2, "returns": {"ok": 7}},
+            {"name": "ask", "returns": {"ask_user": "How many?", "delay_ms": 20}}
+          ],
+          "ops": [
+            {"op": "chat", "messages": [{"role": "user", "content": "Go."}]},
+            {"op": "resume", "answer": "two"}
+          ]
+        }"#,
+    );
+    let shown = store.run(&["show", "last", "--tree"]);
+    assert_eq!((shown.code, shown.stderr.as_str()), (Some(0), ""));
+    let (_, timeline) = shown.stdout.split_once("\n\n").unwrap();
+    // Which moments the counters give is not what is looked at.
+    let lines: Vec<String> =
+        timeline.lines().map(|line| format!("{}{}", &line[..4], &line[28..])).collect();
+    let expected = [
+        "   1  run_started  Go.",
+        "   2  turn 1",
+        "   3    answer  Let me see. > shaky {} > ask {\"of\":1}",
+        "   4    tool [c0]  shaky {}",
+        "   4      try 1  7",
+        "   5    tool [c1]  ask {\"of\":1}",
+        "   5      try 1  <awaiting user response>",
+        "   8  suspended  ask_user: How many?",
+        "   9  resumed  two",
+        "  10  turn 2",
+        "  11    answer  Done.",
+        "  12  completed  completed",
+    ];
+    assert_eq!(lines[..lines.len() - 1], expected, "{timeline}");
+
+    let told = store.json(&["show", "last", "--tree"]);
+    let turn = &told[2];
+    assert_eq!(
+        (text(turn, "type"), text(turn, "id"), &turn["seq"]),
+        ("turn".into(), "1".into(), &json!(2))
+    );
+    let tool = &turn["children"][1];
+    assert_eq!((text(tool, "type"), text(tool, "id")), ("tool".into(), "c0".into()));
+    assert_eq!(tool["children"][0]["says"], "7");
+    assert!(turn["ended"].as_i64() > turn["started"].as_i64());
+    let refused = store.run(&["show", "last", "--tree", "--records"]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""));
+}
+
+#[test]
+fn runs_are_listed_since_a_moment() {
+    let store = Store::with(RUNS);
+    let count = |since: &str| store.json(&["runs", "--since", since]).len();
+    assert_eq!((count("1970-01-01"), count("1970-01-02"), count("2h")), (5, 0, 0));
+    let started = store.json(&["runs"])[2]["started"].as_i64().unwrap() / 1_000_000_000;
+    assert!(started < 60, "{started}");
+    assert_eq!(count(&format!("1970-01-01T00:00:{started:02}Z")), 3);
+    let recent = Store::new();
+    recent.play(RUNS, false);
+    for since in ["90s", "30m", "2h", "7d", "4294967295w"] {
+        assert_eq!(recent.json(&["runs", "--since", since]).len(), 5, "{since}");
+    }
+    for since in ["", "2", "h", "-2h", "2y", "yesterday", "2026-02-30"] {
+        let refused = store.run(&["runs", &format!("--since={since}")]);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{since}");
+        assert!(refused.stderr.contains("give 90s, 30m, 2h, 7d or 4w"), "{}", refused.stderr);
+    }
+}
+
+#[test]
 fn a_run_is_named_by_its_id_the_beginning_of_it_or_last() {
     let store = Store::with(RUNS);
     assert_eq!(store.json(&["verify", "last"])[0]["run_id"], "run-4");
@@ -204,7 +278,22 @@ fn a_run_is_named_by_its_id_the_beginning_of_it_or_last() {
 #[test]
 fn a_log_that_cannot_be_used_is_exit_code_4_and_is_not_made() {
     let store = Store::new();
-    for verb in [&["runs"] as &[_], &["verify"], &["show", "last"]] {
+    let verbs: [&[&str]; 8] = [
+        &["runs"],
+        &["verify"],
+        &["show", "last"],
+        &["show", "last", "--tree"],
+        &["replay", "last"],
+        &[
+            "resume",
+            "last",
+            "--agent",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/chat/tool_turn.json"),
+        ],
+        &["fork", "last", "--at", "1"],
+        &["diff", "last", "last"],
+    ];
+    for verb in verbs {
         let refused = store.run(verb);
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(4), ""), "{verb:?}");
         assert!(refused.stderr.contains("there is no such log"), "{}", refused.stderr);
@@ -237,9 +326,70 @@ fn the_log_is_that_of_the_folder_unless_the_environment_or_the_command_says_othe
     assert_eq!(feed(told, b"").stdout, "no runs\n");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_that_may_only_be_read_can_be_read_and_not_written() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let store = Store::with(RUNS);
+    let folder = store.path.parent().unwrap();
+    let allow = |mode: u32, path: &std::path::Path| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    allow(0o444, &store.path);
+    allow(0o555, folder);
+    // Whoever may do everything is not kept from it.
+    let kept_out = fs::write(folder.join("probe"), "").is_err();
+    let read = store.run(&["verify", "run-1"]);
+    let written = store.run(&["fork", "run-1", "--at", "2"]);
+    allow(0o755, folder);
+    assert_eq!(read.code, Some(0), "{}", read.stderr);
+    if kept_out {
+        assert_eq!((written.code, written.stdout.as_str()), (Some(4), ""));
+        assert!(written.stderr.contains("runs.db"), "{}", written.stderr);
+    }
+}
+
+#[test]
+fn whoever_has_seen_enough_may_close_the_pipe() {
+    let store = Store::with(RUNS);
+    let url = store.url();
+    let verbs: [&[&str]; 5] = [
+        &["show", "run-1", "--records", "--json"],
+        &["show", "run-1", "--tree"],
+        &["replay", "run-1"],
+        &["doctor"],
+        &["completions", "zsh"],
+    ];
+    for verb in verbs {
+        let log: &[&str] = if verb[0] == "completions" { &[] } else { &["--log", &url] };
+        let mut command = mynah(verb.iter().chain(log).copied());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            (output.status.code(), output.stderr.as_slice()),
+            (Some(0), b"".as_slice()),
+            "{verb:?}"
+        );
+    }
+}
+
+#[test]
+fn shells_are_told_the_verbs() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let told = run(["completions", shell]);
+        assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""), "{shell}");
+        assert!(told.stdout.contains("replay") && told.stdout.contains("on-uncertain"), "{shell}");
+    }
+    assert_eq!(run(["completions", "abacus"]).code, Some(2));
+    let version = run(["--version"]);
+    assert_eq!(version.stdout, format!("mynah {}\n", env!("CARGO_PKG_VERSION")));
+}
+
 #[test]
 fn every_verb_has_help_with_examples() {
-    for verb in ["runs", "show", "verify"] {
+    let verbs = ["runs", "show", "verify", "replay", "resume", "fork", "diff", "doctor"];
+    for verb in verbs {
         let help = run([verb, "-h"]);
         assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
         for part in ["Usage: mynah ", "--log <URL>", "--json", "Examples:", "MYNAH_LOG"] {
