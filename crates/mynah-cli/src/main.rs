@@ -112,19 +112,20 @@ impl LogArgs {
     pub(crate) fn command(&self, verb: &str, run: &str, rest: &str) -> String {
         let log = match self.log.as_str() {
             DEFAULT_LOG => String::new(),
-            log => format!(" --log {log}"),
+            log => format!(" --log {}", text::quoted(log)),
         };
-        format!("mynah {verb} {run}{rest}{log}")
+        format!("mynah {verb} {}{rest}{log}", text::quoted(run))
     }
 }
 
 const EXAMPLES: &str = "Examples:
+  mynah demo                                   see what it is for, without a key
   mynah play scenarios/chat/tool_turn.json     perform a scenario
-  mynah play --stable FILE.json > FILE.out     an output that can be compared as text
   mynah play --log sqlite:mynah.db FILE.json   keep its runs
   mynah runs                                   list them
   mynah show last                              read the newest
-  mynah verify                                 see that they are what they were
+  mynah replay last                            perform it again from its records
+  mynah verify                                 see that all of them are what they were
 
 Exit codes: 0 done; 1 something was found wrong, or a run failed; 2 wrong usage or a bad input file; 3 a run that waits;
 4 a store or file that could not be used; 130 interrupted.";

@@ -24,7 +24,7 @@ use crate::{
     ledger::{Ledger, when_free},
     play, runtime,
     store::{self, Place},
-    text::plain,
+    text::{plain, quoted},
     written,
 };
 
@@ -126,7 +126,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 impl Arguments {
     /// The command that goes on with a run in the same way.
     fn command(&self, run: &str) -> String {
-        self.log.command("resume", run, &format!(" --agent {}", self.agent.display()))
+        let agent = quoted(&self.agent.display().to_string());
+        self.log.command("resume", run, &format!(" --agent {agent}"))
     }
 }
 
@@ -276,7 +277,9 @@ fn wanted(end: &End, facts: &[Fact]) -> (String, String) {
         _ => {
             let open = open_calls(facts);
             let calls = open.iter().map(|(id, call)| format!("{call} [{id}]"));
-            let flags = open.iter().map(|(id, _)| format!("--tool-result {id}=JSON"));
+            let flags = open
+                .iter()
+                .map(|(id, _)| format!("--tool-result {}", quoted(&format!("{id}=JSON"))));
             let calls = calls.collect::<Vec<_>>().join(", ");
             (format!("the results of {calls}"), flags.collect::<Vec<_>>().join(" "))
         }

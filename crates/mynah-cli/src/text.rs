@@ -104,6 +104,16 @@ pub(crate) fn short(text: &str, limit: usize) -> String {
     }
 }
 
+/// A word of a command, as a shell takes it for one.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-.,:/@%+=".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", plain(word).replace('\'', r"'\''"))
+    }
+}
+
 /// A count with its noun.
 pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
@@ -179,6 +189,14 @@ mod tests {
         for (millis, text) in table {
             assert_eq!(Span(millis * 1_000_000).to_string(), text);
         }
+    }
+
+    #[test]
+    fn words_of_commands_are_quoted_where_a_shell_would_split_them() {
+        assert_eq!(quoted("sqlite:/tmp/runs-1.db"), "sqlite:/tmp/runs-1.db");
+        assert_eq!(quoted("sqlite:my runs.db"), "'sqlite:my runs.db'");
+        assert_eq!(quoted("it's; $HOME"), r"'it'\''s; $HOME'");
+        assert_eq!(quoted(""), "''");
     }
 
     #[test]

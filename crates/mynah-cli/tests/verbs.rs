@@ -382,8 +382,6 @@ fn shells_are_told_the_verbs() {
         assert!(told.stdout.contains("replay") && told.stdout.contains("on-uncertain"), "{shell}");
     }
     assert_eq!(run(["completions", "abacus"]).code, Some(2));
-    let version = run(["--version"]);
-    assert_eq!(version.stdout, format!("mynah {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]

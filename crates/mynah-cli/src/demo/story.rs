@@ -9,7 +9,11 @@ use std::{
 use mynah::{Error, Event, log::Report};
 use serde_json::{Value, json};
 
-use crate::{Failure, text::count, written};
+use crate::{
+    Failure,
+    text::{count, quoted},
+    written,
+};
 
 /// A part of the story.
 pub(super) enum Told<'a> {
@@ -172,14 +176,12 @@ fn times(number: u64) -> String {
 }
 
 fn commands(log: &Path) -> impl Iterator<Item = (String, &'static str)> {
-    let (log, changed) = (log.display().to_string(), log.with_file_name(super::CHANGED));
+    let url = |path: &Path| quoted(&format!("sqlite:{}", path.display()));
+    let (log, changed) = (url(log), url(&log.with_file_name(super::CHANGED)));
     [
-        (format!("mynah show last --log sqlite:{log}"), "read the run"),
-        (format!("mynah show last --tree --log sqlite:{log}"), "see when what happened"),
-        (
-            format!("mynah verify --log sqlite:{}", changed.display()),
-            "find the changed byte yourself",
-        ),
+        (format!("mynah show last --log {log}"), "read the run"),
+        (format!("mynah show last --tree --log {log}"), "see when what happened"),
+        (format!("mynah verify --log {changed}"), "find the changed byte yourself"),
         (
             "mynah play scenarios/chat/tool_turn.json".to_owned(),
             "write a conversation as a file, and perform it",
