@@ -17,7 +17,7 @@ use std::{
 };
 
 use common::{Ran, feed, mynah};
-use mynah::log::{Fact, Log as _, Record, RunFilter, SqliteLog};
+use mynah::log::{Fact, Log as _, Record, Resolution, RunFilter, SqliteLog};
 use serde_json::{Value, json};
 
 /// The exit code that a scenario asks for.
@@ -33,7 +33,7 @@ fn a_run_that_is_killed_after_any_record_comes_to_the_same() {
     let (expected, records) = (result(&ran), whole.records());
     assert_eq!(expected["halted_reason"], "completed");
     let kinds: Vec<&str> = records.iter().map(|record| &*record.envelope().kind).collect();
-    let suspended = kinds.iter().position(|kind| *kind == "suspended").unwrap() as u64 + 1;
+    let suspended = suspended(&records);
     assert!(kinds.len() > 20 && kinds.contains(&"resumed"), "{kinds:?}");
 
     for seq in 1..=records.len() as u64 {
@@ -70,8 +70,10 @@ fn a_run_that_is_killed_twice_comes_to_the_same() {
 fn what_a_killed_process_held_is_free_soon() {
     let reference = Reference::new(0);
     let folder = tempfile::tempdir().unwrap();
+    let whole = Store::new(&folder, "whole");
+    whole.play(&reference.whole(&[]));
     let store = Store::new(&folder, "held");
-    let scenario = reference.whole(&[None, Some(17)]);
+    let scenario = reference.whole(&[None, Some(suspended(&whole.records()) + 2)]);
     let real_time = |scenario: &Value| {
         let path = store.write(scenario);
         feed(mynah(["play", "--log", &store.url(), path.to_str().unwrap()]), b"")
@@ -154,6 +156,11 @@ fn check_resumed(reference: &Reference, store: &Store, expected: &Value, place: 
     assert_eq!(told.last(), Some(&json!({"status": "equal", "records": records})), "{place}");
 }
 
+/// The record with which the run begins to wait for an answer.
+fn suspended(records: &[Record]) -> u64 {
+    records.iter().find(|record| &*record.envelope().kind == "suspended").unwrap().seq()
+}
+
 /// What the run came to, as its replay tells it in the end.
 fn result(ran: &Ran) -> Value {
     let completed = |line: &Value| line["event"]["type"] == "chat_completed";
@@ -166,7 +173,7 @@ fn lines(ran: &Ran) -> impl Iterator<Item = Value> {
     ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap())
 }
 
-/// A run with tools side by side, one that is tried again, a question, and several turns.
+/// A run with tools side by side, one that is tried again, one with a side effect, a question, and several turns.
 struct Reference {
     scripts: Vec<Value>,
     /// Each tool, the call that runs it, and what it comes to.
@@ -186,6 +193,7 @@ impl Reference {
                 call("c0", "plain"),
                 call("c1", "shaky"),
                 call("c2", "fast"),
+                call("c6", "paid"),
                 usage,
                 calls
             ]),
@@ -207,6 +215,11 @@ impl Reference {
                 json!([later(busy, 1), later(json!({"ok": "at last"}), 1)]),
             ),
             (json!({"name": "fast"}), "c2", json!({"echo": true})),
+            (
+                json!({"name": "paid"}),
+                "c6",
+                later(json!({"side_effect": {"name": "pay", "value": {"receipt": 7}}}), 2),
+            ),
             (json!({"name": "ask"}), "c3", later(json!({"ask_user": "How many?"}), 1)),
             (idempotent("last"), "c4", later(json!({"ok": 4}), 1)),
             (json!({"name": "failing"}), "c5", json!({"error": "no such thing"})),
@@ -246,8 +259,12 @@ impl Reference {
         let is_answer = |fact: &&Fact| matches!(fact, Fact::AssistantCompleted { .. });
         let answered = facts.iter().filter(is_answer).count();
         let is_done = |id: &str| {
-            facts.iter().any(|fact| {
-                matches!(fact, Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } if call_id == id)
+            facts.iter().any(|fact| match fact {
+                Fact::ToolFailed { resolution: Resolution::Retried, .. } => false,
+                Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
+                    call_id == id
+                }
+                _ => false,
             })
         };
         let tools = self.tools.iter().map(|(tool, call, returns)| {

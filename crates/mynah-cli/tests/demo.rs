@@ -34,11 +34,11 @@ const STORY: &str = r#"An agent at work, without a key: the model plays a script
 
 4. The run is performed again from its records: no model, no tools, no cost.
 
-   14 records made again, and each is the same, byte for byte.
+   15 records made again, and each is the same, byte for byte.
 
 5. Each record carries the hash of the one before, and the last one seals them all.
 
-   verified: 14 records, fingerprint HASH
+   verified: 15 records, fingerprint HASH
 
 6. Somebody changes one byte in a copy of the file: 89 EUR becomes 80 EUR.
 

@@ -153,6 +153,8 @@ reasons! {
         Kind => "kind",
         /// The same happened, differently.
         Payload => "payload",
+        /// The model was called in another turn.
+        TurnId => "turn_id",
     }
 }
 

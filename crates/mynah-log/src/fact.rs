@@ -309,7 +309,7 @@ pub enum Plan {
 }
 
 /// One try of one call: the place of what happened inside a tool.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Inside {
     /// The call.

@@ -8,16 +8,26 @@
 //! Adapters and tools can be written outside the project: both are small traits behind `Arc<dyn …>`.
 
 mod adapter;
+mod desk;
+mod effects;
+mod recorded;
+mod recorder;
 mod retry;
 mod tape;
 mod tool;
+mod tool_context;
 mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, open_model};
+pub use desk::Desk;
+pub use effects::SideEffectErrors;
+pub use recorded::{Recorded, differences};
+pub use recorder::Recorder;
 pub use retry::RetryPolicy;
-pub use tape::{Recorded, Recorder, Tape, differences};
+pub use tape::Tape;
 pub use tool::{
-    EncodeError, Handler, HandlerExecutor, JsonEncoder, Settled, Tool, ToolContext, ToolExecutor,
-    ToolLimits, ToolResultEncoder, panic_text, run_tool,
+    EncodeError, Handler, HandlerExecutor, JsonEncoder, Settled, Tool, ToolExecutor, ToolLimits,
+    ToolResultEncoder, panic_text, run_tool, tool_failed,
 };
+pub use tool_context::ToolContext;
 pub use world::{SystemWorld, World};

@@ -5,14 +5,15 @@ use std::{
     fmt,
     panic::AssertUnwindSafe,
     sync::{Arc, OnceLock},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use futures_util::FutureExt;
-use mynah_data::{Error, Metadata, Result, ToolCall, ToolOutcome, ToolReason, ToolSpec};
+use mynah_data::{Error, Result, ToolCall, ToolOutcome, ToolReason, ToolSpec};
+use mynah_log::{Fact, Resolution};
 use serde_json::{Value, json};
 
-use crate::{BoxFuture, World, world::jittered};
+use crate::{BoxFuture, ToolContext, world::jittered};
 
 /// A tool: what the model is told of it, and what runs when it is called.
 ///
@@ -235,64 +236,6 @@ impl<F: Fn(Value, ToolContext) -> BoxFuture<ToolOutcome> + Send + Sync + 'static
     }
 }
 
-/// What a tool may know of the call it serves. Cheap to clone.
-#[derive(Clone)]
-pub struct ToolContext {
-    /// The caller's own data: that of the call, else of the session, else of the engine.
-    pub context: Arc<Metadata>,
-    /// The session's id.
-    pub session_id: Option<Arc<str>>,
-    /// The id of the chat, step or turn.
-    pub request_id: Arc<str>,
-    /// The call itself.
-    pub call: Arc<ToolCall>,
-    /// The engine that runs the call; `mynah::Engine::of` gives it its type back.
-    pub engine: Option<Arc<dyn Any + Send + Sync>>,
-    /// Where time and chance come from.
-    pub world: Arc<dyn World>,
-}
-
-impl ToolContext {
-    /// For a call in this world, with nothing else known.
-    pub fn new(call: impl Into<Arc<ToolCall>>, world: Arc<dyn World>) -> Self {
-        Self {
-            context: Arc::default(),
-            session_id: None,
-            request_id: Arc::from(""),
-            call: call.into(),
-            engine: None,
-            world,
-        }
-    }
-
-    /// The time of day.
-    pub fn now(&self) -> SystemTime {
-        self.world.now()
-    }
-
-    /// A number that nobody can guess.
-    pub fn random(&self) -> u64 {
-        self.world.random()
-    }
-
-    /// Does something that has an effect outside the run, under a name.
-    pub async fn side_effect<T>(&self, name: &str, effect: impl Future<Output = T>) -> T {
-        tracing::debug!(name, call = self.call.id, "side effect");
-        effect.await
-    }
-}
-
-impl fmt::Debug for ToolContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ToolContext")
-            .field("call", &self.call)
-            .field("context", &self.context)
-            .field("session_id", &self.session_id)
-            .field("request_id", &self.request_id)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Runs a tool's handler. Replace it to run tools elsewhere, or not at all.
 pub trait ToolExecutor: Send + Sync + 'static {
     /// The name under which a stored engine knows the executor.
@@ -402,35 +345,71 @@ pub struct Settled {
 
 /// Runs one call: checks the arguments, keeps the time limit, tries again after transient failures of an idempotent tool,
 /// and turns a panic into an error. Dropping the future drops the tool.
+///
+/// Where the run is kept, every try after the first is announced, and every failed one told, in the moment.
 pub async fn run_tool(
     executor: Arc<dyn ToolExecutor>,
     tool: Tool,
-    context: ToolContext,
+    mut context: ToolContext,
     limits: ToolLimits,
 ) -> Settled {
-    let world = Arc::clone(&context.world);
+    let first = context.attempt();
     let mut arguments = match tool.check_arguments(&context.call) {
         Ok(arguments) => arguments,
         Err(error) => {
-            return Settled { outcome: Err(error), attempts: 1 };
+            return Settled { outcome: Err(error), attempts: first };
         }
     };
     let spec = Arc::clone(tool.spec());
     let timeout = spec.timeout_ms.map_or(limits.timeout, Duration::from_millis);
-    let last = if spec.idempotent { spec.max_attempts.max(1) } else { 1 };
-    let mut attempt = 1;
+    let tries = if spec.idempotent { spec.max_attempts.max(1) } else { 1 };
+    let last = first.saturating_add(tries - 1);
     loop {
+        let attempt = context.attempt();
         let given =
             if attempt == last { std::mem::take(&mut arguments) } else { arguments.clone() };
         let outcome = attempt_once(executor.as_ref(), &tool, given, context.clone(), timeout).await;
-        let failed_for_now = matches!(outcome, Ok(ToolOutcome::Error { transient: true, .. }));
-        if attempt == last || !failed_for_now {
-            return Settled { outcome, attempts: attempt };
+        match outcome {
+            Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
+                tracing::info!(tool = tool.name(), attempt, "tool failed and is tried again");
+                if let Err(error) = try_again(&mut context, &error).await {
+                    return Settled { outcome: Err(error), attempts: attempt };
+                }
+            }
+            outcome => return Settled { outcome, attempts: attempt },
         }
-        tracing::info!(tool = tool.name(), attempt, "tool failed and is tried again");
-        tokio::time::sleep(jittered(world.as_ref(), backoff(attempt), 0.25)).await;
-        attempt += 1;
     }
+}
+
+/// Tells that a try failed, waits a little, and announces the next.
+async fn try_again(context: &mut ToolContext, reported: &Value) -> Result<()> {
+    let (call_id, attempt) = (context.call.id.clone(), context.attempt());
+    let effects = &context.effects;
+    if effects.is_kept() {
+        let error = tool_failed(&context.call, reported);
+        let (resolution, content) = (Resolution::Retried, String::new());
+        let call_id = call_id.clone();
+        let failed = Fact::ToolFailed { call_id, attempt, error, resolution, content };
+        effects.commit(failed, false).await?;
+    }
+    if !effects.replaying {
+        tokio::time::sleep(jittered(effects.world.as_ref(), backoff(attempt), 0.25)).await;
+    }
+    if effects.is_kept() {
+        let announced = Fact::ToolScheduled { call_id, attempt: attempt + 1, call: None };
+        effects.commit(announced, true).await?;
+    }
+    context.effects.attempt += 1;
+    Ok(())
+}
+
+/// What a tool itself reported as its error.
+pub fn tool_failed(call: &ToolCall, reported: &Value) -> Error {
+    let text = reported.as_str().map_or_else(|| reported.to_string(), str::to_owned);
+    Error::tool(ToolReason::Failed)
+        .with_message(format!("tool error ({}): {text}", call.name))
+        .with("tool_name", call.name.as_str())
+        .with("error", reported.clone())
 }
 
 /// 100 ms, doubling, at most 10 s.

@@ -65,8 +65,8 @@ pub use mynah_data::{
 pub use mynah_log as log;
 pub use mynah_step::{
     Adapter, BoxFuture, EncodeError, Handler, HandlerExecutor, JsonEncoder, ModelCall, ModelStream,
-    RetryPolicy, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder, World,
-    differences,
+    RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder,
+    World, differences,
 };
 pub use options::Options;
 pub use replay::{Forked, Replay, Replayed, Resume, Tools, replay_run};

@@ -7,7 +7,7 @@ use mynah_data::{
     ValidationReason,
 };
 use mynah_log::Log;
-use mynah_step::{RetryPolicy, Tool, ToolExecutor, ToolResultEncoder};
+use mynah_step::{RetryPolicy, SideEffectErrors, Tool, ToolExecutor, ToolResultEncoder};
 use secrecy::SecretString;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -217,6 +217,11 @@ macro_rules! option_setters {
                 self.param("max_concurrency", tools)
             }
 
+            /// What becomes of a side effect of a tool that fails.
+            pub fn side_effect_errors(self, policy: $crate::SideEffectErrors) -> Self {
+                self.param("side_effect_errors", serde_json::json!(policy))
+            }
+
             /// What happens when the model calls a tool that the engine does not have.
             pub fn on_unknown_tool(self, policy: $crate::OnUnknownTool) -> Self {
                 self.param("on_unknown_tool", serde_json::json!(policy))
@@ -363,6 +368,7 @@ pub(crate) struct Settings {
     pub(crate) max_concurrency: usize,
     pub(crate) on_tool_error: ErrorPolicy,
     pub(crate) on_unknown_tool: OnUnknownTool,
+    pub(crate) side_effect_errors: SideEffectErrors,
     pub(crate) retry: Option<RetryPolicy>,
     pub(crate) emit_text_deltas: bool,
     pub(crate) emit_tool_deltas: bool,
@@ -401,6 +407,7 @@ impl Settings {
                 .map_or(8, |n| usize::try_from(n).unwrap_or(usize::MAX)),
             on_tool_error: reader.on_tool_error(),
             on_unknown_tool: reader.take("on_unknown_tool", "unknown").unwrap_or_default(),
+            side_effect_errors: reader.take("side_effect_errors", "unknown").unwrap_or_default(),
             retry: reader.retry(),
             emit_text_deltas: reader.take("emit_text_deltas", "not_a_boolean").unwrap_or(true),
             emit_tool_deltas: reader.take("emit_tool_deltas", "not_a_boolean").unwrap_or(true),

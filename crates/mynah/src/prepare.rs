@@ -122,14 +122,13 @@ pub(crate) fn prepare_on(
         request_timeout: settings.request_timeout,
         stream_timeout: settings.stream_timeout,
     };
-    let tool_context = ToolContext {
-        context: settings.context.map_or_else(|| Arc::clone(&parts.context), Arc::new),
-        session_id: settings.session_id.map(Arc::from),
-        request_id: Arc::from(request_id),
-        engine: Some(Arc::clone(&engine.0) as _),
-        // Each tool gets its own call.
-        ..ToolContext::new(ToolCall::new("", "", ""), Arc::clone(&parts.world))
-    };
+    // Each tool gets its own call.
+    let mut tool_context = ToolContext::new(ToolCall::new("", "", ""), Arc::clone(&parts.world))
+        .side_effect_errors(settings.side_effect_errors);
+    tool_context.context = settings.context.map_or_else(|| Arc::clone(&parts.context), Arc::new);
+    tool_context.session_id = settings.session_id.map(Arc::from);
+    tool_context.request_id = Arc::from(request_id);
+    tool_context.engine = Some(Arc::clone(&engine.0) as _);
     let policy = Policy {
         extent,
         mode: settings.mode,

@@ -1,6 +1,7 @@
 //! Simulated tools.
 
 use std::{
+    convert::Infallible,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -184,20 +185,21 @@ async fn run(planned: Return, arguments: Value, context: ToolContext) -> ToolOut
     if !planned.delay.is_zero() {
         tokio::time::sleep(planned.delay).await;
     }
-    ToolOutcome::Ok(match planned.form {
+    let effect = match planned.form {
         Form::Outcome(outcome) => return outcome,
         // The panic hook is passed by: a panic that the scenario asks for is told in the output.
         Form::Panic(text) => std::panic::resume_unwind(Box::new(text)),
-        Form::Echo(True) => arguments,
-        Form::Context(key) => context.context.get(&key).cloned().unwrap_or_default(),
-        Form::SessionId(True) => json!(context.session_id),
-        Form::Now(True) => json!(nanoseconds(context.now())),
-        Form::Random(True) => json!(context.random()),
+        Form::Echo(True) => Ok(arguments),
+        Form::Context(key) => Ok(context.context.get(&key).cloned().unwrap_or_default()),
+        Form::SessionId(True) => Ok(json!(context.session_id)),
+        Form::Now(True) => context.now().await.map(|time| json!(nanoseconds(time))),
+        Form::Random(True) => context.random().await.map(|number| json!(number)),
         Form::SideEffect(SideEffect { name, value }) => {
-            context.side_effect(&name, std::future::ready(value)).await
+            context.side_effect(&name, async { Ok::<_, Infallible>(value) }).await
         }
         Form::Hang(True) => std::future::pending().await,
-    })
+    };
+    effect.into()
 }
 
 /// Since 1970, as the log counts them.

@@ -15,7 +15,7 @@ use mynah_data::{
 };
 use mynah_log::{About, CutRecorder, End, Extent, Fact};
 use mynah_step::{
-    Adapter, BoxFuture, ModelCall, ModelStream, RetryPolicy, Tape, ToolContext, ToolExecutor,
+    Adapter, BoxFuture, Desk, ModelCall, ModelStream, RetryPolicy, Tape, ToolContext, ToolExecutor,
     ToolLimits, ToolResultEncoder, World,
 };
 use tokio::time::Sleep;
@@ -71,6 +71,8 @@ pub(crate) struct Driver {
     /// How the answer arrives, for a run that is kept.
     pub(super) cuts: CutRecorder,
     pub(super) tape: Tape,
+    /// Where tools hand in what happens inside them, for a run that is kept.
+    pub(super) desk: Option<Arc<Desk>>,
     /// What went wrong between the run and its records: it ends the run.
     pub(super) fault: Option<Error>,
     /// What a single step came to, until its records are safe.
@@ -125,6 +127,7 @@ impl Driver {
             ready: VecDeque::new(),
             answer: ResponseBuilder::new(),
             cuts: CutRecorder::new(),
+            desk: tape.is_kept().then(Desk::new),
             tape,
             fault: None,
             held: None,
@@ -164,9 +167,8 @@ impl Driver {
                 return Poll::Ready(Some(Err(fault)));
             }
             if let Some(event) = self.ready.pop_front() {
-                // What was told before the run was resumed is not told again. A tool that starts, starts now.
-                let is_live = matches!(event, Event::ToolExecutionStarted { .. });
-                if self.tape.is_resuming() && !is_live {
+                // What was told before the run was resumed is not told again.
+                if self.tape.is_resuming() {
                     continue;
                 }
                 return Poll::Ready(Some(Ok(event)));
@@ -224,17 +226,7 @@ impl Driver {
                         self.start_tools();
                     }
                 }
-                Phase::Tools(runs) => match runs.next_due() {
-                    Some((call, outcome)) => self.tool_done(&call, outcome),
-                    None => match ready!(runs.running.poll_next_unpin(cx)) {
-                        Some(done) => runs.early.push(done),
-                        None if runs.uncertain.is_empty() => self.phase = Phase::Decide,
-                        None => {
-                            let uncertain = std::mem::take(&mut runs.uncertain);
-                            self.wait_for(uncertain);
-                        }
-                    },
-                },
+                Phase::Tools(_) => ready!(self.poll_tools(cx)),
                 Phase::Closing(_) => {
                     if let Err(error) = ready!(self.tape.poll_close(cx)) {
                         self.fault = Some(error);
@@ -286,14 +278,20 @@ impl Driver {
     /// Takes in a fact. Where it completes a step, the caller is told.
     pub(super) fn commit(&mut self, fact: Fact) {
         if self.tape.is_kept() {
+            let resuming = self.tape.is_resuming();
             if let Err(error) = self.tape.commit(&fact) {
                 self.fault.get_or_insert(error);
             }
             // That the run waited was told when it did.
-            if matches!(fact, Fact::Resumed { .. }) {
+            if resuming && matches!(fact, Fact::Resumed { .. }) {
                 self.ready.clear();
             }
         }
+        self.take_in(fact);
+    }
+
+    /// Takes in a fact that is where it belongs.
+    pub(super) fn take_in(&mut self, fact: Fact) {
         let before = self.state.steps.len();
         self.state.evolve(fact);
         if self.state.steps.len() > before {
@@ -362,11 +360,7 @@ impl Driver {
     fn interrupted(&mut self, cx: &mut Context<'_>) -> Option<HaltReason> {
         if let Some(Fact::Cancelled { end, .. }) = self.tape.upcoming() {
             // Where the run was cancelled, it is cancelled again.
-            let here = match &self.phase {
-                Phase::Decide => true,
-                Phase::Tools(runs) => runs.recorded.is_empty(),
-                _ => false,
-            };
+            let here = matches!(self.phase, Phase::Decide | Phase::Tools(_));
             return here.then(|| end.reason.clone());
         }
         if self.cancel.poll_cancelled(cx) {

@@ -9,7 +9,7 @@ use mynah_data::{
     ASK_USER_SENTINEL, Error, Event, HaltReason, Metadata, ToolCall, ToolOutcome, ToolReason,
 };
 use mynah_log::{Fact, Resolution};
-use mynah_step::{EncodeError, Settled, ToolResultEncoder, panic_text};
+use mynah_step::{EncodeError, Settled, ToolResultEncoder, panic_text, tool_failed};
 use serde_json::{Value, json};
 
 /// What a caller's own error policy makes of a failed tool.
@@ -109,12 +109,7 @@ pub(super) fn settle(
         },
         Ok(asked @ ToolOutcome::AskUser { .. }) => completed(asked, ASK_USER_SENTINEL.to_owned()),
         Ok(ToolOutcome::Error { error, .. }) => {
-            let text = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
-            let wrapped = Error::tool(ToolReason::Failed)
-                .with_message(format!("tool error ({}): {text}", call.name))
-                .with("tool_name", call.name.as_str())
-                .with("error", error.clone());
-            failure.judge(wrapped, Some(&error), policy)
+            failure.judge(tool_failed(call, &error), Some(&error), policy)
         }
         Ok(_) => failure.judge(Error::tool(ToolReason::InvalidReturn), None, policy),
         Err(error) => failure.judge(error, None, policy),

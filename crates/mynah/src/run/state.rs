@@ -51,6 +51,8 @@ pub(super) struct OpenTurn {
 #[derive(Clone, Debug)]
 pub(super) struct PlannedCall {
     pub(super) id: String,
+    /// The last try that was announced; 0 before the first.
+    attempt: u32,
     pub(super) settled: Option<(Arc<Message>, Option<Halt>)>,
 }
 
@@ -89,6 +91,13 @@ impl RunState {
                 }
             }
             Fact::AssistantCompleted { response, plan, .. } => self.answer(*response, plan),
+            Fact::ToolScheduled { call_id, attempt, .. } => {
+                if let Some(call) = self.planned_mut(&call_id) {
+                    call.attempt = attempt;
+                }
+            }
+            // The call is not over.
+            Fact::ToolFailed { resolution: Resolution::Retried, .. } => {}
             Fact::ToolCompleted { call_id, outcome, content, .. } => {
                 let halt = match outcome {
                     ToolOutcome::AskUser { question, opts } => {
@@ -165,6 +174,16 @@ impl RunState {
         self.open.iter().flat_map(|turn| turn.response.message.shared_tool_calls())
     }
 
+    /// The last try of a call that was announced; 0 before the first.
+    pub(super) fn attempt_of(&self, id: &str) -> u32 {
+        let mut calls = self.open.iter().flat_map(|turn| &turn.calls);
+        calls.find(|call| call.id == id).map_or(0, |call| call.attempt)
+    }
+
+    fn planned_mut(&mut self, id: &str) -> Option<&mut PlannedCall> {
+        self.open.as_mut()?.calls.iter_mut().find(|call| call.id == id)
+    }
+
     pub(super) fn halt(&self) -> Option<&Halt> {
         self.last.as_ref()?.halt.as_ref()
     }
@@ -186,7 +205,10 @@ impl RunState {
         if !cut || !message.parts().is_empty() {
             self.thread.messages.push(Arc::clone(&response.message));
         }
-        let calls = run.iter().map(|id| PlannedCall { id: id.clone(), settled: None }).collect();
+        let calls = run
+            .iter()
+            .map(|id| PlannedCall { id: id.clone(), attempt: 0, settled: None })
+            .collect();
         self.open = Some(OpenTurn { response, plan, calls });
         self.close_if_settled();
     }
@@ -198,9 +220,7 @@ impl RunState {
             content
         };
         let message = Arc::new(Message::tool_result(&call_id, content));
-        let calls = self.open.iter_mut().flat_map(|turn| &mut turn.calls);
-        let waiting = |call: &&mut PlannedCall| call.id == call_id && call.settled.is_none();
-        if let Some(call) = calls.into_iter().find(waiting) {
+        if let Some(call) = self.planned_mut(&call_id).filter(|call| call.settled.is_none()) {
             call.settled = Some((message, halt));
         }
         self.close_if_settled();

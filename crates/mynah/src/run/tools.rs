@@ -1,11 +1,17 @@
 //! The tools' part of a run: announcing them, running them side by side, and telling what came of them.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
-use futures_util::stream::FuturesUnordered;
-use mynah_data::{Error, Event, HaltReason, Metadata, ToolCall, ToolOutcome, ToolReason};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use mynah_data::{
+    Error, ErrorKind, Event, HaltReason, Metadata, ToolCall, ToolOutcome, ToolReason,
+};
 use mynah_log::{End, Fact};
-use mynah_step::{BoxFuture, Settled, Tape, Tool, ToolContext, run_tool};
+use mynah_step::{BoxFuture, Desk, Settled, Tape, Tool, ToolContext, run_tool};
 use tracing::Instrument as _;
 
 use super::{
@@ -26,132 +32,240 @@ pub enum OnUncertain {
     Fail,
 }
 
-/// Calls that wait for a free place, and calls that run.
+/// Marks the error of a call of which nobody knows whether it ran.
+const UNCERTAIN: &str = "uncertain";
+
+/// The calls of a turn.
+#[derive(Default)]
 pub(super) struct ToolRuns {
+    /// Calls that wait for a free place.
     waiting: VecDeque<Arc<ToolCall>>,
-    pub(super) running: FuturesUnordered<BoxFuture<(Arc<ToolCall>, Outcome)>>,
-    /// In a run performed again: what is recorded of these calls, in the order in which they were done.
-    pub(super) recorded: VecDeque<(String, Fact)>,
-    /// Calls that are done before their turn.
-    pub(super) early: Vec<(Arc<ToolCall>, Outcome)>,
+    running: FuturesUnordered<BoxFuture<(Arc<ToolCall>, Outcome)>>,
+    /// Calls that are done before their turn, in a run performed again.
+    early: Vec<(Arc<ToolCall>, Outcome)>,
+    /// Calls that were announced before the process ended, with the try that follows.
+    again: Vec<(Arc<ToolCall>, u32)>,
     /// Calls of which nobody knows whether they ran.
-    pub(super) uncertain: Vec<String>,
+    uncertain: Vec<String>,
 }
 
 /// What came of a call: in the world, or as it is recorded.
-pub(super) enum Outcome {
+enum Outcome {
     Settled(Settled),
-    Recorded(Fact),
+    Recorded,
 }
 
 impl Driver {
     pub(super) fn run_tools(&mut self, ids: &[String]) {
-        let mut announced = Vec::new();
+        let before = |id: &String| {
+            self.state.attempt_of(id).max(self.tape.announced(id).unwrap_or_default())
+        };
+        let before: Vec<u32> = ids.iter().map(before).collect();
+        let mut announced = false;
         for id in ids {
             if self.tape.ran_out() {
                 return self.stop_short();
             }
-            if matches!(self.tape.upcoming(), Some(Fact::ToolScheduled { .. })) {
-                announced.push(id.clone());
+            if self.state.attempt_of(id) == 0 {
+                announced = true;
+                self.commit(Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call: None });
             }
-            self.commit(Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call: None });
         }
-        let recorded = self.tape.outcomes();
-        let uncertain = self.uncertain(announced, &recorded);
-        let short = matches!(self.tape, Tape::Replaying(_))
-            && !self.tape.is_resuming()
-            && self.tape.remaining() == recorded.len();
-        let is_due = |id: &String| {
-            let known = !short || recorded.iter().any(|(done, _)| done == id);
-            ids.contains(id) && !uncertain.contains(id) && known
-        };
-        let calls = self.state.open_calls().filter(|call| is_due(&call.id));
-        let waiting = calls.cloned().collect();
-        self.phase = Phase::Announced(ToolRuns {
-            waiting,
-            running: FuturesUnordered::new(),
-            recorded,
-            early: Vec::new(),
-            uncertain,
-        });
+        let mut runs = ToolRuns::default();
+        // Where the records go on, what has no outcome in them is not run.
+        let live =
+            !self.tape.is_replaying() || (self.tape.is_resuming() && self.tape.ends_in_tools());
+        for (id, before) in ids.iter().zip(before) {
+            let Some(call) = self.state.open_calls().find(|call| call.id == *id).cloned() else {
+                continue;
+            };
+            if self.tape.outcome_of(id).is_some() || (live && before == 0) {
+                runs.waiting.push_back(call);
+            } else if live && self.is_uncertain(&call) {
+                runs.uncertain.push(call.id.clone());
+            } else if live {
+                runs.again.push((call, before + 1));
+            }
+        }
+        if self.tape.upcoming().is_none() {
+            self.announce_again(&mut runs);
+        }
+        let waits = matches!(self.tape.upcoming(), Some(Fact::Suspended(_)));
+        if self.tape.is_replaying() && !(live || announced || waits || !runs.waiting.is_empty()) {
+            // The records say something else than what came of these calls.
+            let call_id = ids.first().cloned().unwrap_or_default();
+            self.commit(Fact::ToolScheduled { call_id, attempt: 1, call: None });
+        }
+        self.phase = Phase::Announced(runs);
     }
 
-    /// The calls of which nobody knows whether they ran: announced before the run ended without its end, without an
-    /// outcome, and not fit to be run twice.
-    pub(super) fn uncertain(
-        &self,
-        announced: Vec<String>,
-        recorded: &VecDeque<(String, Fact)>,
-    ) -> Vec<String> {
-        if let Some(Fact::Suspended(end)) = self.tape.upcoming()
-            && end.reason == HaltReason::UncertainTools
-        {
-            let listed = end.metadata.get("uncertain_tool_calls").cloned().unwrap_or_default();
-            return serde_json::from_value(listed).unwrap_or_default();
+    /// Whether nobody knows if a call ran that was announced before the process ended, and it may do harm if it is run twice.
+    fn is_uncertain(&self, call: &ToolCall) -> bool {
+        let tool = self.setup.policy.tool(&call.name, self.state.conversation.is_some());
+        let harmless = tool.is_some_and(|tool| tool.spec().idempotent);
+        self.setup.on_uncertain != OnUncertain::Rerun && !harmless
+    }
+
+    /// Announces calls that are run once more, and lets them wait for a place with the others.
+    fn announce_again(&mut self, runs: &mut ToolRuns) {
+        for (call, attempt) in std::mem::take(&mut runs.again) {
+            self.commit(Fact::ToolScheduled { call_id: call.id.clone(), attempt, call: None });
+            runs.waiting.push_back(call);
         }
-        let ended = self.tape.is_resuming() && self.tape.remaining() == recorded.len();
-        if !ended || self.setup.on_uncertain == OnUncertain::Rerun {
-            return Vec::new();
-        }
-        let harmless = |id: &String| {
-            let call = self.state.open_calls().find(|call| call.id == *id);
-            let tool = call.and_then(|call| {
-                self.setup.policy.tool(&call.name, self.state.conversation.is_some())
-            });
-            tool.is_some_and(|tool| tool.spec().idempotent)
-        };
-        let unknown =
-            announced.into_iter().filter(|id| !recorded.iter().any(|(done, _)| done == id));
-        unknown.filter(|id| !harmless(id)).collect()
+        let place =
+            |call: &Arc<ToolCall>| self.state.open_calls().position(|open| open.id == call.id);
+        runs.waiting.make_contiguous().sort_by_key(place);
     }
 
     /// Starts as many of the waiting calls as there are free places.
     pub(super) fn start_tools(&mut self) {
-        let Phase::Tools(runs) = &mut self.phase else {
-            return;
-        };
-        while runs.running.len() + runs.early.len() < self.setup.max_concurrency {
-            let Some(call) = runs.waiting.pop_front() else {
-                return;
-            };
-            let recorded =
-                runs.recorded.iter().find(|(id, _)| *id == call.id).map(|(_, fact)| fact);
-            if self.watched && (recorded.is_none() || !self.tape.is_resuming()) {
-                self.ready.push_back(Event::ToolExecutionStarted {
-                    id: call.id.clone(),
-                    name: call.name.clone(),
-                    arguments: call.arguments.clone(),
-                });
-            }
-            let tool = self.setup.policy.tool(&call.name, self.state.conversation.is_some());
-            let answers = self.setup.recorded_tools || tool.is_some_and(Tool::is_recorded);
-            runs.running.push(match recorded.filter(|fact| answers || not_rerun(fact)) {
-                Some(fact) => Box::pin(std::future::ready((call, Outcome::Recorded(fact.clone())))),
-                None => start(&self.setup, call, self.state.conversation.is_some()),
-            });
+        while let Phase::Tools(runs) = &mut self.phase
+            && runs.running.len() + runs.early.len() < self.setup.max_concurrency
+            && !runs.waiting.is_empty()
+        {
+            self.start_next();
         }
     }
 
-    pub(super) fn tool_done(&mut self, call: &ToolCall, outcome: Outcome) {
-        let setup = &self.setup;
-        let fact = match outcome {
-            Outcome::Recorded(fact) => fact,
+    fn start_next(&mut self) {
+        let Phase::Tools(runs) = &mut self.phase else { return };
+        let Some(call) = runs.waiting.pop_front() else { return };
+        if self.watched {
+            self.ready.push_back(Event::ToolExecutionStarted {
+                id: call.id.clone(),
+                name: call.name.clone(),
+                arguments: call.arguments.clone(),
+            });
+        }
+        let tool = self.setup.policy.tool(&call.name, self.state.conversation.is_some());
+        let answers = self.setup.recorded_tools || tool.is_some_and(Tool::is_recorded);
+        if self.tape.outcome_of(&call.id).is_some_and(|fact| answers || not_rerun(fact)) {
+            self.tape.answer_for(&call.id);
+            runs.running.push(Box::pin(std::future::ready((call, Outcome::Recorded))));
+            return;
+        }
+        let mut context = self.setup.tool_context.clone().for_call(Arc::clone(&call));
+        if let Some(desk) = &self.desk {
+            let recorded = self.tape.attempt_of(&call.id);
+            let attempt = recorded.unwrap_or_else(|| self.state.attempt_of(&call.id));
+            context = context.kept(Arc::clone(desk), attempt, self.tape.is_replaying());
+        }
+        runs.running.push(start(&self.setup, tool.cloned(), context));
+    }
+
+    /// Lets the calls go on, until something happened or all of them wait.
+    pub(super) fn poll_tools(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Phase::Tools(runs) = &mut self.phase else { return Poll::Ready(()) };
+        if let Some((call, outcome)) = runs.next_due(&self.tape) {
+            self.tool_done(&call, outcome);
+            return Poll::Ready(());
+        }
+        match runs.running.poll_next_unpin(cx) {
+            Poll::Ready(Some(done)) => {
+                runs.early.push(done);
+                return Poll::Ready(());
+            }
+            Poll::Ready(None) => {
+                self.tools_over();
+                return Poll::Ready(());
+            }
+            Poll::Pending => {}
+        }
+        let Some(desk) = self.desk.clone() else { return Poll::Pending };
+        desk.park(cx.waker());
+        match desk.serve(&mut self.tape) {
+            Ok(true) => return Poll::Ready(()),
+            Ok(false) => {}
+            Err(error) => {
+                self.fault = Some(error);
+                return Poll::Ready(());
+            }
+        }
+        if self.tape.is_replaying() && desk.waiting() == runs.running.len() {
+            self.stuck(&desk);
+            return Poll::Ready(());
+        }
+        // What is done is kept while others still run.
+        self.tape.kick(cx);
+        Poll::Pending
+    }
+
+    /// Everybody waits for somebody else's turn: a call that has no place yet may be the one; else this is where the run
+    /// differs from its records.
+    fn stuck(&mut self, desk: &Desk) {
+        let Phase::Tools(runs) = &mut self.phase else { return };
+        if !runs.waiting.is_empty() {
+            return self.start_next();
+        }
+        let next = self.tape.next_call().map(|(call, _)| call);
+        let is_next = |(call, _): &(Arc<ToolCall>, Outcome)| next == Some(call.id.as_str());
+        let early = runs.early.iter().position(is_next);
+        match (early, desk.stuck(&self.tape)) {
+            (None, Some(error)) => self.fault = Some(error),
+            (early, _) if !runs.early.is_empty() => {
+                let (call, outcome) = runs.early.remove(early.unwrap_or_default());
+                self.tool_done(&call, outcome);
+            }
+            _ => self.phase = Phase::Decide,
+        }
+    }
+
+    /// No call runs any more.
+    fn tools_over(&mut self) {
+        let desk = self.desk.clone();
+        let Phase::Tools(runs) = &mut self.phase else { return };
+        if let Some(desk) = desk.filter(|_| !runs.early.is_empty()) {
+            return self.stuck(&desk);
+        }
+        if !runs.again.is_empty() {
+            let mut runs = std::mem::take(runs);
+            self.announce_again(&mut runs);
+            self.phase = Phase::Announced(runs);
+            return;
+        }
+        let mut uncertain = std::mem::take(&mut runs.uncertain);
+        if let Some(Fact::Suspended(end)) = self.tape.upcoming()
+            && end.reason == HaltReason::UncertainTools
+        {
+            let listed = end.metadata.get("uncertain_tool_calls").cloned().unwrap_or_default();
+            uncertain = serde_json::from_value(listed).unwrap_or_default();
+        }
+        if uncertain.is_empty() {
+            self.phase = Phase::Decide;
+        } else {
+            self.wait_for(uncertain);
+        }
+    }
+
+    fn tool_done(&mut self, call: &ToolCall, outcome: Outcome) {
+        match outcome {
+            Outcome::Recorded => {
+                if let Some(fact) = self.tape.take_outcome() {
+                    self.tell_tool(call, &fact);
+                    self.take_in(fact);
+                }
+            }
             Outcome::Settled(settled) => {
-                let finalizing = self.state.conversation.is_some();
-                let policy = match setup.policy.tool(&call.name, finalizing) {
+                let setup = &self.setup;
+                let policy = match setup.policy.tool(&call.name, self.state.conversation.is_some())
+                {
                     Some(_) => &setup.on_tool_error,
                     // The caller chose that the model is told of tools that do not exist.
                     None => &ErrorPolicy::Continue,
                 };
                 let remembered = self.watched || self.tape.is_kept();
-                settle(call, settled, setup.encoder.as_ref(), policy, remembered)
+                let fact = settle(call, settled, setup.encoder.as_ref(), policy, remembered);
+                self.tell_tool(call, &fact);
+                self.commit(fact);
             }
-        };
+        }
+    }
+
+    fn tell_tool(&mut self, call: &ToolCall, fact: &Fact) {
         if self.watched {
-            self.ready.extend(tell(call, &fact));
+            self.ready.extend(tell(call, fact));
         }
         self.start_tools();
-        self.commit(fact);
     }
 
     /// Waits for somebody to say what came of calls, or tells the model that nobody knows.
@@ -163,11 +277,10 @@ impl Driver {
                     .with_message(
                         "tool error: the process ended, and nobody knows whether the call ran",
                     )
-                    .with("tool_name", call.name.as_str());
-                self.tool_done(
-                    call,
-                    Outcome::Settled(Settled { outcome: Err(error), attempts: 1 }),
-                );
+                    .with("tool_name", call.name.as_str())
+                    .with(UNCERTAIN, true);
+                let attempts = self.state.attempt_of(&call.id);
+                self.tool_done(call, Outcome::Settled(Settled { outcome: Err(error), attempts }));
             }
             self.phase = Phase::Decide;
             return;
@@ -181,37 +294,45 @@ impl Driver {
 impl ToolRuns {
     /// A call that is done and whose turn it is: in the world whichever is done, in a run performed again the one that was
     /// done next.
-    pub(super) fn next_due(&mut self) -> Option<(Arc<ToolCall>, Outcome)> {
-        let due = match self.recorded.front() {
-            Some((id, _)) => self.early.iter().position(|(call, _)| call.id == *id)?,
-            None if self.early.is_empty() => return None,
+    fn next_due(&mut self, tape: &Tape) -> Option<(Arc<ToolCall>, Outcome)> {
+        if self.early.is_empty() {
+            return None;
+        }
+        let due = match tape.upcoming() {
             None => 0,
+            Some(_) => {
+                let (next, _) = tape.next_call().filter(|(_, is_outcome)| *is_outcome)?;
+                self.early.iter().position(|(call, _)| call.id == next)?
+            }
         };
-        self.recorded.pop_front();
         Some(self.early.remove(due))
     }
 }
 
-/// Whether a failure is answered from its record also where tools are run again: nobody waits for a timeout twice.
+/// Whether a failure is answered from its record also where tools are run again: nobody waits for a timeout twice, and nobody
+/// knows more of an uncertain call than before.
 fn not_rerun(fact: &Fact) -> bool {
-    use mynah_data::ErrorKind;
-    matches!(fact, Fact::ToolFailed { error, .. }
-        if matches!(error.kind(), ErrorKind::Tool(ToolReason::Timeout | ToolReason::HandlerRaised)))
+    let Fact::ToolFailed { error, .. } = fact else { return false };
+    let broke = [ToolReason::Timeout, ToolReason::HandlerRaised]
+        .map(ErrorKind::Tool)
+        .contains(&error.kind());
+    broke || error.metadata().contains_key(UNCERTAIN)
 }
 
 /// One call, running.
 fn start(
     setup: &Setup,
-    call: Arc<ToolCall>,
-    finalizing: bool,
+    tool: Option<Tool>,
+    context: ToolContext,
 ) -> BoxFuture<(Arc<ToolCall>, Outcome)> {
-    let Some(tool) = setup.policy.tool(&call.name, finalizing).cloned() else {
-        let settled = Settled { outcome: Err(Error::unknown_tool(&call.name)), attempts: 1 };
+    let call = Arc::clone(&context.call);
+    let Some(tool) = tool else {
+        let settled =
+            Settled { outcome: Err(Error::unknown_tool(&call.name)), attempts: context.attempt() };
         return Box::pin(std::future::ready((call, Outcome::Settled(settled))));
     };
     let failure = tracing::field::Empty;
     let span = tracing::info_span!("mynah.tool", tool = call.name, call = call.id, failure);
-    let context = ToolContext { call: Arc::clone(&call), ..setup.tool_context.clone() };
     let run = run_tool(Arc::clone(&setup.executor), tool, context, setup.tool_limits);
     let telling = span.clone();
     let run = async move {

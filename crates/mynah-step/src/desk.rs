@@ -1,0 +1,168 @@
+//! Where tools hand in what happens inside them, and wait for their turn.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Wake, Waker},
+};
+
+use mynah_data::{Error, ErrorKind, LogReason, Result};
+use mynah_log::{Effect, Fact, Inside};
+use tokio::sync::oneshot;
+
+use crate::Tape;
+
+/// Where the calls of a run hand in their facts while they run side by side.
+///
+/// Whoever holds the [`Tape`] serves the desk. In the world everyone is served at once. In a run performed again the recorded
+/// order is a turnstile: each call passes when the next recorded fact is its own, so the calls meet the interleaving that
+/// they had.
+#[derive(Default)]
+pub struct Desk {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    asks: Vec<Ask>,
+    /// Whose facts are committed and not yet safe.
+    unsafe_yet: Vec<Reply>,
+    /// Who is to be woken when there is something to do.
+    parked: Vec<Waker>,
+}
+
+type Reply = oneshot::Sender<Result<Option<Effect>>>;
+
+struct Ask {
+    place: Place,
+    want: Want,
+    reply: Reply,
+}
+
+/// Where in a run a fact is made: inside a try of a tool, or by the loop itself.
+pub(crate) type Place = Option<Inside>;
+
+/// What somebody wants of the records.
+pub(crate) enum Want {
+    /// To commit a fact; to be told when it is safe, if it must be.
+    Commit { fact: Fact, durable: bool },
+    /// What is recorded under a name. Where nothing has to be, nothing may be.
+    Recall { name: String, required: bool },
+}
+
+impl Desk {
+    /// A desk where nobody waits.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Serves whoever can be served; tells whether anybody was. The first difference from the records is the error.
+    ///
+    /// # Errors
+    /// `replay_mismatch`, or a log that could not be written.
+    pub fn serve(self: &Arc<Self>, tape: &mut Tape) -> Result<bool> {
+        let mut served = false;
+        while let Some((ask, answer)) = self.next_served(tape) {
+            served = true;
+            let failed = answer.as_ref().err().cloned();
+            match ask.want {
+                Want::Commit { durable: true, .. } if failed.is_none() => {
+                    self.state().unsafe_yet.push(ask.reply)
+                }
+                // Who stopped waiting does not want to know.
+                _ => drop(ask.reply.send(answer)),
+            }
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        if !self.state().unsafe_yet.is_empty() {
+            let waker = Waker::from(Arc::clone(self));
+            if let Poll::Ready(safe) = tape.poll_durable(&mut Context::from_waker(&waker)) {
+                served = true;
+                for reply in std::mem::take(&mut self.state().unsafe_yet) {
+                    drop(reply.send(safe.clone().map(|()| None)));
+                }
+                safe?;
+            }
+        }
+        Ok(served)
+    }
+
+    fn next_served(&self, tape: &mut Tape) -> Option<(Ask, Result<Option<Effect>>)> {
+        let mut state = self.state();
+        state.asks.retain(|ask| !ask.reply.is_closed());
+        let mut served = None;
+        for (index, ask) in state.asks.iter().enumerate() {
+            if let Some(answer) = tape.answer(&ask.place, &ask.want) {
+                served = Some((index, answer));
+                break;
+            }
+        }
+        let (index, answer) = served?;
+        Some((state.asks.remove(index), answer))
+    }
+
+    /// How many calls wait for their turn.
+    pub fn waiting(&self) -> usize {
+        let state = self.state();
+        let open = state.asks.iter().filter(|ask| !ask.reply.is_closed());
+        let mut places: Vec<&Place> = open.map(|ask| &ask.place).collect();
+        places.sort_unstable();
+        places.dedup();
+        places.len()
+    }
+
+    /// What keeps a run from going on in which everybody waits: the first of them asked for something else than what is
+    /// recorded.
+    pub fn stuck(&self, tape: &Tape) -> Option<Error> {
+        let state = self.state();
+        let ask = state.asks.iter().min_by(|a, b| a.place.cmp(&b.place))?;
+        Some(tape.refuse(&ask.place, &ask.want))
+    }
+
+    /// Wakes somebody when there is something to serve.
+    pub fn park(&self, waker: &Waker) {
+        let parked = &mut self.state().parked;
+        if !parked.iter().any(|other| other.will_wake(waker)) {
+            parked.push(waker.clone());
+        }
+    }
+
+    /// Hands something in and waits for the answer. Somebody else must serve.
+    pub(crate) async fn ask(&self, place: Place, want: Want) -> Result<Option<Effect>> {
+        self.hand_in(place, want).await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Hands something in.
+    pub(crate) fn hand_in(
+        &self,
+        place: Place,
+        want: Want,
+    ) -> oneshot::Receiver<Result<Option<Effect>>> {
+        let (reply, answer) = oneshot::channel();
+        self.state().asks.push(Ask { place, want, reply });
+        self.wake_parked();
+        answer
+    }
+
+    fn wake_parked(&self) {
+        let parked = std::mem::take(&mut self.state().parked);
+        parked.into_iter().for_each(Waker::wake);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Desk {
+    fn wake(self: Arc<Self>) {
+        self.wake_parked();
+    }
+}
+
+/// The run ended while somebody waited.
+pub(crate) fn gone() -> Error {
+    Error::new(ErrorKind::Log(LogReason::Unavailable))
+        .with_message("log error: unavailable: the run is over")
+}

@@ -1,0 +1,146 @@
+//! Time, chance and side effects, as a run keeps them.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use mynah_data::{Error, Result, ToolCall, ToolReason};
+use mynah_log::{Effect, Fact, Inside};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::{
+    World,
+    desk::{Desk, Place, Want},
+};
+
+/// What becomes of a side effect that fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SideEffectErrors {
+    /// The failure is recorded; a replay gives the same error without doing anything.
+    #[default]
+    Recorded,
+    /// Nothing is recorded; a replay tries again.
+    Unrecorded,
+}
+
+/// Where time, chance and side effects enter one place of a run. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Effects {
+    pub(crate) world: Arc<dyn World>,
+    pub(crate) errors: SideEffectErrors,
+    /// Where facts go; nowhere in a run that nobody keeps.
+    pub(crate) desk: Option<Arc<Desk>>,
+    /// The call that they are part of; none where the loop itself acts.
+    pub(crate) call: Option<Arc<ToolCall>>,
+    /// The try of that call, from 1.
+    pub(crate) attempt: u32,
+    /// Whether the records answer.
+    pub(crate) replaying: bool,
+}
+
+impl Effects {
+    /// In a run that nobody keeps.
+    pub(crate) fn unkept(world: Arc<dyn World>) -> Self {
+        let errors = SideEffectErrors::default();
+        Self { world, errors, desk: None, call: None, attempt: 1, replaying: false }
+    }
+
+    fn place(&self) -> Place {
+        let call_id = self.call.as_ref()?.id.clone();
+        Some(Inside { call_id, attempt: self.attempt })
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.desk.is_some()
+    }
+
+    pub(crate) async fn now(&self) -> Result<SystemTime> {
+        let nanos = |time: SystemTime| {
+            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+        };
+        let world = &self.world;
+        let nanos = self.perform("now", async { Ok(nanos(world.now())) }).await?;
+        Ok(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos))
+    }
+
+    pub(crate) async fn random(&self) -> Result<u64> {
+        self.perform("random", async { Ok(self.world.random()) }).await
+    }
+
+    pub(crate) async fn side_effect<T, E>(
+        &self,
+        name: &str,
+        effect: impl Future<Output = std::result::Result<T, E>>,
+    ) -> Result<T>
+    where
+        T: Serialize + DeserializeOwned,
+        E: fmt::Display,
+    {
+        self.perform(name, async { effect.await.map_err(|error| error.to_string()) }).await
+    }
+
+    async fn perform<T: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        effect: impl Future<Output = std::result::Result<T, String>>,
+    ) -> Result<T> {
+        if self.replaying
+            && let Some(recorded) = self.recall(name).await?
+        {
+            return match recorded {
+                Effect::Done(value) => T::deserialize(value)
+                    .map_err(|why| failed(name, &format!("what is recorded does not fit: {why}"))),
+                Effect::Failed(why) => {
+                    Err(failed(name, why.as_str().unwrap_or("it failed without a word")))
+                }
+                _ => Err(failed(name, "what is recorded is not understood")),
+            };
+        }
+        match effect.await {
+            Ok(value) => {
+                if self.is_kept() {
+                    let kept = serde_json::to_value(&value)
+                        .map_err(|why| failed(name, &format!("its value has no JSON: {why}")))?;
+                    self.keep(name, Effect::Done(kept)).await?;
+                }
+                Ok(value)
+            }
+            Err(why) => {
+                if self.errors == SideEffectErrors::Recorded {
+                    self.keep(name, Effect::Failed(Value::from(why.as_str()))).await?;
+                }
+                Err(failed(name, &why))
+            }
+        }
+    }
+
+    async fn recall(&self, name: &str) -> Result<Option<Effect>> {
+        let Some(desk) = &self.desk else { return Ok(None) };
+        let required = self.errors == SideEffectErrors::Recorded;
+        desk.ask(self.place(), Want::Recall { name: name.to_owned(), required }).await
+    }
+
+    async fn keep(&self, name: &str, effect: Effect) -> Result<()> {
+        let inside = self.place();
+        self.commit(Fact::SideEffect { inside, name: name.to_owned(), effect }, false).await
+    }
+
+    /// Commits a fact that was made here; waits until it is safe, if it must be.
+    pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<()> {
+        match &self.desk {
+            Some(desk) => desk.ask(self.place(), Want::Commit { fact, durable }).await.map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A side effect that failed; the same live and from its record.
+fn failed(name: &str, why: &str) -> Error {
+    Error::tool(ToolReason::Failed).with_message(why).with("side_effect", json!(name))
+}

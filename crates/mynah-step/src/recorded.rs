@@ -1,0 +1,333 @@
+//! A run's records, to be performed again.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
+
+use mynah_data::{Error, ErrorKind, MismatchClass, Result};
+use mynah_log::{Effect, Fact, Inside, Record, Resolution, cbor};
+use serde_json::{Value, json};
+
+use crate::{
+    Recorder,
+    desk::{Place, Want},
+};
+
+/// A run's records, to be performed again.
+///
+/// What the loop does not make again is left out: the seal, the seams where another process went on, and what tries of tools
+/// left behind that have no outcome because their process ended.
+pub struct Recorded {
+    pub(crate) run: Arc<str>,
+    facts: VecDeque<(Record, Fact)>,
+    last: u64,
+    /// Calls of the turn whose records answer for them: what happened inside them is passed by.
+    answered: Vec<String>,
+    /// The last try of each call that was announced in the last turn.
+    announced: HashMap<String, u32>,
+    /// Who writes what follows: there in a run that is resumed.
+    pub(crate) then: Option<Box<Recorder>>,
+}
+
+impl Recorded {
+    /// Compares with these records.
+    pub fn new(run: Arc<str>, records: Vec<(Record, Fact)>) -> Self {
+        let last = records.last().map_or(0, |(record, _)| record.seq());
+        let announced = announced(&records);
+        let facts = made_again(records);
+        Self { run, facts, last, answered: Vec::new(), announced, then: None }
+    }
+
+    /// The same, and writes what follows the records.
+    pub fn then(mut self, recorder: Recorder) -> Self {
+        self.then = Some(Box::new(recorder));
+        self
+    }
+
+    /// The next fact that the loop must make.
+    pub(crate) fn upcoming(&self) -> Option<&Fact> {
+        self.next().map(|(_, fact)| fact)
+    }
+
+    fn next(&self) -> Option<&(Record, Fact)> {
+        self.facts.iter().find(|(_, fact)| !self.is_passed_by(fact))
+    }
+
+    fn take(&mut self) -> Option<(Record, Fact)> {
+        loop {
+            let (record, fact) = self.facts.pop_front()?;
+            if !self.is_passed_by(&fact) {
+                return Some((record, fact));
+            }
+        }
+    }
+
+    fn is_passed_by(&self, fact: &Fact) -> bool {
+        !self.answered.is_empty()
+            && inner(fact).is_some_and(|(call, _)| self.answered.iter().any(|id| id == call))
+    }
+
+    /// Who writes what follows, once everything recorded was made again.
+    pub(crate) fn follow(&mut self) -> Option<Box<Recorder>> {
+        if self.upcoming().is_some() { None } else { self.then.take() }
+    }
+
+    /// What is recorded of the tools that run now.
+    fn of_tools(&self) -> impl Iterator<Item = &Fact> {
+        self.facts.iter().map(|(_, fact)| fact).take_while(|fact| of_tool(fact).is_some())
+    }
+
+    /// Whether the records end while tools run.
+    pub(crate) fn ends_in_tools(&self) -> bool {
+        self.of_tools().count() == self.facts.len()
+    }
+
+    /// How a call of the turn came out.
+    pub(crate) fn outcome_of(&self, call: &str) -> Option<&Fact> {
+        self.of_tools().find(|fact| outcome(fact) == Some(call))
+    }
+
+    /// The try of a call of the turn that came out.
+    pub(crate) fn attempt_of(&self, call: &str) -> Option<u32> {
+        let recorded = self.of_tools().filter_map(of_tool).find(|(id, _)| *id == call);
+        recorded.map(|(_, attempt)| attempt)
+    }
+
+    /// The last try of a call that was announced in the last turn.
+    pub(crate) fn announced(&self, call: &str) -> Option<u32> {
+        self.announced.get(call).copied()
+    }
+
+    /// The records answer for a call: what happened inside it is not made again.
+    pub(crate) fn answer_for(&mut self, call: &str) {
+        self.answered.push(call.to_owned());
+    }
+
+    /// The next fact, which the records themselves make.
+    pub(crate) fn take_fact(&mut self) -> Option<Fact> {
+        self.take().map(|(_, fact)| fact)
+    }
+
+    /// What somebody gets who asks; nothing while it is not their turn.
+    pub(crate) fn answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Effect>>> {
+        let call = self.upcoming().and_then(of_tool).map(|(call, _)| call);
+        let is_mine = place.as_ref().map(|inside| inside.call_id.as_str()) == call;
+        match want {
+            Want::Commit { fact, .. } => is_mine.then(|| self.compare(fact).map(|()| None)),
+            Want::Recall { name, required } => {
+                if !required && !self.will_recall(place, name) {
+                    return Some(Ok(None));
+                }
+                let is_next = matches!(self.upcoming(),
+                    Some(Fact::SideEffect { inside, name: next, .. }) if inside == place && next == name);
+                if is_next && let Some((_, Fact::SideEffect { effect, .. })) = self.take() {
+                    return Some(Ok(Some(effect)));
+                }
+                // A loop does one thing after another: what is not next will not be.
+                (place.is_none() && is_mine).then(|| Err(self.refuse(place, want)))
+            }
+        }
+    }
+
+    /// Whether the next record made at a place is of a side effect of this name.
+    fn will_recall(&self, place: &Place, name: &str) -> bool {
+        let mine = |fact: &&Fact| match place {
+            Some(inside) => of_tool(fact).is_some_and(|(call, _)| call == inside.call_id),
+            None => of_tool(fact).is_none(),
+        };
+        let next = self.facts.iter().map(|(_, fact)| fact).find(mine);
+        matches!(next, Some(Fact::SideEffect { name: next, .. }) if next == name)
+    }
+
+    /// Why somebody who asks can't be answered.
+    pub(crate) fn refuse(&self, place: &Place, want: &Want) -> Error {
+        let fact = match want {
+            Want::Commit { fact, .. } => fact.clone(),
+            Want::Recall { name, .. } => {
+                // Whatever would have come of it: it is not what differs.
+                let effect = match self.upcoming() {
+                    Some(Fact::SideEffect { effect, .. }) => effect.clone(),
+                    _ => Effect::Done(Value::Null),
+                };
+                Fact::SideEffect { inside: place.clone(), name: name.clone(), effect }
+            }
+        };
+        self.difference(&fact, self.next())
+    }
+
+    /// Takes a fact that must be the recorded one.
+    pub(crate) fn compare(&mut self, fact: &Fact) -> Result<()> {
+        let next = self.take();
+        if matches!(fact, Fact::AssistantCompleted { .. }) {
+            // The calls of the next turn are others, whatever their ids.
+            self.answered.clear();
+        }
+        let produced = cbor::to_vec(fact).unwrap_or_default();
+        let recorded = next.as_ref().and_then(|(record, _)| record.body());
+        if recorded.is_some_and(|body| *body.payload == *produced) {
+            return Ok(());
+        }
+        Err(self.difference(fact, next.as_ref()))
+    }
+
+    fn difference(&self, fact: &Fact, recorded: Option<&(Record, Fact)>) -> Error {
+        let (class, seq, expected) = match recorded {
+            None => (MismatchClass::Exhausted, self.last + 1, None),
+            Some((record, expected)) => {
+                let class = match (expected, fact) {
+                    (Fact::TurnStarted { turn: a, .. }, Fact::TurnStarted { turn: b, .. })
+                        if a != b =>
+                    {
+                        MismatchClass::TurnId
+                    }
+                    _ if expected.kind() == fact.kind() => MismatchClass::Payload,
+                    _ => MismatchClass::Kind,
+                };
+                (class, record.seq(), Some(expected))
+            }
+        };
+        let mut diff = Vec::new();
+        if let Some(expected) = expected.filter(|expected| expected.kind() == fact.kind()) {
+            diff = differences(&json!(expected), &json!(fact));
+        }
+        let kind = expected.map(Fact::kind);
+        let what = match (kind, diff.first()) {
+            (Some(_), Some(first)) => {
+                format!("{} differs at {}", fact.kind(), first["path"].as_str().unwrap_or(""))
+            }
+            (Some(expected), None) => format!("expected {expected}, got {}", fact.kind()),
+            (None, _) => format!("{} has no record", fact.kind()),
+        };
+        Error::new(ErrorKind::Replay(class))
+            .with_message(format!(
+                "replay mismatch: {class}: run {}, record {seq}: {what}",
+                self.run
+            ))
+            .with("run_id", &*self.run)
+            .with("seq", seq)
+            .with("kind", fact.kind())
+            .with("expected_kind", json!(kind))
+            .with("diff", diff)
+    }
+}
+
+/// The call that a fact is the outcome of.
+pub(crate) fn outcome(fact: &Fact) -> Option<&str> {
+    match fact {
+        Fact::ToolFailed { resolution: Resolution::Retried, .. } => None,
+        Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => Some(call_id),
+        _ => None,
+    }
+}
+
+/// The call, and its try, inside which a fact was made.
+fn inner(fact: &Fact) -> Option<(&str, u32)> {
+    match fact {
+        Fact::SideEffect { inside: Some(Inside { call_id, attempt }), .. } => {
+            Some((call_id, *attempt))
+        }
+        Fact::ToolFailed { call_id, attempt, resolution: Resolution::Retried, .. } => {
+            Some((call_id, *attempt))
+        }
+        Fact::ToolScheduled { call_id, attempt, .. } if *attempt > 1 => Some((call_id, *attempt)),
+        _ => None,
+    }
+}
+
+/// The call, and its try, that a fact belongs to which a running tool makes.
+pub(crate) fn of_tool(fact: &Fact) -> Option<(&str, u32)> {
+    inner(fact).or(match fact {
+        Fact::ToolCompleted { call_id, attempt, .. }
+        | Fact::ToolFailed { call_id, attempt, .. } => Some((call_id, *attempt)),
+        _ => None,
+    })
+}
+
+/// What the loop makes again of these records.
+fn made_again(records: Vec<(Record, Fact)>) -> VecDeque<(Record, Fact)> {
+    let left_behind = left_behind(&records);
+    let kept = records.into_iter().enumerate().filter(|(index, (_, fact))| {
+        let is_made = !matches!(fact, Fact::Sealed(_)) && !is_seam(fact);
+        is_made && !left_behind.contains(index)
+    });
+    kept.map(|(_, record)| record).collect()
+}
+
+/// The places of what tries left behind whose process ended before their outcome, and of the announcements with which another
+/// process began anew.
+fn left_behind(records: &[(Record, Fact)]) -> HashSet<usize> {
+    if !records.iter().any(|(_, fact)| inner(fact).is_some()) {
+        return HashSet::new();
+    }
+    // Ids of calls are unique within a turn only, and a call came out in one process.
+    let (mut turn, mut process) = (0, 0);
+    let mut places = Vec::with_capacity(records.len());
+    let mut came_out = HashMap::new();
+    let mut retried = HashSet::new();
+    for (_, fact) in records {
+        turn += usize::from(matches!(fact, Fact::AssistantCompleted { .. }));
+        process += usize::from(matches!(fact, Fact::Resumed { .. }));
+        places.push((turn, process));
+        if let Some(call) = outcome(fact) {
+            came_out.insert((turn, call), process);
+        } else if let Fact::ToolFailed { call_id, attempt, .. } = fact {
+            retried.insert((turn, process, call_id.as_str(), *attempt));
+        }
+    }
+    let is_left = |(index, (_, fact)): (usize, &(Record, Fact))| {
+        let (call, attempt) = inner(fact)?;
+        let (turn, process) = places[index];
+        let elsewhere = came_out.get(&(turn, call)) != Some(&process);
+        let anew = matches!(fact, Fact::ToolScheduled { .. })
+            && !retried.contains(&(turn, process, call, attempt - 1));
+        (elsewhere || anew).then_some(index)
+    };
+    records.iter().enumerate().filter_map(is_left).collect()
+}
+
+/// The last try of each call that was announced in the last turn.
+fn announced(records: &[(Record, Fact)]) -> HashMap<String, u32> {
+    let facts = records.iter().rev().map(|(_, fact)| fact);
+    let mut announced = HashMap::new();
+    for fact in facts.take_while(|fact| !matches!(fact, Fact::AssistantCompleted { .. })) {
+        if let Fact::ToolScheduled { call_id, attempt, .. } = fact {
+            announced.entry(call_id.clone()).or_insert(*attempt);
+        }
+    }
+    announced
+}
+
+/// Whether a fact only tells that another process went on.
+fn is_seam(fact: &Fact) -> bool {
+    matches!(fact, Fact::Resumed { message: None, tool_results } if tool_results.is_empty())
+}
+
+/// Every place where two values differ: `{"path", "recorded", "produced"}` each.
+pub fn differences(recorded: &Value, produced: &Value) -> Vec<Value> {
+    let mut found = Vec::new();
+    compare_values("", recorded, produced, &mut found);
+    found
+}
+
+fn compare_values(path: &str, recorded: &Value, produced: &Value, diff: &mut Vec<Value>) {
+    let step = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    match (recorded, produced) {
+        (Value::Object(a), Value::Object(b)) => {
+            for (key, value) in a {
+                compare_values(&step(key), value, b.get(key).unwrap_or(&Value::Null), diff);
+            }
+            for (key, value) in b.iter().filter(|(key, _)| !a.contains_key(*key)) {
+                compare_values(&step(key), &Value::Null, value, diff);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            for index in 0..a.len().max(b.len()) {
+                let at = |list: &[Value]| list.get(index).cloned().unwrap_or_default();
+                compare_values(&step(&index.to_string()), &at(a), &at(b), diff);
+            }
+        }
+        (a, b) if a == b => {}
+        (a, b) => diff.push(json!({"path": path, "recorded": a, "produced": b})),
+    }
+}

@@ -1,0 +1,124 @@
+//! What a tool may know and do.
+
+use std::{any::Any, fmt, sync::Arc, time::SystemTime};
+
+use mynah_data::{Metadata, Result, ToolCall};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{Desk, SideEffectErrors, World, effects::Effects};
+
+/// What a tool may know of the call it serves, and its way to the world: time, chance and side effects that it takes from here
+/// are part of the run's records, and the same when the run is performed again. Cheap to clone.
+///
+/// ```
+/// use mynah_step::Tool;
+/// use serde_json::json;
+///
+/// let roll = Tool::new("roll", "Rolls a die", json!({"type": "object"}))
+///     .handler(async |_, context| {
+///         let rolled = context.random().await? % 6 + 1;
+///         let page = context.side_effect("fetch", async { Ok::<_, std::io::Error>("<html>".to_owned()) }).await?;
+///         Ok::<_, mynah_data::Error>(json!({"rolled": rolled, "bytes": page.len()}))
+///     });
+/// # assert_eq!(roll.name(), "roll");
+/// ```
+///
+/// A [blocking](crate::Tool::blocking) tool waits for them with `tokio::runtime::Handle::current().block_on(…)`.
+#[derive(Clone)]
+pub struct ToolContext {
+    /// The caller's own data: that of the call, else of the session, else of the engine.
+    pub context: Arc<Metadata>,
+    /// The session's id.
+    pub session_id: Option<Arc<str>>,
+    /// The id of the chat, step or turn.
+    pub request_id: Arc<str>,
+    /// The call itself.
+    pub call: Arc<ToolCall>,
+    /// The engine that runs the call; `mynah::Engine::of` gives it its type back.
+    pub engine: Option<Arc<dyn Any + Send + Sync>>,
+    pub(crate) effects: Effects,
+}
+
+impl ToolContext {
+    /// For a call in this world, in a run that nobody keeps, with nothing else known.
+    pub fn new(call: impl Into<Arc<ToolCall>>, world: Arc<dyn World>) -> Self {
+        Self {
+            context: Arc::default(),
+            session_id: None,
+            request_id: Arc::from(""),
+            call: call.into(),
+            engine: None,
+            effects: Effects::unkept(world),
+        }
+    }
+
+    /// The same, with what becomes of side effects that fail.
+    pub fn side_effect_errors(mut self, errors: SideEffectErrors) -> Self {
+        self.effects.errors = errors;
+        self
+    }
+
+    /// The same for a call.
+    pub fn for_call(mut self, call: Arc<ToolCall>) -> Self {
+        self.call = call;
+        self
+    }
+
+    /// The same for a try of its call in a run that is kept, or performed again.
+    pub fn kept(mut self, desk: Arc<Desk>, attempt: u32, replaying: bool) -> Self {
+        self.effects.desk = Some(desk);
+        self.effects.call = Some(Arc::clone(&self.call));
+        self.effects.attempt = attempt;
+        self.effects.replaying = replaying;
+        self
+    }
+
+    /// The try that this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.effects.attempt
+    }
+
+    /// The time of day.
+    ///
+    /// # Errors
+    /// A replay that differs, or a log that could not be written.
+    pub async fn now(&self) -> Result<SystemTime> {
+        self.effects.now().await
+    }
+
+    /// A number that nobody can guess.
+    ///
+    /// # Errors
+    /// As [`ToolContext::now`].
+    pub async fn random(&self) -> Result<u64> {
+        self.effects.random().await
+    }
+
+    /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
+    /// value without doing it.
+    ///
+    /// # Errors
+    /// The effect's own error, live and in a replay; see [`SideEffectErrors`]. Also as [`ToolContext::now`].
+    pub async fn side_effect<T, E>(
+        &self,
+        name: &str,
+        effect: impl Future<Output = std::result::Result<T, E>>,
+    ) -> Result<T>
+    where
+        T: Serialize + DeserializeOwned,
+        E: fmt::Display,
+    {
+        self.effects.side_effect(name, effect).await
+    }
+}
+
+impl fmt::Debug for ToolContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolContext")
+            .field("call", &self.call)
+            .field("context", &self.context)
+            .field("session_id", &self.session_id)
+            .field("request_id", &self.request_id)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,329 @@
+//! What happens inside tools is recorded in the moment, and met again in its turn.
+
+#[allow(dead_code, reason = "of the random plans only their settings are needed")]
+mod plans;
+
+use std::{
+    fmt::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use mynah::{
+    Engine, Error, OnUncertain, SideEffectErrors, Tool, ToolContext, ToolOutcome, Tools,
+    log::{Append, Effect, Fact, Inside, Log as _, MemoryLog, Resolution, verify},
+    testing::Scripted,
+};
+use plans::{cases, runtime};
+use proptest::{collection::vec, prelude::*};
+use serde_json::{Value, json};
+
+#[tokio::test(start_paused = true)]
+async fn time_chance_and_side_effects_of_a_tool_are_records_of_its_try() -> mynah::Result<()> {
+    let ran = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&ran);
+    let tool = Tool::new("t", "", json!({})).handler(move |_, context| {
+        let ran = Arc::clone(&counter);
+        async move {
+            let time = context.now().await?;
+            let number = context.random().await?;
+            let count = async { Ok::<_, Error>(ran.fetch_add(1, Ordering::Relaxed)) };
+            let count = context.side_effect("count", count).await?;
+            Ok::<_, Error>(json!({"time": format!("{time:?}"), "number": number, "count": count}))
+        }
+    });
+    let engine = Engine::new(calls(&["t"])?).tool(tool);
+    let log = Arc::new(MemoryLog::new());
+    let live = engine.chat("go").record(&log).await?;
+    let run = live.run_id.clone().unwrap_or_default();
+    let inside = Some(Inside { call_id: "c0".to_owned(), attempt: 1 });
+    let effects = effects(&log, &run).await;
+    let names: Vec<&str> = effects.iter().map(|(_, name, _)| name.as_str()).collect();
+    assert_eq!(names, ["now", "random", "count"]);
+    assert!(effects.iter().all(|(at, ..)| *at == inside));
+    assert_eq!(effects[2].2, Effect::Done(json!(0)));
+
+    let replayed = engine.replay(&log, &*run).await?;
+    assert_eq!(replayed.status, "equal");
+    assert_eq!(ran.load(Ordering::Relaxed), 1, "a replay does not do what has an effect");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_side_effect_is_recorded_and_fails_again_without_being_done() -> mynah::Result<()>
+{
+    let ran = Arc::new(AtomicU32::new(0));
+    let engine = Engine::new(calls(&["t"])?).tool(failing(&ran));
+    let log = Arc::new(MemoryLog::new());
+    let live = engine.chat("go").record(&log).await?;
+    let run = live.run_id.clone().unwrap_or_default();
+    assert_eq!(effects(&log, &run).await[0].2, Effect::Failed(json!("no such host")));
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(ran.load(Ordering::Relaxed), 1);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_side_effect_that_is_not_recorded_is_done_again_on_replay() -> mynah::Result<()> {
+    let ran = Arc::new(AtomicU32::new(0));
+    let engine = Engine::new(calls(&["t"])?).tool(failing(&ran));
+    let log = Arc::new(MemoryLog::new());
+    let chat = engine.chat("go").side_effect_errors(SideEffectErrors::Unrecorded);
+    let run = chat.record(&log).await?.run_id.unwrap_or_default();
+    assert!(effects(&log, &run).await.is_empty());
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(ran.load(Ordering::Relaxed), 2);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_try_of_a_tool_is_announced_and_told() -> mynah::Result<()> {
+    let tool = Tool::new("t", "", json!({})).idempotent(3).handler(async |_, context| {
+        let attempt = context.attempt();
+        match context.side_effect("ask", async { Ok::<_, Error>(attempt) }).await {
+            Ok(3) => ToolOutcome::Ok(json!("at last")),
+            _ => ToolOutcome::transient("busy"),
+        }
+    });
+    let engine = Engine::new(calls(&["t"])?).tool(tool);
+    let log = Arc::new(MemoryLog::new());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let mut story = String::new();
+    for fact in facts(&log, &run).await {
+        let _ = match fact {
+            Fact::ToolScheduled { attempt, .. } => write!(story, "s{attempt} "),
+            Fact::SideEffect { inside: Some(inside), .. } => write!(story, "e{} ", inside.attempt),
+            Fact::ToolFailed { attempt, resolution: Resolution::Retried, .. } => {
+                write!(story, "f{attempt} ")
+            }
+            Fact::ToolCompleted { attempt, .. } => write!(story, "c{attempt}"),
+            _ => Ok(()),
+        };
+    }
+    assert_eq!(story, "s1 e1 f1 s2 e2 f2 s3 e3 c3");
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_asks_for_something_else_is_a_mismatch_at_that_record() -> mynah::Result<()> {
+    let asking = |name: &'static str| {
+        Tool::new("t", "", json!({})).handler(move |_, context: ToolContext| async move {
+            context.side_effect(name, async { Ok::<_, Error>(json!(1)) }).await
+        })
+    };
+    let log = Arc::new(MemoryLog::new());
+    let engine = |tool| Ok::<_, Error>(Engine::new(calls(&["t"])?).tool(tool));
+    let run = engine(asking("old"))?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let Err(error) = engine(asking("new"))?.replay(&log, &*run).await else {
+        panic!("another side effect was taken for the recorded one")
+    };
+    assert_eq!((error.reason(), &error.metadata()["seq"]), ("payload", &json!(5)));
+    let diff = json!([{"path": "name", "recorded": "old", "produced": "new"}]);
+    assert_eq!(error.metadata()["diff"], diff);
+
+    let silent = Tool::new("t", "", json!({})).handler(async |_, _| json!(1));
+    let Err(error) = engine(silent)?.replay(&log, &*run).await else {
+        panic!("a side effect went missing unnoticed")
+    };
+    let told = (error.reason(), &error.metadata()["seq"], &error.metadata()["expected_kind"]);
+    assert_eq!(told, ("kind", &json!(5), &json!("side_effect")));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocking_tool_waits_for_its_turn_too() -> mynah::Result<()> {
+    let tool = Tool::new("t", "", json!({})).blocking(|_, context| {
+        let runtime = tokio::runtime::Handle::current();
+        runtime.block_on(context.random()).map(|number| json!(number))
+    });
+    let engine = Engine::new(calls(&["t", "t", "t"])?).tool(tool);
+    let log = Arc::new(MemoryLog::new());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    assert_eq!(effects(&log, &run).await.len(), 3);
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]
+
+    /// However long everything takes the second time, tools with side effects and tries meet what they met.
+    #[test]
+    fn parallel_tools_with_side_effects_and_retries_replay_in_their_recorded_interleaving(
+        programs in vec(program(), 1..6), again in vec(0u64..50, 8), places in 1usize..5,
+    ) {
+        runtime().block_on(async {
+            tokio::time::pause();
+            let log = Arc::new(MemoryLog::new());
+            let live = engine(&programs, &[])?.chat("go").max_concurrency(places).record(&log).await.map_err(fail)?;
+            let run = live.run_id.unwrap_or_default();
+            let replayed = engine(&programs, &again)?.replay(&log, &*run).await;
+            prop_assert!(replayed.is_ok(), "{replayed:?}");
+            let recorded = engine(&programs, &again)?.replay(&log, &*run).replay_tools(Tools::Recorded).await;
+            prop_assert!(recorded.is_ok(), "{recorded:?}");
+            Ok(())
+        })?;
+    }
+
+    /// Whatever the moment at which processes end, the records of the run that went on can be performed again.
+    #[test]
+    fn a_run_cut_off_twice_inside_its_tools_goes_on_and_replays(
+        programs in vec(program(), 1..5), again in vec(0u64..50, 8), cuts in (0.0..1.0f64, 0.0..1.0f64),
+    ) {
+        runtime().block_on(async {
+            tokio::time::pause();
+            let log = Arc::new(MemoryLog::new());
+            let live = engine(&programs, &[])?.chat("go").record(&log).await.map_err(fail)?;
+            let run = live.run_id.unwrap_or_default();
+            let first = cut(&log, &run, cuts.0).await;
+            let resume = |log| Ok::<_, TestCaseError>(engine(&programs, &again)?.resume(log, &*run).on_uncertain(OnUncertain::Rerun));
+            let Ok(_) = resume(&first)?.await else { return Ok(()) };
+            let second = cut(&first, &run, cuts.1).await;
+            let Ok(done) = resume(&second)?.await else { return Ok(()) };
+            prop_assert_eq!(done.text(), "done");
+            let records = second.read(&run, 1, 10_000).await.map_err(fail)?;
+            prop_assert!(verify(&run, &records).is_ok());
+            for tools in [Tools::Rerun, Tools::Recorded] {
+                let replayed = engine(&programs, &[])?.replay(&second, &*run).replay_tools(tools).await;
+                prop_assert!(replayed.is_ok(), "{:?} {replayed:?}", tools);
+            }
+            Ok(())
+        })?;
+    }
+}
+
+/// What a tool does, one thing after another.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Sleep(u64),
+    Now,
+    Random,
+    Effect,
+    FailedEffect,
+    Both,
+}
+
+/// A tool's doings, and how many of its tries fail.
+type Program = (Vec<Op>, u32);
+
+fn program() -> impl Strategy<Value = Program> {
+    let op = prop_oneof![
+        3 => (0u64..50).prop_map(Op::Sleep),
+        1 => Just(Op::Now),
+        1 => Just(Op::Random),
+        2 => Just(Op::Effect),
+        1 => Just(Op::FailedEffect),
+        1 => Just(Op::Both),
+    ];
+    (vec(op, 0..5), 0u32..3)
+}
+
+/// An engine whose model calls each program once. `again` are other times to sleep.
+fn engine(programs: &[Program], again: &[u64]) -> Result<Engine, TestCaseError> {
+    let names: Vec<String> = (0..programs.len()).map(|n| format!("t{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let tools = programs.iter().zip(&names).map(|((ops, failures), name)| {
+        let (ops, failures, again) = (ops.clone(), *failures, again.to_vec());
+        Tool::new(*name, "", json!({})).idempotent(3).handler(move |_, context| {
+            let (ops, again) = (ops.clone(), again.clone());
+            async move { perform(&ops, failures, &again, &context).await }
+        })
+    });
+    Ok(Engine::new(calls(&names).map_err(fail)?).tools(tools))
+}
+
+async fn perform(ops: &[Op], failures: u32, again: &[u64], context: &ToolContext) -> ToolOutcome {
+    let mut seen = Vec::new();
+    for (index, op) in ops.iter().enumerate() {
+        let effect = |name: &'static str| {
+            context.side_effect(name, async move { Ok::<_, Error>(json!(name)) })
+        };
+        let value = match op {
+            Op::Sleep(millis) => {
+                let millis = again.get(index).unwrap_or(millis);
+                tokio::time::sleep(Duration::from_millis(*millis)).await;
+                continue;
+            }
+            Op::Now => context.now().await.map(|time| json!(format!("{time:?}"))),
+            Op::Random => context.random().await.map(|number| json!(number)),
+            Op::Effect => effect("one").await,
+            Op::FailedEffect => {
+                let failed = context.side_effect("no", async { Err::<Value, _>("broken") }).await;
+                Ok(json!(failed.map_err(|error| error.to_string())))
+            }
+            Op::Both => {
+                let (one, two) = tokio::join!(effect("left"), effect("right"));
+                one.and_then(|one| two.map(|two| json!([one, two])))
+            }
+        };
+        match value {
+            Ok(value) => seen.push(value),
+            Err(error) => return ToolOutcome::error(error.to_string()),
+        }
+    }
+    if context.attempt() <= failures {
+        ToolOutcome::transient("busy")
+    } else {
+        Value::from(seen).into()
+    }
+}
+
+fn failing(ran: &Arc<AtomicU32>) -> Tool {
+    let ran = Arc::clone(ran);
+    Tool::new("t", "", json!({})).handler(move |_, context: ToolContext| {
+        let ran = Arc::clone(&ran);
+        async move {
+            let lookup = async {
+                ran.fetch_add(1, Ordering::Relaxed);
+                Err::<Value, _>("no such host")
+            };
+            context.side_effect("lookup", lookup).await
+        }
+    })
+}
+
+/// A model that calls these tools and then says that it is done.
+fn calls(names: &[&str]) -> mynah::Result<Scripted> {
+    let calls = names.iter().enumerate();
+    let calls = calls.map(|(n, name)| json!({"tool_call": {"id": format!("c{n}"), "name": name}}));
+    let turn: Vec<Value> = calls.chain([json!({"finish": "tool_calls"})]).collect();
+    let last = json!([{"text": "done"}, {"finish": "stop"}]);
+    // A run that goes on in another process has its tools called once more.
+    Scripted::new([Value::from(turn), last.clone(), last])
+}
+
+/// A log with the first records of a run.
+async fn cut(log: &Arc<MemoryLog>, run: &str, share: f64) -> Arc<MemoryLog> {
+    let records = log.read(run, 1, 10_000).await.unwrap_or_default();
+    let answer =
+        records.iter().position(|record| &*record.envelope().kind == "assistant_completed");
+    // From the answer on the process may end at any record.
+    let from = answer.unwrap_or(0) + 1;
+    let kept = from + ((records.len() - from) as f64 * share) as usize;
+    let prefix = Arc::new(MemoryLog::new());
+    let batch = Append::new(run, None, records[..kept].to_vec());
+    assert!(prefix.append(batch).await.is_ok());
+    prefix
+}
+
+async fn facts(log: &Arc<MemoryLog>, run: &str) -> Vec<Fact> {
+    let records = log.read(run, 1, 10_000).await.unwrap_or_default();
+    records.iter().filter_map(|record| record.fact().ok().flatten()).collect()
+}
+
+async fn effects(log: &Arc<MemoryLog>, run: &str) -> Vec<(Option<Inside>, String, Effect)> {
+    let facts = facts(log, run).await.into_iter();
+    let effects = facts.filter_map(|fact| match fact {
+        Fact::SideEffect { inside, name, effect } => Some((inside, name, effect)),
+        _ => None,
+    });
+    effects.collect()
+}
+
+fn fail(error: Error) -> TestCaseError {
+    TestCaseError::fail(error.to_string())
+}
