@@ -23,8 +23,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah diff 01KA last                     a run and the newest one
   mynah diff 01KA 01KB --json              every difference, whole
 
-What each run has for itself is not compared: ids of requests and answers, its parent, its root, and the pieces in which
-answers came.
+What each run has for itself is not compared: ids of requests and answers, its parent, its root,
+and the pieces in which answers came.
 Exit codes: 0 the same; 1 different; 2 no such run; 4 a log that could not be used.";
 
 #[derive(Args)]

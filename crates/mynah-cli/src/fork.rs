@@ -17,7 +17,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah fork last --at 5                   a new run with the records 1 to 5
   mynah resume last --agent FILE.json      go on with it
 
-Exit codes: 0 done; 1 the run is not what it was; 2 no such run or record; 4 a log that could not be used.";
+Exit codes: 0 done; 1 the run is not what it was; 2 no such run or record; 4 a log that could
+not be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {

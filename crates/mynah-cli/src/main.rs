@@ -127,8 +127,8 @@ const EXAMPLES: &str = "Examples:
   mynah replay last                            perform it again from its records
   mynah verify                                 see that all of them are what they were
 
-Exit codes: 0 done; 1 something was found wrong, or a run failed; 2 wrong usage or a bad input file; 3 a run that waits;
-4 a store or file that could not be used; 130 interrupted.";
+Exit codes: 0 done; 1 something was found wrong, or a run failed; 2 wrong usage or a bad input
+file; 3 a run that waits; 4 a store or file that could not be used; 130 interrupted.";
 
 /// Why the command ends with something other than 0.
 pub(crate) struct Failure {

@@ -24,7 +24,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah replay last --json | jq .err.metadata.diff
 
 An agent is a scenario file: its engine, its tools; the model is not called.
-Exit codes: 0 the same; 1 something is different, or the run is not what it was; 2 no such run; 4 a log that could not be used.";
+Exit codes: 0 the same; 1 something is different, or the run is not what it was; 2 no such run;
+4 a log that could not be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {

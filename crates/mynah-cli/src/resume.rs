@@ -38,8 +38,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
                                            running a tool again that may have run
 
 An agent is a scenario file: its engine, its tools, and its scripts from the first on.
-Exit codes: 0 the run is done; 1 it failed, or is not what it was; 2 wrong usage; 3 it waits; 4 a log that could not be used,
-or a run in other hands; 130 interrupted, and the run can go on.";
+Exit codes: 0 the run is done; 1 it failed, or is not what it was; 2 wrong usage; 3 it waits;
+4 a log that could not be used, or a run in other hands; 130 interrupted, and the run can go on.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {

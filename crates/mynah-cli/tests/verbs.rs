@@ -181,12 +181,14 @@ fn a_run_is_shown_on_a_timeline() {
     let store = Store::with(
         r#"{
           "scripts": [
-            [ {"text": "Let me see."}, {"tool_call": {"id": "c0", "name": "shaky"}}, {"tool_call": {"id": "c1", "name": "ask", "arguments": {"of": 1}}}, {"finish": "tool_calls"} ],
+            [ {"text": "Let me see."}, {"tool_call": {"id": "c0", "name": "shaky"}}, {"tool_call": {"id": "c1", "name": "lookup", "arguments": {"of": "EUR"}}}, {"finish": "tool_calls"} ],
+            [ {"tool_call": {"id": "c2", "name": "ask"}}, {"finish": "tool_calls"} ],
             [ {"text": "Done."}, {"finish": "stop"} ]
           ],
           "tools": [
-            {"name": "shaky", "idempotent": true, "max_attempts": 2, "returns": {"ok": 7}},
-            {"name": "ask", "returns": {"ask_user": "How many?", "delay_ms": 20}}
+            {"name": "shaky", "idempotent": true, "max_attempts": 2, "returns": [{"error": "busy", "transient": true}, {"ok": 7}]},
+            {"name": "lookup", "returns": {"side_effect": {"name": "rate", "value": 1.5}}},
+            {"name": "ask", "returns": {"ask_user": "How many?"}}
           ],
           "ops": [
             {"op": "chat", "messages": [{"role": "user", "content": "Go."}]},
@@ -197,24 +199,27 @@ fn a_run_is_shown_on_a_timeline() {
     let shown = store.run(&["show", "last", "--tree"]);
     assert_eq!((shown.code, shown.stderr.as_str()), (Some(0), ""));
     let (_, timeline) = shown.stdout.split_once("\n\n").unwrap();
-    // Which moments the counters give is not what is looked at.
-    let lines: Vec<String> =
-        timeline.lines().map(|line| format!("{}{}", &line[..4], &line[28..])).collect();
-    let expected = [
-        "   1  run_started  Go.",
-        "   2  turn 1",
-        "   3    answer  Let me see. > shaky {} > ask {\"of\":1}",
-        "   4    tool [c0]  shaky {}",
-        "   4      try 1  7",
-        "   5    tool [c1]  ask {\"of\":1}",
-        "   5      try 1  <awaiting user response>",
-        "   8  suspended  ask_user: How many?",
-        "   9  resumed  two",
-        "  10  turn 2",
-        "  11    answer  Done.",
-        "  12  completed  completed",
-    ];
-    assert_eq!(lines[..lines.len() - 1], expected, "{timeline}");
+    let (timeline, seal) = timeline.trim_end().rsplit_once('\n').unwrap();
+    let expected = r#"   1        0 ms              run_started  Go.
+   2       1.0 s       8.0 s  turn 1
+   3       1.0 s       1.0 s    answer  Let me see. > shaky {} > lookup {"of":"EUR"}
+   4       3.0 s       6.0 s    tool [c0]  shaky {}
+   4       3.0 s       2.0 s      try 1  failed: tool error (shaky): busy
+   9       8.0 s       1.0 s      try 2  7
+   5       4.0 s       3.0 s    tool [c1]  lookup {"of":"EUR"}
+   5       4.0 s       3.0 s      try 1  1.5
+   7       6.0 s                    side_effect rate  1.5
+  11      10.0 s       3.0 s  turn 2
+  12      10.0 s       1.0 s    answer  > ask {}
+  13      12.0 s       1.0 s    tool [c2]  ask {}
+  13      12.0 s       1.0 s      try 1  <awaiting user response>
+  15      14.0 s              suspended  ask_user: How many?
+  16      16.0 s              resumed  two
+  17      17.0 s       1.0 s  turn 3
+  18      17.0 s       1.0 s    answer  Done.
+  19      19.0 s              completed  completed"#;
+    assert_eq!(timeline, expected);
+    assert!(seal.starts_with("  20      20.0 s              sealed  "), "{seal}");
 
     let told = store.json(&["show", "last", "--tree"]);
     let turn = &told[2];
@@ -224,7 +229,9 @@ fn a_run_is_shown_on_a_timeline() {
     );
     let tool = &turn["children"][1];
     assert_eq!((text(tool, "type"), text(tool, "id")), ("tool".into(), "c0".into()));
-    assert_eq!(tool["children"][0]["says"], "7");
+    assert_eq!(tool["children"][1]["says"], "7");
+    let effect = &turn["children"][2]["children"][0]["children"][0];
+    assert_eq!((text(effect, "type"), text(effect, "id")), ("side_effect".into(), "rate".into()));
     assert!(turn["ended"].as_i64() > turn["started"].as_i64());
     let refused = store.run(&["show", "last", "--tree", "--records"]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""));
