@@ -23,7 +23,7 @@ use tracing::Span;
 
 use super::{
     decide::{Action, Policy},
-    model::CallLimits,
+    model::{CallLimits, PromptDigest},
     settle::ErrorPolicy,
     state::{RunState, manual_calls, plan_mode},
     tools::{OnUncertain, ToolRuns},
@@ -71,6 +71,8 @@ pub(crate) struct Driver {
     /// How the answer arrives, for a run that is kept.
     pub(super) cuts: CutRecorder,
     pub(super) tape: Tape,
+    /// What the model is asked, for a run that is kept.
+    pub(super) prompt: PromptDigest,
     /// Where tools hand in what happens inside them, for a run that is kept.
     pub(super) desk: Option<Arc<Desk>>,
     /// What went wrong between the run and its records: it ends the run.
@@ -119,7 +121,6 @@ impl Driver {
             input_tokens = tracing::field::Empty,
             output_tokens = tracing::field::Empty,
         );
-        let started = Fact::RunStarted { thread, extent: setup.policy.extent, about };
         let mut driver = Self {
             setup: Box::new(setup),
             state: RunState::default(),
@@ -127,6 +128,7 @@ impl Driver {
             ready: VecDeque::new(),
             answer: ResponseBuilder::new(),
             cuts: CutRecorder::new(),
+            prompt: PromptDigest::new(&thread.messages),
             desk: tape.is_kept().then(Desk::new),
             tape,
             fault: None,
@@ -138,7 +140,8 @@ impl Driver {
             span,
             step: Span::none(),
         };
-        driver.commit(started);
+        let extent = driver.setup.policy.extent;
+        driver.commit(Fact::RunStarted { thread, extent, about });
         driver
     }
 

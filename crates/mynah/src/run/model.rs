@@ -3,10 +3,10 @@
 use std::{pin::Pin, sync::Arc, task::Context, time::Duration};
 
 use mynah_data::{
-    AdapterReason, Error, Event, HaltReason, Message, Metadata, Request, Response, ResponseBuilder,
-    StreamReason,
+    AdapterReason, Error, Event, HaltReason, Message, Messages, Metadata, Request, Response,
+    ResponseBuilder, StreamReason,
 };
-use mynah_log::{CutRecorder, End, Fact, Plan, expand};
+use mynah_log::{CutRecorder, End, Fact, Hash, Plan, cbor, expand};
 use mynah_step::open_model;
 use tokio::time::Sleep;
 
@@ -18,7 +18,8 @@ impl Driver {
             return self.stop_short();
         }
         let index = self.state.steps.len();
-        self.commit(Fact::TurnStarted { turn: index as u32 + 1, prompt: None });
+        let prompt = self.tape.is_kept().then(|| self.prompt.after(&self.state.thread.messages));
+        self.commit(Fact::TurnStarted { turn: index as u32 + 1, prompt });
         self.step = tracing::info_span!(parent: &self.span, "mynah.step", index);
         let setup = &self.setup;
         let template = match (&setup.final_request, &self.state.conversation) {
@@ -164,6 +165,30 @@ impl Driver {
 
     pub(super) fn take_answer(&mut self) -> Response {
         std::mem::take(&mut self.answer).into_response()
+    }
+}
+
+/// The digest of what a run adds to the conversation that it began with, which its first record holds. Carried forward message
+/// by message: its cost follows what is new.
+pub(super) struct PromptDigest {
+    messages: usize,
+    digest: Hash,
+}
+
+impl PromptDigest {
+    /// Of nothing but this conversation.
+    pub(super) fn new(begin: &Messages) -> Self {
+        Self { messages: begin.len(), digest: Hash::of(&[]) }
+    }
+
+    fn after(&mut self, messages: &Messages) -> Hash {
+        while let Some(message) = messages.get(self.messages) {
+            // What has no encoding was refused before it could be asked.
+            let bytes = cbor::to_vec(&**message).unwrap_or_default();
+            self.digest = Hash::of(&[&self.digest.0, &bytes]);
+            self.messages += 1;
+        }
+        self.digest
     }
 }
 
