@@ -9,6 +9,22 @@ use std::{fs, process::Stdio};
 use common::{RUNS, Store, feed, lines, mynah, run, text};
 use serde_json::{Value, json};
 
+/// Every verb on one run.
+const ON_LAST: [&[&str]; 7] = [
+    &["show", "last"],
+    &["show", "last", "--tree"],
+    &["verify", "last"],
+    &["replay", "last"],
+    &[
+        "resume",
+        "last",
+        "--agent",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/chat/tool_turn.json"),
+    ],
+    &["fork", "last", "--at", "1"],
+    &["diff", "last", "last"],
+];
+
 #[test]
 fn runs_are_listed_newest_first() {
     let store = Store::with(RUNS);
@@ -283,24 +299,20 @@ fn a_run_is_named_by_its_id_the_beginning_of_it_or_last() {
 }
 
 #[test]
+fn a_log_without_runs_has_no_last_one() {
+    let store = Store::with(r#"{"ops": []}"#);
+    for verb in ON_LAST {
+        let refused = store.run(verb);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{verb:?}");
+        assert_eq!(refused.stderr, "mynah: there are no runs in this log\n", "{verb:?}");
+    }
+    assert_eq!(store.run(&["runs"]).stdout, "no runs\n");
+}
+
+#[test]
 fn a_log_that_cannot_be_used_is_exit_code_4_and_is_not_made() {
     let store = Store::new();
-    let verbs: [&[&str]; 8] = [
-        &["runs"],
-        &["verify"],
-        &["show", "last"],
-        &["show", "last", "--tree"],
-        &["replay", "last"],
-        &[
-            "resume",
-            "last",
-            "--agent",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/chat/tool_turn.json"),
-        ],
-        &["fork", "last", "--at", "1"],
-        &["diff", "last", "last"],
-    ];
-    for verb in verbs {
+    for verb in ON_LAST.into_iter().chain([&["runs"] as &[_], &["verify"]]) {
         let refused = store.run(verb);
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(4), ""), "{verb:?}");
         assert!(refused.stderr.contains("there is no such log"), "{}", refused.stderr);
