@@ -7,6 +7,8 @@ use mynah::{
     log::{Fact, Log, MemoryLog, Record, RunFilter, RunSummary, SqliteLog},
 };
 
+use serde_json::Value;
+
 use crate::Failure;
 
 /// A place where runs are kept.
@@ -125,6 +127,13 @@ impl Failure {
         match error.kind() {
             ErrorKind::Log(LogReason::Corrupt) | ErrorKind::Replay(_) => {
                 Self::finding(error.to_string())
+            }
+            ErrorKind::Log(LogReason::Leased) => {
+                let run = error.metadata().get("run_id").and_then(Value::as_str);
+                Self::file(format!(
+                    "run {} is in other hands: another process goes on with it; wait until it is done, or end it",
+                    run.unwrap_or_default()
+                ))
             }
             ErrorKind::Log(LogReason::RunNotFound | LogReason::Sealed)
             | ErrorKind::Validation(_) => Self::input(error.to_string()),

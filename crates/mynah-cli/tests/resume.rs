@@ -200,7 +200,10 @@ fn an_interrupted_run_can_go_on_at_once() {
     assert!(told.any(|line| line.unwrap().contains("Well,")));
     let held = store.run(&["resume", "run-0", "--agent", &agent]);
     assert_eq!(held.code, Some(4), "{}", held.stderr);
-    assert!(held.stderr.contains("run run-0 is held by"), "{}", held.stderr);
+    assert_eq!(
+        held.stderr,
+        "mynah: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n"
+    );
     let signalled =
         std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(signalled.unwrap().success());
