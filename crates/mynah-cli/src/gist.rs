@@ -12,7 +12,7 @@ pub(crate) fn gist(fact: &Fact) -> String {
         Fact::RunStarted { thread, .. } => {
             thread.messages.last().map_or_else(String::new, |last| said(last))
         }
-        Fact::Resumed { message, tool_results } => {
+        Fact::Resumed { message, tool_results, .. } => {
             let results = tool_results.iter().map(|(id, content)| format!("[{id}] {content}"));
             results.chain(message.iter().map(|message| said(message))).collect::<Vec<_>>().join(" ")
         }

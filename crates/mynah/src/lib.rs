@@ -38,6 +38,7 @@
 //! # Ok(()) }
 //! ```
 
+mod alone;
 mod call;
 mod cancel;
 mod engine;

@@ -7,13 +7,10 @@ use std::{
 };
 
 use mynah_data::{
-    ChatResult, EngineReason, Error, Event, HaltReason, LogReason, Message, ModelRef, Request,
-    Result, Role, SessionReason, StepResult, Thread,
+    ChatResult, Error, Event, HaltReason, LogReason, Message, Result, SessionReason, Thread,
 };
 use mynah_log::{About, Chain, Extent, Fact, Log, Parent, Record, Totals, Verifier};
-use mynah_step::{
-    Adapter, BoxFuture, ModelCall, ModelStream, Recorded, Recorder, Tape, Tool, World,
-};
+use mynah_step::{BoxFuture, Recorded, Recorder, Tape, World};
 use serde::{Deserialize as _, Serialize};
 use serde_json::Value;
 
@@ -395,11 +392,11 @@ fn nanos(world: &dyn World) -> i64 {
 }
 
 /// A run as it was kept, verified.
-struct Loaded {
-    records: Vec<(Record, Fact)>,
-    thread: Thread,
+pub(crate) struct Loaded {
+    pub(crate) records: Vec<(Record, Fact)>,
+    pub(crate) thread: Thread,
     extent: Extent,
-    about: About,
+    pub(crate) about: About,
     chain: Chain,
     totals: Totals,
 }
@@ -432,57 +429,6 @@ impl Loaded {
                 .with_message(format!("log error: run_not_found: no run has the id {run:?}"))
                 .with("run_id", run)),
         }
-    }
-}
-
-impl Loaded {
-    /// The engine that the records tell of.
-    fn engine(&self) -> Engine {
-        let finalizes =
-            self.records.iter().any(|(_, fact)| matches!(fact, Fact::FinalizeStarted { .. }));
-        let adapter = Unneeded { name: self.about.adapter.clone(), finalizes };
-        let tools = self.about.tools.iter().map(|spec| Tool::from_spec((**spec).clone()));
-        Engine::new(adapter).tools(tools).with(|parts| {
-            parts.model = self.about.model.clone().map(ModelRef::from);
-            parts.params = self.about.params.clone();
-        })
-    }
-
-    /// The functions that the records tell of: a condition that ended the run holds after its last answer.
-    fn functions(&self) -> Options {
-        let halts = |(_, fact): &(Record, Fact)| matches!(fact, Fact::Completed(end) if end.reason == HaltReason::HaltWhen);
-        if !self.records.iter().any(halts) {
-            return Options::new();
-        }
-        let is_answer =
-            |(_, fact): &&(Record, Fact)| matches!(fact, Fact::AssistantCompleted { .. });
-        let last = answers(&self.thread) + self.records.iter().filter(is_answer).count();
-        Options::new().halt_when(move |step: &StepResult| answers(&step.thread) == last)
-    }
-}
-
-/// How often the model has answered.
-fn answers(thread: &Thread) -> usize {
-    thread.messages.iter().filter(|message| message.role() == Role::Assistant).count()
-}
-
-/// Stands for the adapter of a run whose records answer for the model.
-struct Unneeded {
-    name: String,
-    finalizes: bool,
-}
-
-impl Adapter for Unneeded {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
-        Box::pin(std::future::ready(Err(Error::engine(EngineReason::MissingAdapter))))
-    }
-
-    fn needs_structured_finalize(&self, _: &Request) -> bool {
-        self.finalizes
     }
 }
 
