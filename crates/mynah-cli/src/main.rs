@@ -20,10 +20,12 @@ mod verify;
 use std::{
     io::{self, Write as _},
     path::PathBuf,
+    pin::pin,
     process::ExitCode,
 };
 
 use clap::{Args, Parser, Subcommand};
+use futures_util::future::{Either, select};
 
 /// A runtime for language-model work.
 #[derive(Parser)]
@@ -174,6 +176,14 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::file(format!("the runtime could not start: {error}")))
+}
+
+/// What work comes to; nothing if a person ends the program before. Work that is left keeps what is recorded.
+pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Option<T> {
+    match select(pin!(tokio::signal::ctrl_c()), pin!(work)).await {
+        Either::Left(_) => None,
+        Either::Right((done, _)) => Some(done),
+    }
 }
 
 /// What writing to standard output came to.

@@ -3,17 +3,13 @@
 use std::{
     io::{self, Write},
     path::PathBuf,
-    pin::pin,
     sync::Arc,
 };
 
 use clap::{Args, ValueEnum};
-use futures_util::{
-    StreamExt as _,
-    future::{Either, select},
-};
+use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, Engine, Error, ErrorKind, Event, EventStream, HaltReason, OnUncertain,
+    ChatResult, Engine, Error, ErrorKind, Event, HaltReason, OnUncertain,
     log::{End, Fact, Log as _, RunStatus},
 };
 use serde_json::{Value, json};
@@ -25,7 +21,7 @@ use crate::{
     play, runtime,
     store::{self, Place},
     text::{plain, quoted},
-    written,
+    unless_interrupted, written,
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
@@ -96,17 +92,17 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let ledger = Arc::new(Ledger::new(log));
     runtime()?.block_on(async {
         let run = store::find(ledger.as_ref(), &arguments.run).await?.run_id;
-        let resumed = resume(&engine, &ledger, &run, &arguments).await;
+        let resumed = unless_interrupted(resume(&engine, &ledger, &run, &arguments)).await;
         // Whatever happened, the run is nobody's any more.
         ledger.begin(None).await;
         let command = arguments.command(&run);
         match resumed {
-            Ok(Outcome::Interrupted) => {
+            None => {
                 Err(Failure::interrupted(format!("interrupted; run {run} can go on:\n  {command}")))
             }
-            Ok(Outcome::Told) => judge(&ledger, &run, &command).await,
-            Err(Stop::Failed(failure)) => Err(failure),
-            Err(Stop::Refused(error)) => {
+            Some(Ok(())) => judge(&ledger, &run, &command).await,
+            Some(Err(Stop::Failed(failure))) => Err(failure),
+            Some(Err(Stop::Refused(error))) => {
                 if arguments.log.json {
                     let line = json!({"run_id": run, "err": error});
                     written(writeln!(io::stdout(), "{line}"))?;
@@ -131,12 +127,6 @@ impl Arguments {
     }
 }
 
-enum Outcome {
-    /// Everything that there is to tell was told.
-    Told,
-    Interrupted,
-}
-
 /// Why a run did not go on.
 enum Stop {
     Refused(Error),
@@ -155,12 +145,13 @@ impl From<Failure> for Stop {
     }
 }
 
+/// Goes on with a run, and tells what happens.
 async fn resume(
     engine: &Engine,
     log: &Arc<Ledger>,
     run: &str,
     arguments: &Arguments,
-) -> Result<Outcome, Stop> {
+) -> Result<(), Stop> {
     let start = || {
         let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
         if let Some(text) = arguments.answer.as_ref().or(arguments.message.as_ref()) {
@@ -171,34 +162,20 @@ async fn resume(
         }
         resume.stream()
     };
-    let stream = when_free(start).await?;
+    let mut stream = when_free(start).await?;
     let mut teller = Teller { json: arguments.log.json, is_open: false, out: io::stdout() };
-    let Some(result) = follow(stream, &mut teller).await? else { return Ok(Outcome::Interrupted) };
-    if arguments.log.json {
-        written(teller.line(&json!({"run_id": run, "ok": result})))?;
-    }
-    Ok(Outcome::Told)
-}
-
-/// Tells the events of a run as they come, and gives what it came to; nothing if a person ends the program.
-async fn follow(mut stream: EventStream, teller: &mut Teller) -> Result<Option<Value>, Stop> {
-    let mut interrupt = pin!(tokio::signal::ctrl_c());
     let mut completed: Option<Box<ChatResult>> = None;
-    loop {
-        let event = match select(interrupt.as_mut(), stream.next()).await {
-            Either::Left(_) => return Ok(None),
-            Either::Right((event, _)) => event.transpose()?,
-        };
-        let Some(event) = event else { break };
+    while let Some(event) = stream.next().await.transpose()? {
         written(teller.tell(&event))?;
         if let Event::ChatCompleted { result } = event {
             completed = Some(result);
         }
     }
-    Ok(Some(match completed {
-        Some(result) => json!(result),
-        None => json!(stream.last_step()),
-    }))
+    if arguments.log.json {
+        let result = completed.map_or_else(|| json!(stream.last_step()), |result| json!(result));
+        written(teller.line(&json!({"run_id": run, "ok": result})))?;
+    }
+    Ok(())
 }
 
 /// Tells events: as text that grows, or one JSON value a line.

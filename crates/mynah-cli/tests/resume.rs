@@ -204,12 +204,8 @@ fn an_interrupted_run_can_go_on_at_once() {
         held.stderr,
         "mynah: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n"
     );
-    let signalled =
-        std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(signalled.unwrap().success());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
-    let said = String::from_utf8(output.stderr).unwrap();
+    let (code, said) = interrupt(child);
+    assert_eq!(code, Some(130));
     let expected = format!(
         "mynah: interrupted; run run-0 can go on:\n  mynah resume run-0 --agent {slow} --log {url}\n"
     );
@@ -219,6 +215,41 @@ fn an_interrupted_run_can_go_on_at_once() {
     assert_eq!(resumed.stdout, "Two soups, then.\\u{1b}[2J\n");
     let verified = &store.json(&["verify", "run-0"])[0];
     assert_eq!(verified["status"], json!("verified"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_scenario_that_is_interrupted_says_how_its_run_goes_on() {
+    let store = Store::new();
+    let slow = r#"{"scripts": [ [ {"text": "Well,"}, {"delay_ms": 60000}, {"finish": "stop"} ] ],
+                   "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Soup?"}], "stream": true}]}"#;
+    let slow = store.file("slow.json", slow);
+    let url = store.url();
+    let mut command = mynah(["play", &slow, "--log", &url]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(told.any(|line| line.unwrap().contains("Well,")));
+    let (code, said) = interrupt(child);
+    assert_eq!(code, Some(130));
+    let command = format!("mynah resume last --agent {slow} --log {url}");
+    assert_eq!(said, format!("mynah: interrupted; its last run can go on:\n  {command}\n"));
+    let resumed = store.run(&[
+        "resume",
+        "last",
+        "--agent",
+        &store.file("quick.json", r#"{"scripts": [[{"text": "Soup."}, {"finish": "stop"}]]}"#),
+    ]);
+    assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Soup.\n"), "{}", resumed.stderr);
+}
+
+/// Does what control-C does, and gives the exit code and what was said on standard error.
+#[cfg(unix)]
+fn interrupt(child: std::process::Child) -> (Option<i32>, String) {
+    let id = child.id().to_string();
+    let signalled = std::process::Command::new("kill").args(["-INT", &id]).status();
+    assert!(signalled.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 /// The runs of [`WAITING`], and the file of an agent that goes on with them.

@@ -18,7 +18,9 @@ use std::{
 use mynah::Engine;
 
 use self::{hashes::Hashes, world::Counters};
-use crate::{Failure, ledger::Ledger, store::Place};
+use crate::{
+    Failure, ledger::Ledger, runtime, store::Place, text::quoted, unless_interrupted, written,
+};
 
 pub(crate) const EXAMPLES: &str = r#"A scenario:
   {
@@ -38,12 +40,12 @@ The format is described in docs/scenario.md."#;
 /// The largest scenario that is read. Parsed, one can take more than a hundred times its size.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
-pub(crate) fn main(file: &Path, log: Option<&str>, stable: bool) -> Result<(), Failure> {
-    let place = log.map(Place::parse).transpose()?;
+pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), Failure> {
+    let place = url.map(Place::parse).transpose()?;
     let mut scenario = scenario::parse(&read(file)?, place.is_some())
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))?;
     let log = place.map(|place| place.open()).transpose()?;
-    let runtime = crate::runtime()?;
+    let runtime = runtime()?;
     if stable {
         let counters = match &log {
             Some(log) => runtime.block_on(Counters::after(log)),
@@ -54,7 +56,19 @@ pub(crate) fn main(file: &Path, log: Option<&str>, stable: bool) -> Result<(), F
     let log = log.map(|log| Arc::new(Ledger::new(log)));
     let mut out = BufWriter::new(io::stdout().lock());
     let hashes = if stable { Hashes::counted() } else { Hashes::Shown };
-    crate::written(runtime.block_on(perform::perform(scenario, log, hashes, &mut out)))
+    let performed = perform::perform(scenario, log, hashes, &mut out);
+    match runtime.block_on(unless_interrupted(performed)) {
+        Some(performed) => written(performed),
+        None => Err(Failure::interrupted(match url {
+            Some(url) => {
+                let (file, url) = (quoted(&file.display().to_string()), quoted(url));
+                format!(
+                    "interrupted; its last run can go on:\n  mynah resume last --agent {file} --log {url}"
+                )
+            }
+            None => "interrupted; nothing was kept".to_owned(),
+        })),
+    }
 }
 
 /// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone.
