@@ -103,8 +103,10 @@ reasons! {
         Cancelled => "cancelled",
         /// Nothing arrived in time.
         Timeout => "timeout",
-        /// An event that has no place in a model's stream.
+        /// An event that has no place in a model's stream, or stands in the wrong one.
         MalformedEvent => "malformed_event",
+        /// The answer came without the hash of what the provider sent.
+        MissingRawResponseHash => "missing_raw_response_hash",
         /// Anything else.
         Unknown => "unknown",
     }
@@ -117,6 +119,8 @@ reasons! {
         HandlerRaised => "handler_raised",
         /// The handler took longer than its timeout.
         Timeout => "timeout",
+        /// The run was ended while the handler ran.
+        Cancelled => "cancelled",
         /// The handler gave an outcome that it may not give.
         InvalidReturn => "invalid_return",
         /// The tool has no handler.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use mynah_data::{Error, ErrorKind, LogReason, Result};
-use mynah_log::{Effect, Fact, Inside};
+use mynah_log::{Fact, Inside};
 use tokio::sync::oneshot;
 
 use crate::Tape;
@@ -30,7 +30,7 @@ struct State {
     parked: Vec<Waker>,
 }
 
-type Reply = oneshot::Sender<Result<Option<Effect>>>;
+type Reply = oneshot::Sender<Result<Option<Fact>>>;
 
 struct Ask {
     place: Place,
@@ -47,6 +47,10 @@ pub(crate) enum Want {
     Commit { fact: Fact, durable: bool },
     /// What is recorded under a name. Where nothing has to be, nothing may be.
     Recall { name: String, required: bool },
+    /// How the call came out, from its record.
+    Outcome,
+    /// What the model answered, from its record; or how the run ended, if it did not.
+    Answer,
 }
 
 impl Desk {
@@ -88,7 +92,7 @@ impl Desk {
         Ok(served)
     }
 
-    fn next_served(&self, tape: &mut Tape) -> Option<(Ask, Result<Option<Effect>>)> {
+    fn next_served(&self, tape: &mut Tape) -> Option<(Ask, Result<Option<Fact>>)> {
         let mut state = self.state();
         state.asks.retain(|ask| !ask.reply.is_closed());
         let mut served = None;
@@ -112,12 +116,21 @@ impl Desk {
         places.len()
     }
 
-    /// What keeps a run from going on in which everybody waits: the first of them asked for something else than what is
-    /// recorded.
-    pub fn stuck(&self, tape: &Tape) -> Option<Error> {
-        let state = self.state();
-        let ask = state.asks.iter().min_by(|a, b| a.place.cmp(&b.place))?;
-        Some(tape.refuse(&ask.place, &ask.want))
+    /// Whether the loop itself waits, not one of its calls.
+    pub(crate) fn loop_waits(&self) -> bool {
+        self.state().asks.iter().any(|ask| ask.place.is_none() && !ask.reply.is_closed())
+    }
+
+    /// Ends the waiting of a run in which everybody waits: the first of them asked for something else than what is recorded,
+    /// and is told so.
+    pub fn refuse_first(&self, tape: &Tape) -> Option<Error> {
+        let mut state = self.state();
+        let first = state.asks.iter().enumerate().min_by(|(_, a), (_, b)| a.place.cmp(&b.place));
+        let (index, _) = first?;
+        let ask = state.asks.remove(index);
+        let error = tape.refuse(&ask.place, &ask.want);
+        drop(ask.reply.send(Err(error.clone())));
+        Some(error)
     }
 
     /// Wakes somebody when there is something to serve.
@@ -129,7 +142,7 @@ impl Desk {
     }
 
     /// Hands something in and waits for the answer. Somebody else must serve.
-    pub(crate) async fn ask(&self, place: Place, want: Want) -> Result<Option<Effect>> {
+    pub(crate) async fn ask(&self, place: Place, want: Want) -> Result<Option<Fact>> {
         self.hand_in(place, want).await.unwrap_or_else(|_| Err(gone()))
     }
 
@@ -138,7 +151,7 @@ impl Desk {
         &self,
         place: Place,
         want: Want,
-    ) -> oneshot::Receiver<Result<Option<Effect>>> {
+    ) -> oneshot::Receiver<Result<Option<Fact>>> {
         let (reply, answer) = oneshot::channel();
         self.state().asks.push(Ask { place, want, reply });
         self.wake_parked();

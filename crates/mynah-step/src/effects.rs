@@ -93,7 +93,10 @@ impl Effects {
         if self.replaying
             && let Some(recorded) = self.recall(name).await?
         {
-            return match recorded {
+            let Fact::SideEffect { effect, .. } = recorded else {
+                return Err(failed(name, "what is recorded is not understood"));
+            };
+            return match effect {
                 Effect::Done(value) => T::deserialize(value)
                     .map_err(|why| failed(name, &format!("what is recorded does not fit: {why}"))),
                 Effect::Failed(why) => {
@@ -120,7 +123,7 @@ impl Effects {
         }
     }
 
-    async fn recall(&self, name: &str) -> Result<Option<Effect>> {
+    async fn recall(&self, name: &str) -> Result<Option<Fact>> {
         let Some(desk) = &self.desk else { return Ok(None) };
         let required = self.errors == SideEffectErrors::Recorded;
         desk.ask(self.place(), Want::Recall { name: name.to_owned(), required }).await

@@ -8,8 +8,11 @@
 //! Adapters and tools can be written outside the project: both are small traits behind `Arc<dyn …>`.
 
 mod adapter;
+mod config;
+mod context;
 mod desk;
 mod effects;
+mod metrics;
 mod recorded;
 mod recorder;
 mod retry;
@@ -19,15 +22,18 @@ mod tool_context;
 mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, open_model};
+pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, Registry};
+pub use context::{Answer, CallTool, Context, ToolResult};
 pub use desk::Desk;
 pub use effects::SideEffectErrors;
-pub use recorded::{Recorded, differences};
+pub use metrics::MetricsSink;
+pub use recorded::{Recorded, UNCERTAIN, differences, is_not_rerun};
 pub use recorder::Recorder;
 pub use retry::RetryPolicy;
 pub use tape::Tape;
 pub use tool::{
-    EncodeError, Handler, HandlerExecutor, JsonEncoder, Settled, Tool, ToolExecutor, ToolLimits,
-    ToolResultEncoder, panic_text, run_tool, tool_failed,
+    Backoff, EncodeError, Handler, HandlerExecutor, JsonEncoder, Settled, Tool, ToolExecutor,
+    ToolLimits, ToolResultEncoder, panic_text, run_tool, tool_failed,
 };
 pub use tool_context::ToolContext;
 pub use world::{SystemWorld, World};

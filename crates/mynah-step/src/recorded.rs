@@ -5,13 +5,14 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{Error, ErrorKind, MismatchClass, Result};
-use mynah_log::{Effect, Fact, Inside, Record, Resolution, cbor};
+use mynah_data::{Error, ErrorKind, MismatchClass, ResponseBuilder, Result, ToolReason};
+use mynah_log::{Effect, Fact, Inside, Plan, Record, Resolution, cbor};
 use serde_json::{Value, json};
 
 use crate::{
     Recorder,
-    desk::{Place, Want},
+    desk::{Place, Want, gone},
+    recorder::ends,
 };
 
 /// A run's records, to be performed again.
@@ -110,7 +111,7 @@ impl Recorded {
     }
 
     /// What somebody gets who asks; nothing while it is not their turn.
-    pub(crate) fn answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Effect>>> {
+    pub(crate) fn answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Fact>>> {
         let call = self.upcoming().and_then(of_tool).map(|(call, _)| call);
         let is_mine = place.as_ref().map(|inside| inside.call_id.as_str()) == call;
         match want {
@@ -121,11 +122,25 @@ impl Recorded {
                 }
                 let is_next = matches!(self.upcoming(),
                     Some(Fact::SideEffect { inside, name: next, .. }) if inside == place && next == name);
-                if is_next && let Some((_, Fact::SideEffect { effect, .. })) = self.take() {
-                    return Some(Ok(Some(effect)));
+                if is_next {
+                    return Some(Ok(self.take_fact()));
                 }
                 // A loop does one thing after another: what is not next will not be.
                 (place.is_none() && is_mine).then(|| Err(self.refuse(place, want)))
+            }
+            Want::Answer => {
+                let answer = match self.upcoming() {
+                    _ if !is_mine => return None,
+                    Some(Fact::AssistantCompleted { .. }) => None,
+                    Some(end) if ends(end) => Some(Ok(Some(end.clone()))),
+                    _ => Some(Err(self.refuse(place, want))),
+                };
+                answer.or_else(|| Some(Ok(self.take_fact())))
+            }
+            Want::Outcome => {
+                let is_next =
+                    is_mine && self.upcoming().is_some_and(|fact| outcome(fact).is_some());
+                is_next.then(|| Ok(self.take_fact()))
             }
         }
     }
@@ -144,6 +159,19 @@ impl Recorded {
     pub(crate) fn refuse(&self, place: &Place, want: &Want) -> Error {
         let fact = match want {
             Want::Commit { fact, .. } => fact.clone(),
+            Want::Answer => Fact::AssistantCompleted {
+                response: Box::new(ResponseBuilder::new().into_response()),
+                plan: Plan::Nothing,
+                cuts: Vec::new(),
+            },
+            // It was found among the records, so others stand before it that nobody makes.
+            Want::Outcome => {
+                let call = place.as_ref().map_or("", |inside| &inside.call_id);
+                match self.outcome_of(call) {
+                    Some(fact) => fact.clone(),
+                    None => return gone(),
+                }
+            }
             Want::Recall { name, .. } => {
                 // Whatever would have come of it: it is not what differs.
                 let effect = match self.upcoming() {
@@ -219,6 +247,19 @@ pub(crate) fn outcome(fact: &Fact) -> Option<&str> {
         Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => Some(call_id),
         _ => None,
     }
+}
+
+/// Marks the error of a call of which nobody knows whether it ran.
+pub const UNCERTAIN: &str = "uncertain";
+
+/// Whether a failure is answered from its record also where tools are run again: nobody waits for a timeout twice, and nobody
+/// knows more of an uncertain call than before.
+pub fn is_not_rerun(fact: &Fact) -> bool {
+    const BROKE: [ToolReason; 3] =
+        [ToolReason::Timeout, ToolReason::HandlerRaised, ToolReason::Cancelled];
+    let Fact::ToolFailed { error, .. } = fact else { return false };
+    let broke = matches!(error.kind(), ErrorKind::Tool(reason) if BROKE.contains(&reason));
+    broke || error.metadata().contains_key(UNCERTAIN)
 }
 
 /// The call, and its try, inside which a fact was made.

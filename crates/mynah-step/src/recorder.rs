@@ -6,10 +6,12 @@ use std::{
     time::SystemTime,
 };
 
-use mynah_data::{Error, Result};
+use mynah_data::{Error, LogReason, Result};
 use mynah_log::{Append, Chain, Fact, Head, Lease, Log, Record, Seal, Totals};
 
-use crate::{BoxFuture, World};
+use tokio::time::Instant;
+
+use crate::{BoxFuture, MetricsSink, World};
 
 /// Writes a run's facts into a log.
 pub struct Recorder {
@@ -22,6 +24,10 @@ pub struct Recorder {
     written: Option<Head>,
     writing: Option<BoxFuture<Result<Head>>>,
     failed: Option<Error>,
+    sealed: bool,
+    metrics: Option<Arc<dyn MetricsSink>>,
+    /// How many records are being written, and since when.
+    began: Option<(usize, Instant)>,
     lease: Option<Lease>,
     releasing: Option<BoxFuture<Result<()>>>,
 }
@@ -44,9 +50,18 @@ impl Recorder {
             written,
             writing: None,
             failed: None,
+            sealed: false,
+            metrics: None,
+            began: None,
             lease: None,
             releasing: None,
         }
+    }
+
+    /// The same, and tells how long writing takes.
+    pub fn metered(mut self, metrics: Option<Arc<dyn MetricsSink>>) -> Self {
+        self.metrics = metrics;
+        self
     }
 
     /// The same, by the holder of a lease.
@@ -58,13 +73,18 @@ impl Recorder {
     /// Takes a fact. One that ends the run is followed by the seal.
     ///
     /// # Errors
-    /// A fact that has no deterministic encoding.
+    /// A fact that has no deterministic encoding, or comes after the end.
     pub fn commit(&mut self, fact: &Fact) -> Result<()> {
+        if self.sealed {
+            return Err(Error::log(LogReason::Sealed)
+                .with_message(format!("log error: sealed: run {} has ended", self.chain.run())));
+        }
         self.push(fact)?;
         if ends(fact) { self.seal() } else { Ok(()) }
     }
 
     pub(crate) fn seal(&mut self) -> Result<()> {
+        self.sealed = true;
         let seal = Seal::new(self.chain.root(), self.totals.clone());
         self.push(&Fact::Sealed(seal))
     }
@@ -110,7 +130,13 @@ impl Recorder {
                 return Poll::Ready(Err(error.clone()));
             }
             if let Some(writing) = &mut self.writing {
-                match std::task::ready!(writing.as_mut().poll(cx)) {
+                let written = std::task::ready!(writing.as_mut().poll(cx));
+                if let (Some(metrics), Some((records, began))) = (&self.metrics, self.began.take())
+                {
+                    let failure = written.as_ref().err().map(Error::reason);
+                    metrics.append(records, failure, began.elapsed());
+                }
+                match written {
                     Ok(head) => self.written = Some(head),
                     Err(error) => self.failed = Some(error),
                 }
@@ -121,6 +147,7 @@ impl Recorder {
                 return Poll::Ready(Ok(()));
             }
             let records = std::mem::take(&mut self.pending);
+            self.began = self.metrics.as_ref().map(|_| (records.len(), Instant::now()));
             let mut batch = Append::new(Arc::clone(self.chain.run()), self.written, records);
             batch.fence = self.lease.as_ref().map(|lease| lease.token);
             let log = Arc::clone(&self.log);

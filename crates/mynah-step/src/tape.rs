@@ -6,7 +6,7 @@ use std::{
 };
 
 use mynah_data::{Error, Result};
-use mynah_log::{Effect, Fact};
+use mynah_log::Fact;
 
 use crate::{
     Recorded, Recorder,
@@ -140,7 +140,7 @@ impl Tape {
     }
 
     /// What somebody gets who asks; nothing while it is not their turn.
-    pub(crate) fn answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Effect>>> {
+    pub(crate) fn answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Fact>>> {
         match (self, want) {
             (Self::Replaying(recorded), _) => recorded.answer(place, want),
             (Self::Recording(recorder), Want::Commit { fact, .. }) => {

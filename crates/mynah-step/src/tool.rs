@@ -118,8 +118,13 @@ impl Tool {
 
     /// The same tool, whose calls may be run twice without harm, and are tried so often in all after transient failures.
     pub fn idempotent(self, max_attempts: u32) -> Self {
+        self.tried(true, max_attempts)
+    }
+
+    /// The same tool, whose calls are tried so often in all, if they may be.
+    pub(crate) fn tried(self, idempotent: bool, max_attempts: u32) -> Self {
         self.with(|spec| {
-            spec.idempotent = true;
+            spec.idempotent = idempotent;
             spec.max_attempts = max_attempts;
         })
     }
@@ -327,11 +332,23 @@ impl ToolResultEncoder for JsonEncoder {
     }
 }
 
-/// How long and how often a call may try.
-#[derive(Clone, Copy, Debug)]
+/// How long a call may take, and how long it pauses between its tries.
+#[derive(Clone)]
 pub struct ToolLimits {
     /// The time limit of a try, unless the tool has its own.
     pub timeout: Duration,
+    /// The pause after a failed try, from 1: 100 ms, doubling, at most 10 s, with up to a quarter added by chance, unless said.
+    pub backoff: Option<Backoff>,
+}
+
+/// The pause after a failed try, from 1.
+pub type Backoff = Arc<dyn Fn(u32) -> Duration + Send + Sync>;
+
+impl ToolLimits {
+    /// With this time limit.
+    pub fn new(timeout: Duration) -> Self {
+        Self { timeout, backoff: None }
+    }
 }
 
 /// A call that ran to its end.
@@ -372,7 +389,7 @@ pub async fn run_tool(
         match outcome {
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
                 tracing::info!(tool = tool.name(), attempt, "tool failed and is tried again");
-                if let Err(error) = try_again(&mut context, &error).await {
+                if let Err(error) = try_again(&mut context, &error, limits.backoff.as_ref()).await {
                     return Settled { outcome: Err(error), attempts: attempt };
                 }
             }
@@ -382,7 +399,11 @@ pub async fn run_tool(
 }
 
 /// Tells that a try failed, waits a little, and announces the next.
-async fn try_again(context: &mut ToolContext, reported: &Value) -> Result<()> {
+async fn try_again(
+    context: &mut ToolContext,
+    reported: &Value,
+    pause: Option<&Backoff>,
+) -> Result<()> {
     let (call_id, attempt) = (context.call.id.clone(), context.attempt());
     let effects = &context.effects;
     if effects.is_kept() {
@@ -393,7 +414,9 @@ async fn try_again(context: &mut ToolContext, reported: &Value) -> Result<()> {
         effects.commit(failed, false).await?;
     }
     if !effects.replaying {
-        tokio::time::sleep(jittered(effects.world.as_ref(), backoff(attempt), 0.25)).await;
+        let world = effects.world.as_ref();
+        let pause = pause.map_or_else(|| jittered(world, backoff(attempt), 0.25), |f| f(attempt));
+        tokio::time::sleep(pause).await;
     }
     if effects.is_kept() {
         let announced = Fact::ToolScheduled { call_id, attempt: attempt + 1, call: None };

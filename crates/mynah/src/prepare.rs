@@ -164,7 +164,7 @@ pub(crate) fn prepare_on(
             .unwrap_or_else(|| Arc::new(JsonEncoder)),
         on_tool_error: options.on_tool_error.unwrap_or(settings.on_tool_error),
         tool_context,
-        tool_limits: ToolLimits { timeout: settings.tool_timeout },
+        tool_limits: ToolLimits::new(settings.tool_timeout),
         max_concurrency: settings.max_concurrency,
         deadline: settings.deadline,
         on_event: options.on_event,

@@ -7,11 +7,11 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use mynah_data::{
-    Error, ErrorKind, Event, HaltReason, Metadata, ToolCall, ToolOutcome, ToolReason,
-};
+use mynah_data::{Error, Event, HaltReason, Metadata, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{End, Fact};
-use mynah_step::{BoxFuture, Desk, Settled, Tape, Tool, ToolContext, run_tool};
+use mynah_step::{
+    BoxFuture, Desk, Settled, Tape, Tool, ToolContext, UNCERTAIN, is_not_rerun, run_tool,
+};
 use tracing::Instrument as _;
 
 use super::{
@@ -31,9 +31,6 @@ pub enum OnUncertain {
     /// The model is told that nobody knows.
     Fail,
 }
-
-/// Marks the error of a call of which nobody knows whether it ran.
-const UNCERTAIN: &str = "uncertain";
 
 /// The calls of a turn.
 #[derive(Default)]
@@ -139,7 +136,7 @@ impl Driver {
         }
         let tool = self.setup.policy.tool(&call.name, self.state.conversation.is_some());
         let answers = self.setup.recorded_tools || tool.is_some_and(Tool::is_recorded);
-        if self.tape.outcome_of(&call.id).is_some_and(|fact| answers || not_rerun(fact)) {
+        if self.tape.outcome_of(&call.id).is_some_and(|fact| answers || is_not_rerun(fact)) {
             self.tape.answer_for(&call.id);
             runs.running.push(Box::pin(std::future::ready((call, Outcome::Recorded))));
             return;
@@ -200,13 +197,15 @@ impl Driver {
         let next = self.tape.next_call().map(|(call, _)| call);
         let is_next = |(call, _): &(Arc<ToolCall>, Outcome)| next == Some(call.id.as_str());
         let early = runs.early.iter().position(is_next);
-        match (early, desk.stuck(&self.tape)) {
-            (None, Some(error)) => self.fault = Some(error),
-            (early, _) if !runs.early.is_empty() => {
-                let (call, outcome) = runs.early.remove(early.unwrap_or_default());
-                self.tool_done(&call, outcome);
-            }
-            _ => self.phase = Phase::Decide,
+        if early.is_none()
+            && let Some(error) = desk.refuse_first(&self.tape)
+        {
+            self.fault = Some(error);
+        } else if runs.early.is_empty() {
+            self.phase = Phase::Decide;
+        } else {
+            let (call, outcome) = runs.early.remove(early.unwrap_or_default());
+            self.tool_done(&call, outcome);
         }
     }
 
@@ -309,16 +308,6 @@ impl ToolRuns {
     }
 }
 
-/// Whether a failure is answered from its record also where tools are run again: nobody waits for a timeout twice, and nobody
-/// knows more of an uncertain call than before.
-fn not_rerun(fact: &Fact) -> bool {
-    let Fact::ToolFailed { error, .. } = fact else { return false };
-    let broke = [ToolReason::Timeout, ToolReason::HandlerRaised]
-        .map(ErrorKind::Tool)
-        .contains(&error.kind());
-    broke || error.metadata().contains_key(UNCERTAIN)
-}
-
 /// One call, running.
 fn start(
     setup: &Setup,
@@ -333,7 +322,7 @@ fn start(
     };
     let failure = tracing::field::Empty;
     let span = tracing::info_span!("mynah.tool", tool = call.name, call = call.id, failure);
-    let run = run_tool(Arc::clone(&setup.executor), tool, context, setup.tool_limits);
+    let run = run_tool(Arc::clone(&setup.executor), tool, context, setup.tool_limits.clone());
     let telling = span.clone();
     let run = async move {
         let settled = run.await;

@@ -1,0 +1,302 @@
+//! The boundary for people with a loop of their own.
+
+mod model;
+mod tools;
+
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::SystemTime,
+};
+
+use mynah_data::{Error, LogReason, Result};
+use mynah_log::{End, Fact, Record, Verifier};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::sync::watch;
+
+pub use self::{
+    model::Answer,
+    tools::{CallTool, ToolResult},
+};
+use crate::{
+    Config, Desk, MetricsSink, Mode, Recorded, Recorder, Tape, effects::Effects, recorder::ends,
+};
+
+/// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
+/// records, and comes from them when the run is performed again. Cheap to clone; all clones are the same run.
+///
+/// A run begins with [`Fact::RunStarted`] and ends with [`Fact::Completed`] or its like, both given to
+/// [`emit`](Context::emit); the seal follows the end by itself.
+///
+/// ```
+/// use std::sync::Arc;
+/// use mynah_data::{HaltReason, Metadata, Thread, ToolCall, ToolOutcome};
+/// use mynah_log::{End, Extent, Fact, Log, MemoryLog};
+/// use mynah_step::{Config, Context, Mode, Tool};
+/// use serde_json::json;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+/// let roll = Tool::new("roll", "Rolls a die", json!({}))
+///     .handler(async |_, context| context.random().await.map(|chance| json!(chance % 6 + 1)));
+/// let log = Arc::new(MemoryLog::new());
+/// let config = Config::new(&log, "run-1").tools([roll]);
+///
+/// async fn agent(context: &Context) -> mynah_data::Result<ToolOutcome> {
+///     let thread = Thread::from("go");
+///     context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
+///     let rolled = context.call_tool(ToolCall::new("c0", "roll", "{}")).await?;
+///     context.emit(Fact::Completed(End::new(HaltReason::Completed, Metadata::new()))).await?;
+///     Ok(rolled)
+/// }
+///
+/// let live = agent(&Context::new(config.clone())?).await?;
+/// let records = log.read("run-1", 1, 100).await?;
+/// let again = agent(&Context::new(config.mode(Mode::Replay(records)))?).await?;
+/// assert_eq!(live, again);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Context(Arc<Shared>);
+
+struct Shared {
+    config: Config,
+    replaying: bool,
+    tape: Mutex<Tape>,
+    desk: Arc<Desk>,
+    effects: Effects,
+    turns: AtomicU32,
+    /// Calls that have no outcome yet.
+    running: AtomicUsize,
+    cancelled: watch::Sender<bool>,
+}
+
+impl Context {
+    /// A run with this configuration.
+    ///
+    /// # Errors
+    /// A run without an id, no place for tools, or records that are not what they were.
+    pub fn new(mut config: Config) -> Result<Self> {
+        if config.run_id.is_empty() {
+            return Err(Error::invalid_option("run_id", "empty"));
+        }
+        if config.max_parallel_tools == 0 {
+            return Err(Error::invalid_option("max_parallel_tools", "out_of_range"));
+        }
+        let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
+        let mut turns = 0;
+        let mode = std::mem::take(&mut config.mode);
+        let replaying = matches!(mode, Mode::Replay(_));
+        let tape = match mode {
+            Mode::Live => {
+                let recorder = Recorder::new(log, world, config.run_id.as_str());
+                Tape::Recording(Box::new(recorder.metered(config.metrics.clone())))
+            }
+            Mode::Resume(records) => {
+                let (facts, verifier) = verified(&config.run_id, records)?;
+                let is_turn =
+                    |(_, fact): &&(Record, Fact)| matches!(fact, Fact::TurnStarted { .. });
+                turns = facts.iter().filter(is_turn).count() as u32;
+                let (chain, totals) = verifier.into_chain();
+                let mut recorder = Recorder::after(log, world, chain, totals);
+                recorder.commit(&Fact::Resumed { message: None, tool_results: Vec::new() })?;
+                Tape::Recording(Box::new(recorder.metered(config.metrics.clone())))
+            }
+            Mode::Replay(records) => {
+                let (facts, _) = verified(&config.run_id, records)?;
+                Tape::Replaying(Box::new(Recorded::new(config.run_id.as_str().into(), facts)))
+            }
+        };
+        let desk = Desk::new();
+        let effects = Effects {
+            errors: config.side_effect_errors,
+            desk: Some(Arc::clone(&desk)),
+            replaying,
+            ..Effects::unkept(Arc::clone(&config.world))
+        };
+        Ok(Self(Arc::new(Shared {
+            config,
+            replaying,
+            tape: Mutex::new(tape),
+            desk,
+            effects,
+            turns: AtomicU32::new(turns),
+            running: AtomicUsize::new(0),
+            cancelled: watch::Sender::new(false),
+        })))
+    }
+
+    /// The run.
+    pub fn run_id(&self) -> &str {
+        &self.0.config.run_id
+    }
+
+    /// Whether the run is performed again.
+    pub fn is_replaying(&self) -> bool {
+        self.0.replaying
+    }
+
+    /// Who is told how long things take; nobody in a replay.
+    pub fn metrics(&self) -> Option<&Arc<dyn MetricsSink>> {
+        self.0.config.metrics.as_ref().filter(|_| !self.0.replaying)
+    }
+
+    /// The time of day.
+    ///
+    /// # Errors
+    /// `replay_mismatch`, or a log that cannot be written.
+    pub async fn now(&self) -> Result<SystemTime> {
+        self.served(self.0.effects.now()).await
+    }
+
+    /// A number that nobody can guess.
+    ///
+    /// # Errors
+    /// As [`Context::now`].
+    pub async fn random(&self) -> Result<u64> {
+        self.served(self.0.effects.random()).await
+    }
+
+    /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
+    /// value without doing it.
+    ///
+    /// # Errors
+    /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). Also as
+    /// [`Context::now`].
+    pub async fn side_effect<T, E>(
+        &self,
+        name: &str,
+        effect: impl Future<Output = std::result::Result<T, E>>,
+    ) -> Result<T>
+    where
+        T: Serialize + DeserializeOwned,
+        E: fmt::Display,
+    {
+        self.served(self.0.effects.side_effect(name, effect)).await
+    }
+
+    /// A fresh id for a call, for who needs to know it before the call; the same in a replay.
+    ///
+    /// # Errors
+    /// As [`Context::now`].
+    pub async fn new_call_id(&self) -> Result<String> {
+        let id = self.0.config.world.new_run_id();
+        self.side_effect("call_id", async { Ok::<_, Error>(id) }).await
+    }
+
+    /// Records a fact of the loop's own: how the run began and ended, a message of a person, messages left out of a prompt.
+    /// One that ends the run is safe when this is done, and has the seal after it.
+    ///
+    /// # Errors
+    /// A fact that has no place here, `replay_mismatch`, or a log that cannot be written.
+    pub async fn emit(&self, fact: Fact) -> Result<()> {
+        if matches!(fact, Fact::Sealed(_)) {
+            return Err(Error::invalid_option("fact", "sealed_by_itself"));
+        }
+        let durable = ends(&fact);
+        self.in_time(self.0.effects.commit(fact, durable)).await
+    }
+
+    /// Waits until everything recorded so far is safe.
+    ///
+    /// # Errors
+    /// A log that cannot be written.
+    pub async fn flush(&self) -> Result<()> {
+        self.in_time(poll_fn(|cx| self.tape().poll_durable(cx))).await
+    }
+
+    /// A duration to be recorded: in a replay the recorded one, as no two runs take the same time. Looks for `duration_ms` in
+    /// the metadata of the end that comes next.
+    pub fn replay_duration_ms(&self, live: u64) -> u64 {
+        let tape = self.tape();
+        let end: Option<&End> = match tape.upcoming() {
+            Some(Fact::Completed(end) | Fact::Failed(end) | Fact::Suspended(end)) => Some(end),
+            Some(Fact::Cancelled { end, .. }) => Some(end),
+            _ => None,
+        };
+        end.and_then(|end| end.metadata.get("duration_ms")?.as_u64()).unwrap_or(live)
+    }
+
+    /// Ends the tools that run, and every one that is called from now on, as cancelled.
+    pub fn cancel(&self) {
+        self.0.cancelled.send_replace(true);
+    }
+
+    /// Performs something, and serves whoever hands in facts meanwhile.
+    async fn served<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(done) = future.as_mut().poll(cx) {
+                    return Poll::Ready(done);
+                }
+                let desk = &self.0.desk;
+                desk.park(cx.waker());
+                let mut tape = self.tape();
+                match desk.serve(&mut tape) {
+                    // A failure reaches whoever handed the fact in.
+                    Ok(true) | Err(_) => continue,
+                    Ok(false) => {}
+                }
+                let others = usize::from(desk.loop_waits());
+                let all = self.0.running.load(Ordering::Relaxed) + others;
+                if self.0.replaying && all > 0 && desk.waiting() == all {
+                    desk.refuse_first(&tape);
+                    continue;
+                }
+                tape.kick(cx);
+                return Poll::Pending;
+            }
+        })
+        .await
+    }
+
+    /// Performs something that must not take longer than a record may take to be safe.
+    async fn in_time<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        let served = self.served(future);
+        let Some(limit) = self.0.config.emit_timeout else { return served.await };
+        tokio::time::timeout(limit, served).await.unwrap_or_else(|_| {
+            Err(Error::log(LogReason::Unavailable).with_message(format!(
+                "log error: unavailable: a record was not safe after {} ms",
+                limit.as_millis()
+            )))
+        })
+    }
+
+    fn tape(&self) -> MutexGuard<'_, Tape> {
+        self.0.tape.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("config", &self.0.config)
+            .field("replaying", &self.0.replaying)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The facts of records that are what they were.
+fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<(Record, Fact)>, Verifier)> {
+    let mut verifier = Verifier::new(run);
+    let mut facts = Vec::with_capacity(records.len());
+    for record in records {
+        verifier.check(&record)?;
+        let fact = record.fact().ok().flatten().ok_or_else(|| {
+            let (seq, what) = (record.seq(), "its body was taken away");
+            Error::log(LogReason::Corrupt)
+                .with_message(format!("log error: corrupt: run {run}, record {seq}: {what}"))
+                .with("run_id", run)
+                .with("seq", seq)
+                .with("what", what)
+        })?;
+        facts.push((record, fact));
+    }
+    Ok((facts, verifier))
+}

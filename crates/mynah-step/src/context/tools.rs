@@ -1,0 +1,228 @@
+//! Calling tools from a loop of one's own.
+
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::{
+    StreamExt as _,
+    future::{Either, select},
+    stream,
+};
+use mynah_data::{ASK_USER_SENTINEL, Error, Result, ToolCall, ToolOutcome, ToolReason};
+use mynah_log::{DirectCall, Fact, Inside, Resolution};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::Context;
+use crate::{
+    Backoff, HandlerExecutor, JsonEncoder, Settled, ToolContext, ToolLimits,
+    ToolResultEncoder as _,
+    desk::{Want, gone},
+    is_not_rerun, run_tool, tool_failed,
+};
+
+/// A tool to be called.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct CallTool {
+    /// The call. One without an id gets one.
+    pub call: ToolCall,
+    /// The turn whose answer asked for it.
+    pub turn: Option<u32>,
+    /// How often it is tried in all, where the tool itself does not say: only if it may be.
+    pub tries: Option<(bool, u32)>,
+    /// The pause after a failed try.
+    pub backoff: Option<Backoff>,
+}
+
+impl CallTool {
+    /// The same, asked for in this turn.
+    pub fn turn(mut self, turn: u32) -> Self {
+        self.turn = Some(turn);
+        self
+    }
+
+    /// The same, tried so often in all after transient failures; only once unless it is idempotent, whatever the tool says.
+    pub fn tries(mut self, idempotent: bool, max_attempts: u32) -> Self {
+        self.tries = Some((idempotent, max_attempts));
+        self
+    }
+
+    /// The same with this pause after a failed try, from 1.
+    pub fn backoff(mut self, pause: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
+        self.backoff = Some(Arc::new(pause));
+        self
+    }
+}
+
+impl From<ToolCall> for CallTool {
+    fn from(call: ToolCall) -> Self {
+        Self { call, turn: None, tries: None, backoff: None }
+    }
+}
+
+/// What came of one of several calls.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ToolResult {
+    /// The call.
+    pub call_id: String,
+    /// What the tool gave, never its [`ToolOutcome::Error`]; or how it failed.
+    pub outcome: Result<ToolOutcome>,
+}
+
+impl Context {
+    /// Calls a tool: announces it, runs it with its tries, and records what came of it.
+    ///
+    /// # Errors
+    /// The tool's own failure, arguments that are not JSON (before anything is recorded), and as [`Context::now`].
+    pub async fn call_tool(&self, call: impl Into<CallTool>) -> Result<ToolOutcome> {
+        let mut results = self.call_tools([call.into()]).await?;
+        results.pop().map_or_else(|| Err(gone()), |result| result.outcome)
+    }
+
+    /// Calls several tools side by side. All are announced first, in order; what came of them is recorded as they are done;
+    /// the results are in the order of the calls. One that fails does not end the others.
+    ///
+    /// # Errors
+    /// Arguments that are not JSON (before anything is recorded), and as [`Context::now`].
+    pub async fn call_tools(
+        &self,
+        calls: impl IntoIterator<Item = impl Into<CallTool>>,
+    ) -> Result<Vec<ToolResult>> {
+        let mut calls: Vec<CallTool> = calls.into_iter().map(Into::into).collect();
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        for CallTool { call, .. } in &calls {
+            if let Some(why) = call.argument_error() {
+                return Err(Error::tool(ToolReason::InvalidArguments)
+                    .with_message(format!(
+                        "tool error ({}): invalid_arguments: the arguments are not valid JSON: {why}",
+                        call.name
+                    ))
+                    .with("tool_name", call.name.as_str()));
+            }
+        }
+        for call in &mut calls {
+            self.announce(call).await?;
+        }
+        self.flush().await?;
+        // In a replay each waits for its turn, whoever has a place.
+        let places = if self.0.replaying { calls.len() } else { self.0.config.max_parallel_tools };
+        self.0.running.fetch_add(calls.len(), Ordering::Relaxed);
+        let runs = calls.into_iter().enumerate().map(|(index, call)| async move {
+            let result = self.run(call).await;
+            self.0.running.fetch_sub(1, Ordering::Relaxed);
+            result.map(|result| (index, result))
+        });
+        let runs = stream::iter(runs).buffer_unordered(places).collect::<Vec<_>>();
+        let mut results = self.served(runs).await.into_iter().collect::<Result<Vec<_>>>()?;
+        results.sort_unstable_by_key(|(index, _)| *index);
+        Ok(results.into_iter().map(|(_, result)| result).collect())
+    }
+
+    /// Announces a call; one without an id gets one.
+    async fn announce(&self, tool: &mut CallTool) -> Result<()> {
+        if tool.call.id.is_empty() {
+            let recorded = match self.tape().upcoming() {
+                Some(Fact::ToolScheduled { call_id, .. }) => Some(call_id.clone()),
+                _ => None,
+            };
+            tool.call.id = recorded.unwrap_or_else(|| self.0.config.world.new_run_id());
+        }
+        let ToolCall { id, name, raw_arguments, .. } = &tool.call;
+        let arguments = raw_arguments.clone();
+        let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
+        let call = Some(Box::new(call));
+        self.emit(Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call }).await
+    }
+
+    async fn run(&self, called: CallTool) -> Result<ToolResult> {
+        let CallTool { call, tries, backoff, .. } = called;
+        let (config, call) = (&self.0.config, Arc::new(call));
+        let call_id = call.id.clone();
+        let tool = config.tools.get(&call.name).cloned();
+        let tool = tool.map(|tool| match tries {
+            Some((idempotent, max_attempts)) => tool.tried(idempotent, max_attempts),
+            None => tool,
+        });
+        let (attempt, answered) = {
+            let tape = self.tape();
+            let recorded = tool.as_ref().is_some_and(|tool| tool.is_recorded());
+            let answered = tape.outcome_of(&call_id).is_some_and(|f| recorded || is_not_rerun(f));
+            (tape.attempt_of(&call_id).unwrap_or(1), answered)
+        };
+        let fact = if answered {
+            self.tape().answer_for(&call_id);
+            let inside = Inside { call_id: call_id.clone(), attempt };
+            self.0.desk.ask(Some(inside), Want::Outcome).await?.ok_or_else(gone)?
+        } else {
+            let context = ToolContext::new(Arc::clone(&call), Arc::clone(&config.world))
+                .side_effect_errors(config.side_effect_errors)
+                .kept(Arc::clone(&self.0.desk), attempt, self.0.replaying);
+            let effects = context.effects.clone();
+            let began = Instant::now();
+            let limits = ToolLimits { timeout: config.tool_timeout, backoff };
+            let settled = match tool {
+                Some(tool) => {
+                    let run = pin!(run_tool(Arc::new(HandlerExecutor), tool, context, limits));
+                    let mut cancelled = self.0.cancelled.subscribe();
+                    match select(run, pin!(cancelled.wait_for(|cancelled| *cancelled))).await {
+                        Either::Left((settled, _)) => settled,
+                        Either::Right(_) => {
+                            failed(&call, ToolReason::Cancelled, "the run was ended")
+                        }
+                    }
+                }
+                None => failed(&call, ToolReason::NotFound, "there is no such tool"),
+            };
+            let fact = outcome_fact(&call, settled);
+            if let Some(metrics) = self.metrics() {
+                let failure = match &fact {
+                    Fact::ToolFailed { error, .. } => Some(error.reason()),
+                    _ => None,
+                };
+                metrics.tool_call(&call.name, failure, began.elapsed());
+            }
+            effects.commit(fact.clone(), false).await?;
+            fact
+        };
+        let outcome = match fact {
+            Fact::ToolCompleted { outcome, .. } => Ok(outcome),
+            Fact::ToolFailed { error, .. } => Err(error),
+            _ => Err(gone()),
+        };
+        Ok(ToolResult { call_id, outcome })
+    }
+}
+
+fn failed(call: &ToolCall, reason: ToolReason, why: &str) -> Settled {
+    let error = Error::tool(reason)
+        .with_message(format!("tool error ({}): {reason}: {why}", call.name))
+        .with("tool_name", call.name.as_str());
+    Settled { outcome: Err(error), attempts: 1 }
+}
+
+/// The fact of how a call came out.
+fn outcome_fact(call: &ToolCall, settled: Settled) -> Fact {
+    let (call_id, attempt) = (call.id.clone(), settled.attempts);
+    let error = match settled.outcome {
+        Ok(ToolOutcome::Error { error, .. }) => tool_failed(call, &error),
+        Ok(outcome) => {
+            let content = match &outcome {
+                ToolOutcome::Ok(value) | ToolOutcome::Halt { result: value, .. } => {
+                    JsonEncoder.encode(value).unwrap_or_default()
+                }
+                _ => ASK_USER_SENTINEL.to_owned(),
+            };
+            return Fact::ToolCompleted { call_id, attempt, outcome, content };
+        }
+        Err(error) => error,
+    };
+    let content = json!({"error": error.to_string()}).to_string();
+    Fact::ToolFailed { call_id, attempt, error, resolution: Resolution::Continued, content }
+}
