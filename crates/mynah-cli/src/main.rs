@@ -1,5 +1,6 @@
 //! The `mynah` command. One module for each verb.
 
+mod cancel;
 mod completions;
 mod demo;
 mod diff;
@@ -37,6 +38,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// End a run that has no end: one that waits, or whose process ended.
+    #[command(after_help = cancel::EXAMPLES)]
+    Cancel(cancel::Arguments),
     /// Print what a shell needs to complete the words of this command.
     #[command(after_help = completions::EXAMPLES)]
     Completions(completions::Arguments),
@@ -197,6 +201,7 @@ pub(crate) fn written(done: io::Result<()>) -> Result<(), Failure> {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
+        Verb::Cancel(arguments) => cancel::main(arguments),
         Verb::Completions(arguments) => completions::main(arguments),
         Verb::Demo(arguments) => demo::main(arguments),
         Verb::Diff(arguments) => diff::main(arguments),

@@ -198,12 +198,12 @@ fn an_interrupted_run_can_go_on_at_once() {
     let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
     // It is in the middle of an answer.
     assert!(told.any(|line| line.unwrap().contains("Well,")));
-    let held = store.run(&["resume", "run-0", "--agent", &agent]);
-    assert_eq!(held.code, Some(4), "{}", held.stderr);
-    assert_eq!(
-        held.stderr,
-        "mynah: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n"
-    );
+    for rival in [&["resume", "run-0", "--agent", &agent] as &[_], &["cancel", "run-0"]] {
+        let held = store.run(rival);
+        assert_eq!((held.code, held.stdout.as_str()), (Some(4), ""), "{rival:?}");
+        let said = "mynah: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n";
+        assert_eq!(held.stderr, said);
+    }
     let (code, said) = interrupt(child);
     assert_eq!(code, Some(130));
     let expected = format!(

@@ -10,7 +10,8 @@ use common::{RUNS, Store, feed, lines, mynah, run, text};
 use serde_json::{Value, json};
 
 /// Every verb on one run.
-const ON_LAST: [&[&str]; 7] = [
+const ON_LAST: [&[&str]; 8] = [
+    &["cancel", "last"],
     &["show", "last"],
     &["show", "last", "--tree"],
     &["verify", "last"],
@@ -405,7 +406,7 @@ fn shells_are_told_the_verbs() {
 
 #[test]
 fn every_verb_has_help_with_examples() {
-    let verbs = ["runs", "show", "verify", "replay", "resume", "fork", "diff", "doctor"];
+    let verbs = ["runs", "show", "verify", "replay", "resume", "cancel", "fork", "diff", "doctor"];
     for verb in verbs {
         let help = run([verb, "-h"]);
         assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));

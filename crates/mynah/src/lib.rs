@@ -41,6 +41,7 @@
 mod alone;
 mod call;
 mod cancel;
+mod cancel_run;
 mod engine;
 mod options;
 mod prepare;
@@ -53,6 +54,7 @@ mod turn;
 
 pub use call::{Chat, Generate, Step};
 pub use cancel::CancelHandle;
+pub use cancel_run::cancel_run;
 pub use engine::Engine;
 pub use mynah_adapters as adapters;
 pub use mynah_data::{

@@ -192,7 +192,7 @@ pub struct Resume {
 option_setters!(Resume, self => self.options);
 
 /// How long a resumed run is nobody else's.
-const LEASE: Duration = Duration::from_secs(60);
+pub(crate) const LEASE: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
@@ -386,7 +386,7 @@ impl IntoFuture for Resume {
     }
 }
 
-fn nanos(world: &dyn World) -> i64 {
+pub(crate) fn nanos(world: &dyn World) -> i64 {
     let since = world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
@@ -395,14 +395,14 @@ fn nanos(world: &dyn World) -> i64 {
 pub(crate) struct Loaded {
     pub(crate) records: Vec<(Record, Fact)>,
     pub(crate) thread: Thread,
-    extent: Extent,
+    pub(crate) extent: Extent,
     pub(crate) about: About,
-    chain: Chain,
-    totals: Totals,
+    pub(crate) chain: Chain,
+    pub(crate) totals: Totals,
 }
 
 impl Loaded {
-    async fn read(log: &dyn Log, run: &str) -> Result<Self> {
+    pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
         const PAGE: usize = 256;
         let mut verifier = Verifier::new(run);
         let mut records = Vec::new();

@@ -9,16 +9,16 @@ use std::{
 
 use clap::ValueEnum;
 use futures_util::StreamExt as _;
-use mynah::{
-    Engine, Event, EventStream, Tool,
-    log::{Log, SqliteLog},
-    testing::Scripted,
-};
+use mynah::{Engine, Event, EventStream, Tool, log::SqliteLog, testing::Scripted};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{CHARGES, LOG, TICKETS};
-use crate::{Failure, runtime, store};
+use crate::{
+    Failure,
+    ledger::{Ledger, when_free},
+    runtime, store,
+};
 
 pub(super) const GOAL: &str = "A berth on tonight's train to Vienna for ada@example.org, please.";
 
@@ -50,13 +50,13 @@ impl Said {
 
 /// Is the agent.
 pub(super) fn perform(act: Act, folder: &Path) -> Result<(), Failure> {
-    let log: Arc<dyn Log> = Arc::new(SqliteLog::open(folder.join(LOG))?);
+    let log = Arc::new(Ledger::new(Arc::new(SqliteLog::open(folder.join(LOG))?)));
     runtime()?.block_on(async {
         let stream = match act {
             Act::Begin => agent(act, folder)?.chat(GOAL).record(&log).stream(),
             Act::GoOn => {
-                let run = store::find(log.as_ref(), "last").await?.run_id;
-                agent(act, folder)?.resume(&log, &*run).stream().await?
+                let (agent, run) = (agent(act, folder)?, store::find(log.as_ref(), "last").await?);
+                when_free(|| agent.resume(&log, &*run.run_id).stream()).await?
             }
         };
         tell(stream).await
