@@ -1,19 +1,32 @@
 //! The `mynah` command. One module for each verb.
 
+mod cancel;
+mod completions;
+mod demo;
+mod diff;
+mod doctor;
+mod fork;
+mod gist;
+mod ledger;
 mod play;
+mod replay;
+mod resume;
 mod runs;
 mod show;
 mod store;
 mod text;
+mod tree;
 mod verify;
 
 use std::{
     io::{self, Write as _},
     path::PathBuf,
+    pin::pin,
     process::ExitCode,
 };
 
 use clap::{Args, Parser, Subcommand};
+use futures_util::future::{Either, select};
 
 /// A runtime for language-model work.
 #[derive(Parser)]
@@ -25,6 +38,29 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// End a run that has no end: one that waits, or whose process ended.
+    #[command(after_help = cancel::EXAMPLES)]
+    Cancel(cancel::Arguments),
+    /// Print what a shell needs to complete the words of this command.
+    #[command(after_help = completions::EXAMPLES)]
+    Completions(completions::Arguments),
+    /// See what this is good for: an agent is killed in the middle of its work, goes on, and can prove what it did.
+    ///
+    /// Needs no key and takes a few seconds.
+    #[command(after_help = demo::EXAMPLES)]
+    Demo(demo::Arguments),
+    /// Compare two runs, record by record.
+    ///
+    /// Marks the first thing that is different. Ids, times and hashes are not compared: a run and its fork are the same up
+    /// to where one of them went on differently.
+    #[command(after_help = diff::EXAMPLES)]
+    Diff(diff::Arguments),
+    /// Look whether everything is in order: versions, the log, a sample of its runs, keys.
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(doctor::Arguments),
+    /// Branch a run: copy it up to a record into a new run, to go on differently.
+    #[command(after_help = fork::EXAMPLES)]
+    Fork(fork::Arguments),
     /// Perform a scenario: scripted answers, simulated tools, a list of operations.
     ///
     /// Prints one JSON value a line: each event of a streamed operation, then what the operation came to.
@@ -39,10 +75,21 @@ enum Verb {
         #[arg(long)]
         stable: bool,
     },
+    /// Perform a run again from its records, and compare.
+    ///
+    /// The model is never called. Without an agent every tool answers from its record: a check that the records are what
+    /// this version makes of them. With one it tells the first thing that this agent would do differently.
+    #[command(after_help = replay::EXAMPLES)]
+    Replay(replay::Arguments),
+    /// Go on with a run that has no end: after a crash, or with what it waits for.
+    ///
+    /// Completed model calls and tools are not repeated.
+    #[command(after_help = resume::EXAMPLES)]
+    Resume(resume::Arguments),
     /// List runs, newest first.
     #[command(after_help = runs::EXAMPLES)]
     Runs(runs::Arguments),
-    /// Show one run as a transcript, or its records.
+    /// Show one run as a transcript, as a timeline, or by its records.
     #[command(after_help = show::EXAMPLES)]
     Show(show::Arguments),
     /// Check that runs are what they were: chain, seals, totals, index.
@@ -52,26 +99,42 @@ enum Verb {
     Verify(verify::Arguments),
 }
 
+/// The log of the folder.
+const DEFAULT_LOG: &str = "sqlite:mynah.db";
+
 /// What every verb that reads runs takes.
 #[derive(Args)]
 pub(crate) struct LogArgs {
     /// Where runs are kept: memory: or sqlite:PATH.
-    #[arg(long, value_name = "URL", env = "MYNAH_LOG", default_value = "sqlite:mynah.db")]
+    #[arg(long, value_name = "URL", env = "MYNAH_LOG", default_value = DEFAULT_LOG)]
     pub(crate) log: String,
     /// One JSON value a line.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
+impl LogArgs {
+    /// The command that does something with a run of this log.
+    pub(crate) fn command(&self, verb: &str, run: &str, rest: &str) -> String {
+        let log = match self.log.as_str() {
+            DEFAULT_LOG => String::new(),
+            log => format!(" --log {}", text::quoted(log)),
+        };
+        format!("mynah {verb} {}{rest}{log}", text::quoted(run))
+    }
+}
+
 const EXAMPLES: &str = "Examples:
+  mynah demo                                   see what it is for, without a key
   mynah play scenarios/chat/tool_turn.json     perform a scenario
-  mynah play --stable FILE.json > FILE.out     an output that can be compared as text
   mynah play --log sqlite:mynah.db FILE.json   keep its runs
   mynah runs                                   list them
   mynah show last                              read the newest
-  mynah verify                                 see that they are what they were
+  mynah replay last                            perform it again from its records
+  mynah verify                                 see that all of them are what they were
 
-Exit codes: 0 done; 1 something was found wrong; 2 wrong usage or a bad input file; 4 a store or file that could not be used.";
+Exit codes: 0 done; 1 something was found wrong, or a run failed; 2 wrong usage or a bad input
+file; 3 a run that waits; 4 a store or file that could not be used; 130 interrupted.";
 
 /// Why the command ends with something other than 0.
 pub(crate) struct Failure {
@@ -90,6 +153,21 @@ impl Failure {
         Self { code: 2, message: message.into() }
     }
 
+    /// A run that waits.
+    pub(crate) fn waits(message: impl Into<String>) -> Self {
+        Self { code: 3, message: message.into() }
+    }
+
+    /// A person ended the program.
+    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
+        Self { code: 130, message: message.into() }
+    }
+
+    /// What is told of it.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// A file that could not be used.
     pub(crate) fn file(message: impl Into<String>) -> Self {
         Self { code: 4, message: message.into() }
@@ -99,9 +177,17 @@ impl Failure {
 /// What runs the library's futures.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
-        .enable_time()
+        .enable_all()
         .build()
         .map_err(|error| Failure::file(format!("the runtime could not start: {error}")))
+}
+
+/// What work comes to; nothing if a person ends the program before. Work that is left keeps what is recorded.
+pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Option<T> {
+    match select(pin!(tokio::signal::ctrl_c()), pin!(work)).await {
+        Either::Left(_) => None,
+        Either::Right((done, _)) => Some(done),
+    }
 }
 
 /// What writing to standard output came to.
@@ -115,6 +201,14 @@ pub(crate) fn written(done: io::Result<()>) -> Result<(), Failure> {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
+        Verb::Cancel(arguments) => cancel::main(arguments),
+        Verb::Completions(arguments) => completions::main(arguments),
+        Verb::Demo(arguments) => demo::main(arguments),
+        Verb::Diff(arguments) => diff::main(arguments),
+        Verb::Doctor(arguments) => doctor::main(arguments),
+        Verb::Fork(arguments) => fork::main(arguments),
+        Verb::Replay(arguments) => replay::main(arguments),
+        Verb::Resume(arguments) => resume::main(arguments),
         Verb::Runs(arguments) => runs::main(arguments),
         Verb::Show(arguments) => show::main(arguments),
         Verb::Verify(arguments) => verify::main(arguments),

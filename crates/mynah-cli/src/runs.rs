@@ -1,9 +1,15 @@
 //! `mynah runs`: what a log has.
 
-use std::io::{self, BufWriter, Write};
+use std::{
+    io::{self, BufWriter, Write},
+    time::{Duration, SystemTime},
+};
 
 use clap::Args;
-use mynah::log::{Log as _, RunFilter, RunPage, RunStatus, RunSummary};
+use mynah::{
+    SystemWorld, World as _,
+    log::{Log as _, RunFilter, RunPage, RunStatus, RunSummary},
+};
 
 use crate::{
     Failure, LogArgs, runtime,
@@ -15,6 +21,7 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah runs                               the newest runs
   mynah runs --status suspended            those that wait for somebody
+  mynah runs --since 2h                    those of the last two hours; also 30m, 7d, 2026-11-01
   mynah runs --json | jq -r .run_id        their ids";
 
 #[derive(Args)]
@@ -30,6 +37,9 @@ pub(crate) struct Arguments {
     /// Only those of this session.
     #[arg(long, value_name = "ID")]
     session: Option<String>,
+    /// Only those that began since: 90s, 30m, 2h, 7d, 4w ago, or at 2026-11-01 or 2026-11-01T09:30 (UTC).
+    #[arg(long, value_parser = since, value_name = "WHEN")]
+    since: Option<Moment>,
     /// At most so many.
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -46,13 +56,36 @@ fn status(name: &str) -> Result<RunStatus, String> {
     })
 }
 
+/// A moment, or how long ago it was.
+fn since(text: &str) -> Result<Moment, String> {
+    let unit = text.char_indices().next_back().and_then(|(place, unit)| {
+        let seconds = match unit {
+            's' => 1,
+            'm' => 60,
+            'h' => 3600,
+            'd' => 86_400,
+            'w' => 604_800,
+            _ => return None,
+        };
+        text[..place].parse::<u32>().ok().map(|number| u64::from(number) * seconds)
+    });
+    let ago = unit.map(|seconds| {
+        let began = SystemWorld.now().checked_sub(Duration::from_secs(seconds));
+        let since = began.and_then(|began| began.duration_since(SystemTime::UNIX_EPOCH).ok());
+        Moment(i64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX))
+    });
+    let wrong = || "give 90s, 30m, 2h, 7d or 4w, or a date such as 2026-11-01".to_owned();
+    ago.or_else(|| Moment::parse(text)).ok_or_else(wrong)
+}
+
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log, status, model, session, limit, after } = arguments;
+    let Arguments { log, status, model, session, since, limit, after } = arguments;
     let mut filter = RunFilter::new().limit(limit as usize);
+    filter.since = since.map(|moment| moment.0);
     (filter.status, filter.model, filter.session, filter.after) = (status, model, session, after);
     let place = Place::parse(&log.log)?;
     let page = runtime()?.block_on(place.open_to_read()?.runs(filter));
-    let page = page.map_err(|error| Failure::of(&error))?;
+    let page = page?;
     let mut out = BufWriter::new(io::stdout().lock());
     written(if log.json { write_json(&page, &mut out) } else { write_table(&page, &mut out) })?;
     if let Some(next) = &page.next {

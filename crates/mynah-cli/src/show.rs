@@ -4,20 +4,23 @@ use std::io::{self, BufWriter, Write};
 
 use clap::Args;
 use mynah::{
-    Error, LogReason, Message,
+    Message,
     log::{End, Fact, Log, Record, RunSummary},
 };
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, runtime,
-    store::{self, Place},
+    Failure, LogArgs,
+    gist::detail,
+    runtime,
+    store::{self, Place, fact},
     text::{Moment, Span, count, plain, short},
-    written,
+    tree, written,
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah show last                          the newest run as a transcript
+  mynah show last --tree                   when what happened: turns, tools, tries, side effects
   mynah show 01KA --records                its records, one a line
   mynah show 01KA --record 3               one of them, whole
   mynah show 01KA --records --json         all of them, whole
@@ -30,11 +33,14 @@ pub(crate) struct Arguments {
     log: LogArgs,
     /// The run: its id, the beginning of it, or `last`.
     run: String,
-    /// The records in place of the transcript.
+    /// The timeline in place of the transcript: when what began, how long it took, what happened in it.
     #[arg(long)]
+    tree: bool,
+    /// The records in place of the transcript.
+    #[arg(long, conflicts_with = "tree")]
     records: bool,
     /// One record, whole.
-    #[arg(long, value_name = "SEQ", conflicts_with = "records")]
+    #[arg(long, value_name = "SEQ", conflicts_with_all = ["records", "tree"])]
     record: Option<u64>,
 }
 
@@ -45,13 +51,13 @@ const PORTION: usize = 256;
 const LINE: usize = 160;
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, run, records, record } = arguments;
+    let Arguments { log: LogArgs { log, json }, run, tree, records, record } = arguments;
     let log = Place::parse(&log)?.open_to_read()?;
     let mut out = BufWriter::new(io::stdout().lock());
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?;
         if let Some(seq) = record {
-            let found = log.read(&run.run_id, seq.max(1), 1).await.map_err(failed)?;
+            let found = log.read(&run.run_id, seq.max(1), 1).await?;
             let Some(record) = found.first().filter(|record| record.seq() == seq) else {
                 let last = run.records;
                 return Err(Failure::input(format!(
@@ -63,9 +69,17 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         if !records {
             written(write_summary(&run, json, &mut out))?;
         }
+        if tree {
+            let nodes = tree::tree(&store::facts(log.as_ref(), &run.run_id).await?);
+            written(match json {
+                true => nodes.iter().try_for_each(|node| write_json(&json!(node), &mut out)),
+                false => tree::write(&nodes, run.started, &mut out),
+            })?;
+            return written(out.flush());
+        }
         let mut seen = 0;
         loop {
-            let page = log.read(&run.run_id, seen + 1, PORTION).await.map_err(failed)?;
+            let page = log.read(&run.run_id, seen + 1, PORTION).await?;
             let Some(last) = page.last() else { break };
             seen = last.seq();
             for record in &page {
@@ -82,10 +96,6 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         }
         written(out.flush())
     })
-}
-
-fn failed(error: Error) -> Failure {
-    Failure::of(&error)
 }
 
 fn each<W: Write>(
@@ -119,17 +129,6 @@ fn write_summary(run: &RunSummary, json: bool, out: &mut impl Write) -> io::Resu
         totals.output_tokens,
         count(run.records, "record"),
     )
-}
-
-/// The fact in a record; none if it was taken away.
-fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
-    record.fact().map_err(|what| {
-        let (run, seq) = (&record.envelope().run, record.seq());
-        failed(
-            Error::log(LogReason::Corrupt)
-                .with_message(format!("log error: corrupt: run {run}, record {seq}: {what}")),
-        )
-    })
 }
 
 /// A record with all there is to it.
@@ -266,25 +265,15 @@ impl Told {
                 writeln!(out, "  < [{}] {mark}{}\n", plain(id), plain(content))
             }
             Self::Resumed => writeln!(out, "-- resumed\n"),
-            Self::Waits(end) => writeln!(out, "-- waits: {}{}\n", end.reason, detail(end)),
+            Self::Waits(end) => writeln!(out, "-- waits: {}{}\n", end.reason, plain(&detail(end))),
             Self::Ended { how, end } => {
                 let reason = match end.reason.as_str() {
                     reason if reason == *how => String::new(),
                     reason => format!(": {}", plain(reason)),
                 };
-                writeln!(out, "-- {how}{reason}{}", detail(end))
+                writeln!(out, "-- {how}{reason}{}", plain(&detail(end)))
             }
             Self::Redacted { kind } => writeln!(out, "  ({kind}: redacted)\n"),
         }
     }
-}
-
-/// The question, the error, or the calls that a run stopped for.
-fn detail(end: &End) -> String {
-    let metadata = &end.metadata;
-    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
-    let found = text(metadata.get("pending_question"))
-        .or_else(|| text(metadata.get("error").and_then(|error| error.get("message"))))
-        .or_else(|| metadata.get("uncertain_tool_calls").map(Value::to_string));
-    found.map(|found| format!(": {}", plain(&found))).unwrap_or_default()
 }

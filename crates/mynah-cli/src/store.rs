@@ -4,8 +4,10 @@ use std::{path::Path, sync::Arc};
 
 use mynah::{
     Error, ErrorKind, LogReason,
-    log::{Log, MemoryLog, RunFilter, RunSummary, SqliteLog},
+    log::{Fact, Log, MemoryLog, Record, RunFilter, RunSummary, SqliteLog},
 };
+
+use serde_json::Value;
 
 use crate::Failure;
 
@@ -38,14 +40,27 @@ impl Place {
         }
     }
 
+    /// Opens what is there, to write.
+    pub(crate) fn open_to_write(&self) -> Result<Arc<dyn Log>, Failure> {
+        self.is_there()?;
+        self.open()
+    }
+
     /// Opens what is there, to read alone.
     pub(crate) fn open_to_read(&self) -> Result<Arc<dyn Log>, Failure> {
+        self.is_there()?;
         match self {
             Self::Memory => Ok(Arc::new(MemoryLog::new())),
+            Self::Sqlite(path) => opened(SqliteLog::open_read_only(path)),
+        }
+    }
+
+    fn is_there(&self) -> Result<(), Failure> {
+        match self {
             Self::Sqlite(path) if !Path::new(path).exists() => {
                 Err(Failure::file(format!("{path}: there is no such log; --log names another")))
             }
-            Self::Sqlite(path) => opened(SqliteLog::open_read_only(path)),
+            _ => Ok(()),
         }
     }
 }
@@ -56,9 +71,8 @@ fn opened(log: mynah::Result<SqliteLog>) -> Result<Arc<dyn Log>, Failure> {
 
 /// The run that an id, the beginning of one, or `last` means.
 pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failure> {
-    let failed = |error: Error| Failure::of(&error);
     if name != "last"
-        && let Some(run) = log.run(name).await.map_err(failed)?
+        && let Some(run) = log.run(name).await?
     {
         return Ok(run);
     }
@@ -66,7 +80,7 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
         "last" => RunFilter::new().limit(1),
         prefix => RunFilter::new().prefix(prefix).limit(2),
     };
-    let mut runs = log.runs(filter).await.map_err(failed)?.runs;
+    let mut runs = log.runs(filter).await?.runs;
     match (runs.pop(), runs.pop()) {
         (Some(run), None) => Ok(run),
         (None, _) if name == "last" => Err(Failure::input("there are no runs in this log")),
@@ -80,6 +94,33 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
     }
 }
 
+/// Every record of a run, with the fact in it; none where it was taken away.
+pub(crate) async fn facts(
+    log: &dyn Log,
+    run: &str,
+) -> Result<Vec<(Record, Option<Fact>)>, Failure> {
+    const PORTION: usize = 256;
+    let mut facts: Vec<(Record, Option<Fact>)> = Vec::new();
+    loop {
+        let page = log.read(run, facts.len() as u64 + 1, PORTION).await?;
+        if page.is_empty() {
+            return Ok(facts);
+        }
+        for record in page {
+            let fact = fact(&record)?;
+            facts.push((record, fact));
+        }
+    }
+}
+
+/// The fact in a record; none if it was taken away.
+pub(crate) fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
+    record.fact().map_err(|what| {
+        let (run, seq) = (&record.envelope().run, record.seq());
+        Failure::finding(format!("log error: corrupt: run {run}, record {seq}: {what}"))
+    })
+}
+
 impl Failure {
     /// What an error of the library means for whoever called the program.
     pub(crate) fn of(error: &Error) -> Self {
@@ -87,9 +128,22 @@ impl Failure {
             ErrorKind::Log(LogReason::Corrupt) | ErrorKind::Replay(_) => {
                 Self::finding(error.to_string())
             }
+            ErrorKind::Log(LogReason::Leased) => {
+                let run = error.metadata().get("run_id").and_then(Value::as_str);
+                Self::file(format!(
+                    "run {} is in other hands: another process goes on with it; wait until it is done, or end it",
+                    run.unwrap_or_default()
+                ))
+            }
             ErrorKind::Log(LogReason::RunNotFound | LogReason::Sealed)
             | ErrorKind::Validation(_) => Self::input(error.to_string()),
             _ => Self::file(error.to_string()),
         }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::of(&error)
     }
 }

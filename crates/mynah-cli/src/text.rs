@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 /// A moment, in nanoseconds since 1970, as people write it.
+#[derive(Clone, Copy)]
 pub(crate) struct Moment(pub(crate) i64);
 
 impl fmt::Display for Moment {
@@ -25,6 +26,44 @@ fn date(days: i64) -> (i64, i64, i64) {
     let day = day - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
     (era * 400 + year + i64::from(month <= 2), month, day)
+}
+
+impl Moment {
+    /// Reads a date (`2026-11-01`), or a date and a time (`2026-11-01 09:30`, `2026-11-01T09:30:00Z`).
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (day, time) = match text.split_once(['T', ' ']) {
+            Some((day, time)) => (day, time.strip_suffix('Z').unwrap_or(time)),
+            None => (text, "0:0"),
+        };
+        let number = |text: &str| {
+            let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<i64>().ok().filter(|_| plain)
+        };
+        let numbers = |text: &str, between: char| {
+            text.split(between).map(number).collect::<Option<Vec<i64>>>()
+        };
+        let &[year, month, day] = numbers(day, '-')?.as_slice() else { return None };
+        let (hour, minute, second) = match *numbers(time, ':')?.as_slice() {
+            [hour, minute] => (hour, minute, 0),
+            [hour, minute, second] => (hour, minute, second),
+            _ => return None,
+        };
+        let is_time = hour < 24 && minute < 60 && second < 60;
+        if !is_time || !(1970..2262).contains(&year) || month > 12 || day > 31 {
+            return None;
+        }
+        let days = days(year, month, day);
+        let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
+        (date(days) == (year, month, day)).then_some(Self(seconds * 1_000_000_000))
+    }
+}
+
+/// The day of a date, counted from 1970: the way back from [`date`], if there is such a date.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = year - i64::from(month <= 2);
+    let month = if month > 2 { month - 3 } else { month + 9 };
+    let (era, year) = (year.div_euclid(400), year.rem_euclid(400));
+    era * 146_097 + year * 365 + year / 4 - year / 100 + (153 * month + 2) / 5 + day - 719_469
 }
 
 /// How long something took, in nanoseconds, as people write it.
@@ -65,6 +104,16 @@ pub(crate) fn short(text: &str, limit: usize) -> String {
     }
 }
 
+/// A word of a command, as a shell takes it for one.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-.,:/@%+=".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", plain(word).replace('\'', r"'\''"))
+    }
+}
+
 /// A count with its noun.
 pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
@@ -91,6 +140,43 @@ mod tests {
     }
 
     #[test]
+    fn dates_and_times_are_read_as_they_are_written() {
+        for seconds in [0, 951_782_399, 951_782_400, 1_709_251_200, 4_107_542_400, 1_793_491_200] {
+            let moment = Moment(seconds * 1_000_000_000);
+            assert_eq!(Moment::parse(&moment.to_string()).unwrap().0, moment.0, "{moment}");
+        }
+        let table = [
+            ("2026-11-01", "2026-11-01 00:00:00"),
+            ("2026-11-01T09:30", "2026-11-01 09:30:00"),
+            ("2026-11-01T09:30:15Z", "2026-11-01 09:30:15"),
+        ];
+        for (text, read) in table {
+            assert_eq!(Moment::parse(text).unwrap().to_string(), read);
+        }
+        let wrong = [
+            "",
+            "2026",
+            "2026-11",
+            "2026-13-01",
+            "2026-02-29",
+            "2026-00-10",
+            "2026-11-00",
+            "x-11-01",
+            "+2026-11-01",
+            "1969-12-31",
+            "9999-01-01",
+            "2026-11-01T24:00",
+            "2026-11-01T9",
+            "2026-11-01-02",
+            "2026-11-99999999999999999999",
+            "2026-99999999999-01",
+        ];
+        for text in wrong {
+            assert!(Moment::parse(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
     fn spans_have_the_unit_that_fits() {
         let table = [
             (0, "0 ms"),
@@ -103,6 +189,14 @@ mod tests {
         for (millis, text) in table {
             assert_eq!(Span(millis * 1_000_000).to_string(), text);
         }
+    }
+
+    #[test]
+    fn words_of_commands_are_quoted_where_a_shell_would_split_them() {
+        assert_eq!(quoted("sqlite:/tmp/runs-1.db"), "sqlite:/tmp/runs-1.db");
+        assert_eq!(quoted("sqlite:my runs.db"), "'sqlite:my runs.db'");
+        assert_eq!(quoted("it's; $HOME"), r"'it'\''s; $HOME'");
+        assert_eq!(quoted(""), "''");
     }
 
     #[test]

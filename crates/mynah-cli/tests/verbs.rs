@@ -1,37 +1,30 @@
-//! The verbs on runs that are kept: `runs`, `show`, `verify`.
+//! The verbs that look at runs that are kept, `runs`, `show`, `verify`, and what holds for every verb.
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
 mod common;
 
-use std::{fs, path::PathBuf};
+use std::{fs, process::Stdio};
 
-use common::{Ran, feed, mynah, run};
+use common::{RUNS, Store, feed, lines, mynah, run, text};
 use serde_json::{Value, json};
 
-/// A run that waits, one that is complete, one that failed, one that was cancelled, one without an end.
-const RUNS: &str = r#"{
-  "engine": {"price": {"input": 1000, "output": 1000}},
-  "scripts": [
-    [ {"tool_call": {"id": "c0", "name": "ask", "arguments": {"dish": "soup"}}}, {"finish": "tool_calls"} ],
-    [ {"text": "Soup comes\u001b[2J."}, {"tool_call": {"id": "c1", "name": "order"}}, {"usage": {"input_tokens": 9, "output_tokens": 2}}, {"finish": "tool_calls"} ],
-    [ {"text": "It is on its way."}, {"finish": "stop"} ],
-    [ {"text": "well"}, {"error": "rate_limited", "message": "too fast"} ],
-    [ {"text": "never heard"}, {"finish": "stop"} ],
-    [ {"text": "half of it"}, {"finish": "stop"} ]
-  ],
-  "tools": [
-    {"name": "ask", "returns": {"ask_user": "How many?"}},
-    {"name": "order", "returns": {"error": "no bowls"}}
-  ],
-  "ops": [
-    {"op": "chat", "messages": [{"role": "user", "content": "Soup?"}]},
-    {"op": "chat", "messages": [{"role": "system", "content": "Be quick."}, {"role": "user", "content": "Soup!"}]},
-    {"op": "chat", "messages": [{"role": "user", "content": "hi"}]},
-    {"op": "chat", "messages": [{"role": "user", "content": "hi"}], "cancel_after": 1},
-    {"op": "chat", "messages": [{"role": "user", "content": "hi"}], "take": 2}
-  ]
-}"#;
+/// Every verb on one run.
+const ON_LAST: [&[&str]; 8] = [
+    &["cancel", "last"],
+    &["show", "last"],
+    &["show", "last", "--tree"],
+    &["verify", "last"],
+    &["replay", "last"],
+    &[
+        "resume",
+        "last",
+        "--agent",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/chat/tool_turn.json"),
+    ],
+    &["fork", "last", "--at", "1"],
+    &["diff", "last", "last"],
+];
 
 #[test]
 fn runs_are_listed_newest_first() {
@@ -201,6 +194,87 @@ fn records_are_shown_one_a_line_or_one_whole() {
 }
 
 #[test]
+fn a_run_is_shown_on_a_timeline() {
+    let store = Store::with(
+        r#"{
+          "scripts": [
+            [ {"text": "Let me see."}, {"tool_call": {"id": "c0", "name": "shaky"}}, {"tool_call": {"id": "c1", "name": "lookup", "arguments": {"of": "EUR"}}}, {"finish": "tool_calls"} ],
+            [ {"tool_call": {"id": "c2", "name": "ask"}}, {"finish": "tool_calls"} ],
+            [ {"text": "Done."}, {"finish": "stop"} ]
+          ],
+          "tools": [
+            {"name": "shaky", "idempotent": true, "max_attempts": 2, "returns": [{"error": "busy", "transient": true}, {"ok": 7}]},
+            {"name": "lookup", "returns": {"side_effect": {"name": "rate", "value": 1.5}}},
+            {"name": "ask", "returns": {"ask_user": "How many?"}}
+          ],
+          "ops": [
+            {"op": "chat", "messages": [{"role": "user", "content": "Go."}]},
+            {"op": "resume", "answer": "two"}
+          ]
+        }"#,
+    );
+    let shown = store.run(&["show", "last", "--tree"]);
+    assert_eq!((shown.code, shown.stderr.as_str()), (Some(0), ""));
+    let (_, timeline) = shown.stdout.split_once("\n\n").unwrap();
+    let (timeline, seal) = timeline.trim_end().rsplit_once('\n').unwrap();
+    let expected = r#"   1        0 ms              run_started  Go.
+   2       1.0 s       8.0 s  turn 1
+   3       1.0 s       1.0 s    answer  Let me see. > shaky {} > lookup {"of":"EUR"}
+   4       3.0 s       6.0 s    tool [c0]  shaky {}
+   4       3.0 s       2.0 s      try 1  failed: tool error (shaky): busy
+   9       8.0 s       1.0 s      try 2  7
+   5       4.0 s       3.0 s    tool [c1]  lookup {"of":"EUR"}
+   5       4.0 s       3.0 s      try 1  1.5
+   7       6.0 s                    side_effect rate  1.5
+  11      10.0 s       3.0 s  turn 2
+  12      10.0 s       1.0 s    answer  > ask {}
+  13      12.0 s       1.0 s    tool [c2]  ask {}
+  13      12.0 s       1.0 s      try 1  <awaiting user response>
+  15      14.0 s              suspended  ask_user: How many?
+  16      16.0 s              resumed  two
+  17      17.0 s       1.0 s  turn 3
+  18      17.0 s       1.0 s    answer  Done.
+  19      19.0 s              completed  completed"#;
+    assert_eq!(timeline, expected);
+    assert!(seal.starts_with("  20      20.0 s              sealed  "), "{seal}");
+
+    let told = store.json(&["show", "last", "--tree"]);
+    let turn = &told[2];
+    assert_eq!(
+        (text(turn, "type"), text(turn, "id"), &turn["seq"]),
+        ("turn".into(), "1".into(), &json!(2))
+    );
+    let tool = &turn["children"][1];
+    assert_eq!((text(tool, "type"), text(tool, "id")), ("tool".into(), "c0".into()));
+    assert_eq!(tool["children"][1]["says"], "7");
+    let effect = &turn["children"][2]["children"][0]["children"][0];
+    assert_eq!((text(effect, "type"), text(effect, "id")), ("side_effect".into(), "rate".into()));
+    assert!(turn["ended"].as_i64() > turn["started"].as_i64());
+    let refused = store.run(&["show", "last", "--tree", "--records"]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""));
+}
+
+#[test]
+fn runs_are_listed_since_a_moment() {
+    let store = Store::with(RUNS);
+    let count = |since: &str| store.json(&["runs", "--since", since]).len();
+    assert_eq!((count("1970-01-01"), count("1970-01-02"), count("2h")), (5, 0, 0));
+    let started = store.json(&["runs"])[2]["started"].as_i64().unwrap() / 1_000_000_000;
+    assert!(started < 60, "{started}");
+    assert_eq!(count(&format!("1970-01-01T00:00:{started:02}Z")), 3);
+    let recent = Store::new();
+    recent.play(RUNS, false);
+    for since in ["90s", "30m", "2h", "7d", "4294967295w"] {
+        assert_eq!(recent.json(&["runs", "--since", since]).len(), 5, "{since}");
+    }
+    for since in ["", "2", "h", "-2h", "2y", "yesterday", "2026-02-30"] {
+        let refused = store.run(&["runs", &format!("--since={since}")]);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{since}");
+        assert!(refused.stderr.contains("give 90s, 30m, 2h, 7d or 4w"), "{}", refused.stderr);
+    }
+}
+
+#[test]
 fn a_run_is_named_by_its_id_the_beginning_of_it_or_last() {
     let store = Store::with(RUNS);
     assert_eq!(store.json(&["verify", "last"])[0]["run_id"], "run-4");
@@ -226,9 +300,20 @@ fn a_run_is_named_by_its_id_the_beginning_of_it_or_last() {
 }
 
 #[test]
+fn a_log_without_runs_has_no_last_one() {
+    let store = Store::with(r#"{"ops": []}"#);
+    for verb in ON_LAST {
+        let refused = store.run(verb);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{verb:?}");
+        assert_eq!(refused.stderr, "mynah: there are no runs in this log\n", "{verb:?}");
+    }
+    assert_eq!(store.run(&["runs"]).stdout, "no runs\n");
+}
+
+#[test]
 fn a_log_that_cannot_be_used_is_exit_code_4_and_is_not_made() {
     let store = Store::new();
-    for verb in [&["runs"] as &[_], &["verify"], &["show", "last"]] {
+    for verb in ON_LAST.into_iter().chain([&["runs"] as &[_], &["verify"]]) {
         let refused = store.run(verb);
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(4), ""), "{verb:?}");
         assert!(refused.stderr.contains("there is no such log"), "{}", refused.stderr);
@@ -261,79 +346,72 @@ fn the_log_is_that_of_the_folder_unless_the_environment_or_the_command_says_othe
     assert_eq!(feed(told, b"").stdout, "no runs\n");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_that_may_only_be_read_can_be_read_and_not_written() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let store = Store::with(RUNS);
+    let folder = store.path.parent().unwrap();
+    let allow = |mode: u32, path: &std::path::Path| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    allow(0o444, &store.path);
+    allow(0o555, folder);
+    // Whoever may do everything is not kept from it.
+    let kept_out = fs::write(folder.join("probe"), "").is_err();
+    let read = store.run(&["verify", "run-1"]);
+    let written = store.run(&["fork", "run-1", "--at", "2"]);
+    allow(0o755, folder);
+    assert_eq!(read.code, Some(0), "{}", read.stderr);
+    if kept_out {
+        assert_eq!((written.code, written.stdout.as_str()), (Some(4), ""));
+        assert!(written.stderr.contains("runs.db"), "{}", written.stderr);
+    }
+}
+
+#[test]
+fn whoever_has_seen_enough_may_close_the_pipe() {
+    let store = Store::with(RUNS);
+    let url = store.url();
+    let verbs: [&[&str]; 5] = [
+        &["show", "run-1", "--records", "--json"],
+        &["show", "run-1", "--tree"],
+        &["replay", "run-1"],
+        &["doctor"],
+        &["completions", "zsh"],
+    ];
+    for verb in verbs {
+        let log: &[&str] = if verb[0] == "completions" { &[] } else { &["--log", &url] };
+        let mut command = mynah(verb.iter().chain(log).copied());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            (output.status.code(), output.stderr.as_slice()),
+            (Some(0), b"".as_slice()),
+            "{verb:?}"
+        );
+    }
+}
+
+#[test]
+fn shells_are_told_the_verbs() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let told = run(["completions", shell]);
+        assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""), "{shell}");
+        assert!(told.stdout.contains("replay") && told.stdout.contains("on-uncertain"), "{shell}");
+    }
+    assert_eq!(run(["completions", "abacus"]).code, Some(2));
+}
+
 #[test]
 fn every_verb_has_help_with_examples() {
-    for verb in ["runs", "show", "verify"] {
+    let verbs = ["runs", "show", "verify", "replay", "resume", "cancel", "fork", "diff", "doctor"];
+    for verb in verbs {
         let help = run([verb, "-h"]);
         assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
         for part in ["Usage: mynah ", "--log <URL>", "--json", "Examples:", "MYNAH_LOG"] {
             assert!(help.stdout.contains(part), "{part:?} is missing in\n{}", help.stdout);
         }
     }
-}
-
-/// A log in a file of its own.
-struct Store {
-    _folder: tempfile::TempDir,
-    path: PathBuf,
-}
-
-impl Store {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("runs.db");
-        Self { _folder: folder, path }
-    }
-
-    /// With the runs of a scenario.
-    fn with(scenario: &str) -> Self {
-        let store = Self::new();
-        store.play(scenario, true);
-        store
-    }
-
-    fn play(&self, scenario: &str, stable: bool) {
-        let url = self.url();
-        let arguments =
-            ["play", "--log", &url, "-"].into_iter().chain(stable.then_some("--stable"));
-        let played = feed(mynah(arguments), scenario.as_bytes());
-        assert_eq!((played.code, played.stderr.as_str()), (Some(0), ""));
-    }
-
-    fn url(&self) -> String {
-        format!("sqlite:{}", self.path.display())
-    }
-
-    fn run(&self, arguments: &[&str]) -> Ran {
-        let url = self.url();
-        run(arguments.iter().copied().chain(["--log", &url]))
-    }
-
-    fn json(&self, arguments: &[&str]) -> Vec<Value> {
-        let ran = self.run(&[arguments, &["--json"]].concat());
-        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-        lines(&ran)
-    }
-
-    /// Writes something else into the file, wherever this stands.
-    fn tamper(&self, from: &[u8], to: &[u8]) {
-        let mut bytes = fs::read(&self.path).unwrap();
-        let mut found = 0;
-        for start in 0..bytes.len() - from.len() {
-            if bytes[start..].starts_with(from) {
-                bytes[start..start + to.len()].copy_from_slice(to);
-                found += 1;
-            }
-        }
-        assert!(found > 0, "there is nothing to change");
-        fs::write(&self.path, bytes).unwrap();
-    }
-}
-
-fn lines(ran: &Ran) -> Vec<Value> {
-    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn text(value: &Value, member: &str) -> String {
-    value[member].as_str().unwrap().to_owned()
 }

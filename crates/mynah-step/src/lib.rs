@@ -27,7 +27,7 @@ pub use context::{Answer, CallTool, Context, ToolResult};
 pub use desk::Desk;
 pub use effects::SideEffectErrors;
 pub use metrics::MetricsSink;
-pub use recorded::{Recorded, UNCERTAIN, is_not_rerun};
+pub use recorded::{Recorded, UNCERTAIN, differences, is_not_rerun};
 pub use recorder::Recorder;
 pub use retry::RetryPolicy;
 pub use tape::Tape;

@@ -223,7 +223,7 @@ impl Recorded {
         };
         let mut diff = Vec::new();
         if let Some(expected) = expected.filter(|expected| expected.kind() == fact.kind()) {
-            compare_values("", &json!(expected), &json!(fact), &mut diff);
+            diff = differences(&json!(expected), &json!(fact));
         }
         let kind = expected.map(Fact::kind);
         let what = match (kind, diff.first()) {
@@ -350,7 +350,13 @@ fn is_seam(fact: &Fact) -> bool {
     matches!(fact, Fact::Resumed { message: None, tool_results } if tool_results.is_empty())
 }
 
-/// Every place where two values differ.
+/// Every place where two values differ: `{"path", "recorded", "produced"}` each.
+pub fn differences(recorded: &Value, produced: &Value) -> Vec<Value> {
+    let mut found = Vec::new();
+    compare_values("", recorded, produced, &mut found);
+    found
+}
+
 fn compare_values(path: &str, recorded: &Value, produced: &Value, diff: &mut Vec<Value>) {
     let step = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
     match (recorded, produced) {

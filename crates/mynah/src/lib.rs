@@ -41,8 +41,10 @@
 //! # Ok(()) }
 //! ```
 
+mod alone;
 mod call;
 mod cancel;
+mod cancel_run;
 mod engine;
 mod options;
 mod prepare;
@@ -55,6 +57,7 @@ mod turn;
 
 pub use call::{Chat, Generate, Step};
 pub use cancel::CancelHandle;
+pub use cancel_run::cancel_run;
 pub use engine::Engine;
 pub use mynah_adapters as adapters;
 pub use mynah_data::{
@@ -69,10 +72,10 @@ pub use mynah_log as log;
 pub use mynah_step::{
     Adapter, BoxFuture, EncodeError, Handler, HandlerExecutor, JsonEncoder, ModelCall, ModelStream,
     RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder,
-    World,
+    World, differences,
 };
 pub use options::Options;
-pub use replay::{Forked, Replay, Replayed, Resume, Tools};
+pub use replay::{Forked, Replay, Replayed, Resume, Tools, replay_run};
 pub use run::{OnToolError, OnUncertain, OnUnknownTool};
 pub use spec::{EngineSpec, Registry, ToolEntry};
 pub use stream::EventStream;

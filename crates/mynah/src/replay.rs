@@ -46,7 +46,8 @@ pub enum Tools {
 /// A run to be performed again; see [`Engine::replay`].
 #[must_use = "a replay does nothing unless it is awaited"]
 pub struct Replay {
-    engine: Engine,
+    /// None where the records tell which engine it was.
+    engine: Option<Engine>,
     log: Arc<dyn Log>,
     run: String,
     tools: Tools,
@@ -74,12 +75,40 @@ impl Engine {
     /// ```
     pub fn replay<L: Log + Clone>(&self, log: &L, run: impl Into<String>) -> Replay {
         Replay {
-            engine: self.clone(),
+            engine: Some(self.clone()),
             log: Arc::new(log.clone()),
             run: run.into(),
             tools: Tools::default(),
             options: Options::new(),
         }
+    }
+}
+
+/// Performs a run again from its records alone: they tell the engine's tools, params and options, and answer for the model
+/// and every tool. It is equal if this version of the loop makes the same of it.
+///
+/// What a run had of code and its records cannot hold (an error policy, an executor) is not asked again; its
+/// `halt_when` is taken to say what it said.
+///
+/// ```
+/// # use mynah::{Engine, testing::Scripted};
+/// # use serde_json::json;
+/// use mynah::log::MemoryLog;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// let log = std::sync::Arc::new(MemoryLog::new());
+/// let result = engine.chat("hello").record(&log).await?;
+/// let replayed = mynah::replay_run(&log, result.run_id.unwrap().as_ref()).await?;
+/// assert_eq!(replayed.records, 5);
+/// # Ok(()) }
+/// ```
+pub fn replay_run<L: Log + Clone>(log: &L, run: impl Into<String>) -> Replay {
+    Replay {
+        engine: None,
+        log: Arc::new(log.clone()),
+        run: run.into(),
+        tools: Tools::Recorded,
+        options: Options::new(),
     }
 }
 
@@ -106,13 +135,17 @@ impl Replay {
     }
 
     fn perform(self, loaded: Loaded) -> EventStream {
+        let (engine, functions) = match self.engine {
+            Some(engine) => (engine, Options::new()),
+            None => (loaded.engine(), loaded.functions()),
+        };
         let Loaded { records, thread, extent, about, .. } = loaded;
         let recorded = Recorded::new(self.run.into(), records);
         let options = Options::from_json(Value::Object(about.options)).unwrap_or_default();
         EventStream::new(prepare_on(
-            &self.engine,
+            &engine,
             Input::Thread(thread),
-            options.overlay(self.options),
+            options.overlay(functions).overlay(self.options),
             extent,
             Tape::Replaying(Box::new(recorded)),
             Again {
@@ -159,7 +192,7 @@ pub struct Resume {
 option_setters!(Resume, self => self.options);
 
 /// How long a resumed run is nobody else's.
-const LEASE: Duration = Duration::from_secs(60);
+pub(crate) const LEASE: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
@@ -356,23 +389,23 @@ impl IntoFuture for Resume {
     }
 }
 
-fn nanos(world: &dyn World) -> i64 {
+pub(crate) fn nanos(world: &dyn World) -> i64 {
     let since = world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// A run as it was kept, verified.
-struct Loaded {
-    records: Vec<(Record, Fact)>,
-    thread: Thread,
-    extent: Extent,
-    about: About,
-    chain: Chain,
-    totals: Totals,
+pub(crate) struct Loaded {
+    pub(crate) records: Vec<(Record, Fact)>,
+    pub(crate) thread: Thread,
+    pub(crate) extent: Extent,
+    pub(crate) about: About,
+    pub(crate) chain: Chain,
+    pub(crate) totals: Totals,
 }
 
 impl Loaded {
-    async fn read(log: &dyn Log, run: &str) -> Result<Self> {
+    pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
         const PAGE: usize = 256;
         let mut verifier = Verifier::new(run);
         let mut records = Vec::new();

@@ -5,8 +5,9 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    ChatResult, Engine, Event, HaltReason, Mode, OnUncertain, Tool, ToolOutcome, Tools,
+    ChatResult, Engine, Event, HaltReason, Mode, OnUncertain, StepResult, Tool, ToolOutcome, Tools,
     log::{Append, Fact, Log, MemoryLog, Record, verify},
+    replay_run,
     testing::{self, Scripted},
 };
 use plans::{cases, plan, runtime};
@@ -35,6 +36,9 @@ proptest! {
                 let report = plan.engine().replay(&log, &*run).replay_tools(tools).await;
                 prop_assert_eq!(report.map(|replayed| replayed.records), Ok(records.len() as u64));
             }
+            let alone = replay_run(&log, &*run).stream().await;
+            let (_, alone) = collect(alone.map_err(|e| TestCaseError::fail(e.to_string()))?).await;
+            prop_assert_eq!(&live, &alone, "from the records alone");
             Ok(())
         })?;
     }
@@ -170,6 +174,36 @@ async fn of_two_that_resume_a_run_one_goes_on() -> mynah::Result<()> {
     let second = later(1)?.resume(&log, &*run).stream().await.expect_err("it is in other hands");
     assert_eq!(second.reason(), "leased");
     assert!(testing::collect(first).await?.len() > 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_model_that_is_asked_again_is_heard() -> mynah::Result<()> {
+    let (log, run) = cut_after("turn_started").await?;
+    let events = testing::collect(engine(1)?.resume(&log, &*run).stream().await?).await?;
+    assert_eq!(testing::names(&events)[0], "message_started");
+    assert_eq!((testing::tool_calls(&events).len(), testing::text(&events).as_str()), (1, "done"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_that_is_run_again_is_told_of() -> mynah::Result<()> {
+    let (log, run) = cut_after("tool_scheduled").await?;
+    let resumed = later(1)?.resume(&log, &*run).on_uncertain(OnUncertain::Rerun);
+    let events = testing::collect(resumed.stream().await?).await?;
+    let first = ["tool_execution_started", "tool_execution_completed", "tool_result_encoded"];
+    assert_eq!(testing::names(&events)[..3], first);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_a_condition_ended_ends_there_when_its_records_are_alone() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let halted = engine(1)?.chat("go").halt_when(|_: &StepResult| true).record(&log).await?;
+    assert_eq!(halted.halted_reason, HaltReason::HaltWhen);
+    let run = halted.run_id.unwrap_or_default();
+    assert_eq!(replay_run(&log, &*run).await?.status, "equal");
+    assert_eq!(engine(1)?.replay(&log, &*run).await.expect_err("it goes on").reason(), "kind");
     Ok(())
 }
 

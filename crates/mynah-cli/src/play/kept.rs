@@ -8,13 +8,15 @@ use mynah::{
     Thread, Tools, decode,
     log::{Extent, Fact, Log as _, RunFilter, verify_run},
 };
+use serde::Serialize;
+use serde_json::json;
 
 use super::{
-    ledger::{Ledger, TERM},
     options,
     perform::{Fold, Stage, Stop, Told},
     scenario::{Act, GoOn, Kind, Watch},
 };
+use crate::ledger::{Ledger, when_free};
 
 /// What this process knows of a run that it recorded, and its records do not tell.
 #[derive(Clone, Default)]
@@ -47,8 +49,8 @@ impl<W: Write> Stage<'_, W> {
             None => newest(&log).await?,
         };
         match act {
-            Act::Verify => Ok(Told::Report(verify_run(&log, &run).await?)),
-            Act::Fork { at } => Ok(Told::Forked(self.engine.fork(&log, &run, at).await?)),
+            Act::Verify => Ok(self.kept(verify_run(&log, &run).await?)),
+            Act::Fork { at } => Ok(self.kept(self.engine.fork(&log, &run, at).await?)),
             Act::Replay { tools } => self.replay(&log, &run, tools, options, watch).await,
             Act::Resume(go_on) => self.resume(&log, &run, *go_on, options, watch).await,
         }
@@ -65,7 +67,7 @@ impl<W: Write> Stage<'_, W> {
         let options = self.options_of(run, options, &beginning(log, run).await?)?;
         let replay = self.engine.replay(log, run).replay_tools(tools).options(options);
         if !watch.is_needed() {
-            return Ok(Told::Replayed { status: "equal", records: replay.await?.records });
+            return Ok(self.kept(replay.await?));
         }
         let mut stream = replay.stream().await?;
         let cancel = stream.cancel_handle();
@@ -75,7 +77,11 @@ impl<W: Write> Stage<'_, W> {
             followed => followed?,
         }
         let records = log.head(run).await?.map_or(0, |head| head.seq);
-        Ok(Told::Replayed { status: "equal", records })
+        Ok(self.kept(json!({"status": "equal", "records": records})))
+    }
+
+    fn kept(&mut self, said: impl Serialize) -> Told {
+        Told::Kept(self.hashes.name(json!(said)))
     }
 
     /// Goes on with a run, and gives what the operation that it continues would have given.
@@ -118,14 +124,7 @@ impl<W: Write> Stage<'_, W> {
             }
             resume.options(options.clone()).stream()
         };
-        let mut stream = match start().await {
-            // Whoever holds the run may be gone. If so, it is free soon.
-            Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
-                tokio::time::sleep(TERM + TERM / 8).await;
-                start().await?
-            }
-            started => started?,
-        };
+        let mut stream = when_free(start).await?;
         if let Some(error) = stream.refusal() {
             return Err(error.clone().into());
         }

@@ -1,7 +1,7 @@
 //! `mynah play`: performs a scenario and prints what happens, one JSON value a line.
 
+mod hashes;
 mod kept;
-mod ledger;
 mod options;
 mod perform;
 mod scenario;
@@ -15,8 +15,12 @@ use std::{
     sync::Arc,
 };
 
-use self::{ledger::Ledger, world::Counters};
-use crate::{Failure, store::Place};
+use mynah::Engine;
+
+use self::{hashes::Hashes, world::Counters};
+use crate::{
+    Failure, ledger::Ledger, runtime, store::Place, text::quoted, unless_interrupted, written,
+};
 
 pub(crate) const EXAMPLES: &str = r#"A scenario:
   {
@@ -36,12 +40,12 @@ The format is described in docs/scenario.md."#;
 /// The largest scenario that is read. Parsed, one can take more than a hundred times its size.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
-pub(crate) fn main(file: &Path, log: Option<&str>, stable: bool) -> Result<(), Failure> {
-    let place = log.map(Place::parse).transpose()?;
+pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), Failure> {
+    let place = url.map(Place::parse).transpose()?;
     let mut scenario = scenario::parse(&read(file)?, place.is_some())
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))?;
     let log = place.map(|place| place.open()).transpose()?;
-    let runtime = crate::runtime()?;
+    let runtime = runtime()?;
     if stable {
         let counters = match &log {
             Some(log) => runtime.block_on(Counters::after(log)),
@@ -51,7 +55,25 @@ pub(crate) fn main(file: &Path, log: Option<&str>, stable: bool) -> Result<(), F
     }
     let log = log.map(|log| Arc::new(Ledger::new(log)));
     let mut out = BufWriter::new(io::stdout().lock());
-    crate::written(runtime.block_on(perform::perform(scenario, log, stable, &mut out)))
+    let hashes = if stable { Hashes::counted() } else { Hashes::Shown };
+    let performed = perform::perform(scenario, log, hashes, &mut out);
+    match runtime.block_on(unless_interrupted(performed)) {
+        Some(performed) => written(performed),
+        None => Err(Failure::interrupted(match url {
+            Some(url) => {
+                let (file, url) = (quoted(&file.display().to_string()), quoted(url));
+                format!(
+                    "interrupted; its last run can go on:\n  mynah resume last --agent {file} --log {url}"
+                )
+            }
+            None => "interrupted; nothing was kept".to_owned(),
+        })),
+    }
+}
+
+/// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone.
+pub(crate) fn agent(file: &Path) -> Result<Engine, Failure> {
+    scenario::agent(&read(file)?).map_err(|why| Failure::input(format!("{}: {why}", name(file))))
 }
 
 fn name(file: &Path) -> String {

@@ -8,35 +8,37 @@ use std::{
 
 use futures_util::{Stream, StreamExt as _};
 use mynah::{
-    CancelHandle, ChatResult, Collector, Engine, Error, Event, Forked, Metadata, Options, Request,
+    CancelHandle, ChatResult, Collector, Engine, Error, Event, Metadata, Options, Request,
     Response, Result, Session, SessionReason, SessionStream, StepResult, StepTurn, Thread, Turn,
-    TurnResult, decode, log::Report,
+    TurnResult, decode,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
+    hashes::Hashes,
     kept::Memo,
-    ledger::Ledger,
     options,
     scenario::{Input, Kind, Op, Scenario, Verb, Watch},
 };
+use crate::ledger::Ledger;
 
 /// Performs a scenario, and writes what happens.
 pub(super) async fn perform(
     scenario: Scenario,
     log: Option<Arc<Ledger>>,
-    stable: bool,
+    hashes: Hashes,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let mut stage = Stage {
         engine: scenario.engine,
         log,
+        stable: matches!(hashes, Hashes::Counted(_)),
+        hashes,
         memos: HashMap::new(),
         session: None,
         thread: Thread::new(),
         op: 0,
-        stable,
         out,
     };
     for (index, op) in scenario.ops.into_iter().enumerate() {
@@ -50,7 +52,7 @@ pub(super) async fn perform(
             Ok(mut told) => {
                 told.forget_run();
                 // A fork says in its own words which run it wrote.
-                let run_id = run_id.filter(|_| !matches!(told, Told::Forked(_)));
+                let run_id = run_id.filter(|_| !matches!(told, Told::Kept(_)));
                 stage.write(&Line::Ok { op: index, run_id, ok: &told })?;
             }
             Err(Stop::Refused(error)) => {
@@ -91,10 +93,12 @@ pub(super) enum Told {
     Response(Box<Response>),
     Step(Box<StepResult>),
     Chat(Box<ChatResult>),
-    Session { session: Box<Session>, result: Option<Box<Told>> },
-    Report(Report),
-    Replayed { status: &'static str, records: u64 },
-    Forked(Forked),
+    Session {
+        session: Box<Session>,
+        result: Option<Box<Told>>,
+    },
+    /// What there is to say of a run beside its content.
+    Kept(Value),
 }
 
 impl Told {
@@ -115,7 +119,7 @@ impl Told {
             Self::Step(step) => step.thread.clone(),
             Self::Chat(result) => result.thread.clone(),
             Self::Session { session, .. } => session.thread.clone(),
-            Self::Report(_) | Self::Replayed { .. } | Self::Forked(_) => before,
+            Self::Kept(_) => before,
         }
     }
 }
@@ -142,6 +146,7 @@ impl From<io::Error> for Stop {
 pub(super) struct Stage<'a, W> {
     pub(super) engine: Engine,
     pub(super) log: Option<Arc<Ledger>>,
+    pub(super) hashes: Hashes,
     /// What is known of the runs that were recorded here.
     pub(super) memos: HashMap<Arc<str>, Memo>,
     session: Option<Session>,

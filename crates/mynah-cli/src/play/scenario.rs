@@ -111,29 +111,20 @@ impl Watch {
 
 /// Reads a scenario. The error names the place. What needs a log is wrong where there is none.
 pub(super) fn parse(text: &str, has_log: bool) -> Result<Scenario, String> {
-    let file: Metadata = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let mut file = Fields(file);
-    let engine = file.optional::<Metadata>("engine")?.unwrap_or_default();
-    let scripts = file.optional::<Vec<Value>>("scripts")?.unwrap_or_default();
-    let tools = file.optional::<Vec<Value>>("tools")?.unwrap_or_default();
+    let mut file = Fields::of_file(text)?;
+    let engine = file.engine()?;
     let ops = file.required::<Vec<Value>>("ops")?;
     file.finish("a scenario")?;
-
-    let scripts = each("scripts", scripts, |script| {
-        // An error begins with the entry's place, if it is an entry's.
-        Script::from_json(&script).map_err(|error| match script {
-            Value::Array(_) => format!(".{error}"),
-            _ => ": expected a list of entries".to_owned(),
-        })
-    })?;
-    let tools = each("tools", tools, |tool| {
-        SimulatedTool::deserialize(tool).map_err(|error| format!(": {error}"))
-    })?;
     let ops = each("ops", ops, |op| parse_op(op, has_log).map_err(|why| format!(": {why}")))?;
-    let tools = tools.iter().map(SimulatedTool::tool);
-    let engine = equip(Engine::new(Scripted::play(scripts)).tools(tools), engine)
-        .map_err(|why| format!("engine: {why}"))?;
     Ok(Scenario { engine, ops })
+}
+
+/// Reads the engine of a scenario, which need not have operations. The error names the place.
+pub(super) fn agent(text: &str) -> Result<Engine, String> {
+    let mut file = Fields::of_file(text)?;
+    let engine = file.engine()?;
+    file.optional::<Vec<Value>>("ops")?;
+    file.finish("a scenario").map(|()| engine)
 }
 
 /// Reads the members of a list, and puts the place before what is wrong with one.
@@ -226,6 +217,30 @@ fn parse_op(op: Value, has_log: bool) -> Result<Op, String> {
 struct Fields(Metadata);
 
 impl Fields {
+    fn of_file(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map(Self).map_err(|error| error.to_string())
+    }
+
+    /// The engine that the file's members describe.
+    fn engine(&mut self) -> Result<Engine, String> {
+        let engine = self.optional::<Metadata>("engine")?.unwrap_or_default();
+        let scripts = self.optional::<Vec<Value>>("scripts")?.unwrap_or_default();
+        let tools = self.optional::<Vec<Value>>("tools")?.unwrap_or_default();
+        let scripts = each("scripts", scripts, |script| {
+            // An error begins with the entry's place, if it is an entry's.
+            Script::from_json(&script).map_err(|error| match script {
+                Value::Array(_) => format!(".{error}"),
+                _ => ": expected a list of entries".to_owned(),
+            })
+        })?;
+        let tools = each("tools", tools, |tool| {
+            SimulatedTool::deserialize(tool).map_err(|error| format!(": {error}"))
+        })?;
+        let tools = tools.iter().map(SimulatedTool::tool);
+        equip(Engine::new(Scripted::play(scripts)).tools(tools), engine)
+            .map_err(|why| format!("engine: {why}"))
+    }
+
     fn required<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, String> {
         let value = self.0.shift_remove(name).ok_or_else(|| format!("missing key {name:?}"))?;
         T::deserialize(value).map_err(|error| format!("{name}: {error}"))

@@ -13,6 +13,32 @@ use std::{
     process::{Command, Stdio},
 };
 
+use serde_json::Value;
+
+/// A run that waits, one that is complete, one that failed, one that was cancelled, one without an end.
+pub(crate) const RUNS: &str = r#"{
+  "engine": {"price": {"input": 1000, "output": 1000}},
+  "scripts": [
+    [ {"tool_call": {"id": "c0", "name": "ask", "arguments": {"dish": "soup"}}}, {"finish": "tool_calls"} ],
+    [ {"text": "Soup comes\u001b[2J."}, {"tool_call": {"id": "c1", "name": "order"}}, {"usage": {"input_tokens": 9, "output_tokens": 2}}, {"finish": "tool_calls"} ],
+    [ {"text": "It is on its way."}, {"finish": "stop"} ],
+    [ {"text": "well"}, {"error": "rate_limited", "message": "too fast"} ],
+    [ {"text": "never heard"}, {"finish": "stop"} ],
+    [ {"text": "half of it"}, {"finish": "stop"} ]
+  ],
+  "tools": [
+    {"name": "ask", "returns": {"ask_user": "How many?"}},
+    {"name": "order", "returns": {"error": "no bowls"}}
+  ],
+  "ops": [
+    {"op": "chat", "messages": [{"role": "user", "content": "Soup?"}]},
+    {"op": "chat", "messages": [{"role": "system", "content": "Be quick."}, {"role": "user", "content": "Soup!"}]},
+    {"op": "chat", "messages": [{"role": "user", "content": "hi"}]},
+    {"op": "chat", "messages": [{"role": "user", "content": "hi"}], "cancel_after": 1},
+    {"op": "chat", "messages": [{"role": "user", "content": "hi"}], "take": 2}
+  ]
+}"#;
+
 /// What a run of the program came to.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Ran {
@@ -50,4 +76,77 @@ pub(crate) fn file(name: &str, content: impl AsRef<[u8]>) -> String {
     let path: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, content).unwrap();
     path.to_str().unwrap().to_owned()
+}
+
+/// A log in a file of its own.
+pub(crate) struct Store {
+    _folder: tempfile::TempDir,
+    pub(crate) path: PathBuf,
+}
+
+impl Store {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runs.db");
+        Self { _folder: folder, path }
+    }
+
+    /// With the runs of a scenario.
+    pub(crate) fn with(scenario: &str) -> Self {
+        let store = Self::new();
+        store.play(scenario, true);
+        store
+    }
+
+    pub(crate) fn play(&self, scenario: &str, stable: bool) {
+        let url = self.url();
+        let arguments =
+            ["play", "--log", &url, "-"].into_iter().chain(stable.then_some("--stable"));
+        let played = feed(mynah(arguments), scenario.as_bytes());
+        assert_eq!((played.code, played.stderr.as_str()), (Some(0), ""));
+    }
+
+    /// A file beside the log, of this name and with this content.
+    pub(crate) fn file(&self, name: &str, content: &str) -> String {
+        let path = self.path.with_file_name(name);
+        fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("sqlite:{}", self.path.display())
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        let url = self.url();
+        run(arguments.iter().copied().chain(["--log", &url]))
+    }
+
+    pub(crate) fn json(&self, arguments: &[&str]) -> Vec<Value> {
+        let ran = self.run(&[arguments, &["--json"]].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        lines(&ran)
+    }
+
+    /// Writes something else into the file, wherever this stands.
+    pub(crate) fn tamper(&self, from: &[u8], to: &[u8]) {
+        let mut bytes = fs::read(&self.path).unwrap();
+        let mut found = 0;
+        for start in 0..bytes.len() - from.len() {
+            if bytes[start..].starts_with(from) {
+                bytes[start..start + to.len()].copy_from_slice(to);
+                found += 1;
+            }
+        }
+        assert!(found > 0, "there is nothing to change");
+        fs::write(&self.path, bytes).unwrap();
+    }
+}
+
+pub(crate) fn lines(ran: &Ran) -> Vec<Value> {
+    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+pub(crate) fn text(value: &Value, member: &str) -> String {
+    value[member].as_str().unwrap().to_owned()
 }

@@ -226,7 +226,8 @@ impl Driver {
                         if let Some(breach) = self.passed_by_answer() {
                             self.ready.push_back(event);
                             self.exceed(breach);
-                        } else if !self.tape.is_resuming() {
+                        // As long as the records answer, it was told before the run was resumed.
+                        } else if !self.tape.is_resuming() || self.tape.upcoming().is_none() {
                             return Poll::Ready(Some(Ok(event)));
                         }
                     }
@@ -302,7 +303,8 @@ impl Driver {
             if let Err(error) = self.tape.commit(&fact) {
                 self.fault.get_or_insert(error);
             }
-            if resuming && !self.tape.is_resuming() {
+            // That the run waited was told when it did.
+            if resuming && matches!(fact, Fact::Resumed { .. }) {
                 self.ready.clear();
             }
         }

@@ -1,4 +1,5 @@
-//! The log of a scenario: it knows which run an operation wrote, and ends the process where it is told to.
+//! A log as this program writes it: it knows which run was written, keeps what it holds from running out, and ends the process
+//! where a scenario says so.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -7,7 +8,7 @@ use std::{
 };
 
 use mynah::{
-    Result,
+    ErrorKind, LogReason, Result,
     log::{Append, BoxFuture, Head, Lease, Log, Record, RunFilter, RunPage, RunSummary, SealedRun},
 };
 use tokio::{task::JoinHandle, time::Instant};
@@ -16,11 +17,24 @@ use tokio::{task::JoinHandle, time::Instant};
 const KILLED: i32 = 137;
 
 /// How long a run stays taken by a process that is gone. One that lives says so more often.
-pub(super) const TERM: Duration = Duration::from_secs(2);
+const TERM: Duration = Duration::from_secs(2);
 const BEAT: Duration = Duration::from_millis(500);
 
+/// Starts something that needs a run for itself. Whoever holds the run may be gone: if so, it is free soon.
+pub(crate) async fn when_free<T, F: Future<Output = Result<T>>>(
+    start: impl Fn() -> F,
+) -> Result<T> {
+    match start().await {
+        Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
+            tokio::time::sleep(TERM + TERM / 8).await;
+            start().await
+        }
+        started => started,
+    }
+}
+
 /// A log whose appends are watched.
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     inner: Arc<dyn Log>,
     op: Mutex<Notes>,
 }
@@ -46,12 +60,12 @@ impl Drop for Held {
 }
 
 impl Ledger {
-    pub(super) fn new(inner: Arc<dyn Log>) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Log>) -> Self {
         Self { inner, op: Mutex::default() }
     }
 
     /// Begins an operation. What the one before held and did not give back, as its stream was dropped, is free again.
-    pub(super) async fn begin(&self, crash_after: Option<u64>) {
+    pub(crate) async fn begin(&self, crash_after: Option<u64>) {
         let before =
             std::mem::replace(&mut *self.notes(), Notes { crash_after, ..Notes::default() });
         if let Some(held) = &before.held {
@@ -62,7 +76,7 @@ impl Ledger {
     }
 
     /// The run that the operation has written.
-    pub(super) fn written(&self) -> Option<Arc<str>> {
+    pub(crate) fn written(&self) -> Option<Arc<str>> {
         self.notes().run.clone()
     }
 

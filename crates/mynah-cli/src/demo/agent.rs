@@ -1,0 +1,126 @@
+//! The agent of the demonstration, in a process of its own.
+
+use std::{
+    fs::OpenOptions,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use clap::ValueEnum;
+use futures_util::StreamExt as _;
+use mynah::{Engine, Event, EventStream, Tool, log::SqliteLog, testing::Scripted};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{CHARGES, LOG, TICKETS};
+use crate::{
+    Failure,
+    ledger::{Ledger, when_free},
+    runtime, store,
+};
+
+pub(super) const GOAL: &str = "A berth on tonight's train to Vienna for ada@example.org, please.";
+
+/// What a process of the agent is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Act {
+    /// Begin, and never come to the end of a tool.
+    Begin,
+    /// Go on where the run stopped.
+    GoOn,
+}
+
+/// What the agent tells whoever started it, one a line.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Said {
+    Event(Box<Event>),
+    /// It is in the middle of a tool, and stays there.
+    InTheMiddle,
+}
+
+impl Said {
+    fn say(&self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{}", json!(self))?;
+        out.flush()
+    }
+}
+
+/// Is the agent.
+pub(super) fn perform(act: Act, folder: &Path) -> Result<(), Failure> {
+    let log = Arc::new(Ledger::new(Arc::new(SqliteLog::open(folder.join(LOG))?)));
+    runtime()?.block_on(async {
+        let stream = match act {
+            Act::Begin => agent(act, folder)?.chat(GOAL).record(&log).stream(),
+            Act::GoOn => {
+                let (agent, run) = (agent(act, folder)?, store::find(log.as_ref(), "last").await?);
+                when_free(|| agent.resume(&log, &*run.run_id).stream()).await?
+            }
+        };
+        tell(stream).await
+    })
+}
+
+async fn tell(mut stream: EventStream) -> Result<(), Failure> {
+    while let Some(event) = stream.next().await {
+        let said = Said::Event(Box::new(event?)).say();
+        said.map_err(|error| Failure::file(format!("standard output: {error}")))?;
+    }
+    Ok(())
+}
+
+fn agent(act: Act, folder: &Path) -> Result<Engine, Failure> {
+    let call = |id: &str, name: &str, arguments: Value| json!({"tool_call": {"id": id, "name": name, "arguments": arguments}});
+    let calls = json!({"finish": "tool_calls"});
+    let usage = |input: u64| json!({"usage": {"input_tokens": input, "output_tokens": 12}});
+    let mut answers = vec![
+        json!([{"text": "I pay for the berth first."}, call("c0", "charge_card", json!({"eur": 89})), usage(61), calls]),
+        json!([{"text": "Now the ticket."}, call("c1", "send_ticket", json!({"to": "ada@example.org"})), usage(98), calls]),
+        json!([{"text": "Your berth is booked, and the ticket is in your mail."}, usage(131), {"finish": "stop"}]),
+    ];
+    if act == Act::GoOn {
+        // What the model has answered is in the records; whoever asks it again finds that it has nothing to say.
+        answers.drain(..2);
+    }
+    Ok(Engine::new(Scripted::new(answers)?)
+        .model("scripted")
+        .tool(charge_card(folder.join(CHARGES)))
+        .tool(send_ticket(act, folder.join(TICKETS))))
+}
+
+/// A tool that must not run twice.
+fn charge_card(charges: PathBuf) -> Tool {
+    let schema =
+        json!({"type": "object", "properties": {"eur": {"type": "integer"}}, "required": ["eur"]});
+    Tool::new("charge_card", "Charges the traveller's card", schema).blocking(
+        move |arguments, _| {
+            let paid = format!("{} EUR", arguments["eur"]);
+            append(&charges, &paid).map(|()| json!({"paid": paid}))
+        },
+    )
+}
+
+/// A tool that may run twice, since a second mail does no harm.
+fn send_ticket(act: Act, tickets: PathBuf) -> Tool {
+    let schema =
+        json!({"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]});
+    Tool::new("send_ticket", "Sends the ticket by mail", schema).idempotent(1).handler(
+        move |arguments, _| {
+            let tickets = tickets.clone();
+            async move {
+                if act == Act::Begin {
+                    Said::InTheMiddle.say()?;
+                    std::future::pending::<()>().await;
+                }
+                append(&tickets, &arguments["to"].to_string())?;
+                Ok::<_, io::Error>(json!({"sent": true}))
+            }
+        },
+    )
+}
+
+fn append(path: &Path, line: &str) -> io::Result<()> {
+    writeln!(OpenOptions::new().create(true).append(true).open(path)?, "{line}")
+}

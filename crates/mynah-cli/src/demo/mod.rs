@@ -1,0 +1,199 @@
+//! `mynah demo`: the main job, told as a story, without a key.
+
+mod agent;
+mod story;
+
+use std::{
+    env, fs,
+    io::{self, BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use clap::Args;
+use mynah::{
+    Error, ErrorKind, LogReason, SystemWorld, World as _,
+    log::{Report, RunSummary, verify_run},
+    replay_run,
+};
+
+use self::{
+    agent::{Act, Said},
+    story::{Story, Told},
+};
+use crate::{
+    Failure, runtime,
+    store::{self, Place},
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah demo                               in a temporary folder
+  mynah demo --dir trip                    in a folder of yours, which is made
+  mynah demo --json | jq -c .              its steps, one a line";
+
+/// What the demonstration leaves in its folder.
+const LOG: &str = "demo.db";
+const CHANGED: &str = "changed.db";
+const CHARGES: &str = "charges.txt";
+const TICKETS: &str = "tickets.txt";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Where its files go; a temporary folder if nothing is said.
+    #[arg(long, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+    /// One JSON value a line.
+    #[arg(long)]
+    json: bool,
+    /// Be the agent of the demonstration.
+    #[arg(long, hide = true, requires = "dir")]
+    act: Option<Act>,
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { dir, json, act } = arguments;
+    let folder = dir.unwrap_or_else(|| {
+        env::temp_dir().join(format!("mynah-demo-{}", SystemWorld.new_run_id().to_lowercase()))
+    });
+    if let Some(act) = act {
+        return agent::perform(act, &folder);
+    }
+    if folder.join(LOG).exists() {
+        let folder = folder.display();
+        return Err(Failure::input(format!(
+            "{folder}: there is a demonstration in it already; give another folder"
+        )));
+    }
+    fs::create_dir_all(&folder).map_err(|error| unusable(&folder, &error))?;
+    Demo { folder, story: Story::new(json) }.perform()
+}
+
+struct Demo {
+    folder: PathBuf,
+    story: Story,
+}
+
+impl Demo {
+    fn perform(mut self) -> Result<(), Failure> {
+        self.story.tell(&Told::Begins { log: &self.folder.join(LOG), goal: agent::GOAL })?;
+        self.run_and_kill()?;
+        self.resume()?;
+        let run = self.replay()?;
+        let report = self.verify(&run, LOG)?;
+        self.story.tell(&Told::Verified { report: &report? })?;
+        self.tamper(&run)?;
+        self.story.tell(&Told::Ends { log: &self.folder.join(LOG) })
+    }
+
+    /// Lets the agent work until it is in the middle of a tool, and kills it there.
+    fn run_and_kill(&mut self) -> Result<(), Failure> {
+        let mut agent = self.start(Act::Begin)?;
+        let in_the_middle = self.listen(&mut agent)?;
+        agent.kill().map_err(|error| unusable(&self.folder, &error))?;
+        let status = agent.wait().map_err(|error| unusable(&self.folder, &error))?;
+        if !in_the_middle {
+            return Err(unexpected(&format!("the agent ended before it was killed: {status}")));
+        }
+        let (records, charges) = (self.run()?.records, self.charges()?);
+        self.story.tell(&Told::Killed { status: status.to_string(), records, charges })
+    }
+
+    /// Lets another process go on.
+    fn resume(&mut self) -> Result<(), Failure> {
+        self.story.tell(&Told::GoesOn)?;
+        let mut agent = self.start(Act::GoOn)?;
+        self.listen(&mut agent)?;
+        let status = agent.wait().map_err(|error| unusable(&self.folder, &error))?;
+        let charges = self.charges()?;
+        if !status.success() || charges != 1 {
+            return Err(unexpected(&format!("the agent went on: {status}, {charges} charges")));
+        }
+        self.story.tell(&Told::Resumed { charges })
+    }
+
+    fn replay(&mut self) -> Result<RunSummary, Failure> {
+        let run = self.run()?;
+        let log = self.place(LOG).open_to_read()?;
+        let replayed = runtime()?.block_on(replay_run(&log, &*run.run_id).into_future());
+        self.story.tell(&Told::Replayed { records: replayed?.records })?;
+        Ok(run)
+    }
+
+    /// Changes a byte in a copy of the log, and looks whether that is found.
+    fn tamper(&mut self, run: &RunSummary) -> Result<(), Failure> {
+        let (from, to) = ("89 EUR", "80 EUR");
+        let path = self.folder.join(LOG);
+        let mut bytes = fs::read(&path).map_err(|error| unusable(&path, &error))?;
+        let found = bytes.windows(from.len()).position(|window| window == from.as_bytes());
+        let place = found.ok_or_else(|| unexpected("the charge is not in the file"))?;
+        bytes[place..place + to.len()].copy_from_slice(to.as_bytes());
+        let path = self.folder.join(CHANGED);
+        fs::write(&path, bytes).map_err(|error| unusable(&path, &error))?;
+        match self.verify(run, CHANGED)? {
+            Err(error) => self.story.tell(&Told::Found { from, to, error: &error }),
+            Ok(_) => Err(unexpected("nobody noticed the changed byte")),
+        }
+    }
+
+    /// Checks the run in one of the files. What is wrong with the run is no failure of the program.
+    fn verify(&self, run: &RunSummary, file: &str) -> Result<Result<Report, Error>, Failure> {
+        let log = self.place(file).open_to_read()?;
+        match runtime()?.block_on(verify_run(log.as_ref(), &run.run_id)) {
+            Err(error) if error.kind() != ErrorKind::Log(LogReason::Corrupt) => {
+                Err(Failure::of(&error))
+            }
+            verified => Ok(verified),
+        }
+    }
+
+    /// Starts a process that is the agent.
+    fn start(&self, act: Act) -> Result<Child, Failure> {
+        let act = if act == Act::Begin { "begin" } else { "go-on" };
+        let program = env::current_exe().map_err(|error| unusable(Path::new("mynah"), &error))?;
+        Command::new(&program)
+            .args(["demo", "--act", act, "--dir"])
+            .arg(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| unusable(&program, &error))
+    }
+
+    /// Tells what the agent says, until it says no more or is in the middle of a tool.
+    fn listen(&mut self, agent: &mut Child) -> Result<bool, Failure> {
+        let Some(said) = agent.stdout.take() else { return Ok(false) };
+        for line in BufReader::new(said).lines() {
+            let line = line.map_err(|error| unusable(Path::new("the agent"), &error))?;
+            match serde_json::from_str(&line).map_err(|error| unexpected(&error.to_string()))? {
+                Said::InTheMiddle => return Ok(true),
+                Said::Event(event) => self.story.hear(*event)?,
+            }
+        }
+        Ok(false)
+    }
+
+    /// The run, as far as it is kept.
+    fn run(&self) -> Result<RunSummary, Failure> {
+        let log = self.place(LOG).open_to_read()?;
+        runtime()?.block_on(store::find(log.as_ref(), "last"))
+    }
+
+    fn place(&self, file: &str) -> Place {
+        Place::Sqlite(self.folder.join(file).display().to_string())
+    }
+
+    /// How often the card was really charged.
+    fn charges(&self) -> Result<usize, Failure> {
+        let path = self.folder.join(CHARGES);
+        let charges = fs::read_to_string(&path).map_err(|error| unusable(&path, &error))?;
+        Ok(charges.lines().count())
+    }
+}
+
+fn unusable(what: &Path, error: &io::Error) -> Failure {
+    Failure::file(format!("{}: {error}", what.display()))
+}
+
+fn unexpected(what: &str) -> Failure {
+    Failure::finding(format!("the demonstration did not go as it should: {what}"))
+}

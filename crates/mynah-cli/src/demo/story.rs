@@ -1,0 +1,192 @@
+//! How the demonstration is told: as a story, or one JSON value a line.
+
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+    path::Path,
+};
+
+use mynah::{Error, Event, log::Report};
+use serde_json::{Value, json};
+
+use crate::{
+    Failure,
+    text::{count, quoted},
+    written,
+};
+
+/// A part of the story.
+pub(super) enum Told<'a> {
+    Begins { log: &'a Path, goal: &'a str },
+    Killed { status: String, records: u64, charges: usize },
+    GoesOn,
+    Resumed { charges: usize },
+    Replayed { records: u64 },
+    Verified { report: &'a Report },
+    Found { from: &'a str, to: &'a str, error: &'a Error },
+    Ends { log: &'a Path },
+}
+
+pub(super) struct Story {
+    json: bool,
+    out: io::Stdout,
+    /// How often the model was asked since the part before.
+    model_calls: u64,
+    /// What was asked for, by the call's id.
+    calls: HashMap<String, String>,
+    /// The call under way.
+    open: Option<String>,
+}
+
+impl Story {
+    pub(super) fn new(json: bool) -> Self {
+        let calls = HashMap::new();
+        Self { json, out: io::stdout(), model_calls: 0, calls, open: None }
+    }
+
+    /// Tells a part.
+    pub(super) fn tell(&mut self, told: &Told<'_>) -> Result<(), Failure> {
+        let model_calls = match told {
+            Told::Killed { .. } | Told::Resumed { .. } => std::mem::take(&mut self.model_calls),
+            _ => 0,
+        };
+        let told = if self.json {
+            told.json(model_calls).map_or(Ok(()), |line| writeln!(self.out, "{line}"))
+        } else {
+            if let (Told::Killed { .. }, Some(open)) = (told, self.open.take()) {
+                self.say("tool", &format!("{open}  …"))?;
+            }
+            self.out.write_all(told.text(model_calls).as_bytes())
+        };
+        written(told.and_then(|()| self.out.flush()))
+    }
+
+    /// Tells what an agent does.
+    pub(super) fn hear(&mut self, event: Event) -> Result<(), Failure> {
+        match event {
+            Event::MessageStarted { .. } => self.model_calls += 1,
+            Event::MessageCompleted { message, .. } => {
+                let calls = message.tool_calls();
+                let calls = calls
+                    .map(|call| (call.id.clone(), format!("{} {}", call.name, call.arguments)));
+                self.calls.extend(calls);
+                self.say("assistant", &message.text())?;
+            }
+            Event::ToolExecutionStarted { id, .. } => self.open = self.calls.get(&id).cloned(),
+            Event::ToolResultEncoded { id, content } => {
+                self.open = None;
+                let call = self.calls.get(&id).cloned().unwrap_or(id);
+                self.say("tool", &format!("{call}  ->  {content}"))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, who: &str, what: &str) -> Result<(), Failure> {
+        if self.json {
+            return Ok(());
+        }
+        written(writeln!(self.out, "   {who:<9}  {what}"))
+    }
+}
+
+impl Told<'_> {
+    fn text(&self, model_calls: u64) -> String {
+        match self {
+            Self::Begins { log, goal } => format!(
+                "An agent at work, without a key: the model plays a script, everything else is real.\n\n\
+                 1. It books a train. Whatever happens is recorded, in {}.\n\n   {:<9}  {goal}\n",
+                log.display(),
+                "user"
+            ),
+            Self::Killed { status, records, charges } => format!(
+                "\n2. In the middle of that tool its process is killed ({status}).\n\n   \
+                 The card was charged {}, and no ticket was sent. A program that starts over\n   \
+                 would charge it again. But {} are safe: they say what was done, and what was not.\n",
+                times(*charges as u64),
+                count(*records, "record"),
+            ),
+            Self::GoesOn => "\n3. Another process goes on from the records.\n\n".to_owned(),
+            Self::Resumed { charges } => format!(
+                "\n   The model was asked {} more, and not again what it had answered.\n   \
+                 charge_card did not run again: the card was charged {} in all.\n",
+                times(model_calls),
+                times(*charges as u64),
+            ),
+            Self::Replayed { records } => format!(
+                "\n4. The run is performed again from its records: no model, no tools, no cost.\n\n   \
+                 {} made again, and each is the same, byte for byte.\n",
+                count(*records, "record")
+            ),
+            Self::Verified { report } => format!(
+                "\n5. Each record carries the hash of the one before, and the last one seals them all.\n\n   \
+                 {}: {}, fingerprint {}\n",
+                report.status,
+                count(report.records, "record"),
+                report.fingerprint.map(|hash| hash.to_string()).unwrap_or_default(),
+            ),
+            Self::Found { from, to, error } => format!(
+                "\n6. Somebody changes one byte in a copy of the file: {from} becomes {to}.\n\n   \
+                 corrupt: record {}: {}\n",
+                error.metadata().get("seq").unwrap_or(&Value::Null),
+                error.metadata().get("what").and_then(Value::as_str).unwrap_or_default(),
+            ),
+            Self::Ends { log } => {
+                let mut text = "\nTry next:\n\n".to_owned();
+                for (command, what) in commands(log) {
+                    text += &format!("   # {what}\n   {command}\n");
+                }
+                text
+            }
+        }
+    }
+
+    /// Nothing for what has no outcome of its own.
+    fn json(&self, model_calls: u64) -> Option<Value> {
+        Some(match self {
+            Self::Begins { log, goal } => json!({"step": "begin", "log": log, "goal": goal}),
+            Self::Killed { status, records, charges } => {
+                json!({"step": "kill", "status": status, "records": records, "model_calls": model_calls, "charges": charges})
+            }
+            Self::GoesOn => return None,
+            Self::Resumed { charges } => {
+                json!({"step": "resume", "model_calls": model_calls, "charges": charges})
+            }
+            Self::Replayed { records } => {
+                json!({"step": "replay", "status": "equal", "records": records})
+            }
+            Self::Verified { report } => json!({"step": "verify", "report": report}),
+            Self::Found { from, to, error } => {
+                json!({"step": "tamper", "from": from, "to": to, "err": error})
+            }
+            Self::Ends { log } => {
+                let commands: Vec<String> = commands(log).map(|(command, _)| command).collect();
+                json!({"step": "end", "next": commands})
+            }
+        })
+    }
+}
+
+fn times(number: u64) -> String {
+    match number {
+        1 => "once".to_owned(),
+        number => format!("{number} times"),
+    }
+}
+
+fn commands(log: &Path) -> impl Iterator<Item = (String, &'static str)> {
+    let url = |path: &Path| quoted(&format!("sqlite:{}", path.display()));
+    let (log, changed) = (url(log), url(&log.with_file_name(super::CHANGED)));
+    [
+        (format!("mynah show last --log {log}"), "read the run"),
+        (format!("mynah show last --tree --log {log}"), "see when what happened"),
+        (format!("mynah verify --log {changed}"), "find the changed byte yourself"),
+        (
+            "mynah play scenarios/chat/tool_turn.json".to_owned(),
+            "write a conversation as a file, and perform it",
+        ),
+        ("mynah --help".to_owned(), "see what else there is"),
+    ]
+    .into_iter()
+}

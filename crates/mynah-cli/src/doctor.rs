@@ -1,0 +1,126 @@
+//! `mynah doctor`: whether everything is in order.
+
+use std::{
+    env,
+    io::{self, Write as _},
+};
+
+use clap::Args;
+use mynah::{
+    ErrorKind, LogReason,
+    log::{FORMAT, Log, RunFilter, SqliteLog, verify_run},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    Failure, LogArgs, runtime,
+    store::Place,
+    text::{count, plain},
+    written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah doctor                             this folder's log, and the keys in the environment
+  mynah doctor --log sqlite:runs.db --json
+
+Of keys only the names are told.
+Exit codes: 0 all is well; 1 a run is not what it was; 4 a log that could not be used.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+/// The variables in which providers' keys are looked for.
+const KEYS: [&str; 12] = [
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_BEARER_TOKEN_BEDROCK",
+    "OPENROUTER_API_KEY",
+    "GROQ_API_KEY",
+    "MISTRAL_API_KEY",
+    "DEEPSEEK_API_KEY",
+    "PERPLEXITY_API_KEY",
+    "XAI_API_KEY",
+];
+
+/// How many of the newest runs are verified.
+const SAMPLE: usize = 10;
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let LogArgs { log: url, json } = arguments.log;
+    let place = Place::parse(&url)?;
+    let version = env!("CARGO_PKG_VERSION");
+    tell(json, "version", &format!("mynah {version}"), json!({"version": version}))?;
+    let format = format!("version {FORMAT}");
+    tell(json, "format", &format, json!({"format": FORMAT}))?;
+    let keys: Vec<&str> = KEYS
+        .into_iter()
+        .filter(|key| env::var_os(key).is_some_and(|key| !key.is_empty()))
+        .collect();
+    let found = if keys.is_empty() { "none found".to_owned() } else { keys.join(", ") };
+    tell(json, "keys", &found, json!({"keys": keys}))?;
+    let log = place.open_to_read().inspect_err(|failure| {
+        let why = failure.message();
+        // What could not be told is not worse than what is told next.
+        let _ = tell(json, "log", &format!("{url}: not usable"), json!({"log": url, "err": why}));
+    })?;
+    let schema = match place {
+        Place::Sqlite(_) => Some(SqliteLog::SCHEMA),
+        Place::Memory => None,
+    };
+    let tables = schema.map(|schema| format!(", tables of version {schema}")).unwrap_or_default();
+    let reachable = format!("{url}: reachable{tables}");
+    tell(json, "log", &reachable, json!({"log": url, "schema": schema}))?;
+    runtime()?.block_on(examine(log.as_ref(), json))
+}
+
+async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
+    let (mut runs, mut sample) = (0, Vec::new());
+    let mut filter = RunFilter::new().limit(1000);
+    loop {
+        let page = log.runs(filter.clone()).await?;
+        runs += page.runs.len();
+        let wanted = SAMPLE - sample.len();
+        sample.extend(page.runs.into_iter().take(wanted).map(|run| run.run_id));
+        let Some(next) = page.next else { break };
+        filter = filter.after(next);
+    }
+    tell(json, "runs", &runs.to_string(), json!({"runs": runs}))?;
+    let mut corrupt = Vec::new();
+    for run in &sample {
+        match verify_run(log, run).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::Corrupt) => corrupt.push(error),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let verified = sample.len() - corrupt.len();
+    let told = match corrupt.len() {
+        0 => format!("{} verified", count(verified as u64, "run")),
+        wrong => format!("{verified} verified, {wrong} corrupt"),
+    };
+    tell(json, "sample", &told, json!({"verified": verified, "corrupt": corrupt}))?;
+    match corrupt.first() {
+        None => Ok(()),
+        Some(error) => Err(Failure::finding(format!("{error}\n  mynah verify tells all of it"))),
+    }
+}
+
+/// Tells one thing that was looked at.
+fn tell(json: bool, what: &str, text: &str, found: Value) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    written(if json {
+        let mut line = json!({"check": what});
+        if let (Value::Object(line), Value::Object(found)) = (&mut line, found) {
+            line.extend(found);
+        }
+        writeln!(out, "{line}")
+    } else {
+        writeln!(out, "{what:<8}  {}", plain(text))
+    })
+}

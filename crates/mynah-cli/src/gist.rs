@@ -1,0 +1,73 @@
+//! What a record says, in a few words.
+
+use mynah::{
+    Message,
+    log::{Effect, End, Fact, Inside},
+};
+use serde_json::{Value, json};
+
+/// What a fact says, in a few words: to be shortened, and cleaned for a terminal.
+pub(crate) fn gist(fact: &Fact) -> String {
+    match fact {
+        Fact::RunStarted { thread, .. } => {
+            thread.messages.last().map_or_else(String::new, |last| said(last))
+        }
+        Fact::Resumed { message, tool_results, .. } => {
+            let results = tool_results.iter().map(|(id, content)| format!("[{id}] {content}"));
+            results.chain(message.iter().map(|message| said(message))).collect::<Vec<_>>().join(" ")
+        }
+        Fact::UserMessage { message } => said(message),
+        Fact::TurnStarted { turn, .. } => turn.to_string(),
+        Fact::AssistantCompleted { response, .. } => said(&response.message),
+        Fact::ToolScheduled { call_id, attempt, .. } => match attempt {
+            1 => format!("[{call_id}]"),
+            attempt => format!("[{call_id}] try {attempt}"),
+        },
+        Fact::ToolCompleted { call_id, content, .. } => format!("[{call_id}] {content}"),
+        Fact::ToolFailed { call_id, error, .. } => format!("[{call_id}] {error}"),
+        Fact::SideEffect { inside, name, effect } => {
+            let place = inside.as_ref().map(|Inside { call_id, .. }| format!("[{call_id}] "));
+            format!("{}{name} {}", place.unwrap_or_default(), outcome(effect))
+        }
+        Fact::FinalizeFailed { error } => error.to_string(),
+        Fact::Suspended(end)
+        | Fact::Completed(end)
+        | Fact::Failed(end)
+        | Fact::Cancelled { end, .. } => format!("{}{}", end.reason, detail(end)),
+        Fact::Sealed(seal) => seal.root.to_string(),
+        other => {
+            let mut value = json!(other);
+            if let Value::Object(members) = &mut value {
+                members.shift_remove("kind");
+            }
+            value.to_string()
+        }
+    }
+}
+
+/// What came of a side effect.
+pub(crate) fn outcome(effect: &Effect) -> String {
+    match effect {
+        Effect::Done(value) => value.to_string(),
+        Effect::Failed(value) => format!("failed: {value}"),
+        _ => String::new(),
+    }
+}
+
+/// The question, the error, or the calls that a run stopped for.
+pub(crate) fn detail(end: &End) -> String {
+    let metadata = &end.metadata;
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let found = text(metadata.get("pending_question"))
+        .or_else(|| text(metadata.get("error").and_then(|error| error.get("message"))))
+        .or_else(|| metadata.get("uncertain_tool_calls").map(Value::to_string));
+    found.map(|found| format!(": {found}")).unwrap_or_default()
+}
+
+/// The text of a message, and the calls in it.
+fn said(message: &Message) -> String {
+    let text = message.text();
+    let calls = message.tool_calls().map(|call| format!("> {} {}", call.name, call.arguments));
+    let text = (!text.is_empty()).then(|| text.into_owned());
+    text.into_iter().chain(calls).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,143 @@
+//! `mynah replay`: performs a run again from its records, and compares.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use clap::{Args, ValueEnum};
+use mynah::{Error, ErrorKind, LogReason, Tools, replay_run};
+use serde_json::{Value, json};
+
+use crate::{
+    Failure, LogArgs, play, runtime,
+    store::{self, Place},
+    text::{count, short},
+    written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah replay last                        from its records alone
+  mynah replay last --agent FILE.json      against this agent, whose tools run again
+  mynah replay 01KA --agent FILE.json --tools recorded
+                                           against this agent, and its tools are believed
+  mynah replay last --json | jq .err.metadata.diff
+
+An agent is a scenario file: its engine, its tools; the model is not called.
+Exit codes: 0 the same; 1 something is different, or the run is not what it was; 2 no such run;
+4 a log that could not be used.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    log: LogArgs,
+    /// The run: its id, the beginning of it, or `last`.
+    run: String,
+    /// Compare against this agent: a scenario file.
+    #[arg(long, value_name = "FILE")]
+    agent: Option<PathBuf>,
+    /// Whether the agent's tools run again, or their records answer.
+    #[arg(long, value_name = "HOW", requires = "agent", default_value = "rerun")]
+    tools: How,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum How {
+    Rerun,
+    Recorded,
+}
+
+impl From<How> for Tools {
+    fn from(how: How) -> Self {
+        match how {
+            How::Rerun => Self::Rerun,
+            How::Recorded => Self::Recorded,
+        }
+    }
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { log: LogArgs { log, json }, run, agent, tools } = arguments;
+    let engine = agent.as_deref().map(play::agent).transpose()?;
+    let log = Place::parse(&log)?.open_to_read()?;
+    runtime()?.block_on(async {
+        let run = store::find(log.as_ref(), &run).await?.run_id;
+        let replay = match &engine {
+            Some(engine) => engine.replay(&log, &*run).replay_tools(tools.into()),
+            None => replay_run(&log, &*run),
+        };
+        let mut out = io::stdout().lock();
+        match replay.await {
+            Ok(replayed) if json => {
+                let records = replayed.records;
+                let line = json!({"run_id": run, "status": "equal", "records": records});
+                written(writeln!(out, "{line}"))
+            }
+            Ok(replayed) => {
+                written(writeln!(out, "{run}  equal  {}", count(replayed.records, "record")))
+            }
+            Err(error) => {
+                let Some(status) = finding(&error) else { return Err(Failure::of(&error)) };
+                written(if json {
+                    let line = json!({"run_id": run, "status": status, "err": error});
+                    writeln!(out, "{line}")
+                } else {
+                    write_difference(&run, &error, &mut out)
+                })?;
+                Err(Failure::finding(match (status, engine) {
+                    ("corrupt", _) => "the run is not what it was",
+                    (_, Some(_)) => "this agent would not do what the run did",
+                    (_, None) => "this version does not make of the records what they say",
+                }))
+            }
+        }
+    })
+}
+
+/// What was found, if the error tells of something that was looked for.
+fn finding(error: &Error) -> Option<&'static str> {
+    match error.kind() {
+        ErrorKind::Replay(_) => Some("mismatch"),
+        ErrorKind::Log(LogReason::Corrupt) => Some("corrupt"),
+        _ => None,
+    }
+}
+
+fn write_difference(run: &str, error: &Error, out: &mut impl Write) -> io::Result<()> {
+    let metadata = error.metadata();
+    let text = |member: &str| metadata.get(member).and_then(Value::as_str);
+    let (ErrorKind::Replay(_), Some(seq)) = (error.kind(), metadata.get("seq")) else {
+        return writeln!(out, "{run}  corrupt: {error}");
+    };
+    let produced = text("kind").unwrap_or("nothing");
+    let expected = text("expected_kind");
+    match expected {
+        Some(expected) if expected == produced => {
+            writeln!(out, "{run}  differs at record {seq}, {expected}")?;
+        }
+        expected => {
+            writeln!(out, "{run}  differs at record {seq}")?;
+            writeln!(out, "    recorded  {}", expected.unwrap_or("nothing"))?;
+            writeln!(out, "    produced  {produced}")?;
+        }
+    }
+    let diff = metadata.get("diff").and_then(Value::as_array);
+    write_fields(diff.map_or(&[], Vec::as_slice), ["recorded", "produced"], out)
+}
+
+/// The places in a record that differ, one after the other.
+pub(crate) fn write_fields(
+    diff: &[Value],
+    sides: [&str; 2],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    /// How much of a value fits on a line.
+    const LINE: usize = 160;
+    for difference in diff {
+        writeln!(out, "  {}", short(difference["path"].as_str().unwrap_or("it"), LINE))?;
+        for side in sides {
+            writeln!(out, "    {side}  {}", short(&difference[side].to_string(), LINE))?;
+        }
+    }
+    Ok(())
+}

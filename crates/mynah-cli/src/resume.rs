@@ -1,0 +1,287 @@
+//! `mynah resume`: goes on with a run that has no end.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use clap::{Args, ValueEnum};
+use futures_util::StreamExt as _;
+use mynah::{
+    ChatResult, Engine, Error, ErrorKind, Event, HaltReason, OnUncertain,
+    log::{End, Fact, Log as _, RunStatus},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    Failure, LogArgs,
+    gist::detail,
+    ledger::{Ledger, when_free},
+    play, runtime,
+    store::{self, Place},
+    text::{plain, quoted},
+    unless_interrupted, written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah resume last --agent FILE.json      after a crash
+  mynah resume last --agent FILE.json --answer two
+                                           with the answer to a question
+  mynah resume 01KA --agent FILE.json --tool-result 'c1={\"celsius\": 21}'
+                                           with what came of a call
+  mynah resume 01KA --agent FILE.json --on-uncertain rerun
+                                           running a tool again that may have run
+
+An agent is a scenario file: its engine, its tools, and its scripts from the first on.
+Exit codes: 0 the run is done; 1 it failed, or is not what it was; 2 wrong usage; 3 it waits;
+4 a log that could not be used, or a run in other hands; 130 interrupted, and the run can go on.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    log: LogArgs,
+    /// The run: its id, the beginning of it, or `last`.
+    run: String,
+    /// What a person answers.
+    message: Option<String>,
+    /// The agent that goes on: a scenario file.
+    #[arg(long, value_name = "FILE")]
+    agent: PathBuf,
+    /// What a person answers.
+    #[arg(long, value_name = "TEXT", conflicts_with = "message")]
+    answer: Option<String>,
+    /// What came of a call that the run waits for; may be repeated.
+    #[arg(long = "tool-result", value_name = "ID=JSON", value_parser = tool_result)]
+    tool_results: Vec<(String, Value)>,
+    /// What happens with a tool that may have run.
+    #[arg(long, value_name = "HOW", default_value = "suspend")]
+    on_uncertain: Policy,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Policy {
+    /// The run waits for somebody to say what came of it.
+    Suspend,
+    /// It is run again.
+    Rerun,
+    /// The model is told that nobody knows.
+    Fail,
+}
+
+impl From<Policy> for OnUncertain {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Suspend => Self::Suspend,
+            Policy::Rerun => Self::Rerun,
+            Policy::Fail => Self::Fail,
+        }
+    }
+}
+
+fn tool_result(said: &str) -> Result<(String, Value), String> {
+    let (id, value) = said.split_once('=').ok_or("give the call's id, =, and JSON")?;
+    let value = serde_json::from_str(value)
+        .map_err(|error| format!("not JSON after the =: {error}; text stands in quotes"))?;
+    Ok((id.to_owned(), value))
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let engine = play::agent(&arguments.agent)?;
+    let log = Place::parse(&arguments.log.log)?.open_to_write()?;
+    let ledger = Arc::new(Ledger::new(log));
+    runtime()?.block_on(async {
+        let run = store::find(ledger.as_ref(), &arguments.run).await?.run_id;
+        let resumed = unless_interrupted(resume(&engine, &ledger, &run, &arguments)).await;
+        // Whatever happened, the run is nobody's any more.
+        ledger.begin(None).await;
+        let command = arguments.command(&run);
+        match resumed {
+            None => {
+                Err(Failure::interrupted(format!("interrupted; run {run} can go on:\n  {command}")))
+            }
+            Some(Ok(())) => judge(&ledger, &run, &command).await,
+            Some(Err(Stop::Failed(failure))) => Err(failure),
+            Some(Err(Stop::Refused(error))) => {
+                if arguments.log.json {
+                    let line = json!({"run_id": run, "err": error});
+                    written(writeln!(io::stdout(), "{line}"))?;
+                }
+                match error.kind() {
+                    ErrorKind::Session(_) => {
+                        judge(&ledger, &run, &command).await?;
+                        Err(Failure::input(error.to_string()))
+                    }
+                    _ => Err(Failure::of(&error)),
+                }
+            }
+        }
+    })
+}
+
+impl Arguments {
+    /// The command that goes on with a run in the same way.
+    fn command(&self, run: &str) -> String {
+        let agent = quoted(&self.agent.display().to_string());
+        self.log.command("resume", run, &format!(" --agent {agent}"))
+    }
+}
+
+/// Why a run did not go on.
+enum Stop {
+    Refused(Error),
+    Failed(Failure),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Goes on with a run, and tells what happens.
+async fn resume(
+    engine: &Engine,
+    log: &Arc<Ledger>,
+    run: &str,
+    arguments: &Arguments,
+) -> Result<(), Stop> {
+    let start = || {
+        let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
+        if let Some(text) = arguments.answer.as_ref().or(arguments.message.as_ref()) {
+            resume = resume.answer(text);
+        }
+        for (id, content) in &arguments.tool_results {
+            resume = resume.tool_result(id, content.clone());
+        }
+        resume.stream()
+    };
+    let mut stream = when_free(start).await?;
+    let mut teller = Teller { json: arguments.log.json, is_open: false, out: io::stdout() };
+    let mut completed: Option<Box<ChatResult>> = None;
+    while let Some(event) = stream.next().await.transpose()? {
+        written(teller.tell(&event))?;
+        if let Event::ChatCompleted { result } = event {
+            completed = Some(result);
+        }
+    }
+    if arguments.log.json {
+        let result = completed.map_or_else(|| json!(stream.last_step()), |result| json!(result));
+        written(teller.line(&json!({"run_id": run, "ok": result})))?;
+    }
+    Ok(())
+}
+
+/// Tells events: as text that grows, or one JSON value a line.
+struct Teller {
+    json: bool,
+    /// Whether the line has an end yet.
+    is_open: bool,
+    out: io::Stdout,
+}
+
+impl Teller {
+    fn tell(&mut self, event: &Event) -> io::Result<()> {
+        if self.json {
+            return self.line(&json!({"event": event}));
+        }
+        match event {
+            Event::TextDelta { delta, .. } => {
+                self.is_open = true;
+                write!(self.out, "{}", plain(delta))?;
+            }
+            Event::ToolExecutionStarted { id, name, arguments } => {
+                self.close()?;
+                let arguments = plain(&arguments.to_string());
+                writeln!(self.out, "  > {} {arguments}  [{}]", plain(name), plain(id))?;
+            }
+            Event::ToolResultEncoded { id, content } => {
+                self.close()?;
+                writeln!(self.out, "  < [{}] {}", plain(id), plain(content))?;
+            }
+            Event::MessageCompleted { .. } => self.close()?,
+            _ => {}
+        }
+        self.out.flush()
+    }
+
+    fn line(&mut self, value: &Value) -> io::Result<()> {
+        writeln!(self.out, "{value}")?;
+        self.out.flush()
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.is_open) { writeln!(self.out) } else { Ok(()) }
+    }
+}
+
+/// What the run's state means for whoever called the program.
+async fn judge(log: &Ledger, run: &str, command: &str) -> Result<(), Failure> {
+    let summary = log.run(run).await?;
+    let status = summary.map(|summary| summary.status);
+    if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
+        return Ok(());
+    }
+    let facts = store::facts(log, run).await?;
+    let facts: Vec<Fact> = facts.into_iter().filter_map(|(_, fact)| fact).collect();
+    let end = facts.iter().rev().find_map(|fact| match fact {
+        Fact::Suspended(end) | Fact::Failed(end) => Some(end),
+        _ => None,
+    });
+    let Some(end) = end else { return Ok(()) };
+    if status == Some(RunStatus::Failed) {
+        let why = plain(&detail(end));
+        return Err(Failure::finding(format!("run {run} failed: {}{why}", end.reason)));
+    }
+    let (what, flags) = wanted(end, &facts);
+    Err(Failure::waits(format!("run {run} waits for {}\n  {command} {flags}", plain(&what))))
+}
+
+/// What a run waits for, and the flags that give it.
+fn wanted(end: &End, facts: &[Fact]) -> (String, String) {
+    match end.reason {
+        HaltReason::AskUser => (format!("an answer{}", detail(end)), "--answer TEXT".to_owned()),
+        HaltReason::UncertainTools => (
+            format!("word on what came of tools that may have run{}", detail(end)),
+            "--on-uncertain rerun (or fail, or --tool-result ID=JSON)".to_owned(),
+        ),
+        _ => {
+            let open = open_calls(facts);
+            let calls = open.iter().map(|(id, call)| format!("{call} [{id}]"));
+            let flags = open
+                .iter()
+                .map(|(id, _)| format!("--tool-result {}", quoted(&format!("{id}=JSON"))));
+            let calls = calls.collect::<Vec<_>>().join(", ");
+            (format!("the results of {calls}"), flags.collect::<Vec<_>>().join(" "))
+        }
+    }
+}
+
+/// The calls of the last answer that have no result.
+fn open_calls(facts: &[Fact]) -> Vec<(String, String)> {
+    let mut open = Vec::new();
+    for fact in facts {
+        match fact {
+            Fact::AssistantCompleted { response, .. } => {
+                let calls = response.tool_calls();
+                open = calls
+                    .map(|call| (call.id.clone(), format!("{} {}", call.name, call.arguments)))
+                    .collect();
+            }
+            Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
+                open.retain(|(id, _)| id != call_id);
+            }
+            Fact::Resumed { tool_results, .. } => {
+                open.retain(|(id, _)| !tool_results.iter().any(|(done, _)| done == id));
+            }
+            _ => {}
+        }
+    }
+    open
+}

@@ -1,0 +1,168 @@
+//! A run as a timeline: turns, the tools in them, their tries, what happened inside.
+
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+};
+
+use mynah::{
+    Message,
+    log::{DirectCall, Fact, Record},
+};
+use serde::Serialize;
+
+use crate::{
+    gist::{gist, outcome},
+    text::{Span, short},
+};
+
+/// Something that took its time, and what happened in it.
+#[derive(Debug, PartialEq, Serialize)]
+pub(crate) struct Node {
+    /// The record that it began with.
+    seq: u64,
+    #[serde(rename = "type")]
+    kind: String,
+    /// What tells it from its neighbours: a turn's number, a call's id, a try's number.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    id: String,
+    says: String,
+    started: i64,
+    ended: i64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    children: Vec<Node>,
+}
+
+impl Node {
+    fn new(record: &Record, kind: &str, id: impl ToString, says: String) -> Self {
+        let (seq, ts) = (record.seq(), record.envelope().ts);
+        let (kind, id) = (kind.to_owned(), id.to_string());
+        Self { seq, kind, id, says, started: ts, ended: ts, children: Vec::new() }
+    }
+
+    /// The child of this kind and id, which is made if it is not there.
+    fn child(
+        &mut self,
+        record: &Record,
+        kind: &str,
+        id: &str,
+        says: impl Fn() -> String,
+    ) -> &mut Self {
+        let found = self.children.iter().position(|node| node.kind == kind && node.id == id);
+        let place = found.unwrap_or_else(|| {
+            self.children.push(Self::new(record, kind, id, says()));
+            self.children.len() - 1
+        });
+        self.ended = record.envelope().ts;
+        &mut self.children[place]
+    }
+}
+
+/// The timeline of a run.
+pub(crate) fn tree(records: &[(Record, Option<Fact>)]) -> Vec<Node> {
+    let mut tree = Tree { top: Vec::new(), turn: None, calls: HashMap::new() };
+    for (record, fact) in records {
+        match fact {
+            Some(fact) => tree.take_in(record, fact),
+            None => {
+                let kind = record.envelope().kind.to_string();
+                tree.top.push(Node::new(record, &kind, "", "(redacted)".to_owned()));
+            }
+        }
+    }
+    tree.top
+}
+
+struct Tree {
+    top: Vec<Node>,
+    /// The place of the last turn.
+    turn: Option<usize>,
+    /// What was asked for, by the call's id.
+    calls: HashMap<String, String>,
+}
+
+impl Tree {
+    fn take_in(&mut self, record: &Record, fact: &Fact) {
+        match fact {
+            Fact::TurnStarted { turn, .. } => {
+                self.turn = Some(self.top.len());
+                self.top.push(Node::new(record, "turn", turn, String::new()));
+            }
+            Fact::AssistantCompleted { response, .. } => {
+                self.learn(&response.message);
+                let mut answer = Node::new(record, "answer", "", gist(fact));
+                let siblings = match self.turn {
+                    Some(turn) => {
+                        answer.started = self.top[turn].started;
+                        self.top[turn].ended = answer.ended;
+                        &mut self.top[turn].children
+                    }
+                    None => &mut self.top,
+                };
+                siblings.push(answer);
+            }
+            Fact::ToolScheduled { call_id, attempt, call } => {
+                if let Some(DirectCall { name, arguments, .. }) = call.as_deref() {
+                    self.calls.insert(call_id.clone(), format!("{name} {arguments}"));
+                }
+                self.attempt(record, call_id, *attempt);
+            }
+            Fact::ToolCompleted { call_id, attempt, content, .. } => {
+                self.attempt(record, call_id, *attempt).says = content.clone();
+            }
+            Fact::ToolFailed { call_id, attempt, error, .. } => {
+                self.attempt(record, call_id, *attempt).says = format!("failed: {error}");
+            }
+            Fact::SideEffect { inside: Some(inside), name, effect } => {
+                let says = outcome(effect);
+                let effect = Node::new(record, "side_effect", name, says);
+                self.attempt(record, &inside.call_id, inside.attempt).children.push(effect);
+            }
+            other => self.top.push(Node::new(record, other.kind(), "", gist(other))),
+        }
+    }
+
+    fn learn(&mut self, message: &Message) {
+        let calls = message.tool_calls();
+        let calls =
+            calls.map(|call| (call.id.clone(), format!("{} {}", call.name, call.arguments)));
+        self.calls.extend(calls);
+    }
+
+    /// A try of a call, up to this record.
+    fn attempt(&mut self, record: &Record, call_id: &str, attempt: u32) -> &mut Node {
+        let place = *self.turn.get_or_insert_with(|| {
+            self.top.push(Node::new(record, "turn", "", String::new()));
+            self.top.len() - 1
+        });
+        let turn = &mut self.top[place];
+        let call = || self.calls.get(call_id).cloned().unwrap_or_default();
+        let tool = turn.child(record, "tool", call_id, call);
+        let node = tool.child(record, "try", &attempt.to_string(), String::new);
+        node.ended = record.envelope().ts;
+        node
+    }
+}
+
+/// Writes a timeline for people: when, how long, what.
+pub(crate) fn write(nodes: &[Node], began: i64, out: &mut impl Write) -> io::Result<()> {
+    nodes.iter().try_for_each(|node| write_node(node, began, 0, out))
+}
+
+fn write_node(node: &Node, began: i64, depth: usize, out: &mut impl Write) -> io::Result<()> {
+    /// How much of what was said fits on a line.
+    const LINE: usize = 100;
+    let after = Span(node.started.saturating_sub(began)).to_string();
+    let took = node.ended.saturating_sub(node.started);
+    let took = if took > 0 { Span(took).to_string() } else { String::new() };
+    let name = match (node.kind.as_str(), node.id.as_str()) {
+        (kind, "") => kind.to_owned(),
+        ("tool", id) => format!("tool [{id}]"),
+        (kind, id) => format!("{kind} {id}"),
+    };
+    let what = short(&format!("{name}  {}", node.says), LINE);
+    let line =
+        format!("{:>4}  {after:>10}  {took:>10}  {:depth$}{what}", node.seq, "", depth = 2 * depth);
+    writeln!(out, "{}", line.trim_end())?;
+    node.children.iter().try_for_each(|child| write_node(child, began, depth + 1, out))
+}

@@ -1,0 +1,114 @@
+//! `mynah demo`: a whole story, with a real kill in it.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::fs;
+
+use common::{lines, run};
+use serde_json::json;
+
+const STORY: &str = r#"An agent at work, without a key: the model plays a script, everything else is real.
+
+1. It books a train. Whatever happens is recorded, in FOLDER/demo.db.
+
+   user       A berth on tonight's train to Vienna for ada@example.org, please.
+   assistant  I pay for the berth first.
+   tool       charge_card {"eur":89}  ->  {"paid":"89 EUR"}
+   assistant  Now the ticket.
+   tool       send_ticket {"to":"ada@example.org"}  …
+
+2. In the middle of that tool its process is killed (signal: 9 (SIGKILL)).
+
+   The card was charged once, and no ticket was sent. A program that starts over
+   would charge it again. But 8 records are safe: they say what was done, and what was not.
+
+3. Another process goes on from the records.
+
+   tool       send_ticket {"to":"ada@example.org"}  ->  {"sent":true}
+   assistant  Your berth is booked, and the ticket is in your mail.
+
+   The model was asked once more, and not again what it had answered.
+   charge_card did not run again: the card was charged once in all.
+
+4. The run is performed again from its records: no model, no tools, no cost.
+
+   15 records made again, and each is the same, byte for byte.
+
+5. Each record carries the hash of the one before, and the last one seals them all.
+
+   verified: 15 records, fingerprint HASH
+
+6. Somebody changes one byte in a copy of the file: 89 EUR becomes 80 EUR.
+
+   corrupt: record 5: the body is not the one that was committed to
+
+Try next:
+
+   # read the run
+   mynah show last --log sqlite:FOLDER/demo.db
+   # see when what happened
+   mynah show last --tree --log sqlite:FOLDER/demo.db
+   # find the changed byte yourself
+   mynah verify --log sqlite:FOLDER/changed.db
+   # write a conversation as a file, and perform it
+   mynah play scenarios/chat/tool_turn.json
+   # see what else there is
+   mynah --help
+"#;
+
+#[cfg(unix)]
+#[test]
+fn the_demonstration_reads_as_a_story() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("trip").to_str().unwrap().to_owned();
+    let told = run(["demo", "--dir", &folder]);
+    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
+    let (before, rest) = told.stdout.split_once("fingerprint ").unwrap();
+    let (hash, after) = rest.split_at(64);
+    assert!(hash.chars().all(|c| c.is_ascii_hexdigit()), "{hash}");
+    let told = format!("{before}fingerprint HASH{after}").replace(&folder, "FOLDER");
+    assert_eq!(told, STORY);
+
+    // What it says is true.
+    let charges = fs::read_to_string(format!("{folder}/charges.txt")).unwrap();
+    assert_eq!(charges, "89 EUR\n");
+    let tickets = fs::read_to_string(format!("{folder}/tickets.txt")).unwrap();
+    assert_eq!(tickets, "\"ada@example.org\"\n");
+    let verify = |file: &str| run(["verify", "--log", &format!("sqlite:{folder}/{file}")]).code;
+    assert_eq!((verify("demo.db"), verify("changed.db")), (Some(0), Some(1)));
+    let read = |file: &str| fs::read(format!("{folder}/{file}")).unwrap();
+    let (kept, changed) = (read("demo.db"), read("changed.db"));
+    assert_eq!(kept.iter().zip(&changed).filter(|(a, b)| a != b).count(), 1, "one byte");
+    assert_eq!(kept.len(), changed.len());
+}
+
+#[test]
+fn its_steps_are_one_value_a_line_in_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = run(["demo", "--json", "--dir", folder.path().to_str().unwrap()]);
+    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
+    let told = lines(&told);
+    let steps: Vec<&str> = told.iter().map(|line| line["step"].as_str().unwrap()).collect();
+    assert_eq!(steps, ["begin", "kill", "resume", "replay", "verify", "tamper", "end"]);
+    assert_eq!((&told[1]["model_calls"], &told[1]["charges"]), (&json!(2), &json!(1)));
+    assert_eq!(told[2], json!({"step": "resume", "model_calls": 1, "charges": 1}));
+    assert_eq!(told[3]["records"], told[4]["report"]["records"]);
+    assert_eq!(told[5]["err"]["metadata"]["seq"], 5);
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    fs::write(folder.path().join("demo.db"), "mine").unwrap();
+    let refused = run(["demo", "--dir", path]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""));
+    let said =
+        format!("mynah: {path}: there is a demonstration in it already; give another folder\n");
+    assert_eq!(refused.stderr, said);
+    let refused = run(["demo", "--dir", &format!("{path}/demo.db/inside")]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(4), ""));
+    assert!(refused.stderr.contains("demo.db/inside: "), "{}", refused.stderr);
+}

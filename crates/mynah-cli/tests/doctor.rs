@@ -1,0 +1,77 @@
+//! `mynah doctor`: what is in order, and what is not.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::fs;
+
+use common::{RUNS, Ran, Store, feed, lines, mynah, run};
+use serde_json::json;
+
+#[test]
+fn everything_that_was_looked_at_is_told() {
+    let store = Store::with(RUNS);
+    let told = examine(&store, &[]);
+    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
+    let url = store.url();
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = format!(
+        "version   mynah {version}
+format    version 1
+keys      OPENAI_API_KEY
+log       {url}: reachable, tables of version 1
+runs      5
+sample    5 runs verified
+"
+    );
+    assert_eq!(told.stdout, expected);
+
+    let told = examine(&store, &["--json"]);
+    let expected = [
+        json!({"check": "version", "version": version}),
+        json!({"check": "format", "format": 1}),
+        json!({"check": "keys", "keys": ["OPENAI_API_KEY"]}),
+        json!({"check": "log", "log": url, "schema": 1}),
+        json!({"check": "runs", "runs": 5}),
+        json!({"check": "sample", "verified": 5, "corrupt": []}),
+    ];
+    assert_eq!(lines(&told), expected);
+    assert!(!told.stdout.contains("sk-secret"), "a key is never told");
+}
+
+#[test]
+fn a_run_that_is_not_what_it_was_is_a_finding() {
+    let store = Store::with(RUNS);
+    store.tamper(b"It is on its way.", b"It is in its way.");
+    let told = examine(&store, &[]);
+    assert_eq!(told.code, Some(1));
+    assert!(told.stdout.ends_with("sample    4 verified, 1 corrupt\n"), "{}", told.stdout);
+    assert!(told.stderr.contains("run run-1, record 7"), "{}", told.stderr);
+    let told = lines(&examine(&store, &["--json"]));
+    assert_eq!(told[5]["corrupt"][0]["metadata"]["seq"], 7);
+}
+
+#[test]
+fn a_log_that_cannot_be_used_is_told_with_the_rest() {
+    let store = Store::new();
+    let told = examine(&store, &[]);
+    assert_eq!(told.code, Some(4));
+    let url = store.url();
+    assert!(told.stdout.ends_with(&format!("log       {url}: not usable\n")), "{}", told.stdout);
+    assert!(told.stderr.contains("there is no such log"), "{}", told.stderr);
+    fs::write(&store.path, "this is no database, however long one looks at it".repeat(40)).unwrap();
+    let told = examine(&store, &["--json"]);
+    assert_eq!(told.code, Some(4));
+    let last = lines(&told).pop().unwrap();
+    assert!(last["err"].as_str().unwrap().contains("not a SQLite file"), "{last}");
+    assert_eq!(run(["doctor", "--log", "memory:"]).code, Some(0));
+    assert_eq!(run(["doctor", "--log", "paper:"]).code, Some(2));
+}
+
+fn examine(store: &Store, flags: &[&str]) -> Ran {
+    let url = store.url();
+    let mut command = mynah(["doctor", "--log", &url].into_iter().chain(flags.iter().copied()));
+    command.env_clear().env("OPENAI_API_KEY", "sk-secret").env("GROQ_API_KEY", "");
+    feed(command, b"")
+}

@@ -1,0 +1,149 @@
+//! `mynah fork` and `mynah diff`: a run and its branches.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use common::{RUNS, Store, lines, run, text};
+use serde_json::{Value, json};
+
+/// Goes on with an answer of its own.
+const OTHERWISE: &str = r#"{
+  "engine": {"price": {"input": 1000, "output": 1000}},
+  "scripts": [ [ {"text": "There is no soup today."}, {"finish": "stop"} ] ],
+  "tools": [ {"name": "ask"}, {"name": "order"} ]
+}"#;
+
+#[test]
+fn a_fork_keeps_the_records_up_to_a_place_and_says_how_to_go_on() {
+    let store = Store::with(RUNS);
+    let forked = store.run(&["fork", "run-1", "--at", "5"]);
+    assert_eq!((forked.code, forked.stderr.as_str()), (Some(0), ""));
+    let id = text(&store.json(&["runs", "--limit", "1"])[0], "run_id");
+    let url = store.url();
+    let said = format!(
+        "{id}  forked from run-1 at record 5\ngo on with: mynah resume {id} --agent FILE --log {url}\n"
+    );
+    assert_eq!(forked.stdout, said);
+    let verified = &store.json(&["verify", &id])[0];
+    assert_eq!((text(verified, "status"), &verified["records"]), ("in_progress".into(), &json!(5)));
+
+    let told = &store.json(&["fork", "run-1", "--at", "3"])[0];
+    let parent = &store.json(&["show", "run-1", "--record", "3"])[0];
+    assert_eq!(told["parent"], json!({"run_id": "run-1", "seq": 3, "hash": parent["hash"]}));
+}
+
+#[test]
+fn a_fork_that_goes_on_differently_differs_from_there() {
+    let store = Store::with(RUNS);
+    let fork = text(&store.json(&["fork", "run-1", "--at", "6"])[0], "run_id");
+    let same_so_far = store.run(&["diff", "run-1", &fork]);
+    assert_eq!(same_so_far.code, Some(1));
+    assert!(same_so_far.stdout.contains("the same up to record 6\n"), "{}", same_so_far.stdout);
+    assert_eq!(
+        same_so_far.stderr,
+        "mynah: the runs differ from record 7 on, which only the left one has\n"
+    );
+
+    let agent = store.file("otherwise.json", OTHERWISE);
+    let resumed = store.run(&["resume", &fork, "--agent", &agent]);
+    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+    assert_eq!(resumed.stdout, "There is no soup today.\n");
+    let differs = store.run(&["diff", "run-1", &fork]);
+    let expected = format!(
+        "left   run-1  9 records
+right  {fork}  10 records
+the same up to record 6
+
+                                                         >    7  resumed
+^ the first difference
+
+   7  assistant_completed  It is on its way.             |    8  assistant_completed  There is no soup today.
+   8  completed  completed                                    9  completed  completed
+"
+    );
+    assert!(differs.stdout.starts_with(&expected), "{}", differs.stdout);
+
+    let told = store.run(&["diff", "run-1", &fork, "--json"]);
+    assert_eq!(told.code, Some(1));
+    let told = lines(&told);
+    let summary = json!({
+        "status": "different",
+        "left": {"run_id": "run-1", "records": 9},
+        "right": {"run_id": fork, "records": 10},
+        "shared": 6,
+        "differences": 2,
+    });
+    assert_eq!(told[0], summary);
+    let places: Vec<(Value, Value)> = told[1..]
+        .iter()
+        .map(|row| (row["left"]["seq"].clone(), row["right"]["seq"].clone()))
+        .collect();
+    assert_eq!(places, [(Value::Null, json!(7)), (json!(7), json!(8))]);
+    let first = json!({"path": "response.message.content", "left": "It is on its way.", "right": "There is no soup today."});
+    assert_eq!(told[2]["diff"][0], first);
+}
+
+#[test]
+fn a_run_is_the_same_as_itself_and_as_one_that_does_the_same() {
+    let store = Store::with(RUNS);
+    let same = store.run(&["diff", "run-1", "run-1"]);
+    assert_eq!((same.code, same.stderr.as_str()), (Some(0), ""));
+    assert_eq!(same.stdout, "left   run-1  9 records\nright  run-1  9 records\nthe same\n");
+
+    let store = Store::new();
+    store.play(RUNS, false);
+    store.play(RUNS, false);
+    let runs: Vec<String> = store.json(&["runs"]).iter().map(|run| text(run, "run_id")).collect();
+    for index in 0..5 {
+        let told = store.json(&["diff", &runs[index], &runs[index + 5]]);
+        assert_eq!((told.len(), &told[0]["status"]), (1, &json!("equal")), "{told:?}");
+    }
+}
+
+#[test]
+fn the_fields_of_the_first_difference_are_told() {
+    let store = Store::with(RUNS);
+    let differs = store.run(&["diff", "run-2", "run-3"]);
+    assert_eq!(differs.code, Some(1));
+    assert!(differs.stdout.contains("the same up to record "), "{}", differs.stdout);
+    let apart = store.run(&["diff", "run-0", "run-1"]);
+    let expected = "nothing is the same\n\n   1  run_started  Soup?                                 |    1  run_started  Soup!\n  thread.messages.0.role\n    left  \"user\"\n    right  \"system\"\n";
+    assert!(apart.stdout.contains(expected), "{}", apart.stdout);
+    assert_eq!(apart.stderr, "mynah: the runs differ from record 1 on\n");
+}
+
+#[test]
+fn what_cannot_be_branched_or_compared_is_refused() {
+    let store = Store::with(RUNS);
+    let cases: [(&[&str], &str); 8] = [
+        (
+            &["fork", "run-1", "--at", "0"],
+            "--at 0: run run-1 can be branched at its records 1 to 8",
+        ),
+        (
+            &["fork", "run-1", "--at", "9"],
+            "--at 9: run run-1 can be branched at its records 1 to 8",
+        ),
+        (&["fork", "run-1", "--at", "soon"], "invalid value 'soon'"),
+        (&["fork", "run-1"], "--at <SEQ>"),
+        (&["fork", "ruin", "--at", "1"], "no run has an id"),
+        (&["fork", "run-", "--at", "1"], "more than one run"),
+        (&["diff", "run-1", "ruin"], "no run has an id"),
+        (&["diff", "run-1"], "<RIGHT>"),
+    ];
+    for (arguments, said) in cases {
+        let refused = store.run(arguments);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
+    }
+    assert_eq!(store.json(&["runs"]).len(), 5, "nothing was made");
+    assert_eq!(run(["fork", "last", "--at", "1", "--log", "memory:"]).code, Some(2));
+
+    store.tamper(b"It is on its way.", b"It is in its way.");
+    for arguments in [&["fork", "run-1", "--at", "3"] as &[_], &["diff", "run-0", "run-1"]] {
+        let found = store.run(arguments);
+        assert_eq!(found.code, Some(1), "{arguments:?}");
+        assert!(found.stderr.contains("corrupt: run run-1, record 7"), "{}", found.stderr);
+    }
+}

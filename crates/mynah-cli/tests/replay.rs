@@ -1,0 +1,137 @@
+//! `mynah replay`: from the records alone, and against an agent.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::{fs, path::PathBuf, sync::Arc};
+
+use common::{RUNS, Store, mynah, run, text};
+use mynah::log::{Log as _, RunFilter, SqliteLog};
+use serde_json::json;
+
+#[test]
+fn every_kind_of_run_replays_from_its_records_alone() {
+    let store = Store::with(RUNS);
+    let expected = [("run-0", 6), ("run-1", 9), ("run-2", 5), ("run-3", 4), ("run-4", 2)];
+    for (name, records) in expected {
+        let replayed = store.run(&["replay", name]);
+        assert_eq!((replayed.code, replayed.stderr.as_str()), (Some(0), ""), "{name}");
+        assert_eq!(replayed.stdout, format!("{name}  equal  {records} records\n"));
+        let told = store.json(&["replay", name]);
+        assert_eq!(told, [json!({"run_id": name, "status": "equal", "records": records})]);
+    }
+}
+
+#[test]
+fn whatever_a_scenario_does_replays_from_its_records_alone() {
+    let store = Store::new();
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/log");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|kind| kind == "json"));
+    for path in files {
+        let url = store.url();
+        // A scenario may end its process, or be one for a log of its own.
+        mynah(["play", "--log", &url, path.to_str().unwrap()]).output().unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let log = Arc::new(SqliteLog::open_read_only(&store.path).unwrap());
+        let runs = log.runs(RunFilter::new().limit(1000)).await.unwrap().runs;
+        assert!(runs.len() > 30, "{} runs", runs.len());
+        for run in runs {
+            let replayed = mynah::replay_run(&log, &*run.run_id).await;
+            assert_eq!(replayed.map(|replayed| replayed.records), Ok(run.records), "{run:?}");
+        }
+    });
+}
+
+#[test]
+fn the_agent_of_a_run_makes_the_same_of_it() {
+    let store = Store::with(RUNS);
+    let agent = store.file("agent.json", RUNS);
+    for how in ["rerun", "recorded"] {
+        let replayed = store.run(&["replay", "run-1", "--agent", &agent, "--tools", how]);
+        assert_eq!((replayed.code, replayed.stderr.as_str()), (Some(0), ""), "{how}");
+        assert_eq!(replayed.stdout, "run-1  equal  9 records\n");
+    }
+}
+
+#[test]
+fn what_a_changed_tool_would_change_is_told_field_by_field() {
+    let store = Store::with(RUNS);
+    let plates = "no plates, and it will be long before there are any, ".repeat(9);
+    let agent = store.file("agent.json", &RUNS.replace("no bowls", &plates));
+    let differs = store.run(&["replay", "run-1", "--agent", &agent]);
+    assert_eq!(differs.code, Some(1));
+    assert_eq!(differs.stderr, "mynah: this agent would not do what the run did\n");
+    let expected = r#"run-1  differs at record 5, tool_failed
+  error.message
+    recorded  "tool error (order): no bowls"
+    produced  "tool error (order): no plates, and it will be long"#;
+    assert!(differs.stdout.starts_with(expected), "{}", differs.stdout);
+    assert!(differs.stdout.lines().all(|line| line.chars().count() < 180), "{}", differs.stdout);
+
+    let told = store.run(&["replay", "run-1", "--agent", &agent, "--json"]);
+    let told = common::lines(&told).remove(0);
+    assert_eq!((text(&told, "run_id"), text(&told, "status")), ("run-1".into(), "mismatch".into()));
+    let diff = &told["err"]["metadata"]["diff"];
+    assert_eq!(
+        diff[1],
+        json!({"path": "error.metadata.error", "recorded": "no bowls", "produced": plates})
+    );
+    // The record answers for the tool where that is wanted.
+    let recorded = ["replay", "run-1", "--agent", &agent, "--tools", "recorded"];
+    assert_eq!(store.run(&recorded).code, Some(0));
+}
+
+#[test]
+fn what_another_agent_would_do_instead_is_told() {
+    let store = Store::with(RUNS);
+    let agent = store.file("agent.json", r#"{"engine": {"params": {"max_turns": 1}}}"#);
+    let differs = store.run(&["replay", "run-1", "--agent", &agent]);
+    assert_eq!(differs.code, Some(1));
+    assert!(
+        differs.stdout.starts_with("run-1  differs at record 1, run_started\n"),
+        "{}",
+        differs.stdout
+    );
+    assert!(
+        differs.stdout.contains("  about.params.max_turns\n    recorded  null\n    produced  1\n")
+    );
+}
+
+#[test]
+fn a_run_that_is_not_what_it_was_is_not_performed() {
+    let store = Store::with(RUNS);
+    store.tamper(b"It is on its way.", b"It is in its way.");
+    let found = store.run(&["replay", "run-1"]);
+    assert_eq!(
+        (found.code, found.stderr.as_str()),
+        (Some(1), "mynah: the run is not what it was\n")
+    );
+    assert!(found.stdout.starts_with("run-1  corrupt: "), "{}", found.stdout);
+    assert!(found.stdout.contains("record 7"), "{}", found.stdout);
+    let found = store.run(&["replay", "run-1", "--json"]);
+    assert_eq!(text(&common::lines(&found)[0], "status"), "corrupt");
+}
+
+#[test]
+fn what_cannot_be_replayed_is_refused() {
+    let store = Store::with(RUNS);
+    let broken = store.file("broken.json", r#"{"tools": [{"name": 7}]}"#);
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["replay", "run-"], 2, "more than one run"),
+        (&["replay", "ruin"], 2, "no run has an id"),
+        (&["replay", "run-1", "--tools", "rerun"], 2, "--agent <FILE>"),
+        (&["replay", "run-1", "--agent", "/nowhere/agent.json"], 4, "/nowhere/agent.json: "),
+        (&["replay", "run-1", "--agent", &broken], 2, "broken.json: tools.0: "),
+        (&["replay", "run-1", "--agent", "agent.json", "--tools", "never"], 2, "rerun, recorded"),
+    ];
+    for (arguments, code, said) in cases {
+        let refused = store.run(arguments);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(code), ""), "{arguments:?}");
+        assert!(refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
+    }
+    assert_eq!(run(["replay", "last", "--log", "memory:"]).code, Some(2));
+}

@@ -1,0 +1,263 @@
+//! `mynah resume`: after a crash, and with what a run waits for.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::Stdio,
+};
+
+use common::{Store, lines, mynah, run, text};
+use serde_json::{Value, json};
+
+/// A run that waits for an answer, one that waits for the caller's tool, and one whose process ended in a tool.
+const WAITING: &str = r#"{
+  "scripts": [
+    [ {"text": "Let me ask."}, {"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"} ],
+    [ {"tool_call": {"id": "c1", "name": "cook", "arguments": {"dish": "soup"}}}, {"finish": "tool_calls"} ],
+    [ {"tool_call": {"id": "c2", "name": "pay"}}, {"finish": "tool_calls"} ]
+  ],
+  "tools": [
+    {"name": "ask", "returns": {"ask_user": "How many?"}},
+    {"name": "cook", "manual": true},
+    {"name": "pay", "returns": {"ok": "paid"}}
+  ],
+  "ops": [
+    {"op": "chat", "messages": [{"role": "user", "content": "Soup?"}]},
+    {"op": "chat", "messages": [{"role": "user", "content": "Cook."}]},
+    {"op": "chat", "messages": [{"role": "user", "content": "Pay."}], "crash_after": 4}
+  ]
+}"#;
+
+/// The same agent, as it goes on.
+const AGENT: &str = r#"{
+  "scripts": [ [ {"text": "Two soups, "}, {"text": "then.\u001b[2J"}, {"finish": "stop"} ] ],
+  "tools": [
+    {"name": "ask", "returns": {"ask_user": "How many?"}},
+    {"name": "cook", "manual": true},
+    {"name": "pay", "returns": {"ok": "paid"}}
+  ]
+}"#;
+
+#[test]
+fn a_run_goes_on_with_an_answer_and_its_text_is_told() {
+    for flags in [&["two"] as &[_], &["--answer", "two"]] {
+        let (store, agent) = waiting();
+        let resumed = store.run(&[&["resume", "run-0", "--agent", &agent], flags].concat());
+        assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+        // What a terminal would obey is written out.
+        assert_eq!(resumed.stdout, "Two soups, then.\\u{1b}[2J\n");
+        let shown = store.run(&["show", "run-0"]).stdout;
+        assert!(shown.contains("-- resumed\n\nuser: two\n\n"), "{shown}");
+        assert_eq!(store.run(&["verify", "run-0"]).code, Some(0));
+    }
+}
+
+#[test]
+fn in_json_its_events_are_told_and_then_what_it_came_to() {
+    let (store, agent) = waiting();
+    let told = store.json(&["resume", "run-0", "two", "--agent", &agent]);
+    let events: Vec<&Value> = told.iter().filter_map(|line| line.get("event")).collect();
+    let types: Vec<String> = events.iter().map(|event| text(event, "type")).collect();
+    let expected = [
+        "message_started",
+        "text_delta",
+        "text_delta",
+        "text_completed",
+        "message_completed",
+        "step_completed",
+        "chat_completed",
+    ];
+    assert_eq!(types, expected);
+    let last = &told[events.len()];
+    assert_eq!(told.len(), events.len() + 1);
+    assert_eq!(
+        (text(last, "run_id"), text(&last["ok"], "halted_reason")),
+        ("run-0".into(), "completed".into())
+    );
+}
+
+#[test]
+fn a_run_goes_on_with_the_results_of_its_calls() {
+    let (store, agent) = waiting();
+    let refused = store.run(&["resume", "run-1", "--agent", &agent]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(3), ""));
+    let url = store.url();
+    let said = format!(
+        "mynah: run run-1 waits for the results of cook {{\"dish\":\"soup\"}} [c1]\n  \
+         mynah resume run-1 --agent {agent} --log {url} --tool-result c1=JSON\n"
+    );
+    assert_eq!(refused.stderr, said);
+    let resumed =
+        store.run(&["resume", "run-1", "--agent", &agent, "--tool-result", r#"c1={"done":true}"#]);
+    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+    let shown = store.run(&["show", "run-1"]).stdout;
+    assert!(shown.contains("  < [c1] {\"done\":true}\n"), "{shown}");
+}
+
+#[test]
+fn a_tool_that_may_have_run_waits_for_word_on_it() {
+    let (store, agent) = waiting();
+    let waits = store.run(&["resume", "run-2", "--agent", &agent]);
+    assert_eq!((waits.code, waits.stdout.as_str()), (Some(3), ""), "{}", waits.stderr);
+    assert!(
+        waits.stderr.starts_with(
+            "mynah: run run-2 waits for word on what came of tools that may have run: [\"c2\"]\n"
+        ),
+        "{}",
+        waits.stderr
+    );
+    let rerun = store.run(&["resume", "run-2", "--agent", &agent, "--on-uncertain", "rerun"]);
+    assert_eq!((rerun.code, rerun.stderr.as_str()), (Some(0), ""));
+    assert_eq!(rerun.stdout, "  > pay {}  [c2]\n  < [c2] paid\nTwo soups, then.\\u{1b}[2J\n");
+
+    let (store, agent) = waiting();
+    let failed = store.run(&["resume", "run-2", "--agent", &agent, "--on-uncertain", "fail"]);
+    assert_eq!(failed.code, Some(0), "{}", failed.stderr);
+    assert!(failed.stdout.contains("nobody knows whether the call ran"), "{}", failed.stdout);
+}
+
+#[test]
+fn a_run_that_waits_again_or_fails_tells_so_by_its_exit_code() {
+    let (store, _) = waiting();
+    let asking = r#"{"scripts": [ [ {"tool_call": {"id": "c9", "name": "ask"}}, {"finish": "tool_calls"} ] ],
+                     "tools": [{"name": "ask", "returns": {"ask_user": "Really?"}}, {"name": "cook", "manual": true}, {"name": "pay"}]}"#;
+    let asking = store.file("asking.json", asking);
+    let waits = store.run(&["resume", "run-0", "two", "--agent", &asking]);
+    assert_eq!(waits.code, Some(3));
+    assert!(
+        waits
+            .stderr
+            .starts_with("mynah: run run-0 waits for an answer: Really?\n  mynah resume run-0 "),
+        "{}",
+        waits.stderr
+    );
+    let silent =
+        r#"{"tools": [{"name": "ask"}, {"name": "cook", "manual": true}, {"name": "pay"}]}"#;
+    let silent = store.file("silent.json", silent);
+    let failed = store.run(&["resume", "run-0", "two", "--agent", &silent]);
+    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    assert!(failed.stderr.starts_with("mynah: run run-0 failed: error"), "{}", failed.stderr);
+}
+
+#[test]
+fn what_cannot_go_on_is_refused() {
+    let (store, agent) = waiting();
+    let broken = store.file("broken.json", "{");
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["resume", "run-0", "--agent", &agent], 3, "waits for an answer: How many?"),
+        (&["resume", "run-2", "two", "--agent", &agent], 2, "it does not wait for anything"),
+        (&["resume", "run-0", "two"], 2, "--agent <FILE>"),
+        (
+            &["resume", "run-0", "two", "--answer", "three", "--agent", &agent],
+            2,
+            "cannot be used with",
+        ),
+        (&["resume", "run-0", "--agent", &agent, "--tool-result", "c1"], 2, "give the call's id"),
+        (
+            &["resume", "run-0", "--agent", &agent, "--tool-result", "c1=soup"],
+            2,
+            "not JSON after the =",
+        ),
+        (&["resume", "run-0", "--agent", &broken], 2, "broken.json: EOF while parsing"),
+        (&["resume", "run-0", "--agent", "/nowhere/agent.json"], 4, "/nowhere/agent.json: "),
+        (&["resume", "ruin", "--agent", &agent], 2, "no run has an id"),
+    ];
+    for (arguments, code, said) in cases {
+        let refused = store.run(arguments);
+        assert_eq!(
+            (refused.code, refused.stdout.as_str()),
+            (Some(code), ""),
+            "{arguments:?}: {}",
+            refused.stderr
+        );
+        assert!(refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
+    }
+    let refused = store.run(&["resume", "run-0", "--agent", &agent, "--json"]);
+    assert_eq!(lines(&refused)[0]["err"]["reason"], "invalid_status");
+    assert_eq!(store.run(&["resume", "run-0", "two", "--agent", &agent]).code, Some(0));
+    let ended = store.run(&["resume", "run-0", "two", "--agent", &agent]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("run run-0 has ended; fork it to go on"), "{}", ended.stderr);
+    assert_eq!(run(["resume", "last", "--agent", &agent, "--log", "memory:"]).code, Some(2));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_can_go_on_at_once() {
+    let (store, agent) = waiting();
+    let slow = r#"{"scripts": [ [ {"text": "Well,"}, {"delay_ms": 60000}, {"text": "never"}, {"finish": "stop"} ] ],
+                   "tools": [{"name": "ask"}, {"name": "cook", "manual": true}, {"name": "pay"}]}"#;
+    let slow = store.file("slow.json", slow);
+    let url = store.url();
+    let arguments = ["resume", "run-0", "two", "--json", "--agent", &slow, "--log", &url];
+    let mut command = mynah(arguments);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+    // It is in the middle of an answer.
+    assert!(told.any(|line| line.unwrap().contains("Well,")));
+    for rival in [&["resume", "run-0", "--agent", &agent] as &[_], &["cancel", "run-0"]] {
+        let held = store.run(rival);
+        assert_eq!((held.code, held.stdout.as_str()), (Some(4), ""), "{rival:?}");
+        let said = "mynah: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n";
+        assert_eq!(held.stderr, said);
+    }
+    let (code, said) = interrupt(child);
+    assert_eq!(code, Some(130));
+    let expected = format!(
+        "mynah: interrupted; run run-0 can go on:\n  mynah resume run-0 --agent {slow} --log {url}\n"
+    );
+    assert_eq!(said, expected);
+    let resumed = store.run(&["resume", "run-0", "--agent", &agent]);
+    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+    assert_eq!(resumed.stdout, "Two soups, then.\\u{1b}[2J\n");
+    let verified = &store.json(&["verify", "run-0"])[0];
+    assert_eq!(verified["status"], json!("verified"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_scenario_that_is_interrupted_says_how_its_run_goes_on() {
+    let store = Store::new();
+    let slow = r#"{"scripts": [ [ {"text": "Well,"}, {"delay_ms": 60000}, {"finish": "stop"} ] ],
+                   "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Soup?"}], "stream": true}]}"#;
+    let slow = store.file("slow.json", slow);
+    let url = store.url();
+    let mut command = mynah(["play", &slow, "--log", &url]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(told.any(|line| line.unwrap().contains("Well,")));
+    let (code, said) = interrupt(child);
+    assert_eq!(code, Some(130));
+    let command = format!("mynah resume last --agent {slow} --log {url}");
+    assert_eq!(said, format!("mynah: interrupted; its last run can go on:\n  {command}\n"));
+    let resumed = store.run(&[
+        "resume",
+        "last",
+        "--agent",
+        &store.file("quick.json", r#"{"scripts": [[{"text": "Soup."}, {"finish": "stop"}]]}"#),
+    ]);
+    assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Soup.\n"), "{}", resumed.stderr);
+}
+
+/// Does what control-C does, and gives the exit code and what was said on standard error.
+#[cfg(unix)]
+fn interrupt(child: std::process::Child) -> (Option<i32>, String) {
+    let id = child.id().to_string();
+    let signalled = std::process::Command::new("kill").args(["-INT", &id]).status();
+    assert!(signalled.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// The runs of [`WAITING`], and the file of an agent that goes on with them.
+fn waiting() -> (Store, String) {
+    let store = Store::new();
+    let played =
+        common::feed(mynah(["play", "--stable", "--log", &store.url(), "-"]), WAITING.as_bytes());
+    assert_eq!(played.code, Some(137), "{}", played.stderr);
+    let agent = store.file("agent.json", AGENT);
+    (store, agent)
+}
