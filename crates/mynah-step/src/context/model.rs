@@ -40,7 +40,7 @@ impl Context {
                 .with_message("engine error: missing_adapter: Config::adapter takes one")
         })?;
         let bytes = cbor::to_vec(&request)
-            .map_err(|why| Error::invalid_option("request", &why.to_string()))?;
+            .map_err(|why| Error::invalid_option("request", why.to_string()))?;
         let turn = self.0.turns.fetch_add(1, Ordering::Relaxed) + 1;
         self.emit(Fact::TurnStarted { turn, prompt: Some(Hash::of(&[&bytes])) }).await?;
         if self.0.replaying {
