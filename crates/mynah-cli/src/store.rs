@@ -87,7 +87,13 @@ impl Failure {
             ErrorKind::Log(LogReason::Corrupt) | ErrorKind::Replay(_) => {
                 Self::finding(error.to_string())
             }
-            ErrorKind::Log(LogReason::RunNotFound | LogReason::Sealed)
+            ErrorKind::Log(
+                LogReason::RunNotFound
+                | LogReason::Sealed
+                | LogReason::Pruned
+                | LogReason::Redacted
+                | LogReason::HeadMismatch,
+            )
             | ErrorKind::Validation(_) => Self::input(error.to_string()),
             _ => Self::file(error.to_string()),
         }
