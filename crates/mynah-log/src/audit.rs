@@ -167,7 +167,7 @@ async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Repo
 }
 
 /// Whether a record has its body, or a tombstone says why not.
-fn check_body(record: &Record, gone: Option<&Gone>) -> Result<(), Corrupt> {
+pub(crate) fn check_body(record: &Record, gone: Option<&Gone>) -> Result<(), Corrupt> {
     let named = gone.and_then(|gone| gone.bodies.get(&record.seq()));
     let what = match (record.body(), named) {
         (Some(_), None) => return Ok(()),
