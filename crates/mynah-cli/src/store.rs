@@ -38,16 +38,26 @@ impl Place {
         }
     }
 
+    /// Opens what is there, to write.
+    pub(crate) fn open_existing(&self) -> Result<Arc<dyn Log>, Failure> {
+        match self {
+            Self::Sqlite(path) if !Path::new(path).exists() => Err(missing(path)),
+            place => place.open(),
+        }
+    }
+
     /// Opens what is there, to read alone.
     pub(crate) fn open_to_read(&self) -> Result<Arc<dyn Log>, Failure> {
         match self {
             Self::Memory => Ok(Arc::new(MemoryLog::new())),
-            Self::Sqlite(path) if !Path::new(path).exists() => {
-                Err(Failure::file(format!("{path}: there is no such log; --log names another")))
-            }
+            Self::Sqlite(path) if !Path::new(path).exists() => Err(missing(path)),
             Self::Sqlite(path) => opened(SqliteLog::open_read_only(path)),
         }
     }
+}
+
+fn missing(path: &str) -> Failure {
+    Failure::file(format!("{path}: there is no such log; --log names another"))
 }
 
 fn opened(log: mynah::Result<SqliteLog>) -> Result<Arc<dyn Log>, Failure> {
@@ -91,8 +101,7 @@ impl Failure {
                 LogReason::RunNotFound
                 | LogReason::Sealed
                 | LogReason::Pruned
-                | LogReason::Redacted
-                | LogReason::HeadMismatch,
+                | LogReason::Redacted,
             )
             | ErrorKind::Validation(_) => Self::input(error.to_string()),
             _ => Self::file(error.to_string()),
