@@ -78,6 +78,20 @@ async fn the_room_of_pruned_runs_is_used_again() {
 }
 
 #[tokio::test]
+async fn a_log_from_before_runs_could_be_pruned_is_brought_up_to_date() {
+    let Book { log, raw, folder } = Book::new().await;
+    drop(log);
+    raw.execute_batch("DROP TABLE pruned; PRAGMA user_version = 1").expect("an older log");
+    let path = folder.path().join("mynah.db");
+    let error = SqliteLog::open_read_only(&path).expect_err("it has to be written once");
+    assert!(error.to_string().contains("brings it up to date"), "{error}");
+    let log = SqliteLog::open(&path).expect("a log");
+    let gone = Prune::before(15).perform(&log, &warrant()).await.expect("an old run");
+    assert_eq!(gone.len(), 1);
+    verify_seals(&log).await.expect("a sound list");
+}
+
+#[tokio::test]
 async fn a_run_that_is_not_what_it_was_is_neither_pruned_nor_redacted() {
     let book = Book::new().await;
     book.change("UPDATE records SET payload = x'00' WHERE key = 3");

@@ -181,7 +181,7 @@ fn missing(
         let Removed::Bodies(mut bodies) = tombstone.removed else { return None };
         bodies.retain(is_new);
         let is_left = !bodies.is_empty();
-        is_left.then(|| (at, Tombstone { removed: Removed::Bodies(bodies), ..tombstone }))
+        is_left.then_some((at, Tombstone { removed: Removed::Bodies(bodies), ..tombstone }))
     });
     new.collect()
 }

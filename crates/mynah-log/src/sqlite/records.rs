@@ -44,8 +44,7 @@ pub(super) fn read(
     let last = known.entry.summary.records;
     let from = from.max(1);
     let places = from..from.saturating_add(limit as u64).min(last + 1);
-    let keys = known.recent.find(connection, known.key, places.clone(), last);
-    let keys = attempt!(sound(keys, run, from)?);
+    let keys = attempt!(rows(connection, &known, places.clone())?);
     let mut select =
         connection.prepare_cached("SELECT envelope, salt, payload FROM records WHERE key = ?1")?;
     let (mut records, mut bytes) = (Vec::new(), 0);
