@@ -108,7 +108,13 @@ pub(crate) struct RemovalArgs {
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Who does it; it is kept.
-    #[arg(long, value_name = "NAME", env = "USER", default_value = "unknown")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "USER",
+        hide_env_values = true,
+        default_value = "unknown"
+    )]
     by: String,
     /// Do it. Without this, nothing is changed.
     #[arg(long)]

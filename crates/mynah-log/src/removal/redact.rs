@@ -3,7 +3,7 @@
 use mynah_data::{Error, Result};
 
 use super::{Removals, Removed, Warrant, bury};
-use crate::{Auditor, Hash, Log, RunSummary, entry};
+use crate::{Auditor, Hash, Log, Record, RunSummary, entry};
 
 /// How many records one tombstone names at most.
 const NAMED: usize = 1024;
@@ -110,7 +110,7 @@ impl Redact {
         Ok(found)
     }
 
-    fn picks(&self, run: &RunSummary, record: &crate::Record) -> bool {
+    fn picks(&self, run: &RunSummary, record: &Record) -> bool {
         match &self.which {
             Which::Records(seqs) => seqs.binary_search(&record.seq()).is_ok(),
             Which::Kind(kind) => *record.envelope().kind == **kind,
