@@ -11,7 +11,7 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
 Commands:
-  test [--quick]   Run everything a change must pass (--quick: no contract index, examples, docs or wasm)
+  test [--quick]   Run everything a change must pass (--quick: no contract index, verifier, examples, docs or wasm)
   bench [NAME]     Run the benchmarks, or only the bench target NAME
   nightly          Run the property tests with 10,000 cases each
 ";
@@ -28,8 +28,13 @@ const QUICK_STAGES: &[Stage] = &[
     ("clippy", clippy),
     ("test", || run("cargo test --workspace --all-features")),
 ];
-const SLOW_STAGES: &[Stage] =
-    &[("contract", contract), ("examples", examples), ("doc", doc), ("wasm", wasm)];
+const SLOW_STAGES: &[Stage] = &[
+    ("contract", contract),
+    ("verifier", verifier),
+    ("examples", examples),
+    ("doc", doc),
+    ("wasm", wasm),
+];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Task<'a> {
@@ -163,6 +168,50 @@ fn contract() -> Result<(), String> {
         Ok(())
     } else {
         Err(format!("docs/contract.md names tests that do not exist: {}", gone.join(", ")))
+    }
+}
+
+/// The verifier that shares no code with the library must agree with it: on the vectors of the format, on a run with tools, on one
+/// that was redacted, and that a changed run is not what it was.
+fn verifier() -> Result<(), String> {
+    if !is_installed("python3") {
+        println!("    skipped: python3 is not installed");
+        return Ok(());
+    }
+    run("python3 tools/verify.py --vectors docs/format.md")?;
+    let folder = env::temp_dir().join(format!("mynah-verifier-{}", std::process::id()));
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let done = verify_exported(&folder.join("run.ndjson"), &folder.join("runs.db"));
+    let cleared = fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()));
+    done.and(cleared)
+}
+
+fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {
+    let (file, log) = (file.display(), format!("--log sqlite:{}", log.display()));
+    let mynah = "cargo run --quiet -p mynah-cli --";
+    let verify = format!("python3 tools/verify.py {file}");
+    let scenario = "scenarios/tools/values_become_text_or_json.json";
+    let played = command(&format!("{mynah} play {log} {scenario}")).stdout(Stdio::null()).status();
+    if !played.is_ok_and(|status| status.success()) {
+        return Err(format!("cannot play {scenario}"));
+    }
+    run(&format!("{mynah} export last {log} -o {file}"))?;
+    run(&verify)?;
+    let failed = |e| format!("{file}: {e}");
+    let whole = fs::read_to_string(file.to_string()).map_err(failed)?;
+    run(&format!("{mynah} redact last --kind tool_completed --reason test --yes {log}"))?;
+    run(&format!("{mynah} export last {log} -o {file}"))?;
+    run(&verify)?;
+    // A digit of the last payload: it is not what was committed to any more.
+    let at = whole.rfind("\"payload\":\"").ok_or("the bundle has no payload")? + 20;
+    let other = if whole.as_bytes()[at] == b'0' { "1" } else { "0" };
+    let mut changed = whole;
+    changed.replace_range(at..=at, other);
+    fs::write(file.to_string(), changed).map_err(failed)?;
+    match command(&verify).stderr(Stdio::null()).status() {
+        Ok(status) if status.code() == Some(1) => Ok(()),
+        Ok(status) => Err(format!("a changed run was not refused: {status}")),
+        Err(e) => Err(format!("cannot start python3: {e}")),
     }
 }
 

@@ -5,10 +5,14 @@ mod completions;
 mod demo;
 mod diff;
 mod doctor;
+mod export;
 mod fork;
 mod gist;
+mod import;
 mod ledger;
 mod play;
+mod prune;
+mod redact;
 mod replay;
 mod resume;
 mod runs;
@@ -23,10 +27,16 @@ use std::{
     path::PathBuf,
     pin::pin,
     process::ExitCode,
+    sync::Arc,
+    time::SystemTime,
 };
 
 use clap::{Args, Parser, Subcommand};
 use futures_util::future::{Either, select};
+use mynah::{
+    SystemWorld, World as _,
+    log::{Log, Warrant},
+};
 
 /// A runtime for language-model work.
 #[derive(Parser)]
@@ -97,6 +107,22 @@ enum Verb {
     /// Names the first record that is wrong, and how. A run that has no end yet is in progress, which is not an error.
     #[command(after_help = verify::EXAMPLES)]
     Verify(verify::Arguments),
+    /// Write one run to a file that can be checked without the log.
+    #[command(after_help = export::EXAMPLES)]
+    Export(export::Arguments),
+    /// Take the run of such a file into a log.
+    #[command(after_help = import::EXAMPLES)]
+    Import(import::Arguments),
+    /// Take old runs out of a log. Without --yes it only says which.
+    ///
+    /// What is left still verifies: of each run that went, a tombstone says who took it out, when and why.
+    #[command(after_help = prune::EXAMPLES)]
+    Prune(prune::Arguments),
+    /// Take away what records of a run hold. Without --yes it only says which.
+    ///
+    /// The run still verifies; it cannot be performed again.
+    #[command(after_help = redact::EXAMPLES)]
+    Redact(redact::Arguments),
 }
 
 /// The log of the folder.
@@ -131,10 +157,50 @@ const EXAMPLES: &str = "Examples:
   mynah runs                                   list them
   mynah show last                              read the newest
   mynah replay last                            perform it again from its records
-  mynah verify                                 see that all of them are what they were
+  mynah verify                                 see that they are what they were
+  mynah export last -o run.ndjson              take one along, in a file that can be checked
+  mynah prune --older-than 30d --reason age    see what would go
 
 Exit codes: 0 done; 1 something was found wrong, or a run failed; 2 wrong usage or a bad input
 file; 3 a run that waits; 4 a store or file that could not be used; 130 interrupted.";
+
+/// What every verb that takes something away takes.
+#[derive(Args)]
+pub(crate) struct RemovalArgs {
+    /// Why, in a few words; it is kept.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Who does it; it is kept.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "USER",
+        hide_env_values = true,
+        default_value = "unknown"
+    )]
+    by: String,
+    /// Do it. Without this, nothing is changed.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+impl RemovalArgs {
+    pub(crate) fn warrant(&self) -> Warrant {
+        Warrant::new(&*self.by, &*self.reason, now())
+    }
+
+    /// The log: to write only if something is to go.
+    pub(crate) fn open(&self, log: &str) -> Result<Arc<dyn Log>, Failure> {
+        let place = store::Place::parse(log)?;
+        if self.yes { place.open_to_write() } else { place.open_to_read() }
+    }
+}
+
+/// The time, in nanoseconds since 1970.
+pub(crate) fn now() -> i64 {
+    let since = SystemWorld.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
 
 /// Why the command ends with something other than 0.
 pub(crate) struct Failure {
@@ -212,6 +278,10 @@ fn main() -> ExitCode {
         Verb::Runs(arguments) => runs::main(arguments),
         Verb::Show(arguments) => show::main(arguments),
         Verb::Verify(arguments) => verify::main(arguments),
+        Verb::Export(arguments) => export::main(arguments),
+        Verb::Import(arguments) => import::main(arguments),
+        Verb::Prune(arguments) => prune::main(arguments),
+        Verb::Redact(arguments) => redact::main(arguments),
         Verb::Play { file, log, stable } => play::main(&file, log.as_deref(), stable),
     };
     match done {

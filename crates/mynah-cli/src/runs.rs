@@ -48,7 +48,8 @@ pub(crate) struct Arguments {
     after: Option<String>,
 }
 
-fn status(name: &str) -> Result<RunStatus, String> {
+/// Reads the name of a status.
+pub(crate) fn status(name: &str) -> Result<RunStatus, String> {
     let found = RunStatus::ALL.into_iter().find(|status| status.as_str() == name);
     found.ok_or_else(|| {
         let names: Vec<&str> = RunStatus::ALL.into_iter().map(RunStatus::as_str).collect();

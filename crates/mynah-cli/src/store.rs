@@ -135,7 +135,12 @@ impl Failure {
                     run.unwrap_or_default()
                 ))
             }
-            ErrorKind::Log(LogReason::RunNotFound | LogReason::Sealed)
+            ErrorKind::Log(
+                LogReason::RunNotFound
+                | LogReason::Sealed
+                | LogReason::Pruned
+                | LogReason::Redacted,
+            )
             | ErrorKind::Validation(_) => Self::input(error.to_string()),
             _ => Self::file(error.to_string()),
         }

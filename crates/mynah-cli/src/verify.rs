@@ -1,18 +1,25 @@
 //! `mynah verify`: whether runs are what they were.
 
-use std::io::{self, BufWriter, Write};
+use std::{
+    fs::File,
+    io::{self, BufReader, BufWriter, Write},
+    path::Path,
+};
 
 use clap::Args;
 use mynah::{
     Error, ErrorKind, LogReason,
-    log::{Log, Report, RunFilter, verify_run, verify_seals},
+    log::{
+        Auditor, Log, Report, RunFilter,
+        bundle::{self, Bundle, Inclusion},
+    },
 };
 use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, runtime,
     store::{self, Place},
-    text::count,
+    text::{count, plain},
     written,
 };
 
@@ -20,6 +27,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah verify                             every run of the log, and its list of seals
   mynah verify last                        the newest run
   mynah verify 01KA --json                 the run whose id begins so
+  mynah verify run.ndjson                  a file that `mynah export` wrote, without the log
 
 Exit codes: 0 nothing is wrong; 1 something is; 2 no such run; 4 a log that could not be used.";
 
@@ -27,40 +35,68 @@ Exit codes: 0 nothing is wrong; 1 something is; 2 no such run; 4 a log that coul
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The run: its id, the beginning of it, or `last`. Without one, every run.
+    /// The run: its id, the beginning of it, or `last`; or an exported file. Without one, every run.
+    #[arg(value_name = "RUN|FILE")]
     run: Option<String>,
 }
 
 /// What was looked at, and what was found wrong.
-#[derive(Default)]
-struct Tally {
+struct Tally<'l> {
+    auditor: Auditor<'l>,
     runs: u64,
     corrupt: u64,
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run } = arguments;
+    if let Some(file) = run.as_deref().map(Path::new)
+        && (file.is_file() || file.extension().is_some_and(|extension| extension == "ndjson"))
+    {
+        return verify_file(file, json);
+    }
     let log = Place::parse(&log)?.open_to_read()?;
     runtime()?.block_on(verify(log.as_ref(), run.as_deref(), json))
 }
 
+fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
+    let file = File::open(path);
+    let file = file.map_err(|error| Failure::file(format!("{}: {error}", path.display())))?;
+    let mut out = io::stdout().lock();
+    let Bundle { run_id, report, inclusion, .. } = match bundle::verify(BufReader::new(file)) {
+        Ok(bundle) => bundle,
+        Err(error) if json && is_corrupt(&error) => {
+            written(writeln!(out, "{}", json!({"file": path, "status": "corrupt", "err": error})))?;
+            return Err(Failure::finding("the file is not what it says"));
+        }
+        Err(error) => return Err(Failure::of(&error)),
+    };
+    if json {
+        let mut told = with_run(&run_id, json!(report));
+        told["inclusion"] = json!(inclusion);
+        return written(writeln!(out, "{told}"));
+    }
+    written(writeln!(out, "{}  {}", plain(&run_id), described(&report)))?;
+    let Some(Inclusion { index, size, root, .. }) = inclusion else { return Ok(()) };
+    written(writeln!(out, "seal {} of {size} in the log with root {root}", index + 1))
+}
+
 async fn verify(log: &dyn Log, run: Option<&str>, json: bool) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
-    let mut tally = Tally::default();
+    let mut tally = Tally { auditor: Auditor::new(log), runs: 0, corrupt: 0 };
     if let Some(name) = run {
         let run = store::find(log, name).await?.run_id;
-        tally.look(log, &run, json, &mut out).await?;
+        tally.look(&run, json, &mut out).await?;
     } else {
         let mut filter = RunFilter::new();
         loop {
             let page = log.runs(filter.clone()).await.map_err(|error| Failure::of(&error))?;
             for run in &page.runs {
-                tally.look(log, &run.run_id, json, &mut out).await?;
+                tally.look(&run.run_id, json, &mut out).await?;
             }
             let Some(next) = page.next else { break };
             filter = filter.after(next);
         }
-        tally.look_at_seals(log, json, &mut out).await?;
+        tally.look_at_seals(json, &mut out).await?;
     }
     written(out.flush())?;
     match (tally.corrupt, tally.runs) {
@@ -74,16 +110,10 @@ async fn verify(log: &dyn Log, run: Option<&str>, json: bool) -> Result<(), Fail
     }
 }
 
-impl Tally {
-    async fn look(
-        &mut self,
-        log: &dyn Log,
-        run: &str,
-        json: bool,
-        out: &mut impl Write,
-    ) -> Result<(), Failure> {
+impl Tally<'_> {
+    async fn look(&mut self, run: &str, json: bool, out: &mut impl Write) -> Result<(), Failure> {
         self.runs += 1;
-        let found = match verify_run(log, run).await {
+        let found = match self.auditor.verify_run(run).await {
             Ok(report) => Ok(report),
             Err(error) if is_corrupt(&error) => Err(error),
             Err(error) => return Err(Failure::of(&error)),
@@ -100,23 +130,25 @@ impl Tally {
         })
     }
 
-    async fn look_at_seals(
-        &mut self,
-        log: &dyn Log,
-        json: bool,
-        out: &mut impl Write,
-    ) -> Result<(), Failure> {
-        match verify_seals(log).await {
-            Ok(tree) if json => {
-                written(writeln!(out, "{}", json!({"seals": tree.size(), "root": tree.root()})))
+    async fn look_at_seals(&mut self, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+        let found = match self.auditor.verify_seals().await {
+            Ok(tree) => self.auditor.removals().await.map(|removals| (tree, removals.head())),
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok((tree, removals)) if json => {
+                let mut told = json!({"seals": tree.size(), "root": tree.root()});
+                if let Some(head) = removals {
+                    told["removals"] = json!({"count": head.seq, "hash": head.hash});
+                }
+                written(writeln!(out, "{told}"))
             }
-            Ok(tree) => written(writeln!(
-                out,
-                "{}, {}, root {}",
-                count(self.runs, "run"),
-                count(tree.size(), "seal"),
-                tree.root()
-            )),
+            Ok((tree, removals)) => {
+                let (runs, seals) = (count(self.runs, "run"), count(tree.size(), "seal"));
+                written(writeln!(out, "{runs}, {seals}, root {}", tree.root()))?;
+                let Some(head) = removals else { return Ok(()) };
+                written(writeln!(out, "{}, last {}", count(head.seq, "removal"), head.hash))
+            }
             Err(error) if is_corrupt(&error) => {
                 self.corrupt += 1;
                 written(if json {
@@ -134,7 +166,7 @@ fn is_corrupt(error: &Error) -> bool {
     error.kind() == ErrorKind::Log(LogReason::Corrupt)
 }
 
-fn with_run(run: &str, told: Value) -> Value {
+pub(crate) fn with_run(run: &str, told: Value) -> Value {
     let mut line = json!({"run_id": run});
     if let (Value::Object(line), Value::Object(told)) = (&mut line, told) {
         line.extend(told);
@@ -142,7 +174,7 @@ fn with_run(run: &str, told: Value) -> Value {
     line
 }
 
-fn described(report: &Report) -> String {
+pub(crate) fn described(report: &Report) -> String {
     let mut text = match report.status {
         "in_progress" => "in progress".to_owned(),
         status => status.to_owned(),

@@ -181,6 +181,10 @@ reasons! {
         Leased => "leased",
         /// No run has this id.
         RunNotFound => "run_not_found",
+        /// The run was taken out of the log, and its id is not given again.
+        Pruned => "pruned",
+        /// A record's body was taken away, and what was asked for needs it.
+        Redacted => "redacted",
         /// A shortened id fits several runs.
         AmbiguousRun => "ambiguous_run",
         /// The log was opened for reading alone.

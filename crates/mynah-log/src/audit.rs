@@ -1,21 +1,123 @@
 //! Checking what a log keeps, its index and its list of seals included.
 
+use std::{collections::HashMap, fmt};
+
 use mynah_data::Result;
 
 use crate::{
-    Corrupt, Log, Report, RunSummary, SealedRun, Verifier, entry, merkle::Tree, runs::telling,
+    Corrupt, Fact, Log, MAINTENANCE, Record, Removals, Report, RunSummary, SealedRun, Verifier,
+    entry, merkle::Tree, removal::Gone, runs::telling,
 };
 
 const PORTION: usize = 256;
 
-/// Checks a run as a log keeps it: its records, and what the log's index and its list of seals say
-/// of it. Memory does not grow with the run. A run that goes on meanwhile is checked up to where
-/// it was at the beginning.
+/// Checks runs as a log keeps them, one after the other, and reads only once what was taken out of it.
+///
+/// ```
+/// use mynah_log::{Auditor, Log, MemoryLog, conformance::Sample};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+/// # let log = MemoryLog::new();
+/// # log.append(Sample::new("run-1", 0).sealed().batch()).await?;
+/// let mut auditor = Auditor::new(&log);
+/// assert_eq!(auditor.verify_run("run-1").await?.status, "verified");
+/// assert_eq!(auditor.verify_seals().await?.size(), 1);
+/// # Ok(()) }
+/// ```
+pub struct Auditor<'l> {
+    log: &'l dyn Log,
+    removals: Option<Removals>,
+}
+
+impl<'l> Auditor<'l> {
+    /// Checks this log.
+    pub fn new(log: &'l dyn Log) -> Self {
+        Self { log, removals: None }
+    }
+
+    /// What was taken out of the log.
+    ///
+    /// # Errors
+    /// As [`Removals::read`].
+    pub async fn removals(&mut self) -> Result<&Removals> {
+        let removals = match self.removals.take() {
+            Some(removals) => removals,
+            None => Removals::read(self.log).await?,
+        };
+        Ok(self.removals.insert(removals))
+    }
+
+    /// Checks a run: its records, and what the log's index, its list of seals and its tombstones say of it. Memory does not grow
+    /// with the run. A run that goes on meanwhile is checked up to where it was at the beginning.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, a run that is not there, or a log that cannot be read.
+    pub async fn verify_run(&mut self, run: &str) -> Result<Report> {
+        loop {
+            let log = self.log;
+            let found = check_run(log, self.removals().await?, run).await;
+            if found.is_ok() || self.is_current().await? {
+                return found;
+            }
+        }
+    }
+
+    /// Checks what no run tells by itself: that nothing lies in the log that belongs to no run, that its list of seals is that
+    /// of its runs, and that tombstones are of runs that are gone. Gives the tree over the list. No run is read:
+    /// [`verify_run`](Self::verify_run) is for that.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, or a log that cannot be read.
+    pub async fn verify_seals(&mut self) -> Result<Tree> {
+        self.log.check().await?;
+        loop {
+            let log = self.log;
+            let found = check_seals(log, self.removals().await?).await;
+            if found.is_ok() || self.is_current().await? {
+                return found;
+            }
+        }
+    }
+
+    /// Whether nothing was taken away since the tombstones were read. If something was, they are forgotten.
+    async fn is_current(&mut self) -> Result<bool> {
+        let head = self.log.head(MAINTENANCE).await?;
+        let is_current = self.removals.as_ref().is_some_and(|removals| removals.head() == head);
+        if !is_current {
+            self.removals = None;
+        }
+        Ok(is_current)
+    }
+}
+
+impl fmt::Debug for Auditor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Auditor").field("removals", &self.removals).finish_non_exhaustive()
+    }
+}
+
+/// Checks one run of a log: see [`Auditor::verify_run`].
 ///
 /// # Errors
 /// The first thing that is wrong, a run that is not there, or a log that cannot be read.
 pub async fn verify_run(log: &dyn Log, run: &str) -> Result<Report> {
-    let Some(indexed) = log.run(run).await? else { return Err(entry::not_found(run)) };
+    Auditor::new(log).verify_run(run).await
+}
+
+/// Checks a log's list of seals: see [`Auditor::verify_seals`].
+///
+/// # Errors
+/// The first thing that is wrong, or a log that cannot be read.
+pub async fn verify_seals(log: &dyn Log) -> Result<Tree> {
+    Auditor::new(log).verify_seals().await
+}
+
+/// Reads a run as far as the index counts, and checks its records. Each is shown, with the fact in it where it tells something.
+pub(crate) async fn walk(
+    log: &dyn Log,
+    indexed: &RunSummary,
+    mut visit: impl FnMut(&Record, Option<&Fact>) -> Result<(), Corrupt>,
+) -> Result<(Verifier, RunSummary)> {
+    let run = &*indexed.run_id;
     let mut verifier = Verifier::new(run);
     let mut found: Option<RunSummary> = None;
     loop {
@@ -33,41 +135,94 @@ pub async fn verify_run(log: &dyn Log, run: &str) -> Result<Report> {
         for record in &records {
             verifier.check(record)?;
             let fact = telling(record).map_err(|what| corrupt(run, record.seq(), what))?;
+            visit(record, fact.as_ref())?;
             found.get_or_insert_with(|| RunSummary::begin(record)).count(record, fact.as_ref());
         }
     }
-    let report = verifier.report();
     let found = found.ok_or_else(|| corrupt(run, 1, "the index has a run without records"))?;
-    compare(&indexed, &found, report.redacted > 0)
+    compare(indexed, &found, verifier.report().redacted > 0)
         .map_err(|what| corrupt(run, found.records, what))?;
+    Ok((verifier, found))
+}
+
+async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Report> {
+    let Some(indexed) = log.run(run).await? else {
+        let is_pruned = removals.is_pruned(run);
+        return Err(if is_pruned { entry::pruned(run) } else { entry::not_found(run) });
+    };
+    let gone = removals.of(run);
+    let walked = walk(log, &indexed, |record, _| check_body(record, gone)).await?;
+    let report = walked.0.report();
+    if let Some(gone) = gone {
+        if let Some(pruned) = gone.run {
+            let what = format!("it says that run {run} is gone, and it is there");
+            return Err(corrupt(MAINTENANCE, pruned.tombstone, what).into());
+        }
+        if let Some((seq, _)) = gone.bodies.range(indexed.records + 1..).next() {
+            return Err(corrupt(run, *seq, "a tombstone names it, and it is not there").into());
+        }
+    }
     check_seal(log, &indexed, &report).await?;
     Ok(report)
 }
 
-/// Checks what no run tells by itself: that nothing lies in the log that belongs to no run, and that
-/// its list of seals is that of its runs. Gives the tree over the list. No run is read: [`verify_run`]
-/// is for that.
-///
-/// # Errors
-/// The first thing that is wrong, or a log that cannot be read.
-pub async fn verify_seals(log: &dyn Log) -> Result<Tree> {
-    log.check().await?;
-    let mut tree = Tree::new();
+/// Whether a record has its body, or a tombstone says why not.
+pub(crate) fn check_body(record: &Record, gone: Option<&Gone>) -> Result<(), Corrupt> {
+    let named = gone.and_then(|gone| gone.bodies.get(&record.seq()));
+    let what = match (record.body(), named) {
+        (Some(_), None) => return Ok(()),
+        (None, None) => "its body is missing, and no tombstone says why",
+        (_, Some(hash)) if *hash != record.hash() => {
+            "a tombstone names another record in its place"
+        }
+        (None, Some(_)) => return Ok(()),
+        (Some(_), Some(_)) => "a tombstone says that its body was taken away, and it is there",
+    };
+    Err(corrupt(&record.envelope().run, record.seq(), what))
+}
+
+async fn check_seals(log: &dyn Log, removals: &Removals) -> Result<Tree> {
+    let (mut tree, mut unexplained) = (Tree::new(), HashMap::new());
+    for (run, pruned) in removals.pruned() {
+        if log.run(run).await?.is_some() {
+            let what = format!("it says that run {run} is gone, and it is there");
+            return Err(corrupt(MAINTENANCE, pruned.tombstone, what).into());
+        }
+        if pruned.sealed {
+            unexplained.insert(run, pruned);
+        }
+    }
     loop {
         let seals = log.seals(tree.size(), PORTION).await?;
         if seals.is_empty() {
-            return Ok(tree);
+            break;
         }
         for seal in &seals {
-            let run = log.run(&seal.run).await?;
-            let run =
-                run.ok_or_else(|| corrupt(&seal.run, 0, "the log has its seal, but no such run"))?;
-            if run.seal != Some(tree.size()) || run.hash != seal.fingerprint {
+            let (is_right, records) = match log.run(&seal.run).await? {
+                Some(run) => {
+                    (run.seal == Some(tree.size()) && run.hash == seal.fingerprint, run.records)
+                }
+                None => match unexplained.remove(&*seal.run) {
+                    Some(pruned) => (pruned.hash == seal.fingerprint, 0),
+                    None => {
+                        let what = "the log has its seal, but no such run, and no tombstone for it";
+                        return Err(corrupt(&seal.run, 0, what).into());
+                    }
+                },
+            };
+            if !is_right {
                 let what = "it is not the seal that the log's list of seals has for the run";
-                return Err(corrupt(&seal.run, run.records, what).into());
+                return Err(corrupt(&seal.run, records, what).into());
             }
             tree.push(seal.leaf());
         }
+    }
+    match unexplained.into_iter().min_by_key(|(_, pruned)| pruned.tombstone) {
+        Some((run, pruned)) => {
+            let what = format!("it says that run {run} had a seal, and the log has none for it");
+            Err(corrupt(MAINTENANCE, pruned.tombstone, what).into())
+        }
+        None => Ok(tree),
     }
 }
 

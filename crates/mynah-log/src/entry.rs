@@ -1,11 +1,14 @@
 //! What a backend keeps of a run beside its records, and the rules for changing it: the same in
 //! every backend.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use mynah_data::{Error, LogReason, Result};
 
-use crate::{Append, Corrupt, Fact, Head, Lease, RunSummary, runs::telling};
+use crate::{
+    Append, Corrupt, Fact, Head, Lease, MAINTENANCE, Removed, RunSummary, Tombstone,
+    removal::misplaced, runs::telling,
+};
 
 /// A batch whose records form a chain onto the head that it expects.
 #[derive(Debug)]
@@ -22,6 +25,7 @@ impl Checked {
     pub(crate) fn new(batch: Append) -> Result<Self> {
         let mut facts = Vec::with_capacity(batch.records.len());
         let (mut head, mut sealing) = (batch.expected, false);
+        let mut gone = HashSet::new();
         for record in &batch.records {
             let seq = head.map_or(1, |head| head.seq.saturating_add(1));
             let envelope = record.envelope();
@@ -35,10 +39,14 @@ impl Checked {
                 format!("expected record {seq}, found {}", envelope.seq)
             } else if envelope.prev != head.map(|head| head.hash) {
                 "it does not name the hash of the record before it".to_owned()
-            } else if (seq == 1) != (kind == "run_started") {
-                "a run starts once, with its first record".to_owned()
+            } else if let Some(what) = misplaced(&batch.run, seq == 1, kind) {
+                what.to_owned()
             } else {
-                facts.push(telling(record).map_err(wrong)?);
+                let fact = telling(record).map_err(wrong)?;
+                if kind == "removed" {
+                    tombstone(fact.as_ref(), &mut gone).map_err(wrong)?;
+                }
+                facts.push(fact);
                 sealing = kind == "sealed";
                 head = Some(Head { seq, hash: record.hash() });
                 continue;
@@ -52,6 +60,30 @@ impl Checked {
         }
         Ok(Self { batch, facts, sealing })
     }
+
+    /// The tombstones among its records, and when they were made.
+    pub(crate) fn tombstones(&self) -> impl Iterator<Item = (i64, &Tombstone)> {
+        let facts = self.batch.records.iter().zip(&self.facts);
+        facts.filter_map(|(record, fact)| match fact {
+            Some(Fact::Removed(tombstone)) => Some((record.envelope().ts, tombstone)),
+            _ => None,
+        })
+    }
+}
+
+/// Whether a tombstone can be followed, after those of runs that are gone by then.
+fn tombstone(fact: Option<&Fact>, gone: &mut HashSet<String>) -> std::result::Result<(), String> {
+    let Some(Fact::Removed(Tombstone { run_id, removed, .. })) = fact else {
+        return Err("it does not say what is to be taken away".to_owned());
+    };
+    if run_id == MAINTENANCE {
+        return Err("tombstones are not taken away".to_owned());
+    }
+    let is_gone = match removed {
+        Removed::Run { .. } => !gone.insert(run_id.clone()),
+        Removed::Bodies(_) => gone.contains(run_id),
+    };
+    if is_gone { Err(format!("run {run_id} is gone by then")) } else { Ok(()) }
 }
 
 /// What a log knows of a run.
@@ -135,6 +167,30 @@ impl Entry {
         Ok(Lease::new(run, owner, self.token, until))
     }
 
+    /// Whether what a tombstone names may be taken away now. That its records have those hashes is left to be seen.
+    pub(crate) fn yields(&self, removed: &Removed, now: i64) -> Result<()> {
+        let RunSummary { run_id, records, hash, seal, .. } = &self.summary;
+        match removed {
+            Removed::Run { records: named, hash: named_hash, sealed } => {
+                if (named, named_hash, *sealed) != (records, hash, seal.is_some()) {
+                    let named = Head { seq: *named, hash: *named_hash };
+                    return Err(head_mismatch(run_id, Some(named), self.summary.head()));
+                }
+                match &self.holder {
+                    Some(holder) if holder.until > now => Err(leased(run_id, holder)),
+                    _ => Ok(()),
+                }
+            }
+            Removed::Bodies(named) => {
+                let last = records.saturating_sub(u64::from(seal.is_some()));
+                match named.iter().find(|(seq, _)| !(1..=last).contains(seq)) {
+                    Some((seq, _)) => Err(strange(run_id, *seq)),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
     /// Takes the run back from a lease.
     pub(crate) fn release(&mut self, lease: &Lease) {
         if self.token == lease.token {
@@ -150,6 +206,27 @@ fn refused(reason: LogReason, run: &str, why: impl std::fmt::Display) -> Error {
 pub(crate) fn not_found(run: &str) -> Error {
     let why = format!("there is no run {run} in this log; list its runs to see what there is");
     refused(LogReason::RunNotFound, run, why)
+}
+
+pub(crate) fn pruned(run: &str) -> Error {
+    let why =
+        format!("run {run} was taken out of this log; import it into another to have it back");
+    refused(LogReason::Pruned, run, why)
+}
+
+/// Whether a tombstone may name a run that is not there. It may say of records to come that they come without their bodies.
+pub(crate) fn absent(removed: &Removed, run: &str, is_pruned: bool) -> Result<()> {
+    match removed {
+        _ if is_pruned => Err(pruned(run)),
+        Removed::Run { .. } => Err(not_found(run)),
+        Removed::Bodies(_) => Ok(()),
+    }
+}
+
+/// A tombstone names a record that is not there, or is another one, or keeps its body.
+pub(crate) fn strange(run: &str, seq: u64) -> Error {
+    let what = "a tombstone names it, and it is not a record whose body can be taken away";
+    Corrupt { run: run.to_owned(), seq, what: what.to_owned() }.into()
 }
 
 pub(crate) fn sealed(run: &str) -> Error {

@@ -8,7 +8,7 @@ use mynah_data::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Cut, Hash};
+use crate::{Cut, Hash, Tombstone};
 
 /// One thing that happened in a run.
 ///
@@ -166,6 +166,8 @@ pub enum Fact {
     },
     /// The last record of a run that ended: what it was, all together.
     Sealed(Seal),
+    /// Something was taken out of the log. Only the log's [maintenance run](crate::MAINTENANCE) has these, and nothing else.
+    Removed(Tombstone),
 }
 
 impl Fact {
@@ -190,6 +192,7 @@ impl Fact {
             Self::Failed(_) => "failed",
             Self::Cancelled { .. } => "cancelled",
             Self::Sealed(_) => "sealed",
+            Self::Removed(_) => "removed",
         }
     }
 }

@@ -5,9 +5,11 @@
 //! before it by hash; the last record of a run that ended, its [`Seal`], holds the root of a [`merkle`] tree over all of
 //! them. [`verify`] checks all of it without trusting whoever kept it.
 //!
-//! A [`Log`] keeps records.
+//! A [`Log`] keeps records. [`Prune`] and [`Redact`] take some away again, so that what is left still verifies; a [`bundle`] is
+//! one run as a file.
 
 mod audit;
+pub mod bundle;
 pub mod cbor;
 pub mod conformance;
 mod cuts;
@@ -18,6 +20,7 @@ mod log;
 mod memory;
 pub mod merkle;
 mod record;
+mod removal;
 mod runs;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -25,7 +28,7 @@ mod tail;
 mod verify;
 mod waiters;
 
-pub use audit::{verify_run, verify_seals};
+pub use audit::{Auditor, verify_run, verify_seals};
 pub use cuts::{Cut, CutRecorder, expand};
 pub use fact::{
     About, DirectCall, Effect, End, Extent, Fact, Inside, Parent, Plan, Resolution, Seal, Totals,
@@ -34,6 +37,7 @@ pub use hash::Hash;
 pub use log::{Append, BoxFuture, Durability, Lease, Log, SealedRun};
 pub use memory::MemoryLog;
 pub use record::{Body, Chain, Envelope, FORMAT, Head, Record};
+pub use removal::{MAINTENANCE, Prune, Redact, Redactable, Removals, Removed, Tombstone, Warrant};
 pub use runs::{RunFilter, RunPage, RunStatus, RunSummary};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteLog;

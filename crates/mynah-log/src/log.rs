@@ -33,6 +33,9 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// ```
 pub trait Log: Send + Sync + 'static {
     /// Keeps more records of a run.
+    ///
+    /// Records of the [maintenance run](crate::MAINTENANCE) are tombstones: with each of them the log takes away, at once and
+    /// in the same commit, what it names. What it names must be there as it says.
     fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>>;
 
     /// The records of a run from a place on, in order, at most so many. Fewer do not mean that
@@ -49,7 +52,7 @@ pub trait Log: Send + Sync + 'static {
     /// What the index knows of a run; none if there is no such run.
     fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>>;
 
-    /// Runs from the newest on, from an index: no run is read.
+    /// Runs from the newest on, from an index: no run is read. The maintenance run is not among them.
     fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>>;
 
     /// The runs that have their seal, in the order of the sealing, from a place (from 0) on, at

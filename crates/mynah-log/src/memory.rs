@@ -1,7 +1,8 @@
 //! A log in memory.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -9,7 +10,8 @@ use std::{
 use mynah_data::Result;
 
 use crate::{
-    Append, BoxFuture, Head, Lease, Log, Record, RunFilter, RunPage, RunSummary, SealedRun,
+    Append, BoxFuture, Hash, Head, Lease, Log, MAINTENANCE, Record, Removed, RunFilter, RunPage,
+    RunSummary, SealedRun, Tombstone,
     entry::{self, Checked, Entry},
     runs::Place,
     waiters::Waiters,
@@ -26,12 +28,17 @@ pub struct MemoryLog {
 struct State {
     runs: HashMap<Arc<str>, Run>,
     order: BTreeMap<Place, Arc<str>>,
+    /// How many runs there were ever.
+    begun: i64,
     seals: Vec<SealedRun>,
+    /// Ids that are not given again.
+    pruned: HashSet<Arc<str>>,
 }
 
 #[derive(Debug)]
 struct Run {
     entry: Entry,
+    place: Place,
     records: Vec<Record>,
 }
 
@@ -41,6 +48,14 @@ impl MemoryLog {
         Self::default()
     }
 
+    /// Says that a run is a part of a session.
+    #[cfg(test)]
+    pub(crate) fn join(&self, run: &str, session: &str) {
+        if let Some(run) = self.state().runs.get_mut(run) {
+            run.entry.summary.session_id = Some(Arc::from(session));
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,17 +63,32 @@ impl MemoryLog {
 
 impl State {
     fn append(&mut self, checked: Checked) -> Result<Head> {
+        let tombstones = || checked.tombstones();
+        tombstones().try_for_each(|(at, tombstone)| self.yields(tombstone, at))?;
+        let gone: Vec<Tombstone> = tombstones().map(|(_, tombstone)| tombstone.clone()).collect();
+        let head = self.extend(checked)?;
+        gone.iter().for_each(|tombstone| self.remove(tombstone));
+        Ok(head)
+    }
+
+    fn extend(&mut self, checked: Checked) -> Result<Head> {
         let entry = match self.runs.get_mut(&checked.batch.run) {
             Some(run) => {
                 run.entry.follow(&checked)?;
                 run.records.extend(checked.batch.records);
                 &mut run.entry
             }
+            None if self.pruned.contains(&checked.batch.run) => {
+                return Err(entry::pruned(&checked.batch.run));
+            }
             None => {
                 let entry = Entry::begin(&checked)?;
-                let place = Place { started: entry.summary.started, key: self.order.len() as i64 };
-                self.order.insert(place, Arc::clone(&checked.batch.run));
-                let run = Run { entry, records: checked.batch.records };
+                let place = Place { started: entry.summary.started, key: self.begun };
+                self.begun += 1;
+                if *checked.batch.run != *MAINTENANCE {
+                    self.order.insert(place, Arc::clone(&checked.batch.run));
+                }
+                let run = Run { entry, place, records: checked.batch.records };
                 &mut self.runs.entry(Arc::clone(&checked.batch.run)).or_insert(run).entry
             }
         };
@@ -69,6 +99,42 @@ impl State {
         Ok(entry.summary.head())
     }
 
+    /// Whether what a tombstone names may go.
+    fn yields(&self, tombstone: &Tombstone, now: i64) -> Result<()> {
+        let Tombstone { run_id, removed, .. } = tombstone;
+        let Some(run) = self.runs.get(&**run_id) else {
+            return entry::absent(removed, run_id, self.pruned.contains(&**run_id));
+        };
+        run.entry.yields(removed, now)?;
+        let Removed::Bodies(named) = removed else { return Ok(()) };
+        let is_there = |seq: u64, hash: Hash| {
+            run.records.get(seq as usize - 1).is_some_and(|record| record.hash() == hash)
+        };
+        match named.iter().find(|(seq, hash)| !is_there(*seq, *hash)) {
+            Some((seq, _)) => Err(entry::strange(run_id, *seq)),
+            None => Ok(()),
+        }
+    }
+
+    fn remove(&mut self, Tombstone { run_id, removed, .. }: &Tombstone) {
+        match removed {
+            Removed::Bodies(named) => {
+                let Some(run) = self.runs.get_mut(&**run_id) else { return };
+                for (seq, _) in named {
+                    if let Some(record) = run.records.get_mut(*seq as usize - 1) {
+                        *record = record.clone().without_body();
+                    }
+                }
+            }
+            Removed::Run { .. } => {
+                if let Some((run_id, run)) = self.runs.remove_entry(&**run_id) {
+                    self.order.remove(&run.place);
+                    self.pruned.insert(run_id);
+                }
+            }
+        }
+    }
+
     fn read(&self, run: &str, from: u64, limit: usize) -> Vec<Record> {
         let skipped = usize::try_from(from.saturating_sub(1)).unwrap_or(usize::MAX);
         let records = self.runs.get(run).and_then(|run| run.records.get(skipped..));
@@ -77,15 +143,22 @@ impl State {
 
     fn page(&self, filter: &RunFilter) -> Result<RunPage> {
         let size = filter.page_size();
-        let places = match filter.place()? {
-            Some(place) => self.order.range(..place),
-            None => self.order.range(..),
+        let places = match (filter.place()?, filter.oldest_first) {
+            (Some(place), false) => self.order.range(..place),
+            (Some(place), true) => self.order.range((Bound::Excluded(place), Bound::Unbounded)),
+            (None, _) => self.order.range(..),
         };
-        let found = places.rev().filter_map(|(place, run)| {
+        let matching = |(place, run): (&Place, &Arc<str>)| {
             let summary = &self.runs.get(run)?.entry.summary;
             filter.matches(summary).then(|| (*place, summary.clone()))
-        });
-        Ok(RunPage::cut(found.take(size.saturating_add(1)).collect(), size))
+        };
+        let wanted = size.saturating_add(1);
+        let found = if filter.oldest_first {
+            places.filter_map(matching).take(wanted).collect()
+        } else {
+            places.rev().filter_map(matching).take(wanted).collect()
+        };
+        Ok(RunPage::cut(found, size))
     }
 }
 

@@ -29,6 +29,11 @@ impl RunStatus {
     pub const ALL: [Self; 5] =
         [Self::Running, Self::Suspended, Self::Completed, Self::Failed, Self::Cancelled];
 
+    /// Whether the run came to an end.
+    pub const fn is_ended(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+
     /// The name used in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -150,10 +155,14 @@ pub struct RunFilter {
     pub session: Option<String>,
     /// Only those that began at this time or later, in nanoseconds since 1970.
     pub since: Option<i64>,
+    /// Only those that began before this time, in nanoseconds since 1970.
+    pub before: Option<i64>,
     /// Only those whose id begins so.
     pub prefix: Option<String>,
     /// From where the page before ended.
     pub after: Option<String>,
+    /// Whether the oldest come first.
+    pub oldest_first: bool,
     /// At most so many; 100 if it is 0.
     pub limit: usize,
 }
@@ -188,6 +197,12 @@ impl RunFilter {
         self
     }
 
+    /// Only those that began before this time, in nanoseconds since 1970.
+    pub fn before(mut self, before: i64) -> Self {
+        self.before = Some(before);
+        self
+    }
+
     /// Only those whose id begins so.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = Some(prefix.into());
@@ -197,6 +212,12 @@ impl RunFilter {
     /// From where the page before ended: its [`RunPage::next`].
     pub fn after(mut self, page_end: impl Into<String>) -> Self {
         self.after = Some(page_end.into());
+        self
+    }
+
+    /// The oldest come first.
+    pub fn oldest_first(mut self) -> Self {
+        self.oldest_first = true;
         self
     }
 
@@ -223,6 +244,7 @@ impl RunFilter {
             && equals(&self.model, &run.model)
             && equals(&self.session, &run.session_id)
             && self.since.is_none_or(|since| run.started >= since)
+            && self.before.is_none_or(|before| run.started < before)
             && self.prefix.as_ref().is_none_or(|prefix| run.run_id.starts_with(&**prefix))
     }
 }
@@ -231,7 +253,7 @@ impl RunFilter {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RunPage {
-    /// The runs, newest first; of those that began at the same time, the one that came last.
+    /// The runs, newest first unless asked otherwise; of those that began at the same time, the one that came last.
     pub runs: Vec<RunSummary>,
     /// What to give as `after` for more; none if there is no more.
     pub next: Option<String>,

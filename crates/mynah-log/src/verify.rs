@@ -5,7 +5,7 @@ use std::fmt;
 use mynah_data::{Error, LogReason};
 use serde::Serialize;
 
-use crate::{Chain, Fact, Hash, Record, Totals};
+use crate::{Chain, Fact, Hash, Record, Totals, removal::misplaced};
 
 /// What is wrong with a run, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,8 +95,8 @@ impl Verifier {
         let root = is_seal.then(|| self.chain.root());
         let is_first = self.chain.head().is_none();
         self.chain.follow(record)?;
-        if is_first != (&*record.envelope().kind == "run_started") {
-            return Err("a run starts once, with its first record".to_owned());
+        if let Some(what) = misplaced(self.chain.run(), is_first, &record.envelope().kind) {
+            return Err(what.to_owned());
         }
         let Some(fact) = record.fact()? else {
             if is_seal {

@@ -2,22 +2,27 @@
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
+use std::fmt::Display;
+
 use mynah_data::Thread;
-use mynah_log::{Body, Chain, Extent, Fact, Record, Seal, Totals, verify};
+use mynah_log::{
+    Body, Chain, Extent, Fact, Hash, MAINTENANCE, Record, Removed, Seal, Tombstone, Totals,
+    conformance::Sample, merkle, verify,
+};
 
 #[test]
-fn the_vector_of_the_format_is_what_is_written() {
+fn the_vectors_of_the_format_are_what_is_written() {
     let page = include_str!("../../../docs/format.md");
     let shown: Vec<(&str, &str)> = page.lines().filter_map(|line| line.split_once(" = ")).collect();
-    for (name, hex) in vector() {
-        let found = shown.iter().find(|(shown, _)| shown.trim() == name).map(|(_, hex)| *hex);
-        assert_eq!(found, Some(hex.as_str()), "{name} = {hex}");
+    for (name, value) in vectors() {
+        let found = shown.iter().find(|(shown, _)| shown.trim() == name).map(|(_, value)| *value);
+        assert_eq!(found, Some(value.as_str()), "{name} = {value}");
     }
 }
 
 #[test]
 fn the_vector_of_the_format_verifies_and_a_changed_byte_does_not() {
-    let records = records();
+    let records = first();
     assert_eq!(verify("run-1", &records).map(|report| report.records), Ok(2));
     let body = records[1].body().cloned().expect("a body");
     for index in 0..records[1].envelope_bytes().len() {
@@ -49,25 +54,78 @@ fn a_seal_whose_body_was_taken_away_is_corrupt() {
     assert_eq!(found.map_err(|corrupt| corrupt.seq), Err(2));
 }
 
-fn records() -> [Record; 2] {
-    let mut chain = Chain::new("run-1");
+/// A run of two records, without an end.
+fn first() -> Vec<Record> {
     let started =
         Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
-    let mut append =
-        |fact: &Fact| chain.append(0, [7; 16], fact).expect("a fact that can be encoded");
-    [append(&started), append(&Fact::TurnStarted { turn: 1, prompt: None })]
+    chained("run-1", [7; 16], [started, Fact::TurnStarted { turn: 1, prompt: None }])
 }
 
-fn vector() -> Vec<(String, String)> {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+/// A run with a tool call, and its seal.
+fn second() -> Vec<Record> {
+    let facts = Sample::new("run-2", 0).tool_turn().sealed().take();
+    let facts = facts.iter().map(|record| record.fact().expect("a fact").expect("a body"));
+    let facts: Vec<Fact> = facts.filter(|fact| !matches!(fact, Fact::Sealed(_))).collect();
+    let mut totals = Totals::default();
+    facts.iter().for_each(|fact| totals.count(fact));
+    let records = chained("run-2", [7; 16], facts.clone());
+    let leaves: Vec<Hash> = records.iter().map(Record::leaf).collect();
+    let seal = Fact::Sealed(Seal::new(merkle::root(&leaves), totals));
+    chained("run-2", [7; 16], facts.into_iter().chain([seal]))
+}
+
+/// A body of the second run was taken away, then the whole run.
+fn removals() -> Vec<Record> {
+    let records = second();
+    let bury = |removed| {
+        let (by, reason) = ("ann".to_owned(), "age".to_owned());
+        Fact::Removed(Tombstone { run_id: "run-2".to_owned(), removed, by, reason })
+    };
+    let bodies = Removed::Bodies(vec![(3, records[2].hash())]);
+    let run = Removed::Run { records: 8, hash: records[7].hash(), sealed: true };
+    chained(MAINTENANCE, [0; 16], [bury(bodies), bury(run)])
+}
+
+fn chained(run: &str, salt: [u8; 16], facts: impl IntoIterator<Item = Fact>) -> Vec<Record> {
+    let mut chain = Chain::new(run);
+    let append = |fact| chain.append(0, salt, &fact).expect("a fact that can be encoded");
+    facts.into_iter().map(append).collect()
+}
+
+fn vectors() -> Vec<(String, String)> {
     let mut lines = Vec::new();
-    for (index, record) in records().iter().enumerate() {
-        let body = record.body().expect("a body");
-        lines.push((format!("payload {}", index + 1), hex(&body.payload)));
-        lines.push((format!("envelope {}", index + 1), hex(record.envelope_bytes())));
-        lines.push((format!("hash {}", index + 1), record.hash().to_string()));
+    for (run, records) in [("run-1", first()), ("run-2", second()), (MAINTENANCE, removals())] {
+        for (seq, record) in (1..).zip(&records) {
+            let body = record.body().expect("a body");
+            lines.push((format!("{run} payload {seq}"), hex(&body.payload)));
+            lines.push((format!("{run} envelope {seq}"), hex(record.envelope_bytes())));
+            lines.push((format!("{run} hash {seq}"), record.hash().to_string()));
+        }
+        let sealed = usize::from(records.iter().any(|record| &*record.envelope().kind == "sealed"));
+        let leaves = records[..records.len() - sealed].iter().map(Record::leaf);
+        let root = merkle::root(&leaves.collect::<Vec<_>>());
+        lines.push((format!("{run} root"), root.to_string()));
     }
-    let leaves = records().map(|record| record.leaf());
-    lines.push(("root of both".to_owned(), mynah_log::merkle::root(&leaves).to_string()));
+    let fingerprints: Vec<Hash> = (1..=5u8).map(|n| Hash([n; 32])).collect();
+    let leaves: Vec<Hash> = fingerprints.iter().map(|hash| merkle::leaf(&hash.0)).collect();
+    let inclusion = merkle::inclusion_proof(&leaves, 2).expect("a leaf");
+    let consistency = merkle::consistency_proof(&leaves, 3).expect("a smaller tree");
+    for (name, value) in [
+        ("fingerprints", joined(&fingerprints)),
+        ("tree of 5", merkle::root(&leaves).to_string()),
+        ("inclusion of 2", joined(&inclusion)),
+        ("tree of 3", merkle::root(&leaves[..3]).to_string()),
+        ("consistency with 3", joined(&consistency)),
+    ] {
+        lines.push((name.to_owned(), value));
+    }
     lines
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn joined(hashes: &[impl Display]) -> String {
+    hashes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }

@@ -129,12 +129,11 @@ async fn a_record_of_another_run_is_found() {
 }
 
 #[tokio::test]
-async fn a_body_that_was_taken_away_is_no_damage_but_half_of_one_is() {
+async fn a_body_that_is_missing_is_found() {
     let book = Book::new().await;
     let row = book.row("sealed", 5);
     book.change(&format!("UPDATE records SET salt = NULL, payload = NULL WHERE {row}"));
-    let report = verify_run(&book.log, "sealed").await.expect("a chain that holds");
-    assert_eq!((report.status, report.redacted), ("verified", 1));
+    assert_eq!(book.found("sealed").await, 5);
     let salts = ["salt = NULL, payload = x'00'", "salt = x'00', payload = NULL"];
     for half in salts.into_iter().chain(["salt = x'00', payload = x'00'"]) {
         book.change(&format!("UPDATE records SET {half} WHERE {row}"));

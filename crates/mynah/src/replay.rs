@@ -416,8 +416,7 @@ impl Loaded {
             }
             for record in page {
                 verifier.check(&record)?;
-                let fact =
-                    record.fact().ok().flatten().ok_or_else(|| unreadable(run, record.seq()))?;
+                let fact = record.fact().ok().flatten().ok_or_else(|| redacted(&record))?;
                 records.push((record, fact));
             }
         }
@@ -445,6 +444,17 @@ impl Loaded {
         });
         Duration::from_nanos(spans.fold(0, u64::saturating_add))
     }
+}
+
+fn redacted(record: &Record) -> Error {
+    let (run, seq, kind) = (&record.envelope().run, record.seq(), &record.envelope().kind);
+    Error::log(LogReason::Redacted)
+        .with_message(format!(
+            "log error: redacted: the body of record {seq} of run {run}, {kind}, was taken away, and \
+             the run cannot be performed again without it"
+        ))
+        .with("run_id", &**run)
+        .with("seq", seq)
 }
 
 fn unreadable(run: &str, seq: u64) -> Error {

@@ -138,13 +138,3 @@ pub(super) async fn a_refused_append_does_not_trouble_its_neighbours(log: &dyn L
         assert_eq!(report.records, if n % 4 == 0 { 1 } else { 2 });
     }
 }
-
-pub(super) async fn records_without_bodies_are_kept(log: &dyn Log) {
-    let mut batch = Sample::new("run", 0).tool_turn().sealed().batch();
-    batch.records[2] = batch.records[2].clone().without_body();
-    let records = batch.records.clone();
-    log.append(batch).await.expect("a run with a body less");
-    assert_eq!(log.read("run", 1, 100).await, Ok(records));
-    let report = crate::verify_run(log, "run").await.expect("a sound run");
-    assert_eq!((report.status, report.redacted), ("verified", 1));
-}

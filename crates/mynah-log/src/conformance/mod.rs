@@ -20,6 +20,7 @@
 mod append;
 mod index;
 mod lease;
+mod removal;
 mod sample;
 mod tail;
 
@@ -47,7 +48,6 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     append::nothing_follows_a_seal(&*fresh().await).await;
     append::of_those_who_append_after_one_head_one_wins(&*fresh().await).await;
     append::a_refused_append_does_not_trouble_its_neighbours(&*fresh().await).await;
-    append::records_without_bodies_are_kept(&*fresh().await).await;
     index::a_summary_adds_up_what_the_records_say(&*fresh().await).await;
     index::a_suspended_run_goes_on(&*fresh().await).await;
     index::each_filter_picks_its_runs(&*fresh().await).await;
@@ -56,6 +56,13 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     lease::a_run_belongs_to_one_at_a_time(&*fresh().await).await;
     lease::who_lost_a_run_is_fenced_off(&*fresh().await).await;
     lease::a_lease_needs_a_run_that_goes_on(&*fresh().await).await;
+    removal::a_redacted_run_still_verifies(&*fresh().await).await;
+    removal::what_a_tombstone_names_must_be_there(&*fresh().await).await;
+    removal::the_maintenance_run_has_tombstones_and_nothing_else(&*fresh().await).await;
+    removal::records_may_come_without_bodies_if_a_tombstone_says_so(&*fresh().await).await;
+    removal::pruned_runs_are_gone_and_their_seals_stay(&*fresh().await).await;
+    removal::what_is_pruned_is_chosen(&*fresh().await).await;
+    removal::of_those_who_remove_at_once_none_is_lost(&*fresh().await).await;
     tail::waiting_ends_when_there_is_more(&*fresh().await).await;
     tail::a_tail_gives_each_record_once_until_the_seal(fresh().await).await;
 }

@@ -13,7 +13,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Row, TransactionBehavior};
 use crate::Durability;
 
 /// How each version of the tables is made from the one before.
-const MIGRATIONS: [&str; 1] = [include_str!("schema_1.sql")];
+const MIGRATIONS: [&str; 2] = [include_str!("schema_1.sql"), include_str!("schema_2.sql")];
 
 pub(super) const SCHEMA: u32 = MIGRATIONS.len() as u32;
 
@@ -82,6 +82,8 @@ impl File {
     fn prepare(&self, connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
         connection.pragma_update(None, "page_size", PAGE)?;
         write_ahead(connection)?;
+        // What is taken away is to leave no copy behind, not even of when it was written.
+        connection.pragma_update(None, "secure_delete", true)?;
         let synchronous = match durability {
             Durability::Full => "full",
             Durability::Relaxed => "normal",

@@ -1,15 +1,15 @@
 //! Rows of records: written from what was checked, read as if anyone could have written them.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params, types::Type};
 
 use super::{
     Answer,
     row::{attempt, blob, sound},
-    runs,
+    runs::{self, Known},
 };
-use crate::{Body, Corrupt, Record};
+use crate::{Body, Corrupt, Hash, Record, RunSummary};
 
 /// How many bytes of records are read at once, about.
 const PORTION: usize = 16 << 20;
@@ -44,8 +44,7 @@ pub(super) fn read(
     let last = known.entry.summary.records;
     let from = from.max(1);
     let places = from..from.saturating_add(limit as u64).min(last + 1);
-    let keys = known.recent.find(connection, known.key, places.clone(), last);
-    let keys = attempt!(sound(keys, run, from)?);
+    let keys = attempt!(rows(connection, &known, places.clone())?);
     let mut select =
         connection.prepare_cached("SELECT envelope, salt, payload FROM records WHERE key = ?1")?;
     let (mut records, mut bytes) = (Vec::new(), 0);
@@ -65,6 +64,37 @@ pub(super) fn read(
         return Ok(Err(Corrupt { run: run.to_owned(), seq: next, what }.into()));
     }
     Ok(Ok(records))
+}
+
+/// The rows of records of a run, if all of them are there.
+pub(super) fn rows(connection: &Connection, known: &Known, places: Range<u64>) -> Answer<Vec<i64>> {
+    let RunSummary { run_id: run, records, .. } = &known.entry.summary;
+    let keys = known.recent.find(connection, known.key, places.clone(), *records);
+    let keys = attempt!(sound(keys, run, places.start)?);
+    let next = places.start + keys.len() as u64;
+    if places.contains(&next) {
+        let what = format!("it is missing: the index counts {records} records");
+        return Ok(Err(Corrupt { run: run.to_string(), seq: next, what }.into()));
+    }
+    Ok(Ok(keys))
+}
+
+/// The hash of the record in a row; none if there is no such row, or no record in it.
+pub(super) fn hash(connection: &Connection, key: i64) -> rusqlite::Result<Option<Hash>> {
+    let mut select = connection.prepare_cached("SELECT envelope FROM records WHERE key = ?1")?;
+    let envelope: Option<Vec<u8>> = select.query_row([key], |row| row.get(0)).optional()?;
+    let record = envelope.and_then(|envelope| Record::from_parts(envelope, None).ok());
+    Ok(record.map(|record| record.hash()))
+}
+
+/// Takes the body out of a row.
+pub(super) fn strip(connection: &Connection, key: i64) -> rusqlite::Result<usize> {
+    let update = "UPDATE records SET salt = NULL, payload = NULL WHERE key = ?1";
+    connection.prepare_cached(update)?.execute([key])
+}
+
+pub(super) fn delete(connection: &Connection, key: i64) -> rusqlite::Result<usize> {
+    connection.prepare_cached("DELETE FROM records WHERE key = ?1")?.execute([key])
 }
 
 /// The record in a row, if it is the one that has to be there.

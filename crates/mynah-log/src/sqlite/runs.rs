@@ -71,6 +71,9 @@ pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPag
     if let Some(since) = filter.since {
         and(" AND started >= ?", since.into());
     }
+    if let Some(before) = filter.before {
+        and(" AND started < ?", before.into());
+    }
     if let Some(prefix) = &filter.prefix {
         and(" AND id >= ?", prefix.clone().into());
         if let Some(end) = after_all_with(prefix) {
@@ -78,12 +81,16 @@ pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPag
         }
     }
     if let Some(place) = attempt!(filter.place()) {
-        and(" AND (started, key) < (?", place.started.into());
+        let (beyond, started) = (["<", ">"][usize::from(filter.oldest_first)], place.started);
+        and(&format!(" AND (started, key) {beyond} (?"), started.into());
         and(", ?)", place.key.into());
     }
     let size = filter.page_size();
-    and(" ORDER BY started DESC, key DESC LIMIT ?", clamped(size.saturating_add(1)).into());
-    let mut select = connection.prepare_cached(&(select_runs!("true").to_owned() + &conditions))?;
+    let order = ["DESC", "ASC"][usize::from(filter.oldest_first)];
+    let order = format!(" ORDER BY started {order}, key {order} LIMIT ?");
+    and(&order, clamped(size.saturating_add(1)).into());
+    let select = format!("{}{conditions}", select_runs!("id <> 'log:maintenance'"));
+    let mut select = connection.prepare_cached(&select)?;
     let mut rows = select.query(params_from_iter(values))?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
@@ -121,6 +128,18 @@ pub(super) fn seals(connection: &Connection, from: u64, limit: usize) -> Answer<
         next += 1;
     }
     Ok(Ok(seals))
+}
+
+pub(super) fn is_pruned(connection: &Connection, run: &str) -> rusqlite::Result<bool> {
+    connection.prepare_cached("SELECT 1 FROM pruned WHERE id = ?1")?.exists([run])
+}
+
+/// Takes out all there is of a run, but its seal.
+pub(super) fn remove(connection: &Connection, key: i64, run: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached("DELETE FROM older WHERE run = ?1")?.execute([key])?;
+    connection.prepare_cached("DELETE FROM runs WHERE key = ?1")?.execute([key])?;
+    connection.prepare_cached("INSERT INTO pruned (id) VALUES (?1)")?.execute([run])?;
+    Ok(())
 }
 
 /// Makes a row for a run whose records are still to come.

@@ -10,7 +10,7 @@ use super::{
     runs::{self, Known},
 };
 use crate::{
-    Head, Lease,
+    Head, Lease, Removed, Tombstone,
     entry::{self, Checked, Entry},
 };
 
@@ -24,18 +24,30 @@ pub(super) struct Store {
     known: HashMap<Arc<str>, Known>,
     /// Changes when somebody else writes.
     version: i64,
+    /// Whether what was taken away may still lie in the write-ahead log.
+    unwiped: bool,
 }
 
 impl Store {
     pub(super) fn new(connection: Connection) -> Self {
-        Self { connection, known: HashMap::new(), version: 0 }
+        Self { connection, known: HashMap::new(), version: 0, unwiped: false }
+    }
+
+    /// Sees to it that what was taken away is nowhere in the files. Where somebody still reads what was there before, that
+    /// is left for the next time.
+    pub(super) fn wipe(&mut self) -> rusqlite::Result<()> {
+        if self.unwiped {
+            let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+            self.unwiped = self.connection.query_row(checkpoint, [], |row| row.get(0))?;
+        }
+        Ok(())
     }
 
     /// Begins a transaction that nobody else can write into.
     pub(super) fn begin(&mut self) -> rusqlite::Result<Work<'_>> {
         let connection = &self.connection;
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let begun = Begun { connection, known: &mut self.known };
+        let begun = Begun { connection, known: &mut self.known, unwiped: &mut self.unwiped };
         let select = "SELECT data_version, (SELECT ifnull(max(key), 0) FROM records) \
                       FROM pragma_data_version";
         let mut select = connection.prepare_cached(select)?;
@@ -66,6 +78,63 @@ pub(super) struct Work<'s> {
 
 impl Work<'_> {
     pub(super) fn append(&mut self, checked: &Checked) -> Answer<Head> {
+        // All is looked up first: what is refused must not have changed anything.
+        let mut going = Vec::new();
+        for (at, tombstone) in checked.tombstones() {
+            going.extend(attempt!(self.look_up(tombstone, at)?));
+        }
+        let head = attempt!(self.extend(checked)?);
+        let connection = self.begun.connection;
+        for going in &going {
+            *self.begun.unwiped = true;
+            match going {
+                Going::Bodies(rows) => {
+                    rows.iter().try_for_each(|row| records::strip(connection, *row).map(drop))?;
+                }
+                Going::Run { key, run, rows } => {
+                    rows.iter().try_for_each(|row| records::delete(connection, *row).map(drop))?;
+                    runs::remove(connection, *key, run)?;
+                    self.begun.known.remove(run);
+                }
+            }
+        }
+        Ok(Ok(head))
+    }
+
+    /// Where what a tombstone names lies, if it may go; none if there is nothing.
+    fn look_up(&mut self, tombstone: &Tombstone, at: i64) -> Answer<Option<Going>> {
+        let connection = self.begun.connection;
+        let Tombstone { run_id, removed, .. } = tombstone;
+        let Some(known) = attempt!(self.take(run_id)?) else {
+            let is_pruned = runs::is_pruned(connection, run_id)?;
+            return Ok(entry::absent(removed, run_id, is_pruned).map(|()| None));
+        };
+        attempt!(known.entry.yields(removed, at));
+        let run = Arc::clone(&known.entry.summary.run_id);
+        let going = match removed {
+            Removed::Run { records, .. } => {
+                let rows = attempt!(records::rows(connection, &known, 1..records + 1)?);
+                Going::Run { key: known.key, run, rows }
+            }
+            Removed::Bodies(named) => {
+                let mut rows = Vec::with_capacity(named.len());
+                for (seq, hash) in named {
+                    let found = attempt!(records::rows(connection, &known, *seq..*seq + 1)?);
+                    for row in found {
+                        if records::hash(connection, row)? != Some(*hash) {
+                            return Ok(Err(entry::strange(run_id, *seq)));
+                        }
+                        rows.push(row);
+                    }
+                }
+                Going::Bodies(rows)
+            }
+        };
+        self.know(known);
+        Ok(Ok(Some(going)))
+    }
+
+    fn extend(&mut self, checked: &Checked) -> Answer<Head> {
         let connection = self.begun.connection;
         let run = &checked.batch.run;
         let (before, mut known) = match attempt!(self.take(run)?) {
@@ -74,6 +143,7 @@ impl Work<'_> {
                 attempt!(known.entry.follow(checked));
                 (Some(before), known)
             }
+            None if runs::is_pruned(connection, run)? => return Ok(Err(entry::pruned(run))),
             None => {
                 let entry = attempt!(Entry::begin(checked));
                 (None, runs::insert(connection, entry)?)
@@ -143,10 +213,17 @@ impl Work<'_> {
     }
 }
 
+/// What a tombstone takes away, by its rows.
+enum Going {
+    Bodies(Vec<i64>),
+    Run { key: i64, run: Arc<str>, rows: Vec<i64> },
+}
+
 /// A transaction's end: rolled back, and what was learned in it forgotten, unless it was committed.
 struct Begun<'s> {
     connection: &'s Connection,
     known: &'s mut HashMap<Arc<str>, Known>,
+    unwiped: &'s mut bool,
 }
 
 impl Drop for Begun<'_> {

@@ -167,6 +167,8 @@ impl Desk {
         }
         work.commit().map_err(Failed::AtWork)?;
         self.commits.fetch_add(1, Ordering::Relaxed);
+        // It is committed, whatever comes of this: the next commit tries again.
+        let _ = self.store.wipe();
         Ok(())
     }
 

@@ -1,0 +1,109 @@
+//! `mynah export`: one run as a file that can be checked without the log.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use mynah::log::{
+    Log,
+    bundle::{self, Bundle},
+};
+use serde_json::json;
+
+use crate::{
+    Failure, LogArgs, runtime,
+    store::{self, Place},
+    verify::described,
+    written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah export last -o run.ndjson          the newest run, in a file
+  mynah verify run.ndjson                  check it, without the log
+  tools/verify.py run.ndjson               check it, without this program
+  mynah export 01KA | gzip > run.gz        to standard output
+  mynah export log:maintenance             the account of what was pruned and redacted";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    log: LogArgs,
+    /// The run: its id, the beginning of it, or `last`.
+    run: String,
+    /// The file; standard output if there is none. It appears when it is whole.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { log: LogArgs { log, json }, run, output } = arguments;
+    let log = Place::parse(&log)?.open_to_read()?;
+    let runtime = runtime()?;
+    let run = runtime.block_on(store::find(log.as_ref(), &run))?.run_id;
+    let Some(path) = output else {
+        let mut out = Pipe { out: BufWriter::new(io::stdout().lock()), is_closed: false };
+        let done = runtime.block_on(bundle::export(log.as_ref(), &run, &mut out));
+        return match done {
+            Err(_) if out.is_closed => Ok(()),
+            done => done.map(drop).map_err(|error| Failure::of(&error)),
+        };
+    };
+    let bundle = runtime.block_on(to_file(log.as_ref(), &run, &path))?;
+    let mut out = io::stdout().lock();
+    written(if json {
+        writeln!(out, "{}", json!({"run_id": run, "file": path, "report": bundle.report}))
+    } else {
+        let Bundle { report, .. } = bundle;
+        writeln!(out, "{}: {run}  {}", path.display(), described(&report))
+    })
+}
+
+/// Writes it beside the file first, so that what has the file's name is whole.
+async fn to_file(log: &dyn Log, run: &str, path: &Path) -> Result<Bundle, Failure> {
+    let failed = |error: io::Error| Failure::file(format!("{}: {error}", path.display()));
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    let part = PathBuf::from(name);
+    let out = BufWriter::new(File::create(&part).map_err(failed)?);
+    match bundle::export(log, run, out).await {
+        Ok(bundle) => {
+            fs::rename(&part, path).map_err(failed)?;
+            Ok(bundle)
+        }
+        Err(error) => {
+            // The error tells more than this could.
+            let _ = fs::remove_file(&part);
+            Err(Failure::of(&error))
+        }
+    }
+}
+
+/// Standard output, which whoever reads may close.
+struct Pipe<W> {
+    out: W,
+    is_closed: bool,
+}
+
+impl<W> Pipe<W> {
+    fn note<T>(&mut self, done: io::Result<T>) -> io::Result<T> {
+        if done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            self.is_closed = true;
+        }
+        done
+    }
+}
+
+impl<W: Write> Write for Pipe<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let done = self.out.write(bytes);
+        self.note(done)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let done = self.out.flush();
+        self.note(done)
+    }
+}

@@ -1,0 +1,81 @@
+//! `mynah import`: the run of a file that `mynah export` wrote.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Write},
+    path::PathBuf,
+};
+
+use clap::Args;
+use mynah::{
+    Error, ErrorKind, LogReason,
+    log::bundle::{self, Imported},
+};
+use serde_json::json;
+
+use crate::{
+    Failure, LogArgs, runtime,
+    store::Place,
+    text::{count, plain},
+    verify::described,
+    written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah import run.ndjson                  take it into the log
+  gunzip < run.gz | mynah import -         from standard input
+  mynah import run.ndjson --log sqlite:archive.db
+
+The whole file is checked before anything is kept. A run that is there already is left as it is.
+
+Exit codes: 0 it is in the log; 2 a file that is not what it says, or another run of that id; 4 a log or file that could not be used.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    log: LogArgs,
+    /// The file; `-` reads standard input.
+    file: PathBuf,
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { log: LogArgs { log, json }, file } = arguments;
+    let place = Place::parse(&log)?;
+    let failed = |error: io::Error| Failure::file(format!("{}: {error}", file.display()));
+    let input = if file.as_os_str() == "-" {
+        // It is read twice.
+        let mut spooled = tempfile::tempfile().map_err(failed)?;
+        io::copy(&mut io::stdin().lock(), &mut spooled).map_err(failed)?;
+        io::Seek::rewind(&mut spooled).map_err(failed)?;
+        spooled
+    } else {
+        File::open(&file).map_err(failed)?
+    };
+    // Checked first, so that a bad file does not make a log.
+    let mut input = BufReader::new(input);
+    bundle::verify(&mut input).map_err(|error| refused(&error))?;
+    io::Seek::rewind(&mut input).map_err(failed)?;
+    let imported = runtime()?.block_on(bundle::import(place.open()?.as_ref(), input));
+    let Imported { run_id, report, added, .. } = imported.map_err(|error| refused(&error))?;
+    let mut out = io::stdout().lock();
+    written(if json {
+        writeln!(out, "{}", json!({"run_id": run_id, "added": added, "report": report}))
+    } else {
+        let added = match added {
+            0 => "it was there already".to_owned(),
+            added => format!("{} added", count(added, "record")),
+        };
+        writeln!(out, "{}  {}  {added}", plain(&run_id), described(&report))
+    })
+}
+
+/// A bad file, and a run that is not taken in, are bad input.
+fn refused(error: &Error) -> Failure {
+    match error.kind() {
+        ErrorKind::Log(LogReason::Corrupt) if error.metadata().contains_key("line") => {
+            Failure::input(error.to_string())
+        }
+        ErrorKind::Log(LogReason::HeadMismatch) => Failure::input(error.to_string()),
+        _ => Failure::of(error),
+    }
+}

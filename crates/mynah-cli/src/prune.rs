@@ -1,0 +1,132 @@
+//! `mynah prune`: old runs out of a log.
+
+use std::{
+    io::{self, BufWriter, Write},
+    time::Duration,
+};
+
+use clap::Args;
+use mynah::log::{Prune, RunStatus, RunSummary};
+use serde_json::json;
+
+use crate::{
+    Failure, LogArgs, RemovalArgs, now, runs, runtime,
+    text::{Moment, count},
+    written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah prune --older-than 30d --reason age          say what would go
+  mynah prune --older-than 30d --reason age --yes    take it out
+  mynah prune --older-than 12h --status failed --limit 100 --reason noise
+  mynah show log:maintenance --records               what was ever taken out
+
+The oldest go first, by when they began. A run that a later run of its session goes on from stays as long as that one does.
+Pruned ids are not given again: export what may be wanted back.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    log: LogArgs,
+    /// Those that began longer ago than this: 90s, 45m, 12h, 30d or 8w.
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    older_than: Duration,
+    /// Only those of this status.
+    #[arg(long, value_parser = runs::status, value_name = "STATUS")]
+    status: Option<RunStatus>,
+    /// At most so many.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Also those that have not ended; they cannot be resumed then.
+    #[arg(long)]
+    include_unfinished: bool,
+    #[command(flatten)]
+    removal: RemovalArgs,
+}
+
+fn age(text: &str) -> Result<Duration, String> {
+    let wrong = || "give a number and a unit: 90s, 45m, 12h, 30d or 8w".to_owned();
+    let (number, unit) = text.split_at(text.len() - text.chars().last().map_or(0, char::len_utf8));
+    let seconds: u64 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 7 * 86_400,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { log: LogArgs { log, json }, removal, .. } = &arguments;
+    let log = removal.open(log)?;
+    let age = i64::try_from(arguments.older_than.as_nanos()).unwrap_or(i64::MAX);
+    let mut prune = Prune::before(now().saturating_sub(age));
+    (prune.status, prune.unfinished) = (arguments.status, arguments.include_unfinished);
+    prune.limit = arguments.limit.unwrap_or(usize::MAX);
+    let found = runtime()?.block_on(async {
+        if removal.yes {
+            prune.perform(log.as_ref(), &removal.warrant()).await
+        } else {
+            prune.candidates(log.as_ref()).await
+        }
+    });
+    let found = found.map_err(|error| Failure::of(&error))?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    written(if *json {
+        write_json(&found, removal.yes, &mut out)
+    } else {
+        write_text(&found, removal.yes, &mut out)
+    })
+}
+
+fn write_json(found: &[RunSummary], done: bool, out: &mut impl Write) -> io::Result<()> {
+    for run in found {
+        writeln!(out, "{}", json!(run))?;
+    }
+    let (runs, records) = (found.len(), records(found));
+    writeln!(out, "{}", json!({"dry_run": !done, "runs": runs, "records": records}))?;
+    out.flush()
+}
+
+fn write_text(found: &[RunSummary], done: bool, out: &mut impl Write) -> io::Result<()> {
+    for RunSummary { run_id, started, status, records, .. } in found {
+        let (started, records) = (Moment(*started), count(*records, "record"));
+        writeln!(out, "{run_id}  {started}  {}  {records}", status.as_str())?;
+    }
+    let told = match (found.len() as u64, done) {
+        (0, _) => "nothing to prune".to_owned(),
+        (runs, true) => {
+            format!("{}, {} pruned", count(runs, "run"), count(records(found), "record"))
+        }
+        (runs, false) => format!(
+            "{}, {} would go; nothing was changed: --yes takes them out",
+            count(runs, "run"),
+            count(records(found), "record")
+        ),
+    };
+    writeln!(out, "{told}")?;
+    out.flush()
+}
+
+fn records(found: &[RunSummary]) -> u64 {
+    found.iter().map(|run| run.records).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_a_unit() {
+        let table = [("90s", 90), ("45m", 2700), ("12h", 43_200), ("30d", 2_592_000), ("0w", 0)];
+        for (text, seconds) in table {
+            assert_eq!(age(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for wrong in ["", "d", "30", "30 d", "-1d", "1.5h", "1y", "9999999999999999999d", "3ü"] {
+            assert!(age(wrong).is_err(), "{wrong}");
+        }
+    }
+}

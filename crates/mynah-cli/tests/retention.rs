@@ -1,0 +1,249 @@
+//! The verbs that carry runs along and take them away: `export`, `import`, `prune`, `redact`.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::{fs, path::PathBuf};
+
+use common::{Ran, feed, mynah, run};
+use serde_json::{Value, json};
+
+/// A run with a tool, one that failed, one that waits, all long ago.
+const RUNS: &str = r#"{
+  "scripts": [
+    [ {"tool_call": {"id": "c0", "name": "order", "arguments": {"dish": "soup"}}}, {"usage": {"input_tokens": 9, "output_tokens": 2}}, {"finish": "tool_calls"} ],
+    [ {"text": "It is "}, {"text": "on its way."}, {"finish": "stop"} ],
+    [ {"text": "well"}, {"error": "rate_limited", "message": "too fast"} ],
+    [ {"tool_call": {"id": "c1", "name": "ask"}}, {"finish": "tool_calls"} ]
+  ],
+  "tools": [
+    {"name": "order", "returns": {"ok": {"bowls": 2, "price": 4.5}}},
+    {"name": "ask", "returns": {"ask_user": "How many?"}}
+  ],
+  "ops": [
+    {"op": "chat", "messages": [{"role": "user", "content": "Soup for Ann, card 4111!"}]},
+    {"op": "chat", "messages": [{"role": "user", "content": "hi"}]},
+    {"op": "chat", "messages": [{"role": "user", "content": "More?"}]}
+  ]
+}"#;
+
+#[test]
+fn an_exported_run_can_be_checked_and_imported_elsewhere() {
+    let store = Store::with(RUNS);
+    let file = store.beside("run.ndjson");
+    let told = store.ok(&["export", "run-0", "-o", &file]);
+    assert!(
+        told.starts_with(&format!("{file}: run-0  verified  9 records  fingerprint ")),
+        "{told}"
+    );
+    assert_eq!(store.ok(&["export", "run-0"]), fs::read_to_string(&file).unwrap());
+    assert!(!PathBuf::from(format!("{file}.part")).exists());
+
+    let checked = run(["verify", &file, "--log", "sqlite:/nowhere/at.all"]);
+    assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""), "it needs no log");
+    assert!(checked.stdout.starts_with("run-0  verified  9 records  "), "{}", checked.stdout);
+    assert!(checked.stdout.contains("\nseal 1 of 2 in the log with root "), "{}", checked.stdout);
+    let told = store.json(&["verify", &file]);
+    assert_eq!(
+        (&told[0]["status"], &told[0]["inclusion"]["size"]),
+        (&json!("verified"), &json!(2))
+    );
+
+    let other = Store::new();
+    let told = other.ok(&["import", &file]);
+    assert!(told.ends_with("  9 records added\n"), "{told}");
+    assert!(other.ok(&["import", &file]).ends_with("  it was there already\n"));
+    let piped = ["import", "-", "--json", "--log", &other.url()];
+    let piped = feed(mynah(piped), &fs::read(&file).unwrap());
+    assert_eq!(lines(&piped)[0]["added"], 0);
+    assert_eq!(other.ok(&["show", "run-0"]), store.ok(&["show", "run-0"]));
+    assert_eq!(other.ok(&["export", "run-0"]).lines().count(), 11);
+    assert!(other.ok(&["verify"]).ends_with('\n'));
+}
+
+#[test]
+fn a_bad_file_is_refused_and_leaves_nothing_behind() {
+    let store = Store::with(RUNS);
+    let file = store.beside("run.ndjson");
+    store.ok(&["export", "run-0", "-o", &file]);
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("on its way", "in its way")).unwrap();
+    let found = run(["verify", &file]);
+    assert_eq!((found.code, found.stdout.as_str()), (Some(1), ""));
+    assert!(
+        found.stderr.contains("line 8 of the bundle: run run-0, record 7: "),
+        "{}",
+        found.stderr
+    );
+    let found = run(["verify", &file, "--json"]);
+    assert_eq!((found.code, &lines(&found)[0]["err"]["metadata"]["seq"]), (Some(1), &json!(7)));
+
+    let other = Store::new();
+    let refused = other.run(&["import", &file]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""));
+    assert!(refused.stderr.contains("line 8 of the bundle"), "{}", refused.stderr);
+    assert!(!other.path.exists(), "a bad file makes no log");
+    assert_eq!(other.run(&["import", "/nowhere/at.all"]).code, Some(4));
+    assert_eq!(run(["verify", "/nowhere/at.ndjson"]).code, Some(4));
+
+    other.play(&RUNS.replace("Ann", "Bob"));
+    store.ok(&["export", "run-0", "-o", &file]);
+    let refused = other.run(&["import", &file]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("another run of this id"), "{}", refused.stderr);
+    assert_eq!(store.run(&["export", "nothing"]).code, Some(2));
+    assert_eq!(store.run(&["export", "run-0", "-o", "/nowhere/at.all"]).code, Some(4));
+}
+
+#[test]
+fn prune_says_what_would_go_and_then_takes_it_out() {
+    let store = Store::with(RUNS);
+    let before = store.ok(&["verify"]);
+    let prune = ["prune", "--older-than", "30d", "--reason", "age", "--by", "ann"];
+    let told = store.ok(&prune);
+    let told: Vec<&str> = told.lines().collect();
+    assert!(told[0].starts_with("run-0  1970-01-01 "), "{}", told[0]);
+    assert!(told[0].ends_with("  completed  9 records"), "{}", told[0]);
+    assert!(told[2].starts_with("2 runs, 14 records would go; nothing was changed"), "{}", told[2]);
+    assert_eq!(store.ok(&["verify"]), before, "a dry run changes nothing");
+
+    let gone = store.json(&[&prune[..], &["--yes", "--status", "completed"]].concat());
+    assert_eq!(gone[0]["run_id"], "run-0");
+    assert_eq!(gone[1], json!({"dry_run": false, "runs": 1, "records": 9}));
+    assert_eq!(store.ok(&[&prune[..], &["--limit", "1", "--yes"]].concat()).lines().count(), 2);
+    assert_eq!(store.ok(&prune), "nothing to prune\n", "the one that waits stays");
+    let listed = store.json(&["runs"]);
+    assert_eq!(listed.iter().map(|run| &run["run_id"]).collect::<Vec<_>>(), ["run-2"]);
+    let after = store.ok(&["verify"]);
+    let root = |text: &str| text.split_once("root ").map(|(_, root)| root[..64].to_owned());
+    assert_eq!(root(&after), root(&before), "the seals stay");
+    assert!(after.contains("\n2 removals, last "), "{after}");
+    let tombstone = &store.json(&["show", "log:maintenance", "--record", "1"])[0];
+    let fact = &tombstone["fact"];
+    assert_eq!(
+        (&fact["run_id"], &fact["by"], &fact["reason"]),
+        (&json!("run-0"), &json!("ann"), &json!("age"))
+    );
+
+    assert_eq!(store.run(&["show", "run-0"]).code, Some(2));
+    let unfinished = store.run(&[&prune[..], &["--status", "suspended"]].concat());
+    assert_eq!(unfinished.code, Some(2));
+    assert!(unfinished.stderr.contains("have not ended"), "{}", unfinished.stderr);
+    store.ok(&[&prune[..], &["--include-unfinished", "--yes"]].concat());
+    assert_eq!(store.ok(&["runs"]), "no runs\n");
+    for wrong in [
+        &["prune", "--older-than", "30d"][..],
+        &["prune", "--reason", "x"],
+        &["prune", "--older-than", "30", "--reason", "x"],
+    ] {
+        assert_eq!(store.run(wrong).code, Some(2), "{wrong:?}");
+    }
+    assert_eq!(Store::new().run(&[&prune[..], &["--yes"]].concat()).code, Some(4), "no such log");
+}
+
+#[test]
+fn redact_takes_away_what_records_hold() {
+    let store = Store::with(RUNS);
+    let redact = ["redact", "run-0", "--record", "1", "4", "--reason", "card number"];
+    let told = store.ok(&redact);
+    assert!(told.contains("2 records of run run-0 would lose what they hold"), "{told}");
+    assert!(store.ok(&["show", "run-0"]).contains("card 4111"), "a dry run changes nothing");
+    let gone = store.json(&[&redact[..], &["--yes"]].concat());
+    assert_eq!((&gone[0]["seq"], &gone[0]["kind"]), (&json!(1), &json!("run_started")));
+    assert_eq!((&gone[2]["dry_run"], &gone[2]["records"]), (&json!(false), &json!(2)));
+    assert!(!store.ok(&["show", "run-0"]).contains("card 4111"));
+    let bytes = fs::read(&store.path).unwrap();
+    assert!(!bytes.windows(4).any(|window| window == b"4111"), "it is gone from the file");
+    assert!(store.ok(&["verify", "run-0"]).starts_with("run-0  verified  9 records, 2 redacted"));
+
+    let file = store.beside("redacted.ndjson");
+    store.ok(&["export", "run-0", "-o", &file]);
+    let other = Store::new();
+    other.ok(&["import", &file]);
+    assert!(other.ok(&["verify"]).starts_with("run-0  verified  9 records, 2 redacted"));
+    store.ok(&["redact", "run-0", "--kind", "tool_completed", "--reason", "x", "--yes"]);
+    store.ok(&["redact", "run-0", "--all", "--reason", "x", "--yes"]);
+    assert!(store.ok(&["verify", "run-0"]).starts_with("run-0  verified  9 records, 8 redacted"));
+    let nothing = store.ok(&["redact", "run-0", "--all", "--reason", "x"]);
+    assert_eq!(nothing, "nothing to redact in run run-0\n");
+    for wrong in [
+        &["redact", "run-0", "--reason", "x"][..],
+        &["redact", "run-0", "--all"],
+        &["redact", "run-0", "--all", "--kind", "x", "--reason", "x"],
+        &["redact", "run-0", "--record", "9", "--reason", "x"],
+        &["redact", "run-0", "--record", "99", "--reason", "x"],
+        &["redact", "nothing", "--all", "--reason", "x"],
+    ] {
+        let refused = store.run(wrong);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{wrong:?}");
+    }
+}
+
+#[test]
+fn every_verb_of_these_has_help_with_examples() {
+    for verb in ["export", "import", "prune", "redact"] {
+        let help = run([verb, "-h"]);
+        assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
+        for part in ["Usage: mynah ", "--log <URL>", "--json", "Examples:"] {
+            assert!(help.stdout.contains(part), "{part:?} is missing in\n{}", help.stdout);
+        }
+    }
+}
+
+/// A log in a file of its own.
+struct Store {
+    folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Store {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runs.db");
+        Self { folder, path }
+    }
+
+    /// With the runs of a scenario.
+    fn with(scenario: &str) -> Self {
+        let store = Self::new();
+        store.play(scenario);
+        store
+    }
+
+    fn play(&self, scenario: &str) {
+        let url = self.url();
+        let played = feed(mynah(["play", "--stable", "--log", &url, "-"]), scenario.as_bytes());
+        assert_eq!((played.code, played.stderr.as_str()), (Some(0), ""));
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite:{}", self.path.display())
+    }
+
+    /// A file in the same folder.
+    fn beside(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        let url = self.url();
+        run(arguments.iter().copied().chain(["--log", &url]))
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        let ran = self.run(arguments);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{arguments:?}");
+        ran.stdout
+    }
+
+    fn json(&self, arguments: &[&str]) -> Vec<Value> {
+        let ran = self.run(&[arguments, &["--json"]].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        lines(&ran)
+    }
+}
+
+fn lines(ran: &Ran) -> Vec<Value> {
+    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}

@@ -1,0 +1,127 @@
+//! Writing a bundle.
+
+use std::io::Write;
+
+use mynah_data::{Error, LogReason, Result};
+use serde_json::Value;
+
+use super::{Bundle, End, Entry, Header, Inclusion, Line, MAX_LINE, VERSION, reader::unreadable};
+use crate::{
+    Corrupt, Log, MAINTENANCE, Record, Removals, RunSummary, Verifier, audit::check_body, entry,
+    merkle, removal::Gone,
+};
+
+const PORTION: usize = 256;
+
+/// How deep a fact may be that is shown. Whoever reads JSON gives up at some depth.
+const DEPTH: usize = 100;
+
+/// Writes a run as a bundle, and gives what it is. Memory does not grow with the run. A run that goes on meanwhile is written up to
+/// where it was at the beginning; one that is corrupt only up to where it is.
+///
+/// # Errors
+/// A run that is not there or is corrupt, or a log or a file that cannot be used.
+pub async fn export(log: &dyn Log, run: &str, mut out: impl Write) -> Result<Bundle> {
+    let Some(indexed) = log.run(run).await? else { return Err(entry::not_found(run)) };
+    let removals = Removals::read(log).await?;
+    let header = Header { version: VERSION, run_id: run.to_owned() };
+    write(&mut out, &Line::Bundle(header))?;
+    let gone = removals.of(run).cloned().unwrap_or_default();
+    for seq in &gone.tombstones {
+        for tombstone in log.read(MAINTENANCE, *seq, 1).await? {
+            write_record(&mut out, &tombstone, Line::Tombstone)?;
+        }
+    }
+    let verifier = write_records(log, &indexed, &gone, &mut out).await?;
+    let report = verifier.report();
+    let inclusion = match (report.fingerprint, indexed.seal) {
+        (Some(_), Some(place)) => Some(inclusion(log, run, place).await?),
+        _ => None,
+    };
+    let end = End {
+        records: report.records,
+        hash: indexed.hash,
+        root: report.root,
+        fingerprint: report.fingerprint,
+        redacted: report.redacted,
+        inclusion: inclusion.clone(),
+    };
+    write(&mut out, &Line::End(end))?;
+    out.flush().map_err(|error| unreadable(&error))?;
+    Ok(Bundle { run_id: run.to_owned(), report, inclusion })
+}
+
+async fn write_records(
+    log: &dyn Log,
+    indexed: &RunSummary,
+    gone: &Gone,
+    out: &mut impl Write,
+) -> Result<Verifier> {
+    let run = &*indexed.run_id;
+    let mut verifier = Verifier::new(run);
+    let mut next = 1;
+    while next <= indexed.records {
+        let wanted = usize::try_from(indexed.records - next + 1).unwrap_or(PORTION).min(PORTION);
+        let records = log.read(run, next, wanted).await?;
+        if records.is_empty() {
+            let what = format!("it is missing: the index counts {} records", indexed.records);
+            return Err(Corrupt { run: run.to_owned(), seq: next, what }.into());
+        }
+        for record in &records {
+            verifier.check(record)?;
+            check_body(record, Some(gone))?;
+            write_record(out, record, Line::Record)?;
+        }
+        next += records.len() as u64;
+    }
+    Ok(verifier)
+}
+
+/// That a run's seal is a leaf of the log's tree.
+async fn inclusion(log: &dyn Log, run: &str, index: u64) -> Result<Inclusion> {
+    let mut leaves = Vec::new();
+    loop {
+        let seals = log.seals(leaves.len() as u64, PORTION).await?;
+        if seals.is_empty() {
+            break;
+        }
+        leaves.extend(seals.iter().map(crate::SealedRun::leaf));
+    }
+    let place = usize::try_from(index).unwrap_or(usize::MAX);
+    let proof = merkle::inclusion_proof(&leaves, place).ok_or_else(|| {
+        let what = "the log's list of seals does not have its seal".to_owned();
+        Corrupt { run: run.to_owned(), seq: 0, what }
+    })?;
+    Ok(Inclusion { index, size: leaves.len() as u64, root: merkle::root(&leaves), proof })
+}
+
+fn write_record(out: &mut impl Write, record: &Record, line: fn(Entry) -> Line) -> Result<()> {
+    let wrong = |what| Corrupt { run: record.envelope().run.to_string(), seq: record.seq(), what };
+    let mut entry = Entry::of(record).map_err(wrong)?;
+    // What is for people is left out where it would keep programs from reading the rest.
+    let room = MAX_LINE.saturating_sub(entry.payload.as_ref().map_or(0, String::len));
+    entry.fact = entry.fact.filter(|fact| depth(fact) <= DEPTH && is_shorter(fact, room / 2));
+    write(out, &line(entry))
+}
+
+fn write(out: &mut impl Write, line: &Line) -> Result<()> {
+    let mut bytes = serde_json::to_vec(line).map_err(|error| unreadable(&error.into()))?;
+    if bytes.len() > MAX_LINE {
+        let why = format!("log error: unavailable: a record is too large for a bundle: {MAX_LINE}");
+        return Err(Error::log(LogReason::Unavailable).with_message(why));
+    }
+    bytes.push(b'\n');
+    out.write_all(&bytes).map_err(|error| unreadable(&error))
+}
+
+fn is_shorter(fact: &Value, limit: usize) -> bool {
+    serde_json::to_vec(fact).is_ok_and(|bytes| bytes.len() < limit)
+}
+
+fn depth(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(values) => values.iter().map(depth).max().unwrap_or(0),
+        Value::Object(members) => members.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}

@@ -1,0 +1,228 @@
+//! Taking a bundle into a log.
+
+use std::io::{BufRead, Seek};
+
+use mynah_data::{Error, LogReason, Result};
+
+use super::{
+    Bundle,
+    reader::{Item, Reader, unreadable},
+};
+use crate::{
+    Append, Hash, Head, Log, MAINTENANCE, Record, Removals, Removed, Report, Tombstone, entry,
+    removal::bury,
+};
+
+/// How many bytes of records are appended in one go, about.
+const HELD: usize = if cfg!(test) { 4 << 10 } else { 16 << 20 };
+
+/// What came of an import.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Imported {
+    /// The run.
+    pub run_id: String,
+    /// What it was found to be.
+    pub report: Report,
+    /// How many of its records were new here; none if it was there already.
+    pub added: u64,
+}
+
+/// Takes the run of a bundle into a log. All of the bundle is checked before anything is kept, and a run of ordinary size (some
+/// 16 MiB) is kept at once or not at all; of a larger one that is interrupted the beginning is there, as of a run in progress, and
+/// importing it again goes on from there.
+///
+/// A run that is there already stays as it is: what the bundle has beyond its end is added. Bodies that were redacted here stay away.
+///
+/// # Errors
+/// A bundle that is not what it says; another run of the same id; one that was pruned here; a log or a file that cannot be used.
+pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imported> {
+    let mut reader = Reader::open(&mut input)?;
+    let run = reader.run().to_owned();
+    let there = log.head(&run).await?;
+    let Checked { bundle, records, tombstones, head, at_there } =
+        Checked::read(&mut reader, there)?;
+    let removals = Removals::read(log).await?;
+    if run == MAINTENANCE {
+        return Err(refused(&run, "it is the account of another log, and this one has its own"));
+    }
+    if removals.is_pruned(&run) {
+        return Err(entry::pruned(&run));
+    }
+    let report = bundle.report;
+    let added = match there {
+        Some(there) if there.seq >= report.records => {
+            let last = log.read(&run, report.records, 1).await?;
+            if last.first().map(Record::hash) != Some(head) {
+                return Err(refused(&run, "the log has another run of this id"));
+            }
+            return Ok(Imported { run_id: run, report, added: 0 });
+        }
+        Some(there) if at_there != Some(there.hash) => {
+            return Err(refused(&run, "the log has another run of this id"));
+        }
+        there => report.records - there.map_or(0, |there| there.seq),
+    };
+    let tombstones = missing(&removals, &run, tombstones, there);
+    bury(log, removals.clone().into_chain(), &tombstones).await?;
+    let mut target = Target { log, removals, run, head: there, batch: Vec::new(), bytes: 0 };
+    match records {
+        Some(records) => target.batch = target.stripped(records),
+        None => {
+            input.rewind().map_err(|error| unreadable(&error))?;
+            let mut reader = Reader::open(&mut input)?;
+            loop {
+                match reader.next()? {
+                    Item::Tombstone(..) => {}
+                    Item::Record(record) => target.take(record).await?,
+                    Item::End(_) => break,
+                }
+            }
+        }
+    }
+    target.flush().await?;
+    Ok(Imported { run_id: target.run, report, added })
+}
+
+/// A bundle, read to its end.
+struct Checked {
+    bundle: Bundle,
+    /// Those that follow what is there; none if they are too many to be held.
+    records: Option<Vec<Record>>,
+    tombstones: Vec<(i64, Tombstone)>,
+    /// The hash of the last record.
+    head: Hash,
+    /// The hash of the record where the run ends that is there.
+    at_there: Option<Hash>,
+}
+
+impl Checked {
+    fn read<R: BufRead>(reader: &mut Reader<R>, there: Option<Head>) -> Result<Self> {
+        let (mut records, mut bytes) = (Some(Vec::new()), 0);
+        let (mut tombstones, mut head, mut at_there) = (Vec::new(), Hash([0; 32]), None);
+        let there = there.map_or(0, |there| there.seq);
+        loop {
+            match reader.next()? {
+                Item::Tombstone(at, tombstone) => tombstones.push((at, tombstone)),
+                Item::Record(record) => {
+                    head = record.hash();
+                    if record.seq() == there {
+                        at_there = Some(head);
+                    }
+                    bytes += size(&record);
+                    records = records.filter(|_| bytes <= HELD);
+                    if let Some(records) = records.as_mut().filter(|_| record.seq() > there) {
+                        records.push(record);
+                    }
+                }
+                Item::End(bundle) => {
+                    return Ok(Self { bundle, records, tombstones, head, at_there });
+                }
+            }
+        }
+    }
+}
+
+/// Where records go.
+struct Target<'l> {
+    log: &'l dyn Log,
+    removals: Removals,
+    run: String,
+    head: Option<Head>,
+    batch: Vec<Record>,
+    bytes: usize,
+}
+
+impl Target<'_> {
+    /// Takes what is new, and keeps it in portions.
+    async fn take(&mut self, record: Record) -> Result<()> {
+        if self.head.is_none_or(|head| head.seq < record.seq()) {
+            self.bytes += size(&record);
+            self.batch.extend(self.stripped([record]));
+            if self.bytes >= HELD {
+                self.flush().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<()> {
+        let batch = std::mem::take(&mut self.batch);
+        self.bytes = 0;
+        if !batch.is_empty() {
+            let append = Append::new(&*self.run, self.head, batch);
+            self.head = Some(self.log.append(append).await?);
+        }
+        Ok(())
+    }
+
+    /// Without the bodies that were redacted here.
+    fn stripped(&self, records: impl IntoIterator<Item = Record>) -> Vec<Record> {
+        let strip = |record: Record| {
+            if self.removals.is_redacted(&record) { record.without_body() } else { record }
+        };
+        records.into_iter().map(strip).collect()
+    }
+}
+
+/// The tombstones, as far as they name records to come that this log has none for.
+fn missing(
+    removals: &Removals,
+    run: &str,
+    tombstones: Vec<(i64, Tombstone)>,
+    there: Option<Head>,
+) -> Vec<(i64, Tombstone)> {
+    let there = there.map_or(0, |there| there.seq);
+    let known = removals.of(run);
+    let is_new = |(seq, hash): &(u64, Hash)| {
+        *seq > there && known.is_none_or(|gone| gone.bodies.get(seq) != Some(hash))
+    };
+    let new = tombstones.into_iter().filter_map(|(at, tombstone)| {
+        let Removed::Bodies(mut bodies) = tombstone.removed else { return None };
+        bodies.retain(is_new);
+        let is_left = !bodies.is_empty();
+        is_left.then_some((at, Tombstone { removed: Removed::Bodies(bodies), ..tombstone }))
+    });
+    new.collect()
+}
+
+fn size(record: &Record) -> usize {
+    record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len())
+}
+
+fn refused(run: &str, why: &str) -> Error {
+    Error::log(LogReason::HeadMismatch)
+        .with_message(format!("log error: head_mismatch: run {run} is not imported: {why}"))
+        .with("run_id", run)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+    use crate::{MemoryLog, bundle::export, conformance::Sample};
+
+    #[tokio::test]
+    async fn a_large_run_comes_in_portions_and_goes_on_where_it_was_interrupted() {
+        let log = MemoryLog::new();
+        let mut run = Sample::new("large", 0);
+        for _ in 0..18 {
+            run = run.user(&"x".repeat(1 << 10));
+        }
+        log.append(run.sealed().batch()).await.expect("a run");
+        let mut file = Vec::new();
+        export(&log, "large", &mut file).await.expect("a run");
+        let records = log.read("large", 1, 100).await.expect("records");
+        for interrupted in [0, 7] {
+            let target = MemoryLog::new();
+            if interrupted > 0 {
+                let beginning = records[..interrupted].to_vec();
+                target.append(Append::new("large", None, beginning)).await.expect("a beginning");
+            }
+            let imported = import(&target, Cursor::new(&file)).await.expect("a bundle");
+            assert_eq!(imported.added, 21 - interrupted as u64);
+            assert_eq!(target.read("large", 1, 100).await.as_ref(), Ok(&records));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! One run as a file that needs no log to be checked.
+//!
+//! A bundle is newline-delimited JSON: a line that says what it is, the tombstones of bodies that were taken away, the records in
+//! order, and a last line with what they come to. The bytes in it are the records' own, in hexadecimal; the facts beside them are
+//! for people, and must be what the bytes say. `docs/format.md` describes every member.
+//!
+//! ```
+//! use std::io::Cursor;
+//! use mynah_log::{Log, MemoryLog, bundle, conformance::Sample};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+//! # let log = MemoryLog::new();
+//! # log.append(Sample::new("run-1", 0).tool_turn().sealed().batch()).await?;
+//! let mut file = Vec::new();
+//! let bundle = bundle::export(&log, "run-1", &mut file).await?;
+//! assert_eq!(bundle::verify(&file[..])?, bundle);
+//!
+//! let elsewhere = MemoryLog::new();
+//! assert_eq!(bundle::import(&elsewhere, Cursor::new(file)).await?.added, 8);
+//! assert_eq!(elsewhere.read("run-1", 1, 100).await?, log.read("run-1", 1, 100).await?);
+//! # Ok(()) }
+//! ```
+
+mod export;
+mod import;
+mod reader;
+
+use std::io::BufRead;
+
+use mynah_data::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use self::reader::{Item, Reader};
+use crate::{Body, Hash, Record, Report};
+
+pub use export::export;
+pub use import::{Imported, import};
+
+/// The version of the format, in the first line.
+pub const VERSION: u32 = 1;
+
+/// How long a line may be, in bytes. Longer ones are neither written nor read.
+pub const MAX_LINE: usize = 64 << 20;
+
+/// A bundle that was found to be what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Bundle {
+    /// The run in it.
+    pub run_id: String,
+    /// What the run was found to be.
+    pub report: Report,
+    /// Where its seal stands in the tree of the log that it came from; none without a seal.
+    pub inclusion: Option<Inclusion>,
+}
+
+/// That a run's seal is a leaf of a log's tree: the hashes that lead from it to the root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Inclusion {
+    /// The leaf's place, from 0.
+    pub index: u64,
+    /// How many leaves the tree had.
+    pub size: u64,
+    /// Its root.
+    pub root: Hash,
+    /// The hashes.
+    pub proof: Vec<Hash>,
+}
+
+/// Checks a bundle: every record, what was taken away, the last line, nothing after it. Memory does not grow with the run, but
+/// for the records that were redacted. It takes any bytes.
+///
+/// # Errors
+/// The first thing that is wrong, with its line, or a file that cannot be read.
+pub fn verify(input: impl BufRead) -> Result<Bundle> {
+    let mut reader = Reader::open(input)?;
+    loop {
+        if let Item::End(bundle) = reader.next()? {
+            return Ok(bundle);
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Line {
+    Bundle(Header),
+    Tombstone(Entry),
+    Record(Entry),
+    End(End),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    version: u32,
+    run_id: String,
+}
+
+/// A record, by its bytes.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    envelope: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    salt: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    payload: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fact: Option<Value>,
+}
+
+#[derive(PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    records: u64,
+    hash: Hash,
+    root: Option<Hash>,
+    fingerprint: Option<Hash>,
+    redacted: u64,
+    inclusion: Option<Inclusion>,
+}
+
+impl Entry {
+    fn of(record: &Record) -> std::result::Result<Self, String> {
+        let body = record.body();
+        let fact = record.fact()?.map(|fact| serde_json::to_value(fact).unwrap_or_default());
+        Ok(Self {
+            envelope: hex(record.envelope_bytes()),
+            salt: body.map(|body| hex(&body.salt)),
+            payload: body.map(|body| hex(&body.payload)),
+            fact,
+        })
+    }
+
+    /// The record, which holds the fact that is shown.
+    fn record(self) -> std::result::Result<Record, String> {
+        let envelope = unhex(&self.envelope).ok_or("the envelope is not hexadecimal")?;
+        let body = match (self.salt, self.payload) {
+            (Some(salt), Some(payload)) => {
+                let salt = unhex(&salt).and_then(|salt| salt.try_into().ok());
+                let salt = salt.ok_or("the salt is not sixteen bytes in hexadecimal")?;
+                let payload = unhex(&payload).ok_or("the payload is not hexadecimal")?.into();
+                Some(Body { salt, payload })
+            }
+            (None, None) => None,
+            _ => return Err("a body is a salt and a payload".to_owned()),
+        };
+        let record = Record::from_parts(envelope, body)?;
+        if let Some(shown) = self.fact {
+            let held = record.fact()?.and_then(|fact| serde_json::to_value(fact).ok());
+            if held.is_none_or(|held| held != shown) {
+                return Err("the fact that is shown is not the one in its bytes".to_owned());
+            }
+        }
+        Ok(record)
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |c: u8| match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'a'..=b'f' => Some(c - b'a' + 10),
+        _ => None,
+    };
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+    if rest.is_empty() { bytes.collect() } else { None }
+}

@@ -1,0 +1,174 @@
+//! Reading a bundle as if anyone could have written it.
+
+use std::io::{BufRead, Read as _};
+
+use mynah_data::{Error, LogReason, Result};
+
+use super::{Bundle, End, Entry, Line, MAX_LINE, VERSION};
+use crate::{
+    Corrupt, Fact, Head, MAINTENANCE, Record, Removed, Tombstone, Verifier, audit::check_body,
+    merkle, removal::Gone,
+};
+
+/// Gives what a bundle holds, piece by piece, each checked.
+pub(super) struct Reader<R> {
+    lines: Lines<R>,
+    run: String,
+    verifier: Verifier,
+    head: Option<Head>,
+    gone: Gone,
+}
+
+pub(super) enum Item {
+    /// A removal, and when it was.
+    Tombstone(i64, Tombstone),
+    Record(Record),
+    /// All was checked, and there is no more.
+    End(Bundle),
+}
+
+impl<R: BufRead> Reader<R> {
+    pub(super) fn open(input: R) -> Result<Self> {
+        let mut lines = Lines { input, line: Vec::new(), number: 0 };
+        let run = match lines.next()? {
+            Some(Line::Bundle(header)) if header.version == VERSION => header.run_id,
+            Some(Line::Bundle(header)) => {
+                return Err(lines.wrong(&format!("version {} is not known", header.version)));
+            }
+            _ => return Err(lines.wrong("it does not begin as a bundle does")),
+        };
+        let (verifier, head, gone) = (Verifier::new(&run), None, Gone::default());
+        Ok(Self { lines, run, verifier, head, gone })
+    }
+
+    pub(super) fn run(&self) -> &str {
+        &self.run
+    }
+
+    pub(super) fn next(&mut self) -> Result<Item> {
+        match self.lines.next()? {
+            Some(Line::Tombstone(entry)) if self.head.is_none() => self.tombstone(entry),
+            Some(Line::Record(entry)) => self.record(entry),
+            Some(Line::End(end)) => self.end(&end),
+            Some(Line::Bundle(_) | Line::Tombstone(_)) => {
+                Err(self.lines.wrong("it does not belong here"))
+            }
+            None => Err(self.lines.wrong("the bundle ends too early")),
+        }
+    }
+
+    fn tombstone(&mut self, entry: Entry) -> Result<Item> {
+        let judge = || {
+            let record = entry.record()?;
+            let fact = record.fact()?;
+            let Some(Fact::Removed(tombstone)) =
+                fact.filter(|_| *record.envelope().run == *MAINTENANCE)
+            else {
+                return Err("it is not a tombstone".to_owned());
+            };
+            let Removed::Bodies(bodies) = &tombstone.removed else {
+                return Err("it is the tombstone of a whole run".to_owned());
+            };
+            if tombstone.run_id != self.run {
+                return Err(format!("it is a tombstone of run {}", tombstone.run_id));
+            }
+            self.gone.bodies.extend(bodies.iter().copied());
+            Ok(Item::Tombstone(record.envelope().ts, tombstone))
+        };
+        judge().map_err(|what| self.lines.wrong(&what))
+    }
+
+    fn record(&mut self, entry: Entry) -> Result<Item> {
+        let seq = self.head.map_or(1, |head| head.seq.saturating_add(1));
+        let wrong = |what| Corrupt { run: self.run.clone(), seq, what };
+        let judged = entry.record().map_err(wrong).and_then(|record| {
+            self.verifier.check(&record)?;
+            check_body(&record, Some(&self.gone))?;
+            Ok(record)
+        });
+        let record = judged.map_err(|corrupt| self.lines.corrupt(corrupt))?;
+        self.head = Some(Head { seq: record.seq(), hash: record.hash() });
+        Ok(Item::Record(record))
+    }
+
+    fn end(&mut self, end: &End) -> Result<Item> {
+        let report = self.verifier.report();
+        let (Some(head), false) =
+            (self.head, self.gone.bodies.keys().any(|seq| *seq > report.records))
+        else {
+            return Err(self.lines.wrong("records are missing before it"));
+        };
+        let found = End {
+            records: report.records,
+            hash: head.hash,
+            root: report.root,
+            fingerprint: report.fingerprint,
+            redacted: report.redacted,
+            inclusion: end.inclusion.clone(),
+        };
+        if found != *end {
+            return Err(self.lines.wrong("it says otherwise than the records"));
+        }
+        let is_proven = match (&end.fingerprint, &end.inclusion) {
+            (None, None) => true,
+            (Some(fingerprint), Some(tree)) => {
+                let leaf = merkle::leaf(&fingerprint.0);
+                merkle::verify_inclusion(&leaf, tree.index, tree.size, &tree.proof, &tree.root)
+            }
+            _ => false,
+        };
+        if !is_proven {
+            return Err(self.lines.wrong("it does not prove that the seal is in the log's tree"));
+        }
+        if self.lines.next()?.is_some() {
+            return Err(self.lines.wrong("it follows the end"));
+        }
+        let inclusion = end.inclusion.clone();
+        Ok(Item::End(Bundle { run_id: self.run.clone(), report, inclusion }))
+    }
+}
+
+struct Lines<R> {
+    input: R,
+    line: Vec<u8>,
+    number: u64,
+}
+
+impl<R: BufRead> Lines<R> {
+    /// The next line; none at the end.
+    fn next(&mut self) -> Result<Option<Line>> {
+        self.line.clear();
+        self.number += 1;
+        let limit = MAX_LINE as u64 + 1;
+        let read = (&mut self.input).take(limit).read_until(b'\n', &mut self.line);
+        match read.map_err(|error| unreadable(&error))? {
+            0 => return Ok(None),
+            _ if self.line.pop() == Some(b'\n') => {}
+            _ => {
+                return Err(self.wrong(&format!(
+                    "it does not end as a line does, or is longer than {MAX_LINE} bytes"
+                )));
+            }
+        }
+        let line = serde_json::from_slice(&self.line);
+        line.map(Some)
+            .map_err(|error| self.wrong(&format!("it is not a line of a bundle: {error}")))
+    }
+
+    fn wrong(&self, what: &str) -> Error {
+        let number = self.number;
+        Error::log(LogReason::Corrupt)
+            .with_message(format!("log error: corrupt: line {number} of the bundle: {what}"))
+            .with("line", number)
+            .with("what", format!("line {number}: {what}"))
+    }
+
+    fn corrupt(&self, corrupt: Corrupt) -> Error {
+        self.wrong(&corrupt.to_string()).with("run_id", corrupt.run).with("seq", corrupt.seq)
+    }
+}
+
+pub(super) fn unreadable(error: &std::io::Error) -> Error {
+    Error::log(LogReason::Unavailable)
+        .with_message(format!("log error: unavailable: the bundle: {error}"))
+}

@@ -1,0 +1,121 @@
+//! Taking things out of a log, so that what is left still verifies.
+//!
+//! A log keeps account of what was taken out of it in a run of its own, the [maintenance run](MAINTENANCE): one record, a
+//! [`Tombstone`], for each removal. To append the tombstone is to remove what it names; there is no other way. So nothing goes
+//! without one, and what is missing without one is damage.
+
+mod prune;
+mod redact;
+mod removals;
+
+use mynah_data::{ErrorKind, LogReason, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::{Append, Chain, Fact, Hash, Log};
+
+pub use prune::Prune;
+pub use redact::{Redact, Redactable};
+pub(crate) use removals::Gone;
+pub use removals::Removals;
+
+/// The id of the run in which a log keeps account of what was taken out of it.
+///
+/// It is read like any run. It has tombstones and nothing else, never a seal, and is not listed among the others.
+pub const MAINTENANCE: &str = "log:maintenance";
+
+/// Something was taken out of a log: what, by whom, and why. Its record says when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tombstone {
+    /// The run that it was a part of.
+    pub run_id: String,
+    /// What was taken away.
+    pub removed: Removed,
+    /// Who did it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What was taken out of a log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Removed {
+    /// The bodies of these records, by place and hash. Their envelopes stay.
+    Bodies(Vec<(u64, Hash)>),
+    /// The whole run. If it had its seal, that stays in the log's list of seals.
+    Run {
+        /// How many records it had.
+        records: u64,
+        /// The hash of the last of them: of its seal, if it had one.
+        hash: Hash,
+        /// Whether it had its seal.
+        sealed: bool,
+    },
+}
+
+/// On whose word something is taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Warrant {
+    /// Who does it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// When, in nanoseconds since 1970: logs have no clock.
+    pub at: i64,
+}
+
+impl Warrant {
+    /// On this one's word, for this reason, now.
+    pub fn new(by: impl Into<String>, reason: impl Into<String>, at: i64) -> Self {
+        Self { by: by.into(), reason: reason.into(), at }
+    }
+
+    fn tombstone(&self, run: &str, removed: Removed) -> Tombstone {
+        let (by, reason) = (self.by.clone(), self.reason.clone());
+        Tombstone { run_id: run.to_owned(), removed, by, reason }
+    }
+}
+
+/// Why a record of this kind may not stand in this place of a run.
+pub(crate) fn misplaced(run: &str, is_first: bool, kind: &str) -> Option<&'static str> {
+    if (run == MAINTENANCE) != (kind == "removed") {
+        return Some("a log's maintenance run has tombstones, and no other run has any");
+    }
+    let starts = is_first && run != MAINTENANCE;
+    (starts != (kind == "run_started")).then_some("a run starts once, with its first record")
+}
+
+/// Tombstones hide nothing, and keep their bodies.
+const SALT: [u8; 16] = [0; 16];
+
+/// Takes away what these tombstones name, each at its own time, all in one commit. They follow the chain of the maintenance
+/// run, which comes back with them.
+pub(crate) async fn bury(
+    log: &dyn Log,
+    mut chain: Chain,
+    tombstones: &[(i64, Tombstone)],
+) -> Result<Chain> {
+    if tombstones.is_empty() {
+        return Ok(chain);
+    }
+    loop {
+        let expected = chain.head();
+        let records = tombstones
+            .iter()
+            .map(|(at, tombstone)| chain.append(*at, SALT, &Fact::Removed(tombstone.clone())))
+            .collect::<Result<_>>()?;
+        match log.append(Append::new(MAINTENANCE, expected, records)).await {
+            // Someone else was faster to take something away.
+            Err(error)
+                if error.kind() == ErrorKind::Log(LogReason::HeadMismatch)
+                    && error.metadata().get("run_id").is_some_and(|run| run == MAINTENANCE) =>
+            {
+                chain = Removals::read(log).await?.into_chain();
+            }
+            done => return done.map(|_| chain),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Taking out whole runs.
+
+use std::collections::HashSet;
+
+use mynah_data::{Error, Result};
+
+use super::{MAINTENANCE, Removals, Removed, Warrant, bury};
+use crate::{Auditor, Log, RunFilter, RunStatus, RunSummary};
+
+/// How many runs go in one commit.
+const BATCH: usize = 64;
+
+/// Takes whole runs out of a log, the oldest first: those that ended, unless told otherwise. Of each a tombstone stays, and its
+/// seal in the log's list of seals, so the root over the seals does not change.
+///
+/// A run that a later run of its session goes on from stays as long as that one does.
+///
+/// ```
+/// use mynah_log::{Log, MemoryLog, Prune, Warrant, conformance::Sample};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+/// # let log = MemoryLog::new();
+/// # log.append(Sample::new("run-1", 0).sealed().batch()).await?;
+/// let prune = Prune::before(1_000).limit(100);
+/// assert_eq!(prune.candidates(&log).await?.len(), 1);
+/// prune.perform(&log, &Warrant::new("ann", "older than a month", 2_000)).await?;
+/// assert_eq!(log.run("run-1").await?, None);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Prune {
+    /// Those that began before this time, in nanoseconds since 1970.
+    pub before: i64,
+    /// Only those of this status.
+    pub status: Option<RunStatus>,
+    /// Also those that have not ended.
+    pub unfinished: bool,
+    /// At most so many.
+    pub limit: usize,
+}
+
+impl Prune {
+    /// All runs that ended and began before this time, in nanoseconds since 1970.
+    pub fn before(before: i64) -> Self {
+        Self { before, status: None, unfinished: false, limit: usize::MAX }
+    }
+
+    /// Only those of this status.
+    pub fn status(mut self, status: RunStatus) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// Also those that have not ended: they cannot be resumed then.
+    pub fn include_unfinished(mut self) -> Self {
+        self.unfinished = true;
+        self
+    }
+
+    /// At most so many.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// What would go, in the order in which it goes: nothing is changed. The runs of a session stand together, the newest first.
+    ///
+    /// # Errors
+    /// A status of runs that have not ended, unless those are included; a log that cannot be read.
+    pub async fn candidates(&self, log: &dyn Log) -> Result<Vec<RunSummary>> {
+        if let Some(status) = self.status.filter(|status| !self.unfinished && !status.is_ended()) {
+            let why = format!("runs that are {} have not ended; include them", status.as_str());
+            return Err(Error::invalid_option("status", "unfinished").with_message(why));
+        }
+        let mut filter = RunFilter::new().before(self.before).oldest_first();
+        filter.status = self.status;
+        let (mut chosen, mut sessions) = (Vec::new(), HashSet::new());
+        loop {
+            let page = log.runs(filter.clone()).await?;
+            for run in page.runs.into_iter().filter(|run| self.picks(run)) {
+                let together = match run.session_id.clone() {
+                    None => vec![run],
+                    Some(session) if sessions.contains(&session) => continue,
+                    Some(session) => {
+                        let together = self.of_session(log, &session).await?;
+                        sessions.insert(session);
+                        together
+                    }
+                };
+                if chosen.len() + together.len() <= self.limit {
+                    chosen.extend(together);
+                }
+                if chosen.len() >= self.limit {
+                    return Ok(chosen);
+                }
+            }
+            let Some(next) = page.next else { return Ok(chosen) };
+            filter = filter.after(next);
+        }
+    }
+
+    /// Takes them out, some dozens in one commit, and gives what went. A run that is not what it was stays, as evidence, and
+    /// ends it.
+    ///
+    /// # Errors
+    /// As [`candidates`](Self::candidates); a run that is corrupt, went on meanwhile, or is held by someone.
+    pub async fn perform(&self, log: &dyn Log, warrant: &Warrant) -> Result<Vec<RunSummary>> {
+        let chosen = self.candidates(log).await?;
+        let mut auditor = Auditor::new(log);
+        let mut chain = Removals::read(log).await?.into_chain();
+        for batch in chosen.chunks(BATCH) {
+            let mut tombstones = Vec::with_capacity(batch.len());
+            for run in batch {
+                auditor.verify_run(&run.run_id).await?;
+                let (records, hash, sealed) = (run.records, run.hash, run.seal.is_some());
+                let removed = Removed::Run { records, hash, sealed };
+                tombstones.push((warrant.at, warrant.tombstone(&run.run_id, removed)));
+            }
+            chain = bury(log, chain, &tombstones).await?;
+        }
+        Ok(chosen)
+    }
+
+    fn picks(&self, run: &RunSummary) -> bool {
+        run.started < self.before
+            && self.status.is_none_or(|status| run.status == status)
+            && (self.unfinished || run.status.is_ended())
+            && *run.run_id != *MAINTENANCE
+    }
+
+    /// The runs of a session that may go: the newest, up to the first that stays, as it goes on from all that are older.
+    async fn of_session(&self, log: &dyn Log, session: &str) -> Result<Vec<RunSummary>> {
+        let mut filter = RunFilter::new().session(session);
+        let mut going = Vec::new();
+        loop {
+            let page = log.runs(filter.clone()).await?;
+            for run in page.runs {
+                if !self.picks(&run) {
+                    return Ok(going);
+                }
+                going.push(run);
+            }
+            let Some(next) = page.next else { return Ok(going) };
+            filter = filter.after(next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryLog, conformance::Sample};
+
+    #[tokio::test]
+    async fn a_run_that_a_kept_run_of_its_session_goes_on_from_stays() {
+        let log = MemoryLog::new();
+        for (run, session, at) in [
+            ("a1", "a", 1),
+            ("alone", "", 2),
+            ("b1", "b", 3),
+            ("a2", "a", 4),
+            ("b2", "b", 5),
+            ("a3", "a", 60),
+            ("late", "", 70),
+        ] {
+            log.append(Sample::new(run, at).sealed().batch()).await.expect("a run");
+            if !session.is_empty() {
+                log.join(run, session);
+            }
+        }
+        let chosen = async |prune: Prune| {
+            let found = prune.candidates(&log).await.expect("a dry run");
+            found.iter().map(|run| run.run_id.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(Prune::before(50)).await, ["alone", "b2", "b1"], "a3 stays");
+        assert_eq!(chosen(Prune::before(50).limit(2)).await, ["alone"], "b1 does not go alone");
+        let all = ["a3", "a2", "a1", "alone", "b2", "b1", "late"];
+        assert_eq!(chosen(Prune::before(100)).await, all);
+    }
+}

@@ -1,0 +1,151 @@
+//! Taking away what records hold.
+
+use mynah_data::{Error, Result};
+
+use super::{Removals, Removed, Warrant, bury};
+use crate::{Auditor, Hash, Log, Record, RunSummary, entry};
+
+/// How many records one tombstone names at most.
+const NAMED: usize = 1024;
+
+/// How many records are looked at in one go.
+const PORTION: usize = 256;
+
+/// Takes away the bodies of records: personal data, secrets. The envelopes stay, so the run still verifies; it can not be
+/// performed again.
+///
+/// ```
+/// use mynah_log::{Log, MemoryLog, Redact, Warrant, conformance::Sample, verify_run};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+/// # let log = MemoryLog::new();
+/// # log.append(Sample::new("run-1", 0).user("my card is 4111").sealed().batch()).await?;
+/// let redact = Redact::kind("run-1", "user_message");
+/// assert_eq!(redact.candidates(&log).await?.len(), 1);
+/// redact.perform(&log, &Warrant::new("ann", "card number", 0)).await?;
+/// assert_eq!(verify_run(&log, "run-1").await?.redacted, 1);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Redact {
+    run: String,
+    which: Which,
+}
+
+#[derive(Clone, Debug)]
+enum Which {
+    Records(Vec<u64>),
+    Kind(String),
+    All,
+}
+
+/// A record whose body can be taken away.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Redactable {
+    /// Its place in the run.
+    pub seq: u64,
+    /// Its hash.
+    pub hash: Hash,
+    /// What kind of fact it holds.
+    pub kind: String,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+impl Redact {
+    /// These records of a run.
+    pub fn records(run: impl Into<String>, seqs: impl IntoIterator<Item = u64>) -> Self {
+        let mut seqs: Vec<u64> = seqs.into_iter().collect();
+        seqs.sort_unstable();
+        seqs.dedup();
+        Self { run: run.into(), which: Which::Records(seqs) }
+    }
+
+    /// All records of this kind of a run.
+    pub fn kind(run: impl Into<String>, kind: impl Into<String>) -> Self {
+        Self { run: run.into(), which: Which::Kind(kind.into()) }
+    }
+
+    /// All records of a run but its seal, which holds nothing of what was said.
+    pub fn all(run: impl Into<String>) -> Self {
+        Self { run: run.into(), which: Which::All }
+    }
+
+    /// What would go: nothing is changed. Records whose bodies are gone already are not among them.
+    ///
+    /// # Errors
+    /// A run or a record that is not there, a seal, or a log that cannot be read.
+    pub async fn candidates(&self, log: &dyn Log) -> Result<Vec<Redactable>> {
+        let run = log.run(&self.run).await?.ok_or_else(|| entry::not_found(&self.run))?;
+        self.check(&run)?;
+        let mut found = Vec::new();
+        let mut next = 1;
+        while next <= run.records {
+            let records = log.read(&self.run, next, PORTION).await?;
+            for record in &records {
+                if let Some(body) = record.body().filter(|_| self.picks(&run, record)) {
+                    let kind = record.envelope().kind.to_string();
+                    let bytes = body.payload.len() as u64;
+                    found.push(Redactable { seq: record.seq(), hash: record.hash(), kind, bytes });
+                }
+            }
+            next += records.len().max(1) as u64;
+        }
+        Ok(found)
+    }
+
+    /// Takes them away, in one commit, and gives what went. A run that is not what it was is left alone.
+    ///
+    /// # Errors
+    /// As [`candidates`](Self::candidates), and a run that is corrupt.
+    pub async fn perform(&self, log: &dyn Log, warrant: &Warrant) -> Result<Vec<Redactable>> {
+        Auditor::new(log).verify_run(&self.run).await?;
+        let found = self.candidates(log).await?;
+        let tombstones = found.chunks(NAMED).map(|chunk| {
+            let records = chunk.iter().map(|record| (record.seq, record.hash)).collect();
+            (warrant.at, warrant.tombstone(&self.run, Removed::Bodies(records)))
+        });
+        let chain = Removals::read(log).await?.into_chain();
+        bury(log, chain, &tombstones.collect::<Vec<_>>()).await?;
+        Ok(found)
+    }
+
+    fn picks(&self, run: &RunSummary, record: &Record) -> bool {
+        match &self.which {
+            Which::Records(seqs) => seqs.binary_search(&record.seq()).is_ok(),
+            Which::Kind(kind) => *record.envelope().kind == **kind,
+            Which::All => !is_seal(run, record.seq()),
+        }
+    }
+
+    fn check(&self, run: &RunSummary) -> Result<()> {
+        let wrong = |field, code, why: String| {
+            Err(Error::invalid_option(field, code).with_message(why).with("run_id", &*self.run))
+        };
+        if self.run == super::MAINTENANCE {
+            return wrong("run", "tombstone", "tombstones keep their bodies".to_owned());
+        }
+        match &self.which {
+            Which::Records(seqs) => {
+                let missing = seqs.iter().find(|seq| !(1..=run.records).contains(seq));
+                if let Some(seq) = missing {
+                    let why =
+                        format!("run {} has no record {seq}, it has {}", self.run, run.records);
+                    return wrong("record", "not_found", why);
+                }
+                match seqs.last() {
+                    Some(last) if is_seal(run, *last) => wrong("record", "seal", SEAL.to_owned()),
+                    _ => Ok(()),
+                }
+            }
+            Which::Kind(kind) if kind == "sealed" => wrong("kind", "seal", SEAL.to_owned()),
+            Which::Kind(_) | Which::All => Ok(()),
+        }
+    }
+}
+
+const SEAL: &str = "a seal keeps its body: it holds nothing of what was said";
+
+fn is_seal(run: &RunSummary, seq: u64) -> bool {
+    run.seal.is_some() && seq == run.records
+}

@@ -1,0 +1,309 @@
+//! What is taken out of a file is gone from it, and whoever meddles with the account of it is found out.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
+
+use std::{fs, path::PathBuf};
+
+use mynah_data::{Error, ErrorKind, LogReason};
+use mynah_log::{
+    Append, Auditor, Chain, Durability, Fact, Log, MAINTENANCE, Prune, Redact, Removed, SqliteLog,
+    Tombstone, Warrant, conformance::Sample, verify_run, verify_seals,
+};
+use proptest::prelude::*;
+use rusqlite::{Connection, params};
+use tempfile::TempDir;
+
+#[tokio::test]
+async fn what_was_taken_away_is_nowhere_in_the_files() {
+    let book = Book::new().await;
+    assert!(book.holds("secret of said"), "the search finds what is there");
+    assert!(book.holds("secret of quiet"));
+    Redact::kind("said", "user_message").perform(&book.log, &warrant()).await.expect("a run");
+    assert!(!book.holds("secret of said"));
+    Prune::before(25).perform(&book.log, &warrant()).await.expect("old runs");
+    assert!(!book.holds("secret of quiet"));
+    assert!(book.holds("secret of last"), "the others are there");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    /// Pages are merged and moved as rows shrink and go: no copy stays behind.
+    #[test]
+    fn no_order_of_removals_leaves_a_copy_behind(
+        sizes in prop::collection::vec(prop_oneof![20..200usize, 1000..6000usize, 20_000..22_000usize], 16..32),
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 20),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let book = Book::empty();
+            let mut run = Sample::new("run", 0);
+            for (n, size) in sizes.iter().enumerate() {
+                run = run.user(&format!("<{n}>{}", format!("secret-{n}.").repeat(size / 10)));
+                book.log.append(run.batch()).await.expect("more");
+            }
+            let mut gone = Vec::new();
+            for picks in picks.chunks(5) {
+                let seqs: Vec<u64> = picks.iter().map(|pick| pick.index(sizes.len()) as u64 + 2).collect();
+                Redact::records("run", seqs.clone()).perform(&book.log, &warrant()).await.expect("a run");
+                gone.extend(seqs.iter().copied());
+                let all = book.all();
+                for seq in &gone {
+                    let secret = format!("secret-{}.", seq - 2);
+                    assert!(!all.contains(&secret), "{secret} of {seqs:?}");
+                }
+            }
+            verify_run(&book.log, "run").await.expect("a sound run");
+        });
+    }
+}
+
+#[tokio::test]
+async fn the_room_of_pruned_runs_is_used_again() {
+    let book = Book::empty();
+    let fill = async |from: i64| {
+        for n in from..from + 40 {
+            let run = Sample::new(format!("run-{n}"), n).user(&"x".repeat(20_000)).sealed();
+            book.log.append(run.clone().batch()).await.expect("a run");
+        }
+    };
+    fill(0).await;
+    let size = book.pages();
+    for round in 1..6 {
+        Prune::before(40 * round).perform(&book.log, &warrant()).await.expect("old runs");
+        fill(40 * round).await;
+    }
+    assert!(book.pages() < size + size / 4, "{} pages, {size} at first", book.pages());
+    Auditor::new(&book.log).verify_seals().await.expect("a sound list");
+}
+
+#[tokio::test]
+async fn a_log_from_before_runs_could_be_pruned_is_brought_up_to_date() {
+    let Book { log, raw, folder } = Book::new().await;
+    drop(log);
+    raw.execute_batch("DROP TABLE pruned; PRAGMA user_version = 1").expect("an older log");
+    let path = folder.path().join("mynah.db");
+    let error = SqliteLog::open_read_only(&path).expect_err("it has to be written once");
+    assert!(error.to_string().contains("brings it up to date"), "{error}");
+    let log = SqliteLog::open(&path).expect("a log");
+    let gone = Prune::before(15).perform(&log, &warrant()).await.expect("an old run");
+    assert_eq!(gone.len(), 1);
+    verify_seals(&log).await.expect("a sound list");
+}
+
+#[tokio::test]
+async fn a_run_that_is_not_what_it_was_is_neither_pruned_nor_redacted() {
+    let book = Book::new().await;
+    book.change("UPDATE records SET payload = x'00' WHERE key = 3");
+    let found = Prune::before(100).perform(&book.log, &warrant()).await;
+    is_corrupt(found.expect_err("evidence"), "said", 3);
+    let found = Redact::records("said", [2]).perform(&book.log, &warrant()).await;
+    is_corrupt(found.expect_err("evidence"), "said", 3);
+    assert_eq!(book.log.head(MAINTENANCE).await, Ok(None));
+}
+
+#[tokio::test]
+async fn whoever_meddles_with_tombstones_is_found_out() {
+    // Each row of the maintenance run removed.
+    let book = Book::removed().await;
+    for row in book.tombstones() {
+        book.change(&format!("CREATE TEMP TABLE saved AS SELECT * FROM records WHERE key = {row}"));
+        book.change(&format!("DELETE FROM records WHERE key = {row}"));
+        verify_run(&book.log, "said").await.expect_err("a tombstone less");
+        verify_seals(&book.log).await.expect_err("a tombstone less");
+        book.change("INSERT INTO records SELECT * FROM saved; DROP TABLE saved");
+    }
+    // Each byte of each changed.
+    for (seq, row) in (1..).zip(book.tombstones()) {
+        for column in ["envelope", "salt", "payload"] {
+            let select = format!("SELECT {column} FROM records WHERE key = {row}");
+            let bytes: Vec<u8> = book.raw.query_row(&select, [], |row| row.get(0)).expect("bytes");
+            for byte in 0..bytes.len() {
+                let mut changed = bytes.clone();
+                changed[byte] ^= 1;
+                book.set(row, column, &changed);
+                let error = verify_seals(&book.log).await.expect_err("another tombstone");
+                let found = error.metadata()["seq"].as_u64().expect("a number");
+                assert!(found == seq || found == seq + 1, "{column} {byte} of {seq}: {error}");
+            }
+            book.set(row, column, &bytes);
+        }
+    }
+    verify_seals(&book.log).await.expect("all is as it was");
+    // Without its body.
+    let row = book.tombstones()[0];
+    book.change(&format!("UPDATE records SET salt = NULL, payload = NULL WHERE key = {row}"));
+    is_corrupt(verify_seals(&book.log).await.expect_err("no body"), MAINTENANCE, 1);
+}
+
+#[tokio::test]
+async fn a_tail_cut_off_the_maintenance_run_leaves_what_is_missing_unexplained() {
+    // With a mended index: the tombstone of the pruned run, then that of the redacted record as well.
+    let book = Book::removed().await;
+    book.cut(1).await;
+    verify_run(&book.log, "said").await.expect("its tombstone is there");
+    is_corrupt(verify_seals(&book.log).await.expect_err("a seal of no run"), "quiet", 0);
+    let book = Book::removed().await;
+    book.change("DELETE FROM runs WHERE id = 'log:maintenance'");
+    is_corrupt(verify_run(&book.log, "said").await.expect_err("a body less"), "said", 2);
+    // What nobody misses is told by the head alone, to whoever kept it.
+    let book = Book::new().await;
+    Prune::before(35).include_unfinished().perform(&book.log, &warrant()).await.expect("three");
+    let kept = Auditor::new(&book.log).removals().await.expect("tombstones").head();
+    book.cut(2).await;
+    verify_seals(&book.log).await.expect("nothing is missing");
+    assert_ne!(Auditor::new(&book.log).removals().await.expect("tombstones").head(), kept);
+}
+
+#[tokio::test]
+async fn a_forged_tombstone_is_found() {
+    // For a run that is there.
+    let book = Book::new().await;
+    let head = book.log.head("said").await.expect("a log").expect("a run");
+    let removed = Removed::Run { records: head.seq, hash: head.hash, sealed: true };
+    book.forge("said", removed.clone());
+    is_corrupt(verify_run(&book.log, "said").await.expect_err("it is there"), MAINTENANCE, 1);
+    is_corrupt(verify_seals(&book.log).await.expect_err("it is there"), MAINTENANCE, 1);
+    // For a run that never was.
+    let book = Book::new().await;
+    book.forge("never", removed);
+    is_corrupt(verify_seals(&book.log).await.expect_err("it has no seal"), MAINTENANCE, 1);
+    // For a record that has its body, is another one, or is not there.
+    for (seq, hash) in [(2, None), (2, Some(head.hash)), (9, Some(head.hash))] {
+        let book = Book::new().await;
+        let record = book.log.read("said", seq, 1).await.expect("records").pop();
+        let hash = hash.or(record.map(|record| record.hash())).expect("a hash");
+        book.forge("said", Removed::Bodies(vec![(seq, hash)]));
+        is_corrupt(verify_run(&book.log, "said").await.expect_err("a lie"), "said", seq);
+    }
+    // And one with another fingerprint for a run that is gone.
+    let book = Book::new().await;
+    book.change(
+        "DELETE FROM records WHERE key BETWEEN 5 AND 8; DELETE FROM runs WHERE id = 'quiet'",
+    );
+    let removed = Removed::Run { records: 4, hash: head.hash, sealed: true };
+    book.forge("quiet", removed);
+    is_corrupt(verify_seals(&book.log).await.expect_err("another seal"), "quiet", 0);
+}
+
+fn warrant() -> Warrant {
+    Warrant::new("ann", "she asked for it", 1_000)
+}
+
+fn is_corrupt(error: Error, run: &str, seq: u64) {
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
+    let metadata = error.metadata();
+    assert_eq!((&metadata["run_id"], &metadata["seq"]), (&run.into(), &seq.into()), "{error}");
+}
+
+/// A log, and a connection that does what it likes.
+struct Book {
+    log: SqliteLog,
+    raw: Connection,
+    folder: TempDir,
+}
+
+impl Book {
+    fn empty() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path: PathBuf = folder.path().join("mynah.db");
+        let log = SqliteLog::open_with(&path, Durability::Relaxed).expect("a log");
+        let raw = Connection::open(&path).expect("a connection");
+        Self { log, raw, folder }
+    }
+
+    /// Four runs of four records each, but for the third, which has no end.
+    async fn new() -> Self {
+        let book = Self::empty();
+        for (run, at) in [("said", 10), ("quiet", 20), ("open", 30), ("last", 40)] {
+            let sample = Sample::new(run, at).user(&format!("secret of {run}"));
+            let mut sample = if run == "open" { sample } else { sample.sealed() };
+            book.log.append(sample.batch()).await.expect("a new run");
+        }
+        book
+    }
+
+    /// The same, where a body was redacted, and then a run pruned.
+    async fn removed() -> Self {
+        let book = Self::new().await;
+        Redact::records("said", [2]).perform(&book.log, &warrant()).await.expect("a record");
+        let head = book.log.head("quiet").await.expect("a log").expect("a run");
+        let removed = Removed::Run { records: head.seq, hash: head.hash, sealed: true };
+        let tombstone = book.log.read(MAINTENANCE, 1, 1).await.expect("a tombstone").remove(0);
+        let mut chain = Chain::new(MAINTENANCE);
+        chain.follow(&tombstone).expect("a first record");
+        let record = chain.append(2, [0; 16], &fact("quiet", removed)).expect("a fact");
+        let batch = Append::new(
+            MAINTENANCE,
+            book.log.head(MAINTENANCE).await.expect("a log"),
+            vec![record],
+        );
+        book.log.append(batch).await.expect("a tombstone");
+        book
+    }
+
+    fn change(&self, sql: &str) {
+        self.raw.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
+    fn set(&self, row: i64, column: &str, bytes: &[u8]) {
+        let update = format!("UPDATE records SET {column} = ?1 WHERE key = ?2");
+        assert_eq!(self.raw.execute(&update, params![bytes, row]), Ok(1));
+    }
+
+    fn pages(&self) -> i64 {
+        self.raw.query_row("PRAGMA page_count", [], |row| row.get(0)).expect("a number")
+    }
+
+    /// The rows of the maintenance run.
+    fn tombstones(&self) -> Vec<i64> {
+        let select = "SELECT recent FROM runs WHERE id = 'log:maintenance'";
+        let keys: Vec<u8> = self.raw.query_row(select, [], |row| row.get(0)).expect("a run");
+        keys.as_chunks().0.iter().copied().map(i64::from_be_bytes).collect()
+    }
+
+    /// Cuts the maintenance run off after so many tombstones, in the index as well.
+    async fn cut(&self, left: u64) {
+        let last = self.log.read(MAINTENANCE, left, 1).await.expect("a tombstone").remove(0);
+        let rows = self.tombstones();
+        let (kept, gone) = rows.split_at(left as usize);
+        gone.iter().for_each(|row| self.change(&format!("DELETE FROM records WHERE key = {row}")));
+        let kept: Vec<u8> = kept.iter().flat_map(|row| row.to_be_bytes()).collect();
+        let update = "UPDATE runs SET seq = ?1, hash = ?2, updated = ?3, recent = ?4 \
+                      WHERE id = 'log:maintenance'";
+        let values = params![left as i64, last.hash().0, last.envelope().ts, kept];
+        assert_eq!(self.raw.execute(update, values), Ok(1));
+    }
+
+    /// Writes a tombstone as the log would, and takes nothing away.
+    fn forge(&self, run: &str, removed: Removed) {
+        let mut chain = Chain::new(MAINTENANCE);
+        let record = chain.append(1, [0; 16], &fact(run, removed)).expect("a fact");
+        let body = record.body().expect("a body");
+        let insert = "INSERT INTO records (envelope, salt, payload) VALUES (?1, ?2, ?3)";
+        let values = params![&record.envelope_bytes()[..], body.salt, &body.payload[..]];
+        assert_eq!(self.raw.execute(insert, values), Ok(1));
+        let key = self.raw.last_insert_rowid().to_be_bytes();
+        let insert = "INSERT INTO runs (id, status, started, updated, seq, hash, turns, tool_calls, \
+                      input_tokens, output_tokens, cost, token, recent) \
+                      VALUES ('log:maintenance', 0, 1, 1, 1, ?1, 0, 0, 0, 0, 0.0, 0, ?2)";
+        assert_eq!(self.raw.execute(insert, params![record.hash().0, key]), Ok(1));
+    }
+
+    /// Whether a text is anywhere in the folder.
+    fn holds(&self, text: &str) -> bool {
+        self.all().contains(text)
+    }
+
+    /// All that is in the folder.
+    fn all(&self) -> String {
+        let files = fs::read_dir(self.folder.path()).expect("a folder");
+        let bytes = files.map(|file| fs::read(file.expect("a file").path()).expect("bytes"));
+        bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
+    }
+}
+
+fn fact(run: &str, removed: Removed) -> Fact {
+    let (by, reason) = ("ann".to_owned(), "she asked for it".to_owned());
+    Fact::Removed(Tombstone { run_id: run.to_owned(), removed, by, reason })
+}

@@ -1,0 +1,39 @@
+//! A run of which something was taken away cannot be performed again, and the error says why.
+
+use std::sync::Arc;
+
+use mynah::{
+    Engine, ErrorKind, LogReason,
+    log::{Log, MemoryLog, Prune, Redact, Warrant},
+    testing::Scripted,
+};
+use serde_json::json;
+
+#[tokio::test]
+async fn replay_resume_and_fork_name_the_first_redacted_record() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let run = engine()?.chat("my name is Ann").record(&log).await?.run_id.unwrap_or_default();
+    let last = log.head(&run).await?.map_or(0, |head| head.seq);
+    let warrant = Warrant::new("ann", "she asked for it", 0);
+    Redact::records(&*run, [3, 2]).perform(&log, &warrant).await?;
+    let errors = [
+        engine()?.replay(&log, &*run).await.map(drop),
+        engine()?.resume(&log, &*run).await.map(drop),
+        engine()?.fork(&log, &run, last - 1).await.map(drop),
+    ];
+    for error in errors.map(|refused| refused.expect_err("a body is missing")) {
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::Redacted), "{error}");
+        assert_eq!(
+            (&error.metadata()["run_id"], &error.metadata()["seq"]),
+            (&json!(run), &json!(2))
+        );
+    }
+    Prune::before(i64::MAX).perform(&log, &warrant).await?;
+    let error = engine()?.replay(&log, &*run).await.expect_err("there is no such run");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::RunNotFound), "{error}");
+    Ok(())
+}
+
+fn engine() -> mynah::Result<Engine> {
+    Ok(Engine::new(Scripted::new([json!([{"text": "hello"}, {"finish": "stop"}])])?))
+}

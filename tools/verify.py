@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+"""Checks a run that `mynah export` wrote, with none of Mynah's code.
+
+    tools/verify.py run.ndjson                  check an exported run
+    tools/verify.py --vectors docs/format.md    check the vectors of the format
+
+Everything that is checked here is described in docs/format.md.
+Exit codes: 0 it is what it says; 1 it is not; 2 wrong usage, or a file that cannot be read.
+"""
+import hashlib
+import json
+import math
+import struct
+import sys
+
+MAINTENANCE = "log:maintenance"
+MAX_LINE, MAX_DEPTH = 64 << 20, 128
+
+class Corrupt(Exception):
+    """Something is not what it says."""
+
+def demand(condition, what):
+    if not condition:
+        raise Corrupt(what)
+
+# Hashes and trees: RFC 9162, section 2.1.
+def sha256(*pieces):
+    return hashlib.sha256(b"".join(pieces)).digest()
+
+def leaf(data):
+    return sha256(b"\0", data)
+
+def node(left, right):
+    return sha256(b"\1", left, right)
+
+def split(size):
+    """The largest power of two below a size of two or more."""
+    return 1 << (size - 1).bit_length() - 1
+
+def tree_root(leaves):
+    if len(leaves) < 2:
+        return leaves[0] if leaves else sha256()
+    middle = split(len(leaves))
+    return node(tree_root(leaves[:middle]), tree_root(leaves[middle:]))
+
+def root_of_inclusion(hash_, index, size, proof):
+    """The root that a proof leads to from a leaf. Uses the proof up."""
+    demand(0 <= index < size, "there is no such leaf")
+    if size == 1:
+        return hash_
+    demand(proof, "the proof is too short")
+    sibling, middle = proof.pop(), split(size)
+    if index < middle:
+        return node(root_of_inclusion(hash_, index, middle, proof), sibling)
+    return node(sibling, root_of_inclusion(hash_, index - middle, size - middle, proof))
+
+def roots_of_consistency(old, new, proof, old_root):
+    """The roots of the older and the newer tree that a proof leads to. Uses the proof up."""
+    demand(0 < old <= new, "there is no such older tree")
+    if old == new and old_root is not None:
+        return old_root, old_root
+    demand(proof, "the proof is too short")
+    sibling = proof.pop()
+    if old == new:
+        return sibling, sibling
+    if old <= (middle := split(new)):
+        was, now = roots_of_consistency(old, middle, proof, old_root)
+        return was, node(now, sibling)
+    was, now = roots_of_consistency(old - middle, new - middle, proof, None)
+    return node(sibling, was), node(sibling, now)
+
+# Deterministic CBOR: RFC 8949, section 4.2.1, decoded strictly.
+def decode(data):
+    value, end = decode_item(data, 0, 0)
+    demand(end == len(data), "bytes follow the CBOR value")
+    return value
+
+def take(data, at, count):
+    demand(at + count <= len(data), "the CBOR value is cut off")
+    return data[at : at + count], at + count
+
+def decode_item(data, at, depth):
+    demand(depth <= MAX_DEPTH, "the CBOR value is too deep")
+    head, at = take(data, at, 1)
+    major, argument = head[0] >> 5, head[0] & 31
+    if major == 7:
+        return decode_simple(data, at, argument)
+    if argument >= 24:
+        demand(argument <= 27, "a CBOR length is indefinite or reserved")
+        width = 1 << (argument - 24)
+        piece, at = take(data, at, width)
+        argument = int.from_bytes(piece, "big")
+        least = 24 if width == 1 else 1 << (4 * width)
+        demand(argument >= least, "a CBOR number is longer than it needs to be")
+    if major < 2:
+        return (argument if major == 0 else -1 - argument), at
+    if major < 4:
+        piece, at = take(data, at, argument)
+        return (piece if major == 2 else piece.decode("utf-8")), at
+    if major == 4:
+        values = []
+        for _ in range(argument):
+            value, at = decode_item(data, at, depth + 1)
+            values.append(value)
+        return values, at
+    demand(major == 5, "there are no CBOR tags")
+    members, before = {}, b""
+    for _ in range(argument):
+        start = at
+        key, at = decode_item(data, at, depth + 1)
+        demand(isinstance(key, str) and before < data[start:at], "CBOR keys are text, in order")
+        before = data[start:at]
+        members[key], at = decode_item(data, at, depth + 1)
+    return members, at
+
+def decode_simple(data, at, info):
+    if info in (20, 21, 22):
+        return (False, True, None)[info - 20], at
+    demand(info in (25, 26, 27), "a CBOR value of an unknown kind")
+    formats = (">e", ">f", ">d")[: info - 24]
+    piece, at = take(data, at, 1 << (info - 24))
+    value = struct.unpack(formats[-1], piece)[0]
+    demand(not math.isnan(value) or piece == b"\x7e\x00", "NaN has one encoding")
+    for shorter in formats[:-1]:
+        try:
+            fits = struct.unpack(shorter, struct.pack(shorter, value))[0] == value
+        except OverflowError:
+            fits = False
+        demand(not fits, "a CBOR float is longer than it needs to be")
+    return value, at
+
+# Records and runs.
+TYPES = {"v": int, "run": str, "seq": int, "prev": bytes, "ts": int, "kind": str, "body": bytes}
+
+class Record:
+    def __init__(self, envelope, salt, payload):
+        self.hash = sha256(b"mynah record 1\n", envelope)
+        self.envelope = fields = decode(envelope)
+        demand(type(fields) is dict and {"prev", *fields} == set(TYPES), "the envelope has other keys")
+        for key, value in fields.items():
+            demand(type(value) is TYPES[key], f"{key} in the envelope is not of its type")
+            demand(type(value) is not bytes or len(value) == 32, "a hash has 32 bytes")
+        demand(fields["v"] == 1, "the version of the envelope is not known")
+        self.fact = None
+        if payload is not None:
+            committed = sha256(b"mynah record body 1\n", salt, payload)
+            demand(committed == fields["body"], "the body is not the one that was committed to")
+            self.fact = decode(payload)
+            demand(self.fact["kind"] == fields["kind"], "the payload is of another kind")
+
+class Run:
+    """Checks a run record by record. `gone` are the bodies that tombstones name: seq, and hash."""
+    def __init__(self, run, gone):
+        self.run, self.gone = run, gone
+        self.leaves, self.head, self.root, self.redacted = [], None, None, 0
+        self.totals = dict(turns=0, tool_calls=0, input_tokens=0, output_tokens=0, cost=0.0)
+
+    def check(self, record):
+        fields, kind, seq = record.envelope, record.envelope["kind"], len(self.leaves) + 1
+        demand(self.root is None, "it follows the seal")
+        demand(fields["run"] == self.run, "it belongs to another run")
+        demand(fields["seq"] == seq, "it is not the next record")
+        demand(fields.get("prev") == self.head, "it does not name the hash of the record before it")
+        demand((self.run == MAINTENANCE) == (kind == "removed"), "tombstones have a run of their own")
+        starts = seq == 1 and self.run != MAINTENANCE
+        demand(starts == (kind == "run_started"), "a run starts once, with its first record")
+        named = self.gone.get(seq)
+        demand(named in (None, record.hash.hex()), "a tombstone names another record in its place")
+        if kind == "sealed":
+            demand(record.fact, "the seal's body is missing")
+            root, totals = tree_root(self.leaves), record.fact["totals"]
+            demand(record.fact["root"] == root.hex(), "the seal's root is another")
+            demand(self.redacted or totals == self.totals, "the seal's totals are others")
+            self.root = root
+        self.head = record.hash
+        self.leaves.append(leaf(record.hash))
+        if record.fact:
+            demand(not named, "a tombstone says that its body was taken away, and it is there")
+            self.count(kind, record.fact)
+        else:
+            demand(named, "its body is missing, and no tombstone says why")
+            self.redacted += 1
+
+    def count(self, kind, fact):
+        self.totals["turns"] += kind == "turn_started"
+        self.totals["tool_calls"] += kind == "tool_scheduled"
+        response = {"assistant_completed": "response", "cancelled": "partial"}.get(kind)
+        if response and fact[response]:
+            usage = fact[response]["usage"]
+            for key in ("input_tokens", "output_tokens"):
+                self.totals[key] = min(self.totals[key] + (usage[key] or 0), 2**64 - 1)
+            self.totals["cost"] += usage["total_cost"] or 0.0
+
+# Bundles.
+def strictly(pairs):
+    demand(len(dict(pairs)) == len(pairs), "a JSON key stands twice")
+    return dict(pairs)
+
+def read_lines(file):
+    while line := file.readline(MAX_LINE + 1):
+        demand(line.endswith(b"\n"), "the line has no end, or is too long")
+        value = json.loads(line, object_pairs_hook=strictly)
+        demand(type(value) is dict and len(value) == 1, "it is not a line of a bundle")
+        yield next(iter(value.items()))
+
+def as_json(value):
+    """A CBOR value as JSON shows it: there is no NaN."""
+    if isinstance(value, dict):
+        return {key: as_json(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [as_json(member) for member in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+def read_record(entry):
+    demand(set(entry) <= {"envelope", "salt", "payload", "fact"}, "the record has other members")
+    demand(("salt" in entry) == ("payload" in entry), "a body is a salt and a payload")
+    salt, payload = (bytes.fromhex(entry[key]) if key in entry else None for key in ("salt", "payload"))
+    demand(salt is None or len(salt) == 16, "a salt has 16 bytes")
+    record = Record(bytes.fromhex(entry["envelope"]), salt, payload)
+    is_shown = "fact" not in entry or as_json(record.fact) == entry["fact"]
+    demand(is_shown, "the fact that is shown is not the one in its bytes")
+    return record
+
+def read_tombstone(entry, run):
+    record = read_record(entry)
+    is_right = record.envelope["run"] == MAINTENANCE and record.fact["run_id"] == run
+    demand(is_right, "it is not a tombstone of the run")
+    return dict(record.fact["removed"]["bodies"])
+
+def check_inclusion(hash_, index, size, proof, root):
+    proof = [bytes.fromhex(hash_) for hash_ in proof]
+    found = root_of_inclusion(hash_, index, size, proof)
+    demand(not proof and found.hex() == root, "the leaf is not proven to be in the tree")
+
+def check_end(end, run):
+    root, fingerprint = (run.root.hex(), run.head.hex()) if run.root else (None, None)
+    found = dict(records=len(run.leaves), hash=run.head.hex(), root=root, fingerprint=fingerprint, redacted=run.redacted)
+    demand(end == {**found, "inclusion": end["inclusion"]}, "the last line says otherwise than the records")
+    demand(len(run.gone) == run.redacted, "records are missing before the last line")
+    demand((root is None) == (end["inclusion"] is None), "a proof goes with a seal")
+    if root:
+        tree = end["inclusion"]
+        check_inclusion(leaf(run.head), tree["index"], tree["size"], tree["proof"], tree["root"])
+
+def check_bundle(file):
+    number, run, is_done, gone = 1, None, False, {}
+    try:
+        lines = read_lines(file)
+        kind, header = next(lines, (None, None))
+        demand(kind == "bundle" and header == {"version": 1, "run_id": header["run_id"]}, "it is not a bundle")
+        for number, (kind, entry) in enumerate(lines, 2):
+            demand(not is_done, "it follows the end")
+            if kind == "tombstone" and run is None:
+                gone |= read_tombstone(entry, header["run_id"])
+                continue
+            run = run or Run(header["run_id"], gone)
+            demand(kind == "record" or (kind == "end" and run.leaves), "it does not belong here")
+            is_done = kind == "end"
+            check_end(entry, run) if is_done else run.check(read_record(entry))
+        demand(is_done, "the bundle ends too early")
+    except (Corrupt, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Corrupt(f"line {number}: {error}") from None
+    return f"{run.run}  {'verified' if run.root else 'in progress'}  {len(run.leaves)} records, {run.redacted} redacted"
+
+def check_vectors(page):
+    """Every `name = value` of the page: runs of numbered records, and two proofs."""
+    shown = dict(line.rstrip("\n").split(" = ", 1) for line in page if " = " in line)
+    piece = lambda name: bytes.fromhex(shown[name])
+    for name, salt, count in (("run-1", b"\7" * 16, 2), ("run-2", b"\7" * 16, 8), (MAINTENANCE, bytes(16), 2)):
+        run = Run(name, {})
+        for seq in range(1, count + 1):
+            record = Record(piece(f"{name} envelope {seq}"), salt, piece(f"{name} payload {seq}"))
+            demand(record.hash == piece(f"{name} hash {seq}"), f"{name}: hash {seq} is another")
+            run.check(record)
+        demand((run.root or tree_root(run.leaves)) == piece(f"{name} root"), f"{name}: the root is another")
+    leaves = [leaf(bytes.fromhex(hash_)) for hash_ in shown["fingerprints"].split()]
+    check_inclusion(leaves[2], 2, len(leaves), shown["inclusion of 2"].split(), tree_root(leaves).hex())
+    proof = [bytes.fromhex(hash_) for hash_ in shown["consistency with 3"].split()]
+    roots = roots_of_consistency(3, len(leaves), proof, tree_root(leaves[:3]))
+    demand(not proof and roots == (piece("tree of 3"), piece("tree of 5")), "the trees are not consistent")
+    return "the vectors are as they should be"
+
+def main(arguments):
+    try:
+        if arguments[:-1] == ["--vectors"]:
+            with open(arguments[1], encoding="utf-8") as page:
+                print(check_vectors(page))
+        elif len(arguments) == 1 and not arguments[0].startswith("-"):
+            with open(arguments[0], "rb") as file:
+                print(check_bundle(file))
+        else:
+            print(__doc__.strip(), file=sys.stderr)
+            return 2
+    except (Corrupt, KeyError, OSError, ValueError) as error:
+        print(f"verify.py: {error}", file=sys.stderr)
+        return 2 if isinstance(error, OSError) else 1
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
