@@ -28,7 +28,8 @@ mod waiters;
 pub use audit::{verify_run, verify_seals};
 pub use cuts::{Cut, CutRecorder, expand};
 pub use fact::{
-    About, DirectCall, Effect, End, Extent, Fact, Inside, Parent, Plan, Resolution, Seal, Totals,
+    About, DirectCall, Effect, End, Extent, Fact, Inside, Parent, Plan, Previous, Resolution, Seal,
+    SessionLink, Totals,
 };
 pub use hash::Hash;
 pub use log::{Append, BoxFuture, Durability, Lease, Log, SealedRun};

@@ -44,6 +44,14 @@ impl Tape {
         }
     }
 
+    /// Where the chain of a run that is being kept ends.
+    pub fn head(&self) -> Option<Head> {
+        match self {
+            Self::Recording(recorder) => recorder.chain.head(),
+            _ => None,
+        }
+    }
+
     /// Takes a fact.
     ///
     /// # Errors
@@ -70,10 +78,7 @@ impl Tape {
                     Some(mut recorder) => {
                         // Whoever reads the records sees where one process ended and another began.
                         if !matches!(fact, Fact::Resumed { .. }) {
-                            recorder.commit(&Fact::Resumed {
-                                message: None,
-                                tool_results: Vec::new(),
-                            })?;
+                            recorder.commit(&Fact::SEAM)?;
                         }
                         recorder.commit(fact)?;
                         *self = Self::Recording(recorder);
@@ -88,7 +93,7 @@ impl Tape {
     pub fn upcoming(&self) -> Option<&Fact> {
         match self {
             Self::Replaying(replay) => {
-                replay.facts.iter().map(|(_, fact)| fact).find(|fact| !is_seam(fact))
+                replay.facts.iter().map(|(_, fact)| fact).find(|fact| !fact.is_seam())
             }
             _ => None,
         }
@@ -97,7 +102,7 @@ impl Tape {
     /// What is recorded of the tools that run now, in the order in which they were done.
     pub fn outcomes(&self) -> VecDeque<(String, Fact)> {
         let Self::Replaying(replay) = self else { return VecDeque::new() };
-        let facts = replay.facts.iter().map(|(_, fact)| fact).filter(|fact| !is_seam(fact));
+        let facts = replay.facts.iter().map(|(_, fact)| fact).filter(|fact| !fact.is_seam());
         let outcomes = facts.map_while(|fact| match fact {
             Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
                 Some((call_id.clone(), fact.clone()))
@@ -107,11 +112,24 @@ impl Tape {
         outcomes.collect()
     }
 
+    /// Lets the holder of a lease write what follows the records.
+    pub fn hold(&mut self, lease: Lease) {
+        match self {
+            Self::Blank => {}
+            Self::Recording(recorder) => recorder.lease = Some(lease),
+            Self::Replaying(recorded) => {
+                if let Some(recorder) = &mut recorded.then {
+                    recorder.lease = Some(lease);
+                }
+            }
+        }
+    }
+
     /// How many recorded facts are left.
     pub fn remaining(&self) -> usize {
         match self {
             Self::Replaying(recorded) => {
-                recorded.facts.iter().filter(|(_, fact)| !is_seam(fact)).count()
+                recorded.facts.iter().filter(|(_, fact)| !fact.is_seam()).count()
             }
             _ => 0,
         }
@@ -297,7 +315,7 @@ impl Recorded {
 
     /// A seam is not made by the loop.
     fn skip_seams(&mut self) {
-        while self.facts.front().is_some_and(|(_, fact)| is_seam(fact)) {
+        while self.facts.front().is_some_and(|(_, fact)| fact.is_seam()) {
             self.facts.pop_front();
         }
     }
@@ -353,11 +371,6 @@ impl Recorded {
 /// Whether nothing but the seal can follow.
 fn ends(fact: &Fact) -> bool {
     matches!(fact, Fact::Completed(_) | Fact::Failed(_) | Fact::Cancelled { .. })
-}
-
-/// Whether a fact only tells that another process went on.
-fn is_seam(fact: &Fact) -> bool {
-    matches!(fact, Fact::Resumed { message: None, tool_results } if tool_results.is_empty())
 }
 
 /// Every place where two values differ.

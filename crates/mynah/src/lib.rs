@@ -41,9 +41,12 @@
 mod call;
 mod cancel;
 mod engine;
+mod loaded;
 mod options;
 mod prepare;
 mod replay;
+mod restore;
+mod resume;
 mod run;
 mod spec;
 mod stream;
@@ -58,9 +61,9 @@ pub use mynah_data::{
     AdapterReason, ChatResult, Collector, EngineReason, Error, ErrorKind, Event, FieldError,
     FinishReason, HaltReason, Image, LogReason, Message, Messages, Metadata, Mode, ModelRef,
     Operation, Part, Pricing, Request, Response, ResponseFormat, Result, Role, Session,
-    SessionReason, SessionReducer, SessionState, Status, StepResult, StreamReason, Thread,
-    ToolCall, ToolChoice, ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage, ValidationReason,
-    decode, validate,
+    SessionReason, SessionReducer, SessionRun, SessionState, Status, StepResult, StreamReason,
+    Thread, ToolCall, ToolChoice, ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage,
+    ValidationReason, decode, validate,
 };
 pub use mynah_log as log;
 pub use mynah_step::{
@@ -68,7 +71,9 @@ pub use mynah_step::{
     RetryPolicy, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder, World,
 };
 pub use options::Options;
-pub use replay::{Forked, Replay, Replayed, Resume, Tools};
+pub use replay::{Forked, Replay, Replayed, Tools};
+pub use restore::{Restored, restore_session};
+pub use resume::{Resume, cancel_run};
 pub use run::{OnToolError, OnUncertain, OnUnknownTool};
 pub use spec::{EngineSpec, Registry, ToolEntry};
 pub use stream::EventStream;

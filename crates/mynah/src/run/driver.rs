@@ -10,10 +10,10 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
-    Error, Event, FinishReason, HaltReason, Metadata, Request, ResponseBuilder, Result, StepResult,
-    StreamReason, Thread, Usage,
+    Error, Event, FinishReason, HaltReason, Messages, Metadata, Request, ResponseBuilder, Result,
+    StepResult, StreamReason, Thread, Usage,
 };
-use mynah_log::{About, CutRecorder, End, Extent, Fact};
+use mynah_log::{About, CutRecorder, End, Extent, Fact, Head, Lease};
 use mynah_step::{
     Adapter, BoxFuture, ModelCall, ModelStream, RetryPolicy, Tape, ToolContext, ToolExecutor,
     ToolLimits, ToolResultEncoder, World,
@@ -58,6 +58,8 @@ pub(crate) struct Setup {
     pub(crate) on_uncertain: OnUncertain,
     /// What a run that waited goes on with.
     pub(crate) resumption: Option<Fact>,
+    /// Whether the result tells only what came after that.
+    pub(crate) since_answer: bool,
 }
 
 /// A run under way.
@@ -75,6 +77,10 @@ pub(crate) struct Driver {
     pub(super) fault: Option<Error>,
     /// What a single step came to, until its records are safe.
     pub(super) held: Option<Event>,
+    /// Whether the caller knows what it came to.
+    told: bool,
+    /// Whether a resumed run is still brought back to where it was: what was told before is not told again.
+    pub(super) behind: bool,
     pub(crate) cancel: Cancellation,
     pub(super) deadline: Option<Pin<Box<Sleep>>>,
     pub(super) limits: CallLimits,
@@ -101,6 +107,7 @@ pub(super) enum Phase {
 impl Driver {
     pub(crate) fn new(
         setup: Setup,
+        before: Messages,
         thread: Thread,
         cancel: Option<&CancelHandle>,
         tape: Tape,
@@ -120,14 +127,16 @@ impl Driver {
         let started = Fact::RunStarted { thread, extent: setup.policy.extent, about };
         let mut driver = Self {
             setup: Box::new(setup),
-            state: RunState::default(),
+            state: RunState::after(before),
             phase: Phase::Decide,
             ready: VecDeque::new(),
             answer: ResponseBuilder::new(),
             cuts: CutRecorder::new(),
+            behind: tape.is_resuming(),
             tape,
             fault: None,
             held: None,
+            told: false,
             cancel: cancel.map(Cancellation::listen).unwrap_or_default(),
             deadline: None,
             limits: CallLimits::default(),
@@ -142,6 +151,22 @@ impl Driver {
     /// The id of a run that is kept.
     pub(crate) fn run_id(&self) -> Option<&Arc<str>> {
         self.tape.run_id()
+    }
+
+    /// A run that is kept and has told its end: where its records end, and whether it waits.
+    pub(crate) fn stopped(&self) -> Option<(&Arc<str>, Head, bool)> {
+        let head = self.tape.head().filter(|_| self.told)?;
+        Some((self.run_id()?, head, self.state.end.as_ref().is_some_and(End::waits)))
+    }
+
+    /// What is wrong before anything has happened: the run that is to go on began otherwise.
+    pub(crate) fn take_fault(&mut self) -> Option<Error> {
+        self.fault.take()
+    }
+
+    /// Lets a run that goes on be written by the holder of a lease.
+    pub(crate) fn hold(&mut self, lease: Lease) {
+        self.tape.hold(lease);
     }
 
     /// The next event; an `Err` is the last.
@@ -164,8 +189,7 @@ impl Driver {
                 return Poll::Ready(Some(Err(fault)));
             }
             if let Some(event) = self.ready.pop_front() {
-                // What was told before the run was resumed is not told again.
-                if self.tape.is_resuming() {
+                if self.behind {
                     continue;
                 }
                 return Poll::Ready(Some(Ok(event)));
@@ -177,7 +201,8 @@ impl Driver {
             }
             // A single step that was told to be complete has nothing left to interrupt.
             let over = self.setup.policy.extent != Extent::Chat && !self.state.steps.is_empty();
-            let over = over || matches!(self.phase, Phase::Closing(_));
+            let ended = matches!(self.tape.upcoming(), Some(Fact::Cancelled { .. }));
+            let over = over && !ended || matches!(self.phase, Phase::Closing(_));
             if !over && let Some(reason) = self.interrupted(cx) {
                 self.interrupt(reason);
                 continue;
@@ -203,7 +228,7 @@ impl Driver {
                     Some(Ok(event)) => {
                         self.limits.heard();
                         let event = self.hear(event);
-                        if !self.tape.is_resuming() {
+                        if !self.behind {
                             return Poll::Ready(Some(Ok(event)));
                         }
                     }
@@ -240,7 +265,10 @@ impl Driver {
                         std::mem::replace(&mut self.phase, Phase::Done)
                     {
                         match told {
-                            Ok(event) => self.ready.extend(event),
+                            Ok(event) => {
+                                self.told = true;
+                                self.ready.extend(event);
+                            }
                             Err(error) => self.fault = Some(error),
                         }
                     }
@@ -252,7 +280,7 @@ impl Driver {
 
     /// What the last step of the run came to.
     pub(crate) fn last_step(&self) -> Option<&StepResult> {
-        self.state.steps.last()
+        self.state.last_step()
     }
 
     /// Does the next thing that is to be done.
@@ -284,12 +312,11 @@ impl Driver {
     /// Takes in a fact. Where it completes a step, the caller is told.
     pub(super) fn commit(&mut self, fact: Fact) {
         if self.tape.is_kept() {
-            let resuming = self.tape.is_resuming();
             if let Err(error) = self.tape.commit(&fact) {
                 self.fault.get_or_insert(error);
             }
-            if resuming && !self.tape.is_resuming() {
-                self.ready.clear();
+            if !self.tape.is_resuming() {
+                self.catch_up();
             }
         }
         let before = self.state.steps.len();
@@ -303,6 +330,13 @@ impl Driver {
                 Extent::Step => self.held = self.step_completed(),
                 Extent::Chat => self.ready.extend(self.step_completed()),
             }
+        }
+    }
+
+    /// From here on a resumed run is in the world, and tells what happens.
+    pub(super) fn catch_up(&mut self) {
+        if std::mem::take(&mut self.behind) {
+            self.ready.clear();
         }
     }
 
@@ -320,6 +354,8 @@ impl Driver {
     pub(super) fn finish_or_go_on(&mut self) {
         let resumed = match self.tape.upcoming() {
             Some(resumed @ Fact::Resumed { .. }) => Some(resumed.clone()),
+            // It was ended while it waited.
+            Some(Fact::Cancelled { end, .. }) => return self.interrupt(end.reason.clone()),
             None if self.tape.is_resuming() => self.setup.resumption.take(),
             _ => None,
         };
@@ -333,7 +369,10 @@ impl Driver {
     }
 
     pub(super) fn finish(&mut self) {
-        let mut result = self.state.chat_result();
+        let mut result = match self.setup.since_answer {
+            true => self.state.result_since_answer(),
+            false => self.state.chat_result(),
+        };
         result.run_id = self.tape.run_id().cloned();
         self.span.record("halted_reason", result.halted_reason.as_str());
         self.tell_span(&result.steps);
@@ -367,6 +406,10 @@ impl Driver {
             };
             return here.then(|| end.reason.clone());
         }
+        // What is brought back has happened: nobody can end it before it is there again.
+        if self.tape.is_resuming() && self.tape.upcoming().is_some() {
+            return None;
+        }
         if self.cancel.poll_cancelled(cx) {
             return Some(HaltReason::Cancelled);
         }
@@ -397,9 +440,15 @@ impl Driver {
             }
             self.ready.push_back(Event::Error { error });
         }
-        let partial =
-            (answering && self.answer.has_started()).then(|| Box::new(self.take_answer()));
-        let end = self.state.end_of_chat(End::new(reason, metadata), &self.setup.policy);
+        // Who ends a run from outside knows neither the engine nor what was being said.
+        let (end, heard) = match self.tape.upcoming() {
+            Some(Fact::Cancelled { end, partial, .. }) => (end.clone(), partial.is_some()),
+            _ => {
+                let end = End::new(reason, metadata);
+                (self.state.end_of_chat(end, &self.setup.policy), self.answer.has_started())
+            }
+        };
+        let partial = (answering && heard).then(|| Box::new(self.take_answer()));
         let cuts = std::mem::take(&mut self.cuts).finish();
         self.commit(Fact::Cancelled { end, partial, cuts });
         match self.setup.policy.extent {

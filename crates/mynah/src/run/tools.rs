@@ -26,6 +26,10 @@ pub enum OnUncertain {
     Fail,
 }
 
+/// What the model reads of a call that may have run.
+pub(crate) const NOBODY_KNOWS: &str =
+    "tool error: the process ended, and nobody knows whether the call ran";
+
 /// Calls that wait for a free place, and calls that run.
 pub(super) struct ToolRuns {
     waiting: VecDeque<Arc<ToolCall>>,
@@ -114,15 +118,18 @@ impl Driver {
             let Some(call) = runs.waiting.pop_front() else {
                 return;
             };
-            if self.watched {
+            let recorded =
+                runs.recorded.iter().find(|(id, _)| *id == call.id).map(|(_, fact)| fact);
+            if recorded.is_none() && std::mem::take(&mut self.behind) {
+                self.ready.clear();
+            }
+            if self.watched && !(recorded.is_some() && self.tape.is_resuming()) {
                 self.ready.push_back(Event::ToolExecutionStarted {
                     id: call.id.clone(),
                     name: call.name.clone(),
                     arguments: call.arguments.clone(),
                 });
             }
-            let recorded =
-                runs.recorded.iter().find(|(id, _)| *id == call.id).map(|(_, fact)| fact);
             let tool = self.setup.policy.tool(&call.name, self.state.conversation.is_some());
             let answers = self.setup.recorded_tools || tool.is_some_and(Tool::is_recorded);
             runs.running.push(match recorded.filter(|fact| answers || not_rerun(fact)) {
@@ -134,6 +141,7 @@ impl Driver {
 
     pub(super) fn tool_done(&mut self, call: &ToolCall, outcome: Outcome) {
         let setup = &self.setup;
+        let told_before = matches!(outcome, Outcome::Recorded(_)) && self.tape.is_resuming();
         let fact = match outcome {
             Outcome::Recorded(fact) => fact,
             Outcome::Settled(settled) => {
@@ -147,7 +155,7 @@ impl Driver {
                 settle(call, settled, setup.encoder.as_ref(), policy, remembered)
             }
         };
-        if self.watched {
+        if self.watched && !told_before {
             self.ready.extend(tell(call, &fact));
         }
         self.start_tools();
@@ -160,9 +168,7 @@ impl Driver {
             let open: Vec<Arc<ToolCall>> = self.state.open_calls().cloned().collect();
             for call in open.iter().filter(|call| calls.contains(&call.id)) {
                 let error = Error::tool(ToolReason::Failed)
-                    .with_message(
-                        "tool error: the process ended, and nobody knows whether the call ran",
-                    )
+                    .with_message(NOBODY_KNOWS)
                     .with("tool_name", call.name.as_str());
                 self.tool_done(
                     call,
