@@ -47,6 +47,9 @@ pub enum Fact {
         /// The calls that it may not run, and why: the call's id, and the words of whoever said so.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         rejected: Vec<(String, String)>,
+        /// The id of the call that goes on, if it is a call of its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request_id: Option<String>,
     },
     /// A message joined the conversation from outside the model.
     UserMessage {
@@ -168,16 +171,18 @@ impl Fact {
         tool_results: Vec::new(),
         approved: Vec::new(),
         rejected: Vec::new(),
+        request_id: None,
     };
 
     /// Whether it tells nothing but that another process went on.
     pub fn is_seam(&self) -> bool {
         match self {
-            Self::Resumed { message, tool_results, approved, rejected } => {
+            Self::Resumed { message, tool_results, approved, rejected, request_id } => {
                 message.is_none()
                     && tool_results.is_empty()
                     && approved.is_empty()
                     && rejected.is_empty()
+                    && request_id.is_none()
             }
             _ => false,
         }

@@ -34,6 +34,8 @@ pub(crate) struct Origin {
     pub(crate) before: Messages,
     /// The session that a new run is a turn of.
     pub(crate) session: Option<SessionLink>,
+    /// The id of a call that has one already.
+    pub(crate) request_id: Option<String>,
     /// What a run began with that is performed again.
     pub(crate) recorded: Option<Box<About>>,
     /// Whether that counts even where the engine is another one now.
@@ -125,7 +127,7 @@ pub(crate) fn prepare_on(
     check_capabilities(&request)?;
     let (request, final_request) = split_passes(request, &settings, adapter.as_ref(), extent);
 
-    let request_id = recorded.as_ref().map(|about| about.request_id.clone());
+    let request_id = recorded.as_ref().map(|about| about.request_id.clone()).or(origin.request_id);
     let request_id = request_id.or(settings.request_id).unwrap_or_else(|| parts.world.new_id());
     let about = match recorded {
         Some(recorded) if origin.allow_changed => Some(recorded),

@@ -36,7 +36,8 @@ pub struct Resume {
     rejected: Vec<(String, String)>,
     on_uncertain: OnUncertain,
     allow_changed: bool,
-    since_answer: bool,
+    /// The id of the call, if it is a call of its own.
+    request_id: Option<String>,
     options: Options,
 }
 
@@ -82,7 +83,7 @@ impl Resume {
             rejected: Vec::new(),
             on_uncertain: OnUncertain::default(),
             allow_changed: false,
-            since_answer: false,
+            request_id: None,
             options: Options::new(),
         }
     }
@@ -159,8 +160,8 @@ impl Resume {
     }
 
     /// Goes on as a call of its own would: its options are all that is said, and the result tells only of what comes now.
-    pub(crate) fn since_answer(mut self) -> Self {
-        self.since_answer = true;
+    pub(crate) fn as_call(mut self, request_id: String) -> Self {
+        self.request_id = Some(request_id);
         self
     }
 
@@ -175,13 +176,19 @@ impl Resume {
     }
 
     /// A run that goes on, its lease taken.
-    pub(crate) async fn prepare(self, loaded: Loaded) -> Result<(Driver, Filter)> {
-        let resumption = self.resumption(&loaded)?;
+    pub(crate) async fn prepare(mut self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
+        let resumption = self.resumption(&loaded)?;
+        if self.request_id.is_some() {
+            // Each call has an id of its own; the run is still the one that began with the first.
+            let first = loaded.about.options.get("request_id").cloned().unwrap_or_default();
+            self.options = self.options.set("request_id", first);
+        }
         let Loaded { run, records, before, thread, extent, about, chain, totals } = loaded;
         let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals);
         let recorded = Recorded::new(run.as_str().into(), records).then(recorder);
-        let options = if self.since_answer {
+        let since_answer = self.request_id.is_some();
+        let options = if since_answer {
             self.options
         } else {
             let recorded = Options::from_json(Value::Object(about.options.clone()));
@@ -200,7 +207,7 @@ impl Resume {
                 recorded_tools: true,
                 on_uncertain: self.on_uncertain,
                 resumption,
-                since_answer: self.since_answer,
+                since_answer,
                 ..Origin::default()
             },
         )?;
@@ -260,7 +267,8 @@ impl Resume {
             return Err(self.refused(waits).with("missing_tool_calls", missing));
         }
         let message = self.message.clone().map(Arc::new);
-        Ok(Some(Fact::Resumed { message, tool_results, approved, rejected: self.rejected.clone() }))
+        let (rejected, request_id) = (self.rejected.clone(), self.request_id.clone());
+        Ok(Some(Fact::Resumed { message, tool_results, approved, rejected, request_id }))
     }
 
     /// Of the calls that the run waits for, those of which nothing was said.
@@ -349,7 +357,8 @@ pub async fn cancel_run<L: Log + Clone>(log: &L, run: &str) -> Result<()> {
 async fn lease(log: &dyn Log, run: &str, world: &dyn World) -> Result<Lease> {
     let since = world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-    log.lease(run, &world.new_id(), LEASE, now).await
+    let owner = format!("{:016x}{:016x}", world.random(), world.random());
+    log.lease(run, &owner, LEASE, now).await
 }
 
 struct WaitingCall {

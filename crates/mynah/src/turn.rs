@@ -184,30 +184,42 @@ fn begin(
     extent: Extent,
 ) -> EventStream {
     let (engine, session, mut options) = (engine.clone(), session.clone(), options.clone());
-    match (options.log.clone(), session.last_run.clone()) {
-        (Some(log), Some(run)) => {
-            let cancel = options.cancel.take().map_or_else(CancelHandle::new, |all| all.child());
-            options.cancel = Some(cancel.clone());
-            let turn = Next { engine, session, message, options, extent };
-            EventStream::starting(Box::pin(turn.after(log, run)), cancel)
-        }
-        _ => EventStream::new(Next { engine, session, message, options, extent }.afresh(None)),
-    }
+    let (log, run) = (options.log.take(), session.last_run.clone());
+    let next = |options| Next { engine, session, message, options, extent, request_id: None };
+    let (Some(log), Some(run)) = (log.clone(), run) else {
+        options.log = log;
+        return EventStream::new(next(options).afresh(None));
+    };
+    let cancel = options.cancel.take().map_or_else(CancelHandle::new, |all| all.child());
+    options.cancel = Some(cancel.clone());
+    let next = next(options);
+    // What can be refused is refused before anything is looked up.
+    let request_id = match next.clone().afresh(None) {
+        Ok((unkept, _)) => unkept.request_id().to_owned(),
+        Err(error) => return EventStream::new(Err(error)),
+    };
+    let next = Next { request_id: Some(request_id), ..next };
+    EventStream::starting(Box::pin(next.after(log, run)), cancel)
 }
 
 /// A turn that is to begin.
+#[derive(Clone)]
 struct Next {
     engine: Engine,
     session: Session,
     message: Option<Message>,
+    /// What was said, but for the log.
     options: Options,
     extent: Extent,
+    request_id: Option<String>,
 }
 
 impl Next {
     /// Goes on with the session's last run if that waits for this turn, and begins a run after it otherwise.
-    async fn after(self, log: Arc<dyn Log>, run: SessionRun) -> Result<(Driver, Filter)> {
-        let Some(point) = point(&*log, &run).await? else { return self.afresh(None) };
+    async fn after(mut self, log: Arc<dyn Log>, run: SessionRun) -> Result<(Driver, Filter)> {
+        let point = point(&*log, &run).await?;
+        self.options.log = Some(Arc::clone(&log));
+        let Some(point) = point else { return self.afresh(None) };
         let grew = self.session.thread.messages.starts_with(&run.messages);
         if run.waits && grew && self.extent == Extent::Chat {
             let head = log.head(&run.run_id).await?;
@@ -234,8 +246,8 @@ impl Next {
 
     /// What the waiting run goes on with, if all that joined the conversation since can be told so.
     fn answer(&self, log: &Arc<dyn Log>, run: &SessionRun) -> Option<Resume> {
-        let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.run_id.to_string())
-            .since_answer();
+        let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.run_id.to_string());
+        let resume = resume.as_call(self.request_id.clone()?);
         let mut resume = resume.options(self.options.clone());
         for message in self.session.thread.messages.since(run.messages.len()) {
             let text = message.text();
@@ -274,7 +286,8 @@ impl Next {
         }
         thread.extend(self.message);
         let session = Some(SessionLink { id, context, metadata, previous });
-        let origin = Origin { before, session, ..Origin::default() };
+        let request_id = self.request_id;
+        let origin = Origin { before, session, request_id, ..Origin::default() };
         prepare(&self.engine, Input::Thread(thread), self.options, self.extent, origin)
     }
 }

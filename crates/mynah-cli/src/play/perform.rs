@@ -99,7 +99,10 @@ impl Told {
     fn forget_run(&mut self) {
         match self {
             Self::Chat(result) => result.run_id = None,
-            Self::Session { result: Some(result), .. } => result.forget_run(),
+            Self::Session { session, result } => {
+                session.last_run = None;
+                result.iter_mut().for_each(|result| result.forget_run());
+            }
             _ => {}
         }
     }

@@ -164,6 +164,11 @@ impl Driver {
         self.fault.take()
     }
 
+    /// The id of the call.
+    pub(crate) fn request_id(&self) -> &str {
+        &self.setup.call.request_id
+    }
+
     /// Lets a run that goes on be written by the holder of a lease.
     pub(crate) fn hold(&mut self, lease: Lease) {
         self.tape.hold(lease);
@@ -318,6 +323,10 @@ impl Driver {
             if !self.tape.is_resuming() {
                 self.catch_up();
             }
+        }
+        if let Fact::Resumed { request_id: Some(id), .. } = &fact {
+            self.setup.tool_context.request_id = Arc::from(id.as_str());
+            self.setup.call.request_id.clone_from(id);
         }
         let before = self.state.steps.len();
         self.state.evolve(fact);

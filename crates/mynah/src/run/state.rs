@@ -86,7 +86,7 @@ impl RunState {
                     self.thread.metadata = thread.metadata;
                 }
             }
-            Fact::Resumed { message, tool_results, approved, rejected } => {
+            Fact::Resumed { message, tool_results, approved, rejected, .. } => {
                 let rejected = rejected.into_iter().map(|(id, why)| (id, rejection(&why)));
                 self.resume(message, tool_results.into_iter().chain(rejected), approved);
             }
