@@ -32,7 +32,7 @@ pub use fact::{
     SessionLink, Totals,
 };
 pub use hash::Hash;
-pub use log::{Append, BoxFuture, Durability, Lease, Log, SealedRun};
+pub use log::{Append, BoxFuture, Durability, Hold, Lease, Log, SealedRun};
 pub use memory::MemoryLog;
 pub use record::{Body, Chain, Envelope, FORMAT, Head, Record};
 pub use runs::{RunFilter, RunPage, RunStatus, RunSummary};

@@ -15,7 +15,7 @@ mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, open_model};
 pub use retry::RetryPolicy;
-pub use tape::{Recorded, Recorder, Tape};
+pub use tape::{LEASE, Recorded, Recorder, Tape, nanos, new_owner};
 pub use tool::{
     EncodeError, Handler, HandlerExecutor, JsonEncoder, Settled, Tool, ToolContext, ToolExecutor,
     ToolLimits, ToolResultEncoder, panic_text, run_tool,

@@ -3,7 +3,6 @@
 use std::{
     future::{IntoFuture, poll_fn},
     sync::Arc,
-    time::{Duration, SystemTime},
 };
 
 use mynah_data::{
@@ -11,7 +10,9 @@ use mynah_data::{
     StreamReason,
 };
 use mynah_log::{End, Extent, Fact, Lease, Log};
-use mynah_step::{BoxFuture, Recorded, Recorder, SystemWorld, Tape, Tool, World};
+use mynah_step::{
+    BoxFuture, LEASE, Recorded, Recorder, SystemWorld, Tape, Tool, World, nanos, new_owner,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -42,9 +43,6 @@ pub struct Resume {
 }
 
 option_setters!(Resume, self => self.options);
-
-/// How long a resumed run is nobody else's.
-const LEASE: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
@@ -355,10 +353,7 @@ pub async fn cancel_run<L: Log + Clone>(log: &L, run: &str) -> Result<()> {
 }
 
 async fn lease(log: &dyn Log, run: &str, world: &dyn World) -> Result<Lease> {
-    let since = world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let now = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-    let owner = format!("{:016x}{:016x}", world.random(), world.random());
-    log.lease(run, &owner, LEASE, now).await
+    log.lease(run, &new_owner(world), LEASE, nanos(world)).await
 }
 
 struct WaitingCall {

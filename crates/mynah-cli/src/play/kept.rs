@@ -1,16 +1,16 @@
 //! Operations on runs that are kept.
 
-use std::{io::Write, sync::Arc};
+use std::{io::Write, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, Error, ErrorKind, Event, LogReason, Message, Metadata, Options, Result, Session,
-    Thread, Tools, decode,
+    ChatResult, Error, ErrorKind, Event, EventStream, LogReason, Message, Metadata, Options,
+    Result, Session, Thread, Tools, decode,
     log::{Extent, Fact, Log as _, RunFilter, verify_run},
 };
 
 use super::{
-    ledger::{Ledger, TERM},
+    ledger::Ledger,
     options,
     perform::{Fold, Stage, Stop, Told},
     scenario::{Act, GoOn, Kind, Watch},
@@ -113,14 +113,7 @@ impl<W: Write> Stage<'_, W> {
             resume = reject.iter().fold(resume, |resume, id| resume.reject(id, ""));
             resume.options(options.clone()).stream()
         };
-        let mut stream = match start().await {
-            // Whoever holds the run may be gone. If so, it is free soon.
-            Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
-                tokio::time::sleep(TERM + TERM / 8).await;
-                start().await?
-            }
-            started => started?,
-        };
+        let mut stream = when_free(start).await?;
         if let Some(error) = stream.refusal() {
             return Err(error.clone().into());
         }
@@ -181,6 +174,28 @@ impl<W: Write> Stage<'_, W> {
         let said = options::read(said, &beginning.thread)?;
         let known = self.memos.get(run).map(|memo| memo.options.clone());
         Ok(known.unwrap_or_default().overlay(said))
+    }
+}
+
+/// Starts what needs a run that another may hold. Whoever holds it may be gone: then it is free soon. One that lives says so
+/// by holding it for longer.
+async fn when_free<F: Future<Output = Result<EventStream>>>(
+    start: impl Fn() -> F,
+) -> Result<EventStream> {
+    const PAUSE: Duration = Duration::from_millis(250);
+    let held_until = |error: &Error| error.metadata().get("until").cloned();
+    let mut first = None;
+    loop {
+        match start().await {
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
+                let until = held_until(&error);
+                if *first.get_or_insert_with(|| until.clone()) != until {
+                    return Err(error);
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            started => return started,
+        }
     }
 }
 

@@ -10,14 +10,9 @@ use mynah::{
     Result,
     log::{Append, BoxFuture, Head, Lease, Log, Record, RunFilter, RunPage, RunSummary, SealedRun},
 };
-use tokio::{task::JoinHandle, time::Instant};
 
 /// The exit code of a process that was killed.
 const KILLED: i32 = 137;
-
-/// How long a run stays taken by a process that is gone. One that lives says so more often.
-pub(super) const TERM: Duration = Duration::from_secs(2);
-const BEAT: Duration = Duration::from_millis(500);
 
 /// A log whose appends are watched.
 pub(super) struct Ledger {
@@ -30,19 +25,6 @@ pub(super) struct Ledger {
 struct Notes {
     run: Option<Arc<str>>,
     crash_after: Option<u64>,
-    held: Option<Held>,
-}
-
-/// A lease that is kept from running out.
-struct Held {
-    lease: Lease,
-    beat: JoinHandle<()>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.beat.abort();
-    }
 }
 
 impl Ledger {
@@ -50,15 +32,9 @@ impl Ledger {
         Self { inner, op: Mutex::default() }
     }
 
-    /// Begins an operation. What the one before held and did not give back, as its stream was dropped, is free again.
-    pub(super) async fn begin(&self, crash_after: Option<u64>) {
-        let before =
-            std::mem::replace(&mut *self.notes(), Notes { crash_after, ..Notes::default() });
-        if let Some(held) = &before.held {
-            held.beat.abort();
-            // What is not given back runs out by itself.
-            let _ = self.inner.release(&held.lease).await;
-        }
+    /// Begins an operation.
+    pub(super) fn begin(&self, crash_after: Option<u64>) {
+        *self.notes() = Notes { crash_after, run: None };
     }
 
     /// The run that the operation has written.
@@ -136,24 +112,7 @@ impl Log for Ledger {
         term: Duration,
         now: i64,
     ) -> BoxFuture<'_, Result<Lease>> {
-        let (run, owner) = (run.to_owned(), owner.to_owned());
-        Box::pin(async move {
-            let lease = self.inner.lease(&run, &owner, term.min(TERM), now).await?;
-            let inner = Arc::clone(&self.inner);
-            let beat = tokio::spawn(async move {
-                let began = Instant::now();
-                loop {
-                    tokio::time::sleep(BEAT).await;
-                    let passed = i64::try_from(began.elapsed().as_nanos()).unwrap_or(i64::MAX);
-                    let now = now.saturating_add(passed);
-                    if inner.lease(&run, &owner, TERM, now).await.is_err() {
-                        return;
-                    }
-                }
-            });
-            self.notes().held = Some(Held { lease: lease.clone(), beat });
-            Ok(lease)
-        })
+        self.inner.lease(run, owner, term, now)
     }
 
     fn check(&self) -> BoxFuture<'_, Result<()>> {
@@ -161,7 +120,6 @@ impl Log for Ledger {
     }
 
     fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
-        drop(self.notes().held.take());
         self.inner.release(lease)
     }
 }

@@ -185,6 +185,7 @@ impl Driver {
     }
 
     fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
+        self.tape.keep(cx);
         loop {
             let step = Some(&self.step).filter(|step| !step.is_disabled()).cloned();
             let _entered = step.as_ref().map(Span::enter);
@@ -264,7 +265,7 @@ impl Driver {
                     },
                 },
                 Phase::Closing(_) => {
-                    if let Err(error) = ready!(self.tape.poll_close(cx)) {
+                    if let Err(error) = ready!(self.tape.poll_durable(cx)) {
                         self.fault = Some(error);
                     } else if let Phase::Closing(told) =
                         std::mem::replace(&mut self.phase, Phase::Done)
