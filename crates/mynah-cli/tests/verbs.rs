@@ -191,7 +191,11 @@ fn records_are_shown_one_a_line_or_one_whole() {
     let lines = store.run(&["show", "run-1", "--records"]).stdout;
     assert_eq!(lines.lines().count(), 9);
     assert!(
-        lines.lines().nth(3).unwrap().ends_with(r#"tool_scheduled        {"call_id":"c1","attempt":1}"#),
+        lines
+            .lines()
+            .nth(3)
+            .unwrap()
+            .ends_with(r#"tool_scheduled        {"call_id":"c1","attempt":1}"#),
         "{lines}"
     );
 }

@@ -67,7 +67,7 @@ pub(crate) struct Entry {
 impl Entry {
     /// The entry of a run that begins with this batch.
     pub(crate) fn begin(checked: &Checked) -> Result<Self> {
-        let Append { run, expected, fence, records, hold } = &checked.batch;
+        let Append { run, expected, fence, records, hold, .. } = &checked.batch;
         match records.first() {
             Some(first) if expected.is_none() && fence.is_none() => {
                 let summary = RunSummary::begin(first);

@@ -139,6 +139,8 @@ pub struct Append {
     /// For how long the run is the writer's from here on: of a new run, which gets the token 1, or of one whose lease the
     /// writer has, which is kept for longer.
     pub hold: Option<Hold>,
+    /// How safe they are to be; none leaves it to the log.
+    pub durability: Option<Durability>,
 }
 
 /// Who a run belongs to, and from when on someone else may take it over, in nanoseconds since 1970.
@@ -153,12 +155,18 @@ pub struct Hold {
 impl Append {
     /// These records, after that head.
     pub fn new(run: impl Into<Arc<str>>, expected: Option<Head>, records: Vec<Record>) -> Self {
-        Self { run: run.into(), expected, records, fence: None, hold: None }
+        Self { run: run.into(), expected, records, fence: None, hold: None, durability: None }
     }
 
     /// The same, by the holder of a lease.
     pub fn fenced(mut self, lease: &Lease) -> Self {
         self.fence = Some(lease.token);
+        self
+    }
+
+    /// The same, and as safe as this. A log may make them safer.
+    pub fn durability(mut self, durability: impl Into<Option<Durability>>) -> Self {
+        self.durability = durability.into();
         self
     }
 
@@ -191,16 +199,16 @@ impl Lease {
     }
 }
 
-/// How safe records are when an append is done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How safe records are when an append is done: the safer, the greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Durability {
-    /// On the disk: they survive a power cut.
-    #[default]
-    Full,
     /// With the operating system: they survive the end of the process, and the last of them may be
     /// lost in a power cut. The log stays whole either way.
     Relaxed,
+    /// On the disk: they survive a power cut.
+    #[default]
+    Full,
 }
 
 /// A run that has its seal: a leaf of the log's tree.

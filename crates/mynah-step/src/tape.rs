@@ -9,7 +9,7 @@ use std::{
 };
 
 use mynah_data::{Error, ErrorKind, MismatchClass, Result};
-use mynah_log::{Append, Chain, Fact, Head, Lease, Log, Record, Seal, Totals, cbor};
+use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals, cbor};
 use serde_json::{Value, json};
 use tokio::time::Sleep;
 
@@ -185,6 +185,7 @@ pub struct Recorder {
     written: Option<Head>,
     writing: Option<BoxFuture<Result<Head>>>,
     failed: Option<Error>,
+    durability: Option<Durability>,
     lease: Option<Lease>,
     /// When the lease is to be kept for longer, and the keeping.
     beat: Option<Pin<Box<Sleep>>>,
@@ -217,6 +218,7 @@ impl Recorder {
             written,
             writing: None,
             failed: None,
+            durability: None,
             lease: None,
             beat: None,
             keeping: None,
@@ -226,6 +228,12 @@ impl Recorder {
     /// The same, by the holder of a lease.
     pub fn with_lease(mut self, lease: Lease) -> Self {
         self.lease = Some(lease);
+        self
+    }
+
+    /// The same, with records that are this safe; none leaves it to the log.
+    pub fn with_durability(mut self, durability: Option<Durability>) -> Self {
+        self.durability = durability;
         self
     }
 
@@ -322,7 +330,8 @@ impl Recorder {
             }
             let records = std::mem::take(&mut self.pending);
             let now = records.last().map_or(0, |record| record.envelope().ts);
-            let mut batch = Append::new(Arc::clone(self.chain.run()), self.written, records);
+            let batch = Append::new(Arc::clone(self.chain.run()), self.written, records);
+            let mut batch = batch.durability(self.durability);
             if let Some(lease) = &mut self.lease {
                 batch.fence = self.written.map(|_| lease.token);
                 // An append that is made anyway keeps the lease, where it is time.

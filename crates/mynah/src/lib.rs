@@ -13,7 +13,8 @@
 //! [`Engine::continue_session`], [`Engine::step_session`], and [`Session::submit_tool_result`].
 //!
 //! A call with `.record(&log)` is kept as a run in a [`log::Log`]: [`Engine::replay`] performs it again and compares,
-//! [`Engine::resume`] goes on with it after a crash or an answer, [`Engine::fork`] branches it.
+//! [`Engine::resume`] goes on with it after a crash or an answer, [`Engine::fork`] branches it, [`cancel_run`] ends it.
+//! A session's runs are linked, and [`restore_session`] gives the session back from them.
 //!
 //! Runs need a tokio runtime with timers, as `#[tokio::main]` gives.
 //!

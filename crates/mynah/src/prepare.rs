@@ -58,7 +58,7 @@ pub(crate) fn prepare(
     let tape = match options.log.take() {
         Some(log) => {
             let recorder = Recorder::new(log, Arc::clone(world), world.new_run_id());
-            let recorder = recorder.with_new_lease();
+            let recorder = recorder.with_durability(options.durability).with_new_lease();
             Tape::Recording(Box::new(recorder))
         }
         None => Tape::Blank,

@@ -158,7 +158,7 @@ impl Resume {
     }
 
     /// Goes on as a call of its own would: its options are all that is said, and the result tells only of what comes now.
-    pub(crate) fn as_call(mut self, request_id: String) -> Self {
+    pub(crate) fn with_call(mut self, request_id: String) -> Self {
         self.request_id = Some(request_id);
         self
     }
@@ -183,7 +183,8 @@ impl Resume {
             self.options = self.options.set("request_id", first);
         }
         let Loaded { run, records, before, thread, extent, about, chain, totals } = loaded;
-        let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals);
+        let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals)
+            .with_durability(self.options.durability);
         let recorded = Recorded::new(run.as_str().into(), records).then(recorder);
         let since_answer = self.request_id.is_some();
         let options = if since_answer {

@@ -247,7 +247,7 @@ impl Next {
     /// What the waiting run goes on with, if all that joined the conversation since can be told so.
     fn answer(&self, log: &Arc<dyn Log>, run: &SessionRun) -> Option<Resume> {
         let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.run_id.to_string());
-        let resume = resume.as_call(self.request_id.clone()?);
+        let resume = resume.with_call(self.request_id.clone()?);
         let mut resume = resume.options(self.options.clone());
         for message in self.session.thread.messages.since(run.messages.len()) {
             let text = message.text();

@@ -1,5 +1,7 @@
 //! Sessions that are kept: their runs are linked, and tell the session.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
+
 mod plans;
 
 use std::sync::Arc;

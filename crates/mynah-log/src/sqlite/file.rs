@@ -82,11 +82,7 @@ impl File {
     fn prepare(&self, connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
         connection.pragma_update(None, "page_size", PAGE)?;
         write_ahead(connection)?;
-        let synchronous = match durability {
-            Durability::Full => "full",
-            Durability::Relaxed => "normal",
-        };
-        connection.pragma_update(None, "synchronous", synchronous)
+        make(connection, durability)
     }
 
     /// The version of the tables; 0 if there are none yet.
@@ -199,4 +195,13 @@ fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
 
 pub(super) fn unavailable(why: impl std::fmt::Display) -> Error {
     Error::log(LogReason::Unavailable).with_message(format!("log error: unavailable: {why}"))
+}
+
+/// Makes what is committed from here on this safe.
+pub(super) fn make(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
+    let synchronous = match durability {
+        Durability::Full => "full",
+        Durability::Relaxed => "normal",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)
 }

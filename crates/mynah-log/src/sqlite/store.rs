@@ -5,12 +5,12 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use rusqlite::{CachedStatement, Connection};
 
 use super::{
-    Answer, records,
+    Answer, file, records,
     row::attempt,
     runs::{self, Known},
 };
 use crate::{
-    Head, Lease,
+    Durability, Head, Lease,
     entry::{self, Checked, Entry},
 };
 
@@ -24,11 +24,22 @@ pub(super) struct Store {
     known: HashMap<Arc<str>, Known>,
     /// Changes when somebody else writes.
     version: i64,
+    /// How safe a commit is.
+    durability: Durability,
 }
 
 impl Store {
-    pub(super) fn new(connection: Connection) -> Self {
-        Self { connection, known: HashMap::new(), version: 0 }
+    pub(super) fn new(connection: Connection, durability: Durability) -> Self {
+        Self { connection, known: HashMap::new(), version: 0, durability }
+    }
+
+    /// Makes what is committed from here on this safe.
+    pub(super) fn make(&mut self, durability: Durability) -> rusqlite::Result<()> {
+        if self.durability != durability {
+            file::make(&self.connection, durability)?;
+            self.durability = durability;
+        }
+        Ok(())
     }
 
     /// Begins a transaction that nobody else can write into.
