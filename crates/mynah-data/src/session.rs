@@ -38,7 +38,7 @@ pub struct Session {
     pub metadata: Metadata,
     /// What the last turn had to say beside its result.
     pub turn_metadata: Metadata,
-    /// The run as which the last turn was kept that was kept; none if none was.
+    /// The run of the last turn that was kept; none if none was.
     pub last_run: Option<SessionRun>,
 }
 
