@@ -1,5 +1,4 @@
-//! A log as this program writes it: it knows which run was written, keeps what it holds from running out, and ends the process
-//! where a scenario says so.
+//! The log of a scenario: it knows which run an operation wrote, and ends the process where it is told to.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -11,25 +10,28 @@ use mynah::{
     ErrorKind, LogReason, Result,
     log::{Append, BoxFuture, Head, Lease, Log, Record, RunFilter, RunPage, RunSummary, SealedRun},
 };
-use tokio::{task::JoinHandle, time::Instant};
 
 /// The exit code of a process that was killed.
 const KILLED: i32 = 137;
 
-/// How long a run stays taken by a process that is gone. One that lives says so more often.
-const TERM: Duration = Duration::from_secs(2);
-const BEAT: Duration = Duration::from_millis(500);
-
-/// Starts something that needs a run for itself. Whoever holds the run may be gone: if so, it is free soon.
+/// Starts what needs a run that another may hold. Whoever holds it may be gone: then it is free soon. One that lives says so
+/// by holding it for longer.
 pub(crate) async fn when_free<T, F: Future<Output = Result<T>>>(
     start: impl Fn() -> F,
 ) -> Result<T> {
-    match start().await {
-        Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
-            tokio::time::sleep(TERM + TERM / 8).await;
-            start().await
+    const PAUSE: Duration = Duration::from_millis(100);
+    let mut first = None;
+    loop {
+        match start().await {
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
+                let until = error.metadata().get("until").cloned();
+                if *first.get_or_insert_with(|| until.clone()) != until {
+                    return Err(error);
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            started => return started,
         }
-        started => started,
     }
 }
 
@@ -44,19 +46,6 @@ pub(crate) struct Ledger {
 struct Notes {
     run: Option<Arc<str>>,
     crash_after: Option<u64>,
-    held: Option<Held>,
-}
-
-/// A lease that is kept from running out.
-struct Held {
-    lease: Lease,
-    beat: JoinHandle<()>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.beat.abort();
-    }
 }
 
 impl Ledger {
@@ -64,15 +53,9 @@ impl Ledger {
         Self { inner, op: Mutex::default() }
     }
 
-    /// Begins an operation. What the one before held and did not give back, as its stream was dropped, is free again.
-    pub(crate) async fn begin(&self, crash_after: Option<u64>) {
-        let before =
-            std::mem::replace(&mut *self.notes(), Notes { crash_after, ..Notes::default() });
-        if let Some(held) = &before.held {
-            held.beat.abort();
-            // What is not given back runs out by itself.
-            let _ = self.inner.release(&held.lease).await;
-        }
+    /// Begins an operation.
+    pub(crate) fn begin(&self, crash_after: Option<u64>) {
+        *self.notes() = Notes { crash_after, run: None };
     }
 
     /// The run that the operation has written.
@@ -150,24 +133,7 @@ impl Log for Ledger {
         term: Duration,
         now: i64,
     ) -> BoxFuture<'_, Result<Lease>> {
-        let (run, owner) = (run.to_owned(), owner.to_owned());
-        Box::pin(async move {
-            let lease = self.inner.lease(&run, &owner, term.min(TERM), now).await?;
-            let inner = Arc::clone(&self.inner);
-            let beat = tokio::spawn(async move {
-                let began = Instant::now();
-                loop {
-                    tokio::time::sleep(BEAT).await;
-                    let passed = i64::try_from(began.elapsed().as_nanos()).unwrap_or(i64::MAX);
-                    let now = now.saturating_add(passed);
-                    if inner.lease(&run, &owner, TERM, now).await.is_err() {
-                        return;
-                    }
-                }
-            });
-            self.notes().held = Some(Held { lease: lease.clone(), beat });
-            Ok(lease)
-        })
+        self.inner.lease(run, owner, term, now)
     }
 
     fn check(&self) -> BoxFuture<'_, Result<()>> {
@@ -175,7 +141,6 @@ impl Log for Ledger {
     }
 
     fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
-        drop(self.notes().held.take());
         self.inner.release(lease)
     }
 }

@@ -94,7 +94,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let run = store::find(ledger.as_ref(), &arguments.run).await?.run_id;
         let resumed = unless_interrupted(resume(&engine, &ledger, &run, &arguments)).await;
         // Whatever happened, the run is nobody's any more.
-        ledger.begin(None).await;
+        ledger.begin(None);
         let command = arguments.command(&run);
         match resumed {
             None => {

@@ -191,8 +191,10 @@ fn told(record: &Record) -> Result<Vec<Told>, Failure> {
         Fact::RunStarted { thread, .. } => {
             thread.messages.iter().flat_map(|message| said(message)).collect()
         }
-        Fact::Resumed { message: answer, tool_results } => {
+        Fact::Resumed { message: answer, tool_results, rejected, .. } => {
             let results = tool_results.into_iter().map(|(id, content)| result(id, content, false));
+            let rejected = rejected.into_iter().map(|(id, why)| result(id, why, true));
+            let results = results.chain(rejected);
             let answer = answer.iter().map(|answer| message(answer));
             std::iter::once(Told::Resumed).chain(results).chain(answer).collect()
         }

@@ -39,6 +39,7 @@ mod request;
 mod response;
 mod result;
 mod session;
+mod session_run;
 mod thread;
 mod tool;
 pub mod validate;
@@ -60,6 +61,7 @@ pub use request::{CacheRetention, PromptCache, Request, ResponseFormat, ToolChoi
 pub use response::{FinishReason, Response, Usage};
 pub use result::{ChatResult, HaltReason, Mode, StepResult};
 pub use session::{Operation, Session, SessionReducer, SessionState, Status, TurnResult};
+pub use session_run::SessionRun;
 pub use thread::{Messages, Thread};
 pub use tool::{ASK_USER_SENTINEL, ToolCall, ToolOutcome, ToolSpec};
 

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Error, FinishReason, Message, Metadata, Response, Thread, ToolCall, Usage};
+use crate::{Error, FinishReason, Message, Metadata, Response, Role, Thread, ToolCall, Usage};
 
 /// Whether tools are run or handed to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -233,6 +233,22 @@ impl ChatResult {
             return listed;
         }
         self.final_response.iter().flat_map(|response| response.tool_calls().cloned()).collect()
+    }
+
+    /// The calls of which nobody knows whether they ran.
+    pub fn uncertain_tool_calls(&self) -> Vec<ToolCall> {
+        let listed = self.metadata.get("uncertain_tool_calls").and_then(Value::as_array);
+        let uncertain = |call: &&ToolCall| {
+            listed.is_some_and(|ids| ids.iter().any(|id| id.as_str() == Some(&call.id)))
+        };
+        // The answer that made them is not a step yet.
+        let asked =
+            self.thread.messages.iter().rev().find(|message| message.role() == Role::Assistant);
+        asked
+            .into_iter()
+            .flat_map(|message| message.tool_calls().filter(uncertain))
+            .cloned()
+            .collect()
     }
 
     /// The error that ended the chat.

@@ -9,6 +9,7 @@ use crate::{
     ChatResult, Collector, Error, ErrorKind, Event, FieldError, HaltReason, Message, Metadata,
     Part, Role, SessionReason, StepResult, StreamReason, Thread, ToolCall, ValidationReason,
     result::is_final,
+    session_run::{self, SessionRun},
 };
 
 /// A conversation that can be put away and picked up, in another process too.
@@ -37,6 +38,8 @@ pub struct Session {
     pub metadata: Metadata,
     /// What the last turn had to say beside its result.
     pub turn_metadata: Metadata,
+    /// The run of the last turn that was kept; none if none was.
+    pub last_run: Option<SessionRun>,
 }
 
 /// What a session waits for, with what belongs to the waiting.
@@ -342,6 +345,9 @@ impl Session {
             HaltReason::ManualToolCalls => {
                 SessionState::AwaitingTools { calls: result.manual_tool_calls() }
             }
+            HaltReason::UncertainTools => {
+                SessionState::AwaitingTools { calls: result.uncertain_tool_calls() }
+            }
             HaltReason::ToolError | HaltReason::Error => {
                 SessionState::Failed { error: failure(&result.metadata) }
             }
@@ -401,6 +407,7 @@ impl Session {
             context: self.context.clone(),
             metadata: self.metadata.clone(),
             turn_metadata,
+            last_run: self.last_run.clone(),
         }
     }
 }
@@ -424,7 +431,7 @@ fn tool_message(id: &str, content: Value) -> Message {
 impl Serialize for Session {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
-        let mut fields = serializer.serialize_struct("Session", 9)?;
+        let mut fields = serializer.serialize_struct("Session", 10)?;
         fields.serialize_field("id", &self.id)?;
         fields.serialize_field("thread", &self.thread)?;
         fields.serialize_field("status", &self.status())?;
@@ -441,6 +448,10 @@ impl Serialize for Session {
             }
         }
         fields.serialize_field("turn_metadata", &self.turn_metadata)?;
+        match &self.last_run {
+            Some(run) => fields.serialize_field("last_run", &session_run::Wire::from(run))?,
+            None => fields.skip_field("last_run")?,
+        }
         fields.end()
     }
 }
@@ -471,6 +482,8 @@ pub(crate) struct Wire {
     metadata: Metadata,
     #[serde(default)]
     turn_metadata: Metadata,
+    #[serde(default)]
+    last_run: Option<session_run::Wire>,
 }
 
 impl Session {
@@ -500,6 +513,7 @@ impl Session {
         };
         Ok(Self {
             id: wire.id,
+            last_run: wire.last_run.map(|run| run.of(&wire.thread)),
             thread: wire.thread,
             state,
             context: wire.context,

@@ -107,8 +107,25 @@ impl Messages {
         self.size
     }
 
+    /// The messages from an index on. Costs what there is from there on, not what stands before.
+    pub fn since(&self, index: usize) -> impl Iterator<Item = &Arc<Message>> {
+        let first = (index / CHUNK).min(self.chunks.len());
+        let rest = self.chunks[first..].iter().chain([&self.tail]).flat_map(|chunk| chunk.iter());
+        rest.skip(index - first * CHUNK)
+    }
+
+    /// Whether the conversation begins with another. Costs next to nothing where it grew from it.
+    pub fn starts_with(&self, other: &Self) -> bool {
+        let chunks = || self.chunks.iter().zip(other.chunks.iter());
+        let shared = Arc::ptr_eq(&self.chunks, &other.chunks)
+            || chunks().all(|(a, b)| Arc::ptr_eq(a, b) || a == b);
+        let tail = other.chunks.len() * CHUNK;
+        let same = |(a, b): (&Arc<Message>, &Arc<Message>)| Arc::ptr_eq(a, b) || a == b;
+        self.len() >= other.len() && shared && self.since(tail).zip(other.since(tail)).all(same)
+    }
+
     /// All messages, oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Message>> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
         self.chunks.iter().chain([&self.tail]).flat_map(|chunk| chunk.iter())
     }
 

@@ -6,8 +6,8 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use mynah_data::{Error, LogReason, Result};
 
 use crate::{
-    Append, Corrupt, Fact, Head, Lease, MAINTENANCE, Removed, RunSummary, Tombstone,
-    removal::misplaced, runs::telling,
+    Append, Corrupt, Fact, Head, Hold, Lease, MAINTENANCE, Removed, RunStatus, RunSummary,
+    Tombstone, removal::misplaced, runs::telling,
 };
 
 /// A batch whose records form a chain onto the head that it expects.
@@ -92,24 +92,19 @@ pub(crate) struct Entry {
     pub(crate) summary: RunSummary,
     /// The token of the last lease; 0 if there was none.
     pub(crate) token: u64,
-    pub(crate) holder: Option<Holder>,
-}
-
-/// Who has the lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
-    pub(crate) owner: String,
-    pub(crate) until: i64,
+    /// Who has the lease.
+    pub(crate) holder: Option<Hold>,
 }
 
 impl Entry {
     /// The entry of a run that begins with this batch.
     pub(crate) fn begin(checked: &Checked) -> Result<Self> {
-        let Append { run, expected, fence, records } = &checked.batch;
+        let Append { run, expected, fence, records, hold, .. } = &checked.batch;
         match records.first() {
             Some(first) if expected.is_none() && fence.is_none() => {
                 let summary = RunSummary::begin(first);
-                let mut entry = Self { summary, token: 0, holder: None };
+                let token = u64::from(hold.is_some());
+                let mut entry = Self { summary, token, holder: hold.clone() };
                 entry.count(checked);
                 Ok(entry)
             }
@@ -120,6 +115,9 @@ impl Entry {
     /// Takes in one more batch, if it may follow.
     pub(crate) fn follow(&mut self, checked: &Checked) -> Result<()> {
         self.admit(&checked.batch)?;
+        if let (Some(hold), Some(_)) = (&checked.batch.hold, checked.batch.fence) {
+            self.holder = Some(hold.clone());
+        }
         self.count(checked);
         Ok(())
     }
@@ -127,6 +125,10 @@ impl Entry {
     fn count(&mut self, checked: &Checked) {
         for (record, fact) in checked.batch.records.iter().zip(&checked.facts) {
             self.summary.count(record, fact.as_ref());
+        }
+        // Whoever has the answer may go on with a run that waits.
+        if self.summary.status == RunStatus::Suspended {
+            self.holder = None;
         }
     }
 
@@ -163,7 +165,7 @@ impl Entry {
             Some(holder) if holder.until > now => return Err(leased(&run, holder)),
             _ => self.token += 1,
         }
-        self.holder = Some(Holder { owner: owner.to_owned(), until });
+        self.holder = Some(Hold { owner: owner.to_owned(), until });
         Ok(Lease::new(run, owner, self.token, until))
     }
 
@@ -242,8 +244,8 @@ fn fenced(run: &str, token: u64) -> Error {
     refused(LogReason::Fenced, run, why).with("token", token)
 }
 
-fn leased(run: &str, holder: &Holder) -> Error {
-    let Holder { owner, until } = holder;
+fn leased(run: &str, holder: &Hold) -> Error {
+    let Hold { owner, until } = holder;
     let why = format!(
         "run {run} is held by {owner:?}; append with its lease, \
          or take the run over when the lease has run out"

@@ -27,7 +27,7 @@ use crate::{Cut, Hash, Tombstone};
 pub enum Fact {
     /// The run began with this conversation.
     RunStarted {
-        /// What there was to go on from.
+        /// What there was to go on from; in a run that [goes on](Previous) from another, what joined since.
         thread: Thread,
         /// How far it is to go.
         extent: Extent,
@@ -43,6 +43,15 @@ pub enum Fact {
         /// What came of calls that the run waited for: the call's id, and the text of its tool message.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tool_results: Vec<(String, String)>,
+        /// The calls that the run waited for and may run now.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        approved: Vec<String>,
+        /// The calls that it may not run, and why: the call's id, and the words of whoever said so.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        rejected: Vec<(String, String)>,
+        /// The id of the call that goes on, if it is a call of its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request_id: Option<String>,
     },
     /// A message joined the conversation from outside the model.
     UserMessage {
@@ -171,6 +180,29 @@ pub enum Fact {
 }
 
 impl Fact {
+    /// The seam between two processes: the run goes on where the first of them ended.
+    pub const SEAM: Self = Self::Resumed {
+        message: None,
+        tool_results: Vec::new(),
+        approved: Vec::new(),
+        rejected: Vec::new(),
+        request_id: None,
+    };
+
+    /// Whether it tells nothing but that another process went on.
+    pub fn is_seam(&self) -> bool {
+        match self {
+            Self::Resumed { message, tool_results, approved, rejected, request_id } => {
+                message.is_none()
+                    && tool_results.is_empty()
+                    && approved.is_empty()
+                    && rejected.is_empty()
+                    && request_id.is_none()
+            }
+            _ => false,
+        }
+    }
+
     /// The name of the kind, as in JSON and in envelopes.
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -216,9 +248,48 @@ pub struct About {
     pub params: Metadata,
     /// The call's own options.
     pub options: Metadata,
+    /// Tools that came with the request itself, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub described: Vec<String>,
     /// The run that this one was branched from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
+    /// The session that it is a turn of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionLink>,
+}
+
+/// The session that a run is a turn of, and the turn before.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SessionLink {
+    /// The caller's id for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The session's own data for its tools.
+    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    pub context: Metadata,
+    /// The caller's own data, kept with the session.
+    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    pub metadata: Metadata,
+    /// The run before; none in the first that this log keeps of the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<Previous>,
+}
+
+/// The run before in a session, up to the record where this one goes on from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Previous {
+    /// The other run.
+    pub run_id: String,
+    /// Its last record then: its seal, unless it waited.
+    pub seq: u64,
+    /// That record's hash: the run's fingerprint, if it is the seal.
+    pub hash: Hash,
+    /// How many messages the conversation had there, if this run goes on from it and holds only what joined since; 0 if
+    /// it holds the whole conversation itself.
+    pub messages: u64,
 }
 
 /// Where a run was branched off another.
@@ -398,12 +469,16 @@ impl End {
         Self { reason, metadata }
     }
 
+    /// Whether the run goes on when what it waits for is there.
+    pub fn waits(&self) -> bool {
+        use HaltReason::{AskUser, ManualToolCalls, UncertainTools};
+        matches!(self.reason, AskUser | ManualToolCalls | UncertainTools)
+    }
+
     /// The fact of stopping so.
     pub fn into_fact(self) -> Fact {
         match self.reason {
-            HaltReason::AskUser | HaltReason::ManualToolCalls | HaltReason::UncertainTools => {
-                Fact::Suspended(self)
-            }
+            _ if self.waits() => Fact::Suspended(self),
             HaltReason::Error | HaltReason::ToolError | HaltReason::BudgetExceeded => {
                 Fact::Failed(self)
             }

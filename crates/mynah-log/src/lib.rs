@@ -31,10 +31,11 @@ mod waiters;
 pub use audit::{Auditor, verify_run, verify_seals};
 pub use cuts::{Cut, CutRecorder, expand};
 pub use fact::{
-    About, DirectCall, Effect, End, Extent, Fact, Inside, Parent, Plan, Resolution, Seal, Totals,
+    About, DirectCall, Effect, End, Extent, Fact, Inside, Parent, Plan, Previous, Resolution, Seal,
+    SessionLink, Totals,
 };
 pub use hash::Hash;
-pub use log::{Append, BoxFuture, Durability, Lease, Log, SealedRun};
+pub use log::{Append, BoxFuture, Durability, Hold, Lease, Log, SealedRun};
 pub use memory::MemoryLog;
 pub use record::{Body, Chain, Envelope, FORMAT, Head, Record};
 pub use removal::{MAINTENANCE, Prune, Redact, Redactable, Removals, Removed, Tombstone, Warrant};

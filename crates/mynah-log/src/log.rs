@@ -14,7 +14,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// The records of a run form a chain: an append names the head that it expects, and is refused if
 /// someone else was faster, if the run has its seal, or if the writer's lease was taken over. A
-/// batch is kept whole or not at all. When the future of an append is ready, the records are as
+/// batch is kept whole or not at all. A run that waits or has ended is nobody's. When the future of an append is ready, the records are as
 /// safe as the log makes them; one that is dropped may or may not have appended.
 ///
 /// ```
@@ -139,17 +139,43 @@ pub struct Append {
     pub records: Vec<Record>,
     /// The token of the writer's lease, where it has one.
     pub fence: Option<u64>,
+    /// For how long the run is the writer's from here on: of a new run, which gets the token 1, or of one whose lease the
+    /// writer has, which is kept for longer.
+    pub hold: Option<Hold>,
+    /// How safe they are to be; none leaves it to the log.
+    pub durability: Option<Durability>,
+}
+
+/// Who a run belongs to, and from when on someone else may take it over, in nanoseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// A name that nobody else has.
+    pub owner: String,
+    /// When it runs out.
+    pub until: i64,
 }
 
 impl Append {
     /// These records, after that head.
     pub fn new(run: impl Into<Arc<str>>, expected: Option<Head>, records: Vec<Record>) -> Self {
-        Self { run: run.into(), expected, records, fence: None }
+        Self { run: run.into(), expected, records, fence: None, hold: None, durability: None }
     }
 
     /// The same, by the holder of a lease.
     pub fn fenced(mut self, lease: &Lease) -> Self {
         self.fence = Some(lease.token);
+        self
+    }
+
+    /// The same, and as safe as this. A log may make them safer.
+    pub fn durability(mut self, durability: impl Into<Option<Durability>>) -> Self {
+        self.durability = durability.into();
+        self
+    }
+
+    /// The same, and the run is the writer's until then.
+    pub fn held(mut self, owner: impl Into<String>, until: i64) -> Self {
+        self.hold = Some(Hold { owner: owner.into(), until });
         self
     }
 }
@@ -176,16 +202,16 @@ impl Lease {
     }
 }
 
-/// How safe records are when an append is done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How safe records are when an append is done: the safer, the greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Durability {
-    /// On the disk: they survive a power cut.
-    #[default]
-    Full,
     /// With the operating system: they survive the end of the process, and the last of them may be
     /// lost in a power cut. The log stays whole either way.
     Relaxed,
+    /// On the disk: they survive a power cut.
+    #[default]
+    Full,
 }
 
 /// A run that has its seal: a leaf of the log's tree.

@@ -76,7 +76,7 @@ pub struct RunSummary {
     pub hash: Hash,
     /// The model that it began with; if it did not say, the one that answered first.
     pub model: Option<Arc<str>>,
-    /// The session that it is a part of.
+    /// The session that it is a turn of; none for a branch of one.
     pub session_id: Option<Arc<str>>,
     /// What its records add up to, as far as they had their bodies when they came.
     pub totals: Totals,
@@ -117,7 +117,12 @@ impl RunSummary {
         let Some(fact) = fact else { return };
         self.totals.count(fact);
         let model = match fact {
-            Fact::RunStarted { about: Some(about), .. } => &about.model,
+            Fact::RunStarted { about: Some(about), .. } => {
+                // A branch is not a turn of the session, though it keeps its link.
+                let session = about.session.as_ref().filter(|_| about.parent.is_none());
+                self.session_id = session.and_then(|session| session.id.as_deref().map(Arc::from));
+                &about.model
+            }
             Fact::AssistantCompleted { response, .. } => &response.model,
             _ => return,
         };

@@ -44,6 +44,27 @@ async fn processes_that_append_to_one_run_lose_nothing_and_double_nothing() {
 }
 
 #[tokio::test]
+async fn appends_of_every_durability_are_kept_side_by_side() {
+    let (_folder, path) = file();
+    for opened in [Durability::Full, Durability::Relaxed] {
+        let log = SqliteLog::open_with(&path, opened).expect("a log");
+        let says = [None, Some(Durability::Full), Some(Durability::Relaxed)];
+        let appends = (0..90).map(|n| {
+            let log = log.clone();
+            tokio::spawn(async move {
+                let mut run = Sample::new(format!("{opened:?} {n}"), n as i64).tool_turn().sealed();
+                log.append(run.batch().durability(says[n % 3])).await
+            })
+        });
+        for append in appends.collect::<Vec<_>>() {
+            append.await.expect("a task").expect("a new run");
+        }
+    }
+    let log = SqliteLog::open_read_only(&path).expect("a log");
+    assert_eq!(verify_seals(&log).await.expect("a sound list").size(), 180);
+}
+
+#[tokio::test]
 async fn a_killed_writer_loses_nothing_that_was_acknowledged_and_leaves_no_gap() {
     let (_folder, path) = file();
     SqliteLog::open(&path)

@@ -28,7 +28,7 @@ pub use desk::Desk;
 pub use effects::SideEffectErrors;
 pub use metrics::MetricsSink;
 pub use recorded::{Recorded, UNCERTAIN, differences, is_not_rerun};
-pub use recorder::Recorder;
+pub use recorder::{LEASE, Recorder, nanos, new_owner};
 pub use retry::RetryPolicy;
 pub use tape::Tape;
 pub use tool::{

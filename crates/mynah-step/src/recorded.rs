@@ -295,7 +295,7 @@ pub(crate) fn of_tool(fact: &Fact) -> Option<(&str, u32)> {
 fn made_again(records: Vec<(Record, Fact)>) -> VecDeque<(Record, Fact)> {
     let left_behind = left_behind(&records);
     let kept = records.into_iter().enumerate().filter(|(index, (_, fact))| {
-        let is_made = !matches!(fact, Fact::Sealed(_)) && !is_seam(fact);
+        let is_made = !matches!(fact, Fact::Sealed(_)) && !fact.is_seam();
         is_made && !left_behind.contains(index)
     });
     kept.map(|(_, record)| record).collect()
@@ -343,11 +343,6 @@ fn announced(records: &[(Record, Fact)]) -> HashMap<String, u32> {
         }
     }
     announced
-}
-
-/// Whether a fact only tells that another process went on.
-fn is_seam(fact: &Fact) -> bool {
-    matches!(fact, Fact::Resumed { message: None, tool_results } if tool_results.is_empty())
 }
 
 /// Every place where two values differ: `{"path", "recorded", "produced"}` each.

@@ -1,15 +1,15 @@
 //! Writing a run's facts.
 
 use std::{
+    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
-    time::SystemTime,
+    task::{Context, Poll, Waker},
+    time::{Duration, SystemTime},
 };
 
 use mynah_data::{Error, LogReason, Result};
-use mynah_log::{Append, Chain, Fact, Head, Lease, Log, Record, Seal, Totals};
-
-use tokio::time::Instant;
+use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals};
+use tokio::time::{Instant, Sleep};
 
 use crate::{BoxFuture, MetricsSink, World};
 
@@ -19,18 +19,30 @@ pub struct Recorder {
     world: Arc<dyn World>,
     pub(crate) chain: Chain,
     totals: Totals,
+    /// Whether the last fact says that the run waits or has ended.
+    over: bool,
+    sealed: bool,
     pending: Vec<Record>,
     /// Where the log's copy of the chain ends.
     written: Option<Head>,
     writing: Option<BoxFuture<Result<Head>>>,
     failed: Option<Error>,
-    sealed: bool,
+    durability: Option<Durability>,
+    pub(crate) lease: Option<Lease>,
+    /// When the lease is to be kept for longer, and the keeping.
+    beat: Option<Pin<Box<Sleep>>>,
+    keeping: Option<BoxFuture<Result<Lease>>>,
     metrics: Option<Arc<dyn MetricsSink>>,
     /// How many records are being written, and since when.
     began: Option<(usize, Instant)>,
-    lease: Option<Lease>,
-    releasing: Option<BoxFuture<Result<()>>>,
 }
+
+/// For how long a run is nobody else's. A process that does not poll its run for so long keeps it all the same, unless
+/// another takes it over; it is told at its next append.
+pub const LEASE: Duration = Duration::from_secs(3);
+
+/// How often the lease of a run is renewed that is polled and has nothing to write.
+const BEAT: Duration = Duration::from_secs(1);
 
 impl Recorder {
     /// Writes a new run.
@@ -46,15 +58,18 @@ impl Recorder {
             world,
             chain,
             totals,
+            over: false,
+            sealed: false,
             pending: Vec::new(),
             written,
             writing: None,
             failed: None,
-            sealed: false,
+            durability: None,
+            lease: None,
+            beat: None,
+            keeping: None,
             metrics: None,
             began: None,
-            lease: None,
-            releasing: None,
         }
     }
 
@@ -68,6 +83,19 @@ impl Recorder {
     pub fn with_lease(mut self, lease: Lease) -> Self {
         self.lease = Some(lease);
         self
+    }
+
+    /// The same, with records that are this safe; none leaves it to the log.
+    pub fn with_durability(mut self, durability: Option<Durability>) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// The same for a new run, which is this writer's from its first append on.
+    pub fn with_new_lease(self) -> Self {
+        let owner = new_owner(self.world.as_ref());
+        let run = Arc::clone(self.chain.run());
+        self.with_lease(Lease::new(run, owner, 1, i64::MIN))
     }
 
     /// Takes a fact. One that ends the run is followed by the seal.
@@ -99,28 +127,47 @@ impl Recorder {
     /// # Errors
     /// A fact that has no deterministic encoding.
     pub fn push(&mut self, fact: &Fact) -> Result<()> {
-        let since = self.world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = nanos(&*self.world);
         let mut salt = [0; 16];
         salt[..8].copy_from_slice(&self.world.random().to_be_bytes());
         salt[8..].copy_from_slice(&self.world.random().to_be_bytes());
-        let record =
-            self.chain.append(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX), salt, fact)?;
+        let record = self.chain.append(now, salt, fact)?;
         self.totals.count(fact);
+        self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
         self.pending.push(record);
         Ok(())
     }
 
-    pub(crate) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        std::task::ready!(self.poll_flush(cx))?;
-        if let Some(lease) = self.lease.take() {
-            let log = Arc::clone(&self.log);
-            self.releasing = Some(Box::pin(async move { log.release(&lease).await }));
+    /// Keeps the lease of a run that goes on.
+    pub(crate) fn poll_keep(&mut self, cx: &mut Context<'_>) {
+        // What was never written belongs to nobody, and what ended to nobody any more.
+        if self.lease.is_none() || self.written.is_none() || self.is_over() {
+            return;
         }
-        match &mut self.releasing {
-            // What was not given back runs out by itself.
-            Some(releasing) => releasing.as_mut().poll(cx).map(|_| Ok(())),
-            None => Poll::Ready(Ok(())),
+        loop {
+            if let Some(keeping) = &mut self.keeping {
+                let Poll::Ready(kept) = keeping.as_mut().poll(cx) else { return };
+                self.keeping = None;
+                match kept {
+                    Ok(lease) => self.lease = Some(lease),
+                    Err(error) => return self.failed = Some(error),
+                }
+            }
+            let beat = self.beat.get_or_insert_with(|| Box::pin(tokio::time::sleep(BEAT)));
+            if beat.as_mut().poll(cx).is_pending() {
+                return;
+            }
+            self.beat = None;
+            let (log, now) = (Arc::clone(&self.log), nanos(&*self.world));
+            self.keeping = self.lease.clone().map(|lease| -> BoxFuture<_> {
+                Box::pin(async move { log.lease(&lease.run, &lease.owner, LEASE, now).await })
+            });
         }
+    }
+
+    /// Whether the log knows that the run waits or has ended.
+    fn is_over(&self) -> bool {
+        self.over && self.pending.is_empty() && self.writing.is_none() && self.failed.is_none()
     }
 
     /// Waits until nothing is left to write.
@@ -148,12 +195,48 @@ impl Recorder {
             }
             let records = std::mem::take(&mut self.pending);
             self.began = self.metrics.as_ref().map(|_| (records.len(), Instant::now()));
-            let mut batch = Append::new(Arc::clone(self.chain.run()), self.written, records);
-            batch.fence = self.lease.as_ref().map(|lease| lease.token);
+            let now = records.last().map_or(0, |record| record.envelope().ts);
+            let batch = Append::new(Arc::clone(self.chain.run()), self.written, records);
+            let mut batch = batch.durability(self.durability);
+            if let Some(lease) = &mut self.lease {
+                batch.fence = self.written.map(|_| lease.token);
+                // An append that is made anyway keeps the lease, where it is time.
+                if lease.until < now.saturating_add(span(LEASE - BEAT)) {
+                    lease.until = now.saturating_add(span(LEASE));
+                    batch = batch.held(lease.owner.as_str(), lease.until);
+                    self.beat = None;
+                }
+            }
             let log = Arc::clone(&self.log);
             self.writing = Some(Box::pin(async move { log.append(batch).await }));
         }
     }
+}
+
+impl Drop for Recorder {
+    /// Whoever goes on with an abandoned run need not wait for the lease to run out. The log is asked once, and nobody waits
+    /// for it: what comes of it is its own affair.
+    fn drop(&mut self) {
+        let begun = self.written.is_some() || self.writing.is_some();
+        let Some(lease) = self.lease.take().filter(|_| begun && !self.is_over()) else { return };
+        let log = Arc::clone(&self.log);
+        let mut release = Box::pin(async move { log.release(&lease).await });
+        let _ = release.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+/// A name that nobody else has.
+pub fn new_owner(world: &dyn World) -> String {
+    format!("{:016x}{:016x}", world.random(), world.random())
+}
+
+/// The time, as logs count it.
+pub fn nanos(world: &dyn World) -> i64 {
+    span(world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+}
+
+fn span(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// Whether nothing but the seal can follow.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use mynah_data::{Error, Result};
-use mynah_log::Fact;
+use mynah_log::{Fact, Head, Lease};
 
 use crate::{
     Recorded, Recorder,
@@ -46,6 +46,27 @@ impl Tape {
         }
     }
 
+    /// Where the chain of a run that is being kept ends.
+    pub fn head(&self) -> Option<Head> {
+        match self {
+            Self::Recording(recorder) => recorder.chain.head(),
+            _ => None,
+        }
+    }
+
+    /// Lets the holder of a lease write what follows the records.
+    pub fn hold(&mut self, lease: Lease) {
+        match self {
+            Self::Blank => {}
+            Self::Recording(recorder) => recorder.lease = Some(lease),
+            Self::Replaying(recorded) => {
+                if let Some(recorder) = &mut recorded.then {
+                    recorder.lease = Some(lease);
+                }
+            }
+        }
+    }
+
     /// Takes a fact.
     ///
     /// # Errors
@@ -69,8 +90,7 @@ impl Tape {
                 Some(mut recorder) => {
                     // Whoever reads the records sees where one process ended and another began.
                     if !matches!(fact, Fact::Resumed { .. }) {
-                        recorder
-                            .commit(&Fact::Resumed { message: None, tool_results: Vec::new() })?;
+                        recorder.commit(&Fact::SEAM)?;
                     }
                     recorder.commit(fact)?;
                     *self = Self::Recording(recorder);
@@ -179,11 +199,10 @@ impl Tape {
         }
     }
 
-    /// Waits until every fact is safe, and lets go of the run.
-    pub fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        match self {
-            Self::Recording(recorder) => recorder.poll_close(cx),
-            _ => Poll::Ready(Ok(())),
+    /// Keeps the run this writer's, as long as it is polled.
+    pub fn keep(&mut self, cx: &mut Context<'_>) {
+        if let Self::Recording(recorder) = self {
+            recorder.poll_keep(cx);
         }
     }
 

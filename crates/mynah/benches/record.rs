@@ -21,6 +21,7 @@ fn main() {
     println!("{:<46} {:>12} {:>12} {:>8}  goal", "", "mynah", "beside", "ratio");
     runtime.block_on(recorded());
     runtime.block_on(replayed());
+    runtime.block_on(sessions());
 }
 
 /// A chat that is kept in memory, against the same chat unkept.
@@ -69,6 +70,31 @@ async fn replayed() {
         report(&what, per(again, length), per(live, length), "at most 1x");
     }
     report("a turn of 1,000 performed again, against of 100", turns[1], turns[0], "flat");
+}
+
+/// A turn of a long session that is kept, against one of a short session.
+async fn sessions() {
+    const WINDOW: usize = 10;
+    let script = |_| Script::new().text("and so on").stop();
+    let engine = Engine::new(Scripted::play((0..2_000 + WINDOW).map(script)));
+    let log = Arc::new(MemoryLog::new());
+    let Ok((mut session, _)) = engine.start("go").record(&log).await else {
+        return eprintln!("the session failed");
+    };
+    let mut turns = Vec::new();
+    for turn in 2..2_000 + WINDOW {
+        let start = now();
+        match engine.reply(&session, "and then?").record(&log).await {
+            Ok((after, _)) => session = after,
+            Err(error) => return eprintln!("{error}"),
+        }
+        turns.push((turn, start.elapsed()));
+    }
+    let fastest = |from: usize| {
+        let times = turns.iter().filter(|(turn, _)| (from..from + WINDOW).contains(turn));
+        times.map(|(_, time)| *time).min().unwrap_or_default()
+    };
+    report("turn 2,000 of a kept session, against turn 10", fastest(2_000), fastest(10), "flat");
 }
 
 fn engine(turns: usize) -> Engine {

@@ -8,7 +8,7 @@ use mynah_data::{
 use mynah_log::{Fact, Record};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, Tool};
 
-use crate::{engine::Engine, options::Options, replay::Loaded};
+use crate::{engine::Engine, loaded::Loaded, options::Options};
 
 impl Loaded {
     /// The engine that the records tell of.

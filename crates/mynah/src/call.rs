@@ -12,7 +12,7 @@ use mynah_step::BoxFuture;
 use crate::{
     engine::Engine,
     options::{Options, option_setters},
-    prepare::{Input, prepare},
+    prepare::{Input, Origin, prepare},
     stream::EventStream,
 };
 
@@ -41,7 +41,8 @@ macro_rules! call {
 
             /// The call as it happens.
             pub fn stream(self) -> EventStream {
-                EventStream::new(prepare(&self.engine, $wrap(self.$field), self.options, Extent::$extent))
+                let (input, origin) = ($wrap(self.$field), Origin::default());
+                EventStream::new(prepare(&self.engine, input, self.options, Extent::$extent, origin))
             }
         }
 
@@ -81,19 +82,7 @@ impl IntoFuture for Step {
     type IntoFuture = BoxFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let mut unknown_tool = None;
-            let step = self.stream().drain(|event| match event {
-                Event::Error { error }
-                    if error.kind() == ErrorKind::Engine(EngineReason::UnknownTool) =>
-                {
-                    unknown_tool = Some(error);
-                }
-                _ => {}
-            });
-            let step = step.await?;
-            unknown_tool.map_or_else(|| step.ok_or_else(ended_early), Err)
-        })
+        Box::pin(async move { stepped(&mut self.stream()).await })
     }
 }
 
@@ -102,17 +91,33 @@ impl IntoFuture for Chat {
     type IntoFuture = BoxFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let mut completed = None;
-            let run = self.stream().drain(|event| {
-                if let Event::ChatCompleted { result } = event {
-                    completed = Some(*result);
-                }
-            });
-            run.await?;
-            completed.ok_or_else(ended_early)
-        })
+        Box::pin(async move { chatted(&mut self.stream()).await })
     }
+}
+
+/// What a step comes to.
+pub(crate) async fn stepped(stream: &mut EventStream) -> Result<StepResult> {
+    let mut unknown_tool = None;
+    let step = stream.drain(|event| match event {
+        Event::Error { error } if error.kind() == ErrorKind::Engine(EngineReason::UnknownTool) => {
+            unknown_tool = Some(error);
+        }
+        _ => {}
+    });
+    let step = step.await?;
+    unknown_tool.map_or_else(|| step.ok_or_else(ended_early), Err)
+}
+
+/// What a chat comes to.
+pub(crate) async fn chatted(stream: &mut EventStream) -> Result<ChatResult> {
+    let mut completed = None;
+    let run = stream.drain(|event| {
+        if let Event::ChatCompleted { result } = event {
+            completed = Some(*result);
+        }
+    });
+    run.await?;
+    completed.ok_or_else(ended_early)
 }
 
 /// The call was ended before the model said anything.

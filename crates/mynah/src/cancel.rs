@@ -38,6 +38,11 @@ impl CancelHandle {
         self.0.cancel();
     }
 
+    /// A handle that ends less: what this one ends, it ends too.
+    pub(crate) fn child(&self) -> Self {
+        Self(self.0.child_token())
+    }
+
     /// Whether it was used.
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled()
@@ -56,7 +61,7 @@ pub(crate) struct Cancellation(Option<(CancelHandle, Pin<Box<WaitForCancellation
 
 impl Cancellation {
     pub(crate) fn listen(handle: &CancelHandle) -> Self {
-        let own = CancelHandle(handle.0.child_token());
+        let own = handle.child();
         let waiting = Box::pin(own.0.clone().cancelled_owned());
         Self(Some((own, waiting)))
     }

@@ -13,7 +13,8 @@
 //! [`Engine::continue_session`], [`Engine::step_session`], and [`Session::submit_tool_result`].
 //!
 //! A call with `.record(&log)` is kept as a run in a [`log::Log`]: [`Engine::replay`] performs it again and compares,
-//! [`Engine::resume`] goes on with it after a crash or an answer, [`Engine::fork`] branches it.
+//! [`Engine::resume`] goes on with it after a crash or an answer, [`Engine::fork`] branches it, [`cancel_run`] ends it.
+//! A session's runs are linked, and [`restore_session`] gives the session back from them.
 //!
 //! A call with `.budget(..)` spends no more than its [`Budget`] says: tokens, dollars, time, turns, tool calls. What tokens cost is
 //! in a [`Catalog`].
@@ -44,11 +45,13 @@
 mod alone;
 mod call;
 mod cancel;
-mod cancel_run;
 mod engine;
+mod loaded;
 mod options;
 mod prepare;
 mod replay;
+mod restore;
+mod resume;
 mod run;
 mod spec;
 mod stream;
@@ -57,16 +60,15 @@ mod turn;
 
 pub use call::{Chat, Generate, Step};
 pub use cancel::CancelHandle;
-pub use cancel_run::cancel_run;
 pub use engine::Engine;
 pub use mynah_adapters as adapters;
 pub use mynah_data::{
     AdapterReason, Breach, Budget, Catalog, ChatResult, Collector, EngineReason, Error, ErrorKind,
     Event, FieldError, FinishReason, HaltReason, Image, Limit, LogReason, Message, Messages,
     Metadata, Mode, ModelInfo, ModelRef, Operation, Part, Place, Pricing, Request, Response,
-    ResponseFormat, Result, Role, Session, SessionReason, SessionReducer, SessionState, Status,
-    StepResult, StreamReason, Thread, ToolCall, ToolChoice, ToolOutcome, ToolReason, ToolSpec,
-    TurnResult, Usage, ValidationReason, decode, validate,
+    ResponseFormat, Result, Role, Session, SessionReason, SessionReducer, SessionRun, SessionState,
+    Status, StepResult, StreamReason, Thread, ToolCall, ToolChoice, ToolOutcome, ToolReason,
+    ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
 };
 pub use mynah_log as log;
 pub use mynah_step::{
@@ -75,7 +77,9 @@ pub use mynah_step::{
     World, differences,
 };
 pub use options::Options;
-pub use replay::{Forked, Replay, Replayed, Resume, Tools, replay_run};
+pub use replay::{Forked, Replay, Replayed, Tools, replay_run};
+pub use restore::{Restored, restore_session};
+pub use resume::{Resume, cancel_run};
 pub use run::{OnToolError, OnUncertain, OnUnknownTool};
 pub use spec::{EngineSpec, Registry, ToolEntry};
 pub use stream::EventStream;

@@ -6,7 +6,7 @@ use mynah_data::{
     Budget, Error, FieldError, Metadata, Mode, ModelRef, PromptCache, ResponseFormat, Result,
     ToolChoice, ValidationReason,
 };
-use mynah_log::Log;
+use mynah_log::{Durability, Log};
 use mynah_step::{RetryPolicy, SideEffectErrors, Tool, ToolExecutor, ToolResultEncoder};
 use secrecy::SecretString;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -44,6 +44,7 @@ pub struct Options {
     pub(crate) api_key: Option<SecretString>,
     pub(crate) cancel: Option<CancelHandle>,
     pub(crate) log: Option<Arc<dyn Log>>,
+    pub(crate) durability: Option<Durability>,
 }
 
 /// Names that belong to the engine or to the call itself, and never reach a provider as params.
@@ -126,6 +127,7 @@ impl Options {
         self.api_key = over.api_key.or(self.api_key);
         self.cancel = over.cancel.or(self.cancel);
         self.log = over.log.or(self.log);
+        self.durability = over.durability.or(self.durability);
         self
     }
 }
@@ -290,7 +292,7 @@ macro_rules! option_setters {
             }
 
             /// Halts after a turn for which this is true, unless something else ends the chat. Must depend on its argument
-            /// alone: it is asked again when a run is performed again.
+            /// alone: it is not recorded, but asked again when a run is replayed or resumed, which must be given the same.
             pub fn halt_when(
                 mut $self_,
                 condition: impl Fn(&mynah_data::StepResult) -> bool + Send + Sync + 'static,
@@ -304,7 +306,8 @@ macro_rules! option_setters {
                 self.param("on_tool_error", "halt")
             }
 
-            /// Decides what happens when a tool fails. Must depend on its arguments alone.
+            /// Decides what happens when a tool fails. Must depend on its arguments alone: it is not recorded, but asked again
+            /// when a replay runs the tool again, which must be given the same.
             pub fn on_tool_error(
                 mut $self_,
                 decide: impl Fn(&mynah_data::ToolCall, &mynah_data::Error) -> $crate::OnToolError + Send + Sync + 'static,
@@ -346,6 +349,13 @@ macro_rules! option_setters {
             /// Keeps the call as a run in this log.
             pub fn record<L: mynah_log::Log + Clone>(mut $self_, log: &L) -> Self {
                 $options.log = Some(std::sync::Arc::new(log.clone()));
+                $self_
+            }
+
+            /// How safe the records of this call are before a tool starts or a result is told; what the log does by itself if
+            /// nobody says.
+            pub fn durability(mut $self_, durability: mynah_log::Durability) -> Self {
+                $options.durability = Some(durability);
                 $self_
             }
         }

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
     Budget, EngineReason, Error, FieldError, Messages, Metadata, ModelRef, Part, Pricing, Request,
-    ResponseFormat, Result, Thread, ToolCall, ValidationReason, validate,
+    ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
 };
-use mynah_log::{About, Extent, Fact, Parent};
+use mynah_log::{About, Extent, Fact, SessionLink};
 use mynah_step::{
     HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits,
 };
@@ -27,36 +27,45 @@ pub(crate) enum Input {
     Request(Box<Request>),
 }
 
+/// Where a run comes from: nowhere, the turn before in its session, or its own records.
+#[derive(Default)]
+pub(crate) struct Origin {
+    /// The conversation that another run's records hold; the input is what joined since.
+    pub(crate) before: Messages,
+    /// The session that a new run is a turn of.
+    pub(crate) session: Option<SessionLink>,
+    /// The id of a call that has one already.
+    pub(crate) request_id: Option<String>,
+    /// What a run began with that is performed again.
+    pub(crate) recorded: Option<Box<About>>,
+    /// Whether that counts even where the engine is another one now.
+    pub(crate) allow_changed: bool,
+    pub(crate) recorded_tools: bool,
+    pub(crate) on_uncertain: OnUncertain,
+    pub(crate) resumption: Option<Fact>,
+    pub(crate) since_answer: bool,
+    /// How long earlier processes were active.
+    pub(crate) active: Duration,
+}
+
 /// A run that may begin, and what its caller wants to see of it.
 pub(crate) fn prepare(
     engine: &Engine,
     input: Input,
     mut options: Options,
     extent: Extent,
+    origin: Origin,
 ) -> Result<(Driver, Filter)> {
     let world = &engine.0.world;
     let tape = match options.log.take() {
         Some(log) => {
             let recorder = Recorder::new(log, Arc::clone(world), world.new_run_id());
+            let recorder = recorder.with_durability(options.durability).with_new_lease();
             Tape::Recording(Box::new(recorder))
         }
         None => Tape::Blank,
     };
-    prepare_on(engine, input, options, extent, tape, Again::default())
-}
-
-/// What a run that is performed again keeps, and how it goes on.
-#[derive(Default)]
-pub(crate) struct Again {
-    pub(crate) request_id: Option<String>,
-    pub(crate) parent: Option<Parent>,
-    pub(crate) recorded_tools: bool,
-    pub(crate) on_uncertain: OnUncertain,
-    pub(crate) resumption: Option<Fact>,
-    /// The price that the run began with; the engine's where it is only compared.
-    pub(crate) pricing: Option<Option<Pricing>>,
-    /// How long earlier processes were active.
-    pub(crate) active: Duration,
+    prepare_on(engine, input, options, extent, tape, origin)
 }
 
 /// The same, for a run whose facts go where the tape says.
@@ -66,27 +75,43 @@ pub(crate) fn prepare_on(
     options: Options,
     extent: Extent,
     tape: Tape,
-    again: Again,
+    origin: Origin,
 ) -> Result<(Driver, Filter)> {
     let parts = &engine.0;
+    let recorded = origin.recorded;
+    let session = origin.session.or_else(|| recorded.as_ref()?.session.clone());
     let (thread, given) = match input {
         Input::Thread(thread) => (thread, None),
         Input::Request(request) => (thread_of(&request), Some(request)),
     };
+    let mut conversation = thread.clone();
+    if !origin.before.is_empty() {
+        conversation.messages = origin.before.clone();
+        conversation.extend(thread.messages.iter().cloned());
+    }
     let mut own = given.as_deref().map(said_by).unwrap_or_default();
     own.extend(said(options.values().clone()));
     let mut values = parts.params.clone();
     values.extend(own.clone());
     let mut settings = Settings::read(values)?;
+    if let Some(session) = &session {
+        settings.session_id = settings.session_id.or_else(|| session.id.clone());
+        // An empty context counts as none, so that the engine's holds.
+        let context = Some(&session.context).filter(|context| !context.is_empty());
+        settings.context = settings.context.or_else(|| context.cloned());
+    }
 
-    validate::thread(&thread)?;
+    validate::thread(&conversation)?;
     let adapter = parts.adapter.clone().ok_or_else(|| {
         Error::engine(EngineReason::MissingAdapter).with_message(
             "engine error: missing_adapter: the engine has no adapter; Engine::new takes one",
         )
     })?;
-    let described = given.iter().flat_map(|request| &request.tools);
-    let described: Vec<Tool> = described.map(|spec| Tool::from_spec((**spec).clone())).collect();
+    let described: Vec<Tool> = match (&given, &recorded) {
+        (Some(request), _) => described(&request.tools, |_| true),
+        (None, Some(about)) => described(&about.tools, |name| about.described.contains(name)),
+        (None, None) => Vec::new(),
+    };
     let tools = overlay_tools(
         &overlay_tools(&parts.tools, &described),
         options.tools.as_deref().unwrap_or_default(),
@@ -97,30 +122,39 @@ pub(crate) fn prepare_on(
         &mut settings,
         model,
         &tools,
-        thread.messages.clone(),
+        conversation.messages,
         given.map(|r| r.metadata),
         extent,
     );
     validate::request(&request)?;
     check_capabilities(&request)?;
-    let pricing = again.pricing.unwrap_or_else(|| price(engine, &request));
+    // A run that goes on keeps the price that it began with; one that is only compared has the engine's.
+    let pricing = match &recorded {
+        Some(about) if tape.is_resuming() => about.pricing,
+        _ => price(engine, &request),
+    };
     check_price(settings.budget.as_ref(), pricing.as_ref(), &request)?;
     let (request, final_request) = split_passes(request, &settings, adapter.as_ref(), extent);
 
-    let request_id =
-        again.request_id.or(settings.request_id).unwrap_or_else(|| parts.world.new_id());
-    let about = tape.is_kept().then(|| {
-        Box::new(About {
-            request_id: request_id.clone(),
-            adapter: adapter.name().to_owned(),
-            model: request.model.as_ref().map(ToString::to_string),
-            pricing,
-            tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
-            params: parts.params.clone(),
-            options: own,
-            parent: again.parent,
-        })
-    });
+    let request_id = recorded.as_ref().map(|about| about.request_id.clone()).or(origin.request_id);
+    let request_id = request_id.or(settings.request_id).unwrap_or_else(|| parts.world.new_id());
+    let about = match recorded {
+        Some(recorded) if origin.allow_changed => Some(recorded),
+        recorded => tape.is_kept().then(|| {
+            Box::new(About {
+                request_id: request_id.clone(),
+                adapter: adapter.name().to_owned(),
+                model: request.model.as_ref().map(ToString::to_string),
+                pricing,
+                tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
+                params: parts.params.clone(),
+                options: own,
+                described: described.iter().map(|tool| tool.name().to_owned()).collect(),
+                parent: recorded.and_then(|about| about.parent),
+                session,
+            })
+        }),
+    };
     let call = ModelCall {
         request_id: request_id.clone(),
         session_id: settings.session_id.clone(),
@@ -158,7 +192,7 @@ pub(crate) fn prepare_on(
     let setup = Setup {
         policy,
         meter,
-        active: again.active,
+        active: origin.active,
         adapter,
         request: Request { messages: Messages::new(), ..request },
         final_request,
@@ -179,11 +213,19 @@ pub(crate) fn prepare_on(
         max_concurrency: settings.max_concurrency,
         deadline: settings.deadline,
         on_event: options.on_event,
-        recorded_tools: again.recorded_tools,
-        on_uncertain: again.on_uncertain,
-        resumption: again.resumption,
+        recorded_tools: origin.recorded_tools,
+        on_uncertain: origin.on_uncertain,
+        resumption: origin.resumption,
+        since_answer: origin.since_answer,
     };
-    Ok((Driver::new(setup, thread, options.cancel.as_ref(), tape, about), filter))
+    let cancel = options.cancel.as_ref();
+    Ok((Driver::new(setup, origin.before, thread, cancel, tape, about), filter))
+}
+
+/// Tools of which no more is known than what the model is told.
+fn described(specs: &[Arc<ToolSpec>], which: impl Fn(&String) -> bool) -> Vec<Tool> {
+    let specs = specs.iter().filter(|spec| which(&spec.name));
+    specs.map(|spec| Tool::from_spec((**spec).clone())).collect()
 }
 
 fn thread_of(request: &Request) -> Thread {

@@ -8,6 +8,7 @@ use std::{
 
 use futures_util::{Stream, StreamExt as _};
 use mynah_data::{Error, Event, Result, StepResult};
+use mynah_step::BoxFuture;
 
 use crate::{cancel::CancelHandle, run::Driver};
 
@@ -51,63 +52,105 @@ impl Filter {
 /// # Ok(()) }
 /// ```
 #[must_use = "a stream does nothing unless it is polled"]
-pub struct EventStream {
-    run: Result<Box<Driver>, Option<Error>>,
-    filter: Filter,
+pub struct EventStream(State);
+
+enum State {
+    /// Whether and how the run goes on is looked up in its log.
+    Starting {
+        run: BoxFuture<Result<(Driver, Filter)>>,
+        cancel: CancelHandle,
+        watched: bool,
+    },
+    Running(Box<Driver>, Filter),
+    /// Refused, until it was told.
+    Refused(Option<Error>),
 }
 
 impl EventStream {
     pub(crate) fn new(prepared: Result<(Driver, Filter)>) -> Self {
-        match prepared {
-            Ok((driver, filter)) => Self { run: Ok(Box::new(driver)), filter },
-            Err(error) => {
-                let filter = Filter { text_deltas: true, tool_deltas: true, raw_chunks: true };
-                Self { run: Err(Some(error)), filter }
-            }
-        }
+        Self(match prepared {
+            Ok((driver, filter)) => State::Running(Box::new(driver), filter),
+            Err(error) => State::Refused(Some(error)),
+        })
+    }
+
+    /// A run that something must be looked up for, and that this handle ends.
+    pub(crate) fn starting(run: BoxFuture<Result<(Driver, Filter)>>, cancel: CancelHandle) -> Self {
+        Self(State::Starting { run, cancel, watched: true })
     }
 
     /// A handle that ends the run and lets the stream come to its result.
     pub fn cancel_handle(&mut self) -> CancelHandle {
-        self.run.as_mut().map_or_else(|_| CancelHandle::new(), |driver| driver.cancel.handle())
+        match &mut self.0 {
+            State::Starting { cancel, .. } => cancel.clone(),
+            State::Running(driver, _) => driver.cancel.handle(),
+            State::Refused(_) => CancelHandle::new(),
+        }
     }
 
-    /// The id of the run, where it is kept.
+    /// The id of the run, where it is kept and has begun. A session's turn begins when it is first polled.
     pub fn run_id(&self) -> Option<&str> {
-        self.run.as_ref().ok()?.run_id().map(AsRef::as_ref)
+        self.driver()?.run_id().map(AsRef::as_ref)
     }
 
     /// What the last step so far came to. A chat that ended has put its steps into its result.
     pub fn last_step(&self) -> Option<&StepResult> {
-        self.run.as_ref().ok()?.last_step()
+        self.driver()?.last_step()
     }
 
     /// Why the call was refused before there was anything to stream, as long as polling has not told it.
     pub fn refusal(&self) -> Option<&Error> {
-        self.run.as_ref().err()?.as_ref()
+        match &self.0 {
+            State::Refused(error) => error.as_ref(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn driver(&self) -> Option<&Driver> {
+        match &self.0 {
+            State::Running(driver, _) => Some(driver),
+            _ => None,
+        }
     }
 
     /// The next event, whatever the filters say.
     pub(crate) fn poll_any(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
-        match &mut self.run {
-            Ok(driver) => driver.poll_event(cx),
-            Err(refused) => Poll::Ready(refused.take().map(Err)),
+        loop {
+            self.0 = match &mut self.0 {
+                State::Starting { run, watched, .. } => {
+                    let watched = *watched;
+                    match std::task::ready!(run.as_mut().poll(cx)) {
+                        Ok((mut driver, filter)) => {
+                            driver.watched = watched;
+                            State::Running(Box::new(driver), filter)
+                        }
+                        Err(error) => State::Refused(Some(error)),
+                    }
+                }
+                State::Running(driver, _) => return driver.poll_event(cx),
+                State::Refused(error) => return Poll::Ready(error.take().map(Err)),
+            };
         }
     }
 
     pub(crate) const fn shows(&self, event: &Event) -> bool {
-        self.filter.shows(event)
+        match &self.0 {
+            State::Running(_, filter) => filter.shows(event),
+            _ => true,
+        }
     }
 
     /// Polls to the end and gives the last step. Shows the model's events and the result to `see`; nobody sees the others.
-    pub(crate) async fn drain(mut self, mut see: impl FnMut(Event)) -> Result<Option<StepResult>> {
-        if let Ok(driver) = &mut self.run {
-            driver.watched = false;
+    pub(crate) async fn drain(&mut self, mut see: impl FnMut(Event)) -> Result<Option<StepResult>> {
+        match &mut self.0 {
+            State::Starting { watched, .. } => *watched = false,
+            State::Running(driver, _) => driver.watched = false,
+            State::Refused(_) => {}
         }
         while let Some(event) = self.next().await {
             see(event?);
         }
-        Ok(self.run.ok().and_then(|driver| driver.last_step().cloned()))
+        Ok(self.last_step().cloned())
     }
 }
 
@@ -126,6 +169,6 @@ impl Stream for EventStream {
 
 impl fmt::Debug for EventStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventStream").field("filter", &self.filter).finish_non_exhaustive()
+        f.debug_struct("EventStream").field("run_id", &self.run_id()).finish_non_exhaustive()
     }
 }

@@ -12,9 +12,79 @@
 //! # Ok(()) }
 //! ```
 
+use std::panic::Location;
+
 use futures_util::{Stream, TryStreamExt as _};
 pub use mynah_adapters::scripted::{Entry, Script, Scripted};
-use mynah_data::{Event, Result, ToolCall};
+use mynah_data::{Error, Event, Result, ToolCall};
+use mynah_log::Log;
+use serde_json::Value;
+
+use crate::Engine;
+
+/// Checks that a kept run comes out the same when this engine performs it again: a test for changed prompts, models and tools.
+///
+/// ```
+/// use mynah::{Engine, log::MemoryLog, testing::{Scripted, assert_replays}};
+/// # use serde_json::json;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// let log = MemoryLog::new();
+/// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
+/// assert_replays(&engine, &log, &run).await;
+/// # Ok(()) }
+/// ```
+///
+/// # Panics
+/// At the first difference: with its record, and every place in it that differs.
+#[track_caller]
+#[expect(clippy::panic, reason = "an assertion tells by panicking")]
+pub fn assert_replays<'a, L: Log + Clone>(
+    engine: &'a Engine,
+    log: &'a L,
+    run: &'a str,
+) -> impl Future<Output = ()> + 'a {
+    let caller = Location::caller();
+    async move {
+        if let Err(error) = engine.replay(log, run).await {
+            panic!("at {caller}: {}", difference(&error));
+        }
+    }
+}
+
+/// What a replay found, for people: the record, and every place in it that differs.
+///
+/// ```
+/// # use mynah::{Engine, log::MemoryLog, testing::{self, Scripted}};
+/// # use serde_json::json;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?).model("small");
+/// let log = MemoryLog::new();
+/// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
+/// let error = engine.model("large").replay(&log, &*run).await.unwrap_err();
+/// let told = testing::difference(&error);
+/// assert!(told.contains("record 1, run_started"));
+/// assert!(told.contains("about.model"));
+/// assert!(told.contains("recorded: \"small\""));
+/// assert!(told.contains("produced: \"large\""));
+/// # Ok(()) }
+/// ```
+pub fn difference(error: &Error) -> String {
+    let metadata = error.metadata();
+    let (Some(seq), Some(kind)) = (metadata.get("seq"), metadata.get("kind")) else {
+        return error.to_string();
+    };
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let mut lines = vec![error.to_string(), format!("  record {seq}, {}", text(kind))];
+    let expected = metadata.get("expected_kind").filter(|expected| *expected != kind);
+    lines.extend(expected.map(|expected| format!("    recorded: {}", text(expected))));
+    for place in metadata.get("diff").and_then(Value::as_array).into_iter().flatten() {
+        lines.push(format!("  {}", text(&place["path"])));
+        lines.push(format!("    recorded: {}", place["recorded"]));
+        lines.push(format!("    produced: {}", place["produced"]));
+    }
+    lines.join("\n")
+}
 
 /// Every event of a stream.
 ///

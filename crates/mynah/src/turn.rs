@@ -3,28 +3,38 @@
 use std::{
     future::IntoFuture,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use futures_util::Stream;
 use mynah_data::{
-    ChatResult, Error, Event, Message, Operation, Result, Session, SessionReducer, StepResult,
-    TurnResult,
+    ChatResult, Error, ErrorKind, Event, Message, Messages, Operation, Result, Session,
+    SessionReducer, SessionRun, StepResult, TurnResult,
 };
+use mynah_log::{Extent, Hash, Head, Log, Previous, Record, SessionLink};
 use mynah_step::BoxFuture;
 
 use crate::{
-    call::{Chat, Step},
+    call::{chatted, stepped},
     cancel::CancelHandle,
     engine::Engine,
+    loaded::Loaded,
     options::{Options, option_setters},
-    stream::EventStream,
+    prepare::{Input, Origin, prepare},
+    resume::Resume,
+    run::Driver,
+    stream::{EventStream, Filter},
 };
 
 /// A session's chat: a future of the session after it and the result, or a stream.
 ///
 /// The session that it starts from never changes. Context and session id for the tools are the session's, unless the call
 /// says otherwise.
+///
+/// Kept in a log, the turn is a run that names the run of the turn before and holds only what joined since. Where that run
+/// waits for this turn (for an answer, or for tool results that were submitted), and engine and options are those that it
+/// began with, the turn goes on with it instead.
 ///
 /// ```
 /// # use mynah::{Engine, testing::{self, Scripted}};
@@ -74,24 +84,22 @@ impl Turn {
         self
     }
 
-    fn chat(&self) -> Result<Chat> {
-        self.session.check(self.operation, self.message.as_ref())?;
-        let mut thread = self.session.thread.clone();
-        thread.extend(self.message.clone());
-        Ok(self
-            .engine
-            .chat(thread)
-            .options(session_options(&self.session))
-            .options(self.options.clone()))
+    fn events(&self) -> EventStream {
+        match self.session.check(self.operation, self.message.as_ref()) {
+            Ok(()) => begin(
+                &self.engine,
+                &self.session,
+                self.message.clone(),
+                &self.options,
+                Extent::Chat,
+            ),
+            Err(error) => EventStream::new(Err(error)),
+        }
     }
 
     /// The turn as it happens. [`SessionStream::finish`] gives the session after it, at any point.
     pub fn stream(self) -> SessionStream {
-        let events = match self.chat() {
-            Ok(chat) => chat.stream(),
-            Err(error) => EventStream::new(Err(error)),
-        };
-        SessionStream::new(events, SessionReducer::chat(self.session, self.message))
+        SessionStream::new(self.events(), SessionReducer::chat(self.session, self.message))
     }
 }
 
@@ -101,8 +109,9 @@ impl IntoFuture for Turn {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let result = self.chat()?.await?;
-            Ok((self.session.apply_chat(&result), result))
+            let mut events = self.events();
+            let result = chatted(&mut events).await?;
+            Ok((kept(self.session.apply_chat(&result), &events), result))
         })
     }
 }
@@ -140,19 +149,16 @@ impl StepTurn {
         self
     }
 
-    fn step(&self) -> Result<Step> {
-        self.session.check(Operation::Step, None)?;
-        let step = self.engine.step(&self.session.thread).options(session_options(&self.session));
-        Ok(step.options(self.options.clone()))
+    fn events(&self) -> EventStream {
+        match self.session.check(Operation::Step, None) {
+            Ok(()) => begin(&self.engine, &self.session, None, &self.options, Extent::Step),
+            Err(error) => EventStream::new(Err(error)),
+        }
     }
 
     /// The step as it happens. [`SessionStream::finish`] gives the session after it.
     pub fn stream(self) -> SessionStream {
-        let events = match self.step() {
-            Ok(step) => step.stream(),
-            Err(error) => EventStream::new(Err(error)),
-        };
-        SessionStream::new(events, SessionReducer::step(self.session))
+        SessionStream::new(self.events(), SessionReducer::step(self.session))
     }
 }
 
@@ -162,22 +168,152 @@ impl IntoFuture for StepTurn {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let result = self.step()?.await?;
-            Ok((self.session.apply_step(&result), result))
+            let mut events = self.events();
+            let result = stepped(&mut events).await?;
+            Ok((kept(self.session.apply_step(&result), &events), result))
         })
     }
 }
 
-/// What a session adds to its calls. An empty context counts as none, so that the engine's holds.
-fn session_options(session: &Session) -> Options {
-    let mut options = Options::new();
-    if !session.context.is_empty() {
-        options = options.context(session.context.clone());
+/// The events of a turn: of a run of its own, or of the one that waits for it.
+fn begin(
+    engine: &Engine,
+    session: &Session,
+    message: Option<Message>,
+    options: &Options,
+    extent: Extent,
+) -> EventStream {
+    let (engine, session, mut options) = (engine.clone(), session.clone(), options.clone());
+    let (log, run) = (options.log.take(), session.last_run.clone());
+    let next = |options| Next { engine, session, message, options, extent, request_id: None };
+    let (Some(log), Some(run)) = (log.clone(), run) else {
+        options.log = log;
+        return EventStream::new(next(options).afresh(None));
+    };
+    let cancel = options.cancel.take().map_or_else(CancelHandle::new, |all| all.child());
+    options.cancel = Some(cancel.clone());
+    let next = next(options);
+    // What can be refused is refused before anything is looked up.
+    let request_id = match next.clone().afresh(None) {
+        Ok((unkept, _)) => unkept.request_id().to_owned(),
+        Err(error) => return EventStream::new(Err(error)),
+    };
+    let next = Next { request_id: Some(request_id), ..next };
+    EventStream::starting(Box::pin(next.after(log, run)), cancel)
+}
+
+/// A turn that is to begin.
+#[derive(Clone)]
+struct Next {
+    engine: Engine,
+    session: Session,
+    message: Option<Message>,
+    /// What was said, but for the log.
+    options: Options,
+    extent: Extent,
+    request_id: Option<String>,
+}
+
+impl Next {
+    /// Goes on with the session's last run if that waits for this turn, and begins a run after it otherwise.
+    async fn after(mut self, log: Arc<dyn Log>, run: SessionRun) -> Result<(Driver, Filter)> {
+        let point = point(&*log, &run).await?;
+        self.options.log = Some(Arc::clone(&log));
+        let Some(point) = point else { return self.afresh(None) };
+        let grew = self.session.thread.messages.starts_with(&run.messages);
+        if run.waits && grew && self.extent == Extent::Chat {
+            let head = log.head(&run.run_id).await?;
+            if head == Some(point)
+                && let Some(answer) = self.answer(&log, &run)
+            {
+                let loaded = Loaded::read(&*log, &run.run_id).await?;
+                if self.is_of(&loaded) {
+                    match answer.prepare(loaded).await {
+                        // It waits for something else, or began with another engine or other options.
+                        Err(error)
+                            if matches!(
+                                error.kind(),
+                                ErrorKind::Replay(_) | ErrorKind::Session(_)
+                            ) => {}
+                        prepared => return prepared,
+                    }
+                }
+            }
+        }
+        let before = if grew { run.messages } else { Messages::new() };
+        self.afresh(Some((point, run.run_id, before)))
     }
-    match &session.id {
-        Some(id) => options.session_id(id),
-        None => options,
+
+    /// What the waiting run goes on with, if all that joined the conversation since can be told so.
+    fn answer(&self, log: &Arc<dyn Log>, run: &SessionRun) -> Option<Resume> {
+        let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.run_id.to_string());
+        let resume = resume.with_call(self.request_id.clone()?);
+        let mut resume = resume.options(self.options.clone());
+        for message in self.session.thread.messages.since(run.messages.len()) {
+            let text = message.text();
+            let id = message
+                .tool_call_id()
+                .filter(|id| **message == Message::tool_result(*id, &*text))?;
+            resume = resume.tool_result(id, &*text);
+        }
+        Some(match &self.message {
+            Some(message) => resume.message(message.clone()),
+            None => resume,
+        })
     }
+
+    /// Whether the session is as it was when the run began.
+    fn is_of(&self, loaded: &Loaded) -> bool {
+        loaded.about.session.as_ref().is_some_and(|link| {
+            let Session { id, context, metadata, .. } = &self.session;
+            (&link.id, &link.context, &link.metadata) == (id, context, metadata)
+        })
+    }
+
+    /// Begins a run, after another that holds the conversation up to some point, or with the whole conversation.
+    fn afresh(self, after: Option<(Head, Arc<str>, Messages)>) -> Result<(Driver, Filter)> {
+        let (previous, before) = match after {
+            Some((Head { seq, hash }, run_id, before)) => {
+                let (run_id, messages) = (run_id.to_string(), before.len() as u64);
+                (Some(Previous { run_id, seq, hash, messages }), before)
+            }
+            None => (None, Messages::new()),
+        };
+        let Session { id, thread: conversation, context, metadata, .. } = self.session;
+        let mut thread = conversation;
+        if !before.is_empty() {
+            thread.messages = thread.messages.since(before.len()).cloned().collect();
+        }
+        thread.extend(self.message);
+        let session = Some(SessionLink { id, context, metadata, previous });
+        let request_id = self.request_id;
+        let origin = Origin { before, session, request_id, ..Origin::default() };
+        prepare(&self.engine, Input::Thread(thread), self.options, self.extent, origin)
+    }
+}
+
+/// Where a session's last run was left, if it is in this log.
+async fn point(log: &dyn Log, run: &SessionRun) -> Result<Option<Head>> {
+    let Some(hash) = Hash::from_hex(&run.hash) else { return Ok(None) };
+    let left = Head { seq: run.seq, hash };
+    let head = log.head(&run.run_id).await?;
+    // It may have gone on since, with another answer to the same question.
+    let found = match head {
+        Some(head) if head.seq > left.seq => {
+            log.read(&run.run_id, left.seq, 1).await?.first().map(Record::hash)
+        }
+        head => head.filter(|head| head.seq == left.seq).map(|head| head.hash),
+    };
+    Ok(found.filter(|found| *found == hash).map(|_| left))
+}
+
+/// The session after a turn, which remembers the run as which the turn was kept.
+fn kept(mut session: Session, events: &EventStream) -> Session {
+    if let Some((run, head, waits)) = events.driver().and_then(Driver::stopped) {
+        let (hash, messages) = (head.hash.to_string(), session.thread.messages.clone());
+        session.last_run = Some(SessionRun::new(Arc::clone(run), head.seq, hash, waits, messages));
+    }
+    session
 }
 
 /// A session's turn as it happens.
@@ -216,7 +352,8 @@ impl SessionStream {
     /// Ends the turn here: what was not polled does not happen. Gives the session after what did, and the result.
     /// A turn that was refused leaves the session as it was.
     pub fn finish(self) -> (Session, TurnResult) {
-        self.reducer.finalize()
+        let (session, result) = self.reducer.finalize();
+        (kept(session, &self.events), result)
     }
 
     /// A handle that ends the run and lets the stream come to its result.

@@ -94,13 +94,6 @@ impl<W: Write> Stage<'_, W> {
         watch: Watch,
     ) -> Result<Told, Stop> {
         let GoOn { message, tool_results, approve, reject, on_uncertain } = go_on;
-        for (name, ids) in [("approve", approve), ("reject", reject)] {
-            if !ids.is_empty() {
-                return Err(Error::invalid_option(name, "not_supported")
-                    .with_message(format!("validation failed: {name}: not supported yet"))
-                    .into());
-            }
-        }
         let beginning = beginning(log, run).await?;
         let options = self.options_of(run, options, &beginning)?;
         let mut thread = beginning.thread.clone();
@@ -122,6 +115,8 @@ impl<W: Write> Stage<'_, W> {
             for (id, content) in &tool_results {
                 resume = resume.tool_result(id, content.clone());
             }
+            resume = approve.iter().fold(resume, |resume, id| resume.approve(id));
+            resume = reject.iter().fold(resume, |resume, id| resume.reject(id, ""));
             resume.options(options.clone()).stream()
         };
         let mut stream = when_free(start).await?;

@@ -44,7 +44,7 @@ pub(super) async fn perform(
     for (index, op) in scenario.ops.into_iter().enumerate() {
         stage.op = index;
         if let Some(log) = &stage.log {
-            log.begin(op.crash_after).await;
+            log.begin(op.crash_after);
         }
         let performed = stage.perform(op).await;
         let run_id = stage.log.as_ref().and_then(|log| log.written());
@@ -106,7 +106,10 @@ impl Told {
     fn forget_run(&mut self) {
         match self {
             Self::Chat(result) => result.run_id = None,
-            Self::Session { result: Some(result), .. } => result.forget_run(),
+            Self::Session { session, result } => {
+                session.last_run = None;
+                result.iter_mut().for_each(|result| result.forget_run());
+            }
             _ => {}
         }
     }

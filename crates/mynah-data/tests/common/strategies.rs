@@ -547,9 +547,14 @@ pub(crate) fn session_states() -> Vec<BoxedStrategy<SessionState>> {
 
 pub(crate) fn session() -> BoxedStrategy<Session> {
     let state = proptest::strategy::Union::new(session_states());
-    (option::of(text()), thread(), state, metadata(), metadata(), turn_metadata())
-        .prop_map(|(id, thread, state, context, metadata, turn_metadata)| {
+    let kept = option::of((id(), any::<u64>(), text(), any::<bool>(), 0usize..4));
+    (option::of(text()), thread(), state, metadata(), metadata(), turn_metadata(), kept)
+        .prop_map(|(id, thread, state, context, metadata, turn_metadata, kept)| {
             let mut session = Session::from(thread);
+            session.last_run = kept.map(|(run, seq, hash, waits, length)| {
+                let messages = session.thread.messages.iter().take(length).cloned();
+                SessionRun::new(run, seq, hash, waits, messages.collect())
+            });
             (session.id, session.state, session.context) = (id, state, context);
             (session.metadata, session.turn_metadata) = (metadata, turn_metadata);
             if session.status() == Status::Error {

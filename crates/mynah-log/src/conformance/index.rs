@@ -3,7 +3,7 @@
 use mynah_data::HaltReason;
 
 use super::Sample;
-use crate::{Log, RunFilter, RunStatus, RunSummary, merkle};
+use crate::{Log, Parent, RunFilter, RunStatus, RunSummary, merkle};
 
 pub(super) async fn a_summary_adds_up_what_the_records_say(log: &dyn Log) {
     let mut run = Sample::new("run", 100);
@@ -91,6 +91,28 @@ pub(super) async fn each_filter_picks_its_runs(log: &dyn Log) {
     }
     let error = log.runs(all().after("nonsense")).await.expect_err("no page ended there");
     assert!(error.is_validation(), "{error}");
+}
+
+pub(super) async fn the_turns_of_a_session_are_listed_without_its_branches(log: &dyn Log) {
+    let mut first = Sample::of_session("first", 10, "s", None).sealed();
+    let parent = Parent { run_id: "first".to_owned(), seq: 1, hash: first.head().hash };
+    let mut others = [
+        Sample::of_session("branch", 20, "s", Some(parent)),
+        Sample::of_session("second", 30, "s", None).tool_turn(),
+        Sample::of_session("another", 40, "t", None),
+        Sample::new("alone", 50),
+    ];
+    log.append(first.batch()).await.expect("a new run");
+    for run in &mut others {
+        log.append(run.batch()).await.expect("a new run");
+    }
+    for (session, expected) in [("s", &["second", "first"][..]), ("t", &["another"]), ("", &[])] {
+        let page = log.runs(RunFilter::new().session(session)).await.expect("a list");
+        let ids: Vec<&str> = page.runs.iter().map(|run| &*run.run_id).collect();
+        assert_eq!(ids, expected, "{session}");
+        assert!(page.runs.iter().all(|run| run.session_id.as_deref() == Some(session)));
+    }
+    assert_eq!(get(log, "branch").await.session_id, None);
 }
 
 pub(super) async fn pages_stay_whole_while_runs_come_and_go_on(log: &dyn Log) {

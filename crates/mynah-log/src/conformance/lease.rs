@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mynah_data::LogReason;
+use mynah_data::{HaltReason, LogReason};
 
 use super::{Sample, refused};
 use crate::{Lease, Log};
@@ -75,4 +75,25 @@ pub(super) async fn a_lease_needs_a_run_that_goes_on(log: &dyn Log) {
     assert_eq!(refused(log.lease("run", "ann", TERM, 0).await), LogReason::Sealed);
     let late = run.user("late").batch().fenced(&ann);
     assert_eq!(refused(log.append(late).await), LogReason::Sealed);
+}
+
+pub(super) async fn a_new_run_belongs_to_whoever_began_it(log: &dyn Log) {
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch().held("ann", 100)).await.expect("a new run");
+    assert_eq!(refused(log.lease("run", "bob", TERM, 99).await), LogReason::Leased);
+    let ann = Lease::new("run", "ann", 1, 100);
+    run = run.user("one");
+    let batch = run.batch();
+    assert_eq!(refused(log.append(batch.clone()).await), LogReason::Leased, "without the lease");
+    log.append(batch.fenced(&ann).held("ann", 300)).await.expect("the holder");
+    assert_eq!(refused(log.lease("run", "bob", TERM, 299).await), LogReason::Leased, "for longer");
+    let bob = log.lease("run", "bob", TERM, 300).await.expect("a lease that has run out");
+    run = run.user("two");
+    let late = run.clone().batch().fenced(&ann).held("ann", 900);
+    assert_eq!(refused(log.append(late).await), LogReason::Fenced);
+
+    run = run.stopped(HaltReason::AskUser);
+    log.append(run.batch().fenced(&bob).held("bob", 900)).await.expect("the holder");
+    let ann = log.lease("run", "ann", TERM, 301).await.expect("a run that waits is nobody's");
+    assert!(ann.token > bob.token, "{ann:?}");
 }

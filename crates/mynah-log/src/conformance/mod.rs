@@ -51,11 +51,13 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     index::a_summary_adds_up_what_the_records_say(&*fresh().await).await;
     index::a_suspended_run_goes_on(&*fresh().await).await;
     index::each_filter_picks_its_runs(&*fresh().await).await;
+    index::the_turns_of_a_session_are_listed_without_its_branches(&*fresh().await).await;
     index::pages_stay_whole_while_runs_come_and_go_on(&*fresh().await).await;
     index::the_seals_are_the_leaves_of_the_logs_tree(&*fresh().await).await;
     lease::a_run_belongs_to_one_at_a_time(&*fresh().await).await;
     lease::who_lost_a_run_is_fenced_off(&*fresh().await).await;
     lease::a_lease_needs_a_run_that_goes_on(&*fresh().await).await;
+    lease::a_new_run_belongs_to_whoever_began_it(&*fresh().await).await;
     removal::a_redacted_run_still_verifies(&*fresh().await).await;
     removal::what_a_tombstone_names_must_be_there(&*fresh().await).await;
     removal::the_maintenance_run_has_tombstones_and_nothing_else(&*fresh().await).await;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use mynah_data::{HaltReason, Message, Metadata, Response, Thread, ToolOutcome};
 use serde_json::json;
 
-use crate::{Append, Chain, End, Extent, Fact, Head, Plan, Record, Seal, Totals};
+use crate::{
+    About, Append, Chain, End, Extent, Fact, Head, Parent, Plan, Record, Seal, SessionLink, Totals,
+};
 
 /// A run as it grows, record by record, with made-up times and salts.
 #[derive(Clone, Debug)]
@@ -21,14 +23,26 @@ pub struct Sample {
 impl Sample {
     /// A run that began at this time, with its first record.
     pub fn new(run: impl Into<Arc<str>>, started: i64) -> Self {
-        let chain = Chain::new(run);
-        let sample =
-            Self { chain, totals: Totals::default(), time: started, new: Vec::new(), given: None };
-        sample.with(Fact::RunStarted {
-            thread: Thread::from("hi"),
-            extent: Extent::Chat,
-            about: None,
-        })
+        Self::about(run, started, None)
+    }
+
+    /// A run that is a turn of this session, or a branch of one.
+    pub fn of_session(
+        run: impl Into<Arc<str>>,
+        started: i64,
+        session: &str,
+        parent: Option<Parent>,
+    ) -> Self {
+        let link = SessionLink { id: Some(session.to_owned()), ..SessionLink::default() };
+        let about = About { session: Some(link), parent, ..About::default() };
+        Self::about(run, started, Some(Box::new(about)))
+    }
+
+    fn about(run: impl Into<Arc<str>>, time: i64, about: Option<Box<About>>) -> Self {
+        let (chain, totals) = (Chain::new(run), Totals::default());
+        let sample = Self { chain, totals, time, new: Vec::new(), given: None };
+        let thread = Thread::from("hi");
+        sample.with(Fact::RunStarted { thread, extent: Extent::Chat, about })
     }
 
     /// The run's id.

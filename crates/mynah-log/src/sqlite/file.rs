@@ -84,11 +84,7 @@ impl File {
         write_ahead(connection)?;
         // What is taken away is to leave no copy behind, not even of when it was written.
         connection.pragma_update(None, "secure_delete", true)?;
-        let synchronous = match durability {
-            Durability::Full => "full",
-            Durability::Relaxed => "normal",
-        };
-        connection.pragma_update(None, "synchronous", synchronous)
+        make(connection, durability)
     }
 
     /// The version of the tables; 0 if there are none yet.
@@ -201,4 +197,13 @@ fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
 
 pub(super) fn unavailable(why: impl std::fmt::Display) -> Error {
     Error::log(LogReason::Unavailable).with_message(format!("log error: unavailable: {why}"))
+}
+
+/// Makes what is committed from here on this safe.
+pub(super) fn make(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
+    let synchronous = match durability {
+        Durability::Full => "full",
+        Durability::Relaxed => "normal",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)
 }

@@ -69,7 +69,7 @@ impl SqliteLog {
         Self::open_with(path, Durability::Full)
     }
 
-    /// Opens a log whose appends are this safe.
+    /// Opens a log whose appends are this safe, where they do not say themselves.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -77,7 +77,7 @@ impl SqliteLog {
         let file = File::new(path.as_ref())?;
         let connection = file.open_to_write(durability)?;
         let waiters = Arc::new(Waiters::default());
-        let writer = Writer::start(connection, file.clone(), Arc::clone(&waiters))?;
+        let writer = Writer::start(connection, durability, file.clone(), Arc::clone(&waiters))?;
         Ok(Self::with(file, Some(writer), waiters))
     }
 
@@ -129,8 +129,8 @@ impl Log for SqliteLog {
         Box::pin(async move {
             let writer = self.writer()?;
             let checked = Checked::new(batch)?;
-            let run = Arc::clone(&checked.batch.run);
-            writer.perform(run, move |work| work.append(&checked)).await
+            let (run, durability) = (Arc::clone(&checked.batch.run), checked.batch.durability);
+            writer.perform(run, durability, move |work| work.append(&checked)).await
         })
     }
 
@@ -192,7 +192,7 @@ impl Log for SqliteLog {
                 let run = Arc::clone(&run);
                 move |work: &mut Work<'_>| work.lease(&run, &owner, term, now)
             };
-            self.writer()?.perform(run, job).await
+            self.writer()?.perform(run, None, job).await
         })
     }
 
@@ -201,7 +201,7 @@ impl Log for SqliteLog {
         Box::pin(async move {
             let run = Arc::clone(&lease.run);
             let job = move |work: &mut Work<'_>| work.release(&lease);
-            self.writer()?.perform(run, job).await
+            self.writer()?.perform(run, None, job).await
         })
     }
 }

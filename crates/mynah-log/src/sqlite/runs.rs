@@ -13,9 +13,8 @@ use super::{
     row::{attempt, sound, unsigned},
 };
 use crate::{
-    Corrupt, Hash, Head, RunFilter, RunPage, RunStatus, RunSummary, SealedRun, Totals,
-    entry::{Entry, Holder},
-    runs::Place,
+    Corrupt, Hash, Head, Hold, RunFilter, RunPage, RunStatus, RunSummary, SealedRun, Totals,
+    entry::Entry, runs::Place,
 };
 
 /// What every lookup of a run gives, in the order in which [`read`] takes it.
@@ -147,11 +146,14 @@ pub(super) fn insert(connection: &Connection, entry: Entry) -> rusqlite::Result<
     let RunSummary { run_id, status, started, model, session_id, .. } = &entry.summary;
     let mut insert = connection.prepare_cached(
         "INSERT INTO runs (id, status, started, model, session, updated, seq, hash, turns, \
-         tool_calls, input_tokens, output_tokens, cost, token, recent) \
-         VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, x'', 0, 0, 0, 0, 0, 0, x'')",
+         tool_calls, input_tokens, output_tokens, cost, token, owner, until, recent) \
+         VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, x'', 0, 0, 0, 0, 0, ?6, ?7, ?8, x'')",
     )?;
     let (model, session) = (model.as_deref(), session_id.as_deref());
-    let key = insert.insert(params![&**run_id, *status as i64, started, model, session])?;
+    let (status, token) = (*status as i64, entry.token.cast_signed());
+    let (owner, until) = columns(entry.holder.as_ref());
+    let key =
+        insert.insert(params![&**run_id, status, started, model, session, token, owner, until])?;
     Ok(Known { key, entry, recent: Recent::default() })
 }
 
@@ -193,14 +195,15 @@ pub(super) fn update(
     }
     if (old.token, &old.holder) != (new.token, &new.holder) {
         let update = "UPDATE runs SET token = ?2, owner = ?3, until = ?4 WHERE key = ?1";
-        let (owner, until) = match &new.holder {
-            Some(Holder { owner, until }) => (Some(owner), Some(until)),
-            None => (None, None),
-        };
+        let (owner, until) = columns(new.holder.as_ref());
         let mut update = connection.prepare_cached(update)?;
         update.execute(params![key, new.token.cast_signed(), owner, until])?;
     }
     Ok(())
+}
+
+fn columns(holder: Option<&Hold>) -> (Option<&str>, Option<i64>) {
+    (holder.map(|hold| hold.owner.as_str()), holder.map(|hold| hold.until))
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
@@ -230,7 +233,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
     };
     let owner: Option<String> = row.get(16)?;
     let holder = match owner {
-        Some(owner) => Some(Holder { owner, until: row.get(17)? }),
+        Some(owner) => Some(Hold { owner, until: row.get(17)? }),
         None => None,
     };
     let recent = Recent::from_row(row.get(18)?, summary.records);

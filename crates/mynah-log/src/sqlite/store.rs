@@ -5,12 +5,12 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use rusqlite::{CachedStatement, Connection};
 
 use super::{
-    Answer, records,
+    Answer, file, records,
     row::attempt,
     runs::{self, Known},
 };
 use crate::{
-    Head, Lease, Removed, Tombstone,
+    Durability, Head, Lease, Removed, Tombstone,
     entry::{self, Checked, Entry},
 };
 
@@ -24,13 +24,15 @@ pub(super) struct Store {
     known: HashMap<Arc<str>, Known>,
     /// Changes when somebody else writes.
     version: i64,
+    /// How safe a commit is.
+    durability: Durability,
     /// Whether what was taken away may still lie in the write-ahead log.
     unwiped: bool,
 }
 
 impl Store {
-    pub(super) fn new(connection: Connection) -> Self {
-        Self { connection, known: HashMap::new(), version: 0, unwiped: false }
+    pub(super) fn new(connection: Connection, durability: Durability) -> Self {
+        Self { connection, known: HashMap::new(), version: 0, durability, unwiped: false }
     }
 
     /// Sees to it that what was taken away is nowhere in the files. Where somebody still reads what was there before, that
@@ -39,6 +41,15 @@ impl Store {
         if self.unwiped {
             let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
             self.unwiped = self.connection.query_row(checkpoint, [], |row| row.get(0))?;
+        }
+        Ok(())
+    }
+
+    /// Makes what is committed from here on this safe.
+    pub(super) fn make(&mut self, durability: Durability) -> rusqlite::Result<()> {
+        if self.durability != durability {
+            file::make(&self.connection, durability)?;
+            self.durability = durability;
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use super::{
     file::{File, unavailable},
     store::{Store, Work},
 };
-use crate::waiters::Waiters;
+use crate::{Durability, waiters::Waiters};
 
 /// How many jobs go into one commit at most.
 const GROUP: usize = 256;
@@ -33,19 +33,26 @@ pub(super) struct Writer {
     /// None once it is closed.
     jobs: Option<mpsc::Sender<Box<dyn Job>>>,
     thread: Option<JoinHandle<()>>,
+    /// How safe a commit is where nobody says.
+    durability: Durability,
     commits: Arc<AtomicU64>,
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection, file: File, waiters: Arc<Waiters>) -> Result<Self> {
+    pub(super) fn start(
+        connection: Connection,
+        durability: Durability,
+        file: File,
+        waiters: Arc<Waiters>,
+    ) -> Result<Self> {
         let (sender, jobs) = mpsc::channel();
         let commits = Arc::new(AtomicU64::new(0));
-        let store = Store::new(connection);
+        let store = Store::new(connection, durability);
         let desk = Desk { store, file, waiters, commits: Arc::clone(&commits) };
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
         let thread = thread.spawn(move || desk.serve(&jobs));
         let thread = thread.map_err(|e| unavailable(format!("no thread to write with: {e}")))?;
-        Ok(Self { jobs: Some(sender), thread: Some(thread), commits })
+        Ok(Self { jobs: Some(sender), thread: Some(thread), durability, commits })
     }
 
     pub(super) fn commits(&self) -> u64 {
@@ -57,11 +64,13 @@ impl Writer {
     pub(super) async fn perform<T: Send + 'static>(
         &self,
         run: Arc<str>,
+        durability: Option<Durability>,
         job: impl FnMut(&mut Work<'_>) -> Answer<T> + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let stopped = || unavailable("the thread that writes has stopped; open the log again");
-        let job = Box::new(Task { run, job, result: None, reply: Some(reply) });
+        let durability = durability.unwrap_or(self.durability);
+        let job = Box::new(Task { run, durability, job, result: None, reply: Some(reply) });
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
         jobs.send(job).map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -82,11 +91,13 @@ impl Drop for Writer {
 trait Job: Send {
     fn perform(&mut self, work: &mut Work<'_>) -> rusqlite::Result<()>;
     fn run(&self) -> &str;
+    fn durability(&self) -> Durability;
     fn finish(&mut self, committed: Result<()>);
 }
 
 struct Task<J, T> {
     run: Arc<str>,
+    durability: Durability,
     job: J,
     result: Option<Result<T>>,
     reply: Option<oneshot::Sender<Result<T>>>,
@@ -100,6 +111,10 @@ impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
 
     fn run(&self) -> &str {
         &self.run
+    }
+
+    fn durability(&self) -> Durability {
+        self.durability
     }
 
     fn finish(&mut self, committed: Result<()>) {
@@ -121,8 +136,9 @@ struct Desk {
 
 impl Desk {
     fn serve(mut self, jobs: &mpsc::Receiver<Box<dyn Job>>) {
-        let mut usual = 1;
-        while let Ok(first) = jobs.recv() {
+        let (mut usual, mut safer) = (1, None);
+        while let Some(first) = safer.take().or_else(|| jobs.recv().ok()) {
+            let durability = first.durability();
             let mut group = vec![first];
             let mut count = 1;
             let coming = iter::from_fn(|| {
@@ -133,7 +149,14 @@ impl Desk {
                     _ => jobs.try_recv().ok(),
                 };
                 count += 1;
-                next
+                match next {
+                    // What is to be safer than this commit makes it waits for the next.
+                    Some(job) if durability < job.durability() => {
+                        safer = Some(job);
+                        None
+                    }
+                    next => next,
+                }
             });
             let committed = self.commit(&mut group, coming);
             usual = group.len();
@@ -157,6 +180,8 @@ impl Desk {
         group: &mut Vec<Box<dyn Job>>,
         coming: impl Iterator<Item = Box<dyn Job>>,
     ) -> Result<(), Failed> {
+        let safest = group.iter().map(|job| job.durability()).max().unwrap_or_default();
+        self.store.make(safest).map_err(Failed::ToBegin)?;
         let mut work = self.store.begin().map_err(Failed::ToBegin)?;
         let done = group.iter_mut().try_for_each(|job| job.perform(&mut work));
         done.map_err(Failed::AtWork)?;

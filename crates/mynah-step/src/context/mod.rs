@@ -94,7 +94,7 @@ impl Context {
         let replaying = matches!(mode, Mode::Replay(_));
         let tape = match mode {
             Mode::Live => {
-                let recorder = Recorder::new(log, world, config.run_id.as_str());
+                let recorder = Recorder::new(log, world, config.run_id.as_str()).with_new_lease();
                 Tape::Recording(Box::new(recorder.metered(config.metrics.clone())))
             }
             Mode::Resume(records) => {
@@ -104,7 +104,7 @@ impl Context {
                 turns = facts.iter().filter(is_turn).count() as u32;
                 let (chain, totals) = verifier.into_chain();
                 let mut recorder = Recorder::after(log, world, chain, totals);
-                recorder.commit(&Fact::Resumed { message: None, tool_results: Vec::new() })?;
+                recorder.commit(&Fact::SEAM)?;
                 Tape::Recording(Box::new(recorder.metered(config.metrics.clone())))
             }
             Mode::Replay(records) => {
@@ -249,6 +249,7 @@ impl Context {
                     desk.refuse_first(&tape);
                     continue;
                 }
+                tape.keep(cx);
                 tape.kick(cx);
                 return Poll::Pending;
             }

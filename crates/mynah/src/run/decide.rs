@@ -149,7 +149,13 @@ impl RunState {
             return Action::RunTools(waiting.map(|call| call.id.clone()).collect());
         }
         let Some(step) = self.steps_of_pass().last() else {
-            return Action::CallModel;
+            return match self.halt() {
+                // A call that was approved has halted.
+                Some(halt) => Action::Finish(
+                    self.end_of_chat(End::new(halt.reason(), halt.details()), policy),
+                ),
+                None => Action::CallModel,
+            };
         };
         if policy.extent != Extent::Chat {
             return Action::Stop;

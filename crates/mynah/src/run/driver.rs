@@ -10,10 +10,10 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
-    Error, Event, FinishReason, HaltReason, Metadata, Request, ResponseBuilder, Result, StepResult,
-    StreamReason, Thread, Usage,
+    Error, Event, FinishReason, HaltReason, Messages, Metadata, Request, ResponseBuilder, Result,
+    StepResult, StreamReason, Thread, Usage,
 };
-use mynah_log::{About, CutRecorder, End, Extent, Fact};
+use mynah_log::{About, CutRecorder, End, Extent, Fact, Head, Lease};
 use mynah_step::{
     Adapter, BoxFuture, Desk, ModelCall, ModelStream, RetryPolicy, Tape, ToolContext, ToolExecutor,
     ToolLimits, ToolResultEncoder, World,
@@ -62,6 +62,8 @@ pub(crate) struct Setup {
     pub(crate) on_uncertain: OnUncertain,
     /// What a run that waited goes on with.
     pub(crate) resumption: Option<Fact>,
+    /// Whether the result tells only what came after that.
+    pub(crate) since_answer: bool,
 }
 
 /// A run under way.
@@ -85,6 +87,10 @@ pub(crate) struct Driver {
     pub(super) fault: Option<Error>,
     /// What a single step came to, until its records are safe.
     pub(super) held: Option<Event>,
+    /// Whether the caller knows what it came to.
+    told: bool,
+    /// Whether a resumed run is still brought back to where it was: what was told before is not told again.
+    pub(super) behind: bool,
     pub(crate) cancel: Cancellation,
     pub(super) deadline: Option<Pin<Box<Sleep>>>,
     pub(super) wall_clock: Option<WallClock>,
@@ -112,6 +118,7 @@ pub(super) enum Phase {
 impl Driver {
     pub(crate) fn new(
         setup: Setup,
+        before: Messages,
         thread: Thread,
         cancel: Option<&CancelHandle>,
         tape: Tape,
@@ -130,19 +137,21 @@ impl Driver {
         );
         let cap = setup.policy.budget.as_ref().and_then(|budget| budget.max_wall_clock_ms);
         let mut driver = Self {
+            prompt: PromptDigest::new(before.len() + thread.messages.len()),
+            state: RunState::new(before, setup.meter),
             wall_clock: cap.map(|cap| WallClock::new(cap, setup.active)),
-            state: RunState::new(setup.meter),
             setup: Box::new(setup),
             phase: Phase::Decide,
             ready: VecDeque::new(),
             answer: ResponseBuilder::new(),
             heard: Heard::default(),
             cuts: CutRecorder::new(),
-            prompt: PromptDigest::new(&thread.messages),
             desk: tape.is_kept().then(Desk::new),
+            behind: tape.is_resuming(),
             tape,
             fault: None,
             held: None,
+            told: false,
             cancel: cancel.map(Cancellation::listen).unwrap_or_default(),
             deadline: None,
             limits: CallLimits::default(),
@@ -160,6 +169,27 @@ impl Driver {
         self.tape.run_id()
     }
 
+    /// A run that is kept and has told its end: where its records end, and whether it waits.
+    pub(crate) fn stopped(&self) -> Option<(&Arc<str>, Head, bool)> {
+        let head = self.tape.head().filter(|_| self.told)?;
+        Some((self.run_id()?, head, self.state.end.as_ref().is_some_and(End::waits)))
+    }
+
+    /// What is wrong before anything has happened: the run that is to go on began otherwise.
+    pub(crate) fn take_fault(&mut self) -> Option<Error> {
+        self.fault.take()
+    }
+
+    /// The id of the call.
+    pub(crate) fn request_id(&self) -> &str {
+        &self.setup.call.request_id
+    }
+
+    /// Lets a run that goes on be written by the holder of a lease.
+    pub(crate) fn hold(&mut self, lease: Lease) {
+        self.tape.hold(lease);
+    }
+
     /// The next event; an `Err` is the last.
     pub(crate) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         if self.span.is_disabled() {
@@ -171,6 +201,7 @@ impl Driver {
     }
 
     fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
+        self.tape.keep(cx);
         loop {
             let step = Some(&self.step).filter(|step| !step.is_disabled()).cloned();
             let _entered = step.as_ref().map(Span::enter);
@@ -180,8 +211,7 @@ impl Driver {
                 return Poll::Ready(Some(Err(fault)));
             }
             if let Some(event) = self.ready.pop_front() {
-                // What was told before the run was resumed is not told again.
-                if self.tape.is_resuming() {
+                if self.behind {
                     continue;
                 }
                 return Poll::Ready(Some(Ok(event)));
@@ -193,7 +223,8 @@ impl Driver {
             }
             // A single step that was told to be complete has nothing left to interrupt.
             let over = self.setup.policy.extent != Extent::Chat && !self.state.steps.is_empty();
-            let over = over || matches!(self.phase, Phase::Closing(_));
+            let ended = matches!(self.tape.upcoming(), Some(Fact::Cancelled { .. }));
+            let over = over && !ended || matches!(self.phase, Phase::Closing(_));
             if !over && let Some(reason) = self.interrupted(cx) {
                 self.interrupt(reason);
                 continue;
@@ -226,8 +257,7 @@ impl Driver {
                         if let Some(breach) = self.passed_by_answer() {
                             self.ready.push_back(event);
                             self.exceed(breach);
-                        // As long as the records answer, it was told before the run was resumed.
-                        } else if !self.tape.is_resuming() || self.tape.upcoming().is_none() {
+                        } else if !self.behind {
                             return Poll::Ready(Some(Ok(event)));
                         }
                     }
@@ -248,13 +278,16 @@ impl Driver {
                 }
                 Phase::Tools(_) => ready!(self.poll_tools(cx)),
                 Phase::Closing(_) => {
-                    if let Err(error) = ready!(self.tape.poll_close(cx)) {
+                    if let Err(error) = ready!(self.tape.poll_durable(cx)) {
                         self.fault = Some(error);
                     } else if let Phase::Closing(told) =
                         std::mem::replace(&mut self.phase, Phase::Done)
                     {
                         match told {
-                            Ok(event) => self.ready.extend(event),
+                            Ok(event) => {
+                                self.told = true;
+                                self.ready.extend(event);
+                            }
                             Err(error) => self.fault = Some(error),
                         }
                     }
@@ -266,7 +299,7 @@ impl Driver {
 
     /// What the last step of the run came to.
     pub(crate) fn last_step(&self) -> Option<&StepResult> {
-        self.state.steps.last()
+        self.state.last_step()
     }
 
     /// Does the next thing that is to be done.
@@ -299,14 +332,16 @@ impl Driver {
     /// Takes in a fact. Where it completes a step, the caller is told.
     pub(super) fn commit(&mut self, fact: Fact) {
         if self.tape.is_kept() {
-            let resuming = self.tape.is_resuming();
             if let Err(error) = self.tape.commit(&fact) {
                 self.fault.get_or_insert(error);
             }
-            // That the run waited was told when it did.
-            if resuming && matches!(fact, Fact::Resumed { .. }) {
-                self.ready.clear();
+            if !self.tape.is_resuming() {
+                self.catch_up();
             }
+        }
+        if let Fact::Resumed { request_id: Some(id), .. } = &fact {
+            self.setup.tool_context.request_id = Arc::from(id.as_str());
+            self.setup.call.request_id.clone_from(id);
         }
         self.take_in(fact);
     }
@@ -327,6 +362,13 @@ impl Driver {
         }
     }
 
+    /// From here on a resumed run is in the world, and tells what happens.
+    pub(super) fn catch_up(&mut self) {
+        if std::mem::take(&mut self.behind) {
+            self.ready.clear();
+        }
+    }
+
     fn step_completed(&self) -> Option<Event> {
         let (step, last) = (self.state.steps.last()?, self.state.last.as_ref()?);
         Some(Event::StepCompleted {
@@ -341,6 +383,8 @@ impl Driver {
     pub(super) fn finish_or_go_on(&mut self) {
         let resumed = match self.tape.upcoming() {
             Some(resumed @ Fact::Resumed { .. }) => Some(resumed.clone()),
+            // It was ended while it waited.
+            Some(Fact::Cancelled { end, .. }) => return self.interrupt(end.reason.clone()),
             None if self.tape.is_resuming() => self.setup.resumption.take(),
             _ => None,
         };
@@ -354,7 +398,10 @@ impl Driver {
     }
 
     pub(super) fn finish(&mut self) {
-        let mut result = self.state.chat_result();
+        let mut result = match self.setup.since_answer {
+            true => self.state.result_since_answer(),
+            false => self.state.chat_result(),
+        };
         result.run_id = self.tape.run_id().cloned();
         self.span.record("halted_reason", result.halted_reason.as_str());
         self.tell_span(&result.steps);
@@ -382,6 +429,10 @@ impl Driver {
         if let Some(Fact::Cancelled { end, .. }) = self.tape.upcoming() {
             // Where the run was cancelled, it is cancelled again.
             return self.is_between().then(|| end.reason.clone());
+        }
+        // What is brought back has happened: nobody can end it before it is there again.
+        if self.tape.is_resuming() && self.tape.upcoming().is_some() {
+            return None;
         }
         if self.cancel.poll_cancelled(cx) {
             return Some(HaltReason::Cancelled);
@@ -418,9 +469,15 @@ impl Driver {
             }
             self.ready.push_back(Event::Error { error });
         }
-        let partial =
-            (answering && self.answer.has_started()).then(|| Box::new(self.take_answer()));
-        let end = self.state.end_of_chat(End::new(reason, metadata), &self.setup.policy);
+        // Who ends a run from outside knows neither the engine nor what was being said.
+        let (end, heard) = match self.tape.upcoming() {
+            Some(Fact::Cancelled { end, partial, .. }) => (end.clone(), partial.is_some()),
+            _ => {
+                let end = End::new(reason, metadata);
+                (self.state.end_of_chat(end, &self.setup.policy), self.answer.has_started())
+            }
+        };
+        let partial = (answering && heard).then(|| Box::new(self.take_answer()));
         let cuts = std::mem::take(&mut self.cuts).finish();
         self.commit(Fact::Cancelled { end, partial, cuts });
         match self.setup.policy.extent {

@@ -19,4 +19,6 @@ pub(crate) use decide::{Finalize, HaltWhen, Policy};
 pub(crate) use driver::{Driver, Observer, Setup};
 pub(crate) use settle::ErrorPolicy;
 pub use settle::OnToolError;
+pub(crate) use state::RunState;
+pub(crate) use tools::NOBODY_KNOWS;
 pub use tools::OnUncertain;

@@ -40,6 +40,8 @@ impl Driver {
             self.phase = answer_from(upcoming);
             return;
         }
+        self.catch_up();
+        let setup = &self.setup;
         self.limits = CallLimits::begin(setup.call.request_timeout, setup.call.stream_timeout);
         self.phase = Phase::Opening(if setup.retry.max_attempts > 1 {
             let (call, retry, world) =
@@ -60,7 +62,11 @@ impl Driver {
         let metadata = Metadata::from_iter([("error".to_owned(), error.to_value())]);
         let end = End::new(HaltReason::Error, metadata);
         self.commit(self.state.end_of_chat(end, &self.setup.policy).into_fact());
-        if self.state.steps.is_empty() {
+        let begun = match self.setup.since_answer {
+            true => self.state.steps_since_answer(),
+            false => &self.state.steps,
+        };
+        if begun.is_empty() {
             self.phase = Phase::Closing(Err(error));
         } else {
             self.ready.push_back(Event::Error { error });
@@ -113,7 +119,7 @@ impl Driver {
             }
             event => event,
         };
-        if let Some(on_event) = &self.setup.on_event {
+        if let Some(on_event) = self.setup.on_event.as_ref().filter(|_| !self.behind) {
             on_event(&event);
         }
         event
@@ -163,7 +169,11 @@ impl Driver {
         self.phase = Phase::Decide;
         let paused = self.answer.is_paused();
         let response = self.take_answer();
-        let plan = self.setup.policy.plan(&response, self.state.conversation.is_some(), paused);
+        let plan = match self.tape.upcoming() {
+            // What was planned is not planned anew, whatever the engine is now.
+            Some(Fact::AssistantCompleted { plan, .. }) if self.tape.is_resuming() => plan.clone(),
+            _ => self.setup.policy.plan(&response, self.state.conversation.is_some(), paused),
+        };
         if let Plan::Unknown { tool_name } = &plan {
             self.ready.push_back(Event::Error { error: Error::unknown_tool(tool_name) });
         }
@@ -184,9 +194,9 @@ pub(super) struct PromptDigest {
 }
 
 impl PromptDigest {
-    /// Of nothing but this conversation.
-    pub(super) fn new(begin: &Messages) -> Self {
-        Self { messages: begin.len(), digest: Hash::of(&[]) }
+    /// Of nothing but so many messages that it began with.
+    pub(super) fn new(messages: usize) -> Self {
+        Self { messages, digest: Hash::of(&[]) }
     }
 
     fn after(&mut self, messages: &Messages) -> Hash {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mynah_data::{
-    ASK_USER_SENTINEL, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Metadata, Mode,
-    Response, StepResult, Thread, ToolCall, ToolOutcome,
+    ASK_USER_SENTINEL, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Messages, Metadata,
+    Mode, Response, StepResult, Thread, ToolCall, ToolOutcome,
 };
 use mynah_log::{End, Extent, Fact, Plan, Resolution};
 use serde::Deserialize as _;
@@ -32,6 +32,9 @@ pub(crate) struct RunState {
     partial: Option<Response>,
     /// The calls that were answered in place of a tool.
     repaired: Vec<String>,
+    /// How many steps there were when the run last went on with what it had waited for: limits are counted from there, as
+    /// they are in a call of its own.
+    answered_at: usize,
 }
 
 /// A conversation that ended before the chat did.
@@ -51,6 +54,8 @@ pub(super) struct OpenTurn {
     plan: Plan,
     /// Each call to run, and what came of it.
     pub(super) calls: Vec<PlannedCall>,
+    /// Whether the answer is that of the last step, whose calls waited to be approved.
+    approved: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -58,7 +63,15 @@ pub(super) struct PlannedCall {
     pub(super) id: String,
     /// The last try that was announced; 0 before the first.
     pub(super) attempt: u32,
+    /// Whether a person allowed it to be run once more after that.
+    pub(super) approved: bool,
     pub(super) settled: Option<(Arc<Message>, Option<Halt>)>,
+}
+
+impl PlannedCall {
+    fn new(id: String) -> Self {
+        Self { id, attempt: 0, approved: false, settled: None }
+    }
 }
 
 /// How a step went.
@@ -69,19 +82,29 @@ pub(super) struct ClosedTurn {
 }
 
 impl RunState {
-    /// Nothing happened yet; what will be spent is measured so.
-    pub(crate) fn new(meter: Meter) -> Self {
-        Self { meter, ..Self::default() }
+    /// What a run knows before its first fact: the conversation that it goes on from, and how to measure what it spends.
+    pub(crate) fn new(before: Messages, meter: Meter) -> Self {
+        let mut state = Self { meter, ..Self::default() };
+        state.thread.messages = before;
+        state
     }
 
     /// Takes in one more fact. Never fails on facts that a run produced.
     pub(crate) fn evolve(&mut self, fact: Fact) {
         match fact {
             Fact::RunStarted { thread, extent, .. } => {
-                self.thread = thread;
                 self.extent = extent;
+                if self.thread.messages.is_empty() {
+                    self.thread = thread;
+                } else {
+                    self.thread.extend(thread.messages.since(0).cloned());
+                    self.thread.metadata = thread.metadata;
+                }
             }
-            Fact::Resumed { message, tool_results } => self.resume(message, tool_results),
+            Fact::Resumed { message, tool_results, approved, rejected, .. } => {
+                let rejected = rejected.into_iter().map(|(id, why)| (id, rejection(&why)));
+                self.resume(message, tool_results.into_iter().chain(rejected), approved);
+            }
             Fact::UserMessage { message } => self.thread.messages.push(message),
             Fact::TurnStarted { .. } => self.turn_started(),
             Fact::FinalizeStarted { conversation, nudge } => {
@@ -143,13 +166,20 @@ impl RunState {
         }
     }
 
-    /// Goes on where the run waited: with a person's answer, or with what came of the calls that it waited for.
-    fn resume(&mut self, message: Option<Arc<Message>>, tool_results: Vec<(String, String)>) {
+    /// Goes on where the run waited: with a person's answer, or with what is to come of the calls that it waited for.
+    fn resume(
+        &mut self,
+        message: Option<Arc<Message>>,
+        results: impl Iterator<Item = (String, String)>,
+        approved: Vec<String>,
+    ) {
         if self.end.take().is_some() {
             // A halt that was answered is not a reason to halt again.
             self.last = None;
+            self.answered_at = self.steps.len();
+            self.repaired.clear();
         }
-        for (id, content) in tool_results {
+        for (id, content) in results {
             match &self.open {
                 Some(turn) if turn.calls.iter().any(|call| call.id == id) => {
                     self.settle(id, content, None)
@@ -157,7 +187,26 @@ impl RunState {
                 _ => self.thread.messages.push(Message::tool_result(id, content)),
             }
         }
+        if let Some(turn) = &mut self.open {
+            let allowed = turn.calls.iter_mut().filter(|call| approved.contains(&call.id));
+            allowed.for_each(|call| call.approved = true);
+        } else if let (false, Some(step)) = (approved.is_empty(), self.steps.last()) {
+            let calls = approved.iter().map(|id| PlannedCall::new(id.clone()));
+            self.open = Some(OpenTurn {
+                response: step.response.clone(),
+                calls: calls.collect(),
+                plan: Plan::Tools { run: approved, manual: Vec::new() },
+                approved: true,
+            });
+        }
         self.thread.extend(message);
+    }
+
+    /// The result of a chat that ended, as far as it came after it last went on with what it had waited for: as if that
+    /// had been a call of its own.
+    pub(crate) fn result_since_answer(&mut self) -> ChatResult {
+        self.steps.drain(..std::mem::take(&mut self.answered_at));
+        self.chat_result()
     }
 
     /// The result of a chat that ended.
@@ -165,8 +214,10 @@ impl RunState {
         let end =
             self.end.clone().unwrap_or_else(|| End::new(HaltReason::Cancelled, Metadata::new()));
         let mut result = ChatResult::new(self.thread.clone(), end.reason);
-        let last = || self.steps.last().map(|step| step.response.clone());
-        result.final_response = self.partial.take().or_else(last);
+        let settled = self.open.iter().flat_map(|turn| &turn.calls);
+        result
+            .thread
+            .extend(settled.filter_map(|call| Some(Arc::clone(&call.settled.as_ref()?.0))));
         if let (HaltReason::AskUser, Some(halt)) = (&result.halted_reason, self.halt())
             && let Halt::AskUser { question, tool_call_id, .. } = halt
         {
@@ -174,8 +225,15 @@ impl RunState {
             result.pending_tool_call_id = Some(tool_call_id.clone());
         }
         result.steps = std::mem::take(&mut self.steps);
+        let last = || result.steps.last().map(|step| step.response.clone());
+        result.final_response = self.partial.take().or_else(last);
         result.metadata = end.metadata;
         result
+    }
+
+    /// What the last step came to.
+    pub(crate) fn last_step(&self) -> Option<&StepResult> {
+        self.steps.last()
     }
 
     /// The calls of the turn whose tools are not all done.
@@ -189,6 +247,12 @@ impl RunState {
         calls.find(|call| call.id == id).map_or(0, |call| call.attempt)
     }
 
+    /// Whether a person allowed a call to be run once more, and it was not announced since.
+    pub(super) fn is_approved(&self, id: &str) -> bool {
+        let mut calls = self.open.iter().flat_map(|turn| &turn.calls);
+        calls.any(|call| call.id == id && call.approved)
+    }
+
     fn planned_mut(&mut self, id: &str) -> Option<&mut PlannedCall> {
         self.open.as_mut()?.calls.iter_mut().find(|call| call.id == id)
     }
@@ -197,9 +261,15 @@ impl RunState {
         self.last.as_ref()?.halt.as_ref()
     }
 
+    /// The steps since the run last went on with what it had waited for.
+    pub(super) fn steps_since_answer(&self) -> &[StepResult] {
+        &self.steps[self.answered_at..]
+    }
+
     /// The steps of the conversation, or of what follows it.
     pub(super) fn steps_of_pass(&self) -> &[StepResult] {
-        &self.steps[self.conversation.as_ref().map_or(0, |conversation| conversation.steps)..]
+        let began = self.conversation.as_ref().map_or(0, |conversation| conversation.steps);
+        &self.steps[began.max(self.answered_at)..]
     }
 
     fn answer(&mut self, response: Response, plan: Plan) {
@@ -215,11 +285,8 @@ impl RunState {
         if !cut || !message.parts().is_empty() {
             self.thread.messages.push(Arc::clone(&response.message));
         }
-        let calls = run
-            .iter()
-            .map(|id| PlannedCall { id: id.clone(), attempt: 0, settled: None })
-            .collect();
-        self.open = Some(OpenTurn { response, plan, calls });
+        let calls = run.iter().map(|id| PlannedCall::new(id.clone())).collect();
+        self.open = Some(OpenTurn { response, plan, calls, approved: false });
         self.close_if_settled();
     }
 
@@ -228,6 +295,7 @@ impl RunState {
         if let Some(call) = self.planned_mut(call_id) {
             let first = call.attempt == 0;
             call.attempt = attempt;
+            call.approved = false;
             self.spent.tool_calls += u64::from(first);
         }
     }
@@ -257,7 +325,7 @@ impl RunState {
 
     /// Ends the open turn: its tool messages join the thread in the order of the calls, and it becomes a step.
     fn close(&mut self, failure: Option<&Error>) {
-        let Some(OpenTurn { mut response, plan, calls }) = self.open.take() else {
+        let Some(OpenTurn { mut response, plan, calls, approved }) = self.open.take() else {
             return;
         };
         if let Some(error) = failure {
@@ -272,6 +340,11 @@ impl RunState {
         let halt =
             Halt::winner(settled.iter().filter_map(|(_, halt)| halt.as_ref()), &response.message)
                 .cloned();
+        if approved {
+            // Its step was told when it was handed to the caller.
+            self.last = Some(ClosedTurn { plan, halt });
+            return;
+        }
         // A chat answers what is left unanswered at its end; a step that failed has no other end.
         if self.extent != Extent::Chat && failure.is_some() && !matches!(plan, Plan::Unknown { .. })
         {
@@ -344,6 +417,9 @@ impl RunState {
                 response.metadata.insert("error".to_owned(), error.clone());
             }
             self.answer(response, Plan::Nothing);
+        } else if self.open.as_ref().is_some_and(|turn| turn.approved) {
+            self.close(None);
+            return self.finish(end);
         } else if self.open.is_some() {
             let error = error.and_then(|error| Error::deserialize(error).ok());
             self.close(error.as_ref());
@@ -351,6 +427,15 @@ impl RunState {
             self.finish(end);
         }
     }
+}
+
+/// What the model reads of a call that a person did not allow.
+fn rejection(why: &str) -> String {
+    let told = match why {
+        "" => "a person rejected the call".to_owned(),
+        why => format!("a person rejected the call: {why}"),
+    };
+    json!({"error": told}).to_string()
 }
 
 pub(super) fn plan_mode(plan: &Plan) -> Mode {

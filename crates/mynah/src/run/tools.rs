@@ -32,6 +32,10 @@ pub enum OnUncertain {
     Fail,
 }
 
+/// What the model reads of a call of which nobody knows whether it ran.
+pub(crate) const NOBODY_KNOWS: &str =
+    "tool error: the process ended, and nobody knows whether the call ran";
+
 /// The calls of a turn.
 #[derive(Default)]
 pub(super) struct ToolRuns {
@@ -79,7 +83,7 @@ impl Driver {
             };
             if cut_off || self.tape.outcome_of(id).is_some() || (live && before == 0) {
                 runs.waiting.push_back(call);
-            } else if live && self.is_uncertain(&call) {
+            } else if live && self.is_uncertain(&call, before) {
                 runs.uncertain.push(call.id.clone());
             } else if live {
                 runs.again.push((call, before + 1));
@@ -98,7 +102,11 @@ impl Driver {
     }
 
     /// Whether nobody knows if a call ran that was announced before the process ended, and it may do harm if it is run twice.
-    fn is_uncertain(&self, call: &ToolCall) -> bool {
+    fn is_uncertain(&self, call: &ToolCall, announced: u32) -> bool {
+        // What was allowed and announced since may have run.
+        if self.state.is_approved(&call.id) && announced == self.state.attempt_of(&call.id) {
+            return false;
+        }
         let tool = self.setup.policy.tool(&call.name, self.state.conversation.is_some());
         let harmless = tool.is_some_and(|tool| tool.spec().idempotent);
         self.setup.on_uncertain != OnUncertain::Rerun && !harmless
@@ -280,9 +288,7 @@ impl Driver {
             let open: Vec<Arc<ToolCall>> = self.state.open_calls().cloned().collect();
             for call in open.iter().filter(|call| calls.contains(&call.id)) {
                 let error = Error::tool(ToolReason::Failed)
-                    .with_message(
-                        "tool error: the process ended, and nobody knows whether the call ran",
-                    )
+                    .with_message(NOBODY_KNOWS)
                     .with("tool_name", call.name.as_str())
                     .with(UNCERTAIN, true);
                 let attempts = self.state.attempt_of(&call.id);

@@ -1,0 +1,98 @@
+//! Where a session's last turn is kept.
+
+use std::{io, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Messages, Thread};
+
+/// The run as which a session's last turn was kept.
+///
+/// The next turn names it, and where the session still has the conversation that the run came to, only what joined since is
+/// recorded. In JSON the conversation is not repeated: its length and a checksum stand for it, and if the session's messages
+/// do not begin so any more, the next turn is recorded as a whole.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct SessionRun {
+    /// The run's id.
+    pub run_id: Arc<str>,
+    /// The place of its last record.
+    pub seq: u64,
+    /// That record's hash, in hexadecimal digits: the run's fingerprint, if it has ended.
+    pub hash: String,
+    /// Whether it waits: what it waits for lets it go on.
+    pub waits: bool,
+    /// The conversation that it came to.
+    pub messages: Messages,
+}
+
+impl SessionRun {
+    /// A run that came to this conversation.
+    pub fn new(
+        run_id: impl Into<Arc<str>>,
+        seq: u64,
+        hash: impl Into<String>,
+        waits: bool,
+        messages: Messages,
+    ) -> Self {
+        Self { run_id: run_id.into(), seq, hash: hash.into(), waits, messages }
+    }
+}
+
+/// The same in JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wire {
+    run_id: Arc<str>,
+    seq: u64,
+    hash: String,
+    #[serde(default)]
+    waits: bool,
+    messages: usize,
+    checksum: String,
+}
+
+impl From<&SessionRun> for Wire {
+    fn from(run: &SessionRun) -> Self {
+        Self {
+            run_id: Arc::clone(&run.run_id),
+            seq: run.seq,
+            hash: run.hash.clone(),
+            waits: run.waits,
+            messages: run.messages.len(),
+            checksum: checksum(&run.messages),
+        }
+    }
+}
+
+impl Wire {
+    /// The run of a session with this conversation.
+    pub(crate) fn of(self, thread: &Thread) -> SessionRun {
+        let began: Messages = thread.messages.iter().take(self.messages).cloned().collect();
+        let same = began.len() == self.messages && checksum(&began) == self.checksum;
+        let messages = if same { began } else { Messages::new() };
+        SessionRun::new(self.run_id, self.seq, self.hash, self.waits && same, messages)
+    }
+}
+
+/// Tells whether a conversation was changed by accident: FNV-1a over the messages' JSON. What is proven is proven by the
+/// records.
+fn checksum(messages: &Messages) -> String {
+    struct Fnv(u64);
+    impl io::Write for Fnv {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            for byte in bytes {
+                self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut sum = Fnv(0xcbf2_9ce4_8422_2325);
+    // Nothing can go wrong: there is no I/O, and a message has a JSON form.
+    let _ = serde_json::to_writer(&mut sum, messages);
+    format!("{:016x}", sum.0)
+}

@@ -1,0 +1,67 @@
+//! Sessions, from the records of their turns.
+
+use std::sync::Arc;
+
+use mynah_data::{Error, Result, Session, SessionReason};
+use mynah_log::{Log, RunFilter};
+
+use crate::loaded::Loaded;
+
+/// A session as its records tell it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// The session after the last turn that came to something.
+    pub session: Session,
+    /// The run of a later turn that has no end: somebody is at it, or its process ended. [`Engine::resume`](crate::Engine::resume)
+    /// goes on with it; then the session can be restored again, with what came of it.
+    pub unfinished: Option<Arc<str>>,
+}
+
+/// Gives a session back from the records of its turns alone: the one that its caller held after the last of them.
+///
+/// What was done to it without the model since then, as handing in tool results, is not in the records, and of two turns
+/// from the same state the one counts that began last. A session that was kept without an id cannot be found.
+///
+/// ```
+/// # use mynah::{Engine, Session, testing::Scripted};
+/// # use serde_json::json;
+/// use mynah::log::MemoryLog;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([
+/// #     json!([{"text": "hi"}, {"finish": "stop"}]), json!([{"text": "again"}, {"finish": "stop"}])])?);
+/// let log = MemoryLog::new();
+/// let (session, _) = engine.start(Session::from("hello").with_id("s-1")).record(&log).await?;
+/// let (session, _) = engine.reply(&session, "hello again").record(&log).await?;
+///
+/// let restored = mynah::restore_session(&log, "s-1").await?;
+/// assert_eq!(restored.session, session);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// `no_session` if no run in the log is a turn of it; a run that is not what it was, or lacks what was taken away.
+pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
+    let page = log.runs(RunFilter::new().session(id).limit(1)).await?;
+    let newest = page.runs.first().ok_or_else(|| {
+        let message = format!("session error: no_session: no run in this log is a turn of {id:?}");
+        Error::session(SessionReason::NoSession).with_message(message).with("session_id", id)
+    })?;
+    let loaded = Loaded::read(log, &newest.run_id).await?;
+    let before = loaded.session_before();
+    let unfinished = (!loaded.was_told()).then(|| Arc::clone(&newest.run_id));
+    let told = if loaded.was_told() && loaded.refusal().is_none() {
+        Some(loaded)
+    } else {
+        // The turn came to nothing yet: the session is what it was before.
+        match (loaded.previous().cloned(), loaded.until_it_waited()) {
+            (_, Some(waiting)) => Some(waiting),
+            (Some(previous), None) => Some(Loaded::read_until(log, &previous).await?),
+            (None, None) => None,
+        }
+    };
+    let Session { id, context, metadata, .. } = before.clone();
+    let mut session = told.and_then(Loaded::session_after).unwrap_or(before);
+    (session.id, session.context, session.metadata) = (id, context, metadata);
+    Ok(Restored { session, unfinished })
+}

@@ -1,0 +1,385 @@
+//! Going on with a run that has no end, and ending it.
+
+use std::{
+    future::{IntoFuture, poll_fn},
+    sync::Arc,
+};
+
+use mynah_data::{
+    ChatResult, Error, HaltReason, LogReason, Message, Metadata, Result, SessionReason,
+    StreamReason,
+};
+use mynah_log::{End, Extent, Fact, Lease, Log};
+use mynah_step::{
+    BoxFuture, LEASE, Recorded, Recorder, SystemWorld, Tape, Tool, World, nanos, new_owner,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    call::chatted,
+    engine::Engine,
+    loaded::Loaded,
+    options::{Options, option_setters},
+    prepare::{Input, Origin, prepare_on},
+    run::{Driver, OnUncertain},
+    stream::{EventStream, Filter},
+};
+
+/// A run to go on with; see [`Engine::resume`].
+#[must_use = "a run does not go on unless it is awaited or streamed"]
+pub struct Resume {
+    engine: Engine,
+    log: Arc<dyn Log>,
+    run: String,
+    message: Option<Message>,
+    tool_results: Vec<(String, String)>,
+    approved: Vec<String>,
+    rejected: Vec<(String, String)>,
+    on_uncertain: OnUncertain,
+    allow_changed: bool,
+    /// The id of the call, if it is a call of its own.
+    request_id: Option<String>,
+    options: Options,
+}
+
+option_setters!(Resume, self => self.options);
+
+impl Engine {
+    /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
+    /// calls and tools are not repeated. The engine must be the one that the run began with.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
+    /// # use serde_json::json;
+    /// use mynah::log::MemoryLog;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let engine = Engine::new(Scripted::new([
+    /// #     json!([{"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}]),
+    /// #     json!([{"text": "Two it is."}, {"finish": "stop"}]),
+    /// # ])?).tool(Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("How many?")));
+    /// let log = std::sync::Arc::new(MemoryLog::new());
+    /// let waiting = engine.chat("order").record(&log).await?;
+    /// assert_eq!(waiting.pending_question.as_deref(), Some("How many?"));
+    /// let done = engine.resume(&log, waiting.run_id.unwrap().as_ref()).answer("two").await?;
+    /// assert_eq!(done.text(), "Two it is.");
+    /// # Ok(()) }
+    /// ```
+    pub fn resume<L: Log + Clone>(&self, log: &L, run: impl Into<String>) -> Resume {
+        Resume::new(self.clone(), Arc::new(log.clone()), run.into())
+    }
+}
+
+impl Resume {
+    pub(crate) fn new(engine: Engine, log: Arc<dyn Log>, run: String) -> Self {
+        Self {
+            engine,
+            log,
+            run,
+            message: None,
+            tool_results: Vec::new(),
+            approved: Vec::new(),
+            rejected: Vec::new(),
+            on_uncertain: OnUncertain::default(),
+            allow_changed: false,
+            request_id: None,
+            options: Options::new(),
+        }
+    }
+
+    /// What a person answered.
+    pub fn answer(self, text: impl Into<String>) -> Self {
+        self.message(Message::user(text))
+    }
+
+    /// What a person answered, as a message.
+    pub fn message(mut self, message: Message) -> Self {
+        self.message = Some(message);
+        self
+    }
+
+    /// What came of a call that the run waits for. Every call that it waits for needs a result, an approval or a rejection.
+    pub fn tool_result(mut self, id: impl Into<String>, content: impl Into<Value>) -> Self {
+        let id = id.into();
+        let message = Message::tool_result(&id, content);
+        self.tool_results.push((id, message.text().into_owned()));
+        self
+    }
+
+    /// Runs a call that the run waits for: one of a manual tool, or one of which nobody knows whether it ran.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Tool, testing::Scripted};
+    /// # use serde_json::json;
+    /// use mynah::log::MemoryLog;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let model = Scripted::new([
+    /// #     json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"tool_call": {"id": "c1", "name": "pay"}}, {"finish": "tool_calls"}]),
+    /// #     json!([{"text": "Paid once."}, {"finish": "stop"}]),
+    /// # ])?;
+    /// let pay = Tool::new("pay", "pays the bill", json!({})).manual().handler(async |_, _| "paid");
+    /// let engine = Engine::new(model).tool(pay);
+    /// let log = MemoryLog::new();
+    /// let waiting = engine.chat("pay").record(&log).await?;
+    /// assert_eq!(waiting.manual_tool_calls().len(), 2);
+    ///
+    /// let run = waiting.run_id.unwrap();
+    /// let done = engine.resume(&log, &*run).approve("c0").reject("c1", "once is enough").await?;
+    /// assert_eq!(done.text(), "Paid once.");
+    /// # Ok(()) }
+    /// ```
+    pub fn approve(mut self, id: impl Into<String>) -> Self {
+        self.approved.push(id.into());
+        self
+    }
+
+    /// Answers a call that the run waits for with an error: a person rejected it, for this reason, which may be empty.
+    pub fn reject(mut self, id: impl Into<String>, reason: impl Into<String>) -> Self {
+        self.rejected.push((id.into(), reason.into()));
+        self
+    }
+
+    /// Adds options that the records do not hold: functions, and tools of the call.
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = self.options.overlay(options);
+        self
+    }
+
+    /// What happens with a tool that was announced, has no outcome, and may do harm if it is run twice.
+    pub fn on_uncertain(mut self, policy: OnUncertain) -> Self {
+        self.on_uncertain = policy;
+        self
+    }
+
+    /// Goes on with an engine whose model, tools or params are not those that the run began with. The records still tell
+    /// what it began with, so a replay needs that engine up to here.
+    pub fn allow_changed_engine(mut self) -> Self {
+        self.allow_changed = true;
+        self
+    }
+
+    /// Goes on as a call of its own would: its options are all that is said, and the result tells only of what comes now.
+    pub(crate) fn with_call(mut self, request_id: String) -> Self {
+        self.request_id = Some(request_id);
+        self
+    }
+
+    /// The run as it goes on. What was told before is not told again.
+    ///
+    /// # Errors
+    /// A run that is not there, not what it was, has ended, is in other hands, or waits for something else; an engine that
+    /// is not the one that it began with.
+    pub async fn stream(self) -> Result<EventStream> {
+        let loaded = Loaded::read(self.log.as_ref(), &self.run).await?;
+        Ok(EventStream::new(Ok(self.prepare(loaded).await?)))
+    }
+
+    /// A run that goes on, its lease taken.
+    pub(crate) async fn prepare(mut self, loaded: Loaded) -> Result<(Driver, Filter)> {
+        let world = Arc::clone(&self.engine.0.world);
+        let resumption = self.resumption(&loaded)?;
+        if self.request_id.is_some() {
+            // Each call has an id of its own; the run is still the one that began with the first.
+            let first = loaded.about.options.get("request_id").cloned().unwrap_or_default();
+            self.options = self.options.set("request_id", first);
+        }
+        let active = loaded.active();
+        let Loaded { run, records, before, thread, extent, about, chain, totals } = loaded;
+        let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals)
+            .with_durability(self.options.durability);
+        let recorded = Recorded::new(run.as_str().into(), records).then(recorder);
+        let since_answer = self.request_id.is_some();
+        let options = if since_answer {
+            self.options
+        } else {
+            let recorded = Options::from_json(Value::Object(about.options.clone()));
+            recorded.unwrap_or_default().overlay(self.options)
+        };
+        let (mut driver, filter) = prepare_on(
+            &self.engine,
+            Input::Thread(thread),
+            options,
+            extent,
+            Tape::Replaying(Box::new(recorded)),
+            Origin {
+                before,
+                recorded: Some(about),
+                allow_changed: self.allow_changed,
+                recorded_tools: true,
+                on_uncertain: self.on_uncertain,
+                resumption,
+                since_answer,
+                active,
+                ..Origin::default()
+            },
+        )?;
+        if let Some(changed) = driver.take_fault() {
+            let message = format!(
+                "{changed}: the engine or the call is not the one that the run began with; \
+                 allow_changed_engine() goes on all the same"
+            );
+            return Err(changed.with_message(message));
+        }
+        driver.hold(lease(self.log.as_ref(), &run, world.as_ref()).await?);
+        Ok((driver, filter))
+    }
+
+    /// What the run goes on with; none where it does not wait.
+    fn resumption(&self, loaded: &Loaded) -> Result<Option<Fact>> {
+        let given = self.message.is_some()
+            || !(self.tool_results.is_empty()
+                && self.approved.is_empty()
+                && self.rejected.is_empty());
+        let end = match loaded.last() {
+            Some(Fact::Sealed(_)) => {
+                let message =
+                    format!("log error: sealed: run {} has ended; fork it to go on", self.run);
+                let error = Error::log(LogReason::Sealed).with_message(message);
+                return Err(error.with("run_id", self.run.as_str()));
+            }
+            Some(Fact::Suspended(end)) => end,
+            _ if given => return Err(self.refused("it does not wait for anything")),
+            _ => return Ok(None),
+        };
+        if end.reason == HaltReason::AskUser && self.message.is_none() {
+            return Err(self.refused("it waits for an answer"));
+        }
+        if self.message.is_some() && !self.approved.is_empty() {
+            return Err(self.refused("a message can follow the approved calls when they are done"));
+        }
+        let mut missing = self.unanswered(waiting_calls(loaded, end))?;
+        let (mut tool_results, mut approved) = (self.tool_results.clone(), self.approved.clone());
+        if end.reason == HaltReason::UncertainTools {
+            match self.on_uncertain {
+                OnUncertain::Suspend => {}
+                OnUncertain::Rerun => approved.append(&mut missing),
+                OnUncertain::Fail => {
+                    let told = json!({"error": crate::run::NOBODY_KNOWS}).to_string();
+                    tool_results.extend(missing.drain(..).map(|id| (id, told.clone())));
+                }
+            }
+        }
+        if !missing.is_empty() {
+            let waits = match end.reason {
+                HaltReason::UncertainTools => {
+                    "it waits for what came of its uncertain tools; give results, or say rerun or fail"
+                }
+                _ => "it waits for tool results",
+            };
+            return Err(self.refused(waits).with("missing_tool_calls", missing));
+        }
+        let message = self.message.clone().map(Arc::new);
+        let (rejected, request_id) = (self.rejected.clone(), self.request_id.clone());
+        Ok(Some(Fact::Resumed { message, tool_results, approved, rejected, request_id }))
+    }
+
+    /// Of the calls that the run waits for, those of which nothing was said.
+    fn unanswered(&self, mut waiting: Vec<WaitingCall>) -> Result<Vec<String>> {
+        let results = self.tool_results.iter().map(|(id, _)| id);
+        let rejected = self.rejected.iter().map(|(id, _)| id);
+        let tools = self.engine.resolve_tools(&self.options);
+        for (id, runs) in results
+            .chain(rejected)
+            .map(|id| (id, false))
+            .chain(self.approved.iter().map(|id| (id, true)))
+        {
+            let Some(place) = waiting.iter().position(|call| call.id == *id) else {
+                let message = format!(
+                    "session error: unknown_tool_call_id: run {} does not wait for a call {id:?}, or it was named twice",
+                    self.run
+                );
+                let error = Error::session(SessionReason::UnknownToolCallId).with_message(message);
+                return Err(error.with("tool_call_id", id.as_str()));
+            };
+            let call = waiting.remove(place);
+            let has_handler =
+                |tool: &Tool| tool.name() == call.name && tool.get_handler().is_some();
+            if runs && !tools.iter().any(has_handler) {
+                return Err(Error::invalid_option("approve", "no_handler").with_message(format!(
+                    "validation failed: approve: tool {:?} has no handler that could run call {id:?}; give its result",
+                    call.name
+                )));
+            }
+        }
+        Ok(waiting.into_iter().map(|call| call.id).collect())
+    }
+
+    fn refused(&self, why: &str) -> Error {
+        Error::session(SessionReason::InvalidStatus)
+            .with_message(format!("session error: invalid_status: run {}: {why}", self.run))
+            .with("operation", "resume")
+            .with("run_id", self.run.as_str())
+    }
+}
+
+impl IntoFuture for Resume {
+    type Output = Result<ChatResult>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { chatted(&mut self.stream().await?).await })
+    }
+}
+
+/// Ends a run that has no end, from outside: one that waits, or whose process ended. It gets its seal, and can be neither
+/// resumed nor appended to.
+///
+/// ```
+/// # use mynah::{Engine, Mode, testing::Scripted};
+/// # use serde_json::json;
+/// use mynah::log::{Log, MemoryLog, RunStatus};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([
+/// #     json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}])])?);
+/// let log = MemoryLog::new();
+/// let run = engine.chat("pay").mode(Mode::Manual).record(&log).await?.run_id.unwrap();
+/// mynah::cancel_run(&log, &run).await?;
+/// assert_eq!(log.run(&run).await?.unwrap().status, RunStatus::Cancelled);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// A run that is not there, not what it was, has ended, or is in other hands.
+pub async fn cancel_run<L: Log + Clone>(log: &L, run: &str) -> Result<()> {
+    let Loaded { chain, totals, extent, .. } = Loaded::read(log, run).await?;
+    let world: Arc<dyn World> = Arc::new(SystemWorld);
+    let lease = lease(log, run, world.as_ref()).await?;
+    let mut recorder = Recorder::after(Arc::new(log.clone()), world, chain, totals);
+    recorder = recorder.with_lease(lease);
+    let mut metadata = Metadata::new();
+    if extent != Extent::Chat {
+        let error = Error::stream(StreamReason::Cancelled);
+        metadata.insert("error".to_owned(), error.to_value());
+    }
+    let end = End::new(HaltReason::Cancelled, metadata);
+    recorder.commit(&Fact::Cancelled { end, partial: None, cuts: Vec::new() })?;
+    poll_fn(|cx| recorder.poll_flush(cx)).await
+}
+
+async fn lease(log: &dyn Log, run: &str, world: &dyn World) -> Result<Lease> {
+    log.lease(run, &new_owner(world), LEASE, nanos(world)).await
+}
+
+struct WaitingCall {
+    id: String,
+    name: String,
+}
+
+/// The calls that a run waits for which stopped so.
+fn waiting_calls(loaded: &Loaded, end: &End) -> Vec<WaitingCall> {
+    let answer = loaded.records.iter().rev().find_map(|(_, fact)| match fact {
+        Fact::AssistantCompleted { response, .. } => Some(response),
+        _ => None,
+    });
+    let calls = answer.into_iter().flat_map(|response| response.tool_calls());
+    let listed = |name: &str| end.metadata.get(name).and_then(Value::as_array);
+    let waits = |id: &str| match end.reason {
+        HaltReason::ManualToolCalls => listed("manual_tool_calls")
+            .is_none_or(|calls| calls.iter().any(|call| call["id"] == id)),
+        HaltReason::UncertainTools => {
+            listed("uncertain_tool_calls").is_some_and(|ids| ids.iter().any(|known| *known == id))
+        }
+        _ => false,
+    };
+    let calls = calls.filter(|call| waits(&call.id));
+    calls.map(|call| WaitingCall { id: call.id.clone(), name: call.name.clone() }).collect()
+}

@@ -1,0 +1,571 @@
+//! Sessions that are kept: their runs are linked, and tell the session.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
+
+mod plans;
+
+use std::sync::Arc;
+
+use mynah::{
+    Engine, Options, Session, Status, Thread, Tool, ToolOutcome, Tools, cancel_run,
+    log::{About, Append, Extent, Fact, Log, MemoryLog, Record, RunFilter, RunStatus},
+    restore_session,
+    testing::{self, Scripted},
+};
+use plans::{Plan, cases, plan, runtime};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_session_is_restored_from_its_records_and_each_run_replays(plan in plan(), steps in prop::collection::vec(prop::bool::weighted(0.2), 1..8)) {
+        runtime().block_on(async {
+            let log = MemoryLog::new();
+            let kept = perform(&plan, &steps, Some(&log)).await;
+            let plain = perform(&plan, &steps, None).await;
+            prop_assert_eq!(kept.iter().map(forget).collect::<Vec<_>>(), plain.iter().map(forget).collect::<Vec<_>>());
+            let Some(last) = kept.iter().rev().find(|done| done.is_told) else { return Ok(()) };
+            if kept.last().is_some_and(|done| done.is_told) {
+                let restored = restore_session(&log, "s").await;
+                prop_assert_eq!(restored.as_ref().map(|restored| &restored.session), Ok(&last.session));
+                prop_assert_eq!(restored.map(|restored| restored.unfinished), Ok(None));
+            }
+            let loaded: Session = serde_json::from_value(json!(last.session)).map_err(|e| TestCaseError::fail(e.to_string()))?;
+            prop_assert_eq!(&loaded, &last.session);
+            for run in log.runs(RunFilter::new()).await.unwrap_or_default().runs {
+                let replayed = plan.engine().replay(&log, &*run.run_id).replay_tools(Tools::Recorded).await;
+                prop_assert_eq!(replayed.map(|replayed| replayed.records), Ok(run.records));
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_session_whose_last_run_was_killed_is_what_it_was_before_and_the_run_goes_on(plan in plan(), share in 0.0..1.0f64) {
+        runtime().block_on(async {
+            let log = MemoryLog::new();
+            let kept = perform(&plan, &[false; 6], Some(&log)).await;
+            let Some(last) = kept.last().filter(|done| done.is_told) else { return Ok(()) };
+            let Some(run) = last.session.last_run.clone() else { return Ok(()) };
+            let begins = last.began_at;
+            let cut = begins + 1 + ((run.seq - 1 - begins) as f64 * share) as u64;
+            let cut_log = copy(&log, &run.run_id, cut).await;
+            let restored = restore_session(&cut_log, "s").await.map_err(|e| TestCaseError::fail(e.to_string()))?;
+            prop_assert_eq!(restored.unfinished.as_deref(), Some(&*run.run_id), "cut at {}", cut);
+            if kept.len() > 1 && !last.recovered {
+                prop_assert_eq!(&restored.session, &last.before);
+            }
+            Ok(())
+        })?;
+    }
+}
+
+#[tokio::test]
+async fn each_run_names_the_one_before_and_holds_only_what_joined() -> mynah::Result<()> {
+    let (engine, log) = (talker(4)?, MemoryLog::new());
+    let (first, _) = engine.start(Session::from("one").with_id("s")).record(&log).await?;
+    let (second, _) = engine.reply(&first, "two").record(&log).await?;
+    let (third, result) = engine.reply(&second, "three").record(&log).await?;
+    assert_eq!(result.thread.messages.len(), 6);
+    let [a, b, c] = [&first, &second, &third].map(run_of);
+    for (run, before, said) in [(&b, &a, "two"), (&c, &b, "three")] {
+        let (thread, about) = began(&log, run).await;
+        assert_eq!(thread, Thread::from(said));
+        let previous = about.session.and_then(|link| link.previous).expect("a run before");
+        let head = log.head(before).await?.expect("a run");
+        assert_eq!(
+            (previous.run_id.as_str(), previous.seq, previous.hash),
+            (&**before, head.seq, head.hash)
+        );
+        assert_eq!(engine.replay(&log, &**run).await?.status, "equal");
+    }
+    let listed = log.runs(RunFilter::new().session("s")).await?.runs;
+    assert_eq!(listed.iter().map(|run| run.run_id.clone()).collect::<Vec<_>>(), [c, b, a]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_that_was_stored_goes_on_and_one_that_was_edited_is_recorded_whole()
+-> mynah::Result<()> {
+    let (engine, log) = (talker(4)?, MemoryLog::new());
+    let (session, _) = engine.start("one").record(&log).await?;
+    let mut stored = json!(session);
+    let loaded: Session = serde_json::from_value(stored.clone())?;
+    assert_eq!(loaded, session);
+    let (loaded, _) = engine.reply(&loaded, "two").record(&log).await?;
+    assert_eq!(began(&log, &run_of(&loaded)).await.0, Thread::from("two"));
+
+    stored["thread"]["messages"][0]["content"] = json!("another");
+    let edited: Session = serde_json::from_value(stored)?;
+    let (edited, _) = engine.reply(&edited, "two").record(&log).await?;
+    let (thread, about) = began(&log, &run_of(&edited)).await;
+    assert_eq!(thread.messages.len(), 3);
+    let previous = about.session.and_then(|link| link.previous).expect("a run before");
+    assert_eq!((previous.run_id.as_str(), previous.messages), (&*run_of(&session), 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn in_another_log_a_session_is_recorded_whole() -> mynah::Result<()> {
+    let (engine, log, other) = (talker(3)?, MemoryLog::new(), MemoryLog::new());
+    let (session, _) = engine.start("one").record(&log).await?;
+    let (session, _) = engine.reply(&session, "two").record(&other).await?;
+    let (thread, about) = began(&other, &run_of(&session)).await;
+    assert_eq!((thread.messages.len(), about.session.map(|link| link.previous)), (3, Some(None)));
+    // Turns that nobody keeps are recorded with the next that somebody does.
+    let (session, _) = engine.reply(&session, "three").await?;
+    let (session, _) = talker(1)?.reply(&session, "four").record(&other).await?;
+    let (thread, _) = began(&other, &run_of(&session)).await;
+    assert_eq!(
+        thread.messages.iter().map(|m| m.text().into_owned()).collect::<Vec<_>>(),
+        ["three", "said 2", "four"]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_replies_to_the_same_state_are_both_legal() -> mynah::Result<()> {
+    let (engine, log) = (asker(3)?, MemoryLog::new());
+    let (waiting, _) = engine.start(Session::from("go").with_id("s")).record(&log).await?;
+    let (first, result) = engine.reply(&waiting, "yes").record(&log).await?;
+    assert_eq!(
+        (run_of(&first), result.steps.len()),
+        (run_of(&waiting), 1),
+        "the run that waited went on"
+    );
+    let (second, _) = engine.reply(&waiting, "no").record(&log).await?;
+    assert_ne!(run_of(&second), run_of(&waiting));
+    let (thread, about) = began(&log, &run_of(&second)).await;
+    assert_eq!(thread, Thread::from("no"));
+    let previous = about.session.and_then(|link| link.previous).expect("a run before");
+    let left = waiting.last_run.as_ref().expect("a run");
+    assert_eq!((previous.run_id.as_str(), previous.seq), (&*left.run_id, left.seq));
+    for session in [&first, &second] {
+        assert_eq!(engine.replay(&log, &*run_of(session)).await?.status, "equal");
+    }
+    assert_eq!(restore_session(&log, "s").await?.session, second);
+    Ok(())
+}
+
+#[tokio::test]
+async fn submitted_tool_results_go_on_with_the_run_that_waits() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let engine = calls(["c0", "c1"])?.tool(Tool::new("pick", "", json!({})).manual());
+    let (waiting, _) = engine.start(Session::from("go").with_id("s")).record(&log).await?;
+    assert_eq!(restore_session(&log, "s").await?.session, waiting);
+    let submitted = waiting.submit_tool_results([("c1", "one"), ("c0", "zero")])?;
+    let (done, result) = engine.continue_session(&submitted, None).record(&log).await?;
+    assert_eq!((run_of(&done), result.text().as_ref()), (run_of(&waiting), "done"));
+    assert_eq!(done.status(), Status::Completed);
+    assert_eq!(restore_session(&log, "s").await?.session, done);
+    assert_eq!(engine.replay(&log, &*run_of(&done)).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_engine_or_other_options_begin_a_run_of_their_own() -> mynah::Result<()> {
+    for changed in [asker(0)?.model("other"), asker(0)?] {
+        let log = MemoryLog::new();
+        let (waiting, _) = asker(1)?.start("go").max_turns(3).record(&log).await?;
+        let changed = changed.adapter(Scripted::new([says("fine")])?);
+        let (done, _) = changed.reply(&waiting, "yes").record(&log).await?;
+        assert_ne!(run_of(&done), run_of(&waiting));
+        assert_eq!(began(&log, &run_of(&done)).await.0, Thread::from("yes"));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_run_that_is_missing_or_was_redacted_is_named() -> mynah::Result<()> {
+    let (engine, log) = (talker(2)?, MemoryLog::new());
+    let (first, _) = engine.start("one").record(&log).await?;
+    let (second, _) = engine.reply(&first, "two").record(&log).await?;
+    let (first, second) = (run_of(&first), run_of(&second));
+    let alone = copy_runs(&log, &[(&second, false)]).await;
+    let error = engine.replay(&alone, &*second).await.expect_err("the run before is gone");
+    assert_eq!((error.reason(), &error.metadata()["run_id"]), ("run_not_found", &json!(first)));
+    assert_eq!(error.metadata()["needed_by"], json!(second));
+    let redacted = copy_runs(&log, &[(&first, true), (&second, false)]).await;
+    let error = engine.replay(&redacted, &*second).await.expect_err("the run before is redacted");
+    assert_eq!((error.reason(), &error.metadata()["run_id"]), ("corrupt", &json!(first)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_branch_of_a_turn_is_not_a_turn_of_the_session() -> mynah::Result<()> {
+    let (engine, log) = (talker(3)?, MemoryLog::new());
+    let (session, _) = engine.start(Session::from("one").with_id("s")).record(&log).await?;
+    let (session, _) = engine.reply(&session, "two").record(&log).await?;
+    let fork = engine.fork(&log, &run_of(&session), 1).await?;
+    let result = engine.resume(&log, &*fork.run_id).await?;
+    assert_eq!((result.thread.messages.len(), result.text().as_ref()), (4, "said 2"));
+    assert_eq!(restore_session(&log, "s").await?.session, session);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_dropped_turn_leaves_its_run_behind_and_the_session_goes_on() -> mynah::Result<()> {
+    use futures_util::StreamExt as _;
+    let (engine, log) = (talker(3)?, MemoryLog::new());
+    let (session, _) = engine.start(Session::from("one").with_id("s")).record(&log).await?;
+    let mut turn = engine.reply(&session, "two").record(&log).stream();
+    for _ in 0..2 {
+        turn.next().await.expect("an event")?;
+    }
+    let (dropped, _) = turn.finish();
+    assert_eq!(dropped.last_run, session.last_run);
+    let (after, _) = engine.reply(&dropped, "three").record(&log).await?;
+    let (thread, _) = began(&log, &run_of(&after)).await;
+    assert_eq!(
+        thread.messages.len(),
+        3,
+        "the message, what was said of the answer, and the next message"
+    );
+    assert_eq!(engine.replay(&log, &*run_of(&after)).await?.status, "equal");
+    assert_eq!(restore_session(&log, "s").await?.session, after);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_waits_or_was_killed_can_be_ended_from_outside() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let engine = calls(["c0", "c1"])?.tool(Tool::new("pick", "", json!({})).manual());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    cancel_run(&log, &run).await?;
+    assert_eq!(log.run(&run).await?.map(|run| run.status), Some(RunStatus::Cancelled));
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(cancel_run(&log, &run).await.expect_err("it has ended").reason(), "sealed");
+
+    let step = talker(1)?.step("go").record(&log).stream();
+    let run = step.run_id().map(str::to_owned).unwrap_or_default();
+    testing::collect(step).await?;
+    for cut in 1..=3 {
+        let log = copy(&log, &run, cut).await;
+        cancel_run(&log, &run).await?;
+        assert_eq!(talker(1)?.replay(&log, &*run).await?.status, "equal", "cut at {cut}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_person_approves_is_run_and_what_they_reject_is_not() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let pick =
+        Tool::new("pick", "", json!({})).manual().handler(async |arguments: Value, _| arguments);
+    let engine = calls(["c0", "c1", "c2"])?.tool(pick);
+    let waiting = engine.chat("go").record(&log).await?;
+    let run = waiting.run_id.unwrap_or_default();
+    let resume = || engine.resume(&log, &*run);
+    let before = log.head(&run).await?;
+    let missing = resume().approve("c0").await.expect_err("two calls are not answered");
+    assert_eq!(
+        (missing.reason(), &missing.metadata()["missing_tool_calls"]),
+        ("invalid_status", &json!(["c1", "c2"]))
+    );
+    let unknown = resume().approve("c9").await.expect_err("no such call");
+    assert_eq!(unknown.reason(), "unknown_tool_call_id");
+    let twice = resume().approve("c0").reject("c0", "").await.expect_err("named twice");
+    assert_eq!(twice.reason(), "unknown_tool_call_id");
+    assert_eq!(log.head(&run).await?, before, "nothing was written");
+
+    let done = resume().approve("c0").reject("c1", "too dear").tool_result("c2", "mine").await?;
+    let told = |id: &str| {
+        let mut messages = done.thread.messages.iter();
+        messages.find(|m| m.tool_call_id() == Some(id)).map(|m| m.text().into_owned())
+    };
+    assert_eq!(told("c0").as_deref(), Some(r#"{"x":0}"#));
+    assert_eq!(told("c1").as_deref(), Some(r#"{"error":"a person rejected the call: too dear"}"#));
+    assert_eq!((told("c2").as_deref(), done.text().as_ref()), (Some("mine"), "done"));
+    for tools in [Tools::Rerun, Tools::Recorded] {
+        assert_eq!(engine.replay(&log, &*run).replay_tools(tools).await?.status, "equal");
+    }
+    // Whatever the moment at which the process ends, the approved call is not run twice unasked.
+    let kinds = kinds(&log, &run).await;
+    let resumed =
+        kinds.iter().position(|kind| kind == "resumed").expect("it was resumed") as u64 + 1;
+    for cut in resumed..kinds.len() as u64 {
+        let log = copy(&log, &run, cut).await;
+        let engine = engine.clone().adapter(Scripted::new([says("done")])?);
+        let result = engine.resume(&log, &*run).await?;
+        let expected = if kinds[cut as usize - 1] == "tool_scheduled" {
+            "uncertain_tools"
+        } else {
+            "completed"
+        };
+        assert_eq!(result.halted_reason.as_str(), expected, "cut at {cut}");
+        if expected == "uncertain_tools" {
+            let result = engine.resume(&log, &*run).approve("c0").await?;
+            assert_eq!(result.text(), "done");
+        }
+        assert_eq!(engine.replay(&log, &*run).await?.status, "equal", "cut at {cut}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_without_a_handler_cannot_be_approved() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let engine = calls(["c0"])?.tool(Tool::new("pick", "", json!({})).manual());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let error = engine.resume(&log, &*run).approve("c0").await.expect_err("nothing to run");
+    assert_eq!(error.metadata()["field"], "approve");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_approved_call_may_ask_a_person() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let pick =
+        Tool::new("pick", "", json!({})).manual().handler(async |_, _| ToolOutcome::ask("Sure?"));
+    let engine = calls(["c0"])?.tool(pick);
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let asked = engine.resume(&log, &*run).approve("c0").await?;
+    assert_eq!(asked.pending_question.as_deref(), Some("Sure?"));
+    let done = engine.resume(&log, &*run).answer("yes").await?;
+    assert_eq!((done.text().as_ref(), done.steps.len()), ("done", 2));
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_engine_is_refused_unless_it_is_allowed() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let pick = || Tool::new("pick", "", json!({})).manual();
+    let run = calls(["c0"])?
+        .tool(pick())
+        .model("small")
+        .chat("go")
+        .record(&log)
+        .await?
+        .run_id
+        .unwrap_or_default();
+    let changes: [(Engine, &str); 3] = [
+        (Engine::new(Scripted::default()).tool(pick()).model("large"), "about.model"),
+        (Engine::new(Scripted::default()).model("small"), "about.tools.0"),
+        (
+            Engine::new(Scripted::default()).tool(pick()).model("small").param("temperature", 0.5),
+            "about.params.temperature",
+        ),
+    ];
+    for (engine, path) in changes {
+        let error =
+            engine.resume(&log, &*run).tool_result("c0", 1).await.expect_err("another engine");
+        assert_eq!(
+            (error.kind().type_name(), &error.metadata()["seq"]),
+            ("replay_mismatch", &json!(1))
+        );
+        let diff = error.metadata()["diff"].as_array().cloned().unwrap_or_default();
+        assert!(diff[0]["path"].as_str().is_some_and(|found| found.starts_with(path)), "{diff:?}");
+        let log = copy(&log, &run, u64::MAX).await;
+        let engine = engine.adapter(Scripted::new([says("done")])?);
+        let done = engine.resume(&log, &*run).tool_result("c0", 1).allow_changed_engine().await?;
+        assert_eq!(done.text(), "done");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_with_tools_replays_and_resumes() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let spec = Tool::new("pick", "", json!({})).spec().clone();
+    let mut request = mynah::Request::from(Thread::from("go"));
+    request.tools = vec![spec];
+    let engine = talker(1)?;
+    let stream = engine.generate(request).record(&log).stream();
+    let run = stream.run_id().map(str::to_owned).unwrap_or_default();
+    testing::collect(stream).await?;
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    let cut = copy(&log, &run, 2).await;
+    let resumed = testing::collect(talker(1)?.resume(&cut, &*run).stream().await?).await?;
+    assert_eq!(testing::text(&resumed), "said 0");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_fork_at_the_seal_is_refused_with_its_reason() -> mynah::Result<()> {
+    let (engine, log) = (talker(1)?, MemoryLog::new());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let seal = log.head(&run).await?.map_or(0, |head| head.seq);
+    let error = engine.fork(&log, &run, seal).await.expect_err("a seal");
+    assert!(error.to_string().contains("nothing can follow it"), "{error}");
+    assert!(engine.fork(&log, &run, seal - 1).await.is_ok());
+    Ok(())
+}
+
+/// What an operation of a session came to.
+#[derive(Clone, Debug, PartialEq)]
+struct Done {
+    session: Session,
+    before: Session,
+    result: Option<Value>,
+    is_told: bool,
+    recovered: bool,
+    /// How many records the run had before.
+    began_at: u64,
+}
+
+/// Everything but where it is kept.
+fn forget(done: &Done) -> Done {
+    let forget = |session: &Session| {
+        let mut session = session.clone();
+        session.last_run = None;
+        session
+    };
+    Done {
+        session: forget(&done.session),
+        before: forget(&done.before),
+        began_at: 0,
+        ..done.clone()
+    }
+}
+
+/// A session that starts, and goes on as its status allows: with a step where one is asked for.
+async fn perform(plan: &Plan, steps: &[bool], log: Option<&MemoryLog>) -> Vec<Done> {
+    let engine = plan.engine();
+    let mut session = Session::from("go").with_id("s").with_metadata("owner", "ann");
+    let mut all = Vec::new();
+    for (index, is_step) in steps.iter().enumerate() {
+        let before = session.clone();
+        let options = |options: Options| match log {
+            Some(log) => options.record(log),
+            None => options,
+        };
+        let options = options(plan.options());
+        let recovered = session.status() == Status::Error;
+        let from = match session.status() {
+            Status::Error => session.recover(),
+            Status::AwaitingTools => {
+                let ids = session.pending_tool_calls().iter().map(|call| call.id.clone());
+                let results: Vec<_> = ids.map(|id| (id, json!({"n": index}))).collect();
+                session.submit_tool_results(results).unwrap_or_else(|_| session.clone())
+            }
+            _ => session.clone(),
+        };
+        let turned = if *is_step && matches!(from.status(), Status::Idle | Status::Completed) {
+            use futures_util::StreamExt as _;
+            let mut turn = engine.step_session(&from).options(options).stream();
+            let mut refused = false;
+            while let Some(event) = turn.next().await {
+                refused |= event.is_err();
+            }
+            let (session, result) = turn.finish();
+            let result = result.into_step().map(|step| json!(step));
+            if refused { Err(()) } else { Ok((session, result.unwrap_or_default())) }
+        } else {
+            let turn = match from.status() {
+                _ if index == 0 => engine.start(&from),
+                Status::AwaitingUser => engine.reply(&from, "an answer"),
+                Status::Idle if index % 2 == 0 => engine.continue_session(&from, None),
+                _ => engine.reply(&from, format!("more {index}")),
+            };
+            turn.options(options).await.map_err(drop).map(|(session, mut result)| {
+                result.run_id = None;
+                (session, json!(result))
+            })
+        };
+        let began_at = |after: &Session| match (&before.last_run, &after.last_run) {
+            (Some(a), Some(b)) if a.run_id == b.run_id => a.seq,
+            _ => 0,
+        };
+        all.push(match turned {
+            Ok((after, result)) => {
+                session = after.clone();
+                let began_at = began_at(&after);
+                Done {
+                    session: after,
+                    before,
+                    result: Some(result),
+                    is_told: true,
+                    recovered,
+                    began_at,
+                }
+            }
+            Err(()) => Done {
+                session: before.clone(),
+                before,
+                result: None,
+                is_told: false,
+                recovered,
+                began_at: 0,
+            },
+        });
+    }
+    all
+}
+
+/// The log with one of its runs cut off.
+async fn copy(log: &MemoryLog, cut_run: &str, last: u64) -> MemoryLog {
+    let copy = MemoryLog::new();
+    let mut runs = log.runs(RunFilter::new().limit(1000)).await.unwrap_or_default().runs;
+    runs.reverse();
+    for run in runs {
+        let mut records = log.read(&run.run_id, 1, 10_000).await.unwrap_or_default();
+        if *run.run_id == *cut_run {
+            records.retain(|record| record.seq() <= last);
+        }
+        copy.append(Append::new(run.run_id, None, records)).await.expect("a copy");
+    }
+    copy
+}
+
+/// Some runs of a log, with or without what is in their records.
+async fn copy_runs(log: &MemoryLog, runs: &[(&Arc<str>, bool)]) -> MemoryLog {
+    let copy = MemoryLog::new();
+    for (run, redacted) in runs {
+        let records = log.read(run, 1, 10_000).await.expect("a run");
+        let keep =
+            |record: Record| match *redacted && &*record.envelope().kind == "assistant_completed" {
+                true => record.without_body(),
+                false => record,
+            };
+        let records = records.into_iter().map(keep).collect();
+        copy.append(Append::new(Arc::clone(run), None, records)).await.expect("a copy");
+    }
+    copy
+}
+
+async fn began(log: &MemoryLog, run: &str) -> (Thread, About) {
+    let first = log.read(run, 1, 1).await.expect("a run").remove(0);
+    match first.fact() {
+        Ok(Some(Fact::RunStarted { thread, extent: Extent::Chat, about: Some(about) })) => {
+            (thread, *about)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn kinds(log: &MemoryLog, run: &str) -> Vec<String> {
+    let records = log.read(run, 1, 10_000).await.expect("a run");
+    records.iter().map(|record| record.envelope().kind.to_string()).collect()
+}
+
+fn run_of(session: &Session) -> Arc<str> {
+    Arc::clone(&session.last_run.as_ref().expect("a session that was kept").run_id)
+}
+
+fn says(text: &str) -> Value {
+    json!([{"text": text}, {"finish": "stop"}])
+}
+
+/// An engine that says something so many times.
+fn talker(times: usize) -> mynah::Result<Engine> {
+    Ok(Engine::new(Scripted::new((0..times).map(|n| says(&format!("said {n}"))))?))
+}
+
+/// An engine whose tool asks a person, and that says something so many times then.
+fn asker(times: usize) -> mynah::Result<Engine> {
+    let asks = json!([{"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}]);
+    let scripts = [asks].into_iter().chain((0..times).map(|n| says(&format!("said {n}"))));
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("Really?"));
+    Ok(Engine::new(Scripted::new(scripts)?).tool(ask))
+}
+
+/// An engine that calls a tool so many times at once, and is done.
+fn calls<const N: usize>(ids: [&str; N]) -> mynah::Result<Engine> {
+    let call = |(n, id)| json!({"tool_call": {"id": id, "name": "pick", "arguments": {"x": n}}});
+    let mut script: Vec<Value> = ids.into_iter().enumerate().map(call).collect();
+    script.push(json!({"finish": "tool_calls"}));
+    Ok(Engine::new(Scripted::new([json!(script), says("done")])?))
+}
