@@ -126,8 +126,8 @@ impl Entry {
         for (record, fact) in checked.batch.records.iter().zip(&checked.facts) {
             self.summary.count(record, fact.as_ref());
         }
-        // Whoever has the answer may go on with a run that waits.
-        if self.summary.status == RunStatus::Suspended {
+        // Whoever has the answer may go on with a run that waits, and nobody with one that ended.
+        if checked.sealing || self.summary.status == RunStatus::Suspended {
             self.holder = None;
         }
     }

@@ -130,7 +130,7 @@ pub(crate) fn prepare_on(
     check_capabilities(&request)?;
     // A run that goes on keeps the price that it began with; one that is only compared has the engine's.
     let pricing = match &recorded {
-        Some(about) if tape.is_resuming() => about.pricing,
+        Some(about) if tape.is_resuming() || origin.allow_changed => about.pricing,
         _ => price(engine, &request),
     };
     check_price(settings.budget.as_ref(), pricing.as_ref(), &request)?;

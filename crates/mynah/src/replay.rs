@@ -167,6 +167,8 @@ impl Replay {
     }
 
     fn perform(self, loaded: Loaded) -> EventStream {
+        // Without an engine there is none that could be another one.
+        let allow_changed = self.engine.is_none();
         let (engine, functions) = match self.engine {
             Some(engine) => (engine, Options::new()),
             None => (loaded.engine(), loaded.functions()),
@@ -193,6 +195,7 @@ impl Replay {
             Origin {
                 before,
                 recorded: Some(about),
+                allow_changed,
                 recorded_tools: self.tools == Tools::Recorded,
                 ..Origin::default()
             },

@@ -284,6 +284,9 @@ impl Driver {
 
     /// Waits for somebody to say what came of calls, or tells the model that nobody knows.
     pub(super) fn wait_for(&mut self, calls: Vec<String>) {
+        if self.tape.upcoming().is_none() {
+            self.catch_up();
+        }
         if self.setup.on_uncertain == OnUncertain::Fail {
             let open: Vec<Arc<ToolCall>> = self.state.open_calls().cloned().collect();
             for call in open.iter().filter(|call| calls.contains(&call.id)) {
