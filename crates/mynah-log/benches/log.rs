@@ -234,7 +234,7 @@ async fn disk(folder: &Path) -> Result<(), Failure> {
 /// Facts of a turn, each with a payload of 1 KB.
 fn turn() -> Vec<Fact> {
     let text = "It is 21 degrees in Paris, and the sun is out. ".repeat(22);
-    let mut response = Response::new(Message::assistant(&text[..480]));
+    let mut response = Response::new(Message::assistant(&text[..880]));
     response.model = Some("gpt-4.1-mini".to_owned());
     response.usage.input_tokens = Some(1_000);
     response.usage.output_tokens = Some(100);

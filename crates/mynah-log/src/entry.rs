@@ -5,14 +5,12 @@ use std::{sync::Arc, time::Duration};
 
 use mynah_data::{Error, LogReason, Result};
 
-use crate::{Append, Corrupt, Fact, Head, Lease, RunSummary, runs::telling};
+use crate::{Append, Corrupt, Head, Lease, RunSummary};
 
 /// A batch whose records form a chain onto the head that it expects.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) batch: Append,
-    /// For each record the fact in it, if the index learns from it.
-    facts: Vec<Option<Fact>>,
     /// Whether it ends with the run's seal.
     pub(crate) sealing: bool,
 }
@@ -20,7 +18,6 @@ pub(crate) struct Checked {
 impl Checked {
     /// Checks a batch by itself.
     pub(crate) fn new(batch: Append) -> Result<Self> {
-        let mut facts = Vec::with_capacity(batch.records.len());
         let (mut head, mut sealing) = (batch.expected, false);
         for record in &batch.records {
             let seq = head.map_or(1, |head| head.seq.saturating_add(1));
@@ -38,7 +35,6 @@ impl Checked {
             } else if (seq == 1) != (kind == "run_started") {
                 "a run starts once, with its first record".to_owned()
             } else {
-                facts.push(telling(record).map_err(wrong)?);
                 sealing = kind == "sealed";
                 head = Some(Head { seq, hash: record.hash() });
                 continue;
@@ -50,7 +46,7 @@ impl Checked {
             let what = "an append holds at least one record".to_owned();
             return Err(Corrupt { run: batch.run.to_string(), seq, what }.into());
         }
-        Ok(Self { batch, facts, sealing })
+        Ok(Self { batch, sealing })
     }
 }
 
@@ -93,9 +89,7 @@ impl Entry {
     }
 
     fn count(&mut self, checked: &Checked) {
-        for (record, fact) in checked.batch.records.iter().zip(&checked.facts) {
-            self.summary.count(record, fact.as_ref());
-        }
+        checked.batch.records.iter().for_each(|record| self.summary.count(record));
     }
 
     /// Whether a batch may follow. Who lost the run is told so first: that someone else appended

@@ -13,6 +13,7 @@ pub mod conformance;
 mod cuts;
 mod entry;
 mod fact;
+mod gist;
 mod hash;
 mod log;
 mod memory;

@@ -9,18 +9,17 @@ use super::{Error, MAX_DEPTH, half_bits, half_value, major, simple};
 /// # Errors
 /// Bytes that are not the deterministic encoding of a value of this type, with the place.
 pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
-    let mut reader = Reader { bytes, at: 0, depth: 0 };
+    let mut reader = Reader::new(bytes);
     let value = T::deserialize(&mut reader).map_err(|error| match error.offset {
         Some(_) => error,
         None => Error { offset: Some(reader.at), ..error },
     })?;
-    if reader.at < bytes.len() {
-        return Err(Error::at("trailing bytes", reader.at));
-    }
+    reader.end()?;
     Ok(value)
 }
 
-struct Reader<'de> {
+/// Reads items one after the other.
+pub(crate) struct Reader<'de> {
     bytes: &'de [u8],
     at: usize,
     depth: usize,
@@ -34,6 +33,67 @@ struct Head {
 }
 
 impl<'de> Reader<'de> {
+    pub(crate) fn new(bytes: &'de [u8]) -> Self {
+        Self { bytes, at: 0, depth: 0 }
+    }
+
+    /// How many entries the map has that begins here.
+    pub(crate) fn map(&mut self) -> Result<u64, Error> {
+        self.expect(major::MAP, "a map").map(|head| head.argument)
+    }
+
+    /// The key of the entry that begins here: no other may stand here.
+    pub(crate) fn key(&mut self, name: &str) -> Result<(), Error> {
+        let start = self.at;
+        if self.str()? == name {
+            Ok(())
+        } else {
+            Err(Error::at(format_args!("expected the key {name:?}"), start))
+        }
+    }
+
+    pub(crate) fn unsigned(&mut self) -> Result<u64, Error> {
+        self.expect(major::UNSIGNED, "a number from 0 on").map(|head| head.argument)
+    }
+
+    pub(crate) fn integer(&mut self) -> Result<i64, Error> {
+        let start = self.at;
+        let head = self.head()?;
+        let number = match (head.major, i64::try_from(head.argument)) {
+            (major::UNSIGNED, Ok(number)) => Some(number),
+            (major::NEGATIVE, Ok(number)) => Some(!number),
+            _ => None,
+        };
+        number.ok_or_else(|| Error::at("expected an integer of 64 bits", start))
+    }
+
+    pub(crate) fn str(&mut self) -> Result<&'de str, Error> {
+        let head = self.expect(major::TEXT, "text")?;
+        self.text(&head)
+    }
+
+    pub(crate) fn byte_array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let start = self.at;
+        let head = self.expect(major::BYTES, "bytes")?;
+        let bytes = self.string(&head)?;
+        bytes.try_into().map_err(|_| Error::at(format_args!("expected {N} bytes"), start))
+    }
+
+    /// There must be nothing more.
+    pub(crate) fn end(&self) -> Result<(), Error> {
+        if self.at == self.bytes.len() { Ok(()) } else { Err(Error::at("trailing bytes", self.at)) }
+    }
+
+    fn expect(&mut self, major: u8, what: &str) -> Result<Head, Error> {
+        let start = self.at;
+        let head = self.head()?;
+        if head.major == major {
+            Ok(head)
+        } else {
+            Err(Error::at(format_args!("expected {what}"), start))
+        }
+    }
+
     fn take(&mut self, count: usize) -> Result<&'de [u8], Error> {
         let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
         let end = end.ok_or_else(|| Error::at("the bytes end too early", self.at))?;
@@ -86,27 +146,22 @@ impl<'de> Reader<'de> {
             .map_err(|_| Error::at("text that is not UTF-8", start))
     }
 
-    fn float(&mut self, head: &Head) -> Result<f64, Error> {
-        let not_shortest = || Error::at("a float that is not the shortest", self.at);
-        match head.first {
-            simple::F16 => {
-                let bits = head.argument as u16;
-                let value = half_value(bits);
-                if value.is_nan() && bits != 0x7e00 { Err(not_shortest()) } else { Ok(value) }
-            }
+    fn float(&self, head: &Head) -> Result<f64, Error> {
+        let (value, is_shortest) = match head.first {
+            simple::F16 => (half_value(head.argument as u16), true),
             simple::F32 => {
                 let value = f32::from_bits(head.argument as u32);
-                if value.is_nan() || half_bits(value).is_some() {
-                    Err(not_shortest())
-                } else {
-                    Ok(value.into())
-                }
+                (value.into(), half_bits(value).is_none())
             }
             _ => {
                 let value = f64::from_bits(head.argument);
-                let fits = f64::from(value as f32).to_bits() == value.to_bits();
-                if value.is_nan() || fits { Err(not_shortest()) } else { Ok(value) }
+                (value, f64::from(value as f32).to_bits() != head.argument)
             }
+        };
+        match value.is_finite() {
+            true if is_shortest => Ok(value),
+            true => Err(Error::at("a float that is not the shortest", self.at)),
+            false => Err(Error::at("a float that is not a number", self.at)),
         }
     }
 
@@ -218,7 +273,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
     }
 
     fn is_human_readable(&self) -> bool {
-        true
+        false
     }
 }
 
