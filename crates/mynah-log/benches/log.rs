@@ -234,7 +234,7 @@ async fn disk(folder: &Path) -> Result<(), Failure> {
 /// Facts of a turn, each with a payload of 1 KB.
 fn turn() -> Vec<Fact> {
     let text = "It is 21 degrees in Paris, and the sun is out. ".repeat(22);
-    let mut response = Response::new(Message::assistant(&text[..880]));
+    let mut response = Response::new(Message::assistant(&text[..840]));
     response.model = Some("gpt-4.1-mini".to_owned());
     response.usage.input_tokens = Some(1_000);
     response.usage.output_tokens = Some(100);
@@ -245,7 +245,7 @@ fn turn() -> Vec<Fact> {
         call_id: "call_1".to_owned(),
         attempt: 1,
         outcome: ToolOutcome::Ok(json!({"t": 21})),
-        content: text[..910].to_owned(),
+        content: text[..950].to_owned(),
     }));
     facts
 }

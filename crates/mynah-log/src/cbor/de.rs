@@ -42,14 +42,18 @@ impl<'de> Reader<'de> {
         self.expect(major::MAP, "a map").map(|head| head.argument)
     }
 
-    /// The key of the entry that begins here: no other may stand here.
+    /// A short key, which must be the one of the entry that begins here.
     pub(crate) fn key(&mut self, name: &str) -> Result<(), Error> {
-        let start = self.at;
-        if self.str()? == name {
-            Ok(())
-        } else {
-            Err(Error::at(format_args!("expected the key {name:?}"), start))
+        let rest = &self.bytes[self.at..];
+        let found = rest.split_first().and_then(|(head, rest)| {
+            let is_text = *head == major::TEXT << 5 | name.len() as u8;
+            rest.get(..name.len()).filter(|key| is_text && *key == name.as_bytes())
+        });
+        if found.is_none() {
+            return Err(Error::at(format_args!("expected the key {name:?}"), self.at));
         }
+        self.at += 1 + name.len();
+        Ok(())
     }
 
     pub(crate) fn unsigned(&mut self) -> Result<u64, Error> {
@@ -109,22 +113,28 @@ impl<'de> Reader<'de> {
             .ok_or_else(|| Error::at("the bytes end too early", self.at))
     }
 
+    #[inline]
     fn head(&mut self) -> Result<Head, Error> {
+        let first = self.peek()?;
+        let (major, low) = (first >> 5, first & 0x1f);
+        if low < 24 {
+            self.at += 1;
+            return Ok(Head { major, first, argument: u64::from(low) });
+        }
+        self.long_head(first)
+    }
+
+    fn long_head(&mut self, first: u8) -> Result<Head, Error> {
         let start = self.at;
-        let first = self.take(1)?[0];
+        self.at += 1;
         let (major, low) = (first >> 5, first & 0x1f);
         let width = match low {
-            0..=23 => 0,
             24..=27 => 1usize << (low - 24),
             31 => return Err(Error::at("an indefinite length", start)),
             _ => return Err(Error::at("a reserved first byte", start)),
         };
-        let argument = match width {
-            0 => u64::from(low),
-            _ => self.take(width)?.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte)),
-        };
+        let argument = self.take(width)?.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
         let minimal = match width {
-            0 => true,
             1 => argument >= 24,
             _ => argument >> (8 * (width / 2)) != 0,
         };

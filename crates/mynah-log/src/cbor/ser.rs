@@ -1,5 +1,7 @@
 //! Writing.
 
+use std::cmp::Ordering;
+
 use serde::{Serialize, ser};
 
 use super::{Error, MAX_DEPTH, half_bits, major, simple};
@@ -9,7 +11,7 @@ use super::{Error, MAX_DEPTH, half_bits, major, simple};
 /// # Errors
 /// A map with two equal keys, a length that is not known beforehand, or too deep a nesting.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
-    let mut writer = Writer::default();
+    let mut writer = Writer { out: Vec::with_capacity(512), ..Writer::default() };
     writer.write(value)?;
     Ok(writer.out)
 }
@@ -29,6 +31,8 @@ pub(crate) struct Writer {
 /// Where an entry of a map lies.
 #[derive(Clone, Copy, Debug)]
 struct Key {
+    /// The first bytes of the key, which mostly tell the order.
+    prefix: u64,
     begin: usize,
     end: usize,
     /// The end of its value.
@@ -359,24 +363,34 @@ pub(crate) struct Entries<'a> {
     in_order: bool,
 }
 
+impl Key {
+    fn new(out: &[u8], begin: usize, end: usize) -> Self {
+        let prefix = match out[begin..end].first_chunk() {
+            Some(first) => u64::from_be_bytes(*first),
+            None => {
+                let shift = 8 * (8 - (end - begin));
+                out[begin..end].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)) << shift
+            }
+        };
+        Self { prefix, begin, end, value_end: 0 }
+    }
+
+    /// In the bytewise order of their encodings.
+    fn cmp(&self, other: &Self, out: &[u8]) -> Ordering {
+        let whole = || out[self.begin..self.end].cmp(&out[other.begin..other.end]);
+        self.prefix.cmp(&other.prefix).then_with(whole)
+    }
+}
+
 impl Entries<'_> {
-    fn key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Error> {
-        let begin = self.writer.out.len();
-        key.serialize(&mut *self.writer)?;
-        self.key_written(begin);
-        Ok(())
-    }
-
-    fn key_written(&mut self, begin: usize) {
+    /// A key that was written, and perhaps its value after it.
+    fn entry(&mut self, begin: usize, end: usize) {
         let Writer { out, keys, .. } = &mut *self.writer;
+        let key = Key::new(out, begin, end);
         if let Some(last) = keys[self.first..].last() {
-            self.in_order &= out[last.begin..last.end] < out[begin..];
+            self.in_order &= last.cmp(&key, out).is_lt();
         }
-        keys.push(Key { begin, end: out.len(), value_end: 0 });
-    }
-
-    fn value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-        value.serialize(&mut *self.writer)
+        keys.push(key);
     }
 
     /// A member of a struct. One that is not there is left out instead of being null.
@@ -384,11 +398,11 @@ impl Entries<'_> {
         let begin = self.writer.out.len();
         self.writer.text(name);
         let end = self.writer.out.len();
-        self.key_written(begin);
-        self.value(value)?;
+        value.serialize(&mut *self.writer)?;
         if self.writer.nothing.take() == Some(end) {
             self.writer.out.truncate(begin);
-            self.writer.keys.pop();
+        } else {
+            self.entry(begin, end);
         }
         Ok(())
     }
@@ -398,12 +412,7 @@ impl Entries<'_> {
         *depth -= 1;
         let count = keys.len() - self.first;
         if !self.in_order {
-            put_in_order(
-                &mut out[self.start + 1..],
-                self.start + 1,
-                &mut keys[self.first..],
-                scratch,
-            )?;
+            put_in_order(out, &mut keys[self.first..], scratch)?;
         }
         keys.truncate(self.first);
         match count {
@@ -419,28 +428,20 @@ impl Entries<'_> {
     }
 }
 
-/// Puts a map's entries in the order of their keys.
-fn put_in_order(
-    entries: &mut [u8],
-    start: usize,
-    keys: &mut [Key],
-    scratch: &mut Vec<u8>,
-) -> Result<(), Error> {
-    let mut end = start + entries.len();
+/// Puts a map's entries, the last that were written, in the order of their keys.
+fn put_in_order(out: &mut [u8], keys: &mut [Key], scratch: &mut Vec<u8>) -> Result<(), Error> {
+    let mut start = out.len();
     for key in keys.iter_mut().rev() {
-        key.value_end = end;
-        end = key.begin;
+        key.value_end = start;
+        start = key.begin;
     }
-    let written = |key: &Key| &entries[key.begin - start..key.end - start];
-    keys.sort_unstable_by(|a, b| written(a).cmp(written(b)));
-    if keys.windows(2).any(|pair| written(&pair[0]) == written(&pair[1])) {
+    keys.sort_unstable_by(|a, b| a.cmp(b, out));
+    if keys.windows(2).any(|pair| pair[0].cmp(&pair[1], out).is_eq()) {
         return Err(Error::new("a map with two equal keys"));
     }
     scratch.clear();
-    for key in keys {
-        scratch.extend_from_slice(&entries[key.begin - start..key.value_end - start]);
-    }
-    entries.copy_from_slice(scratch);
+    keys.iter().for_each(|key| scratch.extend_from_slice(&out[key.begin..key.value_end]));
+    out[start..].copy_from_slice(scratch);
     Ok(())
 }
 
@@ -449,11 +450,14 @@ impl ser::SerializeMap for Entries<'_> {
     type Error = Error;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Error> {
-        self.key(key)
+        let begin = self.writer.out.len();
+        key.serialize(&mut *self.writer)?;
+        self.entry(begin, self.writer.out.len());
+        Ok(())
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-        self.value(value)
+        value.serialize(&mut *self.writer)
     }
 
     fn end(self) -> Result<(), Error> {
