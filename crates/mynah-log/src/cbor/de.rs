@@ -18,7 +18,8 @@ pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error
     Ok(value)
 }
 
-/// Reads items one after the other.
+/// Reads items one after the other. Nobody is told beforehand how many there will be: what is claimed is not there yet, and
+/// must not be made room for.
 pub(crate) struct Reader<'de> {
     bytes: &'de [u8],
     at: usize,
@@ -304,10 +305,6 @@ impl<'de> de::SeqAccess<'de> for Items<'_, 'de> {
         }
         self.left -= 1;
         seed.deserialize(&mut *self.reader).map(Some)
-    }
-
-    fn size_hint(&self) -> Option<usize> {
-        Some(self.left.min(4096))
     }
 }
 
