@@ -2,7 +2,7 @@
 
 use mynah_data::Result;
 
-use crate::{Corrupt, Log, Report, RunSummary, SealedRun, Verifier, entry, merkle::Tree};
+use crate::{Corrupt, Hash, Log, Report, RunSummary, SealedRun, Verifier, entry, merkle::Tree};
 
 const PORTION: usize = 256;
 
@@ -29,7 +29,10 @@ pub async fn verify_run(log: &dyn Log, run: &str) -> Result<Report> {
             return Err(corrupt(run, seen + 1, what).into());
         }
         for record in &records {
-            verifier.check(record)?;
+            if let Err(wrong) = verifier.check(record) {
+                let vouched = expected(log, &indexed, record.seq()).await;
+                return Err(verifier.blame(wrong, vouched).into());
+            }
             found.get_or_insert_with(|| RunSummary::begin(record)).count(record);
         }
     }
@@ -66,6 +69,15 @@ pub async fn verify_seals(log: &dyn Log) -> Result<Tree> {
             tree.push(seal.leaf());
         }
     }
+}
+
+/// The hash that a record has to have, as others tell: the record after it, or the index.
+async fn expected(log: &dyn Log, indexed: &RunSummary, seq: u64) -> Option<Hash> {
+    if seq == indexed.records {
+        return Some(indexed.hash);
+    }
+    let after = log.read(&indexed.run_id, seq.checked_add(1)?, 1).await.ok()?;
+    after.first()?.envelope().prev
 }
 
 /// What the index says otherwise than the records. What was taken away cannot be counted again.
