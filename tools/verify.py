@@ -184,7 +184,7 @@ class Run:
     def count(self, kind, fact):
         self.totals["turns"] += kind == "turn_started"
         self.totals["tool_calls"] += kind == "tool_scheduled"
-        response = {"assistant_completed": "response", "cancelled": "partial"}.get(kind)
+        response = {"assistant_completed": "response", "budget_exceeded": "partial", "cancelled": "partial"}.get(kind)
         if response and fact[response]:
             usage = fact[response]["usage"]
             for key in ("input_tokens", "output_tokens"):

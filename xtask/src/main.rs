@@ -13,7 +13,7 @@ Usage: cargo xtask <command>
 Commands:
   test [--quick]   Run everything a change must pass (--quick: no contract index, verifier, examples, docs or wasm)
   bench [NAME]     Run the benchmarks, or only the bench target NAME
-  nightly          Run the property tests with 10,000 cases each
+  nightly          Run the property tests with 10,000 cases each, a million records, and the fuzz targets
 ";
 
 /// What the tests need and cargo cannot fetch: program, Debian package, why.
@@ -85,7 +85,9 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         Task::Bench { name: Some(name) } => run(&format!("cargo bench --workspace --bench {name}")),
         Task::Nightly => {
             let line = "cargo test --workspace --release --test properties --test record";
-            run_with("PROPTEST_CASES", "10000", line)
+            run_with("PROPTEST_CASES", "10000", line)?;
+            run("cargo bench -p mynah-log --bench million")?;
+            fuzz()
         }
     }
 }
@@ -130,7 +132,7 @@ fn clippy() -> Result<(), String> {
 }
 
 fn examples() -> Result<(), String> {
-    for name in example_names(Path::new("examples"))? {
+    for name in source_names(Path::new("examples"))? {
         println!("    {name}");
         let line = format!("cargo run --quiet -p mynah --example {name}");
         let mut command = command(&line);
@@ -215,8 +217,26 @@ fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {
     }
 }
 
+/// Gives each fuzz target five minutes, where there is something to fuzz with.
+fn fuzz() -> Result<(), String> {
+    let toolchains = command("rustup toolchain list").output();
+    let nightly =
+        toolchains.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("nightly"));
+    if !nightly || !is_installed("cargo-fuzz") {
+        println!(
+            "    fuzz targets skipped: they need `rustup toolchain install nightly` and \
+             `cargo install cargo-fuzz`; `cargo test -p mynah-log --test hostile` runs some of each"
+        );
+        return Ok(());
+    }
+    for target in source_names(Path::new("fuzz/fuzz_targets"))? {
+        run(&format!("cargo +nightly fuzz run {target} -- -max_total_time=300"))?;
+    }
+    Ok(())
+}
+
 /// The names of the `.rs` files in `folder`, sorted; none if there is no such folder.
-fn example_names(folder: &Path) -> Result<Vec<String>, String> {
+fn source_names(folder: &Path) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     if folder.exists() {
         let failed = |e| format!("cannot list {}: {e}", folder.display());

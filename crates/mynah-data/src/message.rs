@@ -294,18 +294,36 @@ impl fmt::Display for Message {
 impl Serialize for Message {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
-        let mut fields = serializer.serialize_struct("Message", 5)?;
-        fields.serialize_field("role", &self.role)?;
-        match self.parts.as_slice() {
-            [] => fields.serialize_field("content", "")?,
-            [Part::Text { text, metadata }] if metadata.is_empty() => {
-                fields.serialize_field("content", text)?
-            }
-            parts => fields.serialize_field("content", parts)?,
+        /// Text alone, or a list of parts.
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Content<'a> {
+            Text(&'a str),
+            Parts(&'a [Part]),
         }
-        fields.serialize_field("name", &self.name)?;
-        fields.serialize_field("tool_call_id", &self.tool_call_id)?;
-        fields.serialize_field("metadata", &self.metadata)?;
+        let content = match self.parts.as_slice() {
+            [] => Content::Text(""),
+            [Part::Text { text, metadata }] if metadata.is_empty() => Content::Text(text),
+            parts => Content::Parts(parts),
+        };
+        let is_read = serializer.is_human_readable();
+        let mut fields = serializer.serialize_struct("Message", 5)?;
+        if is_read {
+            fields.serialize_field("role", &self.role)?;
+            fields.serialize_field("content", &content)?;
+            fields.serialize_field("name", &self.name)?;
+            fields.serialize_field("tool_call_id", &self.tool_call_id)?;
+            fields.serialize_field("metadata", &self.metadata)?;
+        } else {
+            // The order of deterministic CBOR.
+            fields.serialize_field("name", &self.name)?;
+            fields.serialize_field("role", &self.role)?;
+            fields.serialize_field("content", &content)?;
+            if !self.metadata.is_empty() {
+                fields.serialize_field("metadata", &self.metadata)?;
+            }
+            fields.serialize_field("tool_call_id", &self.tool_call_id)?;
+        }
         fields.end()
     }
 }

@@ -134,7 +134,8 @@ impl Usage {
 
 /// One answer of a model.
 ///
-/// Text and tool calls are those of the message; in JSON they stand beside it as `output_text` and `tool_calls`.
+/// Text and tool calls are those of the message; in JSON they stand beside it as `output_text` and `tool_calls`. In bytes
+/// that nobody reads they do not stand twice.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Response {
@@ -201,9 +202,32 @@ impl Response {
     }
 }
 
+impl Response {
+    /// Everything that the rest does not tell, in the order of deterministic CBOR.
+    fn serialize_compact<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut fields = serializer.serialize_struct("Response", 9)?;
+        fields.serialize_field("id", &self.id)?;
+        fields.serialize_field("raw", &self.raw)?;
+        fields.serialize_field("model", &self.model)?;
+        fields.serialize_field("usage", &self.usage)?;
+        fields.serialize_field("message", &self.message)?;
+        if !self.metadata.is_empty() {
+            fields.serialize_field("metadata", &self.metadata)?;
+        }
+        fields.serialize_field("request_id", &self.request_id)?;
+        fields.serialize_field("finish_reason", &self.finish_reason)?;
+        fields.serialize_field("raw_finish_reason", &self.raw_finish_reason)?;
+        fields.end()
+    }
+}
+
 impl Serialize for Response {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
+        if !serializer.is_human_readable() {
+            return self.serialize_compact(serializer);
+        }
         let mut fields = serializer.serialize_struct("Response", 11)?;
         fields.serialize_field("id", &self.id)?;
         fields.serialize_field("request_id", &self.request_id)?;

@@ -1,7 +1,8 @@
 //! What keeping records costs: each figure beside a limit or a peer taken in the same run.
 //!
 //! `cargo xtask bench log`. Ratios are what to look at; the times depend on the machine. Both sides
-//! take turns, and of each the lower quartile counts, so that a busy machine disturbs both alike.
+//! take turns, and of each the least time counts, or where disks are waited for the lower quartile, so that
+//! a busy machine disturbs both alike.
 
 use std::{
     fs,
@@ -68,7 +69,7 @@ async fn memory() -> Result<(), Failure> {
         }
         hashed.push(start.elapsed());
     }
-    let (kept, made, hashed) = (quartile(kept), quartile(made), quartile(hashed));
+    let (kept, made, hashed) = (least(kept), least(made), least(hashed));
     let per = |time| per(time, TURNS * 5);
     report(
         "1 KB record kept in memory, against SHA-256 + memcpy",
@@ -199,7 +200,7 @@ fn verification() -> Result<(), Failure> {
         }
         hashed.push(start.elapsed());
     }
-    let (ours, hashed) = (per(quartile(ours), records.len()), per(quartile(hashed), records.len()));
+    let (ours, hashed) = (per(least(ours), records.len()), per(least(hashed), records.len()));
     report("1 KB record verified, against SHA-256", ours, hashed, "under 2x");
     Ok(())
 }
@@ -234,7 +235,7 @@ async fn disk(folder: &Path) -> Result<(), Failure> {
 /// Facts of a turn, each with a payload of 1 KB.
 fn turn() -> Vec<Fact> {
     let text = "It is 21 degrees in Paris, and the sun is out. ".repeat(22);
-    let mut response = Response::new(Message::assistant(&text[..480]));
+    let mut response = Response::new(Message::assistant(&text[..840]));
     response.model = Some("gpt-4.1-mini".to_owned());
     response.usage.input_tokens = Some(1_000);
     response.usage.output_tokens = Some(100);
@@ -245,7 +246,7 @@ fn turn() -> Vec<Fact> {
         call_id: "call_1".to_owned(),
         attempt: 1,
         outcome: ToolOutcome::Ok(json!({"t": 21})),
-        content: text[..910].to_owned(),
+        content: text[..950].to_owned(),
     }));
     facts
 }
@@ -334,6 +335,11 @@ fn per(time: Duration, count: usize) -> Duration {
 fn quartile(mut times: Vec<Duration>) -> Duration {
     times.sort();
     times[times.len() / 4]
+}
+
+/// Work that waits for nothing takes the same time each time, unless something else disturbs it.
+fn least(times: Vec<Duration>) -> Duration {
+    times.into_iter().min().unwrap_or_default()
 }
 
 fn report(what: &str, ours: Duration, beside: Duration, goal: &str) {

@@ -5,8 +5,8 @@ use std::{collections::HashMap, fmt};
 use mynah_data::Result;
 
 use crate::{
-    Corrupt, Fact, Log, MAINTENANCE, Record, Removals, Report, RunSummary, SealedRun, Verifier,
-    entry, merkle::Tree, removal::Gone, runs::telling,
+    Corrupt, Hash, Log, MAINTENANCE, Record, Removals, Report, RunSummary, SealedRun, Verifier,
+    entry, merkle::Tree, removal::Gone,
 };
 
 const PORTION: usize = 256;
@@ -111,11 +111,11 @@ pub async fn verify_seals(log: &dyn Log) -> Result<Tree> {
     Auditor::new(log).verify_seals().await
 }
 
-/// Reads a run as far as the index counts, and checks its records. Each is shown, with the fact in it where it tells something.
+/// Reads a run as far as the index counts, and checks its records. Each is shown.
 pub(crate) async fn walk(
     log: &dyn Log,
     indexed: &RunSummary,
-    mut visit: impl FnMut(&Record, Option<&Fact>) -> Result<(), Corrupt>,
+    mut visit: impl FnMut(&Record) -> Result<(), Corrupt>,
 ) -> Result<(Verifier, RunSummary)> {
     let run = &*indexed.run_id;
     let mut verifier = Verifier::new(run);
@@ -133,10 +133,12 @@ pub(crate) async fn walk(
             return Err(corrupt(run, seen + 1, what).into());
         }
         for record in &records {
-            verifier.check(record)?;
-            let fact = telling(record).map_err(|what| corrupt(run, record.seq(), what))?;
-            visit(record, fact.as_ref())?;
-            found.get_or_insert_with(|| RunSummary::begin(record)).count(record, fact.as_ref());
+            if let Err(wrong) = verifier.check(record) {
+                let vouched = expected(log, indexed, record.seq()).await;
+                return Err(verifier.blame(wrong, vouched).into());
+            }
+            visit(record)?;
+            found.get_or_insert_with(|| RunSummary::begin(record)).count(record);
         }
     }
     let found = found.ok_or_else(|| corrupt(run, 1, "the index has a run without records"))?;
@@ -151,7 +153,7 @@ async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Repo
         return Err(if is_pruned { entry::pruned(run) } else { entry::not_found(run) });
     };
     let gone = removals.of(run);
-    let walked = walk(log, &indexed, |record, _| check_body(record, gone)).await?;
+    let walked = walk(log, &indexed, |record| check_body(record, gone)).await?;
     let report = walked.0.report();
     if let Some(gone) = gone {
         if let Some(pruned) = gone.run {
@@ -224,6 +226,15 @@ async fn check_seals(log: &dyn Log, removals: &Removals) -> Result<Tree> {
         }
         None => Ok(tree),
     }
+}
+
+/// The hash that a record has to have, as others tell: the record after it, or the index.
+async fn expected(log: &dyn Log, indexed: &RunSummary, seq: u64) -> Option<Hash> {
+    if seq == indexed.records {
+        return Some(indexed.hash);
+    }
+    let after = log.read(&indexed.run_id, seq.checked_add(1)?, 1).await.ok()?;
+    after.first()?.envelope().prev
 }
 
 /// What the index says otherwise than the records. What was taken away cannot be counted again.

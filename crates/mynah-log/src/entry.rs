@@ -6,16 +6,16 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use mynah_data::{Error, LogReason, Result};
 
 use crate::{
-    Append, Corrupt, Fact, Head, Hold, Lease, MAINTENANCE, Removed, RunStatus, RunSummary,
-    Tombstone, removal::misplaced, runs::telling,
+    Append, Corrupt, Head, Hold, Lease, MAINTENANCE, Removed, RunStatus, RunSummary, Tombstone,
+    removal::misplaced,
 };
 
 /// A batch whose records form a chain onto the head that it expects.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) batch: Append,
-    /// For each record the fact in it, if the index learns from it.
-    facts: Vec<Option<Fact>>,
+    /// The tombstones among its records, and when they were made.
+    pub(crate) tombstones: Vec<(i64, Tombstone)>,
     /// Whether it ends with the run's seal.
     pub(crate) sealing: bool,
 }
@@ -23,9 +23,8 @@ pub(crate) struct Checked {
 impl Checked {
     /// Checks a batch by itself.
     pub(crate) fn new(batch: Append) -> Result<Self> {
-        let mut facts = Vec::with_capacity(batch.records.len());
         let (mut head, mut sealing) = (batch.expected, false);
-        let mut gone = HashSet::new();
+        let (mut gone, mut tombstones) = (HashSet::new(), Vec::new());
         for record in &batch.records {
             let seq = head.map_or(1, |head| head.seq.saturating_add(1));
             let envelope = record.envelope();
@@ -42,11 +41,11 @@ impl Checked {
             } else if let Some(what) = misplaced(&batch.run, seq == 1, kind) {
                 what.to_owned()
             } else {
-                let fact = telling(record).map_err(wrong)?;
                 if kind == "removed" {
-                    tombstone(fact.as_ref(), &mut gone).map_err(wrong)?;
+                    let tombstone = Tombstone::of(record).map_err(wrong)?;
+                    check_tombstone(&tombstone, &mut gone).map_err(wrong)?;
+                    tombstones.push((envelope.ts, tombstone));
                 }
-                facts.push(fact);
                 sealing = kind == "sealed";
                 head = Some(Head { seq, hash: record.hash() });
                 continue;
@@ -58,24 +57,16 @@ impl Checked {
             let what = "an append holds at least one record".to_owned();
             return Err(Corrupt { run: batch.run.to_string(), seq, what }.into());
         }
-        Ok(Self { batch, facts, sealing })
-    }
-
-    /// The tombstones among its records, and when they were made.
-    pub(crate) fn tombstones(&self) -> impl Iterator<Item = (i64, &Tombstone)> {
-        let facts = self.batch.records.iter().zip(&self.facts);
-        facts.filter_map(|(record, fact)| match fact {
-            Some(Fact::Removed(tombstone)) => Some((record.envelope().ts, tombstone)),
-            _ => None,
-        })
+        Ok(Self { batch, tombstones, sealing })
     }
 }
 
 /// Whether a tombstone can be followed, after those of runs that are gone by then.
-fn tombstone(fact: Option<&Fact>, gone: &mut HashSet<String>) -> std::result::Result<(), String> {
-    let Some(Fact::Removed(Tombstone { run_id, removed, .. })) = fact else {
-        return Err("it does not say what is to be taken away".to_owned());
-    };
+fn check_tombstone(
+    tombstone: &Tombstone,
+    gone: &mut HashSet<String>,
+) -> std::result::Result<(), String> {
+    let Tombstone { run_id, removed, .. } = tombstone;
     if run_id == MAINTENANCE {
         return Err("tombstones are not taken away".to_owned());
     }
@@ -123,9 +114,7 @@ impl Entry {
     }
 
     fn count(&mut self, checked: &Checked) {
-        for (record, fact) in checked.batch.records.iter().zip(&checked.facts) {
-            self.summary.count(record, fact.as_ref());
-        }
+        checked.batch.records.iter().for_each(|record| self.summary.count(record));
         // Whoever has the answer may go on with a run that waits, and nobody with one that ended.
         if checked.sealing || self.summary.status == RunStatus::Suspended {
             self.holder = None;

@@ -8,7 +8,7 @@ use mynah_data::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Cut, Hash, Tombstone};
+use crate::{Cut, Hash, Tombstone, gist::Gist};
 
 /// One thing that happened in a run.
 ///
@@ -344,20 +344,17 @@ pub struct Totals {
 impl Totals {
     /// Counts one more fact.
     pub fn count(&mut self, fact: &Fact) {
-        match fact {
-            Fact::TurnStarted { .. } => self.turns += 1,
-            Fact::ToolScheduled { .. } => self.tool_calls += 1,
-            Fact::AssistantCompleted { response, .. }
-            | Fact::BudgetExceeded { partial: Some(response), .. }
-            | Fact::Cancelled { partial: Some(response), .. } => {
-                let usage = &response.usage;
-                self.input_tokens =
-                    self.input_tokens.saturating_add(usage.input_tokens.unwrap_or(0));
-                self.output_tokens =
-                    self.output_tokens.saturating_add(usage.output_tokens.unwrap_or(0));
-                self.cost += usage.total_cost.unwrap_or(0.0);
-            }
-            _ => {}
+        self.add(&Gist::of(fact).adds);
+    }
+
+    /// Sums stay finite: what is not a number is not known, and there is no more than the largest.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.turns = self.turns.saturating_add(more.turns);
+        self.tool_calls = self.tool_calls.saturating_add(more.tool_calls);
+        self.input_tokens = self.input_tokens.saturating_add(more.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(more.output_tokens);
+        if more.cost.is_finite() {
+            self.cost = (self.cost + more.cost).clamp(f64::MIN, f64::MAX);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// A SHA-256 hash; hexadecimal in JSON, bytes in records.
+/// A SHA-256 hash; hexadecimal in JSON and in payloads, bytes in envelopes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hash(pub [u8; 32]);
 
@@ -15,6 +15,11 @@ impl Hash {
         let mut hasher = Sha256::new();
         pieces.iter().for_each(|piece| hasher.update(piece));
         Self(hasher.finalize().into())
+    }
+
+    /// The hash of bytes that lie in one piece: faster than piece by piece.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
     }
 
     /// From 64 hexadecimal digits.

@@ -15,6 +15,7 @@ pub mod conformance;
 mod cuts;
 mod entry;
 mod fact;
+mod gist;
 mod hash;
 mod log;
 mod memory;

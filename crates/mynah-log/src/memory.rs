@@ -63,11 +63,10 @@ impl MemoryLog {
 
 impl State {
     fn append(&mut self, checked: Checked) -> Result<Head> {
-        let tombstones = || checked.tombstones();
-        tombstones().try_for_each(|(at, tombstone)| self.yields(tombstone, at))?;
-        let gone: Vec<Tombstone> = tombstones().map(|(_, tombstone)| tombstone.clone()).collect();
+        checked.tombstones.iter().try_for_each(|(at, tombstone)| self.yields(tombstone, *at))?;
+        let gone = checked.tombstones.clone();
         let head = self.extend(checked)?;
-        gone.iter().for_each(|tombstone| self.remove(tombstone));
+        gone.iter().for_each(|(_, tombstone)| self.remove(tombstone));
         Ok(head)
     }
 

@@ -10,8 +10,18 @@ pub fn leaf(data: &[u8]) -> Hash {
     Hash::of(&[&[0], data])
 }
 
+/// The leaf that stands for something with a hash.
+pub(crate) fn leaf_of(hash: &Hash) -> Hash {
+    let mut bytes = [0; 33];
+    bytes[1..].copy_from_slice(&hash.0);
+    Hash::of_bytes(&bytes)
+}
+
 fn node(left: &Hash, right: &Hash) -> Hash {
-    Hash::of(&[&[1], &left.0, &right.0])
+    let mut bytes = [1; 65];
+    bytes[1..33].copy_from_slice(&left.0);
+    bytes[33..].copy_from_slice(&right.0);
+    Hash::of_bytes(&bytes)
 }
 
 /// The root over no leaves.

@@ -5,12 +5,16 @@
 //! random salt and the fact's bytes, lies beside it. It can be taken away later (personal data, secrets): the chain still
 //! verifies, and the commitment gives nothing away.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use mynah_data::{Error, LogReason, Result};
-use serde::{Deserialize, Serialize};
 
-use crate::{Fact, Hash, cbor, merkle};
+use crate::{
+    Fact, Hash,
+    cbor::{self, Reader, Writer, major},
+    gist::Gist,
+    merkle,
+};
 
 /// The version of the format, in every envelope.
 pub const FORMAT: u8 = 1;
@@ -19,8 +23,7 @@ const BODY_DOMAIN: &[u8] = b"mynah record body 1\n";
 const RECORD_DOMAIN: &[u8] = b"mynah record 1\n";
 
 /// What the chain knows of a record.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Envelope {
     /// The version of the format.
@@ -30,15 +33,66 @@ pub struct Envelope {
     /// The place in the run, from 1.
     pub seq: u64,
     /// The hash of the record before; none on the first.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "opt_bytes")]
     pub prev: Option<Hash>,
     /// Nanoseconds since 1970.
     pub ts: i64,
     /// What kind of fact.
-    pub kind: Arc<str>,
+    pub kind: Cow<'static, str>,
     /// The commitment to the body.
-    #[serde(with = "bytes")]
     pub body: Hash,
+}
+
+impl Envelope {
+    /// Members in the order of their keys: shorter ones first.
+    fn write(&self, writer: &mut Writer) {
+        writer.head(major::MAP, if self.prev.is_some() { 7 } else { 6 });
+        writer.text("v");
+        writer.head(major::UNSIGNED, self.v.into());
+        writer.text("ts");
+        writer.integer(self.ts);
+        writer.text("run");
+        writer.text(&self.run);
+        writer.text("seq");
+        writer.head(major::UNSIGNED, self.seq);
+        writer.text("body");
+        writer.byte_string(&self.body.0);
+        writer.text("kind");
+        writer.text(&self.kind);
+        if let Some(prev) = &self.prev {
+            writer.text("prev");
+            writer.byte_string(&prev.0);
+        }
+    }
+
+    fn read(bytes: &[u8]) -> std::result::Result<Self, cbor::Error> {
+        let mut reader = Reader::new(bytes);
+        let members = reader.map()?;
+        reader.key("v")?;
+        let v = reader.unsigned()?;
+        if v != u64::from(FORMAT) {
+            return Err(cbor::Error::new(format_args!("format {v} is not known")));
+        }
+        reader.key("ts")?;
+        let ts = reader.integer()?;
+        reader.key("run")?;
+        let run = Arc::from(reader.str()?);
+        reader.key("seq")?;
+        let seq = reader.unsigned()?;
+        reader.key("body")?;
+        let body = Hash(reader.byte_array()?);
+        reader.key("kind")?;
+        let kind = Cow::Owned(reader.str()?.to_owned());
+        let prev = match members {
+            6 => None,
+            7 => {
+                reader.key("prev")?;
+                Some(Hash(reader.byte_array()?))
+            }
+            _ => return Err(cbor::Error::new(format_args!("{members} members"))),
+        };
+        reader.end()?;
+        Ok(Self { v: FORMAT, run, seq, prev, ts, kind, body })
+    }
 }
 
 /// The part of a record that can be taken away.
@@ -57,16 +111,28 @@ impl Body {
 }
 
 /// One entry of a run's log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// There is no record whose envelope is not strictly encoded, or whose body is not the one that it commits to and
+/// deterministic CBOR of its kind.
+#[derive(Clone, Debug)]
 pub struct Record {
     envelope: Envelope,
     bytes: Arc<[u8]>,
     hash: Hash,
     body: Option<Body>,
+    gist: Gist,
 }
 
+impl PartialEq for Record {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.bytes, &self.body) == (&other.bytes, &other.body)
+    }
+}
+
+impl Eq for Record {}
+
 impl Record {
-    /// A record from what a log stores. The envelope must decode strictly, and the body must be what it commits to.
+    /// A record from what a log stores. Whether its payload is a fact is found out by [`fact`](Self::fact).
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -75,16 +141,16 @@ impl Record {
         body: Option<Body>,
     ) -> std::result::Result<Self, String> {
         let bytes = bytes.into();
-        let envelope: Envelope =
-            cbor::from_slice(&bytes).map_err(|error| format!("envelope: {error}"))?;
-        if envelope.v != FORMAT {
-            return Err(format!("envelope: format {} is not known", envelope.v));
+        let envelope = Envelope::read(&bytes).map_err(|error| format!("envelope: {error}"))?;
+        let mut gist = Gist::default();
+        if let Some(body) = &body {
+            if body.commitment() != envelope.body {
+                return Err("the body is not the one that was committed to".to_owned());
+            }
+            gist = Gist::read(&body.payload, &envelope.kind)?;
         }
-        if body.as_ref().is_some_and(|body| body.commitment() != envelope.body) {
-            return Err("the body is not the one that was committed to".to_owned());
-        }
-        let hash = record_hash(&bytes);
-        Ok(Self { envelope, bytes, hash, body })
+        let hash = Hash::of(&[RECORD_DOMAIN, &bytes]);
+        Ok(Self { envelope, bytes, hash, body, gist })
     }
 
     /// What the chain knows of it.
@@ -114,36 +180,34 @@ impl Record {
 
     /// The leaf that stands for the record in a tree.
     pub fn leaf(&self) -> Hash {
-        merkle::leaf(&self.hash.0)
+        merkle::leaf_of(&self.hash)
     }
 
     /// The fact; none if the body was taken away.
     ///
     /// # Errors
-    /// A payload that is not the deterministic encoding of a fact of the envelope's kind.
+    /// A payload that is not what its fact is written as.
     pub fn fact(&self) -> std::result::Result<Option<Fact>, String> {
         let Some(body) = &self.body else { return Ok(None) };
-        let fact: Fact =
-            cbor::from_slice(&body.payload).map_err(|error| format!("payload: {error}"))?;
-        if fact.kind() != &*self.envelope.kind {
-            return Err(format!(
-                "the envelope says {}, the payload {}",
-                self.envelope.kind,
-                fact.kind()
-            ));
+        let unreadable = |error: cbor::Error| format!("payload: {error}");
+        let fact: Fact = cbor::from_slice(&body.payload).map_err(unreadable)?;
+        // A type reads more than it writes: members that may be missing, older names.
+        if *cbor::to_vec(&fact).map_err(unreadable)? != *body.payload {
+            return Err(format!("payload: not as a fact {} is written", fact.kind()));
         }
         Ok(Some(fact))
     }
 
+    /// What it adds to the totals of its run, and what the index learns from it.
+    pub(crate) fn gist(&self) -> &Gist {
+        &self.gist
+    }
+
     /// The same record without its body.
     pub fn without_body(mut self) -> Self {
-        self.body = None;
+        (self.body, self.gist) = (None, Gist::default());
         self
     }
-}
-
-fn record_hash(envelope: &[u8]) -> Hash {
-    Hash::of(&[RECORD_DOMAIN, envelope])
 }
 
 /// Where a chain ends.
@@ -161,12 +225,13 @@ pub struct Chain {
     run: Arc<str>,
     head: Option<Head>,
     tree: merkle::Tree,
+    writer: Writer,
 }
 
 impl Chain {
     /// A chain without records.
     pub fn new(run: impl Into<Arc<str>>) -> Self {
-        Self { run: run.into(), head: None, tree: merkle::Tree::new() }
+        Self { run: run.into(), head: None, tree: merkle::Tree::new(), writer: Writer::default() }
     }
 
     /// The run.
@@ -193,20 +258,25 @@ impl Chain {
             Error::log(LogReason::Corrupt)
                 .with_message(format!("a fact that cannot be recorded: {error}"))
         };
-        let payload: Arc<[u8]> = cbor::to_vec(fact).map_err(unencodable)?.into();
-        let body = Body { salt, payload };
+        // What is hashed is written in one piece.
+        let writer = &mut self.writer;
+        writer.start(&[BODY_DOMAIN, &salt]);
+        writer.write(fact).map_err(unencodable)?;
+        let body = Body { salt, payload: Arc::from(&writer.bytes()[BODY_DOMAIN.len() + 16..]) };
         let envelope = Envelope {
             v: FORMAT,
             run: Arc::clone(&self.run),
             seq: self.head.map_or(1, |head| head.seq + 1),
             prev: self.head.map(|head| head.hash),
             ts,
-            kind: Arc::from(fact.kind()),
-            body: body.commitment(),
+            kind: Cow::Borrowed(fact.kind()),
+            body: Hash::of_bytes(writer.bytes()),
         };
-        let bytes: Arc<[u8]> = cbor::to_vec(&envelope).map_err(unencodable)?.into();
-        let hash = record_hash(&bytes);
-        let record = Record { envelope, bytes, hash, body: Some(body) };
+        writer.start(&[RECORD_DOMAIN]);
+        envelope.write(writer);
+        let hash = Hash::of_bytes(writer.bytes());
+        let bytes = Arc::from(&writer.bytes()[RECORD_DOMAIN.len()..]);
+        let record = Record { envelope, bytes, hash, body: Some(body), gist: Gist::of(fact) };
         self.extend(&record);
         Ok(record)
     }
@@ -234,56 +304,5 @@ impl Chain {
     fn extend(&mut self, record: &Record) {
         self.head = Some(Head { seq: record.seq(), hash: record.hash });
         self.tree.push(record.leaf());
-    }
-}
-
-/// Hashes as CBOR byte strings.
-mod bytes {
-    use serde::{Deserializer, Serializer, de};
-
-    use crate::Hash;
-
-    pub(super) fn serialize<S: Serializer>(hash: &Hash, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&hash.0)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Hash, D::Error> {
-        struct Bytes;
-        impl de::Visitor<'_> for Bytes {
-            type Value = Hash;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("32 bytes")
-            }
-
-            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Hash, E> {
-                bytes.try_into().map(Hash).map_err(|_| E::invalid_length(bytes.len(), &self))
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
-    }
-}
-
-mod opt_bytes {
-    use serde::{Deserializer, Serializer};
-
-    use crate::Hash;
-
-    pub(super) fn serialize<S: Serializer>(
-        hash: &Option<Hash>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        match hash {
-            Some(hash) => super::bytes::serialize(hash, serializer),
-            None => serializer.serialize_none(),
-        }
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Hash>, D::Error> {
-        super::bytes::deserialize(deserializer).map(Some)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mynah_data::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Fact, Hash, Head, Record, Totals};
+use crate::{Hash, Head, Record, Totals};
 
 /// Whether a run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -107,40 +107,22 @@ impl RunSummary {
         }
     }
 
-    /// Counts one more record, with the fact in it where it [tells](telling) something.
-    pub(crate) fn count(&mut self, record: &Record, fact: Option<&Fact>) {
+    /// Counts one more record.
+    pub(crate) fn count(&mut self, record: &Record) {
         let envelope = record.envelope();
         self.status = self.status.after(&envelope.kind);
         self.updated = envelope.ts;
         self.records = envelope.seq;
         self.hash = record.hash();
-        let Some(fact) = fact else { return };
-        self.totals.count(fact);
-        let model = match fact {
-            Fact::RunStarted { about: Some(about), .. } => {
-                // A branch is not a turn of the session, though it keeps its link.
-                let session = about.session.as_ref().filter(|_| about.parent.is_none());
-                self.session_id = session.and_then(|session| session.id.as_deref().map(Arc::from));
-                &about.model
-            }
-            Fact::AssistantCompleted { response, .. } => &response.model,
-            _ => return,
-        };
+        let gist = record.gist();
+        self.totals.add(&gist.adds);
+        if gist.session.is_some() {
+            self.session_id.clone_from(&gist.session);
+        }
         if self.model.is_none() {
-            self.model = model.as_deref().map(Arc::from);
+            self.model.clone_from(&gist.model);
         }
     }
-}
-
-/// Kinds whose payload the index has no use for, so that it need not be decoded.
-const SILENT: [&str; 3] = ["user_message", "tool_completed", "tool_failed"];
-
-/// The fact in a record, if the index learns from it.
-///
-/// # Errors
-/// What is wrong with the payload, in words.
-pub(crate) fn telling(record: &Record) -> std::result::Result<Option<Fact>, String> {
-    if SILENT.contains(&&*record.envelope().kind) { Ok(None) } else { record.fact() }
 }
 
 /// Which runs are listed.

@@ -69,12 +69,15 @@ pub struct Verifier {
     totals: Totals,
     redacted: u64,
     seal: Option<(Hash, Hash)>,
+    /// The hash of the record at which the chain broke.
+    broken_at: Option<Hash>,
 }
 
 impl Verifier {
     /// Checks a run from its first record on.
     pub fn new(run: &str) -> Self {
-        Self { chain: Chain::new(run), totals: Totals::default(), redacted: 0, seal: None }
+        let (chain, totals) = (Chain::new(run), Totals::default());
+        Self { chain, totals, redacted: 0, seal: None, broken_at: None }
     }
 
     /// Checks the next record.
@@ -86,6 +89,19 @@ impl Verifier {
         self.judge(record).map_err(|what| Corrupt { run: self.chain.run().to_string(), seq, what })
     }
 
+    /// Names the record that was changed, given what [`check`](Self::check) found wrong with the last one and the hash that
+    /// someone else has for it: the record after it, or the index.
+    ///
+    /// Where a record does not name the hash of the one before it, either of them may have been changed. If its own hash is the
+    /// one that is expected further on, it was not.
+    pub fn blame(&self, found: Corrupt, vouched: Option<Hash>) -> Corrupt {
+        if self.broken_at.is_none() || self.broken_at != vouched || found.seq < 2 {
+            return found;
+        }
+        let what = "its hash is not the one that the record after it names".to_owned();
+        Corrupt { seq: found.seq - 1, what, ..found }
+    }
+
     fn judge(&mut self, record: &Record) -> Result<(), String> {
         if self.seal.is_some() {
             return Err("it follows the seal".to_owned());
@@ -94,18 +110,23 @@ impl Verifier {
         // Only a seal needs the root, and it is the one over what stands before it.
         let root = is_seal.then(|| self.chain.root());
         let is_first = self.chain.head().is_none();
+        let before = self.chain.head().map(|head| head.hash);
+        self.broken_at = (record.envelope().prev != before).then(|| record.hash());
         self.chain.follow(record)?;
         if let Some(what) = misplaced(self.chain.run(), is_first, &record.envelope().kind) {
             return Err(what.to_owned());
         }
-        let Some(fact) = record.fact()? else {
+        if record.body().is_none() {
             if is_seal {
                 return Err("the seal's body is missing, and a seal has nothing to hide".to_owned());
             }
             self.redacted += 1;
+        }
+        let Some(root) = root else {
+            self.totals.add(&record.gist().adds);
             return Ok(());
         };
-        if let (Fact::Sealed(seal), Some(root)) = (&fact, root) {
+        if let Some(Fact::Sealed(seal)) = record.fact()? {
             if seal.root != root {
                 return Err("the seal's root is not that of the records before it".to_owned());
             }
@@ -113,9 +134,8 @@ impl Verifier {
             if self.redacted == 0 && seal.totals != self.totals {
                 return Err("the seal's totals are not those of the records before it".to_owned());
             }
-            self.seal = Some((root, record.hash()));
         }
-        self.totals.count(&fact);
+        self.seal = Some((root, record.hash()));
         Ok(())
     }
 
@@ -145,6 +165,12 @@ pub fn verify<'a>(
     records: impl IntoIterator<Item = &'a Record>,
 ) -> Result<Report, Corrupt> {
     let mut verifier = Verifier::new(run);
-    records.into_iter().try_for_each(|record| verifier.check(record))?;
+    let mut records = records.into_iter();
+    while let Some(record) = records.next() {
+        verifier.check(record).map_err(|found| {
+            let after = records.next();
+            verifier.blame(found, after.and_then(|after| after.envelope().prev))
+        })?;
+    }
     Ok(verifier.report())
 }

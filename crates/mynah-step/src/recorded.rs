@@ -27,6 +27,10 @@ pub struct Recorded {
     answered: Vec<String>,
     /// The last try of each call that was announced in the last turn.
     announced: HashMap<String, u32>,
+    /// The tries of calls that another process began anew, by turn and call.
+    anew: HashMap<(usize, String), u32>,
+    /// How many answers were made again.
+    turn: usize,
     /// Who writes what follows: there in a run that is resumed.
     pub(crate) then: Option<Box<Recorder>>,
 }
@@ -36,8 +40,13 @@ impl Recorded {
     pub fn new(run: Arc<str>, records: Vec<(Record, Fact)>) -> Self {
         let last = records.last().map_or(0, |(record, _)| record.seq());
         let announced = announced(&records);
-        let facts = made_again(records);
-        Self { run, facts, last, answered: Vec::new(), announced, then: None }
+        let LeftBehind { places, anew } = LeftBehind::of(&records);
+        let made_again = |(index, (_, fact)): &(usize, (Record, Fact))| {
+            !matches!(fact, Fact::Sealed(_)) && !fact.is_seam() && !places.contains(index)
+        };
+        let facts = records.into_iter().enumerate().filter(made_again);
+        let facts = facts.map(|(_, record)| record).collect();
+        Self { run, facts, last, answered: Vec::new(), announced, anew, turn: 0, then: None }
     }
 
     /// The same, and writes what follows the records.
@@ -59,6 +68,7 @@ impl Recorded {
         loop {
             let (record, fact) = self.facts.pop_front()?;
             if !self.is_passed_by(&fact) {
+                self.turn += usize::from(matches!(fact, Fact::AssistantCompleted { .. }));
                 return Some((record, fact));
             }
         }
@@ -95,10 +105,9 @@ impl Recorded {
         self.of_tools().find(|fact| outcome(fact) == Some(call))
     }
 
-    /// The try of a call of the turn that came out.
+    /// The try with which another process began a call of the turn anew.
     pub(crate) fn attempt_of(&self, call: &str) -> Option<u32> {
-        let recorded = self.of_tools().filter_map(of_tool).find(|(id, _)| *id == call);
-        recorded.map(|(_, attempt)| attempt)
+        self.anew.get(&(self.turn, call.to_owned())).copied()
     }
 
     /// The last try of a call that was announced in the last turn.
@@ -291,46 +300,59 @@ pub(crate) fn of_tool(fact: &Fact) -> Option<(&str, u32)> {
     })
 }
 
-/// What the loop makes again of these records.
-fn made_again(records: Vec<(Record, Fact)>) -> VecDeque<(Record, Fact)> {
-    let left_behind = left_behind(&records);
-    let kept = records.into_iter().enumerate().filter(|(index, (_, fact))| {
-        let is_made = !matches!(fact, Fact::Sealed(_)) && !fact.is_seam();
-        is_made && !left_behind.contains(index)
-    });
-    kept.map(|(_, record)| record).collect()
+/// What the loop does not make again: what tries left behind whose process ended before their outcome, and the announcements
+/// with which another process began anew.
+#[derive(Default)]
+struct LeftBehind {
+    places: HashSet<usize>,
+    /// The tries that were begun anew, by turn and call.
+    anew: HashMap<(usize, String), u32>,
 }
 
-/// The places of what tries left behind whose process ended before their outcome, and of the announcements with which another
-/// process began anew.
-fn left_behind(records: &[(Record, Fact)]) -> HashSet<usize> {
-    if !records.iter().any(|(_, fact)| inner(fact).is_some()) {
-        return HashSet::new();
-    }
-    // Ids of calls are unique within a turn only, and a call came out in one process.
-    let (mut turn, mut process) = (0, 0);
-    let mut places = Vec::with_capacity(records.len());
-    let mut came_out = HashMap::new();
-    let mut retried = HashSet::new();
-    for (_, fact) in records {
-        turn += usize::from(matches!(fact, Fact::AssistantCompleted { .. }));
-        process += usize::from(matches!(fact, Fact::Resumed { .. }));
-        places.push((turn, process));
-        if let Some(call) = outcome(fact) {
-            came_out.insert((turn, call), process);
-        } else if let Fact::ToolFailed { call_id, attempt, .. } = fact {
-            retried.insert((turn, process, call_id.as_str(), *attempt));
+impl LeftBehind {
+    fn of(records: &[(Record, Fact)]) -> Self {
+        let mut left = Self::default();
+        if !records.iter().any(|(_, fact)| inner(fact).is_some()) {
+            return left;
         }
+        // Ids of calls are unique within a turn only, and a call came out in one process.
+        let (mut turn, mut process) = (0, 0);
+        let mut places = Vec::with_capacity(records.len());
+        let mut came_out = HashMap::new();
+        let mut retried = HashSet::new();
+        for (_, fact) in records {
+            turn += usize::from(matches!(fact, Fact::AssistantCompleted { .. }));
+            process += usize::from(matches!(fact, Fact::Resumed { .. }));
+            places.push((turn, process));
+            if let Some(call) = outcome(fact) {
+                came_out.insert((turn, call), process);
+            } else if let Fact::ToolFailed { call_id, attempt, .. } = fact {
+                retried.insert((turn, process, call_id.as_str(), *attempt));
+            }
+        }
+        let mut announced = HashSet::new();
+        for (index, (_, fact)) in records.iter().enumerate() {
+            let (turn, process) = places[index];
+            let before = match fact {
+                Fact::ToolScheduled { call_id, .. } => !announced.insert((turn, call_id.as_str())),
+                _ => false,
+            };
+            let Some((call, attempt)) = inner(fact) else { continue };
+            let elsewhere = came_out.get(&(turn, call)) != Some(&process);
+            let is_anew = before && !retried.contains(&(turn, process, call, attempt - 1));
+            // What was never announced cannot be announced once more.
+            if matches!(fact, Fact::ToolScheduled { .. }) && !before {
+                continue;
+            }
+            if elsewhere || is_anew {
+                left.places.insert(index);
+            }
+            if is_anew && !elsewhere {
+                left.anew.insert((turn, call.to_owned()), attempt);
+            }
+        }
+        left
     }
-    let is_left = |(index, (_, fact)): (usize, &(Record, Fact))| {
-        let (call, attempt) = inner(fact)?;
-        let (turn, process) = places[index];
-        let elsewhere = came_out.get(&(turn, call)) != Some(&process);
-        let anew = matches!(fact, Fact::ToolScheduled { .. })
-            && !retried.contains(&(turn, process, call, attempt - 1));
-        (elsewhere || anew).then_some(index)
-    };
-    records.iter().enumerate().filter_map(is_left).collect()
 }
 
 /// The last try of each call that was announced in the last turn.

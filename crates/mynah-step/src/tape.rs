@@ -117,7 +117,7 @@ impl Tape {
         Some((call, outcome(upcoming).is_some()))
     }
 
-    /// The try of a call of the turn that is recorded.
+    /// The try with which another process began a call of the turn anew, in a run performed again.
     pub fn attempt_of(&self, call: &str) -> Option<u32> {
         self.recorded()?.attempt_of(call)
     }

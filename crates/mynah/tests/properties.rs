@@ -4,12 +4,17 @@
 
 mod plans;
 
+use std::sync::Arc;
+
 use futures_util::StreamExt as _;
 use mynah::{
-    Collector, Event, HaltReason, Options, Session, SessionReducer, Status, Thread, TurnResult,
+    Collector, Event, HaltReason, Options, Session, SessionReducer, Status, Thread, Tools,
+    TurnResult,
+    log::{Append, Chain, Fact, Log, MemoryLog, Seal, Totals, verify},
 };
 use plans::{cases, plan, runtime};
-use proptest::prelude::*;
+use proptest::{prelude::*, sample::Index};
+use serde_json::Value;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(500), ..ProptestConfig::default() })]
@@ -165,4 +170,106 @@ async fn fold(mut stream: mynah::EventStream) -> mynah::Result<Collector> {
 #[test]
 fn event_is_small_enough_to_move() {
     assert!(size_of::<Event>() <= 176, "{} bytes", size_of::<Event>());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(1000), ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_forged_record_in_a_sound_chain_is_where_a_replay_ends(plan in plan(), which in any::<(Index, Index)>()) {
+        runtime().block_on(async {
+            let log = Arc::new(MemoryLog::new());
+            let live = plan.engine().chat("go").options(plan.options()).record(&log).stream();
+            let Some(run) = live.run_id().map(str::to_owned) else { return Ok(()) };
+            let _ = fold(live).await;
+            let facts = facts(&log, &run).await;
+            let Some((seq, path, forged)) = forge(&facts, which) else { return Ok(()) };
+            let log = rechained(&run, &forged).await?;
+            let replayed = plan.engine().replay(&log, &*run).replay_tools(Tools::Rerun).await;
+            let found = replayed.err().map(|error| error.metadata().get("seq").and_then(Value::as_u64));
+            if is_given(facts[seq - 1].kind(), &path) {
+                // Another model's answer is not wrong in itself. It shows in what was made of it, if in anything.
+                prop_assert!(found.flatten().is_none_or(|found| found >= seq as u64), "{path}: {found:?}");
+            } else {
+                prop_assert_eq!(found, Some(Some(seq as u64)), "{}", path);
+            }
+            Ok(())
+        })?;
+    }
+}
+
+/// Whether a member of a fact came from outside: from the caller, or from the model. A replay takes it from the record, and
+/// cannot know that it was another; only the run's fingerprint tells.
+fn is_given(kind: &str, path: &str) -> bool {
+    let given: &[&str] = match kind {
+        "run_started" => &["/thread", "/extent", "/about/options", "/about/request_id"],
+        "assistant_completed" => &["/response", "/cuts"],
+        // Of a model call that was refused.
+        "failed" => &["/metadata/error"],
+        "finalize_failed" => &["/error"],
+        _ => &[],
+    };
+    given.iter().any(|given| path.starts_with(given))
+}
+
+/// A run's facts, one of them with one change, and where that is; none if nothing came of it.
+fn forge(facts: &[Fact], (record, place): (Index, Index)) -> Option<(usize, String, Vec<Fact>)> {
+    let made = facts.iter().filter(|fact| !matches!(fact, Fact::Sealed(_))).count();
+    let index = record.index(made.max(1));
+    let mut value = serde_json::to_value(facts.get(index)?).ok()?;
+    let mut paths = Vec::new();
+    leaves("", &value, &mut paths);
+    let path = place.get(&paths).clone();
+    let leaf = value.pointer_mut(&path)?;
+    *leaf = match leaf.take() {
+        Value::String(text) if text.is_empty() => "x".into(),
+        Value::String(text) => (text[..text.len() - 1].to_owned() + "~").into(),
+        Value::Number(number) => (number.as_u64()? + 1).into(),
+        Value::Bool(flag) => (!flag).into(),
+        _ => return None,
+    };
+    let forged: Fact = serde_json::from_value(value).ok()?;
+    if forged == facts[index] {
+        return None;
+    }
+    let mut facts = facts.to_vec();
+    facts[index] = forged;
+    Some((index + 1, path, facts))
+}
+
+/// Pointers to everything in a value that holds nothing else.
+fn leaves(path: &str, value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            map.iter().for_each(|(key, value)| leaves(&format!("{path}/{key}"), value, found));
+        }
+        Value::Array(list) => {
+            let items = list.iter().enumerate();
+            items.for_each(|(index, value)| leaves(&format!("{path}/{index}"), value, found));
+        }
+        _ => found.push(path.to_owned()),
+    }
+}
+
+async fn facts(log: &MemoryLog, run: &str) -> Vec<Fact> {
+    let records = log.read(run, 1, 10_000).await.unwrap_or_default();
+    records.iter().filter_map(|record| record.fact().ok().flatten()).collect()
+}
+
+/// A log with a run of these facts, whose chain and seal are sound.
+async fn rechained(run: &str, facts: &[Fact]) -> Result<Arc<MemoryLog>, TestCaseError> {
+    let failed = |error: mynah::Error| TestCaseError::fail(error.to_string());
+    let (mut chain, mut totals, mut records) = (Chain::new(run), Totals::default(), Vec::new());
+    for fact in facts {
+        let fact = match fact {
+            Fact::Sealed(_) => Fact::Sealed(Seal::new(chain.root(), totals.clone())),
+            fact => fact.clone(),
+        };
+        totals.count(&fact);
+        records.push(chain.append(0, [7; 16], &fact).map_err(failed)?);
+    }
+    prop_assert!(verify(run, &records).is_ok());
+    let log = Arc::new(MemoryLog::new());
+    log.append(Append::new(run, None, records)).await.map_err(failed)?;
+    Ok(log)
 }

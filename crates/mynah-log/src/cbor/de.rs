@@ -9,18 +9,18 @@ use super::{Error, MAX_DEPTH, half_bits, half_value, major, simple};
 /// # Errors
 /// Bytes that are not the deterministic encoding of a value of this type, with the place.
 pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
-    let mut reader = Reader { bytes, at: 0, depth: 0 };
+    let mut reader = Reader::new(bytes);
     let value = T::deserialize(&mut reader).map_err(|error| match error.offset {
         Some(_) => error,
         None => Error { offset: Some(reader.at), ..error },
     })?;
-    if reader.at < bytes.len() {
-        return Err(Error::at("trailing bytes", reader.at));
-    }
+    reader.end()?;
     Ok(value)
 }
 
-struct Reader<'de> {
+/// Reads items one after the other. Nobody is told beforehand how many there will be: what is claimed is not there yet, and
+/// must not be made room for.
+pub(crate) struct Reader<'de> {
     bytes: &'de [u8],
     at: usize,
     depth: usize,
@@ -34,6 +34,71 @@ struct Head {
 }
 
 impl<'de> Reader<'de> {
+    pub(crate) fn new(bytes: &'de [u8]) -> Self {
+        Self { bytes, at: 0, depth: 0 }
+    }
+
+    /// How many entries the map has that begins here.
+    pub(crate) fn map(&mut self) -> Result<u64, Error> {
+        self.expect(major::MAP, "a map").map(|head| head.argument)
+    }
+
+    /// A short key, which must be the one of the entry that begins here.
+    pub(crate) fn key(&mut self, name: &str) -> Result<(), Error> {
+        let rest = &self.bytes[self.at..];
+        let found = rest.split_first().and_then(|(head, rest)| {
+            let is_text = *head == major::TEXT << 5 | name.len() as u8;
+            rest.get(..name.len()).filter(|key| is_text && *key == name.as_bytes())
+        });
+        if found.is_none() {
+            return Err(Error::at(format_args!("expected the key {name:?}"), self.at));
+        }
+        self.at += 1 + name.len();
+        Ok(())
+    }
+
+    pub(crate) fn unsigned(&mut self) -> Result<u64, Error> {
+        self.expect(major::UNSIGNED, "a number from 0 on").map(|head| head.argument)
+    }
+
+    pub(crate) fn integer(&mut self) -> Result<i64, Error> {
+        let start = self.at;
+        let head = self.head()?;
+        let number = match (head.major, i64::try_from(head.argument)) {
+            (major::UNSIGNED, Ok(number)) => Some(number),
+            (major::NEGATIVE, Ok(number)) => Some(!number),
+            _ => None,
+        };
+        number.ok_or_else(|| Error::at("expected an integer of 64 bits", start))
+    }
+
+    pub(crate) fn str(&mut self) -> Result<&'de str, Error> {
+        let head = self.expect(major::TEXT, "text")?;
+        self.text(&head)
+    }
+
+    pub(crate) fn byte_array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let start = self.at;
+        let head = self.expect(major::BYTES, "bytes")?;
+        let bytes = self.string(&head)?;
+        bytes.try_into().map_err(|_| Error::at(format_args!("expected {N} bytes"), start))
+    }
+
+    /// There must be nothing more.
+    pub(crate) fn end(&self) -> Result<(), Error> {
+        if self.at == self.bytes.len() { Ok(()) } else { Err(Error::at("trailing bytes", self.at)) }
+    }
+
+    fn expect(&mut self, major: u8, what: &str) -> Result<Head, Error> {
+        let start = self.at;
+        let head = self.head()?;
+        if head.major == major {
+            Ok(head)
+        } else {
+            Err(Error::at(format_args!("expected {what}"), start))
+        }
+    }
+
     fn take(&mut self, count: usize) -> Result<&'de [u8], Error> {
         let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
         let end = end.ok_or_else(|| Error::at("the bytes end too early", self.at))?;
@@ -49,22 +114,28 @@ impl<'de> Reader<'de> {
             .ok_or_else(|| Error::at("the bytes end too early", self.at))
     }
 
+    #[inline]
     fn head(&mut self) -> Result<Head, Error> {
+        let first = self.peek()?;
+        let (major, low) = (first >> 5, first & 0x1f);
+        if low < 24 {
+            self.at += 1;
+            return Ok(Head { major, first, argument: u64::from(low) });
+        }
+        self.long_head(first)
+    }
+
+    fn long_head(&mut self, first: u8) -> Result<Head, Error> {
         let start = self.at;
-        let first = self.take(1)?[0];
+        self.at += 1;
         let (major, low) = (first >> 5, first & 0x1f);
         let width = match low {
-            0..=23 => 0,
             24..=27 => 1usize << (low - 24),
             31 => return Err(Error::at("an indefinite length", start)),
             _ => return Err(Error::at("a reserved first byte", start)),
         };
-        let argument = match width {
-            0 => u64::from(low),
-            _ => self.take(width)?.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte)),
-        };
+        let argument = self.take(width)?.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
         let minimal = match width {
-            0 => true,
             1 => argument >= 24,
             _ => argument >> (8 * (width / 2)) != 0,
         };
@@ -86,27 +157,22 @@ impl<'de> Reader<'de> {
             .map_err(|_| Error::at("text that is not UTF-8", start))
     }
 
-    fn float(&mut self, head: &Head) -> Result<f64, Error> {
-        let not_shortest = || Error::at("a float that is not the shortest", self.at);
-        match head.first {
-            simple::F16 => {
-                let bits = head.argument as u16;
-                let value = half_value(bits);
-                if value.is_nan() && bits != 0x7e00 { Err(not_shortest()) } else { Ok(value) }
-            }
+    fn float(&self, head: &Head) -> Result<f64, Error> {
+        let (value, is_shortest) = match head.first {
+            simple::F16 => (half_value(head.argument as u16), true),
             simple::F32 => {
                 let value = f32::from_bits(head.argument as u32);
-                if value.is_nan() || half_bits(value).is_some() {
-                    Err(not_shortest())
-                } else {
-                    Ok(value.into())
-                }
+                (value.into(), half_bits(value).is_none())
             }
             _ => {
                 let value = f64::from_bits(head.argument);
-                let fits = f64::from(value as f32).to_bits() == value.to_bits();
-                if value.is_nan() || fits { Err(not_shortest()) } else { Ok(value) }
+                (value, f64::from(value as f32).to_bits() != head.argument)
             }
+        };
+        match value.is_finite() {
+            true if is_shortest => Ok(value),
+            true => Err(Error::at("a float that is not the shortest", self.at)),
+            false => Err(Error::at("a float that is not a number", self.at)),
         }
     }
 
@@ -218,7 +284,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
     }
 
     fn is_human_readable(&self) -> bool {
-        true
+        false
     }
 }
 
@@ -239,10 +305,6 @@ impl<'de> de::SeqAccess<'de> for Items<'_, 'de> {
         }
         self.left -= 1;
         seed.deserialize(&mut *self.reader).map(Some)
-    }
-
-    fn size_hint(&self) -> Option<usize> {
-        Some(self.left.min(4096))
     }
 }
 

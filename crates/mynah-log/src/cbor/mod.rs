@@ -4,6 +4,10 @@
 //! their encoding and without duplicates. Reading takes nothing else: another encoding of the same value is an error, so
 //! bytes that decode are the bytes that encoding gives.
 //!
+//! Values are those of JSON, and byte strings: a float that is not a number is written as null, and refused where it is read. A
+//! member of a struct that is not there is left out, not written as null; serializers are told that nobody reads the bytes, so
+//! that a type can leave out what the rest of it tells.
+//!
 //! ```
 //! use mynah_log::cbor;
 //! let bytes = cbor::to_vec(&serde_json::json!({"b": 1.5, "a": [1, -1]}))?;
@@ -18,7 +22,9 @@ mod ser;
 
 use std::fmt;
 
+pub(crate) use de::Reader;
 pub use de::from_slice;
+pub(crate) use ser::Writer;
 pub use ser::to_vec;
 
 /// How deep values may nest.
@@ -70,14 +76,14 @@ impl serde::de::Error for Error {
 }
 
 /// Major types, in the upper three bits of an item's first byte.
-mod major {
-    pub(super) const UNSIGNED: u8 = 0;
-    pub(super) const NEGATIVE: u8 = 1;
-    pub(super) const BYTES: u8 = 2;
-    pub(super) const TEXT: u8 = 3;
-    pub(super) const ARRAY: u8 = 4;
-    pub(super) const MAP: u8 = 5;
-    pub(super) const SIMPLE: u8 = 7;
+pub(crate) mod major {
+    pub(crate) const UNSIGNED: u8 = 0;
+    pub(crate) const NEGATIVE: u8 = 1;
+    pub(crate) const BYTES: u8 = 2;
+    pub(crate) const TEXT: u8 = 3;
+    pub(crate) const ARRAY: u8 = 4;
+    pub(crate) const MAP: u8 = 5;
+    pub(crate) const SIMPLE: u8 = 7;
 }
 
 /// First bytes of simple values and floats.

@@ -1,5 +1,7 @@
 //! Writing.
 
+use std::cmp::Ordering;
+
 use serde::{Serialize, ser};
 
 use super::{Error, MAX_DEPTH, half_bits, major, simple};
@@ -9,35 +11,86 @@ use super::{Error, MAX_DEPTH, half_bits, major, simple};
 /// # Errors
 /// A map with two equal keys, a length that is not known beforehand, or too deep a nesting.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
-    let mut writer = Writer { out: Vec::with_capacity(256), scratch: Vec::new(), depth: 0 };
-    value.serialize(&mut writer)?;
+    let mut writer = Writer { out: Vec::with_capacity(512), ..Writer::default() };
+    writer.write(value)?;
     Ok(writer.out)
 }
 
-struct Writer {
+/// Writes values one after the other, into the same memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Writer {
     out: Vec<u8>,
+    /// The keys of the maps that are being written, the innermost map's last.
+    keys: Vec<Key>,
     scratch: Vec<u8>,
     depth: usize,
+    /// Where the last value that is not there was written.
+    nothing: Option<usize>,
+}
+
+/// Where an entry of a map lies.
+#[derive(Clone, Copy, Debug)]
+struct Key {
+    /// The first bytes of the key, which mostly tell the order.
+    prefix: u64,
+    begin: usize,
+    end: usize,
+    /// The end of its value.
+    value_end: usize,
 }
 
 impl Writer {
-    fn head(&mut self, major: u8, argument: u64) {
+    /// Starts anew, with bytes that are not a value.
+    pub(crate) fn start(&mut self, pieces: &[&[u8]]) {
+        self.out.clear();
+        self.keys.clear();
+        (self.depth, self.nothing) = (0, None);
+        pieces.iter().for_each(|piece| self.out.extend_from_slice(piece));
+    }
+
+    /// All that was written since the start.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.out
+    }
+
+    pub(crate) fn write<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
+        value.serialize(self)
+    }
+
+    pub(crate) fn head(&mut self, major: u8, argument: u64) {
         let major = major << 5;
         match argument {
             0..=23 => self.out.push(major | argument as u8),
-            24..=0xff => self.out.extend([major | 24, argument as u8]),
+            24..=0xff => self.out.extend_from_slice(&[major | 24, argument as u8]),
             0x100..=0xffff => {
                 self.out.push(major | 25);
-                self.out.extend((argument as u16).to_be_bytes());
+                self.out.extend_from_slice(&(argument as u16).to_be_bytes());
             }
             0x1_0000..=0xffff_ffff => {
                 self.out.push(major | 26);
-                self.out.extend((argument as u32).to_be_bytes());
+                self.out.extend_from_slice(&(argument as u32).to_be_bytes());
             }
             _ => {
                 self.out.push(major | 27);
-                self.out.extend(argument.to_be_bytes());
+                self.out.extend_from_slice(&argument.to_be_bytes());
             }
+        }
+    }
+
+    pub(crate) fn text(&mut self, text: &str) {
+        self.head(major::TEXT, text.len() as u64);
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    pub(crate) fn byte_string(&mut self, bytes: &[u8]) {
+        self.head(major::BYTES, bytes.len() as u64);
+        self.out.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn integer(&mut self, value: i64) {
+        match u64::try_from(value) {
+            Ok(value) => self.head(major::UNSIGNED, value),
+            Err(_) => self.head(major::NEGATIVE, !(value as u64)),
         }
     }
 
@@ -48,8 +101,10 @@ impl Writer {
 
     fn map(&mut self) -> Result<Entries<'_>, Error> {
         self.enter()?;
-        let start = self.out.len();
-        Ok(Entries { writer: self, start, entries: Vec::new() })
+        let (start, first) = (self.out.len(), self.keys.len());
+        // Room for the number of entries, which is known at the end.
+        self.out.push(0);
+        Ok(Entries { writer: self, start, first, in_order: true })
     }
 
     fn array(&mut self, len: Option<usize>) -> Result<Items<'_>, Error> {
@@ -63,7 +118,8 @@ impl Writer {
     fn variant(&mut self, variant: &str) -> Result<(), Error> {
         self.enter()?;
         self.head(major::MAP, 1);
-        ser::Serializer::serialize_str(self, variant)
+        self.text(variant);
+        Ok(())
     }
 }
 
@@ -96,10 +152,7 @@ impl<'a> ser::Serializer for &'a mut Writer {
     }
 
     fn serialize_i64(self, value: i64) -> Result<(), Error> {
-        match u64::try_from(value) {
-            Ok(value) => self.head(major::UNSIGNED, value),
-            Err(_) => self.head(major::NEGATIVE, !(value as u64)),
-        }
+        self.integer(value);
         Ok(())
     }
 
@@ -124,22 +177,21 @@ impl<'a> ser::Serializer for &'a mut Writer {
         self.serialize_f64(value.into())
     }
 
-    /// The shortest of the three that has exactly this value.
+    /// The shortest of the three that has exactly this value. What is not a number is null, as in JSON.
     fn serialize_f64(self, value: f64) -> Result<(), Error> {
-        if value.is_nan() {
-            self.out.extend([simple::F16, 0x7e, 0x00]);
-            return Ok(());
+        if !value.is_finite() {
+            return self.serialize_none();
         }
         let single = value as f32;
         if f64::from(single).to_bits() != value.to_bits() {
             self.out.push(simple::F64);
-            self.out.extend(value.to_be_bytes());
+            self.out.extend_from_slice(&value.to_be_bytes());
         } else if let Some(half) = half_bits(single) {
             self.out.push(simple::F16);
-            self.out.extend(half.to_be_bytes());
+            self.out.extend_from_slice(&half.to_be_bytes());
         } else {
             self.out.push(simple::F32);
-            self.out.extend(single.to_be_bytes());
+            self.out.extend_from_slice(&single.to_be_bytes());
         }
         Ok(())
     }
@@ -149,23 +201,27 @@ impl<'a> ser::Serializer for &'a mut Writer {
     }
 
     fn serialize_str(self, value: &str) -> Result<(), Error> {
-        self.head(major::TEXT, value.len() as u64);
-        self.out.extend(value.as_bytes());
+        self.text(value);
         Ok(())
     }
 
     fn serialize_bytes(self, value: &[u8]) -> Result<(), Error> {
-        self.head(major::BYTES, value.len() as u64);
-        self.out.extend(value);
+        self.byte_string(value);
         Ok(())
     }
 
     fn serialize_none(self) -> Result<(), Error> {
-        self.serialize_unit()
+        self.serialize_some(&())
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Error> {
-        value.serialize(self)
+        let begin = self.out.len();
+        value.serialize(&mut *self)?;
+        // Something that is null is read as nothing.
+        if self.out[begin..] == [simple::NULL] {
+            self.nothing = Some(begin);
+        }
+        Ok(())
     }
 
     fn serialize_unit(self) -> Result<(), Error> {
@@ -251,13 +307,14 @@ impl<'a> ser::Serializer for &'a mut Writer {
         self.map()
     }
 
+    /// What can be told from the rest need not be written.
     fn is_human_readable(&self) -> bool {
-        true
+        false
     }
 }
 
 /// The items of a list.
-struct Items<'a> {
+pub(crate) struct Items<'a> {
     writer: &'a mut Writer,
     /// Whether the list is the content of a variant.
     wrapped: bool,
@@ -297,52 +354,95 @@ items!(
     SerializeTupleVariant serialize_field
 );
 
-/// The entries of a map, written as they come and put in order at the end.
-struct Entries<'a> {
+/// The entries of a map, written as they come and put in order at the end if they are not.
+pub(crate) struct Entries<'a> {
     writer: &'a mut Writer,
     start: usize,
-    /// Where each key begins and ends.
-    entries: Vec<(usize, usize)>,
+    /// The first of the map's own keys.
+    first: usize,
+    in_order: bool,
+}
+
+impl Key {
+    fn new(out: &[u8], begin: usize, end: usize) -> Self {
+        let prefix = match out[begin..end].first_chunk() {
+            Some(first) => u64::from_be_bytes(*first),
+            None => {
+                let shift = 8 * (8 - (end - begin));
+                out[begin..end].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)) << shift
+            }
+        };
+        Self { prefix, begin, end, value_end: 0 }
+    }
+
+    /// In the bytewise order of their encodings.
+    fn cmp(&self, other: &Self, out: &[u8]) -> Ordering {
+        let whole = || out[self.begin..self.end].cmp(&out[other.begin..other.end]);
+        self.prefix.cmp(&other.prefix).then_with(whole)
+    }
 }
 
 impl Entries<'_> {
-    fn key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Error> {
+    /// A key that was written, and perhaps its value after it.
+    fn entry(&mut self, begin: usize, end: usize) {
+        let Writer { out, keys, .. } = &mut *self.writer;
+        let key = Key::new(out, begin, end);
+        if let Some(last) = keys[self.first..].last() {
+            self.in_order &= last.cmp(&key, out).is_lt();
+        }
+        keys.push(key);
+    }
+
+    /// A member of a struct. One that is not there is left out instead of being null.
+    fn member<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), Error> {
         let begin = self.writer.out.len();
-        key.serialize(&mut *self.writer)?;
-        self.entries.push((begin, self.writer.out.len()));
+        self.writer.text(name);
+        let end = self.writer.out.len();
+        value.serialize(&mut *self.writer)?;
+        if self.writer.nothing.take() == Some(end) {
+            self.writer.out.truncate(begin);
+        } else {
+            self.entry(begin, end);
+        }
         Ok(())
     }
 
-    fn value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-        value.serialize(&mut *self.writer)
-    }
-
-    /// Puts the entries in order, and the number of them in front.
-    fn done(mut self) -> Result<(), Error> {
-        let Writer { out, scratch, depth } = self.writer;
+    fn done(self) -> Result<(), Error> {
+        let Writer { out, keys, scratch, depth, .. } = &mut *self.writer;
         *depth -= 1;
-        let end = out.len();
-        let count = self.entries.len();
-        // Each entry with the end of its value.
-        let mut entries: Vec<(usize, usize, usize)> = Vec::with_capacity(count);
-        for (index, (begin, key_end)) in self.entries.drain(..).enumerate() {
-            entries.push((begin, key_end, index));
+        let count = keys.len() - self.first;
+        if !self.in_order {
+            put_in_order(out, &mut keys[self.first..], scratch)?;
         }
-        let ends: Vec<usize> = entries.iter().skip(1).map(|entry| entry.0).chain([end]).collect();
-        entries.sort_by(|a, b| out[a.0..a.1].cmp(&out[b.0..b.1]));
-        if entries.windows(2).any(|pair| out[pair[0].0..pair[0].1] == out[pair[1].0..pair[1].1]) {
-            return Err(Error::new("a map with two equal keys"));
+        keys.truncate(self.first);
+        match count {
+            0..=23 => out[self.start] = major::MAP << 5 | count as u8,
+            _ => {
+                let entries = out.split_off(self.start + 1);
+                out.truncate(self.start);
+                self.writer.head(major::MAP, count as u64);
+                self.writer.out.extend_from_slice(&entries);
+            }
         }
-        scratch.clear();
-        for (begin, _, index) in &entries {
-            scratch.extend_from_slice(&out[*begin..ends[*index]]);
-        }
-        out.truncate(self.start);
-        self.writer.head(major::MAP, count as u64);
-        let Writer { out, scratch, .. } = self.writer;
-        out.extend_from_slice(scratch);
         Ok(())
     }
+}
+
+/// Puts a map's entries, the last that were written, in the order of their keys.
+fn put_in_order(out: &mut [u8], keys: &mut [Key], scratch: &mut Vec<u8>) -> Result<(), Error> {
+    let mut start = out.len();
+    for key in keys.iter_mut().rev() {
+        key.value_end = start;
+        start = key.begin;
+    }
+    keys.sort_unstable_by(|a, b| a.cmp(b, out));
+    if keys.windows(2).any(|pair| pair[0].cmp(&pair[1], out).is_eq()) {
+        return Err(Error::new("a map with two equal keys"));
+    }
+    scratch.clear();
+    keys.iter().for_each(|key| scratch.extend_from_slice(&out[key.begin..key.value_end]));
+    out[start..].copy_from_slice(scratch);
+    Ok(())
 }
 
 impl ser::SerializeMap for Entries<'_> {
@@ -350,11 +450,14 @@ impl ser::SerializeMap for Entries<'_> {
     type Error = Error;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Error> {
-        self.key(key)
+        let begin = self.writer.out.len();
+        key.serialize(&mut *self.writer)?;
+        self.entry(begin, self.writer.out.len());
+        Ok(())
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-        self.value(value)
+        value.serialize(&mut *self.writer)
     }
 
     fn end(self) -> Result<(), Error> {
@@ -369,8 +472,7 @@ macro_rules! fields {
             type Error = Error;
 
             fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), Error> {
-                self.key(key)?;
-                self.value(value)
+                self.member(key, value)
             }
 
             fn end(self) -> Result<(), Error> {

@@ -11,7 +11,7 @@ mod removals;
 use mynah_data::{ErrorKind, LogReason, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Append, Chain, Fact, Hash, Log};
+use crate::{Append, Chain, Fact, Hash, Log, Record};
 
 pub use prune::Prune;
 pub use redact::{Redact, Redactable};
@@ -35,6 +35,19 @@ pub struct Tombstone {
     pub by: String,
     /// Why.
     pub reason: String,
+}
+
+impl Tombstone {
+    /// The tombstone in a record.
+    ///
+    /// # Errors
+    /// What it is instead, in words.
+    pub(crate) fn of(record: &Record) -> std::result::Result<Self, String> {
+        match record.fact()? {
+            Some(Fact::Removed(tombstone)) => Ok(tombstone),
+            _ => Err("it does not say what is to be taken away".to_owned()),
+        }
+    }
 }
 
 /// What was taken out of a log.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use mynah_data::Result;
 
 use super::{MAINTENANCE, Removed, Tombstone};
-use crate::{Chain, Corrupt, Fact, Hash, Head, Log, Record, audit};
+use crate::{Chain, Corrupt, Hash, Head, Log, Record, audit};
 
 /// What was taken out of a log: its maintenance run, verified, by the runs that its tombstones name. It takes memory for each
 /// removal, and none for what is there.
@@ -50,7 +50,7 @@ impl Removals {
     pub async fn read(log: &dyn Log) -> Result<Self> {
         let mut removals = Self { chain: Chain::new(MAINTENANCE), runs: HashMap::new() };
         if let Some(indexed) = log.run(MAINTENANCE).await? {
-            let walked = audit::walk(log, &indexed, |record, fact| removals.take(record, fact));
+            let walked = audit::walk(log, &indexed, |record| removals.take(record));
             let verifier = walked.await?.0;
             removals.chain = verifier.into_chain().0;
         }
@@ -86,22 +86,19 @@ impl Removals {
         self.chain
     }
 
-    fn take(&mut self, record: &Record, fact: Option<&Fact>) -> std::result::Result<(), Corrupt> {
+    fn take(&mut self, record: &Record) -> std::result::Result<(), Corrupt> {
         let seq = record.seq();
-        let wrong =
-            |what: &str| Corrupt { run: MAINTENANCE.to_owned(), seq, what: what.to_owned() };
-        let Some(Fact::Removed(Tombstone { run_id, removed, .. })) = fact else {
-            return Err(wrong("it does not say what was taken away"));
-        };
+        let wrong = |what: String| Corrupt { run: MAINTENANCE.to_owned(), seq, what };
+        let Tombstone { run_id, removed, .. } = Tombstone::of(record).map_err(wrong)?;
         let gone = self.runs.entry(run_id.clone()).or_default();
         if gone.run.is_some() {
-            return Err(wrong("it names a run that was gone already"));
+            return Err(wrong("it names a run that was gone already".to_owned()));
         }
         gone.tombstones.push(seq);
         match removed {
-            Removed::Bodies(records) => gone.bodies.extend(records.iter().copied()),
+            Removed::Bodies(records) => gone.bodies.extend(records),
             Removed::Run { hash, sealed, .. } => {
-                gone.run = Some(Pruned { tombstone: seq, hash: *hash, sealed: *sealed });
+                gone.run = Some(Pruned { tombstone: seq, hash, sealed });
             }
         }
         Ok(())

@@ -91,8 +91,8 @@ impl Work<'_> {
     pub(super) fn append(&mut self, checked: &Checked) -> Answer<Head> {
         // All is looked up first: what is refused must not have changed anything.
         let mut going = Vec::new();
-        for (at, tombstone) in checked.tombstones() {
-            going.extend(attempt!(self.look_up(tombstone, at)?));
+        for (at, tombstone) in &checked.tombstones {
+            going.extend(attempt!(self.look_up(tombstone, *at)?));
         }
         let head = attempt!(self.extend(checked)?);
         let connection = self.begun.connection;

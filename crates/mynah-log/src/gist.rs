@@ -1,0 +1,117 @@
+//! What totals and indexes learn from a record, without decoding the rest of it.
+
+use std::{borrow::Cow, sync::Arc};
+
+use mynah_data::Response;
+use serde::{Deserialize, de::IgnoredAny};
+
+use crate::{Fact, Totals, cbor};
+
+/// What is to be known of a record whoever counts it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gist {
+    /// What it adds to the totals of its run.
+    pub(crate) adds: Totals,
+    /// The model that it names.
+    pub(crate) model: Option<Arc<str>>,
+    /// The session whose turn it begins.
+    pub(crate) session: Option<Arc<str>>,
+}
+
+impl Gist {
+    pub(crate) fn of(fact: &Fact) -> Self {
+        let (answer, model) = match fact {
+            Fact::RunStarted { about: Some(about), .. } => (None, &about.model),
+            Fact::AssistantCompleted { response, .. } => (Some(response), &response.model),
+            Fact::BudgetExceeded { partial: Some(partial), .. }
+            | Fact::Cancelled { partial: Some(partial), .. } => (Some(partial), &None),
+            _ => (None, &None),
+        };
+        let usage = answer.map(|answer| {
+            let Response { usage, .. } = &**answer;
+            (usage.input_tokens, usage.output_tokens, usage.total_cost)
+        });
+        let session = match fact {
+            // A branch is not a turn of the session, though it keeps its link.
+            Fact::RunStarted { about: Some(about), .. } if about.parent.is_none() => {
+                about.session.as_ref().and_then(|session| session.id.as_deref())
+            }
+            _ => None,
+        };
+        let (model, session) = (model.as_deref().map(Arc::from), session.map(Arc::from));
+        Self { adds: adds(fact.kind(), usage), model, session }
+    }
+
+    /// From the payload of a record of this kind. All of it is read, and has to be deterministic CBOR; what is not needed is
+    /// passed over.
+    ///
+    /// # Errors
+    /// What is wrong with the payload, in words.
+    pub(crate) fn read(payload: &[u8], kind: &str) -> Result<Self, String> {
+        let seen: Seen<'_> =
+            cbor::from_slice(payload).map_err(|error| format!("payload: {error}"))?;
+        if seen.kind != kind {
+            return Err(format!("the envelope says {kind}, the payload {}", seen.kind));
+        }
+        let answer = seen.response.or(seen.partial).unwrap_or_default();
+        let usage =
+            answer.usage.map(|usage| (usage.input_tokens, usage.output_tokens, usage.total_cost));
+        let about = seen.about.unwrap_or_default();
+        let session = about.session.filter(|_| about.parent.is_none());
+        let session = session.and_then(|session| session.id);
+        let model = about.model.or(answer.model);
+        let (model, session) = (model.map(Arc::from), session.map(Arc::from));
+        Ok(Self { adds: adds(kind, usage), model, session })
+    }
+}
+
+type Spent = (Option<u64>, Option<u64>, Option<f64>);
+
+fn adds(kind: &str, spent: Option<Spent>) -> Totals {
+    let (input, output, cost) = spent.unwrap_or_default();
+    Totals {
+        turns: (kind == "turn_started").into(),
+        tool_calls: (kind == "tool_scheduled").into(),
+        input_tokens: input.unwrap_or(0),
+        output_tokens: output.unwrap_or(0),
+        cost: cost.unwrap_or(0.0),
+    }
+}
+
+/// The members of payloads that count, under the names that facts have for them.
+#[derive(Deserialize)]
+struct Seen<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    response: Option<Answer<'a>>,
+    partial: Option<Answer<'a>>,
+    about: Option<Start<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Answer<'a> {
+    usage: Option<Usage>,
+    #[serde(borrow)]
+    model: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    total_cost: Option<f64>,
+}
+
+#[derive(Default, Deserialize)]
+struct Start<'a> {
+    #[serde(borrow)]
+    model: Option<&'a str>,
+    session: Option<Linked<'a>>,
+    parent: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Linked<'a> {
+    #[serde(borrow)]
+    id: Option<&'a str>,
+}

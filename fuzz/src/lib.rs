@@ -1,0 +1,6 @@
+//! What the fuzzer calls with any bytes: the functions that `cargo test` calls with some.
+
+#[path = "../../crates/mynah-log/tests/targets/mod.rs"]
+mod records;
+
+pub use records::{cbor, record, rows};
