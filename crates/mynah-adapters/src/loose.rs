@@ -1,0 +1,133 @@
+//! JSON members whose type is not to be relied on.
+
+use std::{borrow::Cow, fmt};
+
+use mynah_data::Metadata;
+use serde::{
+    Deserialize, Deserializer,
+    de::{
+        self,
+        value::{MapAccessDeserializer, SeqAccessDeserializer},
+    },
+};
+use serde_json::Value;
+
+/// Text, borrowed where the JSON allows it, or whatever else stands in its place.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Loose<'a> {
+    Text(Cow<'a, str>),
+    Json(Value),
+}
+
+impl Loose<'_> {
+    /// The text; empty for anything else.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Json(_) => "",
+        }
+    }
+
+    /// The text, or the JSON of anything else; empty for null.
+    pub(crate) fn into_text(self) -> String {
+        match self {
+            Self::Text(text) => text.into_owned(),
+            Self::Json(Value::Null) => String::new(),
+            Self::Json(value) => value.to_string(),
+        }
+    }
+}
+
+impl Default for Loose<'_> {
+    fn default() -> Self {
+        Self::Json(Value::Null)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Loose<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LooseVisitor)
+    }
+}
+
+struct LooseVisitor;
+
+impl<'de> de::Visitor<'de> for LooseVisitor {
+    type Value = Loose<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Loose::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Loose::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
+        Ok(Loose::Text(Cow::Owned(text)))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Loose::default())
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Self::Value, E> {
+        Ok(Loose::Json(flag.into()))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+        Ok(Loose::Json(number.into()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+        Ok(Loose::Json(number.into()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+        Ok(Loose::Json(number.into()))
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+        Value::deserialize(SeqAccessDeserializer::new(list)).map(Loose::Json)
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        Value::deserialize(MapAccessDeserializer::new(map)).map(Loose::Json)
+    }
+}
+
+/// Leaves away what says nothing: null, and empty text, lists and objects.
+pub(crate) fn telling(map: Metadata) -> Metadata {
+    let says = |value: &Value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        _ => true,
+    };
+    map.into_iter().filter(|(_, value)| says(value)).collect()
+}
+
+/// Takes a counter out of a map, by the way to it.
+pub(crate) fn take_count(map: &mut Metadata, path: &[&str]) -> Option<u64> {
+    match path {
+        [] => None,
+        [name] => {
+            let count = map.get(*name)?.as_u64()?;
+            map.shift_remove(*name);
+            Some(count)
+        }
+        [name, rest @ ..] => {
+            let inner = map.get_mut(*name)?.as_object_mut()?;
+            let count = take_count(inner, rest);
+            if inner.is_empty() {
+                map.shift_remove(*name);
+            }
+            count
+        }
+    }
+}
