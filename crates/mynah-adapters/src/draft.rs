@@ -118,7 +118,8 @@ impl Draft {
         }
     }
 
-    /// A block of reasoning is complete. `data` is what the provider must get back beside text and signature.
+    /// A block of reasoning is complete. `data` is what the provider must get back beside text and signature; where there is
+    /// no text, it was withheld.
     pub fn close_reasoning(
         &mut self,
         block: &Block,
@@ -136,6 +137,17 @@ impl Draft {
                 data,
             });
         }
+    }
+
+    /// A block that says nothing to people and must go back as it came.
+    pub fn opaque(&mut self, block: &Block, data: Value) {
+        self.say(Event::ReasoningCompleted {
+            id: block.clone(),
+            text: String::new(),
+            signature: None,
+            redacted: false,
+            data: Some(data),
+        });
     }
 
     /// Makes room for one more tool call.
@@ -217,6 +229,11 @@ impl Draft {
     /// Something for the metadata of the response.
     pub fn note(&mut self, key: &str, value: impl Into<Value>) {
         self.metadata.insert(key.to_owned(), value.into());
+    }
+
+    /// The text that was noted under this key.
+    pub fn noted(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).and_then(Value::as_str)
     }
 
     /// The body may end here, and may go on: for providers without an end mark.

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -32,7 +32,7 @@ mod client;
 
 /// An adapter for a provider that is called over HTTP.
 ///
-/// The response's metadata has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
+/// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
 /// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
 /// `retry_after_ms` where they are known.
 ///
@@ -54,14 +54,15 @@ pub struct HttpAdapter {
     key_variables: Vec<String>,
     keys: Keys,
     headers: HeaderMap,
-    http: Http,
+    /// Made when it is first needed: to read what the system trusts takes a while.
+    http: OnceLock<Http>,
 }
 
 impl HttpAdapter {
     /// The server of this name, with an HTTP client of its own; see [`PRESETS`].
     ///
     /// # Errors
-    /// A name that is not known, and an HTTP client that cannot be made.
+    /// A name that is not known.
     pub fn named(name: &str) -> Result<Self> {
         let preset = Preset::named(name).ok_or_else(|| {
             let known: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
@@ -70,7 +71,7 @@ impl HttpAdapter {
                 known.join(", ")
             ))
         })?;
-        let mut adapter = Self::new(preset.name, preset.format())?;
+        let mut adapter = Self::new(preset.name, preset.format());
         adapter.version = preset.version.to_owned();
         adapter.key_variables = preset.key_variables.iter().map(|&name| name.to_owned()).collect();
         if !preset.base_url.is_empty() {
@@ -80,11 +81,8 @@ impl HttpAdapter {
     }
 
     /// An adapter for a server of one's own. It needs a base URL, and no key unless variables are named.
-    ///
-    /// # Errors
-    /// An HTTP client that cannot be made.
-    pub fn new(name: impl Into<String>, format: Arc<dyn Format>) -> Result<Self> {
-        Ok(Self {
+    pub fn new(name: impl Into<String>, format: Arc<dyn Format>) -> Self {
+        Self {
             name: name.into(),
             format,
             base_url: None,
@@ -92,8 +90,8 @@ impl HttpAdapter {
             key_variables: Vec::new(),
             keys: Keys::new(),
             headers: HeaderMap::new(),
-            http: Http::new()?,
-        })
+            http: OnceLock::new(),
+        }
     }
 
     /// Calls another server: an origin, or with a path. The version segment is added unless the URL ends with it.
@@ -136,7 +134,7 @@ impl HttpAdapter {
 
     /// Uses this HTTP client, and shares its connections.
     pub fn with_http(mut self, http: Http) -> Self {
-        self.http = http;
+        self.http = OnceLock::from(http);
         self
     }
 
@@ -153,6 +151,16 @@ impl HttpAdapter {
     pub fn url(&self, path: &str) -> String {
         let base = self.base_url.as_ref().map(Url::as_str).unwrap_or_default();
         join_url(base, &self.version, path)
+    }
+
+    fn http(&self) -> Result<&Http> {
+        match self.http.get() {
+            Some(http) => Ok(http),
+            None => {
+                let http = Http::new()?;
+                Ok(self.http.get_or_init(|| http))
+            }
+        }
     }
 
     async fn call(self: Arc<Self>, mut request: Request, call: ModelCall) -> Result<ModelStream> {
@@ -209,7 +217,7 @@ impl HttpAdapter {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let url = self.url(&self.format.path(request));
         let sent =
-            self.http.client().post(url).headers(headers).body(body.to_string()).send().await;
+            self.http()?.client().post(url).headers(headers).body(body.to_string()).send().await;
         let response = sent.map_err(transport_error)?;
         if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
     }

@@ -30,10 +30,12 @@ use secrecy::{ExposeSecret, SecretString};
 #[derive(Clone)]
 pub struct Keys {
     set: Arc<RwLock<BTreeMap<String, SecretString>>>,
-    environment: Arc<dyn Fn(&str) -> Option<String> + Send + Sync>,
+    environment: Arc<Environment>,
     variable: Option<String>,
     dotenv: Option<PathBuf>,
 }
+
+type Environment = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// A key, and where it was found.
 #[derive(Clone)]
@@ -170,13 +172,13 @@ impl fmt::Debug for Keys {
 /// The value of a variable in a file of `NAME=VALUE` lines. A file that cannot be read has none.
 fn in_file(path: &Path, name: &str) -> Option<SecretString> {
     let text = std::fs::read_to_string(path).ok()?;
-    let values = text.lines().filter_map(|line| {
+    let mut values = text.lines().filter_map(|line| {
         let line = line.trim();
         let (key, value) = line.strip_prefix("export ").unwrap_or(line).split_once('=')?;
         (key.trim() == name && !line.starts_with('#')).then(|| unquoted(value.trim()))
     });
     // As in a shell, the last assignment counts.
-    values.last().map(|value| SecretString::from(value.to_owned()))
+    values.next_back().map(|value| SecretString::from(value.to_owned()))
 }
 
 fn unquoted(value: &str) -> &str {

@@ -23,6 +23,8 @@
 //! they are there without the feature `http`, for whoever has the bytes already.
 
 pub mod anthropic;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod draft;
 pub mod failure;
 pub mod format;

@@ -155,8 +155,11 @@ impl Event {
             _ => {}
         }
         // Comments and fields that nobody wants need not be held.
-        let wanted = !self.data.is_empty() || !self.name.is_empty();
-        Ok(if wanted { Keep::Lines } else { Keep::Nothing })
+        if self.data.is_empty() && self.name.is_empty() {
+            self.name = 0..0;
+            return Ok(Keep::Nothing);
+        }
+        Ok(Keep::Lines)
     }
 
     fn dispatch(&mut self, held: &[u8], sink: FrameSink<'_>) -> Result<()> {
@@ -222,7 +225,11 @@ impl Lines {
         };
         self.line -= kept;
         self.searched -= kept;
-        if self.held.len() > self.limit {
+        self.check(self.held.len())
+    }
+
+    fn check(&self, length: usize) -> Result<()> {
+        if length > self.limit {
             return Err(too_large("one event of the answer", self.limit as u64));
         }
         Ok(())
@@ -248,6 +255,7 @@ impl Lines {
                 return Ok(done);
             };
             let end = self.searched + length;
+            self.check(end - done)?;
             let line = self.without_mark(bytes, end);
             // Places are counted from what is kept, so that they hold when the rest is gone.
             let keep = sink(&bytes[done..], line.start - done..line.end - done)?;

@@ -253,12 +253,12 @@ impl Answer {
                 if let Ok(input) = serde_json::from_str::<Value>(&input) {
                     block.insert("input".to_owned(), input);
                 }
-                let is_thinking = text_of(&block, "type") == "redacted_thinking";
-                let data = match block.get("data") {
-                    Some(withheld) if is_thinking => withheld.clone(),
-                    _ => Value::Object(block),
-                };
-                draft.close_reasoning(&id, None, Some(data));
+                match block.get("data") {
+                    Some(withheld) if text_of(&block, "type") == "redacted_thinking" => {
+                        draft.close_reasoning(&id, None, Some(withheld.clone()));
+                    }
+                    _ => draft.opaque(&id, Value::Object(block)),
+                }
             }
             Kind::Call(key) => draft.close_call(key),
             Kind::Unknown => {}

@@ -46,6 +46,11 @@ struct Chunk<'a> {
     usage: Option<Metadata>,
     #[serde(default)]
     error: Option<Value>,
+    #[serde(borrow, default)]
+    service_tier: Loose<'a>,
+    /// Who answered behind a gateway.
+    #[serde(borrow, default)]
+    provider: Loose<'a>,
     // What nobody needs, so that it is not kept as unknown.
     #[serde(default, rename = "object")]
     _object: IgnoredAny,
@@ -156,6 +161,11 @@ impl Answer {
             return Err(failure::malformed("the answer has no choices"));
         }
         draft.start(Some(chunk.id.text()), Some(chunk.model.text()));
+        for (name, said) in [("service_tier", chunk.service_tier), ("provider", chunk.provider)] {
+            if !said.text().is_empty() && draft.noted(name) != Some(said.text()) {
+                draft.note(name, said.text());
+            }
+        }
         let mut unknown = telling(chunk.unknown);
         for choice in chunk.choices.into_iter().flatten() {
             // Only the first choice is the answer; others were asked for by the caller's own options.
