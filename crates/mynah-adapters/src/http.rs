@@ -30,7 +30,7 @@ use crate::{
 
 mod client;
 
-/// An adapter for a provider that is called over HTTP.
+/// An adapter for a provider that is called over HTTP. Clones share their connections.
 ///
 /// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
 /// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
@@ -55,7 +55,7 @@ pub struct HttpAdapter {
     keys: Keys,
     headers: HeaderMap,
     /// Made when it is first needed: to read what the system trusts takes a while.
-    http: OnceLock<Http>,
+    http: Arc<OnceLock<Http>>,
 }
 
 impl HttpAdapter {
@@ -90,7 +90,7 @@ impl HttpAdapter {
             key_variables: Vec::new(),
             keys: Keys::new(),
             headers: HeaderMap::new(),
-            http: OnceLock::new(),
+            http: Arc::default(),
         }
     }
 
@@ -134,7 +134,7 @@ impl HttpAdapter {
 
     /// Uses this HTTP client, and shares its connections.
     pub fn with_http(mut self, http: Http) -> Self {
-        self.http = OnceLock::from(http);
+        self.http = Arc::new(OnceLock::from(http));
         self
     }
 

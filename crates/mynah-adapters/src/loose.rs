@@ -28,6 +28,18 @@ impl Loose<'_> {
         }
     }
 
+    /// The objects of a list; nothing else counts.
+    pub(crate) fn into_objects(self) -> impl Iterator<Item = Metadata> {
+        let list = match self {
+            Self::Json(Value::Array(list)) => list,
+            _ => Vec::new(),
+        };
+        list.into_iter().filter_map(|value| match value {
+            Value::Object(map) => Some(map),
+            _ => None,
+        })
+    }
+
     /// The text, or the JSON of anything else; empty for null.
     pub(crate) fn into_text(self) -> String {
         match self {

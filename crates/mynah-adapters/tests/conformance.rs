@@ -1,4 +1,10 @@
 //! Every adapter passes the one suite.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
 
 use std::sync::Arc;
 

@@ -1,6 +1,12 @@
 //! Framing is right wherever the bytes are cut.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
 
-use mynah_adapters::sse::{Framer, LineFramer, SseFramer};
+use mynah_adapters::sse::{Frame, Framer, LineFramer, SseFramer};
 use mynah_data::{AdapterReason, ErrorKind, Result};
 use proptest::{collection::vec, prelude::*};
 use sse_stream::SseStream;
@@ -66,13 +72,9 @@ fn an_event_beyond_the_limit_is_refused_however_it_comes() {
 
 #[test]
 fn lines_of_json_need_no_end_at_the_end() {
-    let mut heard = Vec::new();
-    let mut framer = LineFramer::new();
-    for bytes in [&b"{\"a\":1}\r\n\n{\"b\""[..], b":2}\n", b"{\"c\":3}"] {
-        framer.push(bytes, &mut |frame| Ok(heard.push(frame.data.to_owned()))).unwrap();
-    }
-    framer.finish(&mut |frame| Ok(heard.push(frame.data.to_owned()))).unwrap();
-    assert_eq!(heard, [r#"{"a":1}"#, r#"{"b":2}"#, r#"{"c":3}"#]);
+    let pieces = [&b"{\"a\":1}\r\n\n{\"b\""[..], b":2}\n", b"{\"c\":3}"];
+    let expected = told([("", r#"{"a":1}"#), ("", r#"{"b":2}"#), ("", r#"{"c":3}"#)]);
+    assert_eq!(frames(&mut LineFramer::new(), pieces), expected);
 }
 
 proptest! {
@@ -135,9 +137,12 @@ fn whole(body: &str) -> Told {
 }
 
 fn pieces<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Told {
+    frames(&mut SseFramer::new(), pieces)
+}
+
+fn frames<'b>(framer: &mut dyn Framer, pieces: impl IntoIterator<Item = &'b [u8]>) -> Told {
     let mut heard = Told::new();
-    let mut framer = SseFramer::new();
-    let mut sink = |frame: mynah_adapters::sse::Frame<'_>| -> Result<()> {
+    let mut sink = |frame: Frame<'_>| -> Result<()> {
         heard.push((frame.event.to_owned(), frame.data.to_owned()));
         Ok(())
     };

@@ -2,6 +2,12 @@
 //!
 //! The recordings lie outside the repository, in the folder that `MYNAH_WIRE` names. What they decode to is kept as a table
 //! of hashes in `wire.sha256`; `MYNAH_BLESS=1` writes it anew.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
 
 mod common;
 
@@ -23,7 +29,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 /// Streams up to this size are cut at every byte.
-const SMALL: usize = 2_000;
+const SMALL: usize = 1_000;
 
 #[test]
 fn every_recorded_body_decodes_wherever_it_is_cut() {
@@ -31,26 +37,34 @@ fn every_recorded_body_decodes_wherever_it_is_cut() {
         eprintln!("skipped: no recordings; MYNAH_WIRE names their folder");
         return;
     };
-    let mut digests = BTreeMap::new();
-    for path in files(&folder) {
-        let name = path.strip_prefix(&folder).unwrap_or(&path).display().to_string();
-        let text = fs::read_to_string(&path).unwrap();
-        let mut digest = Sha256::new();
-        let mut exchanges = 0;
-        for (index, line) in text.lines().enumerate() {
-            let exchange = Exchange::read(serde_json::from_str(line).unwrap()).unwrap();
-            if let Some(format) = exchange.format() {
-                digest.update(exchange.check(format.as_ref(), &format!("{name}:{}", index + 1)));
-                exchanges += 1;
-            }
-        }
-        if exchanges > 0 {
-            let hex: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-            digests.insert(name, hex);
-        }
-    }
+    let files = files(&folder);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let digests: BTreeMap<String, String> = std::thread::scope(|scope| {
+        let share = |first| {
+            files.iter().skip(first).step_by(threads).filter_map(|path| check_file(&folder, path))
+        };
+        let workers: Vec<_> = (0..threads)
+            .map(|first| scope.spawn(move || share(first).collect::<Vec<_>>()))
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
     assert!(digests.len() > 100, "only {} files belong to these formats", digests.len());
     compare(&digests);
+}
+
+/// The file's name and the hash of what its exchanges come to; none if none of them is in one of the formats.
+fn check_file(folder: &Path, path: &Path) -> Option<(String, String)> {
+    let name = path.strip_prefix(folder).unwrap_or(path).display().to_string();
+    let text = fs::read_to_string(path).unwrap();
+    let mut digest = None;
+    for (index, line) in text.lines().enumerate() {
+        let exchange = Exchange::read(serde_json::from_str(line).unwrap()).unwrap();
+        if let Some(format) = exchange.format() {
+            let normalized = exchange.check(format.as_ref(), &format!("{name}:{}", index + 1));
+            digest.get_or_insert_with(Sha256::new).update(normalized);
+        }
+    }
+    Some((name, digest?.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
 struct Exchange {

@@ -42,8 +42,8 @@ struct Chunk<'a> {
     model: Loose<'a>,
     #[serde(borrow, default)]
     choices: Option<Vec<Choice<'a>>>,
-    #[serde(default)]
-    usage: Option<Metadata>,
+    #[serde(borrow, default)]
+    usage: Loose<'a>,
     #[serde(default)]
     error: Option<Value>,
     #[serde(borrow, default)]
@@ -94,8 +94,8 @@ struct Delta<'a> {
     reasoning_content: Loose<'a>,
     #[serde(borrow, default)]
     reasoning: Loose<'a>,
-    #[serde(default)]
-    reasoning_details: Option<Vec<Metadata>>,
+    #[serde(borrow, default)]
+    reasoning_details: Loose<'a>,
     #[serde(borrow, default)]
     tool_calls: Option<Vec<CallDelta<'a>>>,
     #[serde(flatten)]
@@ -190,7 +190,7 @@ impl Answer {
                 unknown.insert("choices".to_owned(), json!([rest]));
             }
         }
-        if let Some(counters) = chunk.usage {
+        if let Loose::Json(Value::Object(counters)) = chunk.usage {
             draft.usage(usage(counters));
         }
         if !unknown.is_empty() && unknown != self.unknown {
@@ -207,7 +207,7 @@ impl Answer {
             said => said,
         }
         .into_text();
-        for detail in delta.reasoning_details.into_iter().flatten() {
+        for detail in delta.reasoning_details.into_objects() {
             let told = ["text", "summary"].iter().find_map(|name| detail.get(*name)?.as_str());
             if let (true, Some(told)) = (reasoning.is_empty(), told) {
                 told.clone_into(&mut reasoning);
