@@ -42,7 +42,7 @@ fn n01_n02_instructions_stand_apart_and_a_limit_is_always_there() {
 }
 
 #[test]
-fn n05_n06_n07_results_of_tools_come_together_and_before_what_the_user_says() {
+fn n05_n06_n07_n22_results_of_tools_come_together_and_before_what_the_user_says() {
     let calls = Message::assistant_parts([
         Part::text("let me see"),
         Part::tool_call(ToolCall::new("c1", "search", r#"{"q": "go"}"#)),
@@ -158,7 +158,7 @@ fn n21_reasoning_goes_back_as_it_came_or_not_at_all() {
 }
 
 #[test]
-fn newer_models_are_given_the_schema_and_older_ones_a_tool() {
+fn n08_newer_models_are_given_the_schema_and_older_ones_a_tool() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
     let request = Request::from("hi")
         .with_response_format(ResponseFormat::json_schema("count", schema.clone()));

@@ -138,7 +138,7 @@ fn the_ids_that_help_a_provider_to_help_are_kept() {
 }
 
 #[test]
-fn a_pause_may_be_milliseconds_seconds_or_a_date() {
+fn y09_a_pause_may_be_milliseconds_seconds_or_a_date() {
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     for (headers, expected) in [
         (vec![("retry-after-ms", "1500"), ("retry-after", "2")], Some(1500)),

@@ -112,7 +112,7 @@ async fn o26_headers_and_keys_go_where_each_format_wants_them() {
 }
 
 #[tokio::test]
-async fn a_missing_key_is_told_before_anything_is_sent() {
+async fn k05_a_missing_key_is_told_before_anything_is_sent() {
     let server = Server::start(|_| Reply::json(500, "{}")).await.unwrap();
     let adapter = HttpAdapter::named("groq").unwrap().with_base_url(server.url()).unwrap();
     let keys = Keys::new().with_environment(|_| None).with_dotenv("no such file");

@@ -14,7 +14,7 @@ use secrecy::SecretString;
 const VARIABLES: [&str; 2] = ["GEMINI_API_KEY", "GOOGLE_API_KEY"];
 
 #[test]
-fn the_first_place_that_has_a_key_wins() {
+fn k01_k02_k03_k07_the_first_place_that_has_a_key_wins() {
     let folder = tempfile::tempdir().unwrap();
     let dotenv = folder.path().join(".env");
     fs::write(&dotenv, "# mine\n\nexport GOOGLE_API_KEY=\"from file\"\nOTHER=1\nGEMINI_API_KEY=\n")
@@ -34,7 +34,7 @@ fn the_first_place_that_has_a_key_wins() {
 }
 
 #[test]
-fn a_file_is_read_only_where_it_is_allowed() {
+fn k04_a_file_is_read_only_where_it_is_allowed() {
     let keys = Keys::new().with_environment(|_| None);
     let error = keys.find("gemini", &VARIABLES, None).unwrap_err();
     assert_eq!(

@@ -92,7 +92,7 @@ fn arguments_may_be_an_object_and_the_name_may_come_later() {
 }
 
 #[test]
-fn each_finish_reason_has_its_meaning() {
+fn o17_each_finish_reason_has_its_meaning() {
     use FinishReason::*;
     for (reason, expected, raw) in [
         ("stop", Stop, None),
@@ -251,7 +251,7 @@ fn a_server_that_does_not_stream_is_understood() {
 }
 
 #[test]
-fn an_answer_without_its_end_mark_broke_off() {
+fn o19_an_answer_without_its_end_mark_broke_off() {
     let finished =
         sse([r#"{"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}]}"#]);
     assert_eq!(failed(&finished).kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
@@ -264,7 +264,7 @@ fn an_answer_without_its_end_mark_broke_off() {
 }
 
 #[test]
-fn an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
+fn o23_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
     for (error, expected) in [
         (json!({"message": "m", "code": 429}), AdapterReason::RateLimited),
         (json!({"message": "m", "code": 502, "metadata": {}}), AdapterReason::ProviderUnavailable),

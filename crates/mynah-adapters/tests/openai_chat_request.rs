@@ -197,7 +197,7 @@ fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
 }
 
 #[test]
-fn the_callers_own_params_come_last_and_win() {
+fn o04_the_callers_own_params_come_last_and_win() {
     let options =
         json!({"top_p": 0.5, "stop": ["x"], "parallel_tool_calls": false, "stream_options": {}});
     let request = Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") };
