@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use mynah_data::{FinishReason, Metadata, Result, Usage};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, take_count, telling},
+    loose::{Loose, members, take_count, telling},
     sse::Frame,
 };
 
@@ -47,41 +46,28 @@ enum Kind {
     Unknown,
 }
 
-/// Every kind of event, for they share their members. `type` may come last.
-#[derive(Deserialize)]
-struct Message<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Loose<'a>,
-    #[serde(default)]
-    index: u64,
-    #[serde(default)]
-    message: Option<Metadata>,
-    #[serde(default)]
-    content_block: Option<Metadata>,
-    #[serde(borrow, default)]
-    delta: Option<Delta<'a>>,
-    #[serde(default)]
-    usage: Option<Metadata>,
+members! {
+    /// Every kind of event, for they share their members. `type` may come last.
+    Message<'a> {
+        kind: Loose<'a> = "type",
+        index: Option<u64> = "index",
+        message: Option<Metadata> = "message",
+        content_block: Option<Metadata> = "content_block",
+        delta: Option<Delta<'a>> = "delta",
+        usage: Option<Metadata> = "usage",
+    } ignoring []
 }
 
-#[derive(Deserialize)]
-struct Delta<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Loose<'a>,
-    #[serde(borrow, default)]
-    text: Loose<'a>,
-    #[serde(borrow, default)]
-    partial_json: Loose<'a>,
-    #[serde(borrow, default)]
-    thinking: Loose<'a>,
-    #[serde(borrow, default)]
-    signature: Loose<'a>,
-    #[serde(borrow, default)]
-    stop_reason: Loose<'a>,
-    #[serde(borrow, default)]
-    stop_sequence: Loose<'a>,
-    #[serde(flatten)]
-    unknown: Metadata,
+members! {
+    Delta<'a> {
+        kind: Loose<'a> = "type",
+        text: Loose<'a> = "text",
+        partial_json: Loose<'a> = "partial_json",
+        thinking: Loose<'a> = "thinking",
+        signature: Loose<'a> = "signature",
+        stop_reason: Loose<'a> = "stop_reason",
+        stop_sequence: Loose<'a> = "stop_sequence",
+    } ignoring []
 }
 
 impl Decoder for Answer {
@@ -98,17 +84,18 @@ impl Decoder for Answer {
         }
         let message: Message<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
         let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
+        let index = message.index.unwrap_or_default();
         match message.kind.text() {
             "message_start" => self.start(message.message.unwrap_or_default(), draft),
             "content_block_start" => {
-                self.open(message.index, message.content_block.unwrap_or_default(), draft)
+                self.open(index, message.content_block.unwrap_or_default(), draft)
             }
             "content_block_delta" => {
-                if !message.delta.is_some_and(|delta| self.delta(message.index, delta, draft)) {
+                if !message.delta.is_some_and(|delta| self.delta(index, delta, draft)) {
                     draft.raw(reread()?);
                 }
             }
-            "content_block_stop" => self.close(message.index, draft),
+            "content_block_stop" => self.close(index, draft),
             "message_delta" => {
                 if let Some(delta) = message.delta {
                     self.stop(

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, take_count, telling},
+    loose::{Loose, members, take_count, telling},
     sse::Frame,
 };
 
@@ -34,72 +34,38 @@ struct Call {
     id: String,
 }
 
-#[derive(Deserialize)]
-struct Chunk<'a> {
-    #[serde(borrow, default)]
-    id: Loose<'a>,
-    #[serde(borrow, default)]
-    model: Loose<'a>,
-    #[serde(borrow, default)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(borrow, default)]
-    usage: Loose<'a>,
-    #[serde(default)]
-    error: Option<Value>,
-    #[serde(borrow, default)]
-    service_tier: Loose<'a>,
-    /// Who answered behind a gateway.
-    #[serde(borrow, default)]
-    provider: Loose<'a>,
-    // What nobody needs, so that it is not kept as unknown.
-    #[serde(default, rename = "object")]
-    _object: IgnoredAny,
-    #[serde(default, rename = "created")]
-    _created: IgnoredAny,
-    #[serde(default, rename = "system_fingerprint")]
-    _system_fingerprint: IgnoredAny,
-    #[serde(default, rename = "obfuscation")]
-    _obfuscation: IgnoredAny,
-    #[serde(default, rename = "p")]
-    _padding: IgnoredAny,
-    #[serde(flatten)]
-    unknown: Metadata,
+members! {
+    Chunk<'a> {
+        id: Loose<'a> = "id",
+        model: Loose<'a> = "model",
+        choices: Option<Vec<Choice<'a>>> = "choices",
+        usage: Loose<'a> = "usage",
+        error: Value = "error",
+        service_tier: Loose<'a> = "service_tier",
+        /// Who answered behind a gateway.
+        provider: Loose<'a> = "provider",
+    } ignoring ["object", "created", "system_fingerprint", "obfuscation", "p"]
 }
 
-#[derive(Deserialize)]
-struct Choice<'a> {
-    #[serde(default)]
-    index: u64,
-    #[serde(borrow, default)]
-    delta: Option<Delta<'a>>,
-    #[serde(borrow, default)]
-    message: Option<Delta<'a>>,
-    #[serde(borrow, default)]
-    finish_reason: Loose<'a>,
-    #[serde(borrow, default)]
-    native_finish_reason: Loose<'a>,
-    #[serde(flatten)]
-    unknown: Metadata,
+members! {
+    Choice<'a> {
+        index: Option<u64> = "index",
+        delta: Option<Delta<'a>> = "delta",
+        message: Option<Delta<'a>> = "message",
+        finish_reason: Loose<'a> = "finish_reason",
+        native_finish_reason: Loose<'a> = "native_finish_reason",
+    } ignoring []
 }
 
-#[derive(Deserialize)]
-struct Delta<'a> {
-    #[serde(default, rename = "role")]
-    _role: IgnoredAny,
-    #[serde(borrow, default)]
-    content: Loose<'a>,
-    #[serde(borrow, default)]
-    refusal: Loose<'a>,
-    #[serde(borrow, default)]
-    reasoning_content: Loose<'a>,
-    #[serde(borrow, default)]
-    reasoning: Loose<'a>,
-    #[serde(borrow, default)]
-    reasoning_details: Loose<'a>,
-    #[serde(borrow, default)]
-    tool_calls: Option<Vec<CallDelta<'a>>>,
-    #[serde(flatten)]
-    unknown: Metadata,
+members! {
+    Delta<'a> {
+        content: Loose<'a> = "content",
+        refusal: Loose<'a> = "refusal",
+        reasoning_content: Loose<'a> = "reasoning_content",
+        reasoning: Loose<'a> = "reasoning",
+        reasoning_details: Loose<'a> = "reasoning_details",
+        tool_calls: Option<Vec<CallDelta<'a>>> = "tool_calls",
+    } ignoring ["role"]
 }
 
 #[derive(Deserialize)]
@@ -154,8 +120,8 @@ impl Answer {
 
     fn chunk(&mut self, text: &str, whole: bool, draft: &mut Draft) -> Result<()> {
         let chunk: Chunk<'_> = serde_json::from_str(text).map_err(failure::malformed)?;
-        if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
-            return Err(failure::in_stream(&error));
+        if !chunk.error.is_null() {
+            return Err(failure::in_stream(&chunk.error));
         }
         if whole && chunk.choices.is_none() {
             return Err(failure::malformed("the answer has no choices"));
@@ -169,7 +135,7 @@ impl Answer {
         let mut unknown = telling(chunk.unknown);
         for choice in chunk.choices.into_iter().flatten() {
             // Only the first choice is the answer; others were asked for by the caller's own options.
-            if choice.index != 0 {
+            if choice.index.is_some_and(|index| index != 0) {
                 draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
                 continue;
             }
