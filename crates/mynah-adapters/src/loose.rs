@@ -12,11 +12,13 @@ use serde::{
 };
 use serde_json::Value;
 
-/// Text, borrowed where the JSON allows it, or whatever else stands in its place.
-#[derive(Debug, PartialEq)]
+/// Text, borrowed where the JSON allows it, or whatever else stands in its place. Small, for it is moved a lot.
+#[derive(Debug, Default, PartialEq)]
 pub(crate) enum Loose<'a> {
+    #[default]
+    Null,
     Text(Cow<'a, str>),
-    Json(Value),
+    Json(Box<Value>),
 }
 
 impl Loose<'_> {
@@ -24,35 +26,52 @@ impl Loose<'_> {
     pub(crate) fn text(&self) -> &str {
         match self {
             Self::Text(text) => text,
-            Self::Json(_) => "",
+            Self::Null | Self::Json(_) => "",
+        }
+    }
+
+    /// The text, or the JSON of anything else; empty for null.
+    pub(crate) fn into_text(self) -> String {
+        match self {
+            Self::Null => String::new(),
+            Self::Text(text) => text.into_owned(),
+            Self::Json(value) => value.to_string(),
+        }
+    }
+
+    pub(crate) fn into_value(self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Text(text) => Value::String(text.into_owned()),
+            Self::Json(value) => *value,
+        }
+    }
+
+    /// The members of an object; nothing else has any.
+    pub(crate) fn into_object(self) -> Option<Metadata> {
+        match self {
+            Self::Json(value) => into_object(*value),
+            Self::Null | Self::Text(_) => None,
         }
     }
 
     /// The objects of a list; nothing else counts.
     pub(crate) fn into_objects(self) -> impl Iterator<Item = Metadata> {
         let list = match self {
-            Self::Json(Value::Array(list)) => list,
-            _ => Vec::new(),
+            Self::Json(value) => match *value {
+                Value::Array(list) => list,
+                _ => Vec::new(),
+            },
+            Self::Null | Self::Text(_) => Vec::new(),
         };
-        list.into_iter().filter_map(|value| match value {
-            Value::Object(map) => Some(map),
-            _ => None,
-        })
-    }
-
-    /// The text, or the JSON of anything else; empty for null.
-    pub(crate) fn into_text(self) -> String {
-        match self {
-            Self::Text(text) => text.into_owned(),
-            Self::Json(Value::Null) => String::new(),
-            Self::Json(value) => value.to_string(),
-        }
+        list.into_iter().filter_map(into_object)
     }
 }
 
-impl Default for Loose<'_> {
-    fn default() -> Self {
-        Self::Json(Value::Null)
+fn into_object(value: Value) -> Option<Metadata> {
+    match value {
+        Value::Object(map) => Some(map),
+        _ => None,
     }
 }
 
@@ -84,31 +103,33 @@ impl<'de> de::Visitor<'de> for LooseVisitor {
     }
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Loose::default())
+        Ok(Loose::Null)
     }
 
     fn visit_bool<E>(self, flag: bool) -> Result<Self::Value, E> {
-        Ok(Loose::Json(flag.into()))
+        Ok(Loose::Json(Box::new(flag.into())))
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-        Ok(Loose::Json(number.into()))
+        Ok(Loose::Json(Box::new(number.into())))
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-        Ok(Loose::Json(number.into()))
+        Ok(Loose::Json(Box::new(number.into())))
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-        Ok(Loose::Json(number.into()))
+        Ok(Loose::Json(Box::new(number.into())))
     }
 
     fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
-        Value::deserialize(SeqAccessDeserializer::new(list)).map(Loose::Json)
+        Value::deserialize(SeqAccessDeserializer::new(list))
+            .map(|value| Loose::Json(Box::new(value)))
     }
 
     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        Value::deserialize(MapAccessDeserializer::new(map)).map(Loose::Json)
+        Value::deserialize(MapAccessDeserializer::new(map))
+            .map(|value| Loose::Json(Box::new(value)))
     }
 }
 
@@ -123,7 +144,7 @@ macro_rules! members {
         #[derive(Default)]
         struct $name<$json> {
             $($(#[$member_doc])* $member: $type,)*
-            unknown: Metadata,
+            unknown: Vec<(String, Value)>,
         }
 
         impl<$json> serde::Deserialize<$json> for $name<$json> {
@@ -147,7 +168,7 @@ macro_rules! members {
                                 $($key => value.$member = map.next_value()?,)*
                                 $($ignored => drop(map.next_value::<serde::de::IgnoredAny>()?),)*
                                 unknown => {
-                                    value.unknown.insert(unknown.to_owned(), map.next_value()?);
+                                    value.unknown.push((unknown.to_owned(), map.next_value()?));
                                 }
                             }
                         }
@@ -163,7 +184,7 @@ macro_rules! members {
 pub(crate) use members;
 
 /// Leaves away what says nothing: null, and empty text, lists and objects.
-pub(crate) fn telling(map: Metadata) -> Metadata {
+pub(crate) fn telling(members: impl IntoIterator<Item = (String, Value)>) -> Metadata {
     let says = |value: &Value| match value {
         Value::Null => false,
         Value::String(text) => !text.is_empty(),
@@ -171,7 +192,7 @@ pub(crate) fn telling(map: Metadata) -> Metadata {
         Value::Object(map) => !map.is_empty(),
         _ => true,
     };
-    map.into_iter().filter(|(_, value)| says(value)).collect()
+    members.into_iter().filter(|(_, value)| says(value)).collect()
 }
 
 /// Takes a counter out of a map, by the way to it.

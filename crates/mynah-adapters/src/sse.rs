@@ -3,7 +3,7 @@
 //! Both decoders take bytes as they arrive, cut anywhere, and hand out each frame as soon as its last byte is there. A frame
 //! borrows from the bytes that were pushed; only what a cut leaves over is copied.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use memchr::{memchr, memchr2};
 use mynah_data::{AdapterReason, Error, Result};
@@ -108,7 +108,7 @@ impl LineFramer {
     }
 
     fn take(held: &[u8], line: Range<usize>, sink: FrameSink<'_>) -> Result<Keep> {
-        let data = String::from_utf8_lossy(&held[line]);
+        let data = text_of(&held[line]);
         if !data.trim().is_empty() {
             sink(Frame { event: "", data: &data })?;
         }
@@ -163,8 +163,8 @@ impl Event {
     }
 
     fn dispatch(&mut self, held: &[u8], sink: FrameSink<'_>) -> Result<()> {
-        let name = String::from_utf8_lossy(&held[std::mem::take(&mut self.name)]);
-        let text = |place: &Range<usize>| String::from_utf8_lossy(&held[place.clone()]);
+        let name = text_of(&held[std::mem::take(&mut self.name)]);
+        let text = |place: &Range<usize>| text_of(&held[place.clone()]);
         let sent = match self.data.as_slice() {
             [] => Ok(()),
             [only] => sink(Frame { event: &name, data: &text(only) }),
@@ -286,6 +286,14 @@ impl Lines {
         self.line = self.held.len();
         self.searched = self.line;
         Ok(())
+    }
+}
+
+/// Bytes as text. What is no text is rare, and its replacement slow.
+fn text_of(bytes: &[u8]) -> Cow<'_, str> {
+    match str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => String::from_utf8_lossy(bytes),
     }
 }
 

@@ -51,10 +51,10 @@ members! {
     Message<'a> {
         kind: Loose<'a> = "type",
         index: Option<u64> = "index",
-        message: Option<Metadata> = "message",
-        content_block: Option<Metadata> = "content_block",
+        message: Loose<'a> = "message",
+        content_block: Loose<'a> = "content_block",
         delta: Option<Delta<'a>> = "delta",
-        usage: Option<Metadata> = "usage",
+        usage: Loose<'a> = "usage",
     } ignoring []
 }
 
@@ -86,9 +86,9 @@ impl Decoder for Answer {
         let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
         let index = message.index.unwrap_or_default();
         match message.kind.text() {
-            "message_start" => self.start(message.message.unwrap_or_default(), draft),
+            "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
             "content_block_start" => {
-                self.open(index, message.content_block.unwrap_or_default(), draft)
+                self.open(index, message.content_block.into_object().unwrap_or_default(), draft)
             }
             "content_block_delta" => {
                 if !message.delta.is_some_and(|delta| self.delta(index, delta, draft)) {
@@ -105,7 +105,7 @@ impl Decoder for Answer {
                         draft,
                     );
                 }
-                self.count(message.usage.unwrap_or_default(), draft);
+                self.count(message.usage.into_object().unwrap_or_default(), draft);
             }
             "message_stop" => draft.end(),
             "ping" => {}
@@ -252,7 +252,13 @@ impl Answer {
         }
     }
 
-    fn stop(&mut self, reason: &str, sequence: &str, rest: Metadata, draft: &mut Draft) {
+    fn stop(
+        &mut self,
+        reason: &str,
+        sequence: &str,
+        rest: Vec<(String, Value)>,
+        draft: &mut Draft,
+    ) {
         let raw = Some(reason);
         match reason {
             "" => return,

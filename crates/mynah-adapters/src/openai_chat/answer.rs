@@ -40,7 +40,7 @@ members! {
         model: Loose<'a> = "model",
         choices: Option<Vec<Choice<'a>>> = "choices",
         usage: Loose<'a> = "usage",
-        error: Value = "error",
+        error: Loose<'a> = "error",
         service_tier: Loose<'a> = "service_tier",
         /// Who answered behind a gateway.
         provider: Loose<'a> = "provider",
@@ -120,8 +120,8 @@ impl Answer {
 
     fn chunk(&mut self, text: &str, whole: bool, draft: &mut Draft) -> Result<()> {
         let chunk: Chunk<'_> = serde_json::from_str(text).map_err(failure::malformed)?;
-        if !chunk.error.is_null() {
-            return Err(failure::in_stream(&chunk.error));
+        if chunk.error != Loose::Null {
+            return Err(failure::in_stream(&chunk.error.into_value()));
         }
         if whole && chunk.choices.is_none() {
             return Err(failure::malformed("the answer has no choices"));
@@ -156,7 +156,7 @@ impl Answer {
                 unknown.insert("choices".to_owned(), json!([rest]));
             }
         }
-        if let Loose::Json(Value::Object(counters)) = chunk.usage {
+        if let Some(counters) = chunk.usage.into_object() {
             draft.usage(usage(counters));
         }
         if !unknown.is_empty() && unknown != self.unknown {
@@ -169,7 +169,7 @@ impl Answer {
     /// Takes what the model says, and gives back what is not known of it.
     fn delta(&mut self, delta: Delta<'_>, draft: &mut Draft) -> Metadata {
         let mut reasoning = match delta.reasoning_content {
-            Loose::Json(Value::Null) => delta.reasoning,
+            Loose::Null => delta.reasoning,
             said => said,
         }
         .into_text();
@@ -189,10 +189,7 @@ impl Answer {
                     draft.text(&None, text);
                 }
             }
-            Loose::Json(Value::Array(parts)) => {
-                parts.into_iter().for_each(|part| self.part(part, draft))
-            }
-            Loose::Json(_) => {}
+            parts => parts.into_objects().for_each(|part| self.part(part, draft)),
         }
         draft.refusal(delta.refusal.text());
         for call in delta.tool_calls.into_iter().flatten() {
@@ -203,20 +200,21 @@ impl Answer {
     }
 
     /// A part of content that is a list.
-    fn part(&mut self, part: Value, draft: &mut Draft) {
-        let text = |part: &Value| part.get("text").and_then(Value::as_str).map(str::to_owned);
+    fn part(&mut self, part: Metadata, draft: &mut Draft) {
+        let text =
+            |part: Option<&Value>| part.and_then(Value::as_str).unwrap_or_default().to_owned();
         match part.get("type").and_then(Value::as_str) {
             Some("text") => {
                 self.interrupt_reasoning(draft);
-                draft.text(&None, text(&part).unwrap_or_default());
+                draft.text(&None, text(part.get("text")));
             }
             Some("thinking") => {
                 let pieces = part.get("thinking").and_then(Value::as_array);
                 for piece in pieces.into_iter().flatten() {
-                    self.reason(text(piece).unwrap_or_default(), draft);
+                    self.reason(text(piece.get("text")), draft);
                 }
             }
-            _ => draft.raw(part),
+            _ => draft.raw(Value::Object(part)),
         }
     }
 
