@@ -53,7 +53,7 @@ members! {
         index: Option<u64> = "index",
         message: Loose<'a> = "message",
         content_block: Loose<'a> = "content_block",
-        delta: Option<Delta<'a>> = "delta",
+        delta: Option<Box<Delta<'a>>> = "delta",
         usage: Loose<'a> = "usage",
     } ignoring []
 }
@@ -91,7 +91,7 @@ impl Decoder for Answer {
                 self.open(index, message.content_block.into_object().unwrap_or_default(), draft)
             }
             "content_block_delta" => {
-                if !message.delta.is_some_and(|delta| self.delta(index, delta, draft)) {
+                if !message.delta.is_some_and(|delta| self.delta(index, *delta, draft)) {
                     draft.raw(reread()?);
                 }
             }

@@ -50,8 +50,8 @@ members! {
 members! {
     Choice<'a> {
         index: Option<u64> = "index",
-        delta: Option<Delta<'a>> = "delta",
-        message: Option<Delta<'a>> = "message",
+        delta: Option<Box<Delta<'a>>> = "delta",
+        message: Option<Box<Delta<'a>>> = "message",
         finish_reason: Loose<'a> = "finish_reason",
         native_finish_reason: Loose<'a> = "native_finish_reason",
     } ignoring []
@@ -146,7 +146,7 @@ impl Answer {
                 choice.delta.or(choice.message)
             };
             if let Some(said) = said {
-                let delta = self.delta(said, draft);
+                let delta = self.delta(*said, draft);
                 if !delta.is_empty() {
                     rest.insert("delta".to_owned(), Value::Object(delta));
                 }
