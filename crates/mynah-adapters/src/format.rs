@@ -17,6 +17,66 @@ use crate::{
 /// What the formats share is elsewhere: [`SseFramer`] cuts the body into frames, [`Draft`] turns what the model says into
 /// events, [`failure`] reads errors, `http` carries it all. A format is left with two mappings, request to JSON and frame to
 /// [`Draft`].
+///
+/// ```
+/// use std::borrow::Cow;
+/// use mynah_adapters::{
+///     draft::Draft,
+///     format::{Decoder, Delivery, Format, Reader},
+///     sse::{Frame, Framer, LineFramer},
+/// };
+/// use mynah_data::{FinishReason, Metadata, Request, Result};
+/// use mynah_step::ModelCall;
+/// use serde_json::{Value, json};
+///
+/// /// A server that says a word a line, and ends with a dot.
+/// struct Words;
+///
+/// impl Format for Words {
+///     fn path(&self, _: &Request) -> Cow<'static, str> {
+///         "say".into()
+///     }
+///
+///     fn body(&self, request: &Request, _: &ModelCall) -> Result<Value> {
+///         Ok(json!({"prompt": request.messages.last().map(|message| message.text().into_owned())}))
+///     }
+///
+///     fn framer(&self) -> Box<dyn Framer> {
+///         Box::new(LineFramer::new())
+///     }
+///
+///     fn decoder(&self, _: &Request) -> Box<dyn Decoder> {
+///         Box::new(Word)
+///     }
+/// }
+///
+/// struct Word;
+///
+/// impl Decoder for Word {
+///     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
+///         match frame.data {
+///             "." => {
+///                 draft.finish(FinishReason::Stop, None);
+///                 draft.end();
+///             }
+///             word => draft.text(&None, word),
+///         }
+///         Ok(())
+///     }
+///
+///     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
+///         body.lines().try_for_each(|data| self.frame(Frame { event: "", data }, draft))
+///     }
+/// }
+///
+/// let mut reader = Reader::new(&Words, &Request::from("hi"), Delivery::Streamed);
+/// reader.push(b"Hel\nlo\n.")?;
+/// assert!(reader.finish(Metadata::new()).is_ok());
+/// let events = std::iter::from_fn(|| reader.next_event());
+/// assert_eq!(events.map(|event| event.type_name()).collect::<Vec<_>>(),
+///     ["message_started", "text_delta", "text_delta", "message_completed"]);
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
 pub trait Format: Send + Sync + 'static {
     /// Where calls go, below the version segment of the base URL.
     fn path(&self, request: &Request) -> Cow<'static, str>;

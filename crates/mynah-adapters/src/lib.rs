@@ -8,7 +8,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`format`] | [`Format`](format::Format): what a wire format is, two mappings; [`Reader`](format::Reader): bytes of a body into events |
+//! | [`mod@format`] | [`Format`](format::Format): what a wire format is, two mappings; [`Reader`](format::Reader): bytes of a body into events |
 //! | [`sse`] | server-sent events and JSON lines, cut anywhere |
 //! | [`draft`] | the answer in the making: what a decoder says becomes events that keep their rules |
 //! | [`failure`] | what providers say when a call fails, and which of our reasons that is |
