@@ -176,7 +176,7 @@ impl HttpAdapter {
         }
         let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
         let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
-            Err(_) if variables.is_empty() => None,
+            Err(_) if variables.is_empty() && !self.keys.wants_key() => None,
             found => Some(found?),
         };
         let sent = self.send(&request, &call, key.as_ref()).await;

@@ -81,7 +81,7 @@ impl Keys {
         Self::default()
     }
 
-    /// Looks in this variable instead of the provider's own.
+    /// Looks in this variable instead of the provider's own. A server that needs no key then needs one.
     pub fn with_variable(mut self, name: impl Into<String>) -> Self {
         self.variable = Some(name.into());
         self
@@ -111,6 +111,10 @@ impl Keys {
     /// Forgets a key that was set.
     pub fn remove(&self, provider: &str) {
         self.set.write().unwrap_or_else(PoisonError::into_inner).remove(provider);
+    }
+
+    pub(crate) fn wants_key(&self) -> bool {
+        self.variable.is_some()
     }
 
     /// The key for a call of this provider.

@@ -126,10 +126,13 @@ async fn k05_a_missing_key_is_told_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn a_server_of_ones_own_needs_no_key() {
+async fn a_server_of_ones_own_needs_no_key_unless_one_is_named() {
     let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let adapter = HttpAdapter::named("llamacpp").unwrap().with_base_url(server.url()).unwrap();
-    hear(adapter, ModelCall::default()).await.unwrap();
+    hear(adapter.clone(), ModelCall::default()).await.unwrap();
+    let named = Keys::new().with_environment(|_| None).with_variable("MY_KEY");
+    let error = hear(adapter.with_keys(named), ModelCall::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::MissingKey));
     assert_eq!(server.received()[0].header("authorization"), None);
     assert_eq!(
         server.received()[0].body["model"],
