@@ -1,5 +1,40 @@
 //! Adapters: one module for each wire format.
 //!
-//! Today there is one, [`scripted`]: a model that plays what it is told to, for tests, demonstrations and scenario files.
+//! ```text
+//! request ──► Format::body ──► http ──► provider ──► bytes ──► Framer ──► Decoder ──► Draft ──► events
+//!             openai_chat      keys                            sse        openai_chat
+//!             anthropic        presets                                    anthropic
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`mod@format`] | [`Format`](format::Format): what a wire format is, two mappings; [`Reader`](format::Reader): bytes of a body into events |
+//! | [`sse`] | server-sent events and JSON lines, cut anywhere |
+//! | [`draft`] | the answer in the making: what a decoder says becomes events that keep their rules |
+//! | [`failure`] | what providers say when a call fails, and which of our reasons that is |
+//! | [`openai_chat`], [`anthropic`] | the formats |
+//! | [`keys`] | where API keys come from |
+//! | `http` | `HttpAdapter`: a format, an address and a key make an adapter. Feature `http` |
+//! | `presets` | the servers that are known by name. Feature `http` |
+//! | [`scripted`] | a model that plays what it is told to, for tests, demonstrations and scenario files |
+//! | `conformance` | what every adapter must do, on a real socket. Feature `conformance` |
+//!
+//! A new format is a module with a [`Format`](format::Format) and a [`Decoder`](format::Decoder), and a line in `presets`. Formats neither send nor wait, so
+//! they are there without the feature `http`, for whoever has the bytes already.
 
+pub mod anthropic;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod draft;
+pub mod failure;
+pub mod format;
+#[cfg(feature = "http")]
+pub mod http;
+pub mod keys;
+mod loose;
+pub mod openai_chat;
+#[cfg(feature = "http")]
+pub mod presets;
+mod request;
 pub mod scripted;
+pub mod sse;

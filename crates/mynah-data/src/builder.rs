@@ -244,9 +244,9 @@ impl ResponseBuilder {
 
     /// The assistant message of the answer, with `finish_reason`, and `partial` if the end was not seen.
     fn message(&self, parts: Vec<(Option<Arc<str>>, Part)>) -> Message {
-        let parts = parts.into_iter().map(|(_, part)| match part {
+        let parts = parts.into_iter().enumerate().map(|(index, (_, part))| match part {
             // A call that was started and never completed is as good as its text.
-            Part::ToolCall(call) if call.arguments.is_null() => {
+            Part::ToolCall(call) if call.arguments.is_null() && !self.closed.contains(&index) => {
                 let call = Arc::unwrap_or_clone(call);
                 let parsed = ToolCall::new(call.id, call.name, call.raw_arguments);
                 Part::tool_call(ToolCall { metadata: call.metadata, ..parsed })
@@ -358,6 +358,12 @@ impl ResponseBuilder {
                 _ => false,
             });
             self.parts.extend(message.parts().iter().map(|part| (None, part.clone())));
+        }
+        // No event tells of a refusal but the last one.
+        let is_refusal = |part: &Part| matches!(part, Part::Refusal { .. });
+        if !self.parts.iter().any(|(_, heard)| is_refusal(heard)) {
+            let refusals = message.parts().iter().filter(|part| is_refusal(part));
+            self.parts.extend(refusals.map(|part| (None, part.clone())));
         }
         for (key, value) in message.metadata().iter().filter(|(key, _)| *key != "finish_reason") {
             self.metadata.insert(key.clone(), value.clone());

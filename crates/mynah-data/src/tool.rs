@@ -81,7 +81,7 @@ pub struct ToolCall {
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// The arguments, parsed; null where the text is not one JSON value.
+    /// The arguments, parsed; null where the text is not one JSON value, or was cut off before it began.
     pub arguments: Value,
     /// The arguments exactly as the model wrote them.
     pub raw_arguments: String,
@@ -164,15 +164,23 @@ impl<'de> Deserialize<'de> for ToolCall {
         struct Wire {
             id: String,
             name: String,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "present")]
             arguments: Option<Value>,
             #[serde(default)]
             raw_arguments: Option<String>,
             #[serde(default)]
             metadata: Metadata,
         }
+        /// Null is told from what is not there.
+        fn present<'de, D: serde::Deserializer<'de>>(json: D) -> Result<Option<Value>, D::Error> {
+            Value::deserialize(json).map(Some)
+        }
         let wire = Wire::deserialize(deserializer)?;
         let mut call = match (wire.raw_arguments, wire.arguments) {
+            // A call that was cut off before its arguments; one that has none says `{}` beside its empty text.
+            (Some(raw), Some(Value::Null)) if !raw.trim().is_empty() => {
+                Self::new(wire.id, wire.name, raw)
+            }
             (Some(raw), Some(arguments)) => Self {
                 id: wire.id,
                 name: wire.name,
@@ -182,7 +190,7 @@ impl<'de> Deserialize<'de> for ToolCall {
             },
             (Some(raw), None) => Self::new(wire.id, wire.name, raw),
             (None, arguments) => {
-                let arguments = arguments.unwrap_or_else(|| Value::Object(Metadata::new()));
+                let arguments = some_arguments(arguments.unwrap_or_default());
                 Self::from_value(wire.id, wire.name, arguments)
             }
         };

@@ -128,6 +128,40 @@ fn e15_calls_stand_in_the_order_in_which_they_began() {
 }
 
 #[test]
+fn a_call_that_was_cut_off_before_its_arguments_is_not_one_without_arguments() {
+    let mut cut_off = ToolCall::new("c0", "echo", "");
+    cut_off.arguments = Value::Null;
+    let mut answer = ResponseBuilder::new();
+    answer.apply(&Event::ToolCallStarted { id: "c0".to_owned(), name: "echo".to_owned() });
+    answer.apply(&Event::tool_call_completed(cut_off.clone()));
+    answer.apply(&Event::message_completed(Some(FinishReason::Length)));
+    let response = answer.response();
+    assert_eq!(response.tool_calls().collect::<Vec<_>>(), [&cut_off]);
+    through_json(&response);
+}
+
+#[test]
+fn a_refusal_is_known_from_the_completed_message_whatever_was_said_before() {
+    let refusal = Part::Refusal { text: "no".to_owned() };
+    let mut completed = Event::message_completed(Some(FinishReason::ContentFilter));
+    if let Event::MessageCompleted { message, .. } = &mut completed {
+        *message = Arc::new(Message::assistant_parts([refusal.clone()]));
+    }
+    for (before, expected) in [
+        (None, vec![refusal.clone()]),
+        (Some(Event::text_delta("well")), vec![Part::text("well"), refusal.clone()]),
+        (
+            Some(Event::ReasoningDelta { id: None, delta: "hm".to_owned() }),
+            vec![Part::reasoning("hm"), refusal.clone()],
+        ),
+    ] {
+        let mut answer = ResponseBuilder::new();
+        before.iter().chain([&completed]).for_each(|event| answer.apply(event));
+        assert_eq!(answer.response().message.parts(), expected);
+    }
+}
+
+#[test]
 fn e16_an_error_is_on_the_answer_not_instead_of_it() {
     let response = answered([Event::text_delta("par"), broken(AdapterReason::NetworkError)]);
     assert_eq!(response.text(), "par");

@@ -1,0 +1,328 @@
+//! An answer of Messages, streamed or whole.
+
+use std::sync::Arc;
+
+use mynah_data::{FinishReason, Metadata, Result, Usage};
+use serde_json::{Value, json};
+
+use crate::{
+    draft::{Block, CallKey, Draft},
+    failure,
+    format::Decoder,
+    loose::{Loose, members, take_count, telling},
+    sse::Frame,
+};
+
+/// Reads one answer.
+pub(super) struct Answer {
+    /// The tool whose input is the text of the answer.
+    form_tool: Option<String>,
+    blocks: Vec<Open>,
+    /// Counters so far: those of the beginning, overlaid by those of the end.
+    counters: Metadata,
+    stop_reason: Option<String>,
+}
+
+/// A block that is being written.
+struct Open {
+    index: u64,
+    id: Block,
+    kind: Kind,
+}
+
+enum Kind {
+    Text,
+    Thinking {
+        signature: String,
+    },
+    /// A block that must go back as it came. The input of the provider's own tools comes in pieces.
+    Opaque {
+        block: Metadata,
+        input: String,
+    },
+    Call(CallKey),
+    /// The call that is the answer: its input is text.
+    Form,
+    Unknown,
+}
+
+members! {
+    /// Every kind of event, for they share their members. `type` may come last.
+    Message<'a> {
+        kind: Loose<'a> = "type",
+        index: Option<u64> = "index",
+        message: Loose<'a> = "message",
+        content_block: Loose<'a> = "content_block",
+        delta: Option<Box<Delta<'a>>> = "delta",
+        usage: Loose<'a> = "usage",
+    } ignoring []
+}
+
+members! {
+    Delta<'a> {
+        kind: Loose<'a> = "type",
+        text: Loose<'a> = "text",
+        partial_json: Loose<'a> = "partial_json",
+        thinking: Loose<'a> = "thinking",
+        signature: Loose<'a> = "signature",
+        stop_reason: Loose<'a> = "stop_reason",
+        stop_sequence: Loose<'a> = "stop_sequence",
+    } ignoring []
+}
+
+impl Decoder for Answer {
+    fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
+        if draft.has_ended() {
+            return Ok(());
+        }
+        if frame.data.trim() == "[DONE]" {
+            // Some gateways end so; it says nothing of an answer that was not finished.
+            if self.stop_reason.is_some() {
+                draft.end();
+            }
+            return Ok(());
+        }
+        let message: Message<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
+        let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
+        let index = message.index.unwrap_or_default();
+        match message.kind.text() {
+            "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
+            "content_block_start" => {
+                self.open(index, message.content_block.into_object().unwrap_or_default(), draft)
+            }
+            "content_block_delta" => {
+                if !message.delta.is_some_and(|delta| self.delta(index, *delta, draft)) {
+                    draft.raw(reread()?);
+                }
+            }
+            "content_block_stop" => self.close(index, draft),
+            "message_delta" => {
+                if let Some(delta) = message.delta {
+                    self.stop(
+                        delta.stop_reason.text(),
+                        delta.stop_sequence.text(),
+                        delta.unknown,
+                        draft,
+                    );
+                }
+                self.count(message.usage.into_object().unwrap_or_default(), draft);
+            }
+            "message_stop" => draft.end(),
+            "ping" => {}
+            "error" => return Err(failure::in_stream(&reread()?)),
+            _ => draft.raw(reread()?),
+        }
+        Ok(())
+    }
+
+    fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
+        let mut message: Metadata = serde_json::from_str(body).map_err(failure::malformed)?;
+        if message.contains_key("error") {
+            return Err(failure::in_stream(&Value::Object(message)));
+        }
+        let Some(Value::Array(content)) = message.shift_remove("content") else {
+            return Err(failure::malformed("the answer has no content"));
+        };
+        let stop_reason = text_of(&message, "stop_reason").to_owned();
+        let stop_sequence = text_of(&message, "stop_sequence").to_owned();
+        let details = message.shift_remove("stop_details");
+        self.start(message, draft);
+        for (index, block) in content.into_iter().enumerate() {
+            let Value::Object(block) = block else { continue };
+            self.open(index as u64, block, draft);
+            self.close(index as u64, draft);
+        }
+        let rest = details.map(|details| ("stop_details".to_owned(), details));
+        self.stop(&stop_reason, &stop_sequence, rest.into_iter().collect(), draft);
+        draft.end();
+        Ok(())
+    }
+}
+
+impl Answer {
+    pub(super) fn new(form_tool: Option<String>) -> Self {
+        Self { form_tool, blocks: Vec::new(), counters: Metadata::new(), stop_reason: None }
+    }
+
+    fn start(&mut self, mut message: Metadata, draft: &mut Draft) {
+        let usage = message.shift_remove("usage");
+        draft.start(Some(text_of(&message, "id")), Some(text_of(&message, "model")));
+        if let Some(Value::Object(usage)) = usage {
+            self.count(usage, draft);
+        }
+    }
+
+    /// A block begins. All of it may already be there.
+    fn open(&mut self, index: u64, block: Metadata, draft: &mut Draft) {
+        let id: Block = Some(Arc::from(index.to_string()));
+        let input = match block.get("input") {
+            Some(Value::Object(input)) if !input.is_empty() => {
+                Value::Object(input.clone()).to_string()
+            }
+            _ => String::new(),
+        };
+        let kind = match text_of(&block, "type") {
+            "text" => {
+                draft.text(&id, text_of(&block, "text"));
+                if let Some(Value::Array(citations)) = block.get("citations")
+                    && !citations.is_empty()
+                {
+                    draft.raw(json!({"type": "citations", "citations": citations}));
+                }
+                Kind::Text
+            }
+            "thinking" => {
+                draft.reasoning(&id, text_of(&block, "thinking"));
+                Kind::Thinking { signature: text_of(&block, "signature").to_owned() }
+            }
+            "tool_use" if self.form_tool.as_deref() == Some(text_of(&block, "name")) => {
+                draft.text(&id, input);
+                Kind::Form
+            }
+            "tool_use" => {
+                let key = draft.open_call();
+                draft.call(key, text_of(&block, "id"), text_of(&block, "name"));
+                draft.arguments(key, &input);
+                Kind::Call(key)
+            }
+            "redacted_thinking" => Kind::Opaque { block, input: String::new() },
+            // The provider's own tools: their calls and results are not ours to answer, and must go back.
+            kind if kind.ends_with("tool_use") || kind.ends_with("tool_result") => {
+                draft.raw(Value::Object(block.clone()));
+                Kind::Opaque { block, input: String::new() }
+            }
+            _ => {
+                draft.raw(Value::Object(block));
+                Kind::Unknown
+            }
+        };
+        self.blocks.push(Open { index, id, kind });
+    }
+
+    /// Adds to a block; false if that is not understood.
+    fn delta(&mut self, index: u64, delta: Delta<'_>, draft: &mut Draft) -> bool {
+        let Some(open) = self.blocks.iter_mut().rev().find(|open| open.index == index) else {
+            return false;
+        };
+        match (delta.kind.text(), &mut open.kind) {
+            ("text_delta", Kind::Text) => draft.text(&open.id, delta.text.into_text()),
+            ("input_json_delta", Kind::Form) => {
+                draft.text(&open.id, delta.partial_json.into_text())
+            }
+            ("input_json_delta", Kind::Call(key)) => {
+                draft.arguments(*key, delta.partial_json.text())
+            }
+            ("input_json_delta", Kind::Opaque { input, .. }) => {
+                input.push_str(delta.partial_json.text())
+            }
+            ("thinking_delta", Kind::Thinking { .. }) => {
+                draft.reasoning(&open.id, delta.thinking.into_text())
+            }
+            ("signature_delta", Kind::Thinking { signature }) => {
+                signature.push_str(delta.signature.text())
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn close(&mut self, index: u64, draft: &mut Draft) {
+        let Some(found) = self.blocks.iter().rposition(|open| open.index == index) else {
+            return;
+        };
+        let Open { id, kind, .. } = self.blocks.remove(found);
+        match kind {
+            Kind::Text | Kind::Form => draft.close_text(&id),
+            Kind::Thinking { signature } => {
+                draft.close_reasoning(&id, (!signature.is_empty()).then_some(signature), None)
+            }
+            Kind::Opaque { mut block, input } => {
+                if let Ok(input) = serde_json::from_str::<Value>(&input) {
+                    block.insert("input".to_owned(), input);
+                }
+                match block.get("data") {
+                    Some(withheld) if text_of(&block, "type") == "redacted_thinking" => {
+                        draft.close_reasoning(&id, None, Some(withheld.clone()));
+                    }
+                    _ => draft.opaque(&id, Value::Object(block)),
+                }
+            }
+            Kind::Call(key) => draft.close_call(key),
+            Kind::Unknown => {}
+        }
+    }
+
+    fn stop(
+        &mut self,
+        reason: &str,
+        sequence: &str,
+        rest: Vec<(String, Value)>,
+        draft: &mut Draft,
+    ) {
+        let raw = Some(reason);
+        match reason {
+            "" => return,
+            "end_turn" => draft.finish(FinishReason::Stop, None),
+            "stop_sequence" => draft.finish(FinishReason::Stop, raw),
+            "max_tokens" => draft.finish(FinishReason::Length, None),
+            "model_context_window_exceeded" => draft.finish(FinishReason::Length, raw),
+            // The only call was the answer itself.
+            "tool_use" if self.form_tool.is_some() && !draft.has_calls() => {
+                draft.finish(FinishReason::Stop, None)
+            }
+            "tool_use" => draft.finish(FinishReason::ToolCalls, None),
+            "refusal" => draft.finish(FinishReason::ContentFilter, raw),
+            "pause_turn" => {
+                draft.finish(FinishReason::Other, raw);
+                draft.pause();
+            }
+            _ => draft.finish(FinishReason::Other, raw),
+        }
+        self.stop_reason = Some(reason.to_owned());
+        if self.form_tool.is_some() && !draft.has_calls() {
+            draft.note("structured_output_tool", true);
+        }
+        if !sequence.is_empty() {
+            draft.note("stop_sequence", sequence);
+        }
+        let rest = telling(rest);
+        if !rest.is_empty() {
+            draft.raw(json!({"type": "message_delta", "delta": rest}));
+        }
+    }
+
+    fn count(&mut self, counters: Metadata, draft: &mut Draft) {
+        self.counters.extend(counters.into_iter().filter(|(_, count)| !count.is_null()));
+        draft.usage(usage(self.counters.clone()));
+    }
+}
+
+fn text_of<'m>(map: &'m Metadata, name: &str) -> &'m str {
+    map.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.
+fn usage(mut counters: Metadata) -> Usage {
+    let mut count = |path: &[&str]| take_count(&mut counters, path);
+    let fresh = count(&["input_tokens"]);
+    let cached = count(&["cache_read_input_tokens"]);
+    let written = count(&["cache_creation_input_tokens"]);
+    let output_tokens = count(&["output_tokens"]);
+    let reasoning_tokens = count(&["output_tokens_details", "thinking_tokens"]);
+    let parts = [cached, written].into_iter().flatten();
+    let input_tokens = fresh.map(|fresh| parts.fold(fresh, u64::saturating_add));
+    let tool_usage = match counters.shift_remove("server_tool_use") {
+        Some(Value::Object(counts)) => counts,
+        _ => Metadata::new(),
+    };
+    Usage {
+        input_tokens,
+        output_tokens,
+        cached_input_tokens: cached,
+        cache_write_tokens: written,
+        reasoning_tokens,
+        tool_usage,
+        extra: telling(counters),
+        ..Usage::default()
+    }
+}

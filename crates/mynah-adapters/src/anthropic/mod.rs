@@ -1,0 +1,55 @@
+//! Anthropic Messages.
+
+mod answer;
+mod request;
+
+use std::borrow::Cow;
+
+use mynah_data::{Request, Result};
+use mynah_step::ModelCall;
+use serde_json::Value;
+
+use crate::format::{Decoder, Format};
+
+/// The Messages format.
+///
+/// Beside what every format does: reasoning goes back with its signature, withheld reasoning and the blocks of the
+/// provider's own tools as they came. `cache_control` in the metadata of a text part, a message or a tool marks a place up
+/// to which the prompt is cached; [`Request::prompt_cache`] leaves the place to the provider. Of the options, `stop` and
+/// `parallel_tool_calls` are understood as other providers mean them, and all others are passed on.
+///
+/// A JSON schema is enforced by the provider where the model can do that. Older models are made to call a tool with that
+/// schema, and what they give it is the text of the answer.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Anthropic;
+
+/// The version of the interface that is spoken.
+const VERSION: &str = "2023-06-01";
+
+impl Format for Anthropic {
+    fn path(&self, _: &Request) -> Cow<'static, str> {
+        "messages".into()
+    }
+
+    fn body(&self, request: &Request, _: &ModelCall) -> Result<Value> {
+        request::body(request)
+    }
+
+    fn headers(&self, _: &ModelCall) -> Vec<(Cow<'static, str>, String)> {
+        vec![("anthropic-version".into(), VERSION.to_owned())]
+    }
+
+    fn key_header(&self, key: &str) -> (&'static str, String) {
+        ("x-api-key", key.to_owned())
+    }
+
+    fn decoder(&self, request: &Request) -> Box<dyn Decoder> {
+        Box::new(answer::Answer::new(request::form_tool(request).map(|tool| tool.name)))
+    }
+
+    /// A model that is made to call a tool for the form of its answer cannot call others.
+    fn needs_structured_finalize(&self, request: &Request) -> bool {
+        !request.tools.is_empty() && request::form_tool(request).is_some()
+    }
+}

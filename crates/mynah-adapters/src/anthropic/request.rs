@@ -1,0 +1,305 @@
+//! A request as Messages wants it.
+
+use std::{collections::BTreeMap, fs};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use mynah_data::{
+    AdapterReason, CacheRetention, Error, Image, ImageError, ImageSource, Message, Metadata, Part,
+    Request, ResponseFormat, Result, Role, ToolCall, ToolChoice, ToolSpec,
+};
+use serde_json::{Value, json};
+
+use crate::request::{joined_text, model_id, unsupported};
+
+/// The limit for models of which none is known: what every model takes.
+const MAX_TOKENS: u64 = 4096;
+
+pub(super) fn body(request: &Request) -> Result<Value> {
+    let mut options = request.options.clone();
+    let mut body = Metadata::new();
+    let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
+    set("model", model_id(request)?.into());
+    let known = request.model.as_ref().and_then(|model| model.limits.get("output")?.as_u64());
+    set("max_tokens", request.max_tokens.or(known).unwrap_or(MAX_TOKENS).into());
+    if let Some(system) = system(request) {
+        set("system", system);
+    }
+    set("messages", messages(request)?.into());
+    let parallel = options.shift_remove("parallel_tool_calls").and_then(|flag| flag.as_bool());
+    if let Some(tools) = tools(request) {
+        set("tools", tools);
+    }
+    if let Some(choice) = tool_choice(request, parallel)? {
+        set("tool_choice", choice);
+    }
+    if let Some(temperature) = request.temperature {
+        set("temperature", temperature.into());
+    }
+    if let Some(stop) = options.shift_remove("stop") {
+        set("stop_sequences", if stop.is_array() { stop } else { json!([stop]) });
+    }
+    if let Some(ResponseFormat::JsonSchema { schema, .. }) = &request.response_format
+        && form_tool(request).is_none()
+    {
+        set("output_config", json!({"format": {"type": "json_schema", "schema": schema}}));
+    }
+    if let Some(cache) = &request.prompt_cache {
+        set(
+            "cache_control",
+            match cache.retention {
+                CacheRetention::Short => json!({"type": "ephemeral"}),
+                CacheRetention::Long => json!({"type": "ephemeral", "ttl": "1h"}),
+            },
+        );
+    }
+    set("stream", true.into());
+    for (name, value) in options {
+        match (body.get_mut(&name), value) {
+            // `output_config` also holds the effort: the caller's members go beside ours.
+            (Some(Value::Object(ours)), Value::Object(theirs)) if name == "output_config" => {
+                ours.extend(theirs)
+            }
+            (_, value) => drop(body.insert(name, value)),
+        }
+    }
+    Ok(Value::Object(body))
+}
+
+/// The tool that an older model is made to call, so that its answer has the form that was asked for.
+pub(super) fn form_tool(request: &Request) -> Option<ToolSpec> {
+    const WHY: &str = "Gives the answer. Its input is the answer itself.";
+    let tool = |name: &str, schema| ToolSpec::new(format!("respond_with_json_{name}"), WHY, schema);
+    let spec = match request.response_format.as_ref()? {
+        ResponseFormat::JsonSchema { name, schema, .. } if !has_native_schemas(request) => {
+            tool(name, schema.clone())
+        }
+        ResponseFormat::JsonObject => tool("object", json!({"type": "object"})),
+        _ => return None,
+    };
+    // A model that has given its answer is not to give it again.
+    let mut calls = request.messages.iter().flat_map(|message| message.tool_calls());
+    (!calls.any(|call| call.name == spec.name)).then_some(spec)
+}
+
+/// Models before Claude 4.5 know nothing of `output_config.format`.
+fn has_native_schemas(request: &Request) -> bool {
+    const OLDER: [&str; 9] = [
+        "claude-2",
+        "claude-3",
+        "claude-instant",
+        "claude-opus-4-0",
+        "claude-opus-4-1",
+        "claude-opus-4-2025",
+        "claude-sonnet-4-0",
+        "claude-sonnet-4-2025",
+        "claude-4-",
+    ];
+    let id = request.model.as_ref().map_or("", |model| model.id.as_str());
+    let name = id.find("claude-").map_or(id, |start| &id[start..]);
+    !OLDER.iter().any(|older| name.starts_with(older))
+}
+
+fn system(request: &Request) -> Option<Value> {
+    let messages = request.messages.iter().filter(|message| message.role() == Role::System);
+    let blocks: Vec<Value> = messages
+        .filter_map(|message| {
+            let text = joined_text(message);
+            let block = (!text.is_empty()).then(|| json!({"type": "text", "text": text}))?;
+            Some(marked(block, cache_mark(message)))
+        })
+        .collect();
+    if blocks.iter().any(|block| block.get("cache_control").is_some()) {
+        return Some(blocks.into());
+    }
+    let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+    (!texts.is_empty()).then(|| texts.join("\n\n").into())
+}
+
+/// Turns take each other's place: what the same side says in a row is one message, results of tools first.
+fn messages(request: &Request) -> Result<Vec<Value>> {
+    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
+    for message in request.messages.iter() {
+        let (role, mut blocks) = match message.role() {
+            Role::System => continue,
+            Role::User => ("user", user(message)?),
+            Role::Assistant => ("assistant", assistant(message)),
+            Role::Tool => ("user", vec![tool_result(message)?]),
+        };
+        if let (Some(last), Some(mark)) = (blocks.last_mut(), cache_mark(message)) {
+            last["cache_control"] = mark.clone();
+        }
+        match turns.last_mut() {
+            _ if blocks.is_empty() => {}
+            Some((last, said)) if *last == role => said.append(&mut blocks),
+            _ => turns.push((role, blocks)),
+        }
+    }
+    let plain = |blocks: &[Value]| match blocks {
+        [only] if only.as_object().is_some_and(|block| block.len() == 2) => {
+            only.get("text").filter(|_| only["type"] == "text").cloned()
+        }
+        _ => None,
+    };
+    Ok(turns
+        .into_iter()
+        .map(|(role, blocks)| {
+            let content = plain(&blocks).unwrap_or_else(|| blocks.into());
+            json!({"role": role, "content": content})
+        })
+        .collect())
+}
+
+fn user(message: &Message) -> Result<Vec<Value>> {
+    let blocks = message.parts().iter().filter_map(|part| match part {
+        Part::Text { text, metadata } if !text.is_empty() => {
+            Some(Ok(marked(json!({"type": "text", "text": text}), metadata.get("cache_control"))))
+        }
+        Part::Image { image, metadata, .. } => {
+            Some(image_block(image).map(|block| marked(block, metadata.get("cache_control"))))
+        }
+        _ => None,
+    });
+    blocks.collect()
+}
+
+fn assistant(message: &Message) -> Vec<Value> {
+    let blocks = message.parts().iter().filter_map(|part| match part {
+        Part::Text { text, metadata } if !text.is_empty() => {
+            Some(marked(json!({"type": "text", "text": text}), metadata.get("cache_control")))
+        }
+        Part::Refusal { text } if !text.is_empty() => Some(json!({"type": "text", "text": text})),
+        Part::Reasoning { text, signature, data, .. } => {
+            reasoning(text, signature.as_deref(), data.as_ref())
+        }
+        Part::ToolCall(call) => Some(json!({
+            "type": "tool_use",
+            "id": tool_id(&call.id),
+            "name": call.name,
+            "input": input(call),
+        })),
+        _ => None,
+    });
+    blocks.collect()
+}
+
+/// Reasoning goes back as it came, or not at all: another provider's means nothing here.
+fn reasoning(text: &str, signature: Option<&str>, data: Option<&Value>) -> Option<Value> {
+    match (signature, data) {
+        (Some(signature), _) => {
+            Some(json!({"type": "thinking", "thinking": text, "signature": signature}))
+        }
+        (None, Some(Value::String(withheld))) => {
+            Some(json!({"type": "redacted_thinking", "data": withheld}))
+        }
+        (None, Some(block)) => block.get("type").map(|_| block.clone()),
+        _ => None,
+    }
+}
+
+fn input(call: &ToolCall) -> Value {
+    if call.arguments.is_object() { call.arguments.clone() } else { json!({}) }
+}
+
+/// Ids of other providers may hold what this one refuses.
+fn tool_id(id: &str) -> String {
+    id.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' })
+        .collect()
+}
+
+fn tool_result(message: &Message) -> Result<Value> {
+    let has_images = message.parts().iter().any(|part| matches!(part, Part::Image { .. }));
+    let content: Value =
+        if has_images { user(message)?.into() } else { joined_text(message).into() };
+    let id = tool_id(message.tool_call_id().unwrap_or_default());
+    let mut block = json!({"type": "tool_result", "tool_use_id": id, "content": content});
+    if message.metadata().get("is_error").and_then(Value::as_bool) == Some(true) {
+        block["is_error"] = true.into();
+    }
+    Ok(block)
+}
+
+fn image_block(image: &Image) -> Result<Value> {
+    if let ImageSource::Url(url) = &image.source {
+        return Ok(json!({"type": "image", "source": {"type": "url", "url": url}}));
+    }
+    let refused = |why: ImageError| {
+        Error::adapter(AdapterReason::InvalidRequest).with_message(why.to_string())
+    };
+    let media_type =
+        image.mime_type.as_deref().ok_or(ImageError::MissingMimeType).map_err(refused)?;
+    let data = match &image.source {
+        ImageSource::Base64(text) => text.clone(),
+        _ => STANDARD.encode(image.to_binary(|path| fs::read(path)).map_err(refused)?),
+    };
+    Ok(
+        json!({"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}),
+    )
+}
+
+fn cache_mark(message: &Message) -> Option<&Value> {
+    message.metadata().get("cache_control")
+}
+
+fn marked(mut block: Value, mark: Option<&Value>) -> Value {
+    if let Some(mark) = mark {
+        block["cache_control"] = mark.clone();
+    }
+    block
+}
+
+fn tools(request: &Request) -> Option<Value> {
+    let form = form_tool(request);
+    let mut tools: Vec<Value> =
+        request.tools.iter().map(AsRef::as_ref).chain(&form).map(tool_spec).collect();
+    if tools.is_empty() {
+        // Calls in the conversation demand that their tools are described.
+        let calls = request.messages.iter().flat_map(|message| message.tool_calls());
+        let names: BTreeMap<&str, ()> = calls.map(|call| (call.name.as_str(), ())).collect();
+        tools.extend(
+            names
+                .keys()
+                .map(|name| tool_spec(&ToolSpec::new(*name, "", json!({"type": "object"})))),
+        );
+    }
+    (!tools.is_empty()).then(|| tools.into())
+}
+
+fn tool_spec(tool: &ToolSpec) -> Value {
+    let mut spec =
+        json!({"name": tool.name, "description": tool.description, "input_schema": tool.schema});
+    for name in ["cache_control", "strict"] {
+        if let Some(value) = tool.metadata.get(name) {
+            spec[name] = value.clone();
+        }
+    }
+    spec
+}
+
+fn tool_choice(request: &Request, parallel: Option<bool>) -> Result<Option<Value>> {
+    if let Some(form) = form_tool(request) {
+        return Ok(Some(json!({"type": "tool", "name": form.name})));
+    }
+    let has_tools = !request.tools.is_empty();
+    let mut choice = match &request.tool_choice {
+        Some(ToolChoice::None) => return Ok(has_tools.then(|| json!({"type": "none"}))),
+        Some(ToolChoice::Required | ToolChoice::Tool(_)) if !has_tools => {
+            return Err(unsupported("a tool must be called, and there is none"));
+        }
+        Some(ToolChoice::Required) => json!({"type": "any"}),
+        Some(ToolChoice::Tool(name)) => json!({"type": "tool", "name": name}),
+        Some(ToolChoice::Other(choice)) => Value::Object(choice.clone()),
+        _ if !has_tools => {
+            // Tools that stand there for the sake of earlier calls are not to be called.
+            let was_called =
+                request.messages.iter().any(|message| message.tool_calls().next().is_some());
+            return Ok(was_called.then(|| json!({"type": "none"})));
+        }
+        _ if parallel == Some(false) => json!({"type": "auto"}),
+        _ => return Ok(None),
+    };
+    if parallel == Some(false) {
+        choice["disable_parallel_tool_use"] = true.into();
+    }
+    Ok(Some(choice))
+}

@@ -1,0 +1,168 @@
+//! What comes out of an answer that is whole.
+
+use futures_util::future::join_all;
+use mynah_data::{Event, FinishReason, Message, Part, Request, ToolCall};
+use sha2::{Digest, Sha256};
+
+use super::{REQUEST_ID, Reply, Scenario, Server, Subject, hear_whole, reply, request, serving};
+
+pub(super) async fn text_comes_whole_in_order_and_counted(subject: &dyn Subject) {
+    let pieces = subject.answer(Scenario::Text).expect("every provider writes text");
+    let server = serving(reply(subject, Scenario::Text).expect("text")).await;
+    let heard = hear_whole(subject, &server, request()).await;
+    let (first, last) = (heard.events.first(), heard.events.last());
+    assert!(matches!(first, Some(Event::MessageStarted { .. })), "{first:?}");
+    assert!(matches!(last, Some(Event::MessageCompleted { .. })), "{last:?}");
+    let ends = heard.events.iter().filter(|event| matches!(event, Event::MessageCompleted { .. }));
+    assert_eq!(ends.count(), 1, "an answer ends once");
+    let deltas: Vec<&str> = heard.events.iter().filter_map(text_delta).collect();
+    assert_eq!(deltas, ["Hello", " wörld 🐦"], "pieces come as they were written");
+    let response = heard.response;
+    assert_eq!(response.text(), "Hello wörld 🐦");
+    assert_eq!(response.finish_reason, Some(FinishReason::Stop));
+    assert_eq!(
+        (response.id.as_deref(), response.model.as_deref()),
+        (Some("answer-1"), Some("model-1"))
+    );
+    assert_eq!((response.usage.input_tokens, response.usage.output_tokens), (Some(11), Some(7)));
+    assert_eq!(response.metadata["provider_request_id"], REQUEST_ID);
+    let hash: String =
+        Sha256::digest(pieces.concat()).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(response.metadata["raw_response_hash"], hash, "the hash is that of the body");
+}
+
+pub(super) async fn bytes_may_come_one_by_one(subject: &dyn Subject) {
+    for scenario in [Scenario::Text, Scenario::ParallelCalls, Scenario::Reasoning] {
+        let Some(pieces) = subject.answer(scenario) else { continue };
+        let body = pieces.concat();
+        let whole = serving(Reply::stream(subject.content_type(), [body.clone()])).await;
+        let bytes =
+            serving(Reply::stream(subject.content_type(), body.bytes().map(|byte| vec![byte])))
+                .await;
+        let whole = hear_whole(subject, &whole, request()).await;
+        assert_eq!(
+            hear_whole(subject, &bytes, request()).await.events,
+            whole.events,
+            "{scenario:?}"
+        );
+    }
+}
+
+pub(super) async fn a_call_keeps_its_arguments_to_the_byte(subject: &dyn Subject) {
+    let Some(reply) = reply(subject, Scenario::ToolCall) else { return };
+    let heard = hear_whole(subject, &serving(reply).await, request()).await;
+    let call = ToolCall::new("call-1", "search", r#"{"q": "go", "n": 1.0}"#);
+    assert_eq!(calls(&heard.response.message), [call]);
+    assert_eq!(heard.response.finish_reason, Some(FinishReason::ToolCalls));
+    assert_calls_are_told_in_order(&heard.events);
+}
+
+pub(super) async fn calls_that_come_in_turn_are_told_apart(subject: &dyn Subject) {
+    let Some(reply) = reply(subject, Scenario::ParallelCalls) else { return };
+    let heard = hear_whole(subject, &serving(reply).await, request()).await;
+    let expected = [
+        ToolCall::new("call-1", "search", r#"{"q":"a"}"#),
+        ToolCall::new("call-2", "lookup", r#"{"k":[1,2]}"#),
+    ];
+    assert_eq!(calls(&heard.response.message), expected);
+    assert_calls_are_told_in_order(&heard.events);
+}
+
+pub(super) async fn reasoning_goes_back_with_its_signature(subject: &dyn Subject) {
+    let Some(reply) = reply(subject, Scenario::Reasoning) else { return };
+    let server = serving(reply).await;
+    let heard = hear_whole(subject, &server, request()).await;
+    let first = heard.response.message.parts().first();
+    assert!(
+        matches!(first, Some(Part::Reasoning { text, signature: Some(signed), .. }) if text == "because" && signed == "sig-1"),
+        "{first:?}"
+    );
+    let question = Message::user("hi");
+    let result = Message::tool_result("call-1", "found");
+    let next = Request::new([question, Message::clone(&heard.response.message), result]);
+    hear_whole(subject, &server, next.with_model("model-1")).await;
+    let sent = server.received().pop().expect("a second call").body.to_string();
+    for part in ["because", "sig-1", "call-1", "found"] {
+        assert!(sent.contains(part), "{part} goes back: {sent}");
+    }
+}
+
+pub(super) async fn a_call_that_was_cut_off_says_so(subject: &dyn Subject) {
+    let Some(reply) = reply(subject, Scenario::CutOff) else { return };
+    let response = hear_whole(subject, &serving(reply).await, request()).await.response;
+    assert_eq!(response.finish_reason, Some(FinishReason::Length));
+    let calls = calls(&response.message);
+    assert_eq!(calls, [ToolCall::new("call-1", "search", r#"{"q": "g"#)]);
+    assert!(calls[0].arguments.is_null());
+}
+
+pub(super) async fn what_nobody_knows_is_passed_on(subject: &dyn Subject) {
+    let Some(reply) = reply(subject, Scenario::Novelty) else { return };
+    let heard = hear_whole(subject, &serving(reply).await, request()).await;
+    assert_eq!(heard.response.text(), "Hello");
+    let mut raw = heard.events.iter().filter_map(|event| match event {
+        Event::RawChunk { chunk } => Some(chunk.to_string()),
+        _ => None,
+    });
+    assert!(raw.any(|chunk| chunk.contains("novelty")), "{:?}", heard.events);
+}
+
+/// The server repeats in each answer what it was asked.
+pub(super) async fn streams_side_by_side_do_not_mix(subject: &dyn Subject) {
+    const CALLS: usize = 32;
+    let pieces = subject.answer(Scenario::Text).expect("text");
+    let content_type = subject.content_type().to_owned();
+    let server = Server::start(move |received| {
+        let asked = received.body.to_string();
+        let number = (0..CALLS)
+            .find(|number| asked.contains(&format!("number {number}.")))
+            .expect("a number");
+        let said = pieces.iter().map(|piece| piece.replace("Hello", &format!("Hello {number}")));
+        Reply::stream(&content_type, said)
+    });
+    let server = server.await.expect("a port");
+    let calls = (0..CALLS).map(|number| {
+        let request = Request::from(format!("number {number}.")).with_model("model-1");
+        hear_whole(subject, &server, request)
+    });
+    for (number, heard) in join_all(calls).await.into_iter().enumerate() {
+        assert_eq!(heard.response.text(), format!("Hello {number} wörld 🐦"));
+    }
+}
+
+fn text_delta(event: &Event) -> Option<&str> {
+    match event {
+        Event::TextDelta { delta, .. } => Some(delta),
+        _ => None,
+    }
+}
+
+fn calls(message: &Message) -> Vec<ToolCall> {
+    message.tool_calls().cloned().collect()
+}
+
+/// A call is started, then written, then completed, and the pieces are what is completed.
+fn assert_calls_are_told_in_order(events: &[Event]) {
+    let mut open: Vec<(&str, String)> = Vec::new();
+    for event in events {
+        let place =
+            |open: &[(&str, String)], id: &str| open.iter().position(|(known, _)| *known == id);
+        match event {
+            Event::ToolCallStarted { id, .. } => {
+                assert!(place(&open, id).is_none(), "{id} is started once");
+                open.push((id, String::new()));
+            }
+            Event::ToolCallDelta { id, arguments_delta } => {
+                let place = place(&open, id).expect("a call is written after it was started");
+                open[place].1.push_str(arguments_delta);
+            }
+            Event::ToolCallCompleted(call) => {
+                let place =
+                    place(&open, &call.id).expect("a call is completed after it was started");
+                assert_eq!(open.remove(place).1, call.raw_arguments);
+            }
+            _ => {}
+        }
+    }
+    assert!(open.is_empty(), "every call is completed: {open:?}");
+}

@@ -1,0 +1,164 @@
+//! What comes out of a call that fails.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use mynah_data::{AdapterReason, Error, ErrorKind, Event};
+
+use super::{
+    KEY, REQUEST_ID, Reply, Scenario, Server, Subject, hear, open, reply, request, serving,
+};
+
+pub(super) async fn each_status_has_its_reason(subject: &dyn Subject) {
+    use AdapterReason::*;
+    let expected = [
+        (400, InvalidRequest),
+        (401, AuthenticationFailed),
+        (403, PermissionDenied),
+        (404, NotFound),
+        (413, InvalidRequest),
+        (422, InvalidRequest),
+        (429, RateLimited),
+        (500, ProviderUnavailable),
+        (502, ProviderUnavailable),
+        (503, ProviderUnavailable),
+        (504, ProviderUnavailable),
+        (529, Overloaded),
+    ];
+    for (status, reason) in expected {
+        let reply = Reply::json(status, subject.error("not like this"))
+            .with_header("x-request-id", REQUEST_ID);
+        let server = serving(reply).await;
+        let error = refused(subject, &server).await;
+        assert_eq!(error.kind(), ErrorKind::Adapter(reason), "status {status}: {error:?}");
+        assert_eq!(error.to_string(), "not like this", "the message is the provider's own");
+        assert_eq!(error.metadata()["status"], status);
+        assert_eq!(error.metadata()["request_id"], REQUEST_ID);
+        assert_eq!(error.metadata()["provider"], subject.adapter(server.url()).name());
+    }
+}
+
+pub(super) async fn a_pause_that_is_asked_for_is_told(subject: &dyn Subject) {
+    let seconds = [("retry-after", "2")];
+    let date = [
+        ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+        ("retry-after", "Sun, 06 Nov 1994 08:49:39 GMT"),
+    ];
+    for headers in [&seconds[..], &date[..]] {
+        let reply = Reply::json(429, subject.error("slow down"));
+        let reply =
+            headers.iter().fold(reply, |reply, (name, value)| reply.with_header(name, value));
+        assert_eq!(
+            refused(subject, &serving(reply).await).await.retry_after_ms(),
+            Some(2000),
+            "{headers:?}"
+        );
+    }
+    let error =
+        refused(subject, &serving(Reply::json(429, subject.error("slow down"))).await).await;
+    assert_eq!(error.retry_after_ms(), None);
+}
+
+pub(super) async fn a_prompt_that_is_too_long_is_told_apart(subject: &dyn Subject) {
+    let (status, body) = subject.too_long();
+    let error = refused(subject, &serving(Reply::json(status, body)).await).await;
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ContextLengthExceeded), "{error:?}");
+}
+
+pub(super) async fn a_stream_without_its_end_is_an_error(subject: &dyn Subject) {
+    for scenario in [Scenario::Text, Scenario::ToolCall, Scenario::Reasoning] {
+        let Some(pieces) = subject.answer(scenario) else { continue };
+        for kept in 0..pieces.len() {
+            let reply = Reply::stream(subject.content_type(), pieces[..kept].to_vec());
+            let heard = hear(subject, &serving(reply).await, request()).await;
+            let told = format!("{scenario:?} after {kept} of {} pieces", pieces.len());
+            let error = heard.error.unwrap_or_else(|| panic!("{told} is taken for whole"));
+            assert_eq!(
+                error.kind(),
+                ErrorKind::Adapter(AdapterReason::NetworkError),
+                "{told}: {error:?}"
+            );
+            let ends = |event: &Event| matches!(event, Event::MessageCompleted { .. });
+            assert!(!heard.events.iter().any(ends), "{told}");
+        }
+    }
+}
+
+pub(super) async fn a_connection_that_breaks_is_an_error(subject: &dyn Subject) {
+    let mut pieces = subject.answer(Scenario::Text).expect("text");
+    pieces.pop();
+    let reply = Reply::stream(subject.content_type(), pieces).then_break();
+    let heard = hear(subject, &serving(reply).await, request()).await;
+    let error = heard.error.expect("a broken connection is an error");
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{error:?}");
+    assert_eq!(heard.response.text(), "Hello wörld 🐦", "what was said before stays");
+}
+
+pub(super) async fn a_failure_in_the_middle_is_an_error(subject: &dyn Subject) {
+    let Some(reply) = reply(subject, Scenario::Overloaded) else { return };
+    let heard = hear(subject, &serving(reply).await, request()).await;
+    let error = heard.error.expect("the provider says that it failed");
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Overloaded), "{error:?}");
+    assert_eq!(error.metadata()["request_id"], REQUEST_ID);
+    assert_eq!(heard.response.text(), "Hel", "what was said before stays");
+}
+
+pub(super) async fn nonsense_is_an_error(subject: &dyn Subject) {
+    for reply in [
+        Reply::stream(subject.content_type(), ["data: {\"choices\": [}\n\n", "data: nonsense\n\n"]),
+        Reply::json(200, "nonsense"),
+        Reply::json(200, "{}"),
+    ] {
+        let error = hear(subject, &serving(reply.clone()).await, request()).await.error;
+        let error = error.unwrap_or_else(|| panic!("{reply:?} is taken for an answer"));
+        assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse), "{error:?}");
+    }
+}
+
+pub(super) async fn a_server_that_is_not_there_is_an_error(subject: &dyn Subject) {
+    let url = serving(Reply::json(200, "{}")).await.url().to_owned();
+    // The port is free again once the server is dropped; its task may need a moment.
+    tokio::task::yield_now().await;
+    let error = open(subject, &url, request()).await.err().expect("nobody is there");
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{error:?}");
+    assert!(error.is_retryable());
+}
+
+pub(super) async fn a_key_is_never_repeated(subject: &dyn Subject) {
+    let reply = Reply::json(401, subject.error(&format!("incorrect API key provided: {KEY}.")));
+    let server = serving(reply).await;
+    let error = refused(subject, &server).await;
+    let told = format!("{error} {error:?} {}", error.to_value());
+    assert!(!told.contains(KEY), "{told}");
+    let received = server.received().pop().expect("a call");
+    assert!(
+        !received.path.contains(KEY) && !received.body.to_string().contains(KEY),
+        "{received:?}"
+    );
+    assert!(
+        received.headers.iter().any(|(_, value)| value.contains(KEY)),
+        "the key goes in a header"
+    );
+}
+
+pub(super) async fn a_dropped_stream_closes_its_connection(subject: &dyn Subject) {
+    let mut pieces = subject.answer(Scenario::Text).expect("text");
+    pieces.pop();
+    let server = serving(Reply::stream(subject.content_type(), pieces).then_hang()).await;
+    let mut stream = open(subject, server.url(), request()).await.expect("a stream");
+    let first = stream.next().await;
+    assert!(matches!(first, Some(Ok(Event::MessageStarted { .. }))), "{first:?}");
+    drop(stream);
+    assert!(
+        server.client_leaves(Duration::from_millis(500)).await,
+        "the connection is still there"
+    );
+}
+
+/// The error of a call that never becomes a stream.
+async fn refused(subject: &dyn Subject, server: &Server) -> Error {
+    open(subject, server.url(), request())
+        .await
+        .err()
+        .expect("the call is refused before there is a stream")
+}

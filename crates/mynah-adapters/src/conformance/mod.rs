@@ -1,0 +1,153 @@
+//! What every adapter must do: one suite over all of them, on a real socket.
+//!
+//! Who writes an adapter says, as a [`Subject`], how its provider would write a few given answers. [`run`] serves them from a
+//! local [`Server`], calls the adapter, and looks at what comes out. It panics at the first thing that is not right.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test suite says what is wrong by panicking"
+)]
+
+mod answers;
+mod failures;
+mod server;
+
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use mynah_data::{Error, Event, Request, Response, ResponseBuilder, Result};
+use mynah_step::{Adapter, ModelCall};
+use secrecy::SecretString;
+
+pub use server::{Received, Reply, Server};
+
+/// An adapter, and how its provider writes.
+pub trait Subject: Sync {
+    /// The adapter, calling this server.
+    fn adapter(&self, base_url: &str) -> Arc<dyn Adapter>;
+
+    /// How the provider writes this answer, piece by piece; the last piece is its end mark. None if it has no such answer.
+    fn answer(&self, scenario: Scenario) -> Option<Vec<String>>;
+
+    /// How it writes an error with this message, and the word for it where it has one.
+    fn error(&self, message: &str) -> String;
+
+    /// How it writes that the prompt is too long: status and body.
+    fn too_long(&self) -> (u16, String);
+
+    /// The content type of its streams.
+    fn content_type(&self) -> &str {
+        "text/event-stream"
+    }
+}
+
+/// The answers that a [`Subject`] must be able to write.
+///
+/// Each is the answer `answer-1` of the model `model-1`, for 11 tokens of input and 7 of output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Scenario {
+    /// The text `Hello`, then ` wörld 🐦`.
+    Text,
+    /// A call `call-1` of the tool `search` with the arguments `{"q": "go", "n": 1.0}`, in several pieces.
+    ToolCall,
+    /// A call `call-1` of `search` with `{"q":"a"}` and a call `call-2` of `lookup` with `{"k":[1,2]}`; their pieces come in
+    /// turn where the format allows it.
+    ParallelCalls,
+    /// The reasoning `because` with the signature `sig-1`, then a call `call-1` of `search` with `{}`.
+    Reasoning,
+    /// The text `Hel`, then the news that the provider is overloaded.
+    Overloaded,
+    /// The beginning of a call `call-1` of `search`, `{"q": "g`, cut off by the token limit.
+    CutOff,
+    /// The text `Hello`, and something that nobody has heard of, in an event or a member of its own: `{"novelty": true}`.
+    Novelty,
+}
+
+/// The key that calls are made with.
+const KEY: &str = "sk-conformance-0123456789";
+
+/// The provider's id of every request.
+const REQUEST_ID: &str = "req-1";
+
+/// Runs the whole suite.
+///
+/// # Panics
+/// At the first thing that is not right.
+pub async fn run(subject: &dyn Subject) {
+    answers::text_comes_whole_in_order_and_counted(subject).await;
+    answers::bytes_may_come_one_by_one(subject).await;
+    answers::a_call_keeps_its_arguments_to_the_byte(subject).await;
+    answers::calls_that_come_in_turn_are_told_apart(subject).await;
+    answers::reasoning_goes_back_with_its_signature(subject).await;
+    answers::a_call_that_was_cut_off_says_so(subject).await;
+    answers::what_nobody_knows_is_passed_on(subject).await;
+    answers::streams_side_by_side_do_not_mix(subject).await;
+    failures::each_status_has_its_reason(subject).await;
+    failures::a_pause_that_is_asked_for_is_told(subject).await;
+    failures::a_prompt_that_is_too_long_is_told_apart(subject).await;
+    failures::a_stream_without_its_end_is_an_error(subject).await;
+    failures::a_connection_that_breaks_is_an_error(subject).await;
+    failures::a_failure_in_the_middle_is_an_error(subject).await;
+    failures::nonsense_is_an_error(subject).await;
+    failures::a_server_that_is_not_there_is_an_error(subject).await;
+    failures::a_key_is_never_repeated(subject).await;
+    failures::a_dropped_stream_closes_its_connection(subject).await;
+}
+
+/// A reply with this answer; none if the provider has no such answer.
+fn reply(subject: &dyn Subject, scenario: Scenario) -> Option<Reply> {
+    let pieces = subject.answer(scenario)?;
+    Some(Reply::stream(subject.content_type(), pieces).with_header("x-request-id", REQUEST_ID))
+}
+
+async fn serving(reply: Reply) -> Server {
+    Server::start(move |_| reply.clone()).await.expect("a port")
+}
+
+/// What an adapter made of a reply.
+struct Heard {
+    events: Vec<Event>,
+    response: Response,
+    error: Option<Error>,
+}
+
+/// Calls the adapter, and hears it out.
+async fn hear(subject: &dyn Subject, server: &Server, request: Request) -> Heard {
+    let (mut events, mut error) = (Vec::new(), None);
+    match open(subject, server.url(), request).await {
+        Ok(mut stream) => {
+            while let Some(event) = stream.next().await {
+                match event {
+                    Ok(event) => events.push(event),
+                    Err(failure) => error = Some(failure),
+                }
+            }
+        }
+        Err(failure) => error = Some(failure),
+    }
+    let mut answer = ResponseBuilder::new();
+    events.iter().for_each(|event| answer.apply(event));
+    Heard { events, response: answer.into_response(), error }
+}
+
+/// As [`hear`], for an answer that must be whole.
+async fn hear_whole(subject: &dyn Subject, server: &Server, request: Request) -> Heard {
+    let heard = hear(subject, server, request).await;
+    assert_eq!(heard.error, None, "the answer is whole");
+    heard
+}
+
+async fn open(
+    subject: &dyn Subject,
+    url: &str,
+    request: Request,
+) -> Result<mynah_step::ModelStream> {
+    let call = ModelCall { api_key: Some(SecretString::from(KEY)), ..ModelCall::default() };
+    subject.adapter(url).open(request, call).await
+}
+
+fn request() -> Request {
+    Request::from("hi").with_model("model-1")
+}

@@ -1,0 +1,345 @@
+//! The answer as a decoder writes it down: what the model says becomes events in their order.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use mynah_data::{Event, FinishReason, Message, Metadata, Part, Request, Role, ToolCall, Usage};
+use serde_json::Value;
+
+/// The name of a block of text or reasoning; none where the format has only one.
+pub type Block = Option<Arc<str>>;
+
+/// An answer in the making.
+///
+/// Whatever a provider sends, the events keep their rules: the answer is started first and once, a call is started before
+/// its arguments come, has an id that no other call of the answer has, and is completed. Empty pieces are no events.
+#[derive(Debug, Default)]
+pub struct Draft {
+    events: VecDeque<Event>,
+    started: bool,
+    end: End,
+    /// Blocks that will be told whole once they are complete.
+    blocks: Vec<OpenBlock>,
+    calls: Vec<Call>,
+    /// How many calls the conversation had before: what makes up ids counts on from there.
+    earlier_calls: usize,
+    refusal: String,
+    usage: Usage,
+    finish_reason: Option<FinishReason>,
+    raw_finish_reason: Option<String>,
+    paused: bool,
+    metadata: Metadata,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+enum End {
+    #[default]
+    Open,
+    /// The body may end here, and may go on.
+    Possible,
+    Marked,
+}
+
+#[derive(Debug)]
+struct OpenBlock {
+    id: Block,
+    is_reasoning: bool,
+    text: String,
+}
+
+/// A call of the answer, as [`Draft::open_call`] gave it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallKey(usize);
+
+#[derive(Debug, Default)]
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+    metadata: Metadata,
+    told: Told,
+}
+
+/// How much of a call was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Told {
+    #[default]
+    Nothing,
+    Start,
+    All,
+}
+
+impl Draft {
+    /// For the answer to this request.
+    pub fn for_request(request: &Request) -> Self {
+        let calls = request.messages.iter().filter(|message| message.role() == Role::Assistant);
+        let earlier_calls = calls.map(|message| message.tool_calls().count()).sum();
+        Self { earlier_calls, ..Self::default() }
+    }
+
+    /// The answer begins, with the provider's id of it and the model's name. Only the first time counts.
+    pub fn start(&mut self, id: Option<&str>, model: Option<&str>) {
+        if !std::mem::replace(&mut self.started, true) {
+            let named =
+                |name: Option<&str>| name.filter(|name| !name.is_empty()).map(str::to_owned);
+            self.events.push_back(Event::MessageStarted {
+                message: Arc::new(Message::assistant("")),
+                request_id: None,
+                id: named(id),
+                model: named(model),
+            });
+        }
+    }
+
+    /// A piece of text.
+    pub fn text(&mut self, block: &Block, delta: impl Into<String>) {
+        let delta = delta.into();
+        if delta.is_empty() {
+            return;
+        }
+        if block.is_some() {
+            self.block(block, false).push_str(&delta);
+        }
+        self.say(Event::TextDelta { id: block.clone(), delta });
+    }
+
+    /// A named block of text is complete.
+    pub fn close_text(&mut self, block: &Block) {
+        if let Some(text) = self.take_block(block, false) {
+            self.say(Event::TextCompleted { id: block.clone(), text });
+        }
+    }
+
+    /// A piece of reasoning.
+    pub fn reasoning(&mut self, block: &Block, delta: impl Into<String>) {
+        let delta = delta.into();
+        if !delta.is_empty() {
+            self.block(block, true).push_str(&delta);
+            self.say(Event::ReasoningDelta { id: block.clone(), delta });
+        }
+    }
+
+    /// A block of reasoning is complete. `data` is what the provider must get back beside text and signature; where there is
+    /// no text, it was withheld.
+    pub fn close_reasoning(
+        &mut self,
+        block: &Block,
+        signature: Option<String>,
+        data: Option<Value>,
+    ) {
+        let text = self.take_block(block, true).unwrap_or_default();
+        if !text.is_empty() || signature.is_some() || data.is_some() {
+            let redacted = text.is_empty() && data.is_some();
+            self.say(Event::ReasoningCompleted {
+                id: block.clone(),
+                text,
+                signature,
+                redacted,
+                data,
+            });
+        }
+    }
+
+    /// A block that says nothing to people and must go back as it came.
+    pub fn opaque(&mut self, block: &Block, data: Value) {
+        self.say(Event::ReasoningCompleted {
+            id: block.clone(),
+            text: String::new(),
+            signature: None,
+            redacted: false,
+            data: Some(data),
+        });
+    }
+
+    /// Makes room for one more tool call.
+    pub fn open_call(&mut self) -> CallKey {
+        self.calls.push(Call::default());
+        CallKey(self.calls.len() - 1)
+    }
+
+    /// What is known of a call; empty text says nothing. The call is told once its name is known.
+    ///
+    /// A call that the provider gives no id, or that of another call, gets a new one.
+    pub fn call(&mut self, CallKey(key): CallKey, id: &str, name: &str) {
+        let taken = self.calls.iter().any(|call| call.id == id);
+        let call = &mut self.calls[key];
+        if call.told != Told::Nothing {
+            return;
+        }
+        call.name.push_str(name);
+        if call.id.is_empty() && !taken {
+            id.clone_into(&mut call.id);
+        }
+        if !call.name.is_empty() {
+            self.start_call(key);
+        }
+    }
+
+    /// A piece of a call's arguments.
+    pub fn arguments(&mut self, CallKey(key): CallKey, delta: &str) {
+        let call = &mut self.calls[key];
+        call.arguments.push_str(delta);
+        if call.told == Told::Start && !delta.is_empty() {
+            let (id, arguments_delta) = (call.id.clone(), delta.to_owned());
+            self.say(Event::ToolCallDelta { id, arguments_delta });
+        }
+    }
+
+    /// What the provider must get back with a call.
+    pub fn call_metadata(&mut self, CallKey(key): CallKey, metadata: Metadata) {
+        self.calls[key].metadata.extend(metadata);
+    }
+
+    /// A call is complete. One without arguments is held back until it is known why the model stopped: it may have been
+    /// cut off before them.
+    pub fn close_call(&mut self, CallKey(key): CallKey) {
+        if !self.calls[key].arguments.trim().is_empty() {
+            self.complete_call(key, false);
+        }
+    }
+
+    /// A piece of a refusal.
+    pub fn refusal(&mut self, delta: &str) {
+        self.refusal.push_str(delta);
+    }
+
+    /// What the provider counted so far.
+    pub fn usage(&mut self, usage: Usage) {
+        if self.usage != usage {
+            self.usage = usage.clone();
+            self.say(Event::Usage { usage: Box::new(usage) });
+        }
+    }
+
+    /// Something that has no other place.
+    pub fn raw(&mut self, chunk: Value) {
+        self.say(Event::RawChunk { chunk });
+    }
+
+    /// Why the model stopped, with the provider's own word where that says more.
+    pub fn finish(&mut self, reason: FinishReason, raw: Option<&str>) {
+        self.finish_reason = Some(reason);
+        self.raw_finish_reason = raw.map(str::to_owned);
+    }
+
+    /// The provider only paused, and wants to be called again.
+    pub fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// Something for the metadata of the response.
+    pub fn note(&mut self, key: &str, value: impl Into<Value>) {
+        self.metadata.insert(key.to_owned(), value.into());
+    }
+
+    /// The text that was noted under this key.
+    pub fn noted(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).and_then(Value::as_str)
+    }
+
+    /// The body may end here, and may go on: for providers without an end mark.
+    pub fn end_possible(&mut self) {
+        if self.end == End::Open {
+            self.end = End::Possible;
+        }
+    }
+
+    /// The provider says that this was all.
+    pub fn end(&mut self) {
+        self.end = End::Marked;
+    }
+
+    /// Whether the provider has said that this was all.
+    pub fn has_ended(&self) -> bool {
+        self.end == End::Marked
+    }
+
+    /// Whether any tool was called.
+    pub fn has_calls(&self) -> bool {
+        self.calls.iter().any(|call| call.told != Told::Nothing)
+    }
+
+    pub(crate) fn may_end(&self) -> bool {
+        self.end >= End::Possible
+    }
+
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Tells what is left to tell.
+    pub(crate) fn complete(&mut self, metadata: Metadata) {
+        let cut_off = self.finish_reason == Some(FinishReason::Length);
+        for key in 0..self.calls.len() {
+            self.complete_call(key, cut_off);
+        }
+        let raw = |reason: FinishReason| Some(reason.as_str().to_owned());
+        if !self.refusal.is_empty() {
+            let said = self.finish_reason.replace(FinishReason::ContentFilter);
+            self.raw_finish_reason = self.raw_finish_reason.take().or(said.and_then(raw));
+        } else if self.finish_reason == Some(FinishReason::Stop) && self.has_calls() {
+            self.finish_reason = Some(FinishReason::ToolCalls);
+        }
+        let refusal = std::mem::take(&mut self.refusal);
+        let parts = (!refusal.is_empty()).then_some(Part::Refusal { text: refusal });
+        self.metadata.extend(metadata);
+        let event = Event::MessageCompleted {
+            message: Arc::new(Message::assistant_parts(parts)),
+            finish_reason: self.finish_reason,
+            raw_finish_reason: self.raw_finish_reason.take(),
+            paused: self.paused,
+            metadata: std::mem::take(&mut self.metadata),
+        };
+        self.say(event);
+    }
+
+    fn say(&mut self, event: Event) {
+        self.start(None, None);
+        self.events.push_back(event);
+    }
+
+    fn block(&mut self, id: &Block, is_reasoning: bool) -> &mut String {
+        let found = self.find_block(id, is_reasoning).unwrap_or(self.blocks.len());
+        if found == self.blocks.len() {
+            self.blocks.push(OpenBlock { id: id.clone(), is_reasoning, text: String::new() });
+        }
+        &mut self.blocks[found].text
+    }
+
+    fn take_block(&mut self, id: &Block, is_reasoning: bool) -> Option<String> {
+        let found = self.find_block(id, is_reasoning)?;
+        Some(self.blocks.swap_remove(found).text)
+    }
+
+    fn find_block(&self, id: &Block, is_reasoning: bool) -> Option<usize> {
+        self.blocks.iter().rposition(|open| open.id == *id && open.is_reasoning == is_reasoning)
+    }
+
+    fn start_call(&mut self, key: usize) {
+        let made_up = format!("call_{}", self.earlier_calls + key + 1);
+        let call = &mut self.calls[key];
+        if call.id.is_empty() {
+            call.id = made_up;
+        }
+        call.told = Told::Start;
+        let (id, name, said) = (call.id.clone(), call.name.clone(), call.arguments.clone());
+        self.say(Event::ToolCallStarted { id: id.clone(), name });
+        if !said.is_empty() {
+            self.say(Event::ToolCallDelta { id, arguments_delta: said });
+        }
+    }
+
+    fn complete_call(&mut self, key: usize, cut_off: bool) {
+        let call = &mut self.calls[key];
+        if call.told != Told::Start {
+            return;
+        }
+        call.told = Told::All;
+        let arguments = std::mem::take(&mut call.arguments);
+        let mut told = ToolCall::new(call.id.clone(), call.name.clone(), arguments);
+        told.metadata = std::mem::take(&mut call.metadata);
+        if cut_off && told.raw_arguments.trim().is_empty() {
+            told.arguments = Value::Null;
+        }
+        self.say(Event::tool_call_completed(told));
+    }
+}

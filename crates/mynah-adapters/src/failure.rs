@@ -1,0 +1,235 @@
+//! What providers say when a call fails, and which of our reasons that is.
+//!
+//! One table for all of them: they agree on status codes and differ in where the words stand.
+
+use mynah_data::{AdapterReason, Error, ErrorKind};
+use serde_json::Value;
+
+/// The error of a response with a status that is not success. `header` looks a header up by its lowercase name.
+///
+/// Its message is the provider's own; its metadata has `status` and, where they are known, `request_id`, `retry_after_ms`,
+/// and the provider's `code` and `type`.
+///
+/// ```
+/// use mynah_adapters::failure;
+/// use mynah_data::{AdapterReason, ErrorKind};
+///
+/// let header = |name: &str| (name == "retry-after").then_some("2");
+/// let error = failure::of_response(429, header, br#"{"error": {"message": "slow down", "type": "requests"}}"#);
+/// assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::RateLimited));
+/// assert_eq!((error.to_string().as_str(), error.retry_after_ms()), ("slow down", Some(2000)));
+/// ```
+pub fn of_response<'h>(
+    status: u16,
+    header: impl Fn(&str) -> Option<&'h str>,
+    body: &[u8],
+) -> Error {
+    let text = String::from_utf8_lossy(body);
+    let said = serde_json::from_str(&text).map(|body| Said::read(&body)).unwrap_or_default();
+    let message = said
+        .message
+        .clone()
+        .or_else(|| plain(&text))
+        .unwrap_or_else(|| format!("HTTP status {status}"));
+    let mut error = said.error(Some(status), message).with("status", status);
+    if let Some(id) = request_id(&header).map(str::to_owned).or(said.request_id) {
+        error = error.with("request_id", id);
+    }
+    match retry_after_ms(&header) {
+        Some(ms) => error.with("retry_after_ms", ms),
+        None => error,
+    }
+}
+
+/// The error that a provider reports in the middle of an answer: the JSON of the frame, or its `error` member.
+pub fn in_stream(frame: &Value) -> Error {
+    let said = Said::read(frame);
+    // Gateways pass the status of the provider behind them as a code.
+    let status = said
+        .code
+        .as_deref()
+        .and_then(|code| code.parse().ok())
+        .filter(|code| (400..600).contains(code));
+    let message = said.message.clone().unwrap_or_else(|| frame.to_string());
+    said.error(status, message)
+}
+
+/// The error of an answer that is not what the format says.
+pub fn malformed(why: impl std::fmt::Display) -> Error {
+    Error::adapter(AdapterReason::MalformedResponse)
+        .with_message(format!("adapter error: malformed_response: {why}"))
+}
+
+/// The error of an answer that ended without the provider's end mark.
+pub fn broke_off() -> Error {
+    Error::adapter(AdapterReason::NetworkError)
+        .with_message("adapter error: network_error: the answer broke off before its end")
+}
+
+/// The provider's id of a request, from the headers of its response.
+pub fn request_id<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<&'h str> {
+    const NAMES: [&str; 6] = [
+        "x-request-id",
+        "request-id",
+        "x-amzn-requestid",
+        "apim-request-id",
+        "mistral-correlation-id",
+        "x-goog-request-id",
+    ];
+    NAMES.iter().find_map(|name| header(name).filter(|id| !id.is_empty()))
+}
+
+pub(crate) fn is_malformed(error: &Error) -> bool {
+    error.kind() == ErrorKind::Adapter(AdapterReason::MalformedResponse)
+}
+
+/// How long the provider asks to wait: milliseconds, seconds, or a date, which is compared with the response's own.
+fn retry_after_ms<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
+    let number =
+        |name: &str| header(name)?.trim().parse::<f64>().ok().filter(|number| *number >= 0.0);
+    if let Some(ms) = number("retry-after-ms") {
+        return Some(ms as u64);
+    }
+    if let Some(seconds) = number("retry-after") {
+        return Some((seconds * 1000.0) as u64);
+    }
+    let until = httpdate::parse_http_date(header("retry-after")?).ok()?;
+    let now = header("date").and_then(|date| httpdate::parse_http_date(date).ok());
+    let now = now.unwrap_or_else(|| mynah_step::World::now(&mynah_step::SystemWorld));
+    Some(until.duration_since(now).map_or(0, |wait| wait.as_millis() as u64))
+}
+
+/// Text that is no JSON, if a person may want to read it.
+fn plain(text: &str) -> Option<String> {
+    let text = text.trim();
+    let is_readable = !text.is_empty() && text.len() <= 500 && !text.starts_with(['<', '{', '[']);
+    is_readable.then(|| text.to_owned())
+}
+
+/// What a provider says of a failure.
+#[derive(Default)]
+struct Said {
+    message: Option<String>,
+    code: Option<String>,
+    kind: Option<String>,
+    request_id: Option<String>,
+}
+
+impl Said {
+    /// From `{"error": {…}}`, `{"error": "text", "code"}`, `{"message", "code", "type"}`, `{"detail"}`, and a list with one
+    /// of these.
+    fn read(body: &Value) -> Self {
+        let body = body.as_array().and_then(|list| list.first()).unwrap_or(body);
+        let error = body.get("error").unwrap_or(body);
+        let word = |name: &str| match error.get(name).or_else(|| body.get(name)) {
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(Value::Number(number)) => Some(number.to_string()),
+            _ => None,
+        };
+        let detail = error.get("detail").filter(|detail| !detail.is_null());
+        let message = error.as_str().map(str::to_owned).or_else(|| word("message"));
+        // `type` of an outer envelope only says that it is an error.
+        let kind = error.get("type").and_then(Value::as_str).filter(|kind| *kind != "error");
+        let reason = error.pointer("/details/0/reason").and_then(Value::as_str);
+        Self {
+            message: message.or_else(|| {
+                detail
+                    .map(|detail| detail.as_str().map_or_else(|| detail.to_string(), str::to_owned))
+            }),
+            kind: kind.or(reason).map(str::to_owned).or_else(|| word("status")),
+            code: word("code"),
+            request_id: body.get("request_id").and_then(Value::as_str).map(str::to_owned),
+        }
+    }
+
+    fn error(&self, status: Option<u16>, message: String) -> Error {
+        let mut error = Error::adapter(self.reason(status)).with_message(message);
+        for (name, word) in [("code", &self.code), ("type", &self.kind)] {
+            if let Some(word) = word {
+                error = error.with(name, word.as_str());
+            }
+        }
+        error
+    }
+
+    /// The provider's words first, for a 400 can mean anything; then the status.
+    fn reason(&self, status: Option<u16>) -> AdapterReason {
+        let words = [&self.code, &self.kind].into_iter().flatten();
+        let named = words.filter_map(|word| by_word(&word.to_ascii_lowercase())).next();
+        let is_refusal = status.is_none_or(|status| matches!(status, 400 | 413 | 422));
+        let told = self.message.as_deref().filter(|_| is_refusal).and_then(by_message);
+        let by_status = status.map(by_status);
+        // A word for "something failed" must not hide a status that says what.
+        match named {
+            Some(AdapterReason::InvalidRequest | AdapterReason::ProviderUnavailable) => {
+                told.or(by_status).or(named).unwrap_or(AdapterReason::Unknown)
+            }
+            _ => named.or(told).or(by_status).unwrap_or(AdapterReason::Unknown),
+        }
+    }
+}
+
+fn by_word(word: &str) -> Option<AdapterReason> {
+    use AdapterReason::*;
+    Some(match word {
+        "context_length_exceeded" | "exceed_context_size_error" | "string_above_max_length" => {
+            ContextLengthExceeded
+        }
+        "content_filter" | "content_policy_violation" | "responsibleaipolicyviolation" => {
+            ContentFilter
+        }
+        "invalid_api_key" | "authentication_error" | "api_key_invalid" | "unauthenticated" => {
+            AuthenticationFailed
+        }
+        "permission_error" | "permission_denied" | "billing_error" => PermissionDenied,
+        "rate_limit_error"
+        | "rate_limit_exceeded"
+        | "resource_exhausted"
+        | "insufficient_quota" => RateLimited,
+        "overloaded_error" | "overloaded" | "server_overloaded" => Overloaded,
+        "not_found_error" | "model_not_found" | "not_found" => NotFound,
+        "timeout_error" | "deadline_exceeded" => Timeout,
+        "api_error" | "server_error" | "internal" | "unavailable" => ProviderUnavailable,
+        "invalid_request_error" | "request_too_large" | "invalid_argument" => InvalidRequest,
+        word if word.contains("content_filter") => ContentFilter,
+        _ => return None,
+    })
+}
+
+/// What providers say in words alone.
+fn by_message(message: &str) -> Option<AdapterReason> {
+    const TOO_LONG: [&str; 7] = [
+        "prompt is too long",
+        "maximum context length",
+        "context window",
+        "context length",
+        "context size",
+        "input is too long",
+        "too large for model with",
+    ];
+    const BAD_KEY: [&str; 4] =
+        ["incorrect api key", "invalid api key", "api key not valid", "api key is invalid"];
+    let message = message.to_ascii_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if says(&TOO_LONG) {
+        Some(AdapterReason::ContextLengthExceeded)
+    } else {
+        says(&BAD_KEY).then_some(AdapterReason::AuthenticationFailed)
+    }
+}
+
+fn by_status(status: u16) -> AdapterReason {
+    use AdapterReason::*;
+    match status {
+        401 => AuthenticationFailed,
+        402 | 403 => PermissionDenied,
+        404 => NotFound,
+        408 => Timeout,
+        429 => RateLimited,
+        501 => UnsupportedFeature,
+        529 => Overloaded,
+        500..=599 => ProviderUnavailable,
+        400..=499 => InvalidRequest,
+        _ => Unknown,
+    }
+}

@@ -1,0 +1,255 @@
+//! What a wire format is, and how an answer is read in one.
+
+use std::borrow::Cow;
+
+use mynah_data::{Event, Metadata, Request, Result};
+use mynah_step::ModelCall;
+use serde_json::Value;
+
+use crate::{
+    draft::Draft,
+    failure,
+    sse::{Frame, Framer, SseFramer, too_large},
+};
+
+/// One provider's way to write requests and answers. It neither sends nor waits.
+///
+/// What the formats share is elsewhere: [`SseFramer`] cuts the body into frames, [`Draft`] turns what the model says into
+/// events, [`failure`] reads errors, `http` carries it all. A format is left with two mappings, request to JSON and frame to
+/// [`Draft`].
+///
+/// ```
+/// use std::borrow::Cow;
+/// use mynah_adapters::{
+///     draft::Draft,
+///     format::{Decoder, Delivery, Format, Reader},
+///     sse::{Frame, Framer, LineFramer},
+/// };
+/// use mynah_data::{FinishReason, Metadata, Request, Result};
+/// use mynah_step::ModelCall;
+/// use serde_json::{Value, json};
+///
+/// /// A server that says a word a line, and ends with a dot.
+/// struct Words;
+///
+/// impl Format for Words {
+///     fn path(&self, _: &Request) -> Cow<'static, str> {
+///         "say".into()
+///     }
+///
+///     fn body(&self, request: &Request, _: &ModelCall) -> Result<Value> {
+///         Ok(json!({"prompt": request.messages.last().map(|message| message.text().into_owned())}))
+///     }
+///
+///     fn framer(&self) -> Box<dyn Framer> {
+///         Box::new(LineFramer::new())
+///     }
+///
+///     fn decoder(&self, _: &Request) -> Box<dyn Decoder> {
+///         Box::new(Word)
+///     }
+/// }
+///
+/// struct Word;
+///
+/// impl Decoder for Word {
+///     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
+///         match frame.data {
+///             "." => {
+///                 draft.finish(FinishReason::Stop, None);
+///                 draft.end();
+///             }
+///             word => draft.text(&None, word),
+///         }
+///         Ok(())
+///     }
+///
+///     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
+///         body.lines().try_for_each(|data| self.frame(Frame { event: "", data }, draft))
+///     }
+/// }
+///
+/// let mut reader = Reader::new(&Words, &Request::from("hi"), Delivery::Streamed);
+/// reader.push(b"Hel\nlo\n.")?;
+/// assert!(reader.finish(Metadata::new()).is_ok());
+/// let events = std::iter::from_fn(|| reader.next_event());
+/// assert_eq!(events.map(|event| event.type_name()).collect::<Vec<_>>(),
+///     ["message_started", "text_delta", "text_delta", "message_completed"]);
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
+pub trait Format: Send + Sync + 'static {
+    /// Where calls go, below the version segment of the base URL.
+    fn path(&self, request: &Request) -> Cow<'static, str>;
+
+    /// The JSON of a request.
+    ///
+    /// # Errors
+    /// What the format cannot express.
+    fn body(&self, request: &Request, call: &ModelCall) -> Result<Value>;
+
+    /// Headers beside the content type and the key.
+    fn headers(&self, call: &ModelCall) -> Vec<(Cow<'static, str>, String)> {
+        let _ = call;
+        Vec::new()
+    }
+
+    /// The header that carries the key.
+    fn key_header(&self, key: &str) -> (&'static str, String) {
+        ("authorization", format!("Bearer {key}"))
+    }
+
+    /// How a streamed body is cut into frames.
+    fn framer(&self) -> Box<dyn Framer> {
+        Box::new(SseFramer::new())
+    }
+
+    /// A decoder for the answer to this request.
+    fn decoder(&self, request: &Request) -> Box<dyn Decoder>;
+
+    /// Whether the form of the answer must come from a second call; see [`mynah_step::Adapter`].
+    fn needs_structured_finalize(&self, request: &Request) -> bool {
+        let _ = request;
+        false
+    }
+}
+
+/// Reads one answer.
+///
+/// What it does not know it hands to [`Draft::raw`]; it fails only where the provider says that the call failed, or where
+/// the answer is no JSON at all.
+pub trait Decoder: Send {
+    /// Takes one frame of a streamed answer. When the provider says that this was all, it calls [`Draft::end`].
+    ///
+    /// # Errors
+    /// A frame that is not JSON, or that tells of a failure.
+    fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()>;
+
+    /// Takes an answer that came in one piece, because the server does not stream.
+    ///
+    /// # Errors
+    /// As for a frame.
+    fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()>;
+}
+
+/// How a body comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// In frames.
+    Streamed,
+    /// As one JSON document.
+    Whole,
+}
+
+impl Delivery {
+    /// From the content type of a response.
+    pub fn of(content_type: Option<&str>) -> Self {
+        let kind = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+        if kind.eq_ignore_ascii_case("application/json") { Self::Whole } else { Self::Streamed }
+    }
+}
+
+/// The largest body, in bytes, unless told otherwise.
+pub const MAX_BODY: u64 = 256 << 20;
+
+/// Bytes of a body into events.
+///
+/// ```
+/// use mynah_adapters::{format::{Delivery, Reader}, openai_chat::OpenAiChat};
+/// use mynah_data::{Metadata, Request, ResponseBuilder};
+///
+/// let body = concat!(
+///     r#"data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}"#, "\n\n",
+///     r#"data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#, "\n\n",
+///     "data: [DONE]\n\n",
+/// );
+/// let mut reader = Reader::new(&OpenAiChat::default(), &Request::from("hello"), Delivery::Streamed);
+/// reader.push(body.as_bytes())?;
+/// reader.finish(Metadata::new())?;
+/// let mut answer = ResponseBuilder::new();
+/// while let Some(event) = reader.next_event() {
+///     answer.apply(&event);
+/// }
+/// assert_eq!(answer.response().text(), "hi");
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
+pub struct Reader {
+    framer: Box<dyn Framer>,
+    decoder: Box<dyn Decoder>,
+    draft: Draft,
+    /// The body so far, where it comes in one piece.
+    whole: Option<Vec<u8>>,
+    read: u64,
+    limit: u64,
+}
+
+impl Reader {
+    /// Reads the answer to a request.
+    pub fn new(format: &dyn Format, request: &Request, delivery: Delivery) -> Self {
+        Self {
+            framer: format.framer(),
+            decoder: format.decoder(request),
+            draft: Draft::for_request(request),
+            whole: (delivery == Delivery::Whole).then(Vec::new),
+            read: 0,
+            limit: MAX_BODY,
+        }
+    }
+
+    /// With another limit on the size of the body.
+    pub fn with_limit(mut self, limit: u64) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Takes more of the body.
+    ///
+    /// # Errors
+    /// What the provider reports, what is not the format, and a body beyond its limit. Nothing can be pushed after that.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        self.read = self.read.saturating_add(bytes.len() as u64);
+        if self.read > self.limit {
+            return Err(too_large("the answer", self.limit));
+        }
+        match &mut self.whole {
+            Some(body) => body.extend_from_slice(bytes),
+            None => {
+                let (decoder, draft) = (&mut self.decoder, &mut self.draft);
+                self.framer.push(bytes, &mut |frame| decoder.frame(frame, draft))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The body has ended. `metadata` goes to the response.
+    ///
+    /// # Errors
+    /// `network_error` if the provider had not said that this was all.
+    pub fn finish(&mut self, metadata: Metadata) -> Result<()> {
+        let (decoder, draft) = (&mut self.decoder, &mut self.draft);
+        match self.whole.take() {
+            Some(body) => decoder.whole(&String::from_utf8_lossy(&body), draft)?,
+            None => {
+                let last = self.framer.finish(&mut |frame| decoder.frame(frame, draft));
+                // What the end of the body cut through says nothing.
+                if !draft.may_end() {
+                    return Err(match last {
+                        Err(error) if !failure::is_malformed(&error) => error,
+                        _ => failure::broke_off(),
+                    });
+                }
+            }
+        }
+        draft.complete(metadata);
+        Ok(())
+    }
+
+    /// The next event that is ready.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.draft.next_event()
+    }
+
+    /// Whether the provider has said that this was all.
+    pub fn has_ended(&self) -> bool {
+        self.draft.has_ended()
+    }
+}

@@ -1,0 +1,421 @@
+//! Adapters over HTTP: a format, an address and a key.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use mynah_data::{AdapterReason, Error, Event, Metadata, Request, Result};
+use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream};
+use reqwest::{
+    Response, Url,
+    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tokio::time::Sleep;
+
+pub use self::client::{Http, HttpBuilder};
+use crate::{
+    failure,
+    format::{Delivery, Format, Reader},
+    keys::{FoundKey, Keys},
+    presets::{PRESETS, Preset},
+};
+
+mod client;
+
+/// An adapter for a provider that is called over HTTP. Clones share their connections.
+///
+/// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
+/// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
+/// `retry_after_ms` where they are known.
+///
+/// `request_timeout` and `stream_timeout` are kept by whoever polls the stream. Dropping the stream closes the connection.
+///
+/// ```
+/// use mynah_adapters::http::HttpAdapter;
+///
+/// let adapter = HttpAdapter::named("openai-chat")?.with_base_url("http://localhost:4010/v1")?;
+/// assert_eq!(adapter.url("chat/completions").as_str(), "http://localhost:4010/v1/chat/completions");
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct HttpAdapter {
+    name: String,
+    format: Arc<dyn Format>,
+    base_url: Option<Url>,
+    version: String,
+    key_variables: Vec<String>,
+    keys: Keys,
+    headers: HeaderMap,
+    /// Made when it is first needed: to read what the system trusts takes a while.
+    http: Arc<OnceLock<Http>>,
+}
+
+impl HttpAdapter {
+    /// The server of this name, with an HTTP client of its own; see [`PRESETS`].
+    ///
+    /// # Errors
+    /// A name that is not known.
+    pub fn named(name: &str) -> Result<Self> {
+        let preset = Preset::named(name).ok_or_else(|| {
+            let known: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
+            Error::invalid_option("adapter", "unknown").with_message(format!(
+                "no adapter is named {name:?}; known are {}",
+                known.join(", ")
+            ))
+        })?;
+        let mut adapter = Self::new(preset.name, preset.format());
+        adapter.version = preset.version.to_owned();
+        adapter.key_variables = preset.key_variables.iter().map(|&name| name.to_owned()).collect();
+        if !preset.base_url.is_empty() {
+            adapter = adapter.with_base_url(preset.base_url)?;
+        }
+        Ok(adapter)
+    }
+
+    /// An adapter for a server of one's own. It needs a base URL, and no key unless variables are named.
+    pub fn new(name: impl Into<String>, format: Arc<dyn Format>) -> Self {
+        Self {
+            name: name.into(),
+            format,
+            base_url: None,
+            version: String::new(),
+            key_variables: Vec::new(),
+            keys: Keys::new(),
+            headers: HeaderMap::new(),
+            http: Arc::default(),
+        }
+    }
+
+    /// Calls another server: an origin, or with a path. The version segment is added unless the URL ends with it.
+    ///
+    /// # Errors
+    /// A URL that is none, or that holds a password.
+    pub fn with_base_url(mut self, url: &str) -> Result<Self> {
+        let refused = |code: &str| Error::invalid_option("base_url", code);
+        let url = Url::parse(url).map_err(|_| refused("malformed"))?;
+        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+            return Err(refused("malformed"));
+        }
+        if url.password().is_some() || !url.username().is_empty() {
+            return Err(refused("credentials"));
+        }
+        self.base_url = Some(url);
+        Ok(self)
+    }
+
+    /// Puts this between the base URL and the format's path, unless the URL ends with it.
+    pub fn with_version(mut self, version: impl Into<String>) -> Self {
+        self.version = version.into();
+        self
+    }
+
+    /// Looks for the key in these environment variables, and needs one.
+    pub fn with_key_variables(
+        mut self,
+        names: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        self.key_variables = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Takes keys from here.
+    pub fn with_keys(mut self, keys: Keys) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// Uses this HTTP client, and shares its connections.
+    pub fn with_http(mut self, http: Http) -> Self {
+        self.http = Arc::new(OnceLock::from(http));
+        self
+    }
+
+    /// Sends this header with every call.
+    ///
+    /// # Errors
+    /// What is no header.
+    pub fn with_header(mut self, name: &str, value: &str) -> Result<Self> {
+        insert_header(&mut self.headers, name, value)?;
+        Ok(self)
+    }
+
+    /// Where a path of the format is.
+    pub fn url(&self, path: &str) -> String {
+        let base = self.base_url.as_ref().map(Url::as_str).unwrap_or_default();
+        join_url(base, &self.version, path)
+    }
+
+    fn http(&self) -> Result<&Http> {
+        match self.http.get() {
+            Some(http) => Ok(http),
+            None => {
+                let http = Http::new()?;
+                Ok(self.http.get_or_init(|| http))
+            }
+        }
+    }
+
+    async fn call(self: Arc<Self>, mut request: Request, call: ModelCall) -> Result<ModelStream> {
+        if self.base_url.is_none() {
+            let what = "this server has no address of its own";
+            return Err(Error::invalid_option("base_url", "required").with_message(what));
+        }
+        // `groq:llama` names the model of an engine; the server knows it as `llama`.
+        if let Some(model) = &mut request.model
+            && let Some(id) = model.id.strip_prefix(&self.name).and_then(|id| id.strip_prefix(':'))
+        {
+            model.id = id.to_owned();
+        }
+        let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
+        let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
+            Err(_) if variables.is_empty() && !self.keys.wants_key() => None,
+            found => Some(found?),
+        };
+        let sent = self.send(&request, &call, key.as_ref()).await;
+        let context = ErrorContext { provider: self.name.clone(), key, request_id: None };
+        match sent {
+            Ok(response) => Ok(Box::pin(Answering::new(&self, &request, response, context))),
+            Err(error) => Err(context.complete(error)),
+        }
+    }
+
+    async fn send(
+        &self,
+        request: &Request,
+        call: &ModelCall,
+        key: Option<&FoundKey>,
+    ) -> Result<Response> {
+        let body = self.format.body(request, call)?;
+        let mut headers = self.headers.clone();
+        for (name, value) in self.format.headers(call) {
+            insert_header(&mut headers, &name, &value)?;
+        }
+        if let Some(Value::Object(extra)) = call.adapter_opts.get("headers") {
+            for (name, value) in extra {
+                insert_header(&mut headers, name, value.as_str().unwrap_or_default())?;
+            }
+        }
+        if let Some(key) = key {
+            let (name, value) = self.format.key_header(key.expose());
+            let mut value = HeaderValue::from_str(&value).map_err(|_| {
+                Error::invalid_option("api_key", "malformed").with_message(format!(
+                    "the API key from {} cannot be sent in a header",
+                    key.source()
+                ))
+            })?;
+            value.set_sensitive(true);
+            headers.insert(HeaderName::from_static(name), value);
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let url = self.url(&self.format.path(request));
+        let sent =
+            self.http()?.client().post(url).headers(headers).body(body.to_string()).send().await;
+        let response = sent.map_err(transport_error)?;
+        if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+    }
+}
+
+impl fmt::Debug for HttpAdapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpAdapter")
+            .field("name", &self.name)
+            .field("base_url", &self.base_url.as_ref().map(Url::as_str))
+            .field("keys", &self.keys)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Adapter for HttpAdapter {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>> {
+        Box::pin(self.call(request, call))
+    }
+
+    fn needs_structured_finalize(&self, request: &Request) -> bool {
+        self.format.needs_structured_finalize(request)
+    }
+}
+
+/// Base URL, version and path. A base that ends with the version, or that names a deployment, gets no version; what it
+/// asks for in its query stays.
+fn join_url(base: &str, version: &str, path: &str) -> String {
+    let (base, query) = match base.split_once('?') {
+        Some((base, query)) => (base, format!("?{query}")),
+        None => (base, String::new()),
+    };
+    let base = base.trim_end_matches('/');
+    let last = version.rsplit('/').next().unwrap_or_default();
+    let has_version = version.is_empty()
+        || base.ends_with(&format!("/{version}"))
+        || base.ends_with(&format!("/{last}"))
+        || base.contains("/deployments/");
+    match has_version {
+        true => format!("{base}/{path}{query}"),
+        false => format!("{base}/{version}/{path}{query}"),
+    }
+}
+
+fn insert_header(headers: &mut HeaderMap, name: &str, value: &str) -> Result<()> {
+    let header = HeaderName::try_from(name).ok().zip(HeaderValue::from_str(value).ok());
+    let (name, value) = header.ok_or_else(|| {
+        Error::invalid_option("headers", "malformed").with_message(format!("{name:?} is no header"))
+    })?;
+    headers.insert(name, value);
+    Ok(())
+}
+
+/// The largest error body that is read.
+const MAX_ERROR_BODY: usize = 64 << 10;
+
+/// The error of a response whose status is not success.
+async fn refusal(mut response: Response) -> Error {
+    let mut body = Vec::new();
+    while body.len() < MAX_ERROR_BODY {
+        match response.chunk().await {
+            Ok(Some(bytes)) => body.extend_from_slice(&bytes),
+            // The status says enough.
+            Ok(None) | Err(_) => break,
+        }
+    }
+    failure::of_response(response.status().as_u16(), header_of(response.headers()), &body)
+}
+
+fn header_of<'h>(headers: &'h HeaderMap) -> impl Fn(&str) -> Option<&'h str> {
+    move |name| headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+fn transport_error(error: reqwest::Error) -> Error {
+    let reason = match error.is_timeout() {
+        true => AdapterReason::Timeout,
+        false => AdapterReason::NetworkError,
+    };
+    // The innermost cause is the one that a person can act on. The URL is left away: what is in it is nobody's business.
+    let error = error.without_url();
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    Error::adapter(reason).with_message(format!("adapter error: {reason}: {cause}"))
+}
+
+/// What an error is told on its way out.
+struct ErrorContext {
+    provider: String,
+    key: Option<FoundKey>,
+    request_id: Option<String>,
+}
+
+impl ErrorContext {
+    /// Names the provider, and takes out the key, which some providers repeat in their messages.
+    fn complete(&self, mut error: Error) -> Error {
+        if let Some(key) = &self.key {
+            let key = key.expose();
+            let message = error.to_string();
+            if message.contains(key) {
+                error = error.with_message(message.replace(key, "…"));
+            }
+        }
+        if let (Some(id), false) = (&self.request_id, error.metadata().contains_key("request_id")) {
+            error = error.with("request_id", id.as_str());
+        }
+        error.with_provider(self.provider.as_str())
+    }
+}
+
+/// How long an answer that said its end mark is given to end its body, so that the connection can be used again.
+const LINGER: Duration = Duration::from_millis(250);
+
+/// An answer as it comes in.
+struct Answering {
+    /// None once it has ended.
+    body: Option<Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>>,
+    reader: Reader,
+    hash: Sha256,
+    linger: Option<Pin<Box<Sleep>>>,
+    context: ErrorContext,
+}
+
+impl Answering {
+    fn new(
+        adapter: &HttpAdapter,
+        request: &Request,
+        response: Response,
+        context: ErrorContext,
+    ) -> Self {
+        let header = header_of(response.headers());
+        let delivery = Delivery::of(header("content-type"));
+        let request_id = failure::request_id(&header).map(str::to_owned);
+        drop(header);
+        Self {
+            reader: Reader::new(adapter.format.as_ref(), request, delivery),
+            context: ErrorContext { request_id, ..context },
+            body: Some(Box::pin(response.bytes_stream())),
+            hash: Sha256::new(),
+            linger: None,
+        }
+    }
+
+    /// Reads on until there is an event; `None` once the body has ended.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(Ok(()));
+        };
+        if self.reader.has_ended() {
+            let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+            if linger.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(self.finish());
+            }
+        }
+        Poll::Ready(match ready!(body.as_mut().poll_next(cx)) {
+            Some(Ok(bytes)) => {
+                self.hash.update(&bytes);
+                self.reader.push(&bytes)
+            }
+            // What breaks after the answer's end takes nothing from it.
+            Some(Err(error)) if !self.reader.has_ended() => Err(transport_error(error)),
+            _ => self.finish(),
+        })
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.body = None;
+        let hash: String =
+            self.hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut metadata = Metadata::from_iter([("raw_response_hash".to_owned(), hash.into())]);
+        if let Some(id) = &self.context.request_id {
+            metadata.insert("provider_request_id".to_owned(), id.as_str().into());
+        }
+        self.reader.finish(metadata)
+    }
+}
+
+impl Stream for Answering {
+    type Item = Result<Event>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
+        loop {
+            if let Some(event) = self.reader.next_event() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if self.body.is_none() {
+                return Poll::Ready(None);
+            }
+            if let Err(error) = ready!(self.poll_read(cx)) {
+                // What was said before the failure is told before it.
+                self.body = None;
+                return Poll::Ready(Some(Err(self.context.complete(error))));
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Where API keys come from.
+
+use std::{
+    collections::BTreeMap,
+    env, fmt,
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use mynah_data::{EngineReason, Error, Result};
+use secrecy::{ExposeSecret, SecretString};
+
+/// Finds the key for a call. Clones share what was [set](Keys::set).
+///
+/// The first of these that is not empty: the key of the call itself, a key that was set here under the provider's name, the
+/// provider's environment variables, and the same variables in a `.env` file if one was allowed.
+///
+/// ```
+/// use mynah_adapters::keys::Keys;
+///
+/// let keys = Keys::new().with_environment(|name| (name == "MY_KEY").then(|| "from the environment".to_owned()));
+/// let found = |keys: &Keys| keys.find("acme", &["MY_KEY"], None).map(|key| key.source().to_owned());
+/// assert_eq!(found(&keys)?, "MY_KEY");
+/// keys.set("acme", "another");
+/// assert_eq!(found(&keys)?, "set");
+/// let missing = keys.find("umbrella", &["UMBRELLA_API_KEY"], None).unwrap_err();
+/// assert_eq!(missing.metadata()["checked"], serde_json::json!(["call", "set", "UMBRELLA_API_KEY"]));
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Keys {
+    set: Arc<RwLock<BTreeMap<String, SecretString>>>,
+    environment: Arc<Environment>,
+    variable: Option<String>,
+    dotenv: Option<PathBuf>,
+}
+
+type Environment = dyn Fn(&str) -> Option<String> + Send + Sync;
+
+/// A key, and where it was found.
+#[derive(Clone)]
+pub struct FoundKey {
+    key: SecretString,
+    source: String,
+}
+
+impl FoundKey {
+    /// The key in the clear: for the header that needs it, and nothing else.
+    pub fn expose(&self) -> &str {
+        self.key.expose_secret()
+    }
+
+    /// Where it was found: `call`, `set`, the name of a variable, or that and the file.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+}
+
+impl fmt::Debug for FoundKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FoundKey").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "this is where keys enter")]
+        let environment = |name: &str| env::var(name).ok();
+        Self {
+            set: Arc::default(),
+            environment: Arc::new(environment),
+            variable: None,
+            dotenv: None,
+        }
+    }
+}
+
+impl Keys {
+    /// Keys from the call and from the environment.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Looks in this variable instead of the provider's own. A server that needs no key then needs one.
+    pub fn with_variable(mut self, name: impl Into<String>) -> Self {
+        self.variable = Some(name.into());
+        self
+    }
+
+    /// Looks in this file too, usually `.env`. It is read when a key is asked for and not found before.
+    pub fn with_dotenv(mut self, path: impl Into<PathBuf>) -> Self {
+        self.dotenv = Some(path.into());
+        self
+    }
+
+    /// Takes variables from elsewhere than the process's environment.
+    pub fn with_environment(
+        mut self,
+        environment: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.environment = Arc::new(environment);
+        self
+    }
+
+    /// Sets the key of a provider, from now on.
+    pub fn set(&self, provider: impl Into<String>, key: impl Into<String>) {
+        let key = SecretString::from(key.into());
+        self.set.write().unwrap_or_else(PoisonError::into_inner).insert(provider.into(), key);
+    }
+
+    /// Forgets a key that was set.
+    pub fn remove(&self, provider: &str) {
+        self.set.write().unwrap_or_else(PoisonError::into_inner).remove(provider);
+    }
+
+    pub(crate) fn wants_key(&self) -> bool {
+        self.variable.is_some()
+    }
+
+    /// The key for a call of this provider.
+    ///
+    /// # Errors
+    /// `missing_key`, with `provider` and the places that were `checked`, by name.
+    pub fn find(
+        &self,
+        provider: &str,
+        variables: &[&str],
+        call: Option<&SecretString>,
+    ) -> Result<FoundKey> {
+        let mut checked = Vec::new();
+        let mut found = |source: String, key: Option<SecretString>| {
+            let key = key.filter(|key| !key.expose_secret().trim().is_empty());
+            checked.push(source.clone());
+            key.map(|key| FoundKey { key, source })
+        };
+        let set = || {
+            let set = self.set.read().unwrap_or_else(PoisonError::into_inner);
+            set.get(provider).cloned()
+        };
+        let variables = match &self.variable {
+            Some(name) => vec![name.as_str()],
+            None => variables.to_vec(),
+        };
+        let in_environment = |name: &str| (self.environment)(name).map(SecretString::from);
+        let mut key =
+            found("call".to_owned(), call.cloned()).or_else(|| found("set".to_owned(), set()));
+        for name in &variables {
+            key = key.or_else(|| found((*name).to_owned(), in_environment(name)));
+        }
+        for name in self.dotenv.iter().flat_map(|_| &variables) {
+            let path = self.dotenv.as_deref().unwrap_or(Path::new(""));
+            key =
+                key.or_else(|| found(format!("{name} in {}", path.display()), in_file(path, name)));
+        }
+        key.ok_or_else(|| {
+            Error::engine(EngineReason::MissingKey)
+                .with_message(format!(
+                    "engine error: missing_key: no API key for {provider}; looked at {}",
+                    checked.join(", ")
+                ))
+                .with_provider(provider)
+                .with("checked", checked)
+        })
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys")
+            .field("variable", &self.variable)
+            .field("dotenv", &self.dotenv)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The value of a variable in a file of `NAME=VALUE` lines. A file that cannot be read has none.
+fn in_file(path: &Path, name: &str) -> Option<SecretString> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let mut values = text.lines().filter_map(|line| {
+        let line = line.trim();
+        let (key, value) = line.strip_prefix("export ").unwrap_or(line).split_once('=')?;
+        (key.trim() == name && !line.starts_with('#')).then(|| unquoted(value.trim()))
+    });
+    // As in a shell, the last assignment counts.
+    values.next_back().map(|value| SecretString::from(value.to_owned()))
+}
+
+fn unquoted(value: &str) -> &str {
+    let inner = |quote| value.strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
+    inner('"').or_else(|| inner('\'')).unwrap_or(value)
+}

@@ -1,0 +1,362 @@
+//! An answer of Chat Completions, streamed or whole.
+
+use std::sync::Arc;
+
+use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    draft::{Block, CallKey, Draft},
+    failure,
+    format::Decoder,
+    loose::{Loose, members, take_count, telling},
+    sse::Frame,
+};
+
+/// Reads one answer.
+pub(super) struct Answer {
+    done_mark: bool,
+    /// Reasoning is one string in this format, wherever its pieces come: one block.
+    reasoning: Block,
+    is_reasoning: bool,
+    /// `reasoning_details`, put together from their pieces.
+    details: Vec<Metadata>,
+    calls: Vec<Call>,
+    /// The members that we do not know, as they were told last: some servers repeat them on every chunk.
+    unknown: Metadata,
+}
+
+struct Call {
+    key: CallKey,
+    index: Option<u64>,
+    /// The id as the server wrote it.
+    id: String,
+}
+
+members! {
+    Chunk<'a> {
+        id: Loose<'a> = "id",
+        model: Loose<'a> = "model",
+        choices: Option<Vec<Choice<'a>>> = "choices",
+        usage: Loose<'a> = "usage",
+        error: Loose<'a> = "error",
+        service_tier: Loose<'a> = "service_tier",
+        /// Who answered behind a gateway.
+        provider: Loose<'a> = "provider",
+    } ignoring ["object", "created", "system_fingerprint", "obfuscation", "p"]
+}
+
+members! {
+    Choice<'a> {
+        index: Option<u64> = "index",
+        delta: Option<Box<Delta<'a>>> = "delta",
+        message: Option<Box<Delta<'a>>> = "message",
+        finish_reason: Loose<'a> = "finish_reason",
+        native_finish_reason: Loose<'a> = "native_finish_reason",
+    } ignoring []
+}
+
+members! {
+    Delta<'a> {
+        content: Loose<'a> = "content",
+        refusal: Loose<'a> = "refusal",
+        reasoning_content: Loose<'a> = "reasoning_content",
+        reasoning: Loose<'a> = "reasoning",
+        reasoning_details: Loose<'a> = "reasoning_details",
+        tool_calls: Option<Vec<CallDelta<'a>>> = "tool_calls",
+    } ignoring ["role"]
+}
+
+#[derive(Deserialize)]
+struct CallDelta<'a> {
+    #[serde(default)]
+    index: Option<u64>,
+    #[serde(borrow, default)]
+    id: Loose<'a>,
+    #[serde(borrow, default)]
+    function: Option<FunctionDelta<'a>>,
+    #[serde(default)]
+    extra_content: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+struct FunctionDelta<'a> {
+    #[serde(borrow, default)]
+    name: Loose<'a>,
+    #[serde(borrow, default)]
+    arguments: Loose<'a>,
+}
+
+impl Decoder for Answer {
+    fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
+        if frame.data.trim() == "[DONE]" {
+            self.close_reasoning(draft);
+            draft.end();
+            return Ok(());
+        }
+        self.chunk(frame.data, false, draft)
+    }
+
+    fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
+        self.chunk(body, true, draft)?;
+        self.close_reasoning(draft);
+        draft.end();
+        Ok(())
+    }
+}
+
+impl Answer {
+    pub(super) fn new(done_mark: bool) -> Self {
+        Self {
+            done_mark,
+            reasoning: Some(Arc::from("reasoning")),
+            is_reasoning: false,
+            details: Vec::new(),
+            calls: Vec::new(),
+            unknown: Metadata::new(),
+        }
+    }
+
+    fn chunk(&mut self, text: &str, whole: bool, draft: &mut Draft) -> Result<()> {
+        let chunk: Chunk<'_> = serde_json::from_str(text).map_err(failure::malformed)?;
+        if chunk.error != Loose::Null {
+            return Err(failure::in_stream(&chunk.error.into_value()));
+        }
+        if whole && chunk.choices.is_none() {
+            return Err(failure::malformed("the answer has no choices"));
+        }
+        draft.start(Some(chunk.id.text()), Some(chunk.model.text()));
+        for (name, said) in [("service_tier", chunk.service_tier), ("provider", chunk.provider)] {
+            if !said.text().is_empty() && draft.noted(name) != Some(said.text()) {
+                draft.note(name, said.text());
+            }
+        }
+        let mut unknown = telling(chunk.unknown);
+        for choice in chunk.choices.into_iter().flatten() {
+            // Only the first choice is the answer; others were asked for by the caller's own options.
+            if choice.index.is_some_and(|index| index != 0) {
+                draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
+                continue;
+            }
+            let mut rest = telling(choice.unknown);
+            let said = if whole {
+                choice.message.or(choice.delta)
+            } else {
+                choice.delta.or(choice.message)
+            };
+            if let Some(said) = said {
+                let delta = self.delta(*said, draft);
+                if !delta.is_empty() {
+                    rest.insert("delta".to_owned(), Value::Object(delta));
+                }
+            }
+            self.finish(choice.finish_reason.text(), choice.native_finish_reason.text(), draft)?;
+            if !rest.is_empty() {
+                unknown.insert("choices".to_owned(), json!([rest]));
+            }
+        }
+        if let Some(counters) = chunk.usage.into_object() {
+            draft.usage(usage(counters));
+        }
+        if !unknown.is_empty() && unknown != self.unknown {
+            self.unknown.clone_from(&unknown);
+            draft.raw(Value::Object(unknown));
+        }
+        Ok(())
+    }
+
+    /// Takes what the model says, and gives back what is not known of it.
+    fn delta(&mut self, delta: Delta<'_>, draft: &mut Draft) -> Metadata {
+        let mut reasoning = match delta.reasoning_content {
+            Loose::Null => delta.reasoning,
+            said => said,
+        }
+        .into_text();
+        for detail in delta.reasoning_details.into_objects() {
+            let told = ["text", "summary"].iter().find_map(|name| detail.get(*name)?.as_str());
+            if let (true, Some(told)) = (reasoning.is_empty(), told) {
+                told.clone_into(&mut reasoning);
+            }
+            self.is_reasoning = true;
+            self.detail(detail);
+        }
+        self.reason(reasoning, draft);
+        match delta.content {
+            Loose::Text(text) => {
+                if !text.is_empty() {
+                    self.interrupt_reasoning(draft);
+                    draft.text(&None, text);
+                }
+            }
+            parts => parts.into_objects().for_each(|part| self.part(part, draft)),
+        }
+        draft.refusal(delta.refusal.text());
+        for call in delta.tool_calls.into_iter().flatten() {
+            self.interrupt_reasoning(draft);
+            self.call(call, draft);
+        }
+        telling(delta.unknown)
+    }
+
+    /// A part of content that is a list.
+    fn part(&mut self, part: Metadata, draft: &mut Draft) {
+        let text =
+            |part: Option<&Value>| part.and_then(Value::as_str).unwrap_or_default().to_owned();
+        match part.get("type").and_then(Value::as_str) {
+            Some("text") => {
+                self.interrupt_reasoning(draft);
+                draft.text(&None, text(part.get("text")));
+            }
+            Some("thinking") => {
+                let pieces = part.get("thinking").and_then(Value::as_array);
+                for piece in pieces.into_iter().flatten() {
+                    self.reason(text(piece.get("text")), draft);
+                }
+            }
+            _ => draft.raw(Value::Object(part)),
+        }
+    }
+
+    fn reason(&mut self, text: String, draft: &mut Draft) {
+        if !text.is_empty() {
+            self.is_reasoning = true;
+            draft.reasoning(&self.reasoning, text);
+        }
+    }
+
+    /// Details come in pieces too: those of the same place and type are one.
+    fn detail(&mut self, piece: Metadata) {
+        let same = |known: &&mut Metadata| {
+            ["index", "type"].iter().all(|name| known.get(*name) == piece.get(*name))
+                && known.get("index").is_some()
+        };
+        let Some(known) = self.details.iter_mut().rev().find(same) else {
+            self.details.push(piece);
+            return;
+        };
+        for (name, value) in piece {
+            match (known.get_mut(&name), value) {
+                (_, Value::Null) => {}
+                (Some(Value::String(text)), Value::String(more))
+                    if matches!(name.as_str(), "text" | "summary" | "data") =>
+                {
+                    text.push_str(&more);
+                }
+                (_, value) => drop(known.insert(name, value)),
+            }
+        }
+    }
+
+    /// The model goes on to something else. Details may still follow, with the signature among them.
+    fn interrupt_reasoning(&mut self, draft: &mut Draft) {
+        if self.details.is_empty() {
+            self.close_reasoning(draft);
+        }
+    }
+
+    fn close_reasoning(&mut self, draft: &mut Draft) {
+        if !std::mem::take(&mut self.is_reasoning) {
+            return;
+        }
+        let details = std::mem::take(&mut self.details);
+        let signature = details.iter().find_map(|detail| detail.get("signature")?.as_str());
+        let signature = signature.map(str::to_owned);
+        let data = (!details.is_empty()).then(|| json!({"reasoning_details": details}));
+        draft.close_reasoning(&self.reasoning, signature, data);
+    }
+
+    fn call(&mut self, delta: CallDelta<'_>, draft: &mut Draft) {
+        let function = delta.function.unwrap_or_default();
+        let key =
+            self.call_key(delta.index, delta.id.text(), !function.name.text().is_empty(), draft);
+        draft.call(key, delta.id.text(), function.name.text());
+        draft.arguments(key, &function.arguments.into_text());
+        if let Some(extra) = delta.extra_content {
+            draft.call_metadata(key, Metadata::from_iter([("extra_content".to_owned(), extra)]));
+        }
+    }
+
+    /// The call that a piece belongs to: that of its index. Servers that leave the index away, or give several calls the
+    /// same one, tell calls apart by id, and begin each with its name.
+    fn call_key(
+        &mut self,
+        index: Option<u64>,
+        id: &str,
+        named: bool,
+        draft: &mut Draft,
+    ) -> CallKey {
+        let found = match index {
+            Some(_) => self.calls.iter_mut().rev().find(|call| call.index == index),
+            None => {
+                self.calls.last_mut().filter(|call| !named || (!id.is_empty() && call.id == id))
+            }
+        };
+        match found {
+            Some(call) if id.is_empty() || call.id.is_empty() || call.id == id => {
+                if call.id.is_empty() {
+                    id.clone_into(&mut call.id);
+                }
+                call.key
+            }
+            _ => {
+                let key = draft.open_call();
+                self.calls.push(Call { key, index, id: id.to_owned() });
+                key
+            }
+        }
+    }
+
+    fn finish(&mut self, reason: &str, native: &str, draft: &mut Draft) -> Result<()> {
+        let fail = |why: AdapterReason| {
+            Err(Error::adapter(why).with_message(format!("the model stopped: {reason}")))
+        };
+        let raw = Some(if native.is_empty() { reason } else { native });
+        match reason {
+            "" => return Ok(()),
+            "insufficient_system_resource" => return fail(AdapterReason::Overloaded),
+            "error" => return fail(AdapterReason::ProviderUnavailable),
+            "stop" => draft.finish(FinishReason::Stop, None),
+            "length" => draft.finish(FinishReason::Length, None),
+            "model_length" => draft.finish(FinishReason::Length, raw),
+            // Some gateways say so of a call that was cut off.
+            "tool_calls" if is_limit(native) => draft.finish(FinishReason::Length, raw),
+            "tool_calls" => draft.finish(FinishReason::ToolCalls, None),
+            "function_call" => draft.finish(FinishReason::ToolCalls, raw),
+            "content_filter" => draft.finish(FinishReason::ContentFilter, None),
+            _ => draft.finish(FinishReason::Other, raw),
+        }
+        if !self.done_mark {
+            self.close_reasoning(draft);
+            draft.end_possible();
+        }
+        Ok(())
+    }
+}
+
+fn is_limit(native: &str) -> bool {
+    ["length", "max_tokens", "max_output_tokens"]
+        .iter()
+        .any(|word| native.eq_ignore_ascii_case(word))
+}
+
+fn usage(mut counters: Metadata) -> Usage {
+    let mut count = |path: &[&str]| take_count(&mut counters, path);
+    let mut usage = Usage {
+        input_tokens: count(&["prompt_tokens"]),
+        output_tokens: count(&["completion_tokens"]),
+        total_tokens: count(&["total_tokens"]),
+        cached_input_tokens: count(&["prompt_tokens_details", "cached_tokens"]),
+        cache_write_tokens: count(&["prompt_tokens_details", "cache_write_tokens"]),
+        reasoning_tokens: count(&["completion_tokens_details", "reasoning_tokens"]),
+        ..Usage::default()
+    };
+    usage.cached_input_tokens =
+        usage.cached_input_tokens.or_else(|| count(&["prompt_cache_hit_tokens"]));
+    usage.total_cost = match counters.get("cost") {
+        Some(Value::Object(costs)) => costs.get("total_cost").and_then(Value::as_f64),
+        cost => cost.and_then(Value::as_f64),
+    };
+    usage.extra = telling(counters);
+    usage
+}

@@ -1,0 +1,122 @@
+//! OpenAI Chat Completions, and the servers that speak it.
+//!
+//! What differs between servers is a [`Dialect`]: data, not code.
+
+mod answer;
+mod request;
+
+use std::borrow::Cow;
+
+use mynah_data::{Request, Result};
+use mynah_step::ModelCall;
+use serde_json::Value;
+
+use crate::format::{Decoder, Format};
+
+/// The Chat Completions format.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenAiChat {
+    dialect: Dialect,
+}
+
+impl OpenAiChat {
+    /// As this server speaks it.
+    pub const fn new(dialect: Dialect) -> Self {
+        Self { dialect }
+    }
+}
+
+/// How a server differs from OpenAI's own.
+///
+/// ```
+/// use mynah_adapters::openai_chat::{Dialect, OpenAiChat, ReasoningBack};
+///
+/// let format = OpenAiChat::new(Dialect {
+///     done_mark: false,
+///     reasoning_back: ReasoningBack::Field("reasoning_content"),
+///     ..Dialect::COMPATIBLE
+/// });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    /// Whether a stream ends with `[DONE]`. Where it does not, the finish reason ends it.
+    pub done_mark: bool,
+    /// Whether usage must be asked for with `stream_options`.
+    pub usage_on_request: bool,
+    /// Whether newer models take `max_completion_tokens` for the limit, instead of `max_tokens`.
+    pub max_completion_tokens: bool,
+    /// Whether `prompt_cache_key` and `prompt_cache_retention` are known.
+    pub prompt_cache: bool,
+    /// Whether `response_format` may hold a JSON schema.
+    pub json_schema: bool,
+    /// Whether messages may name their author.
+    pub names: bool,
+    /// How reasoning goes back.
+    pub reasoning_back: ReasoningBack,
+    /// The header of the key, where it is not `Authorization`.
+    pub key_header: Option<&'static str>,
+}
+
+/// How the reasoning of earlier answers goes back to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReasoningBack {
+    /// Not at all.
+    Never,
+    /// As text in this member of the message.
+    Field(&'static str),
+    /// As `reasoning_details`, as they came.
+    Details,
+    /// As a part of the content, of type `thinking`.
+    Thinking,
+}
+
+impl Dialect {
+    /// OpenAI itself.
+    pub const OPENAI: Self = Self {
+        done_mark: true,
+        usage_on_request: true,
+        max_completion_tokens: true,
+        prompt_cache: true,
+        json_schema: true,
+        names: true,
+        reasoning_back: ReasoningBack::Never,
+        key_header: None,
+    };
+
+    /// What most other servers understand.
+    pub const COMPATIBLE: Self =
+        Self { max_completion_tokens: false, prompt_cache: false, names: false, ..Self::OPENAI };
+}
+
+impl Default for Dialect {
+    fn default() -> Self {
+        Self::OPENAI
+    }
+}
+
+impl Format for OpenAiChat {
+    fn path(&self, _: &Request) -> Cow<'static, str> {
+        "chat/completions".into()
+    }
+
+    fn body(&self, request: &Request, call: &ModelCall) -> Result<Value> {
+        request::body(&self.dialect, request, call)
+    }
+
+    fn headers(&self, call: &ModelCall) -> Vec<(Cow<'static, str>, String)> {
+        let organization = call.adapter_opts.get("organization").and_then(Value::as_str);
+        organization.map(|id| ("openai-organization".into(), id.to_owned())).into_iter().collect()
+    }
+
+    fn key_header(&self, key: &str) -> (&'static str, String) {
+        match self.dialect.key_header {
+            Some(name) => (name, key.to_owned()),
+            None => ("authorization", format!("Bearer {key}")),
+        }
+    }
+
+    fn decoder(&self, _: &Request) -> Box<dyn Decoder> {
+        Box::new(answer::Answer::new(self.dialect.done_mark))
+    }
+}

@@ -1,0 +1,209 @@
+//! A request as Chat Completions wants it.
+
+use std::fs;
+
+use mynah_data::{
+    AdapterReason, CacheRetention, EngineReason, Error, Image, ImageDetail, ImageSource, Message,
+    Metadata, Part, Request, ResponseFormat, Result, Role, ToolChoice, ToolSpec,
+};
+use mynah_step::ModelCall;
+use serde_json::{Value, json};
+
+use super::{Dialect, ReasoningBack};
+use crate::request::{argument_object, joined_text, model_id};
+
+pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
+    let model = model_id(request)?;
+    let mut body = Metadata::new();
+    let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
+    set("model", model.into());
+    set("messages", messages(dialect, request)?.into());
+    if !request.tools.is_empty() {
+        set("tools", request.tools.iter().map(|tool| tool_spec(tool)).collect());
+    }
+    if let Some(choice) = &request.tool_choice {
+        set("tool_choice", tool_choice(choice));
+    }
+    if let Some(temperature) = request.temperature {
+        set("temperature", temperature.into());
+    }
+    if let Some(max_tokens) = request.max_tokens {
+        let is_new = dialect.max_completion_tokens && wants_completion_tokens(model);
+        set(if is_new { "max_completion_tokens" } else { "max_tokens" }, max_tokens.into());
+    }
+    if let Some(format) = response_format(dialect, request)? {
+        set("response_format", format);
+    }
+    if let (Some(cache), true) = (&request.prompt_cache, dialect.prompt_cache) {
+        if let Some(key) = cache.key.as_ref().or(call.session_id.as_ref()) {
+            set("prompt_cache_key", key.as_str().into());
+        }
+        if cache.retention == CacheRetention::Long {
+            set("prompt_cache_retention", "24h".into());
+        }
+    }
+    set("stream", true.into());
+    if dialect.usage_on_request {
+        set("stream_options", json!({"include_usage": true}));
+    }
+    body.extend(request.options.clone());
+    Ok(Value::Object(body))
+}
+
+/// OpenAI's reasoning models refuse `max_tokens`, and its oldest models do not know the other name.
+fn wants_completion_tokens(model: &str) -> bool {
+    let is_o_series =
+        model.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let gpt = model.strip_prefix("gpt-");
+    let is_new_gpt = gpt.is_some_and(|version| {
+        !(version.starts_with("3.5") || version == "4" || version.starts_with("4-"))
+    });
+    is_o_series || is_new_gpt || model.starts_with("chatgpt-")
+}
+
+fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
+    let mut messages = Vec::with_capacity(request.messages.len());
+    // The format has no place for images in a tool's result: they follow the results.
+    let mut images = Vec::new();
+    for message in request.messages.iter() {
+        if message.role() != Role::Tool && !images.is_empty() {
+            messages.push(json!({"role": "user", "content": std::mem::take(&mut images)}));
+        }
+        let mut wire = match message.role() {
+            Role::System => json!({"role": "system", "content": joined_text(message)}),
+            Role::User => json!({"role": "user", "content": content(message)?}),
+            Role::Assistant => assistant(dialect, message),
+            Role::Tool => {
+                images.extend(tool_images(message)?);
+                json!({"role": "tool", "tool_call_id": message.tool_call_id(), "content": joined_text(message)})
+            }
+        };
+        if let (Some(name), true) = (message.name(), dialect.names && message.role() != Role::Tool)
+        {
+            wire["name"] = name.into();
+        }
+        messages.push(wire);
+    }
+    if !images.is_empty() {
+        messages.push(json!({"role": "user", "content": images}));
+    }
+    Ok(messages)
+}
+
+fn content(message: &Message) -> Result<Value> {
+    let has_images = message.parts().iter().any(|part| matches!(part, Part::Image { .. }));
+    if !has_images {
+        return Ok(joined_text(message).into());
+    }
+    let parts = message.parts().iter().filter_map(|part| match part {
+        Part::Text { text, .. } => Some(Ok(json!({"type": "text", "text": text}))),
+        Part::Image { image, detail, .. } => Some(image_part(image, *detail)),
+        _ => None,
+    });
+    parts.collect()
+}
+
+fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
+    let url = match &image.source {
+        ImageSource::Url(url) => url.clone(),
+        _ => image.to_data_uri(|path| fs::read(path)).map_err(|why| {
+            Error::adapter(AdapterReason::InvalidRequest).with_message(why.to_string())
+        })?,
+    };
+    Ok(json!({"type": "image_url", "image_url": {"url": url, "detail": detail}}))
+}
+
+fn tool_images(message: &Message) -> Result<Vec<Value>> {
+    let images = message.parts().iter().filter_map(|part| match part {
+        Part::Image { image, detail, .. } => Some(image_part(image, *detail)),
+        _ => None,
+    });
+    let mut images = images.collect::<Result<Vec<_>>>()?;
+    if !images.is_empty() {
+        let id = message.tool_call_id().unwrap_or_default();
+        images.insert(0, json!({"type": "text", "text": format!("Images of the result of {id}:")}));
+    }
+    Ok(images)
+}
+
+fn assistant(dialect: &Dialect, message: &Message) -> Value {
+    let mut text = message.text().into_owned();
+    let (mut reasoning, mut details) = (String::new(), Vec::new());
+    for part in message.parts() {
+        match part {
+            Part::Refusal { text: refusal } => text.push_str(refusal),
+            Part::Reasoning { text, data, .. } => {
+                reasoning.push_str(text);
+                let kept = data.as_ref().and_then(|data| data.get("reasoning_details")?.as_array());
+                details.extend(kept.into_iter().flatten().cloned());
+            }
+            _ => {}
+        }
+    }
+    let calls: Vec<Value> = message
+        .tool_calls()
+        .map(|call| {
+            let function = json!({"name": call.name, "arguments": argument_object(call)});
+            let mut wire = json!({"id": call.id, "type": "function", "function": function});
+            if let Some(extra) = call.metadata.get("extra_content") {
+                wire["extra_content"] = extra.clone();
+            }
+            wire
+        })
+        .collect();
+    let content = match text.is_empty() && !calls.is_empty() {
+        true => Value::Null,
+        false => text.into(),
+    };
+    let mut wire = json!({"role": "assistant", "content": content});
+    match dialect.reasoning_back {
+        ReasoningBack::Field(name) if !reasoning.is_empty() => wire[name] = reasoning.into(),
+        ReasoningBack::Details if !details.is_empty() => wire["reasoning_details"] = details.into(),
+        ReasoningBack::Details if !reasoning.is_empty() => wire["reasoning"] = reasoning.into(),
+        ReasoningBack::Thinking if !reasoning.is_empty() => {
+            let mut parts = vec![
+                json!({"type": "thinking", "thinking": [{"type": "text", "text": reasoning}]}),
+            ];
+            if let Value::String(text) = wire["content"].take() {
+                parts.push(json!({"type": "text", "text": text}));
+            }
+            wire["content"] = parts.into();
+        }
+        _ => {}
+    }
+    if !calls.is_empty() {
+        wire["tool_calls"] = calls.into();
+    }
+    wire
+}
+
+fn tool_spec(tool: &ToolSpec) -> Value {
+    let mut function =
+        json!({"name": tool.name, "description": tool.description, "parameters": tool.schema});
+    if let Some(strict) = tool.metadata.get("strict") {
+        function["strict"] = strict.clone();
+    }
+    json!({"type": "function", "function": function})
+}
+
+fn tool_choice(choice: &ToolChoice) -> Value {
+    match choice {
+        ToolChoice::Tool(name) => json!({"type": "function", "function": {"name": name}}),
+        other => json!(other),
+    }
+}
+
+fn response_format(dialect: &Dialect, request: &Request) -> Result<Option<Value>> {
+    Ok(match &request.response_format {
+        None | Some(ResponseFormat::Text) => None,
+        Some(ResponseFormat::JsonSchema { .. }) if !dialect.json_schema => {
+            return Err(Error::engine(EngineReason::UnsupportedResponseFormat).with_message(
+                "engine error: unsupported_response_format: this server takes no JSON schema; ask for a JSON object",
+            ));
+        }
+        Some(ResponseFormat::JsonSchema { name, schema, strict }) => Some(
+            json!({"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": strict}}),
+        ),
+        Some(other) => Some(json!(other)),
+    })
+}

@@ -1,0 +1,144 @@
+//! The servers that are known by name.
+
+use std::sync::Arc;
+
+use crate::{
+    anthropic::Anthropic,
+    format::Format,
+    openai_chat::{Dialect, OpenAiChat, ReasoningBack},
+};
+
+/// A server: where it is, what it speaks, where its key is found.
+///
+/// ```
+/// use mynah_adapters::presets::Preset;
+/// let groq = Preset::named("groq").unwrap();
+/// assert_eq!(groq.key_variables, ["GROQ_API_KEY"]);
+/// ```
+#[derive(Clone, Copy)]
+pub struct Preset {
+    /// The name before the colon of `groq:llama-3.3-70b-versatile`.
+    pub name: &'static str,
+    /// Where it is, without the version segment; empty where only the user can know.
+    pub base_url: &'static str,
+    /// What stands between the base URL and the format's own path, such as `v1`.
+    pub version: &'static str,
+    /// The environment variables that may hold its key. A server without any needs none.
+    pub key_variables: &'static [&'static str],
+    format: fn() -> Arc<dyn Format>,
+}
+
+impl Preset {
+    /// The preset of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        PRESETS.iter().find(|preset| preset.name == name)
+    }
+
+    /// What it speaks.
+    pub fn format(&self) -> Arc<dyn Format> {
+        (self.format)()
+    }
+}
+
+macro_rules! chat {
+    ($($member:ident : $value:expr),*) => {
+        || Arc::new(OpenAiChat::new(Dialect { $($member: $value,)* ..Dialect::COMPATIBLE }))
+    };
+}
+
+/// Every preset.
+pub const PRESETS: &[Preset] = &[
+    Preset {
+        name: "openai-chat",
+        base_url: "https://api.openai.com",
+        version: "v1",
+        key_variables: &["OPENAI_API_KEY"],
+        format: || Arc::new(OpenAiChat::new(Dialect::OPENAI)),
+    },
+    Preset {
+        name: "anthropic",
+        base_url: "https://api.anthropic.com",
+        version: "v1",
+        key_variables: &["ANTHROPIC_API_KEY"],
+        format: || Arc::new(Anthropic),
+    },
+    Preset {
+        name: "azure",
+        base_url: "",
+        version: "openai/v1",
+        key_variables: &["AZURE_OPENAI_API_KEY"],
+        format: || {
+            Arc::new(OpenAiChat::new(Dialect { key_header: Some("api-key"), ..Dialect::OPENAI }))
+        },
+    },
+    Preset {
+        name: "deepseek",
+        base_url: "https://api.deepseek.com",
+        version: "",
+        key_variables: &["DEEPSEEK_API_KEY"],
+        format: chat!(json_schema: false, reasoning_back: ReasoningBack::Field("reasoning_content")),
+    },
+    Preset {
+        name: "fireworks",
+        base_url: "https://api.fireworks.ai/inference",
+        version: "v1",
+        key_variables: &["FIREWORKS_API_KEY"],
+        format: chat!(reasoning_back: ReasoningBack::Field("reasoning_content")),
+    },
+    Preset {
+        name: "groq",
+        base_url: "https://api.groq.com/openai",
+        version: "v1",
+        key_variables: &["GROQ_API_KEY"],
+        format: chat!(reasoning_back: ReasoningBack::Field("reasoning")),
+    },
+    Preset {
+        name: "llamacpp",
+        base_url: "http://localhost:8080",
+        version: "v1",
+        key_variables: &[],
+        format: chat!(reasoning_back: ReasoningBack::Field("reasoning_content")),
+    },
+    Preset {
+        name: "lmstudio",
+        base_url: "http://localhost:1234",
+        version: "v1",
+        key_variables: &[],
+        format: chat!(),
+    },
+    Preset {
+        name: "mistral",
+        base_url: "https://api.mistral.ai",
+        version: "v1",
+        key_variables: &["MISTRAL_API_KEY"],
+        format: chat!(usage_on_request: false, reasoning_back: ReasoningBack::Thinking),
+    },
+    Preset {
+        name: "openrouter",
+        base_url: "https://openrouter.ai/api",
+        version: "v1",
+        key_variables: &["OPENROUTER_API_KEY"],
+        format: chat!(usage_on_request: false, names: true, reasoning_back: ReasoningBack::Details),
+    },
+    Preset {
+        name: "perplexity",
+        base_url: "https://api.perplexity.ai",
+        version: "",
+        key_variables: &["PERPLEXITY_API_KEY"],
+        format: chat!(done_mark: false, usage_on_request: false),
+    },
+    Preset {
+        name: "together",
+        base_url: "https://api.together.xyz",
+        version: "v1",
+        key_variables: &["TOGETHER_API_KEY"],
+        format: chat!(),
+    },
+    Preset {
+        name: "vllm",
+        base_url: "http://localhost:8000",
+        version: "v1",
+        key_variables: &[],
+        format: chat!(reasoning_back: ReasoningBack::Field("reasoning")),
+    },
+];

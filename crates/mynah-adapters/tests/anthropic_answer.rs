@@ -1,0 +1,344 @@
+//! Answers of Messages, as the documentation and the gateways in the field write them.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+mod common;
+
+use common::{events, folded, sse, streamed};
+use mynah_adapters::{anthropic::Anthropic, format::Delivery};
+use mynah_data::{
+    AdapterReason, Error, ErrorKind, Event, FinishReason, Part, Request, Response, ResponseFormat,
+    ToolCall,
+};
+use proptest::{collection::vec, prelude::*};
+use serde_json::{Value, json};
+
+#[test]
+fn n13_blocks_are_told_one_after_the_other() {
+    let body = answer(
+        &[
+            (json!({"type": "text", "text": ""}), vec![text("I'll "), text("look.")]),
+            (
+                json!({"type": "tool_use", "id": "t1", "name": "search", "input": {}}),
+                vec![input(""), input("{\"q\""), input(": 1}")],
+            ),
+        ],
+        "tool_use",
+    );
+    let told: Vec<&str> =
+        streamed(&Anthropic::default(), &body).iter().map(Event::type_name).collect();
+    assert_eq!(
+        told,
+        [
+            "message_started",
+            "usage",
+            "text_delta",
+            "text_delta",
+            "text_completed",
+            "tool_call_started",
+            "tool_call_delta",
+            "tool_call_delta",
+            "tool_call_completed",
+            "usage",
+            "message_completed",
+        ]
+    );
+    let parts = read(&body).message.parts().to_vec();
+    assert_eq!(
+        parts,
+        [Part::text("I'll look."), Part::tool_call(ToolCall::new("t1", "search", "{\"q\": 1}"))]
+    );
+}
+
+#[test]
+fn blocks_of_text_in_a_row_stay_apart() {
+    let block = |said: &str| (json!({"type": "text", "text": said}), vec![]);
+    let parts = read(&answer(&[block("a"), block("b")], "end_turn")).message.parts().to_vec();
+    assert_eq!(parts, [Part::text("a"), Part::text("b")]);
+}
+
+#[test]
+fn n12_each_stop_reason_has_its_meaning() {
+    use FinishReason::*;
+    for (reason, expected, raw) in [
+        ("end_turn", Stop, None),
+        ("stop_sequence", Stop, Some("stop_sequence")),
+        ("max_tokens", Length, None),
+        ("model_context_window_exceeded", Length, Some("model_context_window_exceeded")),
+        ("tool_use", ToolCalls, None),
+        ("refusal", ContentFilter, Some("refusal")),
+        ("pause_turn", Other, Some("pause_turn")),
+        ("novelty", Other, Some("novelty")),
+    ] {
+        let response = read(&answer(&[], reason));
+        assert_eq!(
+            (response.finish_reason, response.raw_finish_reason.as_deref()),
+            (Some(expected), raw),
+            "{reason}"
+        );
+    }
+}
+
+#[test]
+fn a_pause_keeps_what_must_go_back() {
+    let search = json!({"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}});
+    let found = json!({"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"encrypted_content": "e"}]});
+    let body = answer(
+        &[(search, vec![input("{\"query\": \"q\"}")]), (found.clone(), vec![])],
+        "pause_turn",
+    );
+    let events = streamed(&Anthropic::default(), &body);
+    assert!(matches!(events.last(), Some(Event::MessageCompleted { paused: true, .. })));
+    let response = folded(&events);
+    let kept: Vec<Value> = response
+        .message
+        .parts()
+        .iter()
+        .filter_map(|part| match part {
+            Part::Reasoning { data, redacted: false, .. } => data.clone(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        kept,
+        [
+            json!({"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}}),
+            found
+        ]
+    );
+    assert_eq!(response.tool_calls().count(), 0, "they are not ours to answer");
+}
+
+#[test]
+fn n14_reasoning_has_its_signature_wherever_it_comes() {
+    let late = (
+        json!({"type": "thinking", "thinking": "", "signature": ""}),
+        vec![
+            json!({"type": "thinking_delta", "thinking": "hm"}),
+            json!({"type": "signature_delta", "signature": "sig"}),
+        ],
+    );
+    let early = (json!({"type": "thinking", "thinking": "hm", "signature": "sig"}), vec![]);
+    let signed = Part::Reasoning {
+        text: "hm".to_owned(),
+        signature: Some("sig".to_owned()),
+        redacted: false,
+        data: None,
+    };
+    for block in [late, early] {
+        assert_eq!(
+            read(&answer(&[block], "end_turn")).message.parts(),
+            std::slice::from_ref(&signed)
+        );
+    }
+    let withheld = (json!({"type": "redacted_thinking", "data": "e"}), vec![]);
+    let expected = Part::Reasoning {
+        text: String::new(),
+        signature: None,
+        redacted: true,
+        data: Some(json!("e")),
+    };
+    assert_eq!(read(&answer(&[withheld], "end_turn")).message.parts(), [expected]);
+}
+
+#[test]
+fn n19_usage_counts_the_whole_prompt_and_the_end_wins() {
+    let start = json!({"type": "message_start", "message": {"id": "m", "model": "c", "usage": {
+        "input_tokens": 10, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 2, "output_tokens": 1,
+    }}});
+    let stop = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {
+        "input_tokens": null, "output_tokens": 9, "output_tokens_details": {"thinking_tokens": 3},
+        "server_tool_use": {"web_search_requests": 1},
+    }});
+    let usage = read(&body(&[start, stop, json!({"type": "message_stop"})])).usage;
+    assert_eq!(
+        (usage.input_tokens, usage.cached_input_tokens, usage.cache_write_tokens),
+        (Some(16), Some(4), Some(2))
+    );
+    assert_eq!(
+        (usage.output_tokens, usage.reasoning_tokens, usage.total()),
+        (Some(9), Some(3), Some(25))
+    );
+    assert_eq!(usage.tool_usage["web_search_requests"], 1);
+}
+
+#[test]
+fn a_tool_without_arguments_has_none_unless_the_limit_cut_them_off() {
+    let call =
+        || [(json!({"type": "tool_use", "id": "t1", "name": "now", "input": {}}), vec![input("")])];
+    let arguments = |reason: &str| {
+        read(&answer(&call(), reason)).tool_calls().next().unwrap().arguments.clone()
+    };
+    assert_eq!(arguments("tool_use"), json!({}));
+    assert_eq!(arguments("max_tokens"), Value::Null);
+}
+
+#[test]
+fn n09_n10_the_answer_that_a_tool_was_made_for_is_text() {
+    let request = Request::from("hi")
+        .with_model("claude-3-haiku-20240307")
+        .with_response_format(ResponseFormat::json_schema("count", json!({"type": "object"})));
+    let call =
+        json!({"type": "tool_use", "id": "t1", "name": "respond_with_json_count", "input": {}});
+    let stream = answer(&[(call, vec![input("{\"n\""), input(": 1}")])], "tool_use");
+    let (told, read) =
+        events(&Anthropic::default(), &request, Delivery::Streamed, [stream.as_bytes()]);
+    assert_eq!(read, Ok(()));
+    let response = folded(&told);
+    assert_eq!(
+        (response.text().as_ref(), response.finish_reason),
+        ("{\"n\": 1}", Some(FinishReason::Stop))
+    );
+    assert_eq!(response.tool_calls().count(), 0);
+    assert_eq!(response.metadata["structured_output_tool"], true);
+    assert!(!told.iter().any(|event| event.type_name().starts_with("tool_call")));
+    let whole = json!({"type": "message", "id": "m", "model": "c", "stop_reason": "tool_use", "content": [
+        {"type": "tool_use", "id": "t1", "name": "respond_with_json_count", "input": {"n": 1}},
+    ]});
+    let (told, read) =
+        events(&Anthropic::default(), &request, Delivery::Whole, [whole.to_string().as_bytes()]);
+    assert_eq!(read, Ok(()));
+    assert_eq!(folded(&told).text(), "{\"n\":1}");
+}
+
+#[test]
+fn gateways_are_understood() {
+    // Nulls at the beginning, no space after the colon, an end that another format would use.
+    let gateway = concat!(
+        "event:message_start\ndata:{\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"model\":\"c\",\"content\":null,\"usage\":{\"input_tokens\":0,\"output_tokens\":null}}}\n\n",
+        "event:content_block_start\ndata:{\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
+        "event:content_block_delta\ndata:{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"hi\"}}\n\n",
+        "event:message_delta\ndata:{\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"input_tokens\":5,\"output_tokens\":2}}\n\n",
+        "event: data\ndata: [DONE]\n\n",
+    );
+    let response = read(gateway);
+    assert_eq!((response.text().as_ref(), response.usage.input_tokens), ("hi", Some(5)));
+    let pinged = answer(&[], "end_turn") + "event: ping\ndata: {\"type\":\"ping\"}\n\n";
+    assert_eq!(read(&pinged).finish_reason, Some(FinishReason::Stop));
+    let unended = answer(&[], "end_turn");
+    assert_eq!(
+        read(unended.trim_end()).finish_reason,
+        Some(FinishReason::Stop),
+        "no blank line at the end"
+    );
+    assert_eq!(failed(&sse(["[DONE]"])).kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
+}
+
+#[test]
+fn n16_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
+    use AdapterReason::*;
+    for (kind, expected) in [
+        ("overloaded_error", Overloaded),
+        ("rate_limit_error", RateLimited),
+        ("api_error", ProviderUnavailable),
+        ("authentication_error", AuthenticationFailed),
+        ("invalid_request_error", InvalidRequest),
+        ("timeout_error", Timeout),
+        ("novelty", Unknown),
+    ] {
+        let error =
+            json!({"type": "error", "error": {"type": kind, "message": "m"}, "request_id": "r"});
+        let error = failed(&body(&[error]));
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Adapter(expected), "m"),
+            "{kind}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_event_is_too_odd(messages in vec(odd_event(), 0..8)) {
+        let body = body(&messages);
+        let (events, _) = events(&Anthropic::default(), &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
+        folded(&events);
+    }
+}
+
+/// Events of the right types with the wrong things in them.
+fn odd_event() -> impl Strategy<Value = Value> {
+    let kind = prop_oneof![
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+        "novelty",
+    ];
+    let block = prop_oneof![
+        "text",
+        "thinking",
+        "redacted_thinking",
+        "tool_use",
+        "server_tool_use",
+        "novelty"
+    ];
+    let delta = prop_oneof![
+        "text_delta",
+        "input_json_delta",
+        "thinking_delta",
+        "signature_delta",
+        "novelty"
+    ];
+    let odd =
+        || prop_oneof![Just(json!(null)), Just(json!("x")), Just(json!(5)), Just(json!({"y": []}))];
+    (kind, 0..2u64, block, delta, odd(), odd()).prop_map(|(kind, index, block, delta, odd, other)| {
+        json!({
+            "type": kind, "index": index, "message": {"id": odd, "usage": other},
+            "content_block": {"type": block, "text": odd, "thinking": other, "input": other, "id": odd, "name": "n"},
+            "delta": {"type": delta, "text": odd, "partial_json": other, "thinking": odd, "signature": other, "stop_reason": odd},
+        })
+    })
+}
+
+fn read(body: &str) -> Response {
+    folded(&streamed(&Anthropic::default(), body))
+}
+
+fn failed(body: &str) -> Error {
+    let (_, read) =
+        events(&Anthropic::default(), &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
+    read.unwrap_err()
+}
+
+fn text(piece: &str) -> Value {
+    json!({"type": "text_delta", "text": piece})
+}
+
+fn input(piece: &str) -> Value {
+    json!({"type": "input_json_delta", "partial_json": piece})
+}
+
+/// A stream of these blocks, each with its deltas, that stops for this reason.
+fn answer(blocks: &[(Value, Vec<Value>)], reason: &str) -> String {
+    let usage = json!({"input_tokens": 3, "output_tokens": 1});
+    let mut messages = vec![
+        json!({"type": "message_start", "message": {"id": "m", "model": "c", "usage": usage}}),
+    ];
+    for (index, (block, deltas)) in blocks.iter().enumerate() {
+        messages
+            .push(json!({"type": "content_block_start", "index": index, "content_block": block}));
+        messages.extend(
+            deltas.iter().map(
+                |delta| json!({"type": "content_block_delta", "index": index, "delta": delta}),
+            ),
+        );
+        messages.push(json!({"type": "content_block_stop", "index": index}));
+    }
+    messages.push(json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 2}}));
+    messages.push(json!({"type": "message_stop"}));
+    body(&messages)
+}
+
+fn body(messages: &[Value]) -> String {
+    let messages: Vec<String> = messages.iter().map(Value::to_string).collect();
+    sse(messages.iter().map(String::as_str))
+}

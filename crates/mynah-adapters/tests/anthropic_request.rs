@@ -1,0 +1,259 @@
+//! Requests as the documentation of Messages wants them.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+use mynah_adapters::{anthropic::Anthropic, format::Format};
+use mynah_data::{
+    AdapterReason, CacheRetention, ErrorKind, Image, Message, Metadata, ModelRef, Part,
+    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec,
+};
+use mynah_step::ModelCall;
+use serde_json::{Value, json};
+
+#[test]
+fn n01_n02_instructions_stand_apart_and_a_limit_is_always_there() {
+    let request = Request::new([
+        Message::system("Be brief."),
+        Message::user("hi"),
+        Message::system("Be kind."),
+    ]);
+    assert_eq!(
+        body(request),
+        json!({
+            "model": "claude-sonnet-4-6",
+            "max_tokens": 4096,
+            "system": "Be brief.\n\nBe kind.",
+            "messages": [{"role": "user", "content": "hi"}],
+            "stream": true,
+        })
+    );
+    let mut known = ModelRef::new("claude-sonnet-4-6");
+    known.limits.insert("output".to_owned(), json!(64_000));
+    let limit = |request: &Request| {
+        Anthropic::default().body(request, &ModelCall::default()).unwrap()["max_tokens"].clone()
+    };
+    let request = Request::from("hi").with_model(known);
+    assert_eq!(limit(&request), 64_000);
+    assert_eq!(limit(&request.with_max_tokens(9)), 9);
+}
+
+#[test]
+fn n05_n06_n07_n22_results_of_tools_come_together_and_before_what_the_user_says() {
+    let calls = Message::assistant_parts([
+        Part::text("let me see"),
+        Part::tool_call(ToolCall::new("c1", "search", r#"{"q": "go"}"#)),
+        Part::tool_call(ToolCall::new("functions.now:0", "now", "")),
+    ]);
+    let request = Request::new([
+        Message::user("hi"),
+        calls,
+        Message::tool_result("c1", "found"),
+        Message::tool_result("functions.now:0", "no clock").with_metadata("is_error", true),
+        Message::user("go on"),
+    ]);
+    assert_eq!(
+        body(request.with_tools([search()]))["messages"],
+        json!([
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": [
+                {"type": "text", "text": "let me see"},
+                {"type": "tool_use", "id": "c1", "name": "search", "input": {"q": "go"}},
+                {"type": "tool_use", "id": "functions_now_0", "name": "now", "input": {}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": "found"},
+                {"type": "tool_result", "tool_use_id": "functions_now_0", "content": "no clock", "is_error": true},
+                {"type": "text", "text": "go on"},
+            ]},
+        ])
+    );
+}
+
+#[test]
+fn n03_each_choice_of_a_tool_has_its_form() {
+    let sent = |choice, options: Value| {
+        let options = options.as_object().unwrap().clone();
+        let request = Request { tool_choice: choice, options, ..Request::from("hi") };
+        body(request.with_tools([search()])).get("tool_choice").cloned()
+    };
+    let tool = || Some(ToolChoice::Tool("search".to_owned()));
+    assert_eq!(sent(None, json!({})), None);
+    assert_eq!(sent(Some(ToolChoice::Auto), json!({})), None);
+    assert_eq!(sent(Some(ToolChoice::None), json!({})), Some(json!({"type": "none"})));
+    assert_eq!(sent(Some(ToolChoice::Required), json!({})), Some(json!({"type": "any"})));
+    assert_eq!(sent(tool(), json!({})), Some(json!({"type": "tool", "name": "search"})));
+    let alone = json!({"parallel_tool_calls": false});
+    assert_eq!(
+        sent(None, alone.clone()),
+        Some(json!({"type": "auto", "disable_parallel_tool_use": true}))
+    );
+    assert_eq!(
+        sent(tool(), alone),
+        Some(json!({"type": "tool", "name": "search", "disable_parallel_tool_use": true}))
+    );
+}
+
+#[test]
+fn n04_a_tool_that_must_be_called_must_be_there() {
+    let request = Request { tool_choice: Some(ToolChoice::Required), ..Request::from("hi") }
+        .with_model("claude-x");
+    let error = Anthropic::default().body(&request, &ModelCall::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
+}
+
+#[test]
+fn n20_images_go_as_an_address_or_as_their_bytes() {
+    let parts = [
+        Image::from_url("https://example.com/a.png"),
+        Image::from_base64("aGk=", "image/png"),
+        Image::from_binary(*b"hi", "image/gif"),
+    ];
+    let request = Request::new([Message::user_parts(parts.map(Part::image))]);
+    assert_eq!(
+        body(request)["messages"][0]["content"],
+        json!([
+            {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": "aGk="}},
+        ])
+    );
+    let result = Message::tool_parts(
+        "c1",
+        [Part::text("a chart"), Part::image(Image::from_base64("aGk=", "image/png"))],
+    );
+    let sent = body(Request::new([result]))["messages"][0]["content"][0]["content"].clone();
+    assert_eq!(sent[0], json!({"type": "text", "text": "a chart"}));
+    assert_eq!(sent[1]["type"], "image");
+}
+
+#[test]
+fn n21_reasoning_goes_back_as_it_came_or_not_at_all() {
+    let thought = |text: &str, signature: Option<&str>, data: Option<Value>| Part::Reasoning {
+        text: text.to_owned(),
+        signature: signature.map(str::to_owned),
+        redacted: text.is_empty(),
+        data,
+    };
+    let search = json!({"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}});
+    let message = Message::assistant_parts([
+        thought("because", Some("sig"), None),
+        thought("", None, Some(json!("withheld"))),
+        thought("another provider's", None, None),
+        thought("", None, Some(search.clone())),
+        Part::text("so"),
+    ]);
+    assert_eq!(
+        body(Request::new([message]))["messages"][0]["content"],
+        json!([
+            {"type": "thinking", "thinking": "because", "signature": "sig"},
+            {"type": "redacted_thinking", "data": "withheld"},
+            search,
+            {"type": "text", "text": "so"},
+        ])
+    );
+}
+
+#[test]
+fn n08_newer_models_are_given_the_schema_and_older_ones_a_tool() {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+    let request = Request::from("hi")
+        .with_response_format(ResponseFormat::json_schema("count", schema.clone()));
+    let sent = body(request.clone());
+    assert_eq!(sent["output_config"], json!({"format": {"type": "json_schema", "schema": schema}}));
+    assert_eq!(sent.get("tools"), None);
+    for model in [
+        "claude-3-5-haiku-20241022",
+        "claude-sonnet-4-20250514",
+        "us.anthropic.claude-opus-4-1-20250805-v1:0",
+    ] {
+        let request = request.clone().with_model(model);
+        let sent = Anthropic::default().body(&request, &ModelCall::default()).unwrap();
+        assert_eq!(sent.get("output_config"), None, "{model}");
+        assert_eq!(sent["tools"][0]["name"], "respond_with_json_count");
+        assert_eq!(sent["tools"][0]["input_schema"], schema);
+        assert_eq!(sent["tool_choice"], json!({"type": "tool", "name": "respond_with_json_count"}));
+        assert!(!Anthropic::default().needs_structured_finalize(&request));
+        assert!(Anthropic::default().needs_structured_finalize(&request.with_tools([search()])));
+    }
+}
+
+#[test]
+fn n11_a_model_that_gave_its_answer_is_not_made_to_give_it_again() {
+    let answered = Message::assistant_parts([Part::tool_call(ToolCall::new(
+        "c1",
+        "respond_with_json_object",
+        "{}",
+    ))]);
+    let request =
+        Request::new([Message::user("hi"), answered, Message::tool_result("c1", "thanks")]);
+    let sent = body(request.with_response_format(ResponseFormat::JsonObject));
+    assert_eq!(sent["tool_choice"], json!({"type": "none"}));
+}
+
+#[test]
+fn the_prompt_is_cached_where_the_caller_says_or_where_the_provider_likes() {
+    let mark = json!({"type": "ephemeral"});
+    let marked = |text: &str| Part::Text {
+        text: text.to_owned(),
+        metadata: Metadata::from_iter([("cache_control".to_owned(), mark.clone())]),
+    };
+    let mut tool = search();
+    tool.metadata.insert("cache_control".to_owned(), mark.clone());
+    let request = Request::new([
+        Message::system("Be brief.").with_metadata("cache_control", mark.clone()),
+        Message::user_parts([marked("a long text"), Part::text("and?")]),
+    ]);
+    let sent = body(request.with_tools([tool]));
+    assert_eq!(
+        sent["system"],
+        json!([{"type": "text", "text": "Be brief.", "cache_control": mark}])
+    );
+    assert_eq!(sent["tools"][0]["cache_control"], mark);
+    assert_eq!(sent["messages"][0]["content"][0]["cache_control"], mark);
+    let mut cache = PromptCache::default();
+    let automatic = |cache: &PromptCache| {
+        body(Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") })["cache_control"]
+            .clone()
+    };
+    assert_eq!(automatic(&cache), mark);
+    cache.retention = CacheRetention::Long;
+    assert_eq!(automatic(&cache), json!({"type": "ephemeral", "ttl": "1h"}));
+}
+
+#[test]
+fn calls_without_tools_are_described_and_not_to_be_repeated() {
+    let called = Message::assistant_parts([Part::tool_call(ToolCall::new("c1", "search", "{}"))]);
+    let sent =
+        body(Request::new([Message::user("hi"), called, Message::tool_result("c1", "found")]));
+    assert_eq!(
+        sent["tools"],
+        json!([{"name": "search", "description": "", "input_schema": {"type": "object"}}])
+    );
+    assert_eq!(sent["tool_choice"], json!({"type": "none"}));
+}
+
+#[test]
+fn the_callers_own_params_are_passed_on() {
+    let options = json!({"stop": "END", "thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}, "top_k": 5});
+    let format = ResponseFormat::json_schema("x", json!({"type": "object"}));
+    let request = Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") };
+    let sent = body(request.with_response_format(format));
+    assert_eq!(sent["stop_sequences"], json!(["END"]));
+    assert_eq!(sent.get("stop"), None);
+    assert_eq!((&sent["thinking"], &sent["top_k"]), (&options["thinking"], &json!(5)));
+    assert_eq!(sent["output_config"]["effort"], "low");
+    assert_eq!(sent["output_config"]["format"]["type"], "json_schema");
+}
+
+fn search() -> ToolSpec {
+    ToolSpec::new("search", "finds", json!({"type": "object"}))
+}
+
+fn body(request: Request) -> Value {
+    let request = request.with_model("claude-sonnet-4-6");
+    Anthropic::default().body(&request, &ModelCall::default()).unwrap()
+}

@@ -1,0 +1,241 @@
+//! Every adapter passes the one suite.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+use std::sync::Arc;
+
+use mynah_adapters::{
+    conformance::{self, Scenario, Subject},
+    http::{Http, HttpAdapter},
+};
+use mynah_step::Adapter;
+
+#[tokio::test]
+async fn chat_completions_do_what_every_adapter_must() {
+    conformance::run(&Chat("openai-chat", http())).await;
+}
+
+#[tokio::test]
+async fn openrouter_does_what_every_adapter_must() {
+    conformance::run(&Chat("openrouter", http())).await;
+}
+
+#[tokio::test]
+async fn messages_do_what_every_adapter_must() {
+    conformance::run(&Messages(http())).await;
+}
+
+fn http() -> Http {
+    Http::new().expect("a client")
+}
+
+fn adapter(name: &str, http: &Http, base_url: &str) -> Arc<dyn Adapter> {
+    let adapter = HttpAdapter::named(name).and_then(|adapter| adapter.with_base_url(base_url));
+    Arc::new(adapter.expect("an adapter").with_http(http.clone()))
+}
+
+/// Pieces, each one server-sent event.
+fn events(data: &[&str]) -> Option<Vec<String>> {
+    Some(data.iter().map(|data| format!("data: {data}\n\n")).collect())
+}
+
+struct Chat(&'static str, Http);
+
+impl Subject for Chat {
+    fn adapter(&self, base_url: &str) -> Arc<dyn Adapter> {
+        adapter(self.0, &self.1, base_url)
+    }
+
+    fn answer(&self, scenario: Scenario) -> Option<Vec<String>> {
+        let chunk = |delta: &str, finish: &str| {
+            format!(
+                r#"{{"id":"answer-1","object":"chat.completion.chunk","created":1,"model":"model-1","choices":[{{"index":0,"delta":{delta},"logprobs":null,"finish_reason":{finish}}}],"usage":null}}"#
+            )
+        };
+        let said = |delta: &str| chunk(delta, "null");
+        let calls = |calls: &str| said(&format!(r#"{{"tool_calls":[{calls}]}}"#));
+        let usage = r#"{"id":"answer-1","model":"model-1","choices":[],"usage":{"prompt_tokens":11,"completion_tokens":7,"total_tokens":18}}"#;
+        let first = said(r#"{"role":"assistant","content":"","refusal":null}"#);
+        let (said, reason) = match scenario {
+            Scenario::Text => (
+                vec![first, said(r#"{"content":"Hello"}"#), said(r#"{"content":" wörld 🐦"}"#)],
+                "stop",
+            ),
+            Scenario::ToolCall => (
+                vec![
+                    first,
+                    calls(
+                        r#"{"index":0,"id":"call-1","type":"function","function":{"name":"search","arguments":""}}"#,
+                    ),
+                    calls(r#"{"index":0,"function":{"arguments":"{\"q\": \"g"}}"#),
+                    calls(r#"{"index":0,"function":{"arguments":"o\", \"n\": 1.0}"}}"#),
+                ],
+                "tool_calls",
+            ),
+            Scenario::ParallelCalls => (
+                vec![
+                    calls(
+                        r#"{"index":0,"id":"call-1","function":{"name":"search","arguments":""}}"#,
+                    ),
+                    calls(
+                        r#"{"index":1,"id":"call-2","function":{"name":"lookup","arguments":"{\"k\""}}"#,
+                    ),
+                    calls(
+                        r#"{"index":0,"function":{"arguments":"{\"q\":"}},{"index":1,"function":{"arguments":":[1,"}}"#,
+                    ),
+                    calls(r#"{"index":1,"function":{"arguments":"2]}"}}"#),
+                    calls(r#"{"index":0,"function":{"arguments":"\"a\"}"}}"#),
+                ],
+                "tool_calls",
+            ),
+            // OpenAI itself tells nothing of its reasoning in this format.
+            Scenario::Reasoning if self.0 == "openrouter" => (
+                vec![
+                    said(
+                        r#"{"reasoning":"be","reasoning_details":[{"type":"reasoning.text","index":0,"text":"be"}]}"#,
+                    ),
+                    said(
+                        r#"{"reasoning":"cause","reasoning_details":[{"type":"reasoning.text","index":0,"text":"cause"}]}"#,
+                    ),
+                    said(
+                        r#"{"reasoning_details":[{"type":"reasoning.text","index":0,"signature":"sig-1"}]}"#,
+                    ),
+                    calls(
+                        r#"{"index":0,"id":"call-1","function":{"name":"search","arguments":"{}"}}"#,
+                    ),
+                ],
+                "tool_calls",
+            ),
+            Scenario::Overloaded => {
+                let failure =
+                    r#"{"error":{"message":"no capacity","type":"overloaded_error","code":529}}"#;
+                return events(&[&said(r#"{"content":"Hel"}"#), failure]);
+            }
+            Scenario::CutOff => (
+                vec![calls(
+                    r#"{"index":0,"id":"call-1","function":{"name":"search","arguments":"{\"q\": \"g"}}"#,
+                )],
+                "length",
+            ),
+            Scenario::Novelty => (vec![said(r#"{"content":"Hello","novelty":true}"#)], "stop"),
+            _ => return None,
+        };
+        let mut pieces: Vec<&str> = said.iter().map(String::as_str).collect();
+        let finish = chunk("{}", &format!("{reason:?}"));
+        pieces.extend([finish.as_str(), usage, "[DONE]"]);
+        events(&pieces)
+    }
+
+    fn error(&self, message: &str) -> String {
+        format!(
+            r#"{{"error":{{"message":{message:?},"type":"invalid_request_error","param":null,"code":null}}}}"#
+        )
+    }
+
+    fn too_long(&self) -> (u16, String) {
+        let body = r#"{"error":{"message":"This model's maximum context length is 8 tokens","code":"context_length_exceeded"}}"#;
+        (400, body.to_owned())
+    }
+}
+
+struct Messages(Http);
+
+impl Subject for Messages {
+    fn adapter(&self, base_url: &str) -> Arc<dyn Adapter> {
+        adapter("anthropic", &self.0, base_url)
+    }
+
+    fn answer(&self, scenario: Scenario) -> Option<Vec<String>> {
+        let start = r#"{"type":"message_start","message":{"id":"answer-1","type":"message","role":"assistant","model":"model-1","content":[],"stop_reason":null,"usage":{"input_tokens":11,"output_tokens":1}}}"#;
+        let open = |index: usize, block: &str| {
+            format!(r#"{{"type":"content_block_start","index":{index},"content_block":{block}}}"#)
+        };
+        let delta = |index: usize, kind: &str, member: &str, text: &str| {
+            format!(
+                r#"{{"type":"content_block_delta","index":{index},"delta":{{"type":"{kind}","{member}":{text:?}}}}}"#
+            )
+        };
+        let close = |index: usize| format!(r#"{{"type":"content_block_stop","index":{index}}}"#);
+        let call = |index: usize, id: &str, name: &str, pieces: &[&str]| {
+            let block =
+                format!(r#"{{"type":"tool_use","id":"{id}","name":"{name}","input":{{}}}}"#);
+            let mut said = vec![open(index, &block)];
+            said.extend(
+                pieces.iter().map(|piece| delta(index, "input_json_delta", "partial_json", piece)),
+            );
+            said.push(close(index));
+            said
+        };
+        let text = |pieces: &[&str]| {
+            let mut said = vec![open(0, r#"{"type":"text","text":""}"#)];
+            said.extend(pieces.iter().map(|piece| delta(0, "text_delta", "text", piece)));
+            said
+        };
+        let ping = r#"{"type":"ping"}"#.to_owned();
+        let (said, reason) = match scenario {
+            Scenario::Text => {
+                ([text(&["Hello", " wörld 🐦"]), vec![close(0), ping]].concat(), "end_turn")
+            }
+            Scenario::ToolCall => {
+                (call(0, "call-1", "search", &["", r#"{"q": "g"#, r#"o", "n": 1.0}"#]), "tool_use")
+            }
+            // Blocks follow each other in this format.
+            Scenario::ParallelCalls => (
+                [
+                    call(0, "call-1", "search", &[r#"{"q":"#, r#""a"}"#]),
+                    call(1, "call-2", "lookup", &[r#"{"k":[1,2]}"#]),
+                ]
+                .concat(),
+                "tool_use",
+            ),
+            Scenario::Reasoning => {
+                let thinking = vec![
+                    open(0, r#"{"type":"thinking","thinking":"","signature":""}"#),
+                    delta(0, "thinking_delta", "thinking", "because"),
+                    delta(0, "signature_delta", "signature", "sig-1"),
+                    close(0),
+                ];
+                ([thinking, call(1, "call-1", "search", &[""])].concat(), "tool_use")
+            }
+            Scenario::Overloaded => {
+                let failure = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
+                let mut said = vec![start.to_owned()];
+                said.extend(text(&["Hel"]));
+                said.push(failure.to_owned());
+                return events(&said.iter().map(String::as_str).collect::<Vec<_>>());
+            }
+            Scenario::CutOff => (call(0, "call-1", "search", &[r#"{"q": "g"#]), "max_tokens"),
+            Scenario::Novelty => {
+                let novelty = r#"{"type":"surprise","novelty":true}"#.to_owned();
+                ([text(&["Hello"]), vec![close(0), novelty]].concat(), "end_turn")
+            }
+            _ => return None,
+        };
+        let stop = format!(
+            r#"{{"type":"message_delta","delta":{{"stop_reason":"{reason}","stop_sequence":null}},"usage":{{"output_tokens":7}}}}"#
+        );
+        let mut pieces = vec![start];
+        pieces.extend(said.iter().map(String::as_str));
+        pieces.extend([stop.as_str(), r#"{"type":"message_stop"}"#]);
+        let named = pieces.iter().map(|data| {
+            let kind = data.split('"').nth(3).unwrap_or_default();
+            format!("event: {kind}\ndata: {data}\n\n")
+        });
+        Some(named.collect())
+    }
+
+    fn error(&self, message: &str) -> String {
+        format!(
+            r#"{{"type":"error","error":{{"type":"invalid_request_error","message":{message:?}}},"request_id":null}}"#
+        )
+    }
+
+    fn too_long(&self) -> (u16, String) {
+        let body = r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 8 maximum"}}"#;
+        (400, body.to_owned())
+    }
+}

@@ -1,0 +1,158 @@
+//! What providers say when they refuse, and what we make of it.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+use mynah_adapters::failure;
+use mynah_data::{AdapterReason, ErrorKind};
+
+#[test]
+fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
+    use AdapterReason::*;
+    for (status, body, reason, message) in [
+        (
+            401,
+            r#"{"error":{"message":"Incorrect API key provided","type":"invalid_request_error","code":"invalid_api_key"}}"#,
+            AuthenticationFailed,
+            "Incorrect API key provided",
+        ),
+        (
+            400,
+            r#"{"error":{"message":"too many","type":"invalid_request_error","code":"context_length_exceeded"}}"#,
+            ContextLengthExceeded,
+            "too many",
+        ),
+        (
+            400,
+            r#"{"error":{"message":"refused","type":null,"code":"content_filter"}}"#,
+            ContentFilter,
+            "refused",
+        ),
+        (
+            400,
+            r#"{"error":{"message":"no such model","code":"model_not_found"}}"#,
+            NotFound,
+            "no such model",
+        ),
+        (
+            429,
+            r#"{"error":{"message":"quota","type":"insufficient_quota","code":"insufficient_quota"}}"#,
+            RateLimited,
+            "quota",
+        ),
+        (
+            400,
+            r#"{"error":{"code":400,"message":"no valid model ID"},"user_id":"u"}"#,
+            InvalidRequest,
+            "no valid model ID",
+        ),
+        (
+            400,
+            r#"{"error":{"code":400,"message":"the request exceeds the available context size","type":"exceed_context_size_error"}}"#,
+            ContextLengthExceeded,
+            "the request exceeds the available context size",
+        ),
+        (
+            500,
+            r#"{"error":{"code":500,"message":"tools param requires --jinja flag","type":"server_error"}}"#,
+            ProviderUnavailable,
+            "tools param requires --jinja flag",
+        ),
+        (
+            400,
+            r#"{"code":"invalid-argument","error":"Incorrect API key provided: x"}"#,
+            AuthenticationFailed,
+            "Incorrect API key provided: x",
+        ),
+        (401, r#"{"detail":"Unauthorized"}"#, AuthenticationFailed, "Unauthorized"),
+        (
+            422,
+            r#"{"detail":[{"msg":"field required"}]}"#,
+            InvalidRequest,
+            r#"[{"msg":"field required"}]"#,
+        ),
+        (
+            400,
+            r#"{"object":"error","message":"Logprobs","type":"invalid_request_invalid_args","code":"3051"}"#,
+            InvalidRequest,
+            "Logprobs",
+        ),
+        (
+            400,
+            r#"[{"error":{"code":400,"message":"API key not valid.","status":"INVALID_ARGUMENT","details":[{"reason":"API_KEY_INVALID"}]}}]"#,
+            AuthenticationFailed,
+            "API key not valid.",
+        ),
+        (
+            403,
+            r#"{"type":"error","error":{"type":"permission_error","message":"not yours"}}"#,
+            PermissionDenied,
+            "not yours",
+        ),
+        (
+            413,
+            r#"{"type":"error","error":{"type":"request_too_large","message":"too large"}}"#,
+            InvalidRequest,
+            "too large",
+        ),
+        (
+            529,
+            r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+            Overloaded,
+            "Overloaded",
+        ),
+        (
+            402,
+            r#"{"error":{"message":"Insufficient Balance"}}"#,
+            PermissionDenied,
+            "Insufficient Balance",
+        ),
+        (408, "", Timeout, "HTTP status 408"),
+        (501, "", UnsupportedFeature, "HTTP status 501"),
+        (502, "<html>Bad gateway</html>", ProviderUnavailable, "HTTP status 502"),
+        (503, "upstream connect error", ProviderUnavailable, "upstream connect error"),
+        (302, "", Unknown, "HTTP status 302"),
+    ] {
+        let error = failure::of_response(status, |_| None, body.as_bytes());
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Adapter(reason), message),
+            "{status} {body}"
+        );
+    }
+}
+
+#[test]
+fn the_ids_that_help_a_provider_to_help_are_kept() {
+    let body =
+        br#"{"type":"error","error":{"type":"api_error","message":"m"},"request_id":"from body"}"#;
+    let id = |header: Option<&'static str>| {
+        let error = failure::of_response(500, |name| header.filter(|_| name == "request-id"), body);
+        error.metadata()["request_id"].as_str().map(str::to_owned)
+    };
+    assert_eq!(id(None).as_deref(), Some("from body"));
+    assert_eq!(id(Some("from header")).as_deref(), Some("from header"));
+}
+
+#[test]
+fn y09_a_pause_may_be_milliseconds_seconds_or_a_date() {
+    const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    for (headers, expected) in [
+        (vec![("retry-after-ms", "1500"), ("retry-after", "2")], Some(1500)),
+        (vec![("retry-after", "2")], Some(2000)),
+        (vec![("retry-after", "0.5")], Some(500)),
+        (vec![("retry-after", "Sun, 06 Nov 1994 08:49:40 GMT"), ("date", DATE)], Some(3000)),
+        (vec![("retry-after", DATE)], Some(0)),
+        (vec![("retry-after", "soon")], None),
+        (vec![("retry-after", "-1")], None),
+        (vec![], None),
+    ] {
+        let header =
+            |name: &str| headers.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let error = failure::of_response(429, header, b"");
+        assert_eq!(error.retry_after_ms(), expected, "{headers:?}");
+    }
+}

@@ -1,0 +1,265 @@
+//! What goes over the wire, and what is kept from it.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures_util::StreamExt as _;
+use mynah_adapters::{
+    conformance::{Received, Reply, Server},
+    http::{Http, HttpAdapter},
+    keys::Keys,
+    presets::PRESETS,
+};
+use mynah_data::{AdapterReason, EngineReason, Error, ErrorKind, Event, Metadata, Request, Result};
+use mynah_step::{Adapter, ModelCall};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
+use secrecy::SecretString;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::TlsAcceptor;
+
+const ANSWER: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+
+#[test]
+fn the_version_is_added_once() {
+    let url = |name: &str, base: &str| {
+        let adapter =
+            HttpAdapter::named(name).and_then(|adapter| adapter.with_base_url(base)).unwrap();
+        adapter.url("chat/completions")
+    };
+    for base in ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"] {
+        assert_eq!(url("openai-chat", base), "http://h:1/v1/chat/completions", "{base}");
+    }
+    assert_eq!(url("openai-chat", "http://h/api"), "http://h/api/v1/chat/completions");
+    assert_eq!(url("deepseek", "http://h/v1"), "http://h/v1/chat/completions");
+    assert_eq!(
+        url("azure", "https://r.openai.azure.com"),
+        "https://r.openai.azure.com/openai/v1/chat/completions"
+    );
+    assert_eq!(
+        url("azure", "https://r.openai.azure.com/openai/v1/"),
+        "https://r.openai.azure.com/openai/v1/chat/completions"
+    );
+    assert_eq!(
+        url("azure", "https://r.openai.azure.com/openai/deployments/d?api-version=2024-10-21"),
+        "https://r.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
+    );
+    let groq = HttpAdapter::named("groq").unwrap();
+    assert_eq!(groq.url("chat/completions"), "https://api.groq.com/openai/v1/chat/completions");
+}
+
+#[test]
+fn a_base_url_is_an_address_without_secrets() {
+    for wrong in ["localhost:80", "ftp://h", "", "http://user:pass@h"] {
+        let error = HttpAdapter::named("vllm").unwrap().with_base_url(wrong).unwrap_err();
+        assert!(error.is_validation(), "{wrong}: {error}");
+        assert!(!error.to_string().contains("pass@"), "{error}");
+    }
+    assert!(HttpAdapter::named("nobody").unwrap_err().to_string().contains("openrouter"));
+}
+
+#[test]
+fn presets_have_names_of_their_own() {
+    let mut names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), PRESETS.len());
+}
+
+#[tokio::test]
+async fn o26_headers_and_keys_go_where_each_format_wants_them() {
+    let headers = |name: &'static str| async move {
+        let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+        let adapter = HttpAdapter::named(name).unwrap().with_base_url(server.url()).unwrap();
+        let adapter = adapter.with_header("x-mine", "1").unwrap();
+        let opts = json!({"organization": "org-1", "headers": {"x-yours": "2"}});
+        let call = ModelCall { adapter_opts: opts.as_object().unwrap().clone(), ..call() };
+        hear(adapter, call).await.ok();
+        server.received().pop().unwrap()
+    };
+    let sent = headers("openai-chat").await;
+    let expected = [
+        ("authorization", "Bearer sk-call"),
+        ("content-type", "application/json"),
+        ("openai-organization", "org-1"),
+        ("x-mine", "1"),
+        ("x-yours", "2"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(sent.header(name), Some(value), "{name}");
+    }
+    assert!(sent.header("user-agent").is_some_and(|agent| agent.starts_with("mynah/")));
+    let sent = headers("anthropic").await;
+    assert_eq!(sent.path, "/v1/messages");
+    assert_eq!(
+        (sent.header("x-api-key"), sent.header("anthropic-version")),
+        (Some("sk-call"), Some("2023-06-01"))
+    );
+    assert_eq!(sent.header("authorization"), None);
+    assert_eq!(headers("azure").await.header("api-key"), Some("sk-call"));
+}
+
+#[tokio::test]
+async fn k05_a_missing_key_is_told_before_anything_is_sent() {
+    let server = Server::start(|_| Reply::json(500, "{}")).await.unwrap();
+    let adapter = HttpAdapter::named("groq").unwrap().with_base_url(server.url()).unwrap();
+    let keys = Keys::new().with_environment(|_| None).with_dotenv("no such file");
+    let error = hear(adapter.with_keys(keys), ModelCall::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::MissingKey));
+    assert_eq!(
+        error.metadata()["checked"],
+        json!(["call", "set", "GROQ_API_KEY", "GROQ_API_KEY in no such file"])
+    );
+    assert!(server.received().is_empty());
+}
+
+#[tokio::test]
+async fn a_server_of_ones_own_needs_no_key_unless_one_is_named() {
+    let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let adapter = HttpAdapter::named("llamacpp").unwrap().with_base_url(server.url()).unwrap();
+    hear(adapter.clone(), ModelCall::default()).await.unwrap();
+    let named = Keys::new().with_environment(|_| None).with_variable("MY_KEY");
+    let error = hear(adapter.with_keys(named), ModelCall::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::MissingKey));
+    assert_eq!(server.received()[0].header("authorization"), None);
+    assert_eq!(
+        server.received()[0].body["model"],
+        "m",
+        "the adapter's name is not part of the model's"
+    );
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let other = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let place = other.url().to_owned();
+    let server =
+        Server::start(move |_| Reply::json(307, "").with_header("location", &place)).await.unwrap();
+    let error = hear(chat(&server), call()).await.unwrap_err();
+    assert_eq!(error.metadata()["status"], 307);
+    assert!(other.received().is_empty(), "the key went nowhere");
+}
+
+#[tokio::test]
+async fn connections_are_used_again() {
+    let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let proxy = counting_proxy(server.url().trim_start_matches("http://").to_owned()).await;
+    let adapter = HttpAdapter::named("vllm").unwrap().with_base_url(&proxy.0).unwrap();
+    for _ in 0..5 {
+        hear(adapter.clone(), ModelCall::default()).await.unwrap();
+    }
+    assert_eq!(*proxy.1.lock().unwrap(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_does_not_wait_for_a_body_that_never_ends() {
+    let server =
+        Server::start(|_| Reply::stream("text/event-stream", [ANSWER]).then_hang()).await.unwrap();
+    let heard = tokio::time::timeout(Duration::from_secs(5), hear(chat(&server), call()));
+    let events = heard.await.expect("the end mark ends it").unwrap();
+    assert!(matches!(events.last(), Some(Event::MessageCompleted { .. })));
+}
+
+#[tokio::test]
+async fn calls_go_through_a_proxy() {
+    let proxy = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let http = Http::builder().proxy(proxy.url()).build().unwrap();
+    let adapter =
+        HttpAdapter::named("vllm").unwrap().with_base_url("http://models.invalid").unwrap();
+    hear(adapter.with_http(http), ModelCall::default()).await.unwrap();
+    let asked: Vec<String> =
+        proxy.received().into_iter().map(|Received { path, .. }| path).collect();
+    assert_eq!(asked, ["http://models.invalid/v1/chat/completions"]);
+    assert!(Http::builder().proxy("no url").build().unwrap_err().is_validation());
+}
+
+#[tokio::test]
+async fn certificates_of_ones_own_are_trusted_when_they_are_named() {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let url = tls_server(cert.der().to_vec(), signing_key.serialize_der()).await;
+    let adapter = HttpAdapter::named("vllm").unwrap().with_base_url(&url).unwrap();
+    let error = hear(adapter.clone(), ModelCall::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
+    assert!(error.to_string().contains("certificate"), "{error}");
+    let http = Http::builder().root_certificates(cert.pem()).build().unwrap();
+    let events = hear(adapter.with_http(http), ModelCall::default()).await.unwrap();
+    assert!(matches!(events.last(), Some(Event::MessageCompleted { .. })));
+    assert!(
+        Http::builder().root_certificates("no certificate").build().unwrap_err().is_validation()
+    );
+}
+
+/// Plays the same answer to everybody, over TLS.
+async fn tls_server(certificate: Vec<u8>, key: Vec<u8>) -> String {
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.into()], PrivateKeyDer::Pkcs8(key.into()))
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+    tokio::spawn(async move {
+        while let Ok((connection, _)) = listener.accept().await {
+            let Ok(mut connection) = acceptor.accept(connection).await else { continue };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n",
+                ANSWER.len()
+            );
+            if connection.read(&mut [0; 4096]).await.is_err() {
+                continue;
+            }
+            connection.write_all((head + ANSWER).as_bytes()).await.ok();
+            connection.flush().await.ok();
+        }
+    });
+    url
+}
+
+/// Passes connections on, and counts them.
+async fn counting_proxy(to: String) -> (String, Arc<Mutex<usize>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let count = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&count);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            *counted.lock().unwrap() += 1;
+            let mut server = TcpStream::connect(&to).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut client, &mut server).await.ok() });
+        }
+    });
+    (url, count)
+}
+
+fn chat(server: &Server) -> HttpAdapter {
+    HttpAdapter::named("openai-chat").unwrap().with_base_url(server.url()).unwrap()
+}
+
+fn call() -> ModelCall {
+    ModelCall {
+        api_key: Some(SecretString::from("sk-call")),
+        adapter_opts: Metadata::new(),
+        ..ModelCall::default()
+    }
+}
+
+async fn hear(adapter: HttpAdapter, call: ModelCall) -> Result<Vec<Event>, Error> {
+    let request = Request::from("hi").with_model(format!("{}:m", adapter.name()));
+    let stream = Arc::new(adapter).open(request, call).await?;
+    stream.collect::<Vec<_>>().await.into_iter().collect()
+}

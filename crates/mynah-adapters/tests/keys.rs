@@ -1,0 +1,65 @@
+//! Keys are found in their order, and never shown.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+use std::fs;
+
+use mynah_adapters::keys::Keys;
+use secrecy::SecretString;
+
+const VARIABLES: [&str; 2] = ["GEMINI_API_KEY", "GOOGLE_API_KEY"];
+
+#[test]
+fn k01_k02_k03_k07_the_first_place_that_has_a_key_wins() {
+    let folder = tempfile::tempdir().unwrap();
+    let dotenv = folder.path().join(".env");
+    fs::write(&dotenv, "# mine\n\nexport GOOGLE_API_KEY=\"from file\"\nOTHER=1\nGEMINI_API_KEY=\n")
+        .unwrap();
+    let bare = Keys::new().with_environment(|_| None).with_dotenv(&dotenv);
+    let full = bare
+        .clone()
+        .with_environment(|name| (name == "GOOGLE_API_KEY").then(|| "from environment".to_owned()));
+    assert_eq!(found(&bare, None), format!("from file, GOOGLE_API_KEY in {}", dotenv.display()));
+    assert_eq!(found(&full, None), "from environment, GOOGLE_API_KEY");
+    full.set("gemini", "set");
+    assert_eq!(found(&full, None), "set, set");
+    assert_eq!(found(&full, Some("of the call")), "of the call, call");
+    assert_eq!(found(&full, Some("")), "set, set", "an empty key is none");
+    full.remove("gemini");
+    assert_eq!(found(&full, None), "from environment, GOOGLE_API_KEY");
+}
+
+#[test]
+fn k04_a_file_is_read_only_where_it_is_allowed() {
+    let keys = Keys::new().with_environment(|_| None);
+    let error = keys.find("gemini", &VARIABLES, None).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "engine error: missing_key: no API key for gemini; looked at call, set, GEMINI_API_KEY, GOOGLE_API_KEY"
+    );
+}
+
+#[test]
+fn another_variable_takes_the_place_of_the_usual_ones() {
+    let keys =
+        Keys::new().with_environment(|name| Some(format!("value of {name}"))).with_variable("MINE");
+    assert_eq!(found(&keys, None), "value of MINE, MINE");
+}
+
+#[test]
+fn a_key_is_not_shown() {
+    let keys = Keys::new();
+    keys.set("gemini", "sk-secret");
+    let shown = format!("{keys:?} {:?}", keys.find("gemini", &[], None).unwrap());
+    assert!(!shown.contains("sk-secret"), "{shown}");
+}
+
+fn found(keys: &Keys, call: Option<&str>) -> String {
+    let call = call.map(SecretString::from);
+    let key = keys.find("gemini", &VARIABLES, call.as_ref()).unwrap();
+    format!("{}, {}", key.expose(), key.source())
+}

@@ -1,0 +1,354 @@
+//! Answers of Chat Completions, as the documentation and the servers in the field write them.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+mod common;
+
+use common::{events, folded, sse, streamed};
+use mynah_adapters::{
+    format::Delivery,
+    openai_chat::{Dialect, OpenAiChat},
+};
+use mynah_data::{
+    AdapterReason, Error, ErrorKind, Event, FinishReason, Message, Part, Request, Response,
+    ToolCall, Usage,
+};
+use proptest::{collection::vec, prelude::*};
+use serde_json::{Value, json};
+
+#[test]
+fn o15_o16_calls_are_told_by_their_index() {
+    let events = streamed(
+        &OpenAiChat::default(),
+        &answer(
+            &[
+                json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]}),
+                json!({"tool_calls": [{"index": 0, "function": {"arguments": "{\"x\""}}]}),
+                json!({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g", "arguments": "{}"}}]}),
+                json!({"tool_calls": [{"index": 0, "function": {"arguments": ":1}"}}]}),
+            ],
+            "tool_calls",
+        ),
+    );
+    let started =
+        |id: &str, name: &str| Event::ToolCallStarted { id: id.to_owned(), name: name.to_owned() };
+    let piece = |id: &str, text: &str| Event::ToolCallDelta {
+        id: id.to_owned(),
+        arguments_delta: text.to_owned(),
+    };
+    let calls = [ToolCall::new("a", "f", "{\"x\":1}"), ToolCall::new("b", "g", "{}")];
+    assert_eq!(
+        events[1..8],
+        [
+            started("a", "f"),
+            piece("a", "{\"x\""),
+            started("b", "g"),
+            piece("b", "{}"),
+            piece("a", ":1}"),
+            Event::tool_call_completed(calls[0].clone()),
+            Event::tool_call_completed(calls[1].clone()),
+        ]
+    );
+}
+
+#[test]
+fn calls_without_ids_or_with_the_same_one_get_their_own() {
+    let whole = |id: Value| json!({"id": id, "function": {"name": "f", "arguments": "{}"}});
+    let ids = |delta: Value| -> Vec<String> {
+        let asked = Request::new([Message::assistant_parts([Part::tool_call(ToolCall::new(
+            "x", "f", "{}",
+        ))])]);
+        let body = answer(&[delta], "tool_calls");
+        let (events, read) =
+            events(&OpenAiChat::default(), &asked, Delivery::Streamed, [body.as_bytes()]);
+        assert_eq!(read, Ok(()));
+        folded(&events).tool_calls().map(|call| call.id.clone()).collect()
+    };
+    assert_eq!(
+        ids(json!({"tool_calls": [whole(json!(null)), whole(json!(""))]})),
+        ["call_2", "call_3"]
+    );
+    assert_eq!(ids(json!({"tool_calls": [whole(json!("a")), whole(json!("b"))]})), ["a", "b"]);
+    let indexed = |index: u64, id: &str| json!({"index": index, "id": id, "function": {"name": "f", "arguments": "{}"}});
+    assert_eq!(ids(json!({"tool_calls": [indexed(0, "a"), indexed(0, "b")]})), ["a", "b"]);
+    assert_eq!(ids(json!({"tool_calls": [indexed(0, "a"), indexed(1, "a")]})), ["a", "call_3"]);
+}
+
+#[test]
+fn arguments_may_be_an_object_and_the_name_may_come_later() {
+    let deltas = [
+        json!({"tool_calls": [{"index": 0, "id": "a", "function": {"arguments": {"x": 1.5}}}]}),
+        json!({"tool_calls": [{"index": 0, "function": {"name": "f"}}]}),
+    ];
+    let response = read(&answer(&deltas, "tool_calls"));
+    assert_eq!(
+        response.tool_calls().cloned().collect::<Vec<_>>(),
+        [ToolCall::new("a", "f", "{\"x\":1.5}")]
+    );
+}
+
+#[test]
+fn o17_each_finish_reason_has_its_meaning() {
+    use FinishReason::*;
+    for (reason, expected, raw) in [
+        ("stop", Stop, None),
+        ("length", Length, None),
+        ("model_length", Length, Some("model_length")),
+        ("tool_calls", ToolCalls, None),
+        ("function_call", ToolCalls, Some("function_call")),
+        ("content_filter", ContentFilter, None),
+        ("eos", Other, Some("eos")),
+    ] {
+        let response = read(&answer(&[json!({"content": "x"})], reason));
+        assert_eq!(
+            (response.finish_reason, response.raw_finish_reason.as_deref()),
+            (Some(expected), raw),
+            "{reason}"
+        );
+    }
+    for (reason, expected) in [
+        ("insufficient_system_resource", AdapterReason::Overloaded),
+        ("error", AdapterReason::ProviderUnavailable),
+    ] {
+        assert_eq!(failed(&answer(&[], reason)).kind(), ErrorKind::Adapter(expected));
+    }
+}
+
+#[test]
+fn stop_with_calls_means_that_tools_are_to_be_run() {
+    let call = json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]});
+    assert_eq!(read(&answer(&[call], "stop")).finish_reason, Some(FinishReason::ToolCalls));
+}
+
+#[test]
+fn a_gateway_that_hides_the_limit_is_seen_through() {
+    let call = json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]});
+    let chunks = [
+        json!({"choices": [{"index": 0, "delta": call}]}),
+        json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls", "native_finish_reason": "max_output_tokens"}]}),
+    ];
+    let response = read(&body(&chunks));
+    assert_eq!(response.finish_reason, Some(FinishReason::Length));
+    assert_eq!(response.raw_finish_reason.as_deref(), Some("max_output_tokens"));
+    let call = response.tool_calls().next().unwrap();
+    assert_eq!((&call.arguments, call.raw_arguments.as_str()), (&Value::Null, ""));
+    let again: Response = serde_json::from_value(json!(response)).unwrap();
+    assert_eq!(again, response);
+}
+
+#[test]
+fn o24_a_refusal_is_a_part_of_its_own() {
+    let deltas = [json!({"refusal": "I "}), json!({"refusal": "won't."})];
+    let response = read(&answer(&deltas, "stop"));
+    assert_eq!(response.message.parts(), [Part::Refusal { text: "I won't.".to_owned() }]);
+    assert_eq!(
+        (response.finish_reason, response.raw_finish_reason.as_deref()),
+        (Some(FinishReason::ContentFilter), Some("stop"))
+    );
+    assert_eq!(response.text(), "");
+    let thoughtful = [json!({"reasoning_content": "hm"}), json!({"refusal": "No."})];
+    let parts = read(&answer(&thoughtful, "stop")).message.parts().to_vec();
+    assert_eq!(parts, [Part::reasoning("hm"), Part::Refusal { text: "No.".to_owned() }]);
+}
+
+#[test]
+fn reasoning_comes_under_several_names() {
+    for delta in [
+        json!({"reasoning_content": "hm", "content": null}),
+        json!({"reasoning": "hm"}),
+        json!({"reasoning_details": [{"type": "reasoning.text", "text": "hm"}]}),
+        json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}),
+    ] {
+        let response = read(&answer(&[delta.clone(), json!({"content": "so"})], "stop"));
+        let [Part::Reasoning { text, .. }, Part::Text { text: said, .. }] =
+            response.message.parts()
+        else {
+            panic!("{delta}: {:?}", response.message);
+        };
+        assert_eq!((text.as_str(), said.as_str()), ("hm", "so"), "{delta}");
+    }
+}
+
+#[test]
+fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
+    let usage = json!({
+        "prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cost": 0.25, "queue_time": 0.1,
+        "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 2},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    });
+    let expected = Usage {
+        input_tokens: Some(10),
+        output_tokens: Some(5),
+        total_tokens: Some(15),
+        cached_input_tokens: Some(4),
+        cache_write_tokens: Some(2),
+        reasoning_tokens: Some(3),
+        total_cost: Some(0.25),
+        extra: json!({"cost": 0.25, "queue_time": 0.1}).as_object().unwrap().clone(),
+        ..Usage::default()
+    };
+    let finish =
+        json!({"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]});
+    let mut with_finish = finish.clone();
+    with_finish["usage"] = usage.clone();
+    // On a chunk of its own, on the finishing chunk, and on both.
+    for chunks in [
+        vec![finish.clone(), json!({"choices": [], "usage": usage})],
+        vec![with_finish.clone()],
+        vec![with_finish, json!({"choices": [], "usage": usage})],
+    ] {
+        let events = streamed(&OpenAiChat::default(), &body(&chunks));
+        assert_eq!(folded(&events).usage, expected);
+        assert_eq!(events.iter().filter(|event| matches!(event, Event::Usage { .. })).count(), 1);
+    }
+}
+
+#[test]
+fn only_the_first_choice_is_the_answer() {
+    let chunks = [
+        json!({"choices": [{"index": 1, "delta": {"content": "other"}}]}),
+        json!({"choices": [{"index": 0, "delta": {"content": "mine"}}]}),
+        json!({"choices": [{"index": 1, "delta": {}, "finish_reason": "length"}]}),
+        json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+    ];
+    let events = streamed(&OpenAiChat::default(), &body(&chunks));
+    let response = folded(&events);
+    assert_eq!(
+        (response.text().as_ref(), response.finish_reason),
+        ("mine", Some(FinishReason::Stop))
+    );
+    let raw = events.iter().filter(|event| matches!(event, Event::RawChunk { .. }));
+    assert_eq!(raw.count(), 2, "the others are passed on");
+}
+
+#[test]
+fn a_server_that_does_not_stream_is_understood() {
+    let body = json!({
+        "id": "a1", "model": "m1", "object": "chat.completion",
+        "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {
+            "role": "assistant", "content": null, "reasoning_content": "hm",
+            "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        }}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+    });
+    let (events, read) = events(
+        &OpenAiChat::default(),
+        &Request::from("hi"),
+        Delivery::Whole,
+        [body.to_string().as_bytes()],
+    );
+    assert_eq!(read, Ok(()));
+    let response = folded(&events);
+    assert_eq!(
+        response.message.parts(),
+        [Part::reasoning("hm"), Part::tool_call(ToolCall::new("a", "f", "{}"))]
+    );
+    assert_eq!((response.id.as_deref(), response.usage.output_tokens), (Some("a1"), Some(2)));
+}
+
+#[test]
+fn o19_an_answer_without_its_end_mark_broke_off() {
+    let finished =
+        sse([r#"{"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}]}"#]);
+    assert_eq!(failed(&finished).kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
+    let lenient = OpenAiChat::new(Dialect { done_mark: false, ..Dialect::COMPATIBLE });
+    assert_eq!(folded(&streamed(&lenient, &finished)).text(), "x");
+    let unfinished = sse([r#"{"choices":[{"index":0,"delta":{"content":"x"}}]}"#]);
+    let (_, read) =
+        events(&lenient, &Request::from("hi"), Delivery::Streamed, [unfinished.as_bytes()]);
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
+}
+
+#[test]
+fn o23_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
+    for (error, expected) in [
+        (json!({"message": "m", "code": 429}), AdapterReason::RateLimited),
+        (json!({"message": "m", "code": 502, "metadata": {}}), AdapterReason::ProviderUnavailable),
+        (json!({"message": "m", "type": "overloaded_error"}), AdapterReason::Overloaded),
+        (
+            json!({"message": "m", "code": "context_length_exceeded"}),
+            AdapterReason::ContextLengthExceeded,
+        ),
+        (json!("m"), AdapterReason::Unknown),
+    ] {
+        let told = failed(&sse([json!({"error": error}).to_string().as_str()]));
+        assert_eq!(
+            (told.kind(), told.to_string().as_str()),
+            (ErrorKind::Adapter(expected), "m"),
+            "{error}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_chunk_is_too_odd(chunks in vec(odd_chunk(), 0..6), done in any::<bool>()) {
+        let mut body = sse(chunks.iter().map(String::as_str));
+        if done {
+            body.push_str("data: [DONE]\n\n");
+        }
+        let (events, _) = events(&OpenAiChat::default(), &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
+        folded(&events);
+    }
+}
+
+/// Chunks of the right shape with the wrong things in them.
+fn odd_chunk() -> impl Strategy<Value = String> {
+    let odd = || {
+        prop_oneof![
+            Just(json!(null)),
+            Just(json!(7)),
+            Just(json!("x")),
+            Just(json!([])),
+            Just(json!({})),
+            Just(json!([{"type": "text", "text": "t"}])),
+            Just(json!([{"index": 3, "function": {"arguments": 1}}])),
+            Just(json!([{"id": "a", "function": {"name": "f"}}])),
+            Just(json!([{"type": "reasoning.text", "index": 0, "text": 5}])),
+        ]
+    };
+    let names = prop_oneof![
+        "content",
+        "refusal",
+        "reasoning",
+        "reasoning_content",
+        "reasoning_details",
+        "tool_calls",
+        "novelty"
+    ];
+    let delta =
+        vec((names, odd()), 0..4).prop_map(|members| Value::Object(members.into_iter().collect()));
+    (delta, odd(), odd()).prop_map(|(delta, finish, usage)| {
+        json!({"id": finish, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], "usage": usage}).to_string()
+    })
+}
+
+fn read(body: &str) -> Response {
+    folded(&streamed(&OpenAiChat::default(), body))
+}
+
+fn failed(body: &str) -> Error {
+    let (_, read) =
+        events(&OpenAiChat::default(), &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
+    read.unwrap_err()
+}
+
+/// A stream of these deltas that stops for this reason.
+fn answer(deltas: &[Value], reason: &str) -> String {
+    let said = deltas
+        .iter()
+        .map(|delta| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]}));
+    let finish = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]});
+    body(&said.chain([finish]).collect::<Vec<_>>())
+}
+
+fn body(chunks: &[Value]) -> String {
+    let chunks: Vec<String> = chunks.iter().map(Value::to_string).collect();
+    sse(chunks.iter().map(String::as_str).chain(["[DONE]"]))
+}

@@ -1,0 +1,234 @@
+//! Requests as the documentation of Chat Completions wants them.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+use mynah_adapters::{
+    format::Format,
+    openai_chat::{Dialect, OpenAiChat, ReasoningBack},
+};
+use mynah_data::{
+    CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part,
+    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec,
+};
+use mynah_step::ModelCall;
+use serde_json::{Value, json};
+
+#[test]
+fn a_question_is_a_model_and_messages_and_asks_for_its_usage() {
+    let request = Request::new([Message::system("Be brief."), Message::user("hi")]);
+    assert_eq!(
+        body(request.with_temperature(0.5).with_max_tokens(64)),
+        json!({
+            "model": "gpt-4.1",
+            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
+            "temperature": 0.5,
+            "max_completion_tokens": 64,
+            "stream": true,
+            "stream_options": {"include_usage": true},
+        })
+    );
+}
+
+#[test]
+fn o03_the_limit_has_the_name_that_the_model_knows() {
+    let limit = |model: &str, dialect| {
+        let request = Request::from("hi").with_model(model).with_max_tokens(9);
+        let body = OpenAiChat::new(dialect).body(&request, &ModelCall::default()).unwrap();
+        let names = ["max_tokens", "max_completion_tokens"];
+        names.map(|name| body.get(name).and_then(Value::as_u64))
+    };
+    for model in ["gpt-3.5-turbo", "gpt-4", "gpt-4-turbo", "llama"] {
+        assert_eq!(limit(model, Dialect::OPENAI), [Some(9), None], "{model}");
+    }
+    for model in ["gpt-4o", "gpt-4.1-mini", "gpt-5", "o3", "chatgpt-4o-latest"] {
+        assert_eq!(limit(model, Dialect::OPENAI), [None, Some(9)], "{model}");
+        assert_eq!(limit(model, Dialect::COMPATIBLE), [Some(9), None], "{model} elsewhere");
+    }
+}
+
+#[test]
+fn o10_images_go_as_an_address_or_as_their_bytes() {
+    let detailed = Part::Image {
+        image: Image::from_binary(*b"hi", "image/png"),
+        detail: ImageDetail::High,
+        metadata: Metadata::new(),
+    };
+    let url = Part::image(Image::from_url("https://example.com/a.png"));
+    let request = Request::new([Message::user_parts([Part::text("what?"), url, detailed])]);
+    assert_eq!(
+        body(request)["messages"][0]["content"],
+        json!([
+            {"type": "text", "text": "what?"},
+            {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "auto"}},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "high"}},
+        ])
+    );
+    let unknown = Part::image(Image::from_binary(*b"hi", "image/png").without_mime_type());
+    let request = Request::new([Message::user_parts([unknown])]).with_model("m");
+    let error = OpenAiChat::default().body(&request, &ModelCall::default()).unwrap_err();
+    assert!(error.to_string().contains("missing_mime_type"), "{error}");
+}
+
+#[test]
+fn o07_o12_tools_calls_and_results() {
+    let calls = Message::assistant_parts([
+        Part::tool_call(ToolCall::new("c1", "search", r#"{"q": 1.0}"#)),
+        Part::tool_call(ToolCall::new("c2", "now", "")),
+    ]);
+    let picture = Message::tool_parts(
+        "c2",
+        [Part::text("noon"), Part::image(Image::from_url("https://e.com/clock"))],
+    );
+    let request = Request::new([
+        Message::user("hi"),
+        calls,
+        Message::tool_result("c1", json!({"n": 1})),
+        picture,
+        Message::user("so?"),
+    ])
+    .with_tools([ToolSpec::new("search", "finds", json!({"type": "object"}))]);
+    let body = body(request);
+    assert_eq!(
+        body["tools"],
+        json!([{"type": "function", "function": {"name": "search", "description": "finds", "parameters": {"type": "object"}}}])
+    );
+    assert_eq!(
+        body["messages"].as_array().unwrap()[1..],
+        [
+            json!({"role": "assistant", "content": null, "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{\"q\": 1.0}"}},
+                {"id": "c2", "type": "function", "function": {"name": "now", "arguments": "{}"}},
+            ]}),
+            json!({"role": "tool", "tool_call_id": "c1", "content": "{\"n\":1}"}),
+            json!({"role": "tool", "tool_call_id": "c2", "content": "noon"}),
+            json!({"role": "user", "content": [
+                {"type": "text", "text": "Images of the result of c2:"},
+                {"type": "image_url", "image_url": {"url": "https://e.com/clock", "detail": "auto"}},
+            ]}),
+            json!({"role": "user", "content": "so?"}),
+        ]
+    );
+}
+
+#[test]
+fn o08_each_choice_of_a_tool_has_its_form() {
+    let own = Metadata::from_iter([("type".to_owned(), json!("allowed_tools"))]);
+    for (choice, expected) in [
+        (ToolChoice::Auto, json!("auto")),
+        (ToolChoice::None, json!("none")),
+        (ToolChoice::Required, json!("required")),
+        (ToolChoice::Tool("f".to_owned()), json!({"type": "function", "function": {"name": "f"}})),
+        (ToolChoice::Other(own), json!({"type": "allowed_tools"})),
+    ] {
+        let request = Request { tool_choice: Some(choice), ..Request::from("hi") };
+        assert_eq!(body(request)["tool_choice"], expected);
+    }
+}
+
+#[test]
+fn o09_each_form_of_answer_has_its_form() {
+    let schema = json!({"type": "object"});
+    let format = |format| {
+        body(Request::from("hi").with_response_format(format)).get("response_format").cloned()
+    };
+    assert_eq!(format(ResponseFormat::Text), None);
+    assert_eq!(format(ResponseFormat::JsonObject), Some(json!({"type": "json_object"})));
+    assert_eq!(
+        format(ResponseFormat::json_schema("person", schema.clone())),
+        Some(
+            json!({"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": true}})
+        )
+    );
+    let deepseek = OpenAiChat::new(Dialect { json_schema: false, ..Dialect::COMPATIBLE });
+    let request = Request::from("hi")
+        .with_model("m")
+        .with_response_format(ResponseFormat::json_schema("p", schema));
+    let error = deepseek.body(&request, &ModelCall::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+}
+
+#[test]
+fn reasoning_goes_back_as_each_server_wants_it() {
+    let details = json!([{"type": "reasoning.text", "text": "because", "signature": "s"}]);
+    let thought = Part::Reasoning {
+        text: "because".to_owned(),
+        signature: Some("s".to_owned()),
+        redacted: false,
+        data: Some(json!({"reasoning_details": details})),
+    };
+    let request =
+        Request::new([Message::assistant_parts([thought, Part::text("so")])]).with_model("m");
+    let sent = |reasoning_back| {
+        let format = OpenAiChat::new(Dialect { reasoning_back, ..Dialect::COMPATIBLE });
+        format.body(&request, &ModelCall::default()).unwrap()["messages"][0].clone()
+    };
+    let plain = json!({"role": "assistant", "content": "so"});
+    assert_eq!(sent(ReasoningBack::Never), plain);
+    let field = json!({"role": "assistant", "content": "so", "reasoning_content": "because"});
+    assert_eq!(sent(ReasoningBack::Field("reasoning_content")), field);
+    assert_eq!(
+        sent(ReasoningBack::Details),
+        json!({"role": "assistant", "content": "so", "reasoning_details": details})
+    );
+    let parts = json!([
+        {"type": "thinking", "thinking": [{"type": "text", "text": "because"}]},
+        {"type": "text", "text": "so"},
+    ]);
+    assert_eq!(sent(ReasoningBack::Thinking), json!({"role": "assistant", "content": parts}));
+}
+
+#[test]
+fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
+    let mut cache = PromptCache::default();
+    let call = ModelCall { session_id: Some("s1".to_owned()), ..ModelCall::default() };
+    let sent = |cache: &PromptCache| {
+        let request =
+            Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") }.with_model("m");
+        let body = OpenAiChat::default().body(&request, &call).unwrap();
+        ["prompt_cache_key", "prompt_cache_retention"].map(|name| body.get(name).cloned())
+    };
+    assert_eq!(sent(&cache), [Some(json!("s1")), None]);
+    (cache.key, cache.retention) = (Some("k".to_owned()), CacheRetention::Long);
+    assert_eq!(sent(&cache), [Some(json!("k")), Some(json!("24h"))]);
+}
+
+#[test]
+fn o04_the_callers_own_params_come_last_and_win() {
+    let options =
+        json!({"top_p": 0.5, "stop": ["x"], "parallel_tool_calls": false, "stream_options": {}});
+    let request = Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") };
+    let body = body(request);
+    for (name, value) in options.as_object().unwrap() {
+        assert_eq!(&body[name], value);
+    }
+}
+
+#[test]
+fn q18_what_was_sent_before_is_sent_again_byte_for_byte() {
+    let first = Request::new([Message::system("s"), Message::user("a")]);
+    let longer = Request::new([
+        Message::system("s"),
+        Message::user("a"),
+        Message::assistant("b"),
+        Message::user("c"),
+    ]);
+    let text = |request: Request| body(request)["messages"].to_string();
+    let (first, longer) = (text(first), text(longer));
+    assert!(longer.starts_with(first.trim_end_matches(']')), "{longer}");
+}
+
+#[test]
+fn a_model_must_be_named() {
+    let error =
+        OpenAiChat::default().body(&Request::from("hi"), &ModelCall::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::MissingModel));
+}
+
+fn body(request: Request) -> Value {
+    let request = request.with_model("gpt-4.1");
+    OpenAiChat::default().body(&request, &ModelCall::default()).unwrap()
+}

@@ -1,0 +1,208 @@
+//! Recorded traffic of real providers, where it is at hand: every body decodes, wherever it is cut, to the same answer as ever.
+//!
+//! The recordings lie outside the repository, in the folder that `MYNAH_WIRE` names. What they decode to is kept as a table
+//! of hashes in `wire.sha256`; `MYNAH_BLESS=1` writes it anew.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use common::{events, folded};
+use mynah_adapters::{
+    anthropic::Anthropic,
+    failure,
+    format::{Delivery, Format},
+    openai_chat::{Dialect, OpenAiChat},
+};
+use mynah_data::{ErrorKind, Request, Response};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// Streams up to this size are cut at every byte.
+const SMALL: usize = 1_000;
+
+#[test]
+fn every_recorded_body_decodes_wherever_it_is_cut() {
+    let Some(folder) = recordings() else {
+        eprintln!("skipped: no recordings; MYNAH_WIRE names their folder");
+        return;
+    };
+    let files = files(&folder);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let digests: BTreeMap<String, String> = std::thread::scope(|scope| {
+        let share = |first| {
+            files.iter().skip(first).step_by(threads).filter_map(|path| check_file(&folder, path))
+        };
+        let workers: Vec<_> = (0..threads)
+            .map(|first| scope.spawn(move || share(first).collect::<Vec<_>>()))
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(digests.len() > 100, "only {} files belong to these formats", digests.len());
+    compare(&digests);
+}
+
+/// The file's name and the hash of what its exchanges come to; none if none of them is in one of the formats.
+fn check_file(folder: &Path, path: &Path) -> Option<(String, String)> {
+    let name = path.strip_prefix(folder).unwrap_or(path).display().to_string();
+    let text = fs::read_to_string(path).unwrap();
+    let mut digest = None;
+    for (index, line) in text.lines().enumerate() {
+        let exchange = Exchange::read(serde_json::from_str(line).unwrap()).unwrap();
+        if let Some(format) = exchange.format() {
+            let normalized = exchange.check(format.as_ref(), &format!("{name}:{}", index + 1));
+            digest.get_or_insert_with(Sha256::new).update(normalized);
+        }
+    }
+    Some((name, digest?.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+struct Exchange {
+    path: String,
+    status: u16,
+    content_type: Option<String>,
+    body: String,
+}
+
+impl Exchange {
+    fn read(value: Value) -> Option<Self> {
+        let (request, response) = (&value["request"], &value["response"]);
+        let headers = response["headers"].as_array()?;
+        let content_type = headers.iter().find(|header| header[0] == "content-type");
+        Some(Self {
+            path: request["path"].as_str()?.to_owned(),
+            status: response["status"].as_u64()? as u16,
+            content_type: content_type.and_then(|header| header[1].as_str()).map(str::to_owned),
+            body: response["body"].as_str()?.to_owned(),
+        })
+    }
+
+    fn format(&self) -> Option<Box<dyn Format>> {
+        if self.path.ends_with("/chat/completions") {
+            return Some(Box::new(OpenAiChat::new(Dialect::OPENAI)));
+        }
+        self.path.ends_with("/messages").then(|| Box::new(Anthropic::default()) as Box<dyn Format>)
+    }
+
+    /// What the exchange comes to, in its stable JSON form.
+    fn check(&self, format: &dyn Format, name: &str) -> String {
+        if self.status >= 400 {
+            let error = failure::of_response(self.status, |_| None, self.body.as_bytes());
+            assert!(matches!(error.kind(), ErrorKind::Adapter(_)), "{name}: {error:?}");
+            assert_ne!(error.reason(), "unknown", "{name}: {error:?}");
+            return error.to_value().to_string();
+        }
+        let delivery = Delivery::of(self.content_type.as_deref());
+        let (body, request) = (self.body.as_bytes(), Request::from("hi"));
+        let whole = events(format, &request, delivery, [body]);
+        assert!(whole.1.is_ok(), "{name}: {:?}", whole.1);
+        let response = folded(&whole.0);
+        plausible(&response, name);
+        for at in cuts(name, body.len(), delivery) {
+            let (first, second) = body.split_at(at);
+            assert_eq!(
+                events(format, &request, delivery, [first, second]),
+                whole,
+                "{name}: cut at {at}"
+            );
+        }
+        if delivery == Delivery::Streamed {
+            assert_eq!(
+                events(format, &request, delivery, body.chunks(1)),
+                whole,
+                "{name}: byte by byte"
+            );
+            let half = events(format, &request, delivery, [&body[..body.len() / 2]]);
+            assert_eq!(
+                half.1.map_err(|error| error.reason()),
+                Err("network_error"),
+                "{name}: half of it"
+            );
+        }
+        json!(response).to_string()
+    }
+}
+
+/// An answer says something, says why it stopped, and counts its tokens.
+fn plausible(response: &Response, name: &str) {
+    assert!(response.finish_reason.is_some(), "{name}: {response:?}");
+    assert!(response.model.is_some() && response.id.is_some(), "{name}: {response:?}");
+    assert!(response.usage.input_tokens.is_some(), "{name}: {:?}", response.usage);
+    assert!(response.usage.output_tokens.is_some(), "{name}: {:?}", response.usage);
+    for call in response.tool_calls() {
+        assert!(!call.id.is_empty() && !call.name.is_empty(), "{name}: {call:?}");
+        let cut_off = response.finish_reason == Some(mynah_data::FinishReason::Length);
+        assert!(!call.arguments.is_null() || cut_off, "{name}: {call:?}");
+    }
+}
+
+/// Every place in a small stream; elsewhere a few that differ from file to file.
+fn cuts(name: &str, length: usize, delivery: Delivery) -> Vec<usize> {
+    if length <= SMALL && delivery == Delivery::Streamed {
+        return (0..=length).collect();
+    }
+    let seed = Sha256::digest(name);
+    seed.chunks(4)
+        .map(|bytes| bytes.iter().fold(0, |sum, byte| sum * 256 + usize::from(*byte)) % length)
+        .collect()
+}
+
+fn recordings() -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/wire");
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "where the recordings are is the developer's business"
+    )]
+    let named = std::env::var("MYNAH_WIRE").ok().map(PathBuf::from);
+    Some(named.unwrap_or_else(beside)).filter(|folder| folder.is_dir())
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "jsonl") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Compares with the table. Files that it does not list are checked only as far as they decode.
+fn compare(digests: &BTreeMap<String, String>) {
+    let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire.sha256");
+    #[expect(clippy::disallowed_methods, reason = "asked for by the developer")]
+    if std::env::var("MYNAH_BLESS").is_ok() {
+        let lines: String =
+            digests.iter().map(|(name, hash)| format!("{hash}  {name}\n")).collect();
+        fs::write(&table, lines).unwrap();
+    }
+    let table = fs::read_to_string(&table).unwrap();
+    let known: BTreeMap<&str, &str> = table
+        .lines()
+        .filter_map(|line| line.split_once("  "))
+        .map(|(hash, name)| (name, hash))
+        .collect();
+    let changed: Vec<&String> = digests
+        .iter()
+        .filter(|(name, hash)| known.get(name.as_str()).is_some_and(|known| known != hash))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(changed.is_empty(), "these decode to something else than before: {changed:#?}");
+}
