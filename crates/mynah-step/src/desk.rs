@@ -123,7 +123,7 @@ impl Desk {
 
     /// Ends the waiting of a run in which everybody waits: the first of them asked for something else than what is recorded,
     /// and is told so.
-    pub fn refuse_first(&self, tape: &Tape) -> Option<Error> {
+    pub fn refuse_first(&self, tape: &mut Tape) -> Option<Error> {
         let mut state = self.state();
         let first = state.asks.iter().enumerate().min_by(|(_, a), (_, b)| a.place.cmp(&b.place));
         let (index, _) = first?;

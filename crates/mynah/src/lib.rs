@@ -67,9 +67,9 @@ pub use mynah_data::{
 };
 pub use mynah_log as log;
 pub use mynah_step::{
-    Adapter, BoxFuture, EncodeError, Handler, HandlerExecutor, JsonEncoder, ModelCall, ModelStream,
-    RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder,
-    World,
+    Adapter, BoxFuture, EncodeError, Handler, HandlerExecutor, JsonEncoder, MetricsSink, ModelCall,
+    ModelStream, RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor,
+    ToolResultEncoder, World,
 };
 pub use options::Options;
 pub use replay::{Forked, Replay, Replayed, Resume, Tools};

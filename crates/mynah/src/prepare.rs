@@ -9,6 +9,7 @@ use mynah_data::{
 use mynah_log::{About, Extent, Fact, Parent};
 use mynah_step::{
     HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits,
+    check_price, price_of,
 };
 use serde_json::{Value, json};
 
@@ -38,7 +39,7 @@ pub(crate) fn prepare(
     let tape = match options.log.take() {
         Some(log) => {
             let recorder = Recorder::new(log, Arc::clone(world), world.new_run_id());
-            Tape::Recording(Box::new(recorder))
+            Tape::Recording(Box::new(recorder.metered(engine.0.metrics.clone())))
         }
         None => Tape::Blank,
     };
@@ -103,7 +104,7 @@ pub(crate) fn prepare_on(
     );
     validate::request(&request)?;
     check_capabilities(&request)?;
-    let pricing = again.pricing.unwrap_or_else(|| price(engine, &request));
+    let pricing = again.pricing.unwrap_or_else(|| price_of(&request, &parts.catalog));
     check_price(settings.budget.as_ref(), pricing.as_ref(), &request)?;
     let (request, final_request) = split_passes(request, &settings, adapter.as_ref(), extent);
 
@@ -165,6 +166,7 @@ pub(crate) fn prepare_on(
         call,
         retry: Arc::new(retry),
         world: Arc::clone(&parts.world),
+        metrics: parts.metrics.clone(),
         executor: options
             .executor
             .or_else(|| parts.executor.clone())
@@ -262,34 +264,6 @@ fn split_passes(
         ..request.clone()
     };
     (Request { response_format: None, ..request }, Some(last))
-}
-
-/// What the tokens of a request cost, where that is known.
-fn price(engine: &Engine, request: &Request) -> Option<Pricing> {
-    let model = request.model.as_ref()?;
-    let pricing = model.pricing.or_else(|| engine.0.catalog.find(model)?.pricing)?;
-    let retention = request.prompt_cache.as_ref().map(|cache| cache.retention);
-    Some(pricing.for_retention(retention.unwrap_or_default()))
-}
-
-/// Refuses a limit in dollars that nobody could keep.
-fn check_price(
-    budget: Option<&Budget>,
-    pricing: Option<&Pricing>,
-    request: &Request,
-) -> Result<()> {
-    let limited = budget.is_some_and(|b| b.max_usd.is_some() && !b.allow_unknown_price);
-    if !limited || pricing.is_some() {
-        return Ok(());
-    }
-    let model = request.model.as_ref().map(ToString::to_string);
-    Err(Error::engine(EngineReason::UnknownPrice)
-        .with_message(format!(
-            "engine error: unknown_price: nobody knows what {} costs, so max_usd could not be kept; give the model a \
-             price, or allow_unknown_price",
-            model.as_deref().unwrap_or("a call without a model")
-        ))
-        .with("model", model))
 }
 
 /// The bytes of the schemas that stand in every prompt. Only a budget asks for them.

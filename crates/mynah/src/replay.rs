@@ -277,7 +277,9 @@ impl Resume {
             self.log.lease(&self.run, &world.new_id(), LEASE, nanos(world.as_ref())).await?;
         let active = loaded.active();
         let Loaded { records, thread, extent, about, chain, totals } = loaded;
-        let recorder = Recorder::after(self.log, world, chain, totals).with_lease(lease);
+        let recorder = Recorder::after(self.log, world, chain, totals)
+            .metered(self.engine.0.metrics.clone())
+            .with_lease(lease);
         let recorded = Recorded::new(self.run.into(), records).then(recorder);
         let options = Options::from_json(Value::Object(about.options)).unwrap_or_default();
         let resumption =
