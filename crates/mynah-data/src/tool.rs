@@ -173,13 +173,14 @@ impl<'de> Deserialize<'de> for ToolCall {
         }
         let wire = Wire::deserialize(deserializer)?;
         let mut call = match (wire.raw_arguments, wire.arguments) {
-            (Some(raw), Some(arguments)) => Self {
-                id: wire.id,
-                name: wire.name,
-                arguments,
-                raw_arguments: raw,
-                metadata: Metadata::new(),
-            },
+            (Some(raw), Some(arguments)) => {
+                let mut call = Self::new(wire.id, wire.name, raw);
+                // The text also has the order of the members, which not every store keeps.
+                if call.arguments != arguments {
+                    call.arguments = arguments;
+                }
+                call
+            }
             (Some(raw), None) => Self::new(wire.id, wire.name, raw),
             (None, arguments) => {
                 let arguments = arguments.unwrap_or_else(|| Value::Object(Metadata::new()));

@@ -99,8 +99,8 @@ impl Effects {
                 return Err(failed(name, "what is recorded is not understood"));
             };
             return match effect {
-                Effect::Done(value) => T::deserialize(value)
-                    .map_err(|why| failed(name, &format!("what is recorded does not fit: {why}"))),
+                Effect::Done(value) => T::deserialize(value).map_err(|why| unfit(name, &why)),
+                Effect::Text(text) => serde_json::from_str(&text).map_err(|why| unfit(name, &why)),
                 Effect::Failed(why) => {
                     Err(failed(name, why.as_str().unwrap_or("it failed without a word")))
                 }
@@ -112,7 +112,7 @@ impl Effects {
                 if self.is_kept() {
                     let kept = serde_json::to_value(&value)
                         .map_err(|why| failed(name, &format!("its value has no JSON: {why}")))?;
-                    self.keep(name, Effect::Done(kept)).await?;
+                    self.keep(name, Effect::done(kept)).await?;
                 }
                 Ok(value)
             }
@@ -162,4 +162,8 @@ pub(crate) async fn in_time<T>(
 /// A side effect that failed; the same live and from its record.
 fn failed(name: &str, why: &str) -> Error {
     Error::tool(ToolReason::Failed).with_message(why).with("side_effect", json!(name))
+}
+
+fn unfit(name: &str, why: &serde_json::Error) -> Error {
+    failed(name, &format!("what is recorded does not fit: {why}"))
 }

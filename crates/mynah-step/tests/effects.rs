@@ -334,3 +334,13 @@ async fn a_loop_that_swallows_a_difference_does_not_pass_for_equal() {
     );
     assert_eq!(swallowed.await.reason(), "payload");
 }
+
+#[tokio::test]
+async fn the_members_of_a_value_keep_their_order_in_a_replay() {
+    let (text, _) = twice(plain, async |context| {
+        let page = json!({"title": "z", "body": [{"y": 1, "x": 2}], "a": null});
+        context.side_effect("fetch", async { Ok::<_, String>(page) }).await.map(|v| v.to_string())
+    })
+    .await;
+    assert_eq!(text, Ok(r#"{"title":"z","body":[{"y":1,"x":2}],"a":null}"#.to_owned()));
+}

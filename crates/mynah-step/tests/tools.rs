@@ -388,6 +388,23 @@ async fn a_tool_that_answers_from_its_record_is_not_run_again() {
 }
 
 #[tokio::test]
+async fn arguments_and_results_keep_the_order_of_their_members_in_a_replay() {
+    let echo = Tool::new("echo", "", json!({})).handler(async |arguments, _| arguments);
+    for echo in [echo.clone(), echo.recorded()] {
+        let config = |log: &Arc<MemoryLog>| plain(log).tools([echo.clone()]);
+        let (text, _) = twice(config, async |context| {
+            let call = ToolCall::new("c0", "echo", r#"{"b": 1, "a": {"d": 2, "c": 3}}"#);
+            match context.call_tool(call).await {
+                Ok(ToolOutcome::Ok(value)) => value.to_string(),
+                other => format!("{other:?}"),
+            }
+        })
+        .await;
+        assert_eq!(text, r#"{"b":1,"a":{"d":2,"c":3}}"#);
+    }
+}
+
+#[tokio::test]
 async fn a_tool_that_gives_something_else_is_a_mismatch_at_its_outcome() {
     let log = Arc::new(MemoryLog::new());
     let agent = async |context: &Context| context.call_tool(call("c0", "t")).await.map(drop);

@@ -205,6 +205,11 @@ impl Context {
             fact
         };
         let outcome = match fact {
+            // The text also has the order of the members, which the record of the value has not.
+            Fact::ToolCompleted { outcome: ToolOutcome::Ok(value), content, .. } => {
+                let exact = serde_json::from_str(&content).ok().filter(|exact| *exact == value);
+                Ok(ToolOutcome::Ok(exact.unwrap_or(value)))
+            }
             Fact::ToolCompleted { outcome, .. } => Ok(outcome),
             Fact::ToolFailed { error, .. } => Err(error),
             _ => Err(gone()),
