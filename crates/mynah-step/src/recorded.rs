@@ -26,7 +26,7 @@ pub struct Recorded {
     facts: VecDeque<(Record, Fact)>,
     last: u64,
     /// Calls of the turn whose records answer for them: what happened inside them is passed by.
-    answered: Vec<String>,
+    answered: HashSet<String>,
     /// The last try of each call that was announced in the last turn.
     announced: HashMap<String, u32>,
     /// Where the run differed from its records: whoever asks later is told the same.
@@ -41,7 +41,7 @@ impl Recorded {
         let last = records.last().map_or(0, |(record, _)| record.seq());
         let announced = announced(&records);
         let facts = made_again(records);
-        Self { run, facts, last, answered: Vec::new(), announced, differs: None, then: None }
+        Self { run, facts, last, answered: HashSet::new(), announced, differs: None, then: None }
     }
 
     /// The same, and writes what follows the records.
@@ -70,7 +70,7 @@ impl Recorded {
 
     fn is_passed_by(&self, fact: &Fact) -> bool {
         !self.answered.is_empty()
-            && inner(fact).is_some_and(|(call, _)| self.answered.iter().any(|id| id == call))
+            && inner(fact).is_some_and(|(call, _)| self.answered.contains(call))
     }
 
     /// Who writes what follows, once everything recorded was made again.
@@ -112,7 +112,7 @@ impl Recorded {
 
     /// The records answer for a call: what happened inside it is not made again.
     pub(crate) fn answer_for(&mut self, call: &str) {
-        self.answered.push(call.to_owned());
+        self.answered.insert(call.to_owned());
     }
 
     /// The next fact, which the records themselves make.
