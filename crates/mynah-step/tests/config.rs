@@ -215,6 +215,19 @@ async fn calls_that_are_cancelled_dropped_or_over_budget_are_told_once_too() {
     assert_eq!(told.calls(), expected);
 }
 
+#[test]
+fn every_operation_can_be_sent_to_another_thread() {
+    fn is_send(_: impl Send) {}
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log)).expect("a run");
+    is_send(context.llm_call(ask("hi")));
+    is_send(context.call_tools([call("c0", "t")]));
+    is_send(context.now());
+    is_send(context.side_effect("it", async { Ok::<u8, String>(1) }));
+    is_send(context.flush());
+    is_send(end(&context));
+}
+
 #[tokio::test]
 async fn a_failed_append_is_told_with_its_reason() {
     let told = Arc::new(Told::default());

@@ -254,7 +254,7 @@ async fn a_batch_with_side_effects_and_retries_replays_in_its_interleaving() {
             let pause = Duration::from_millis(arguments.as_u64().unwrap_or(0));
             let mut seen = Vec::new();
             for _ in 0..3 {
-                let effect = async { Ok::<_, String>(sleep(pause).await) };
+                let effect = pause_for(pause);
                 context.side_effect("pause", effect).await?;
                 seen.push(context.random().await?);
             }
@@ -317,7 +317,7 @@ async fn a_panic_inside_a_side_effect_and_a_timeout_at_one_are_the_tools_failure
     let slow = || {
         tool("slow", async |context: ToolContext| {
             context.random().await?;
-            let effect = async { Ok::<_, String>(sleep(Duration::from_secs(60)).await) };
+            let effect = pause_for(Duration::from_secs(60));
             context.side_effect("slow", effect).await.map(|()| json!(1))
         })
         .timeout(Duration::from_secs(1))
@@ -475,9 +475,14 @@ fn flaky(tries: &Arc<AtomicU32>, failures: u32) -> Tool {
 fn waits() -> Tool {
     Tool::new("waits", "", json!({})).handler(async |arguments, context: ToolContext| {
         let pause = Duration::from_millis(arguments.as_u64().unwrap_or(0));
-        let effect = async { Ok::<_, String>(sleep(pause).await) };
+        let effect = pause_for(pause);
         context.side_effect("wait", effect).await.map(|()| json!("done"))
     })
+}
+
+async fn pause_for(time: Duration) -> Result<(), String> {
+    sleep(time).await;
+    Ok(())
 }
 
 fn attempt(fact: &Fact) -> Option<(&'static str, u32)> {

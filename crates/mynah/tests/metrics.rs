@@ -2,10 +2,7 @@
 
 mod common;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use common::*;
 use futures_util::StreamExt as _;
@@ -91,7 +88,7 @@ async fn nothing_is_told_of_a_replay_and_of_a_resumption_only_what_happens() -> 
     assert_eq!(live.appended(), records.len() as u64);
     let (again, engine) = told(scripts());
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
-    assert_eq!(again.0.lock().expect("nobody panicked").len(), 0);
+    assert_eq!(again.0.all().len(), 0);
     // The process ended when the first tool was done.
     let cut = Arc::new(MemoryLog::new());
     let done = records.iter().position(|record| &*record.envelope().kind == "tool_completed");
@@ -108,39 +105,33 @@ async fn nothing_is_told_of_a_replay_and_of_a_resumption_only_what_happens() -> 
 
 /// Everything that was told, in order.
 #[derive(Default)]
-struct Told(Mutex<Vec<Value>>);
+struct Told(Seen<Value>);
 
 impl Told {
     fn calls(&self) -> Vec<Value> {
-        let told = self.0.lock().expect("nobody panicked").clone();
-        told.into_iter().filter(|told| told.get("append").is_none()).collect()
+        self.0.all().into_iter().filter(|told| told.get("append").is_none()).collect()
     }
 
     fn appended(&self) -> u64 {
-        let told = self.0.lock().expect("nobody panicked");
-        told.iter().filter_map(|told| told["append"].as_u64()).sum()
-    }
-
-    fn tell(&self, what: Value) {
-        self.0.lock().expect("nobody panicked").push(what);
+        self.0.all().iter().filter_map(|told| told["append"].as_u64()).sum()
     }
 }
 
 impl MetricsSink for Told {
     fn model_call(&self, model: &str, failure: Option<&str>, _: Duration, input: u64, output: u64) {
-        self.tell(json!({"model": model, "failure": failure, "tokens": [input, output]}));
+        self.0.push(json!({"model": model, "failure": failure, "tokens": [input, output]}));
     }
 
     fn tool_call(&self, tool: &str, failure: Option<&str>, _: Duration) {
-        self.tell(json!({"tool": tool, "failure": failure}));
+        self.0.push(json!({"tool": tool, "failure": failure}));
     }
 
     fn append(&self, records: usize, failure: Option<&str>, _: Duration) {
-        self.tell(json!({"append": records, "failure": failure}));
+        self.0.push(json!({"append": records, "failure": failure}));
     }
 
     fn budget_exceeded(&self, limit: &str) {
-        self.tell(json!({"limit": limit}));
+        self.0.push(json!({"limit": limit}));
     }
 }
 

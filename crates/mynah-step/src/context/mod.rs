@@ -221,6 +221,19 @@ impl Context {
         self.served(self.0.effects.commit(fact, durable)).await
     }
 
+    /// Stops before what the budget does not allow. A replay stops where the run did.
+    async fn keep_within(
+        &self,
+        passed: impl FnOnce(&Spent, &Budget) -> Option<Breach>,
+    ) -> Result<()> {
+        let budget = self.0.config.budget.as_ref().filter(|_| !self.0.replaying);
+        let breach = budget.and_then(|budget| passed(&self.spent(), budget));
+        match breach {
+            Some(breach) => Err(self.exceed(breach, None, Vec::new()).await?),
+            None => Ok(()),
+        }
+    }
+
     /// Records that the budget is used up.
     async fn exceed(
         &self,

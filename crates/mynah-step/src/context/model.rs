@@ -4,8 +4,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use futures_util::StreamExt as _;
 use mynah_data::{
-    AdapterReason, Breach, EngineReason, Error, Event, Pricing, Request, Response, ResponseBuilder,
-    Result, StreamReason,
+    AdapterReason, Breach, Budget, EngineReason, Error, Event, Pricing, Request, Response,
+    ResponseBuilder, Result, StreamReason,
 };
 use mynah_log::{CutRecorder, Effect, Fact, Hash, Plan, cbor};
 use serde::Deserialize as _;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use crate::{
-    Adapter, Heard, ModelCall, Watch, check_price,
+    Adapter, Heard, ModelCall, Spent, Watch, check_price,
     desk::{Want, gone},
     open_model, price_of, prompt_size,
     recorded::MODEL_CALL,
@@ -65,19 +65,16 @@ impl Context {
                 .with_message("engine error: missing_adapter: Config::adapter takes one")
         })?;
         let bytes = cbor::to_vec(&request)
-            .map_err(|why| Error::invalid_option("request", &why.to_string()))?;
+            .map_err(|why| Error::invalid_option("request", why.to_string()))?;
         let pricing = price_of(&request, &config.catalog);
         let mut turns = self.0.turns.lock().await;
         let size = self.size_of(&request);
-        if !self.0.replaying
-            && let Some(budget) = &config.budget
-        {
-            check_price(Some(budget), pricing.as_ref(), &request)?;
-            let breach = self.spent().passed_by_calling(budget, size, pricing.as_ref());
-            if let Some(breach) = breach {
-                return Err(self.exceed(breach, None, Vec::new()).await?);
-            }
+        if !self.0.replaying {
+            check_price(config.budget.as_ref(), pricing.as_ref(), &request)?;
         }
+        let passed =
+            |spent: &Spent, to: &Budget| spent.passed_by_calling(to, size, pricing.as_ref());
+        self.keep_within(passed).await?;
         let turn = *turns + 1;
         let begun = Fact::TurnStarted { turn, prompt: Some(Hash::of(&[&bytes])) };
         if let Some(Fact::BudgetExceeded { breach, .. }) = self.put(begun).await? {

@@ -106,12 +106,7 @@ impl Context {
                     .with("tool_name", call.name.as_str()));
             }
         }
-        if !self.0.replaying
-            && let Some(budget) = &self.0.config.budget
-            && let Some(breach) = self.spent().passed_by_tools(budget, calls.len())
-        {
-            return Err(self.exceed(breach, None, Vec::new()).await?);
-        }
+        self.keep_within(|spent, budget| spent.passed_by_tools(budget, calls.len())).await?;
         for call in &mut calls {
             self.announce(call).await?;
         }
