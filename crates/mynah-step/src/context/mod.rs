@@ -199,8 +199,8 @@ impl Context {
     /// # Errors
     /// As [`Context::now`].
     pub async fn new_call_id(&self) -> Result<String> {
-        let id = self.0.config.world.new_run_id();
-        self.side_effect("call_id", async { Ok::<_, Error>(id) }).await
+        let id = async { Ok::<_, Error>(self.0.config.world.new_run_id()) };
+        self.side_effect("call_id", id).await
     }
 
     /// Records a fact of the loop's own: how the run began and ended, a message of a person, messages left out of a prompt.
