@@ -105,7 +105,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let run = store::find(ledger.as_ref(), &arguments.run).await?.run_id;
         let resumed = unless_interrupted(resume(&engine, &ledger, &run, &arguments)).await;
         // Whatever happened, the run is nobody's any more.
-        ledger.begin(None);
+        ledger.begin(None).await;
         let command = arguments.command(&run);
         match resumed {
             None => {

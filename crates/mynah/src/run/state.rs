@@ -7,10 +7,11 @@ use mynah_data::{
     Mode, Response, StepResult, Thread, ToolCall, ToolOutcome,
 };
 use mynah_log::{End, Extent, Fact, Plan, Resolution};
+use mynah_step::Spent;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::budget::{Meter, Spent};
+use super::budget::Meter;
 
 /// Everything a run may base a decision on.
 #[derive(Clone, Debug, Default)]
@@ -296,7 +297,9 @@ impl RunState {
             let first = call.attempt == 0;
             call.attempt = attempt;
             call.approved = false;
-            self.spent.tool_calls += u64::from(first);
+            if first {
+                self.spent.tool_called();
+            }
         }
     }
 
