@@ -402,6 +402,10 @@ impl RunState {
     fn cut_off(&mut self, partial: Option<Response>) {
         match partial {
             Some(response) => self.answer(response, Plan::Nothing),
+            // The step of an approved call was told when it was handed to the caller.
+            None if self.open.as_ref().is_some_and(|turn| turn.approved) => {
+                return self.close(None);
+            }
             None if self.open.is_some() => self.close(None),
             None => return,
         }
@@ -420,9 +424,6 @@ impl RunState {
                 response.metadata.insert("error".to_owned(), error.clone());
             }
             self.answer(response, Plan::Nothing);
-        } else if self.open.as_ref().is_some_and(|turn| turn.approved) {
-            self.close(None);
-            return self.finish(end);
         } else if self.open.is_some() {
             let error = error.and_then(|error| Error::deserialize(error).ok());
             self.close(error.as_ref());
