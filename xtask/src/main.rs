@@ -13,7 +13,8 @@ Usage: cargo xtask <command>
 Commands:
   test [--quick]   Run everything a change must pass (--quick: no contract index, verifier, examples, docs or wasm)
   bench [NAME]     Run the benchmarks, or only the bench target NAME
-  nightly          Run the property tests with 10,000 cases each, a million records, and the fuzz targets
+  nightly          Run the property tests with 10,000 cases each, 5,000 killed processes, a million records, and the
+                   fuzz targets
 ";
 
 /// What the tests need and cargo cannot fetch: program, Debian package, why.
@@ -86,6 +87,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         Task::Nightly => {
             let line = "cargo test --workspace --release --test properties --test record";
             run_with("PROPTEST_CASES", "10000", line)?;
+            run_with("MYNAH_KILLS", "5000", "cargo test -p mynah-cli --test crash")?;
             run("cargo bench -p mynah-log --bench million")?;
             fuzz()
         }
