@@ -230,8 +230,8 @@ impl Reader {
             Some(body) => decoder.whole(&String::from_utf8_lossy(&body), draft)?,
             None => {
                 let last = self.framer.finish(&mut |frame| decoder.frame(frame, draft));
-                // What the end of the body cut through says nothing.
-                if !draft.may_end() {
+                // What the end of the body cut through says nothing, but that the provider was not done.
+                if !draft.may_end() || (last.is_err() && !draft.has_ended()) {
                     return Err(match last {
                         Err(error) if !failure::is_malformed(&error) => error,
                         _ => failure::broke_off(),

@@ -247,23 +247,23 @@ impl Adapter for HttpAdapter {
     }
 }
 
-/// Base URL, version and path. A base that ends with the version, or that names a deployment, gets no version; what it
-/// asks for in its query stays.
+/// Base URL, version and path. A base that ends with a version, or that names a deployment, gets none; what it asks for in
+/// its query stays.
 fn join_url(base: &str, version: &str, path: &str) -> String {
-    let (base, query) = match base.split_once('?') {
-        Some((base, query)) => (base, format!("?{query}")),
-        None => (base, String::new()),
-    };
+    let (base, query) = base.split_once('?').unwrap_or((base, ""));
     let base = base.trim_end_matches('/');
-    let last = version.rsplit('/').next().unwrap_or_default();
-    let has_version = version.is_empty()
-        || base.ends_with(&format!("/{version}"))
-        || base.ends_with(&format!("/{last}"))
-        || base.contains("/deployments/");
-    match has_version {
-        true => format!("{base}/{path}{query}"),
-        false => format!("{base}/{version}/{path}{query}"),
+    let last = base.rsplit('/').next().unwrap_or_default();
+    let is_version =
+        last.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let mut url = match version.is_empty() || is_version || base.contains("/deployments/") {
+        true => format!("{base}/{path}"),
+        false => format!("{base}/{version}/{path}"),
+    };
+    if !query.is_empty() {
+        url.push(if path.contains('?') { '&' } else { '?' });
+        url.push_str(query);
     }
+    url
 }
 
 fn insert_header(headers: &mut HeaderMap, name: &str, value: &str) -> Result<()> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::{
     anthropic::Anthropic,
     format::Format,
+    gemini::Gemini,
     openai_chat::{Dialect, OpenAiChat, ReasoningBack},
 };
 
@@ -61,6 +62,13 @@ pub const PRESETS: &[Preset] = &[
         version: "v1",
         key_variables: &["ANTHROPIC_API_KEY"],
         format: || Arc::new(Anthropic),
+    },
+    Preset {
+        name: "gemini",
+        base_url: "https://generativelanguage.googleapis.com",
+        version: "v1beta",
+        key_variables: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
+        format: || Arc::new(Gemini),
     },
     Preset {
         name: "azure",

@@ -29,6 +29,11 @@ async fn messages_do_what_every_adapter_must() {
     conformance::run(&Messages(http())).await;
 }
 
+#[tokio::test]
+async fn gemini_does_what_every_adapter_must() {
+    conformance::run(&Partials(http())).await;
+}
+
 fn http() -> Http {
     Http::new().expect("a client")
 }
@@ -236,6 +241,65 @@ impl Subject for Messages {
 
     fn too_long(&self) -> (u16, String) {
         let body = r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 8 maximum"}}"#;
+        (400, body.to_owned())
+    }
+}
+
+struct Partials(Http);
+
+impl Subject for Partials {
+    fn adapter(&self, base_url: &str) -> Arc<dyn Adapter> {
+        adapter("gemini", &self.0, base_url)
+    }
+
+    fn answer(&self, scenario: Scenario) -> Option<Vec<String>> {
+        const IDS: &str = r#""modelVersion":"model-1","responseId":"answer-1""#;
+        let said = |parts: &str| {
+            format!(
+                r#"{{"candidates":[{{"content":{{"role":"model","parts":[{parts}]}},"index":0}}],"usageMetadata":{{"promptTokenCount":11,"totalTokenCount":11}},{IDS}}}"#
+            )
+        };
+        let call = |id: &str, name: &str, args: &str| {
+            format!(r#"{{"functionCall":{{"id":"{id}","name":"{name}","args":{args}}}}}"#)
+        };
+        let said = match scenario {
+            Scenario::Text => {
+                vec![said(r#"{"text":"Hello"}"#), said(r#"{"text":" wörld 🐦"}"#)]
+            }
+            Scenario::ToolCall => vec![said(&call("call-1", "search", r#"{"q": "go", "n": 1.0}"#))],
+            Scenario::ParallelCalls => {
+                let calls = [
+                    call("call-1", "search", r#"{"q":"a"}"#),
+                    call("call-2", "lookup", r#"{"k":[1,2]}"#),
+                ];
+                vec![said(&calls.join(","))]
+            }
+            Scenario::Reasoning => vec![
+                said(r#"{"text":"because","thought":true,"thoughtSignature":"sig-1"}"#),
+                said(&call("call-1", "search", "{}")),
+            ],
+            Scenario::Overloaded => {
+                let failure = r#"{"error":{"code":503,"message":"The model is overloaded. Please try again later.","status":"UNAVAILABLE"}}"#;
+                return events(&[&said(r#"{"text":"Hel"}"#), failure]);
+            }
+            Scenario::Novelty => vec![said(r#"{"text":"Hello","novelty":true}"#)],
+            // Calls come whole.
+            _ => return None,
+        };
+        let finish = format!(
+            r#"{{"candidates":[{{"content":{{"role":"model","parts":[{{"text":""}}]}},"finishReason":"STOP"}}],"usageMetadata":{{"promptTokenCount":11,"candidatesTokenCount":4,"thoughtsTokenCount":3,"totalTokenCount":18}},{IDS}}}"#
+        );
+        let mut pieces: Vec<&str> = said.iter().map(String::as_str).collect();
+        pieces.push(&finish);
+        Some(pieces.iter().map(|data| format!("data: {data}\r\n\r\n")).collect())
+    }
+
+    fn error(&self, message: &str) -> String {
+        format!(r#"{{"error":{{"code":400,"message":{message:?},"status":"INVALID_ARGUMENT"}}}}"#)
+    }
+
+    fn too_long(&self) -> (u16, String) {
+        let body = r#"{"error":{"code":400,"message":"The input token count (9) exceeds the maximum number of tokens allowed (8).","status":"INVALID_ARGUMENT"}}"#;
         (400, body.to_owned())
     }
 }

@@ -22,6 +22,7 @@ use mynah_adapters::{
     anthropic::Anthropic,
     failure,
     format::{Delivery, Format},
+    gemini::Gemini,
     openai_chat::{Dialect, OpenAiChat},
 };
 use mynah_data::{ErrorKind, Request, Response};
@@ -90,6 +91,10 @@ impl Exchange {
     fn format(&self) -> Option<Box<dyn Format>> {
         if self.path.ends_with("/chat/completions") {
             return Some(Box::new(OpenAiChat::new(Dialect::OPENAI)));
+        }
+        if self.path.ends_with(":generateContent") || self.path.ends_with(":streamGenerateContent")
+        {
+            return Some(Box::new(Gemini::default()));
         }
         self.path.ends_with("/messages").then(|| Box::new(Anthropic::default()) as Box<dyn Format>)
     }
