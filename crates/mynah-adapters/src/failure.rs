@@ -25,7 +25,10 @@ pub fn of_response<'h>(
     body: &[u8],
 ) -> Error {
     let text = String::from_utf8_lossy(body);
-    let said = serde_json::from_str(&text).map(|body| Said::read(&body)).unwrap_or_default();
+    let mut said = serde_json::from_str(&text).map(|body| Said::read(&body)).unwrap_or_default();
+    // Amazon says in a header what kind of error it is, and where that is described.
+    let kind = header("x-amzn-errortype").and_then(|kind| kind.split(':').next());
+    said.kind = said.kind.or(kind.map(str::to_owned));
     let message = said
         .message
         .clone()
@@ -191,6 +194,21 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         "content_filter" | "content_policy_violation" | "responsibleaipolicyviolation" => {
             ContentFilter
         }
+        "throttlingexception" | "servicequotaexceededexception" | "modelnotreadyexception" => {
+            RateLimited
+        }
+        "unrecognizedclientexception"
+        | "invalidsignatureexception"
+        | "expiredtokenexception"
+        | "missingauthenticationtokenexception" => AuthenticationFailed,
+        "accessdeniedexception" => PermissionDenied,
+        "resourcenotfoundexception" => NotFound,
+        "modeltimeoutexception" => Timeout,
+        "internalserverexception"
+        | "serviceunavailableexception"
+        | "modelerrorexception"
+        | "modelstreamerrorexception" => ProviderUnavailable,
+        "validationexception" => InvalidRequest,
         "invalid_api_key" | "authentication_error" | "api_key_invalid" | "unauthenticated" => {
             AuthenticationFailed
         }

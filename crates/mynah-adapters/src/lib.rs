@@ -14,6 +14,7 @@
 //! | [`draft`] | the answer in the making: what a decoder says becomes events that keep their rules |
 //! | [`failure`] | what providers say when a call fails, and which of our reasons that is |
 //! | [`openai_chat`], [`anthropic`], [`gemini`] | the formats |
+//! | `bedrock` | one more format, with signed calls and frames of its own. Feature `bedrock` |
 //! | [`keys`] | where API keys come from |
 //! | `http` | `HttpAdapter`: a format, an address and a key make an adapter. Feature `http` |
 //! | `presets` | the servers that are known by name. Feature `http` |
@@ -24,6 +25,8 @@
 //! they are there without the feature `http`, for whoever has the bytes already.
 
 pub mod anthropic;
+#[cfg(feature = "bedrock")]
+pub mod bedrock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod draft;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "bedrock")]
+use crate::bedrock::Bedrock;
 use crate::{
     anthropic::Anthropic,
     format::Format,
@@ -78,6 +80,14 @@ pub const PRESETS: &[Preset] = &[
         format: || {
             Arc::new(OpenAiChat::new(Dialect { key_header: Some("api-key"), ..Dialect::OPENAI }))
         },
+    },
+    #[cfg(feature = "bedrock")]
+    Preset {
+        name: "bedrock",
+        base_url: "",
+        version: "",
+        key_variables: &["AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID"],
+        format: || Arc::new(Bedrock),
     },
     Preset {
         name: "deepseek",

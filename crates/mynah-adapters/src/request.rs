@@ -1,11 +1,11 @@
 //! What the formats ask of a request alike.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mynah_data::{
     AdapterReason, EngineReason, Error, Image, ImageError, ImageSource, Message, Part, Request,
-    Result, ToolCall,
+    Result, ToolCall, ToolSpec,
 };
 use serde_json::{Value, json};
 
@@ -73,6 +73,32 @@ pub(crate) fn inline_image(image: &Image) -> Result<(&str, String)> {
         _ => STANDARD.encode(image.to_binary(|path| fs::read(path)).map_err(refused)?),
     };
     Ok((media_type, data))
+}
+
+/// Ids of other providers may hold what this one refuses.
+pub(crate) fn plain_id(id: &str) -> String {
+    id.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' })
+        .collect()
+}
+
+/// The tools that were called in the conversation, of which no more is known.
+pub(crate) fn called_tools(request: &Request) -> Vec<ToolSpec> {
+    let calls = request.messages.iter().flat_map(|message| message.tool_calls());
+    let names: BTreeSet<&str> = calls.map(|call| call.name.as_str()).collect();
+    names.into_iter().map(|name| ToolSpec::new(name, "", json!({"type": "object"}))).collect()
+}
+
+/// `top_p` as `topP`.
+pub(crate) fn camel_case(name: &str) -> String {
+    let mut words = name.split('_');
+    let mut written = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let mut letters = word.chars();
+        written.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        written.push_str(letters.as_str());
+    }
+    written
 }
 
 /// A request that the format cannot express.

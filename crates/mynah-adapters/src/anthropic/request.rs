@@ -1,7 +1,5 @@
 //! A request as Messages wants it.
 
-use std::collections::BTreeMap;
-
 use mynah_data::{
     CacheRetention, Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result,
     Role, ToolChoice, ToolSpec,
@@ -9,7 +7,8 @@ use mynah_data::{
 use serde_json::{Value, json};
 
 use crate::request::{
-    argument_map, inline_image, is_error, joined_text, model_id, model_name, unsupported,
+    argument_map, called_tools, inline_image, is_error, joined_text, model_id, model_name,
+    plain_id, unsupported,
 };
 
 /// The limit for models of which none is known: what every model takes.
@@ -174,7 +173,7 @@ fn assistant(message: &Message) -> Vec<Value> {
         }
         Part::ToolCall(call) => Some(json!({
             "type": "tool_use",
-            "id": tool_id(&call.id),
+            "id": plain_id(&call.id),
             "name": call.name,
             "input": argument_map(call),
         })),
@@ -197,18 +196,11 @@ fn reasoning(text: &str, signature: Option<&str>, data: Option<&Value>) -> Optio
     }
 }
 
-/// Ids of other providers may hold what this one refuses.
-fn tool_id(id: &str) -> String {
-    id.chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' })
-        .collect()
-}
-
 fn tool_result(message: &Message) -> Result<Value> {
     let has_images = message.parts().iter().any(|part| matches!(part, Part::Image { .. }));
     let content: Value =
         if has_images { user(message)?.into() } else { joined_text(message).into() };
-    let id = tool_id(message.tool_call_id().unwrap_or_default());
+    let id = plain_id(message.tool_call_id().unwrap_or_default());
     let mut block = json!({"type": "tool_result", "tool_use_id": id, "content": content});
     if is_error(message) {
         block["is_error"] = true.into();
@@ -243,13 +235,7 @@ fn tools(request: &Request) -> Option<Value> {
         request.tools.iter().map(AsRef::as_ref).chain(&form).map(tool_spec).collect();
     if tools.is_empty() {
         // Calls in the conversation demand that their tools are described.
-        let calls = request.messages.iter().flat_map(|message| message.tool_calls());
-        let names: BTreeMap<&str, ()> = calls.map(|call| (call.name.as_str(), ())).collect();
-        tools.extend(
-            names
-                .keys()
-                .map(|name| tool_spec(&ToolSpec::new(*name, "", json!({"type": "object"})))),
-        );
+        tools.extend(called_tools(request).iter().map(tool_spec));
     }
     (!tools.is_empty()).then(|| tools.into())
 }

@@ -9,7 +9,7 @@ use mynah_data::{
 use serde_json::{Value, json};
 
 use super::{is_before_3, schema};
-use crate::request::{argument_map, inline_image, is_error, joined_text, model_id};
+use crate::request::{argument_map, camel_case, inline_image, is_error, joined_text, model_id};
 
 /// The calls of the conversation, by id.
 type Calls<'r> = HashMap<&'r str, &'r ToolCall>;
@@ -70,17 +70,6 @@ pub(super) fn body(request: &Request) -> Result<Value> {
         }
     }
     Ok(Value::Object(body))
-}
-
-fn camel_case(name: &str) -> String {
-    let mut words = name.split('_');
-    let mut written = words.next().unwrap_or_default().to_owned();
-    for word in words {
-        let mut letters = word.chars();
-        written.extend(letters.next().map(|first| first.to_ascii_uppercase()));
-        written.push_str(letters.as_str());
-    }
-    written
 }
 
 fn generation(request: &Request) -> Metadata {
