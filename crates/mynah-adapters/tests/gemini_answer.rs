@@ -22,7 +22,7 @@ use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
 
 #[test]
-fn text_thoughts_and_calls_are_told_in_their_order() {
+fn i16_text_thoughts_and_calls_are_told_in_their_order() {
     let body = stream(&[
         said(json!([{"text": "hm", "thought": true}])),
         said(json!([{"text": ", yes", "thought": true}])),
@@ -58,7 +58,7 @@ fn text_thoughts_and_calls_are_told_in_their_order() {
             Part::tool_call(ToolCall::new("c", "now", "{}"))
         ]
     );
-    assert_eq!(response.text(), "Hello", "i16: thoughts are no output");
+    assert_eq!(response.text(), "Hello", "thoughts are no output");
     assert_eq!((response.id.as_deref(), response.model.as_deref()), (Some("r"), Some("g")));
 }
 
@@ -125,6 +125,8 @@ fn i07_each_finish_reason_has_its_meaning() {
             );
         }
     }
+    let called = read(&stream(&[finished("FUNCTION_CALL")]));
+    assert_eq!(called.finish_reason, Some(ToolCalls), "as some servers say");
     for (reason, expected) in [("STOP", Stop), ("MAX_TOKENS", Length)] {
         let response = read(&stream(&[finished(reason)]));
         assert_eq!((response.finish_reason, response.raw_finish_reason), (Some(expected), None));
@@ -141,7 +143,7 @@ fn i09_i10_a_prompt_that_is_blocked_is_an_error() {
         assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ContentFilter));
         assert_eq!(error.metadata()["block_reason"], "PROHIBITED_CONTENT");
     }
-    for body in [json!({}), json!([]), json!({"candidates": []}), said(json!([{"text": "a"}]))] {
+    for body in [json!({}), json!([]), json!({"candidates": []})] {
         assert_eq!(
             failed_whole(&body).kind(),
             ErrorKind::Adapter(AdapterReason::MalformedResponse),
@@ -151,7 +153,7 @@ fn i09_i10_a_prompt_that_is_blocked_is_an_error() {
 }
 
 #[test]
-fn i15_usage_counts_thoughts_and_tools_as_parts() {
+fn i11_i15_usage_counts_thoughts_and_tools_as_parts() {
     let counted = |counters: Value| {
         let mut chunk = finished("STOP");
         chunk["usageMetadata"] = counters;
@@ -177,7 +179,11 @@ fn i15_usage_counts_thoughts_and_tools_as_parts() {
     assert_eq!(usage.tool_usage, Metadata::from_iter([("prompt_tokens".to_owned(), json!(7))]));
     assert_eq!(usage.extra, Metadata::from_iter([("serviceTier".to_owned(), json!("standard"))]));
     let output = |counters: Value| read(&stream(&[counted(counters)])).usage.output_tokens;
-    assert_eq!(output(json!({"promptTokenCount": 3, "responseTokenCount": 5})), Some(5), "i11");
+    assert_eq!(
+        output(json!({"promptTokenCount": 3, "responseTokenCount": 5})),
+        Some(5),
+        "the name of old"
+    );
     assert_eq!(output(json!({"promptTokenCount": 3, "totalTokenCount": 3})), Some(0));
     assert_eq!(output(json!({"promptTokenCount": 3})), None, "nothing was said of it");
 }
@@ -206,6 +212,8 @@ fn what_follows_an_end_must_come_to_its_own() {
     assert_eq!(read(&first).text(), "a");
     assert_eq!(kind(&(first.clone() + &stream(&[said(json!([{"text": "b"}]))]))), broken);
     assert_eq!(kind(&(first.clone() + "data: {\"candidates\": [{\"con")), broken);
+    let marked = first.clone() + "data: [DONE]\n\n";
+    assert_eq!(read(&marked).text(), "a", "as some gateways end");
     let counted = first + "data: {\"usageMetadata\": {\"promptTokenCount\": 3}}\n\n";
     assert_eq!(read(&counted).usage.input_tokens, Some(3), "counters may come last");
 }
@@ -215,6 +223,10 @@ fn an_answer_may_come_whole_or_as_a_list() {
     let chunks = [said(json!([{"text": "Hel"}])), said(json!([{"text": "lo"}])), finished("STOP")];
     let mut whole = finished("STOP");
     whole["candidates"][0]["content"] = json!({"parts": [{"text": "Hello"}], "role": "model"});
+    let mut unfinished = whole.clone();
+    unfinished["candidates"][0]["finishReason"].take();
+    let (told, read) = read_whole(&unfinished);
+    assert_eq!((folded(&told).finish_reason, read), (None, Ok(())), "it came whole all the same");
     for body in [json!(chunks), whole] {
         let (told, read) = read_whole(&body);
         assert_eq!(read, Ok(()));

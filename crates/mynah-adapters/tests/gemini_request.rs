@@ -151,7 +151,7 @@ fn i04_i05_each_choice_of_a_tool_has_its_form() {
 }
 
 #[test]
-fn images_go_as_an_address_or_as_their_bytes() {
+fn i06_images_go_as_an_address_or_as_their_bytes() {
     let mut typed = Image::from_url("https://example.com/a");
     typed.mime_type = Some("image/png".to_owned());
     let images = [

@@ -264,6 +264,7 @@ impl Answer {
 fn stop(reason: &str, draft: &mut Draft) {
     let raw = Some(reason);
     match reason {
+        "" => {}
         "end_turn" => draft.finish(FinishReason::Stop, None),
         "stop_sequence" => draft.finish(FinishReason::Stop, raw),
         "max_tokens" => draft.finish(FinishReason::Length, None),

@@ -20,6 +20,7 @@ pub(super) struct Answer {
     /// The block that is being written.
     open: Option<Open>,
     blocks: usize,
+    has_candidate: bool,
     /// Counters so far: some are left away now and then.
     counters: Metadata,
     /// What was told last of what is not known: chunks repeat themselves.
@@ -77,6 +78,10 @@ members! {
 
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
+        // Some gateways end so.
+        if frame.data.trim() == "[DONE]" {
+            return Ok(());
+        }
         self.chunk(frame.data, draft)
     }
 
@@ -87,9 +92,11 @@ impl Decoder for Answer {
         } else {
             self.chunk(body, draft)?;
         }
-        if !draft.may_end() {
-            return Err(failure::malformed("the answer has no candidate that came to its end"));
+        if !self.has_candidate {
+            return Err(failure::malformed("the answer has no candidates"));
         }
+        self.close(None, draft);
+        draft.end();
         Ok(())
     }
 }
@@ -132,6 +139,7 @@ impl Answer {
 
     /// Takes what the model says, and gives back what is not known of it.
     fn candidate(&mut self, candidate: Candidate<'_>, draft: &mut Draft) -> Metadata {
+        self.has_candidate = true;
         let mut rest = telling(candidate.unknown);
         let mut goes_on = false;
         if let Some(content) = candidate.content {
@@ -277,6 +285,8 @@ fn finish(reason: &str, draft: &mut Draft) {
     match reason {
         "STOP" => draft.finish(FinishReason::Stop, None),
         "MAX_TOKENS" => draft.finish(FinishReason::Length, None),
+        // The provider itself says STOP.
+        "FUNCTION_CALL" => draft.finish(FinishReason::ToolCalls, raw),
         "SAFETY"
         | "RECITATION"
         | "LANGUAGE"
