@@ -224,12 +224,15 @@ impl HttpAdapter {
         if self.base_url.is_some() {
             return Ok(self.url(&path));
         }
-        let setting = |name: &str| Some(self.keys.variable(name)?.expose_secret().to_owned());
-        let base = self.format.base_url(call, &setting)?.ok_or_else(|| {
+        let base = self.format.base_url(call, &|name| self.setting(name))?.ok_or_else(|| {
             let what = "this server has no address of its own";
             Error::invalid_option("base_url", "required").with_message(what)
         })?;
         Ok(join_url(&base, &self.version, &path))
+    }
+
+    fn setting(&self, name: &str) -> Option<String> {
+        Some(self.keys.variable(name)?.expose_secret().to_owned())
     }
 
     /// Adds the headers that let the call in.
@@ -240,9 +243,9 @@ impl HttpAdapter {
         context: &mut ErrorContext,
     ) -> Result<()> {
         let asked = RefCell::new(Vec::new());
-        let setting = |name: &str| Some(self.keys.variable(name)?.expose_secret().to_owned());
+        let setting = |name: &str| self.setting(name);
         let secret = |name: &str| {
-            let value = setting(name)?;
+            let value = self.setting(name)?;
             asked.borrow_mut().push(SecretString::from(value.as_str()));
             Some(value)
         };

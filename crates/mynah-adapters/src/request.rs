@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, fs};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mynah_data::{
-    AdapterReason, EngineReason, Error, Image, ImageError, ImageSource, Message, Part, Request,
-    Result, ToolCall, ToolSpec,
+    AdapterReason, EngineReason, Error, Image, ImageError, ImageSource, Message, Metadata, Part,
+    Request, Result, ToolCall, ToolSpec,
 };
 use serde_json::{Value, json};
 
@@ -99,6 +99,22 @@ pub(crate) fn camel_case(name: &str) -> String {
         written.push_str(letters.as_str());
     }
     written
+}
+
+/// One or several, for servers that want a list.
+pub(crate) fn several(value: Value) -> Value {
+    if value.is_array() { value } else { json!([value]) }
+}
+
+/// Adds to a member that is an object, and makes it if need be.
+pub(crate) fn extend_member(body: &mut Metadata, name: &str, members: Metadata) {
+    if members.is_empty() {
+        return;
+    }
+    match body.get_mut(name) {
+        Some(Value::Object(known)) => known.extend(members),
+        _ => drop(body.insert(name.to_owned(), Value::Object(members))),
+    }
 }
 
 /// A request that the format cannot express.

@@ -225,7 +225,9 @@ fn newer_models_are_told_that_a_call_of_another_model_has_no_signature() {
         let parts = body["contents"][0]["parts"].as_array().unwrap().clone();
         parts.into_iter().map(|part| part.get("thoughtSignature").cloned()).collect::<Vec<_>>()
     };
-    assert_eq!(signatures("gemini-2.5-pro"), [None, None]);
+    for model in ["gemini-2.5-pro", "gemini-flash-latest", "gemma-3-27b-it"] {
+        assert_eq!(signatures(model), [None, None], "{model}");
+    }
     assert_eq!(
         signatures("gemini-3-pro-preview"),
         [Some(json!("skip_thought_signature_validator")), None]
@@ -253,7 +255,7 @@ fn an_answer_may_be_asked_for_as_json() {
     let needs =
         |model: &str| Gemini::default().needs_structured_finalize(&both.clone().with_model(model));
     assert!(needs("gemini-2.5-flash") && needs("models/gemini-2.0-flash"));
-    assert!(!needs("gemini-3-flash-preview"));
+    assert!(!needs("gemini-3-flash-preview") && !needs("gemini-flash-latest"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::request::{
     argument_map, called_tools, inline_image, is_error, joined_text, model_id, model_name,
-    plain_id, unsupported,
+    plain_id, several, unsupported,
 };
 
 /// The limit for models of which none is known: what every model takes.
@@ -36,7 +36,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
         set("temperature", temperature.into());
     }
     if let Some(stop) = options.shift_remove("stop") {
-        set("stop_sequences", if stop.is_array() { stop } else { json!([stop]) });
+        set("stop_sequences", several(stop));
     }
     if let Some(ResponseFormat::JsonSchema { schema, .. }) = &request.response_format
         && form_tool(request).is_none()

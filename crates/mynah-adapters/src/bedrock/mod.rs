@@ -27,6 +27,15 @@ use crate::{
 /// Beside what every format does: `cache_control` in the metadata of a text part, a message or a tool, and
 /// [`Request::prompt_cache`], become cache points. Options that Converse knows go to their places, all others to the model
 /// itself, as `additionalModelRequestFields`.
+///
+/// ```
+/// use mynah_adapters::{bedrock::Bedrock, format::Format};
+///
+/// let region = |name: &str| (name == "AWS_REGION").then(|| "eu-west-1".to_owned());
+/// let url = Bedrock::default().base_url(&mynah_step::ModelCall::default(), &region)?;
+/// assert_eq!(url.as_deref(), Some("https://bedrock-runtime.eu-west-1.amazonaws.com"));
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Bedrock;

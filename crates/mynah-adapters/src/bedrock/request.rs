@@ -7,15 +7,16 @@ use mynah_data::{
 use serde_json::{Value, json};
 
 use crate::request::{
-    argument_map, called_tools, camel_case, inline_image, is_error, joined_text, model_id,
-    plain_id, unsupported,
+    argument_map, called_tools, camel_case, extend_member, inline_image, is_error, joined_text,
+    model_id, plain_id, several, unsupported,
 };
 
 /// Options of Converse itself. Any other is the model's.
-const OWN: [&str; 9] = [
+const OWN: [&str; 10] = [
     "additionalModelRequestFields",
     "additionalModelResponseFieldPaths",
     "guardrailConfig",
+    "inferenceConfig",
     "outputConfig",
     "performanceConfig",
     "promptVariables",
@@ -55,32 +56,26 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     let mut inference = Metadata::new();
     inference.extend(request.max_tokens.map(|limit| ("maxTokens".to_owned(), limit.into())));
     inference.extend(request.temperature.map(|degree| ("temperature".to_owned(), degree.into())));
-    let mut model = Metadata::new();
-    for (name, value) in &request.options {
-        let own = camel_case(name);
-        let value = value.clone();
-        match own.as_str() {
-            "stop" | "stopSequences" => {
-                let several = if value.is_array() { value } else { json!([value]) };
-                inference.insert("stopSequences".to_owned(), several);
-            }
-            "topP" => drop(inference.insert(own, value)),
-            "inferenceConfig" => inference.extend(value.as_object().cloned().unwrap_or_default()),
-            own_name if OWN.contains(&own_name) => match (body.get_mut(&own), value) {
-                (Some(Value::Object(ours)), Value::Object(theirs)) => ours.extend(theirs),
-                (_, value) => drop(body.insert(own, value)),
-            },
-            _ => drop(model.insert(name.clone(), value)),
-        }
-    }
-    for (name, members) in [("inferenceConfig", inference), ("additionalModelRequestFields", model)]
-    {
-        if !members.is_empty() {
-            let place = body.entry(name).or_insert_with(|| json!({}));
-            place.as_object_mut().into_iter().for_each(|place| place.extend(members.clone()));
-        }
+    extend_member(&mut body, "inferenceConfig", inference);
+    for (name, value) in request.options.clone() {
+        pass_on(&name, value, &mut body);
     }
     Ok(Value::Object(body))
+}
+
+/// Puts an option of the caller's where it belongs.
+fn pass_on(name: &str, value: Value, body: &mut Metadata) {
+    let own = camel_case(name);
+    let one = |name: &str, value: Value| Metadata::from_iter([(name.to_owned(), value)]);
+    match (own.as_str(), value) {
+        ("stop" | "stopSequences", value) => {
+            extend_member(body, "inferenceConfig", one("stopSequences", several(value)))
+        }
+        ("topP", value) => extend_member(body, "inferenceConfig", one("topP", value)),
+        (own, Value::Object(members)) if OWN.contains(&own) => extend_member(body, own, members),
+        (own, value) if OWN.contains(&own) => drop(body.insert(own.to_owned(), value)),
+        (_, value) => extend_member(body, "additionalModelRequestFields", one(name, value)),
+    }
 }
 
 fn cache_point(mark: &Value) -> Value {

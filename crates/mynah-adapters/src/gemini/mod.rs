@@ -22,6 +22,13 @@ use crate::{
 /// and their like); `stop`, `max_tokens` and names in snake case are understood as other providers mean them.
 ///
 /// Models before Gemini 3 cannot call functions and write JSON in one answer.
+///
+/// ```
+/// use mynah_adapters::{format::Format, gemini::Gemini};
+///
+/// let request = mynah_data::Request::from("hi").with_model("gemini-2.5-flash");
+/// assert_eq!(Gemini::default().path(&request), "models/gemini-2.5-flash:streamGenerateContent?alt=sse");
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Gemini;
@@ -48,11 +55,14 @@ impl Format for Gemini {
 
     fn needs_structured_finalize(&self, request: &Request) -> bool {
         let has_form = !matches!(request.response_format, None | Some(ResponseFormat::Text));
-        !request.tools.is_empty() && has_form && is_before_3(model_name(request))
+        !request.tools.is_empty()
+            && has_form
+            && generation(model_name(request)).is_some_and(|number| number < 3)
     }
 }
 
-fn is_before_3(model: &str) -> bool {
-    let name = model.rsplit('/').next().unwrap_or_default();
-    ["gemini-1", "gemini-2"].iter().any(|older| name.starts_with(older))
+/// The number in `gemini-3-pro-preview`; none where the name does not tell.
+fn generation(model: &str) -> Option<u32> {
+    let version = model.rsplit('/').next()?.strip_prefix("gemini-")?;
+    version.split(['-', '.']).next()?.parse().ok()
 }

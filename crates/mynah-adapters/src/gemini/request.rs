@@ -8,8 +8,10 @@ use mynah_data::{
 };
 use serde_json::{Value, json};
 
-use super::{is_before_3, schema};
-use crate::request::{argument_map, camel_case, inline_image, is_error, joined_text, model_id};
+use super::{generation, schema};
+use crate::request::{
+    argument_map, camel_case, extend_member, inline_image, is_error, joined_text, model_id, several,
+};
 
 /// The calls of the conversation, by id.
 type Calls<'r> = HashMap<&'r str, &'r ToolCall>;
@@ -34,7 +36,8 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     if let Some(text) = instructions(request) {
         set("systemInstruction", json!({"parts": [{"text": text}]}));
     }
-    set("contents", contents(request, !is_before_3(model))?.into());
+    let needs_signatures = generation(model).is_some_and(|number| number >= 3);
+    set("contents", contents(request, needs_signatures)?.into());
     let mut tools: Vec<Value> = Vec::new();
     if !request.tools.is_empty() {
         let functions: Vec<Value> = request.tools.iter().map(|tool| declaration(tool)).collect();
@@ -43,36 +46,26 @@ pub(super) fn body(request: &Request) -> Result<Value> {
             set("toolConfig", json!({"functionCallingConfig": tool_choice(choice)}));
         }
     }
-    let mut generation = generation(request);
-    for (name, value) in &request.options {
-        let value = value.clone();
-        match (camel_case(name).as_str(), value) {
+    let mut config = generation_config(request);
+    for (name, value) in request.options.clone() {
+        match (camel_case(&name).as_str(), value) {
             ("tools", Value::Array(own)) => tools.extend(own),
-            ("generationConfig", Value::Object(own)) => generation.extend(own),
-            ("toolConfig", Value::Object(own)) => {
-                let config = body.entry("toolConfig").or_insert_with(|| json!({}));
-                config.as_object_mut().into_iter().for_each(|ours| ours.extend(own.clone()));
-            }
-            (beside, value) if BESIDE.contains(&beside) => {
-                body.insert(beside.to_owned(), value);
-            }
-            ("stop", value) => {
-                let several = if value.is_array() { value } else { json!([value]) };
-                generation.insert("stopSequences".to_owned(), several);
-            }
-            ("maxTokens", value) => drop(generation.insert("maxOutputTokens".to_owned(), value)),
-            (own, value) => drop(generation.insert(own.to_owned(), value)),
+            ("generationConfig", Value::Object(own)) => config.extend(own),
+            ("toolConfig", Value::Object(own)) => extend_member(&mut body, "toolConfig", own),
+            ("stop", value) => drop(config.insert("stopSequences".to_owned(), several(value))),
+            ("maxTokens", value) => drop(config.insert("maxOutputTokens".to_owned(), value)),
+            (own, value) if BESIDE.contains(&own) => drop(body.insert(own.to_owned(), value)),
+            (own, value) => drop(config.insert(own.to_owned(), value)),
         }
     }
-    for (name, value) in [("tools", Value::Array(tools)), ("generationConfig", generation.into())] {
-        if value != json!([]) && value != json!({}) {
-            body.insert(name.to_owned(), value);
-        }
+    if !tools.is_empty() {
+        body.insert("tools".to_owned(), tools.into());
     }
+    extend_member(&mut body, "generationConfig", config);
     Ok(Value::Object(body))
 }
 
-fn generation(request: &Request) -> Metadata {
+fn generation_config(request: &Request) -> Metadata {
     let mut config = Metadata::new();
     let mut set = |name: &str, value: Value| drop(config.insert(name.to_owned(), value));
     if let Some(max_tokens) = request.max_tokens {
@@ -219,8 +212,7 @@ fn function_response(message: &Message, calls: &Calls<'_>) -> Result<Value> {
         None => json!({"output": text}),
     };
     let mut inner = json!({"name": name, "response": response});
-    let images = message.parts().iter().filter(|part| matches!(part, Part::Image { .. }));
-    let images = images.filter_map(|part| match part {
+    let images = message.parts().iter().filter_map(|part| match part {
         Part::Image { image, .. } => Some(image_part(image)),
         _ => None,
     });
