@@ -5,6 +5,7 @@
 //!             openai_chat      keys                            sse        openai_chat
 //!             anthropic        presets                                    anthropic
 //!             gemini                                                      gemini
+//!             bedrock                                          bedrock    bedrock
 //! ```
 //!
 //! | module | holds |
