@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "bedrock")]
+use crate::bedrock::Bedrock;
 use crate::{
     anthropic::Anthropic,
     format::Format,
+    gemini::Gemini,
     openai_chat::{Dialect, OpenAiChat, ReasoningBack},
 };
 
@@ -63,6 +66,13 @@ pub const PRESETS: &[Preset] = &[
         format: || Arc::new(Anthropic),
     },
     Preset {
+        name: "gemini",
+        base_url: "https://generativelanguage.googleapis.com",
+        version: "v1beta",
+        key_variables: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
+        format: || Arc::new(Gemini),
+    },
+    Preset {
         name: "azure",
         base_url: "",
         version: "openai/v1",
@@ -70,6 +80,14 @@ pub const PRESETS: &[Preset] = &[
         format: || {
             Arc::new(OpenAiChat::new(Dialect { key_header: Some("api-key"), ..Dialect::OPENAI }))
         },
+    },
+    #[cfg(feature = "bedrock")]
+    Preset {
+        name: "bedrock",
+        base_url: "",
+        version: "",
+        key_variables: &["AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID"],
+        format: || Arc::new(Bedrock),
     },
     Preset {
         name: "deepseek",
