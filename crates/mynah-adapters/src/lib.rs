@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! request ──► Format::body ──► http ──► provider ──► bytes ──► Framer ──► Decoder ──► Draft ──► events
-//!             openai_chat      keys                            sse        openai_chat
-//!             anthropic        presets                                    anthropic
+//!             a format         keys                            sse        a format
+//!                              presets
 //! ```
 //!
 //! | module | holds |
@@ -12,7 +12,7 @@
 //! | [`sse`] | server-sent events and JSON lines, cut anywhere |
 //! | [`draft`] | the answer in the making: what a decoder says becomes events that keep their rules |
 //! | [`failure`] | what providers say when a call fails, and which of our reasons that is |
-//! | [`openai_chat`], [`anthropic`] | the formats |
+//! | [`openai_responses`], [`openai_chat`], [`anthropic`], [`ollama`] | the formats |
 //! | [`keys`] | where API keys come from |
 //! | `http` | `HttpAdapter`: a format, an address and a key make an adapter. Feature `http` |
 //! | `presets` | the servers that are known by name. Feature `http` |
@@ -32,7 +32,9 @@ pub mod format;
 pub mod http;
 pub mod keys;
 mod loose;
+pub mod ollama;
 pub mod openai_chat;
+pub mod openai_responses;
 #[cfg(feature = "http")]
 pub mod presets;
 mod request;

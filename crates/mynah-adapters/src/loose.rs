@@ -195,6 +195,11 @@ pub(crate) fn telling(members: impl IntoIterator<Item = (String, Value)>) -> Met
     members.into_iter().filter(|(_, value)| says(value)).collect()
 }
 
+/// A member's text; empty where it has none.
+pub(crate) fn text_of<'m>(map: &'m Metadata, name: &str) -> &'m str {
+    map.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
 /// Takes a counter out of a map, by the way to it.
 pub(crate) fn take_count(map: &mut Metadata, path: &[&str]) -> Option<u64> {
     match path {

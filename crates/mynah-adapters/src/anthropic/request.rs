@@ -1,15 +1,14 @@
 //! A request as Messages wants it.
 
-use std::{collections::BTreeMap, fs};
+use std::collections::BTreeMap;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mynah_data::{
-    AdapterReason, CacheRetention, Error, Image, ImageError, ImageSource, Message, Metadata, Part,
-    Request, ResponseFormat, Result, Role, ToolCall, ToolChoice, ToolSpec,
+    CacheRetention, Image, ImageError, ImageSource, Message, Metadata, Part, Request,
+    ResponseFormat, Result, Role, ToolCall, ToolChoice, ToolSpec,
 };
 use serde_json::{Value, json};
 
-use crate::request::{joined_text, model_id, unsupported};
+use crate::request::{image_base64, invalid_image, joined_text, model_id, unsupported};
 
 /// The limit for models of which none is known: what every model takes.
 const MAX_TOKENS: u64 = 4096;
@@ -223,15 +222,9 @@ fn image_block(image: &Image) -> Result<Value> {
     if let ImageSource::Url(url) = &image.source {
         return Ok(json!({"type": "image", "source": {"type": "url", "url": url}}));
     }
-    let refused = |why: ImageError| {
-        Error::adapter(AdapterReason::InvalidRequest).with_message(why.to_string())
-    };
-    let media_type =
-        image.mime_type.as_deref().ok_or(ImageError::MissingMimeType).map_err(refused)?;
-    let data = match &image.source {
-        ImageSource::Base64(text) => text.clone(),
-        _ => STANDARD.encode(image.to_binary(|path| fs::read(path)).map_err(refused)?),
-    };
+    let media_type = image.mime_type.as_deref().ok_or(ImageError::MissingMimeType);
+    let media_type = media_type.map_err(invalid_image)?;
+    let data = image_base64(image)?;
     Ok(
         json!({"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}),
     )
