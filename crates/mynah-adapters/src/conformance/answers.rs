@@ -22,7 +22,7 @@ pub(super) async fn text_comes_whole_in_order_and_counted(subject: &dyn Subject)
     assert_eq!(response.finish_reason, Some(FinishReason::Stop));
     assert_eq!(
         (response.id.as_deref(), response.model.as_deref()),
-        (Some("answer-1"), Some("model-1"))
+        (subject.answer_id(), Some("model-1"))
     );
     assert_eq!((response.usage.input_tokens, response.usage.output_tokens), (Some(11), Some(7)));
     assert_eq!(response.metadata["provider_request_id"], REQUEST_ID);

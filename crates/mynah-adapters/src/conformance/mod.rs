@@ -36,6 +36,11 @@ pub trait Subject: Sync {
     /// How it writes that the prompt is too long: status and body.
     fn too_long(&self) -> (u16, String);
 
+    /// The id of its answers; none where the provider gives them none.
+    fn answer_id(&self) -> Option<&str> {
+        Some("answer-1")
+    }
+
     /// The content type of its streams.
     fn content_type(&self) -> &str {
         "text/event-stream"
