@@ -309,11 +309,11 @@ impl Answer {
     /// The answer has ended, one way or another. What was never told of it is told now.
     fn end(&mut self, reply: Reply<'_>, ended: &str, draft: &mut Draft) -> Result<()> {
         let status = if reply.status.text().is_empty() { ended } else { reply.status.text() };
-        if status == "failed" || reply.error != Loose::Null {
+        if reply.error != Loose::Null {
             return Err(failure::in_stream(&json!({"error": reply.error.into_value()})));
         }
-        if status == "cancelled" {
-            let why = "the answer was cancelled at the provider";
+        if matches!(status, "failed" | "cancelled") {
+            let why = format!("the provider gave the answer up: {status}");
             return Err(Error::adapter(AdapterReason::ProviderUnavailable).with_message(why));
         }
         draft.start(Some(reply.id.text()), Some(reply.model.text()));

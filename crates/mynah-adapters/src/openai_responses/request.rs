@@ -59,12 +59,15 @@ fn is_stored(options: &Metadata) -> bool {
 
 /// OpenAI's models that reason. The others refuse to be asked for their reasoning.
 fn reasons(model: &str) -> bool {
+    // Gateways put the provider's name before it.
+    let model = model.rsplit('/').next().unwrap_or_default();
     let version = |prefix: &str| {
-        let digits = model.strip_prefix(prefix)?;
-        digits.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
+        let version = model.strip_prefix(prefix)?;
+        version.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
     };
     let is_gpt = version("gpt-").is_some_and(|version| version >= 5) && !model.contains("-chat");
-    is_gpt || version("o").is_some() || model.starts_with("codex-")
+    let others = ["codex-", "computer-use-"];
+    is_gpt || version("o").is_some() || others.iter().any(|name| model.starts_with(name))
 }
 
 fn add_options(body: &mut Metadata, options: Metadata) {
