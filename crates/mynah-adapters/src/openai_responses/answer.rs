@@ -240,7 +240,8 @@ impl Answer {
         let kind = text_of(&item, "type");
         let id = ["id", "call_id"].map(|name| text_of(&item, name));
         let id = id.into_iter().find(|id| !id.is_empty()).unwrap_or_default();
-        let is_it = |known: &Item| known.kind.is(kind) && (is_done || !known.is_done);
+        let begun = |known: &Item| !known.is_done && (known.id.is_empty() || known.id == id);
+        let is_it = |known: &Item| known.kind.is(kind) && (is_done || begun(known));
         let found = self.position(id, index).filter(|found| is_it(&self.items[*found]));
         let found = match found {
             Some(found) => found,
