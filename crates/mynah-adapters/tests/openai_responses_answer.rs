@@ -109,6 +109,27 @@ fn items_are_told_apart_by_id_or_by_place() {
 }
 
 #[test]
+fn what_the_end_lists_was_told_already_whatever_it_is_called() {
+    let text = json!({"type": "response.output_text.delta", "item_id": "a", "output_index": 0, "delta": "Hel"});
+    let thought = json!({"type": "response.reasoning_text.delta", "item_id": "b", "output_index": 1, "delta": "hm"});
+    let listed = json!([
+        {"type": "reasoning", "id": "y", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "message", "id": "z", "content": [{"type": "output_text", "text": "Hello"}]},
+        {"type": "message", "content": [{"type": "output_text", "text": " again"}]},
+    ]);
+    let response = read(&body(&[text, thought, completed(listed)]));
+    let [
+        Part::Text { text, .. },
+        Part::Reasoning { text: thought, .. },
+        Part::Text { text: more, .. },
+    ] = response.message.parts()
+    else {
+        panic!("{:?}", response.message);
+    };
+    assert_eq!((text.as_str(), thought.as_str(), more.as_str()), ("Hello", "hm", " again"));
+}
+
+#[test]
 fn reasoning_is_one_block_an_item_and_goes_back_as_it_came() {
     let item = json!({
         "type": "reasoning", "id": "rs_1", "status": "completed", "content": null, "encrypted_content": "sealed",

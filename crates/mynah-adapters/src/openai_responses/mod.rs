@@ -1,6 +1,7 @@
 //! OpenAI Responses, and the servers that speak it.
 
 mod answer;
+mod items;
 mod request;
 
 use std::borrow::Cow;
