@@ -116,7 +116,7 @@ fn o07_o11_o12_tools_calls_and_results() {
     assert_eq!(
         body["input"],
         json!([
-            {"role": "assistant", "content": "Let me see."},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]},
             {"type": "function_call", "call_id": "c1", "name": "search", "arguments": "{\"q\": 1.0}"},
             {"type": "function_call", "call_id": "c2", "name": "now", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "c1", "output": "{\"n\":1}"},
@@ -197,9 +197,9 @@ fn what_the_providers_own_tools_did_goes_back_and_so_does_the_phase() {
         body(Request::new([said]))["input"],
         json!([
             search,
-            {"role": "assistant", "content": "Looking.", "phase": "commentary"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Looking."}], "phase": "commentary"},
             {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "namespace": "crm"},
-            {"role": "assistant", "content": "No.", "phase": "commentary"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "No."}], "phase": "commentary"},
         ])
     );
 }

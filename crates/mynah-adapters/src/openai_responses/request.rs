@@ -136,7 +136,8 @@ fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
     for part in message.parts() {
         match part {
             Part::Text { text, .. } | Part::Refusal { text } if !text.is_empty() => {
-                let mut item = json!({"role": "assistant", "content": text});
+                let content = json!([{"type": "output_text", "text": text}]);
+                let mut item = json!({"type": "message", "role": "assistant", "content": content});
                 if let Some(phase) = phase {
                     item["phase"] = Value::clone(phase);
                 }
