@@ -185,14 +185,17 @@ pub(crate) use members;
 
 /// Leaves away what says nothing: null, and empty text, lists and objects.
 pub(crate) fn telling(members: impl IntoIterator<Item = (String, Value)>) -> Metadata {
-    let says = |value: &Value| match value {
+    members.into_iter().filter(|(_, value)| tells(value)).collect()
+}
+
+pub(crate) fn tells(value: &Value) -> bool {
+    match value {
         Value::Null => false,
         Value::String(text) => !text.is_empty(),
         Value::Array(list) => !list.is_empty(),
         Value::Object(map) => !map.is_empty(),
         _ => true,
-    };
-    members.into_iter().filter(|(_, value)| says(value)).collect()
+    }
 }
 
 /// A member's text; empty where it has none.

@@ -1,5 +1,7 @@
 //! An answer of Responses, streamed or whole.
 
+use std::mem::take;
+
 use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
 use serde_json::{Value, json};
 
@@ -8,7 +10,7 @@ use crate::{
     draft::Draft,
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling, text_of},
+    loose::{Loose, members, take_count, telling, tells, text_of},
     sse::Frame,
 };
 
@@ -27,6 +29,7 @@ members! {
         content_index: Option<u64> = "content_index",
         summary_index: Option<u64> = "summary_index",
         delta: Loose<'a> = "delta",
+        logprobs: Loose<'a> = "logprobs",
         text: Loose<'a> = "text",
         refusal: Loose<'a> = "refusal",
         arguments: Loose<'a> = "arguments",
@@ -66,12 +69,16 @@ impl Decoder for Answer {
         }
         let mut event: Event<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
         let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
-        let kind = match std::mem::take(&mut event.kind) {
+        let kind = match take(&mut event.kind) {
             Loose::Text(kind) => kind,
             _ if event.error != Loose::Null => "error".into(),
             _ => frame.event.into(),
         };
-        let unknown = telling(std::mem::take(&mut event.unknown));
+        let mut unknown = telling(event.unknown.drain(..));
+        let logprobs = take(&mut event.logprobs).into_value();
+        if tells(&logprobs) {
+            unknown.insert("logprobs".to_owned(), logprobs);
+        }
         let known = match kind.as_ref() {
             "error" | "response.error" => return Err(failure::in_stream(&reread()?)),
             "keepalive" | "ping" => true,
@@ -102,7 +109,7 @@ impl Decoder for Answer {
                 self.end(*event.response.unwrap_or_default(), ended, draft)?;
                 true
             }
-            _ => self.piece(&kind, event, draft)?,
+            _ => self.piece(&kind, &mut event, draft)?,
         };
         match (known, unknown.is_empty()) {
             (true, true) => {}
@@ -123,34 +130,34 @@ impl Decoder for Answer {
 
 impl Answer {
     /// A text of an item, in pieces or whole; false if that is not understood.
-    fn piece(&mut self, kind: &str, event: Event<'_>, draft: &mut Draft) -> Result<bool> {
+    fn piece(&mut self, kind: &str, event: &mut Event<'_>, draft: &mut Draft) -> Result<bool> {
         let name = kind.strip_prefix("response.").and_then(|name| name.rsplit_once('.'));
         let Some((name, step)) = name else { return Ok(false) };
-        let id = event.item_id.text();
-        if matches!(name, "content_part" | "reasoning_summary_part" | "reasoning_part") {
-            let part = event.part.into_object().unwrap_or_default();
-            let Some(source) = Source::of(&part) else { return Ok(false) };
-            let index = event.summary_index.or(event.content_index).unwrap_or_default();
-            self.items
-                .find(source, id, event.output_index, draft)?
-                .part(source, index, &part, draft);
-            return Ok(true);
-        }
+        let (id, place) = (event.item_id.text(), event.output_index);
         let (source, index, whole) = match name {
-            "output_text" => (Source::Text, event.content_index, event.text),
-            "refusal" => (Source::Refusal, event.content_index, event.refusal),
+            "output_text" => (Source::Text, event.content_index, &mut event.text),
+            "refusal" => (Source::Refusal, event.content_index, &mut event.refusal),
             "reasoning_summary_text" | "reasoning_summary" => {
-                (Source::Summary, event.summary_index, event.text)
+                (Source::Summary, event.summary_index, &mut event.text)
             }
-            "reasoning_text" | "reasoning" => (Source::Thought, event.content_index, event.text),
-            "function_call_arguments" => (Source::Arguments, None, event.arguments),
+            "reasoning_text" | "reasoning" => {
+                (Source::Thought, event.content_index, &mut event.text)
+            }
+            "function_call_arguments" => (Source::Arguments, None, &mut event.arguments),
+            "content_part" | "reasoning_summary_part" | "reasoning_part" => {
+                let part = take(&mut event.part).into_object().unwrap_or_default();
+                let Some(source) = Source::of(&part) else { return Ok(false) };
+                let index = event.summary_index.or(event.content_index).unwrap_or_default();
+                self.items.find(source, id, place, draft)?.part(source, index, &part, draft);
+                return Ok(true);
+            }
             _ => return Ok(false),
         };
-        let item = self.items.find(source, id, event.output_index, draft)?;
+        let item = self.items.find(source, id, place, draft)?;
         let index = index.unwrap_or_default();
         match step {
-            "delta" => item.tell(source, index, event.delta.into_text(), draft),
-            "done" => item.tell_rest(source, index, &whole.into_text(), draft),
+            "delta" => item.tell(source, index, take(&mut event.delta).into_text(), draft),
+            "done" => item.tell_rest(source, index, &take(whole).into_text(), draft),
             _ => return Ok(false),
         }
         Ok(true)
