@@ -130,6 +130,14 @@ fn what_the_end_lists_was_told_already_whatever_it_is_called() {
 }
 
 #[test]
+fn items_that_are_listed_under_one_id_are_all_told() {
+    let call = |x: u64| json!({"type": "function_call", "id": "a", "call_id": "c", "name": "f", "arguments": json!([x]).to_string()});
+    let calls: Vec<ToolCall> =
+        read(&body(&[completed(json!([call(1), call(2)]))])).tool_calls().cloned().collect();
+    assert_eq!(calls, [ToolCall::new("c", "f", "[1]"), ToolCall::new("call_2", "f", "[2]")]);
+}
+
+#[test]
 fn reasoning_is_one_block_an_item_and_goes_back_as_it_came() {
     let item = json!({
         "type": "reasoning", "id": "rs_1", "status": "completed", "content": null, "encrypted_content": "sealed",
@@ -431,6 +439,9 @@ fn items_without_end_are_refused() {
     let added = |index: usize| json!({"type": "response.output_item.added", "output_index": index, "item": {"type": "function_call"}});
     let told: Vec<Value> = (0..=10_000).map(added).collect();
     assert_eq!(failed(&body(&told)).kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
+    let listed = vec![json!({"type": "function_call", "name": "f"}); 10_001];
+    let error = whole(&reply("completed", json!({"output": listed}))).1.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
 }
 
 proptest! {

@@ -49,16 +49,15 @@ impl Items {
         items: impl Iterator<Item = Metadata>,
         draft: &mut Draft,
     ) -> Result<()> {
-        let mut listed: Vec<usize> = Vec::new();
         for item in items {
             let (kind, id) = (text_of(&item, "type"), item_id(&item));
-            let is_next = |found: &usize| self.0[*found].kind.is(kind) && !listed.contains(found);
-            let next = || (0..self.0.len()).find(is_next);
-            let found = match self.position(id, None).or_else(next) {
+            let is_left = |known: &Item| known.kind.is(kind) && !known.is_listed;
+            let named = self.position(id, None).filter(|found| is_left(&self.0[*found]));
+            let found = match named.or_else(|| self.0.iter().position(is_left)) {
                 Some(found) => found,
                 None => self.begin(&item, None, draft)?,
             };
-            listed.push(found);
+            self.0[found].is_listed = true;
             self.0[found].read(item, true, draft);
         }
         for item in self.0.iter_mut().filter(|item| !item.is_done) {
@@ -115,6 +114,7 @@ impl Items {
             pieces: Vec::new(),
             has_reasoned: false,
             is_done: false,
+            is_listed: false,
         });
         Ok(place)
     }
@@ -129,6 +129,8 @@ pub(super) struct Item {
     pieces: Vec<Piece>,
     has_reasoned: bool,
     is_done: bool,
+    /// Whether the end of the answer listed it.
+    is_listed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
