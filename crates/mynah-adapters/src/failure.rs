@@ -191,9 +191,11 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         "context_length_exceeded" | "exceed_context_size_error" | "string_above_max_length" => {
             ContextLengthExceeded
         }
-        "content_filter" | "content_policy_violation" | "responsibleaipolicyviolation" => {
-            ContentFilter
-        }
+        "content_filter"
+        | "content_policy_violation"
+        | "image_content_policy_violation"
+        | "cyber_policy"
+        | "responsibleaipolicyviolation" => ContentFilter,
         "throttlingexception" | "servicequotaexceededexception" | "modelnotreadyexception" => {
             RateLimited
         }
@@ -217,12 +219,17 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         | "rate_limit_exceeded"
         | "resource_exhausted"
         | "insufficient_quota" => RateLimited,
-        "overloaded_error" | "overloaded" | "server_overloaded" => Overloaded,
+        "overloaded_error"
+        | "overloaded"
+        | "server_overloaded"
+        | "server_is_overloaded"
+        | "slow_down" => Overloaded,
         "not_found_error" | "model_not_found" | "not_found" => NotFound,
-        "timeout_error" | "deadline_exceeded" => Timeout,
+        "timeout_error" | "deadline_exceeded" | "vector_store_timeout" => Timeout,
         "api_error" | "server_error" | "internal" | "unavailable" => ProviderUnavailable,
         "invalid_request_error" | "request_too_large" | "invalid_argument" => InvalidRequest,
         word if word.contains("content_filter") => ContentFilter,
+        word if word.starts_with("invalid_") || word.contains("image_") => InvalidRequest,
         _ => return None,
     })
 }

@@ -2,10 +2,8 @@
 //!
 //! ```text
 //! request ──► Format::body ──► http ──► provider ──► bytes ──► Framer ──► Decoder ──► Draft ──► events
-//!             openai_chat      keys                            sse        openai_chat
-//!             anthropic        presets                                    anthropic
-//!             gemini                                                      gemini
-//!             bedrock                                          bedrock    bedrock
+//!             a format         keys                            sse        a format
+//!                              presets
 //! ```
 //!
 //! | module | holds |
@@ -14,7 +12,7 @@
 //! | [`sse`] | server-sent events and JSON lines, cut anywhere |
 //! | [`draft`] | the answer in the making: what a decoder says becomes events that keep their rules |
 //! | [`failure`] | what providers say when a call fails, and which of our reasons that is |
-//! | [`openai_chat`], [`anthropic`], [`gemini`] | the formats |
+//! | [`openai_responses`], [`openai_chat`], [`anthropic`], [`gemini`], [`ollama`] | the formats |
 //! | `bedrock` | one more format, with signed calls and frames of its own. Feature `bedrock` |
 //! | [`keys`] | where API keys come from |
 //! | `http` | `HttpAdapter`: a format, an address and a key make an adapter. Feature `http` |
@@ -38,7 +36,9 @@ pub mod gemini;
 pub mod http;
 pub mod keys;
 mod loose;
+pub mod ollama;
 pub mod openai_chat;
+pub mod openai_responses;
 #[cfg(feature = "http")]
 pub mod presets;
 mod request;

@@ -1,12 +1,13 @@
 //! What the formats ask of a request alike.
 
-use std::{collections::BTreeSet, fs};
+use std::{borrow::Cow, collections::BTreeSet, fs};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mynah_data::{
-    AdapterReason, EngineReason, Error, Image, ImageError, ImageSource, Message, Metadata, Part,
-    Request, Result, ToolCall, ToolSpec,
+    AdapterReason, CacheRetention, EngineReason, Error, Image, ImageError, ImageSource, Message,
+    Metadata, Part, Request, Result, ToolCall, ToolSpec,
 };
+use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 /// The model's id as the provider spells it.
@@ -63,16 +64,8 @@ pub(crate) fn is_error(result: &Message) -> bool {
 
 /// The media type of an image and its bytes as base64.
 pub(crate) fn inline_image(image: &Image) -> Result<(&str, String)> {
-    let refused = |why: ImageError| {
-        Error::adapter(AdapterReason::InvalidRequest).with_message(why.to_string())
-    };
-    let media_type =
-        image.mime_type.as_deref().ok_or(ImageError::MissingMimeType).map_err(refused)?;
-    let data = match &image.source {
-        ImageSource::Base64(text) => text.clone(),
-        _ => STANDARD.encode(image.to_binary(|path| fs::read(path)).map_err(refused)?),
-    };
-    Ok((media_type, data))
+    let media_type = image.mime_type.as_deref().ok_or(ImageError::MissingMimeType);
+    Ok((media_type.map_err(invalid_image)?, image_base64(image)?))
 }
 
 /// Ids of other providers may hold what this one refuses.
@@ -114,6 +107,66 @@ pub(crate) fn extend_member(body: &mut Metadata, name: &str, members: Metadata) 
     match body.get_mut(name) {
         Some(Value::Object(known)) => known.extend(members),
         _ => drop(body.insert(name.to_owned(), Value::Object(members))),
+    }
+}
+
+/// A tool as OpenAI describes it, and whoever follows.
+pub(crate) fn function(tool: &ToolSpec) -> Metadata {
+    let mut function = Metadata::new();
+    function.insert("name".to_owned(), tool.name.as_str().into());
+    function.insert("description".to_owned(), tool.description.as_str().into());
+    function.insert("parameters".to_owned(), tool.schema.clone());
+    if let Some(strict) = tool.metadata.get("strict") {
+        function.insert("strict".to_owned(), strict.clone());
+    }
+    function
+}
+
+/// How OpenAI is told to cache a prompt.
+pub(crate) fn prompt_cache(request: &Request, call: &ModelCall, retention: bool) -> Metadata {
+    let mut members = Metadata::new();
+    if let Some(cache) = &request.prompt_cache {
+        if let Some(key) = cache.key.as_ref().or(call.session_id.as_ref()) {
+            members.insert("prompt_cache_key".to_owned(), key.as_str().into());
+        }
+        if retention && cache.retention == CacheRetention::Long {
+            members.insert("prompt_cache_retention".to_owned(), "24h".into());
+        }
+    }
+    members
+}
+
+/// The address of an image: its own, or one that holds its bytes.
+pub(crate) fn image_url(image: &Image) -> Result<String> {
+    match &image.source {
+        ImageSource::Url(url) => Ok(url.clone()),
+        _ => image.to_data_uri(|path| fs::read(path)).map_err(invalid_image),
+    }
+}
+
+/// The bytes of an image as base64.
+pub(crate) fn image_base64(image: &Image) -> Result<String> {
+    match &image.source {
+        ImageSource::Base64(text) => Ok(text.clone()),
+        _ => Ok(STANDARD.encode(image.to_binary(|path| fs::read(path)).map_err(invalid_image)?)),
+    }
+}
+
+fn invalid_image(why: ImageError) -> Error {
+    Error::adapter(AdapterReason::InvalidRequest).with_message(why.to_string())
+}
+
+/// The headers that OpenAI knows beside the key's.
+pub(crate) fn openai_headers(call: &ModelCall) -> Vec<(Cow<'static, str>, String)> {
+    let organization = call.adapter_opts.get("organization").and_then(Value::as_str);
+    organization.map(|id| ("openai-organization".into(), id.to_owned())).into_iter().collect()
+}
+
+/// The key in a header of its own, or as a bearer.
+pub(crate) fn key_header(own: Option<&'static str>, key: &str) -> (&'static str, String) {
+    match own {
+        Some(name) => (name, key.to_owned()),
+        None => ("authorization", format!("Bearer {key}")),
     }
 }
 

@@ -24,7 +24,9 @@ use mynah_adapters::{
     failure,
     format::{Delivery, Format},
     gemini::Gemini,
+    ollama::Ollama,
     openai_chat::{Dialect, OpenAiChat},
+    openai_responses::OpenAiResponses,
 };
 use mynah_data::{ErrorKind, Request, Response};
 use serde_json::{Value, json};
@@ -95,18 +97,24 @@ impl Exchange {
     }
 
     fn format(&self) -> Option<Box<dyn Format>> {
-        if self.path.ends_with("/chat/completions") {
-            return Some(Box::new(OpenAiChat::new(Dialect::OPENAI)));
-        }
-        if self.path.ends_with(":generateContent") || self.path.ends_with(":streamGenerateContent")
-        {
-            return Some(Box::new(Gemini::default()));
-        }
-        #[cfg(feature = "bedrock")]
-        if self.is_converse() {
-            return Some(Box::new(mynah_adapters::bedrock::Bedrock::default()));
-        }
-        self.path.ends_with("/messages").then(|| Box::new(Anthropic::default()) as Box<dyn Format>)
+        let ends = |end: &str| self.path.ends_with(end);
+        Some(if ends("/chat/completions") {
+            Box::new(OpenAiChat::new(Dialect::OPENAI))
+        } else if ends(":generateContent") || ends(":streamGenerateContent") {
+            Box::new(Gemini::default())
+        } else if ends("/messages") {
+            Box::new(Anthropic::default())
+        } else if ends("/responses") {
+            Box::new(OpenAiResponses::default())
+        } else if ends("/api/chat") {
+            Box::new(Ollama::default())
+        } else {
+            #[cfg(feature = "bedrock")]
+            if self.is_converse() {
+                return Some(Box::new(mynah_adapters::bedrock::Bedrock::default()));
+            }
+            return None;
+        })
     }
 
     fn is_converse(&self) -> bool {
@@ -127,7 +135,8 @@ impl Exchange {
         assert!(whole.1.is_ok(), "{name}: {:?}", whole.1);
         let response = folded(&whole.0);
         plausible(&response, name);
-        assert!(response.id.is_some() || self.is_converse(), "{name}: {response:?}");
+        let nameless = self.is_converse() || self.path.ends_with("/api/chat");
+        assert!(response.id.is_some() || nameless, "{name}: {response:?}");
         for at in cuts(name, body.len(), delivery) {
             let (first, second) = body.split_at(at);
             assert_eq!(

@@ -22,8 +22,10 @@ pub(super) async fn text_comes_whole_in_order_and_counted(subject: &dyn Subject)
     let response = heard.response;
     assert_eq!(response.text(), "Hello wörld 🐦");
     assert_eq!(response.finish_reason, Some(FinishReason::Stop));
-    assert_eq!(response.model.as_deref(), Some("model-1"));
-    assert_eq!(response.id.as_deref(), subject.names_answers().then_some("answer-1"));
+    assert_eq!(
+        (response.id.as_deref(), response.model.as_deref()),
+        (subject.answer_id(), Some("model-1"))
+    );
     assert_eq!((response.usage.input_tokens, response.usage.output_tokens), (Some(11), Some(7)));
     assert_eq!(response.metadata["provider_request_id"], REQUEST_ID);
     let body: Vec<u8> = pieces.iter().flat_map(|piece| subject.frame(piece)).collect();

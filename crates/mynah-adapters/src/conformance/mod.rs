@@ -35,16 +35,16 @@ pub trait Subject: Sync {
         piece.as_bytes().to_vec()
     }
 
-    /// Whether the provider gives its answers an id.
-    fn names_answers(&self) -> bool {
-        true
-    }
-
     /// How it writes an error with this message, and the word for it where it has one.
     fn error(&self, message: &str) -> String;
 
     /// How it writes that the prompt is too long: status and body.
     fn too_long(&self) -> (u16, String);
+
+    /// The id of its answers; none where the provider gives them none.
+    fn answer_id(&self) -> Option<&str> {
+        Some("answer-1")
+    }
 
     /// The content type of its streams.
     fn content_type(&self) -> &str {
