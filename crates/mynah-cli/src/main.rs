@@ -13,6 +13,7 @@ mod import;
 mod input;
 mod ledger;
 mod model;
+mod models;
 mod play;
 mod prune;
 mod redact;
@@ -80,6 +81,9 @@ enum Verb {
     /// Tools are described to it and never run. The call is kept only where --log says.
     #[command(after_help = generate::EXAMPLES)]
     Generate(generate::Arguments),
+    /// List the models that are known: limits, what they can do, prices.
+    #[command(after_help = models::EXAMPLES)]
+    Models(models::Arguments),
     /// Perform a scenario: scripted answers, simulated tools, a list of operations.
     ///
     /// Prints one JSON value a line: each event of a streamed operation, then what the operation came to.
@@ -285,6 +289,7 @@ fn main() -> ExitCode {
         Verb::Doctor(arguments) => doctor::main(arguments),
         Verb::Fork(arguments) => fork::main(arguments),
         Verb::Generate(arguments) => generate::main(arguments),
+        Verb::Models(arguments) => models::main(arguments),
         Verb::Replay(arguments) => replay::main(arguments),
         Verb::Resume(arguments) => resume::main(arguments),
         Verb::Runs(arguments) => runs::main(arguments),

@@ -4,11 +4,11 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use mynah::{
-    Engine, RetryPolicy,
+    Catalog, Engine, RetryPolicy,
     adapters::{http::HttpAdapter, keys::Keys},
 };
 
-use crate::{Failure, play};
+use crate::{Failure, input, play};
 
 /// What every verb that calls a model takes.
 #[derive(Args)]
@@ -31,6 +31,26 @@ pub(crate) struct ModelArgs {
     /// The longest that the call may take.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     timeout: Option<Duration>,
+    #[command(flatten)]
+    catalog: CatalogArgs,
+}
+
+/// What every verb that knows models takes.
+#[derive(Args)]
+pub(crate) struct CatalogArgs {
+    /// Take limits and prices of models from this file first; docs/cli.md shows its form.
+    #[arg(long, value_name = "FILE")]
+    catalog: Option<PathBuf>,
+}
+
+impl CatalogArgs {
+    /// What is known of models.
+    pub(crate) fn catalog(&self) -> Result<Catalog, Failure> {
+        let built_in = Catalog::built_in();
+        let Some(file) = &self.catalog else { return Ok(built_in) };
+        let known = built_in.with_json(&input::read(file)?);
+        known.map_err(|error| Failure::input(format!("{}: {error}", file.display())))
+    }
 }
 
 impl ModelArgs {
@@ -45,6 +65,7 @@ impl ModelArgs {
             Some(file) => play::agent(file.as_ref())?,
             None => self.call_server(name)?,
         };
+        engine = engine.catalog(self.catalog.catalog()?);
         if let Some(retries) = self.retries {
             engine = engine.retry(RetryPolicy::attempts(retries.saturating_add(1)));
         }

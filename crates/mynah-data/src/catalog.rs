@@ -84,6 +84,7 @@ pub struct Catalog(Arc<Entries>);
 #[derive(Clone, Debug, Default)]
 struct Entries {
     dated: Option<String>,
+    sources: Vec<String>,
     models: Vec<ModelInfo>,
     /// Ids and aliases, alone and after their provider.
     index: HashMap<String, usize>,
@@ -95,8 +96,8 @@ struct Entries {
 struct File {
     #[serde(default)]
     dated: Option<String>,
-    #[serde(default, rename = "sources")]
-    _sources: Vec<String>,
+    #[serde(default)]
+    sources: Vec<String>,
     models: Vec<ModelInfo>,
 }
 
@@ -128,9 +129,9 @@ impl Catalog {
                 invalid(errors.into_iter().map(place).collect())
             })?;
         }
-        if file.dated.is_some() {
-            Arc::make_mut(&mut self.0).dated = file.dated;
-        }
+        let entries = Arc::make_mut(&mut self.0);
+        entries.dated = file.dated.or(entries.dated.take());
+        entries.sources.extend(file.sources);
         Ok(self)
     }
 
@@ -165,6 +166,11 @@ impl Catalog {
     /// The date of its figures.
     pub fn dated(&self) -> Option<&str> {
         self.0.dated.as_deref()
+    }
+
+    /// Where its figures are from.
+    pub fn sources(&self) -> &[String] {
+        &self.0.sources
     }
 
     /// The model of this name.

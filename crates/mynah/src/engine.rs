@@ -213,7 +213,8 @@ impl Engine {
         self.with(|parts| parts.encoder = Some(Arc::new(encoder)))
     }
 
-    /// The same engine with other knowledge of models. A price given with the model itself counts more.
+    /// The same engine with other knowledge of models: prices, limits, what they cannot do. What is said with the model itself
+    /// counts more. A call that needs what its model cannot do is refused before it is made.
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};

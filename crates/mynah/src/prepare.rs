@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
-    Budget, EngineReason, Error, FieldError, Messages, Metadata, ModelRef, Part, Pricing, Request,
-    ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
+    Budget, Catalog, EngineReason, Error, FieldError, Messages, Metadata, ModelInfo, ModelRef,
+    Part, Pricing, Request, ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason,
+    validate,
 };
 use mynah_log::{About, Extent, Fact, SessionLink};
 use mynah_step::{
@@ -118,6 +119,7 @@ pub(crate) fn prepare_on(
     );
 
     let model = settings.model.take().or_else(|| parts.model.clone());
+    let model = model.map(|model| informed(model, &parts.catalog));
     let request = first_request(
         &mut settings,
         model,
@@ -131,7 +133,7 @@ pub(crate) fn prepare_on(
     // A run that goes on keeps the price that it began with; one that is only compared has the engine's.
     let pricing = match &recorded {
         Some(about) if tape.is_resuming() || origin.allow_changed => about.pricing,
-        _ => price(engine, &request),
+        _ => price(&request),
     };
     check_price(settings.budget.as_ref(), pricing.as_ref(), &request)?;
     let (request, final_request) = split_passes(request, &settings, adapter.as_ref(), extent);
@@ -306,10 +308,22 @@ fn split_passes(
     (Request { response_format: None, ..request }, Some(last))
 }
 
+/// The model with what the catalog knows of it, where its caller said nothing.
+fn informed(mut model: ModelRef, catalog: &Catalog) -> ModelRef {
+    let Some(info) = catalog.find(&model) else { return model };
+    let ModelInfo { context_window, max_output_tokens, capabilities, pricing, .. } = info;
+    let limits = [("context", *context_window), ("output", *max_output_tokens)];
+    let known =
+        limits.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), limit?.into())));
+    model.limits = overlaid(&known.collect(), model.limits);
+    model.capabilities = overlaid(capabilities, model.capabilities);
+    model.pricing = model.pricing.or(*pricing);
+    model
+}
+
 /// What the tokens of a request cost, where that is known.
-fn price(engine: &Engine, request: &Request) -> Option<Pricing> {
-    let model = request.model.as_ref()?;
-    let pricing = model.pricing.or_else(|| engine.0.catalog.find(model)?.pricing)?;
+fn price(request: &Request) -> Option<Pricing> {
+    let pricing = request.model.as_ref()?.pricing?;
     let retention = request.prompt_cache.as_ref().map(|cache| cache.retention);
     Some(pricing.for_retention(retention.unwrap_or_default()))
 }
