@@ -113,6 +113,7 @@ impl Keys {
         self.set.write().unwrap_or_else(PoisonError::into_inner).remove(provider);
     }
 
+    #[cfg(feature = "http")]
     pub(crate) fn wants_key(&self) -> bool {
         self.variable.is_some()
     }

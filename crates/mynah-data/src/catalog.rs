@@ -188,6 +188,26 @@ impl Catalog {
         }
     }
 
+    /// The model with what is known of it, where it says nothing itself.
+    ///
+    /// ```
+    /// use mynah_data::Catalog;
+    /// let model = Catalog::built_in().inform("gpt-4.1-mini".into());
+    /// assert_eq!(model.limits["context"], 1_047_576);
+    /// ```
+    pub fn inform(&self, mut model: ModelRef) -> ModelRef {
+        let Some(info) = self.find(&model) else { return model };
+        let limits = [("context", info.context_window), ("output", info.max_output_tokens)];
+        for (name, limit) in limits {
+            let limit = limit.filter(|_| !model.limits.contains_key(name));
+            model.limits.extend(limit.map(|limit| (name.to_owned(), limit.into())));
+        }
+        let said = std::mem::replace(&mut model.capabilities, info.capabilities.clone());
+        model.capabilities.extend(said);
+        model.pricing = model.pricing.or(info.pricing);
+        model
+    }
+
     /// All models, in the order in which they were added.
     pub fn models(&self) -> impl Iterator<Item = &ModelInfo> {
         let Entries { models, index, .. } = &*self.0;

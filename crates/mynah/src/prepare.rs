@@ -3,9 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
-    Budget, Catalog, EngineReason, Error, FieldError, Messages, Metadata, ModelInfo, ModelRef,
-    Part, Pricing, Request, ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason,
-    validate,
+    Budget, EngineReason, Error, FieldError, Messages, Metadata, ModelRef, Part, Pricing, Request,
+    ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
 };
 use mynah_log::{About, Extent, Fact, SessionLink};
 use mynah_step::{
@@ -119,7 +118,7 @@ pub(crate) fn prepare_on(
     );
 
     let model = settings.model.take().or_else(|| parts.model.clone());
-    let model = model.map(|model| informed(model, &parts.catalog));
+    let model = model.map(|model| parts.catalog.inform(model));
     let request = first_request(
         &mut settings,
         model,
@@ -306,19 +305,6 @@ fn split_passes(
         ..request.clone()
     };
     (Request { response_format: None, ..request }, Some(last))
-}
-
-/// The model with what the catalog knows of it, where its caller said nothing.
-fn informed(mut model: ModelRef, catalog: &Catalog) -> ModelRef {
-    let Some(info) = catalog.find(&model) else { return model };
-    let ModelInfo { context_window, max_output_tokens, capabilities, pricing, .. } = info;
-    let limits = [("context", *context_window), ("output", *max_output_tokens)];
-    let known =
-        limits.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), limit?.into())));
-    model.limits = overlaid(&known.collect(), model.limits);
-    model.capabilities = overlaid(capabilities, model.capabilities);
-    model.pricing = model.pricing.or(*pricing);
-    model
 }
 
 /// What the tokens of a request cost, where that is known.
