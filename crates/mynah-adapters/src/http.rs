@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::Stream;
-use mynah_data::{AdapterReason, Error, Event, Metadata, Request, Result};
+use mynah_data::{AdapterReason, Error, Event, Metadata, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
@@ -36,7 +36,7 @@ mod client;
 ///
 /// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
 /// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
-/// `retry_after_ms` where they are known.
+/// `retry_after_ms` where they are known; `connected` is false where the server could not be reached.
 ///
 /// `request_timeout` and `stream_timeout` are kept by whoever polls the stream. Dropping the stream closes the connection.
 ///
@@ -61,17 +61,40 @@ pub struct HttpAdapter {
 }
 
 impl HttpAdapter {
+    /// The adapter and the model that a name such as `groq:llama-3.3-70b-versatile` means.
+    ///
+    /// ```
+    /// use mynah_adapters::http::HttpAdapter;
+    /// use mynah_data::ModelRef;
+    ///
+    /// let (_adapter, model) = HttpAdapter::for_model("openai-chat:gpt-4.1-mini")?;
+    /// assert_eq!(model, ModelRef::from(("openai", "gpt-4.1-mini")));
+    /// # Ok::<(), mynah_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A name without an adapter or without a model, and an adapter that is not known.
+    pub fn for_model(name: &str) -> Result<(Self, ModelRef)> {
+        let (adapter, id) = name.split_once(':').unwrap_or((name, ""));
+        if adapter.is_empty() || id.is_empty() {
+            return Err(Error::invalid_option("model", "malformed").with_message(format!(
+                "{name:?} does not name a model: give ADAPTER:MODEL, such as anthropic:claude-sonnet-5; \
+                 known adapters are {}",
+                known_names()
+            )));
+        }
+        let provider = Preset::named(adapter).map_or(adapter, |preset| preset.provider());
+        Ok((Self::named(adapter)?, ModelRef::from((provider, id))))
+    }
+
     /// The server of this name, with an HTTP client of its own; see [`PRESETS`].
     ///
     /// # Errors
     /// A name that is not known.
     pub fn named(name: &str) -> Result<Self> {
         let preset = Preset::named(name).ok_or_else(|| {
-            let known: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
-            Error::invalid_option("adapter", "unknown").with_message(format!(
-                "no adapter is named {name:?}; known are {}",
-                known.join(", ")
-            ))
+            Error::invalid_option("adapter", "unknown")
+                .with_message(format!("no adapter is named {name:?}; known are {}", known_names()))
         })?;
         let mut adapter = Self::new(preset.name, preset.format());
         adapter.version = preset.version.to_owned();
@@ -292,6 +315,10 @@ impl Adapter for HttpAdapter {
     }
 }
 
+fn known_names() -> String {
+    PRESETS.iter().map(|preset| preset.name).collect::<Vec<_>>().join(", ")
+}
+
 /// Base URL, version and path. A base that ends with a version, or that names a deployment, gets none; what it asks for in
 /// its query stays.
 fn join_url(base: &str, version: &str, path: &str) -> String {
@@ -347,11 +374,13 @@ fn transport_error(error: reqwest::Error) -> Error {
     };
     // The innermost cause is the one that a person can act on. The URL is left away: what is in it is nobody's business.
     let error = error.without_url();
+    let connected = !error.is_connect();
     let mut cause: &dyn std::error::Error = &error;
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    Error::adapter(reason).with_message(format!("adapter error: {reason}: {cause}"))
+    let failed = Error::adapter(reason).with_message(format!("adapter error: {reason}: {cause}"));
+    if connected { failed } else { failed.with("connected", false) }
 }
 
 /// What an error is told on its way out.
@@ -365,16 +394,30 @@ impl ErrorContext {
     /// Names the provider, and takes out the key, which some providers repeat in their messages.
     fn complete(&self, mut error: Error) -> Error {
         for secret in &self.secrets {
-            let message = error.to_string();
-            if message.contains(secret.expose_secret()) {
-                error = error.with_message(message.replace(secret.expose_secret(), "…"));
-            }
+            error = without(secret.expose_secret(), error);
         }
         if let (Some(id), false) = (&self.request_id, error.metadata().contains_key("request_id")) {
             error = error.with("request_id", id.as_str());
         }
         error.with_provider(self.provider.as_str())
     }
+}
+
+/// The same error with a secret taken out, wherever it stands.
+fn without(secret: &str, error: Error) -> Error {
+    fn redact(value: &mut Value, secret: &str) {
+        match value {
+            Value::String(text) if text.contains(secret) => *text = text.replace(secret, "…"),
+            Value::Array(list) => list.iter_mut().for_each(|value| redact(value, secret)),
+            Value::Object(map) => map.values_mut().for_each(|value| redact(value, secret)),
+            _ => {}
+        }
+    }
+    let mut told = error.to_value();
+    for member in ["message", "metadata"] {
+        redact(&mut told[member], secret);
+    }
+    serde_json::from_value(told).unwrap_or(error)
 }
 
 /// How long an answer that said its end mark is given to end its body, so that the connection can be used again.

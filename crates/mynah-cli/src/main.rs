@@ -7,9 +7,13 @@ mod diff;
 mod doctor;
 mod export;
 mod fork;
+mod generate;
 mod gist;
 mod import;
+mod input;
 mod ledger;
+mod model;
+mod models;
 mod play;
 mod prune;
 mod redact;
@@ -18,6 +22,7 @@ mod resume;
 mod runs;
 mod show;
 mod store;
+mod teller;
 mod text;
 mod tree;
 mod verify;
@@ -71,6 +76,14 @@ enum Verb {
     /// Branch a run: copy it up to a record into a new run, to go on differently.
     #[command(after_help = fork::EXAMPLES)]
     Fork(fork::Arguments),
+    /// Call a model once.
+    ///
+    /// Tools are described to it and never run. The call is kept only where --log says.
+    #[command(after_help = generate::EXAMPLES)]
+    Generate(generate::Arguments),
+    /// List the models that are known: limits, what they can do, prices.
+    #[command(after_help = models::EXAMPLES)]
+    Models(models::Arguments),
     /// Perform a scenario: scripted answers, simulated tools, a list of operations.
     ///
     /// Prints one JSON value a line: each event of a streamed operation, then what the operation came to.
@@ -152,6 +165,8 @@ impl LogArgs {
 
 const EXAMPLES: &str = "Examples:
   mynah demo                                   see what it is for, without a key
+  mynah generate -m anthropic:claude-sonnet-5 'What is a mynah?'
+                                               ask a model
   mynah play scenarios/chat/tool_turn.json     perform a scenario
   mynah play --log sqlite:mynah.db FILE.json   keep its runs
   mynah runs                                   list them
@@ -162,7 +177,7 @@ const EXAMPLES: &str = "Examples:
   mynah prune --older-than 30d --reason age    see what would go
 
 Exit codes: 0 done; 1 something was found wrong, or a run failed; 2 wrong usage or a bad input
-file; 3 a run that waits; 4 a store or file that could not be used; 130 interrupted.";
+file; 3 a run that waits; 4 a store, file or server that could not be used; 130 interrupted.";
 
 /// What every verb that takes something away takes.
 #[derive(Args)]
@@ -273,6 +288,8 @@ fn main() -> ExitCode {
         Verb::Diff(arguments) => diff::main(arguments),
         Verb::Doctor(arguments) => doctor::main(arguments),
         Verb::Fork(arguments) => fork::main(arguments),
+        Verb::Generate(arguments) => generate::main(arguments),
+        Verb::Models(arguments) => models::main(arguments),
         Verb::Replay(arguments) => replay::main(arguments),
         Verb::Resume(arguments) => resume::main(arguments),
         Verb::Runs(arguments) => runs::main(arguments),

@@ -1,7 +1,7 @@
 //! `mynah resume`: goes on with a run that has no end.
 
 use std::{
-    io::{self, Write},
+    io::{self, Write as _},
     path::PathBuf,
     sync::Arc,
 };
@@ -20,6 +20,7 @@ use crate::{
     ledger::{Ledger, when_free},
     play, runtime,
     store::{self, Place},
+    teller::Teller,
     text::{plain, quoted},
     unless_interrupted, written,
 };
@@ -184,7 +185,7 @@ async fn resume(
         resume.stream()
     };
     let mut stream = when_free(start).await?;
-    let mut teller = Teller { json: arguments.log.json, is_open: false, out: io::stdout() };
+    let mut teller = Teller::new(arguments.log.json);
     let mut completed: Option<Box<ChatResult>> = None;
     while let Some(event) = stream.next().await.transpose()? {
         written(teller.tell(&event))?;
@@ -197,49 +198,6 @@ async fn resume(
         written(teller.line(&json!({"run_id": run, "ok": result})))?;
     }
     Ok(())
-}
-
-/// Tells events: as text that grows, or one JSON value a line.
-struct Teller {
-    json: bool,
-    /// Whether the line has an end yet.
-    is_open: bool,
-    out: io::Stdout,
-}
-
-impl Teller {
-    fn tell(&mut self, event: &Event) -> io::Result<()> {
-        if self.json {
-            return self.line(&json!({"event": event}));
-        }
-        match event {
-            Event::TextDelta { delta, .. } => {
-                self.is_open = true;
-                write!(self.out, "{}", plain(delta))?;
-            }
-            Event::ToolExecutionStarted { id, name, arguments } => {
-                self.close()?;
-                let arguments = plain(&arguments.to_string());
-                writeln!(self.out, "  > {} {arguments}  [{}]", plain(name), plain(id))?;
-            }
-            Event::ToolResultEncoded { id, content } => {
-                self.close()?;
-                writeln!(self.out, "  < [{}] {}", plain(id), plain(content))?;
-            }
-            Event::MessageCompleted { .. } => self.close()?,
-            _ => {}
-        }
-        self.out.flush()
-    }
-
-    fn line(&mut self, value: &Value) -> io::Result<()> {
-        writeln!(self.out, "{value}")?;
-        self.out.flush()
-    }
-
-    fn close(&mut self) -> io::Result<()> {
-        if std::mem::take(&mut self.is_open) { writeln!(self.out) } else { Ok(()) }
-    }
 }
 
 /// What the run's state means for whoever called the program.

@@ -14,7 +14,7 @@ use mynah::{
 use crate::{
     Failure, LogArgs, runtime,
     store::Place,
-    text::{Moment, Span, short},
+    text::{Moment, Span, short, write_columns},
     written,
 };
 
@@ -113,26 +113,8 @@ fn write_table(page: &RunPage, out: &mut impl Write) -> io::Result<()> {
         return out.flush();
     }
     let rows: Vec<[String; 9]> = page.runs.iter().map(row).collect();
-    let widths: [usize; 9] = std::array::from_fn(|column| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([HEADINGS[column].len()]).max().unwrap_or(0)
-    });
-    write_row(HEADINGS, widths, out)?;
-    for row in &rows {
-        write_row(row.each_ref().map(String::as_str), widths, out)?;
-    }
+    write_columns(HEADINGS, &rows, 4..8, out)?;
     out.flush()
-}
-
-fn write_row(cells: [&str; 9], widths: [usize; 9], out: &mut impl Write) -> io::Result<()> {
-    let mut line = String::new();
-    for (column, (cell, width)) in cells.into_iter().zip(widths).enumerate() {
-        let is_number = (4..8).contains(&column);
-        let cell = if is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
-        line.push_str(&cell);
-        line.push_str("  ");
-    }
-    writeln!(out, "{}", line.trim_end())
 }
 
 fn row(run: &RunSummary) -> [String; 9] {

@@ -1,6 +1,10 @@
 //! Text for people.
 
-use std::fmt::{self, Write as _};
+use std::{
+    fmt::{self, Write as _},
+    io,
+    ops::Range,
+};
 
 /// A moment, in nanoseconds since 1970, as people write it.
 #[derive(Clone, Copy)]
@@ -79,6 +83,32 @@ impl fmt::Display for Span {
             _ => write!(f, "{} h {} min", millis / 3_600_000, millis / 60_000 % 60),
         }
     }
+}
+
+/// Writes rows under their headings. The columns in `numbers` are aligned to the right.
+pub(crate) fn write_columns<const N: usize>(
+    headings: [&str; N],
+    rows: &[[String; N]],
+    numbers: Range<usize>,
+    out: &mut impl io::Write,
+) -> io::Result<()> {
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([headings[column].len()]).max().unwrap_or(0)
+    });
+    let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
+    for row in [headings].into_iter().chain(rows) {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.into_iter().zip(widths).enumerate() {
+            // Writing to a string does not fail.
+            let _ = match numbers.contains(&column) {
+                true => write!(line, "{cell:>width$}  "),
+                false => write!(line, "{cell:<width$}  "),
+            };
+        }
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
 }
 
 /// Text from elsewhere, without what a terminal would obey.

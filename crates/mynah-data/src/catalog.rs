@@ -84,6 +84,7 @@ pub struct Catalog(Arc<Entries>);
 #[derive(Clone, Debug, Default)]
 struct Entries {
     dated: Option<String>,
+    sources: Vec<String>,
     models: Vec<ModelInfo>,
     /// Ids and aliases, alone and after their provider.
     index: HashMap<String, usize>,
@@ -95,8 +96,8 @@ struct Entries {
 struct File {
     #[serde(default)]
     dated: Option<String>,
-    #[serde(default, rename = "sources")]
-    _sources: Vec<String>,
+    #[serde(default)]
+    sources: Vec<String>,
     models: Vec<ModelInfo>,
 }
 
@@ -128,9 +129,9 @@ impl Catalog {
                 invalid(errors.into_iter().map(place).collect())
             })?;
         }
-        if file.dated.is_some() {
-            Arc::make_mut(&mut self.0).dated = file.dated;
-        }
+        let entries = Arc::make_mut(&mut self.0);
+        entries.dated = file.dated.or(entries.dated.take());
+        entries.sources.extend(file.sources);
         Ok(self)
     }
 
@@ -167,6 +168,11 @@ impl Catalog {
         self.0.dated.as_deref()
     }
 
+    /// Where its figures are from.
+    pub fn sources(&self) -> &[String] {
+        &self.0.sources
+    }
+
     /// The model of this name.
     pub fn get(&self, name: &str) -> Option<&ModelInfo> {
         let Entries { models, index, .. } = &*self.0;
@@ -180,6 +186,26 @@ impl Catalog {
             Some(_) => self.get(&model.to_string()),
             None => self.get(&model.id),
         }
+    }
+
+    /// The model with what is known of it, where it says nothing itself.
+    ///
+    /// ```
+    /// use mynah_data::Catalog;
+    /// let model = Catalog::built_in().inform("gpt-4.1-mini".into());
+    /// assert_eq!(model.limits["context"], 1_047_576);
+    /// ```
+    pub fn inform(&self, mut model: ModelRef) -> ModelRef {
+        let Some(info) = self.find(&model) else { return model };
+        let limits = [("context", info.context_window), ("output", info.max_output_tokens)];
+        for (name, limit) in limits {
+            let limit = limit.filter(|_| !model.limits.contains_key(name));
+            model.limits.extend(limit.map(|limit| (name.to_owned(), limit.into())));
+        }
+        let said = std::mem::replace(&mut model.capabilities, info.capabilities.clone());
+        model.capabilities.extend(said);
+        model.pricing = model.pricing.or(info.pricing);
+        model
     }
 
     /// All models, in the order in which they were added.

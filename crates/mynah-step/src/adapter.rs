@@ -162,7 +162,7 @@ pub async fn open_model(
 
 /// A stream that has said something. Some providers accept a call and refuse it with their first event: nobody has heard
 /// anything yet, so that is still a call that can be tried again.
-async fn begin(mut stream: ModelStream) -> Result<ModelStream> {
+pub(crate) async fn begin(mut stream: ModelStream) -> Result<ModelStream> {
     match stream.next().await {
         Some(Err(error)) => Err(error),
         first => Ok(Box::pin(stream::iter(first).chain(stream))),

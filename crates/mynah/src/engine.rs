@@ -72,6 +72,28 @@ impl Engine {
         Self::without_adapter().with(|parts| parts.adapter = Some(Arc::new(adapter)))
     }
 
+    /// An engine for a model of a known server, such as `anthropic:claude-sonnet-5` or `ollama:llama3.2`. Feature `http`.
+    ///
+    /// The key comes from the server's environment variable when a call is made. What else can be set (another address, keys
+    /// from elsewhere, a proxy) is set on an [`HttpAdapter`](mynah_adapters::http::HttpAdapter).
+    ///
+    /// ```
+    /// use mynah::Engine;
+    ///
+    /// let engine = Engine::named("anthropic:claude-sonnet-5")?;
+    /// assert_eq!(engine.spec()?.adapter.as_deref(), Some("anthropic"));
+    /// // And then: engine.generate("What is a mynah?").await?.text()
+    /// # Ok::<(), mynah::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A name without an adapter or without a model, and an adapter that is not known.
+    #[cfg(feature = "http")]
+    pub fn named(model: &str) -> mynah_data::Result<Self> {
+        let (adapter, model) = mynah_adapters::http::HttpAdapter::for_model(model)?;
+        Ok(Self::new(adapter).model(model))
+    }
+
     /// An engine that has no adapter yet. Calls fail with `missing_adapter` until [`Engine::adapter`] gives it one.
     pub fn without_adapter() -> Self {
         Self(Arc::new(Parts {
@@ -194,7 +216,8 @@ impl Engine {
         self.with(|parts| parts.encoder = Some(Arc::new(encoder)))
     }
 
-    /// The same engine with other knowledge of models. A price given with the model itself counts more.
+    /// The same engine with other knowledge of models: prices, limits, what they cannot do. What is said with the model itself
+    /// counts more. A call that needs what its model cannot do is refused before it is made.
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};

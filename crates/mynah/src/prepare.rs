@@ -119,6 +119,7 @@ pub(crate) fn prepare_on(
     );
 
     let model = settings.model.take().or_else(|| parts.model.clone());
+    let model = model.map(|model| parts.catalog.inform(model));
     let request = first_request(
         &mut settings,
         model,

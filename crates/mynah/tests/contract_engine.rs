@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use common::{calls, echo, map, says, scripted};
 use mynah::{
-    BoxFuture, EncodeError, Engine, EngineReason, EngineSpec, Error, ErrorKind, FieldError, Image,
-    Message, ModelRef, Options, Part, Pricing, Registry, ResponseFormat, Result, RetryPolicy, Tool,
-    ToolContext, ToolExecutor, ToolOutcome, ToolResultEncoder, ValidationReason, testing::Scripted,
+    BoxFuture, Catalog, EncodeError, Engine, EngineReason, EngineSpec, Error, ErrorKind,
+    FieldError, Image, Message, ModelRef, Options, Part, Pricing, Registry, ResponseFormat, Result,
+    RetryPolicy, Tool, ToolContext, ToolExecutor, ToolOutcome, ToolResultEncoder, ValidationReason,
+    testing::Scripted,
 };
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
@@ -160,6 +161,27 @@ async fn p03_an_image_is_refused_for_a_model_that_cannot_see() {
     assert_eq!(model.calls(), 0);
     assert!(engine.chat("no picture").await.is_ok());
     assert!(engine.model("unknown").chat(picture).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_the_catalog_knows_of_a_model_counts_where_its_caller_says_nothing() {
+    let file = json!({"models": [{
+        "id": "m", "provider": "p", "context_window": 1000, "max_output_tokens": 10,
+        "capabilities": {"vision": false, "tools": {"enabled": false}},
+    }]});
+    let catalog = Catalog::built_in().with_json(&file.to_string()).unwrap();
+    let model = scripted([says("yes"), says("yes")]);
+    let engine = Engine::new(model.clone()).catalog(catalog).model("m").tool(echo());
+    let error = engine.chat("call it").await.unwrap_err();
+    assert_eq!(error.field_errors(), [FieldError::new("tools", "tools_disabled")]);
+    assert_eq!(model.calls(), 0);
+
+    let mut knows_better = ModelRef::new("m").with_capability("tools", true);
+    knows_better.limits.insert("output".to_owned(), json!(20));
+    assert!(engine.model(knows_better).chat("call it").await.is_ok());
+    let told = model.requests()[0].model.clone().unwrap();
+    assert_eq!(json!(told.limits), json!({"context": 1000, "output": 20}));
+    assert_eq!(json!(told.capabilities), json!({"vision": false, "tools": true}));
 }
 
 #[tokio::test]

@@ -9,8 +9,7 @@ mod tools;
 mod world;
 
 use std::{
-    fs::File,
-    io::{self, BufWriter, Read},
+    io::{self, BufWriter},
     path::Path,
     sync::Arc,
 };
@@ -19,7 +18,13 @@ use mynah::Engine;
 
 use self::{hashes::Hashes, world::Counters};
 use crate::{
-    Failure, ledger::Ledger, runtime, store::Place, text::quoted, unless_interrupted, written,
+    Failure,
+    input::{name, read},
+    ledger::Ledger,
+    runtime,
+    store::Place,
+    text::quoted,
+    unless_interrupted, written,
 };
 
 pub(crate) const EXAMPLES: &str = r#"A scenario:
@@ -36,9 +41,6 @@ Examples:
                                            keep every run, and perform operations on runs
 
 The format is described in docs/scenario.md."#;
-
-/// The largest scenario that is read. Parsed, one can take more than a hundred times its size.
-const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), Failure> {
     let place = url.map(Place::parse).transpose()?;
@@ -74,31 +76,4 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
 /// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone.
 pub(crate) fn agent(file: &Path) -> Result<Engine, Failure> {
     scenario::agent(&read(file)?).map_err(|why| Failure::input(format!("{}: {why}", name(file))))
-}
-
-fn name(file: &Path) -> String {
-    if is_stdin(file) { "standard input".to_owned() } else { file.display().to_string() }
-}
-
-fn is_stdin(file: &Path) -> bool {
-    file == Path::new("-")
-}
-
-fn read(file: &Path) -> Result<String, Failure> {
-    let unusable = |error: io::Error| Failure::file(format!("{}: {error}", name(file)));
-    let input: Box<dyn Read> = if is_stdin(file) {
-        Box::new(io::stdin().lock())
-    } else {
-        Box::new(File::open(file).map_err(unusable)?)
-    };
-    let mut bytes = Vec::new();
-    input.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unusable)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        let limit = MAX_BYTES >> 20;
-        return Err(Failure::input(format!("{}: larger than {limit} MiB", name(file))));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let place = error.utf8_error().valid_up_to();
-        Failure::input(format!("{}: not UTF-8 at byte {place}", name(file)))
-    })
 }

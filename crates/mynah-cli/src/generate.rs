@@ -1,0 +1,290 @@
+//! `mynah generate`: calls a model once.
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use futures_util::StreamExt as _;
+use mynah::{
+    EngineReason, Error, ErrorKind, Event, FinishReason, Generate, Image, Message, Options, Part,
+    Request, Response, ResponseFormat, StreamReason, ToolSpec,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::{
+    Failure, input, model::ModelArgs, runtime, store::Place, teller::Teller, text::plain,
+    unless_interrupted, written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah generate -m anthropic:claude-sonnet-5 'What is a mynah?'
+  git diff | mynah generate -m openai-chat:gpt-4.1-mini --system 'Write a commit message.'
+  mynah generate -m openai-chat:gpt-4.1-mini --image photo.jpg 'What is on it?'
+  mynah generate -m openai-chat:gpt-4.1-mini --schema person.json --json 'Invent a person.'
+  mynah generate -m llamacpp:default --base-url http://localhost:8080 --param temperature=0 hi
+  mynah generate -m scripted:scenarios/chat/tool_turn.json --json --stream hi
+
+Keys come from the provider's own variable, such as ANTHROPIC_API_KEY.
+Exit codes: 0 the model answered; 1 the call failed, or its answer broke off; 2 wrong usage, a bad
+input file, no key; 4 a server, file or log that could not be used; 130 interrupted.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// What the model is asked; - reads standard input, as a missing one does where something is piped in.
+    prompt: Option<String>,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Instructions to the model.
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// An image, as a file or an address; may be repeated.
+    #[arg(long = "image", value_name = "FILE|URL")]
+    images: Vec<String>,
+    /// Tools that the model may call: a JSON list of {"name", "description", "schema"}. They are not run.
+    #[arg(long, value_name = "FILE")]
+    tools: Option<PathBuf>,
+    /// The JSON Schema that the answer must fit.
+    #[arg(long, value_name = "FILE")]
+    schema: Option<PathBuf>,
+    /// An option of the call, or of the provider's own; may be repeated. What is not JSON is text.
+    #[arg(long = "param", value_name = "NAME=JSON", value_parser = param)]
+    params: Vec<(String, Value)>,
+    /// Keep the call as a run in this log: memory: or sqlite:PATH. Without it nothing is kept.
+    #[arg(long, value_name = "URL")]
+    log: Option<String>,
+    /// With --json, tell the events too. Text is always told as it comes.
+    #[arg(long)]
+    stream: bool,
+    /// One JSON value a line.
+    #[arg(long)]
+    json: bool,
+}
+
+fn param(said: &str) -> Result<(String, Value), String> {
+    let (name, value) = said.split_once('=').ok_or("give a name, =, and JSON")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    Ok((name.to_owned(), value))
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let engine = arguments.model.engine()?;
+    let mut options = Options::new();
+    for (name, value) in &arguments.params {
+        options = options.set(name, value.clone());
+    }
+    if let Some(url) = &arguments.log {
+        options = options.record(&Place::parse(url)?.open()?);
+    }
+    let call = engine.generate(arguments.request()?).options(options);
+    let Arguments { json, stream, .. } = arguments;
+    let mut teller = Teller::new(json);
+    let answered = unless_interrupted(answer(call, stream || !json, &mut teller));
+    let Some(answered) = runtime()?.block_on(answered) else {
+        return Err(Failure::interrupted("interrupted"));
+    };
+    let Answered { response, run_id } = answered?;
+    if json {
+        let mut line = match &response {
+            Ok(response) => json!({"ok": response}),
+            Err(error) => json!({"err": error}),
+        };
+        if let Some(run) = run_id {
+            line["run_id"] = run.into();
+        }
+        written(teller.line(&line))?;
+    }
+    written(teller.close())?;
+    match response {
+        Ok(response) if !json => remark(&response),
+        Ok(_) => Ok(()),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+/// What a call came to, and the run that it is kept as.
+struct Answered {
+    response: mynah::Result<Response>,
+    run_id: Option<String>,
+}
+
+async fn answer(call: Generate, tells: bool, teller: &mut Teller) -> Result<Answered, Failure> {
+    let mut events = call.stream();
+    let mut refused = None;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) if tells => written(tell(teller, &event))?,
+            Ok(_) => {}
+            Err(error) => refused = Some(error),
+        }
+    }
+    let response = match (refused, events.last_step()) {
+        (Some(error), _) => Err(error),
+        (None, Some(step)) => whole(step.response.clone()),
+        (None, None) => Err(Error::stream(StreamReason::Cancelled)),
+    };
+    Ok(Answered { response, run_id: events.run_id().map(str::to_owned) })
+}
+
+impl Arguments {
+    fn request(&self) -> Result<Request, Failure> {
+        let mut parts = Vec::new();
+        let text = self.text()?;
+        if !text.is_empty() {
+            parts.push(Part::text(text));
+        }
+        for image in &self.images {
+            parts.push(Part::image(read_image(image)?));
+        }
+        if parts.is_empty() {
+            return Err(Failure::input("the prompt is empty"));
+        }
+        let system = self.system.iter().map(Message::system);
+        let mut request = Request::new(system.chain([Message::user_parts(parts)]));
+        if let Some(file) = &self.tools {
+            let tools: Vec<Value> = parse(file)?;
+            let tools = tools.into_iter().enumerate().map(|(place, tool)| {
+                described(tool)
+                    .map_err(|why| Failure::input(format!("{}: {place}: {why}", file.display())))
+            });
+            request = request.with_tools(tools.collect::<Result<Vec<_>, _>>()?);
+        }
+        if let Some(file) = &self.schema {
+            let schema = parse(file)?;
+            let name = schema_name(&schema, file);
+            request = request.with_response_format(ResponseFormat::json_schema(name, schema));
+        }
+        Ok(request)
+    }
+
+    fn text(&self) -> Result<String, Failure> {
+        match self.prompt.as_deref() {
+            Some(text) if text != "-" => return Ok(text.to_owned()),
+            None if !self.images.is_empty() => return Ok(String::new()),
+            None if io::stdin().is_terminal() => {
+                return Err(Failure::input("no prompt: give one, or pipe it in"));
+            }
+            _ => {}
+        }
+        let mut text = input::read(Path::new("-"))?;
+        // What a shell puts at the end of a line is not meant for the model.
+        text.truncate(text.trim_end_matches(['\n', '\r']).len());
+        Ok(text)
+    }
+}
+
+/// Tells an event for people, or as a line.
+fn tell(teller: &mut Teller, event: &Event) -> io::Result<()> {
+    match event {
+        Event::ToolCallCompleted(call) if !teller.json() => {
+            teller.call(&call.id, &call.name, &call.raw_arguments)
+        }
+        event => teller.tell(event),
+    }
+}
+
+/// An answer that did not break off.
+fn whole(response: Response) -> mynah::Result<Response> {
+    match response.error() {
+        Some(error) => Err(error.with("partial", json!(response))),
+        None => Ok(response),
+    }
+}
+
+/// What the text of an answer does not say.
+fn remark(response: &Response) -> Result<(), Failure> {
+    for part in response.message.parts() {
+        if let Part::Refusal { text } = part {
+            written(writeln!(io::stdout(), "(refused) {}", plain(text)))?;
+        }
+    }
+    if response.finish_reason == Some(FinishReason::Length) {
+        // Not a part of the answer.
+        let _ = writeln!(io::stderr(), "mynah: the answer was cut off at its token limit");
+    }
+    Ok(())
+}
+
+/// What a failed call means for whoever called the program.
+fn failed(error: &Error) -> Failure {
+    let reached = error.metadata().get("connected") != Some(&Value::Bool(false));
+    match error.kind() {
+        ErrorKind::Engine(EngineReason::BudgetExceeded) => Failure::finding(error.to_string()),
+        ErrorKind::Engine(_) => Failure::input(error.to_string()),
+        ErrorKind::Adapter(_) | ErrorKind::Stream(_) if reached => {
+            let provider = error.metadata().get("provider").and_then(Value::as_str);
+            let provider = provider.map(|provider| format!("{provider}: ")).unwrap_or_default();
+            Failure::finding(format!("{provider}{}", plain(&error.to_string())))
+        }
+        ErrorKind::Adapter(_) => Failure::file(format!(
+            "the server could not be reached: {error}; --base-url names another"
+        )),
+        _ => Failure::of(error),
+    }
+}
+
+fn parse<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
+    let parsed = serde_json::from_str(&input::read(file)?);
+    parsed.map_err(|error| Failure::input(format!("{}: {error}", file.display())))
+}
+
+/// What a model is told of a tool. The names that providers give the schema are understood too, and so is what some put around
+/// it.
+fn described(tool: Value) -> serde_json::Result<ToolSpec> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Described {
+        name: String,
+        #[serde(default)]
+        description: String,
+        #[serde(
+            default = "nothing",
+            alias = "parameters",
+            alias = "input_schema",
+            alias = "inputSchema"
+        )]
+        schema: Value,
+        #[serde(default, rename = "type")]
+        _type: Option<String>,
+        #[serde(default)]
+        strict: Option<bool>,
+    }
+    fn nothing() -> Value {
+        json!({"type": "object", "properties": {}})
+    }
+    let inner = tool.get("function").cloned().unwrap_or(tool);
+    let Described { name, description, schema, strict, .. } = Described::deserialize(inner)?;
+    let mut tool = ToolSpec::new(name, description, schema);
+    tool.metadata.extend(strict.map(|strict| ("strict".to_owned(), strict.into())));
+    Ok(tool)
+}
+
+/// A name for a schema, as providers want one: its title, or what its file is called.
+fn schema_name(schema: &Value, file: &Path) -> String {
+    let title = schema.get("title").and_then(Value::as_str).map(str::to_owned);
+    let stem = || file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let name = title.or_else(stem).unwrap_or_default();
+    let legal = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    name.chars().map(legal).take(64).collect()
+}
+
+fn read_image(place: &str) -> Result<Image, Failure> {
+    if place.starts_with("https://") || place.starts_with("http://") {
+        return Ok(Image::from_url(place));
+    }
+    let bytes = input::bytes(Path::new(place))?;
+    // What is in a file counts more than what it is called.
+    let mime_type = match &*bytes {
+        [0x89, b'P', b'N', b'G', ..] => Some("image/png".to_owned()),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg".to_owned()),
+        [b'G', b'I', b'F', b'8', ..] => Some("image/gif".to_owned()),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => {
+            Some("image/webp".to_owned())
+        }
+        _ => Image::from_file(place).mime_type,
+    };
+    let unknown = || Failure::input(format!("{place}: not a PNG, JPEG, GIF or WebP image"));
+    Ok(Image::from_binary(bytes, mime_type.ok_or_else(unknown)?))
+}

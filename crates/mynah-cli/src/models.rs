@@ -1,0 +1,105 @@
+//! `mynah models`: what is known of models.
+
+use std::io::{self, BufWriter, Write};
+
+use clap::Args;
+use mynah::{Catalog, ModelInfo, Pricing};
+use serde_json::{Value, json};
+
+use crate::{
+    Failure,
+    model::CatalogArgs,
+    text::{plain, write_columns},
+    written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah models                             all of them
+  mynah models opus                        those whose name has this in it
+  mynah models google --json | jq .pricing
+  mynah models --catalog mine.json         with the models of a file
+
+Prices are in US dollars for a million tokens.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Only those whose provider, id or alias has this in it.
+    filter: Option<String>,
+    #[command(flatten)]
+    catalog: CatalogArgs,
+    /// One JSON value a line.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let catalog = arguments.catalog.catalog()?;
+    let filter = arguments.filter.unwrap_or_default().to_lowercase();
+    let models: Vec<&ModelInfo> = catalog.models().filter(|model| fits(model, &filter)).collect();
+    let mut out = BufWriter::new(io::stdout().lock());
+    written(match arguments.json {
+        true => write_json(&catalog, &models, &mut out),
+        false => write_text(&catalog, &models, &mut out),
+    })
+}
+
+fn fits(model: &ModelInfo, filter: &str) -> bool {
+    let ids = [&model.id].into_iter().chain(&model.aliases);
+    ids.map(|id| format!("{}:{id}", model.provider))
+        .any(|name| name.to_lowercase().contains(filter))
+}
+
+fn write_json(catalog: &Catalog, models: &[&ModelInfo], out: &mut impl Write) -> io::Result<()> {
+    for model in models {
+        writeln!(out, "{}", json!(model))?;
+    }
+    writeln!(out, "{}", json!({"dated": catalog.dated(), "sources": catalog.sources()}))?;
+    out.flush()
+}
+
+const HEADINGS: [&str; 9] =
+    ["PROVIDER", "MODEL", "CAN", "CONTEXT", "OUTPUT", "$ IN", "$ OUT", "$ CACHED", "$ WRITE"];
+
+fn write_text(catalog: &Catalog, models: &[&ModelInfo], out: &mut impl Write) -> io::Result<()> {
+    if models.is_empty() {
+        writeln!(out, "no models")?;
+        return out.flush();
+    }
+    let rows: Vec<[String; 9]> = models.iter().map(|model| row(model)).collect();
+    write_columns(HEADINGS, &rows, 3..9, out)?;
+    writeln!(
+        out,
+        "\nUS dollars for a million tokens, as of {}, from:",
+        catalog.dated().unwrap_or("?")
+    )?;
+    for source in catalog.sources() {
+        writeln!(out, "  {}", plain(source))?;
+    }
+    out.flush()
+}
+
+fn row(model: &ModelInfo) -> [String; 9] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let tokens = |tokens: Option<u64>| or_dash(tokens.map(|tokens| tokens.to_string()));
+    let price = |of: fn(&Pricing) -> Option<f64>| {
+        or_dash(model.pricing.as_ref().and_then(of).map(|price| price.to_string()))
+    };
+    [
+        plain(&model.provider),
+        plain(&model.id),
+        plain(&abilities(model)),
+        tokens(model.context_window),
+        tokens(model.max_output_tokens),
+        price(|pricing| Some(pricing.input)),
+        price(|pricing| Some(pricing.output)),
+        price(|pricing| pricing.cached_input),
+        price(|pricing| pricing.cache_write),
+    ]
+}
+
+/// What a model is known to be able to do.
+fn abilities(model: &ModelInfo) -> String {
+    let is_on = |value: &Value| value == true || value.get("enabled") == Some(&Value::Bool(true));
+    let able = model.capabilities.iter().filter(|(_, value)| is_on(value));
+    able.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(",")
+}

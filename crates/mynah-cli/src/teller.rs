@@ -1,0 +1,65 @@
+//! What happens in a call, told while it happens.
+
+use std::io::{self, Write as _};
+
+use mynah::Event;
+use serde_json::{Value, json};
+
+use crate::text::plain;
+
+/// Tells events: as text that grows, or one JSON value a line.
+pub(crate) struct Teller {
+    json: bool,
+    /// Whether the line has an end yet.
+    is_open: bool,
+    out: io::Stdout,
+}
+
+impl Teller {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json, is_open: false, out: io::stdout() }
+    }
+
+    /// Whether it tells JSON.
+    pub(crate) const fn json(&self) -> bool {
+        self.json
+    }
+
+    pub(crate) fn tell(&mut self, event: &Event) -> io::Result<()> {
+        if self.json {
+            return self.line(&json!({"event": event}));
+        }
+        match event {
+            Event::TextDelta { delta, .. } => {
+                self.is_open = true;
+                write!(self.out, "{}", plain(delta))?;
+            }
+            Event::ToolExecutionStarted { id, name, arguments } => {
+                self.call(id, name, &arguments.to_string())?;
+            }
+            Event::ToolResultEncoded { id, content } => {
+                self.close()?;
+                writeln!(self.out, "  < [{}] {}", plain(id), plain(content))?;
+            }
+            Event::MessageCompleted { .. } => self.close()?,
+            _ => {}
+        }
+        self.out.flush()
+    }
+
+    /// Tells of a tool call.
+    pub(crate) fn call(&mut self, id: &str, name: &str, arguments: &str) -> io::Result<()> {
+        self.close()?;
+        writeln!(self.out, "  > {} {}  [{}]", plain(name), plain(arguments), plain(id))
+    }
+
+    pub(crate) fn line(&mut self, value: &Value) -> io::Result<()> {
+        writeln!(self.out, "{value}")?;
+        self.out.flush()
+    }
+
+    /// Ends a line that was begun.
+    pub(crate) fn close(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.is_open) { writeln!(self.out) } else { Ok(()) }
+    }
+}

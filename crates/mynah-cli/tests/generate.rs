@@ -1,0 +1,343 @@
+//! `mynah generate`: one call of a model, over a real socket and from scripts.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    process::Command,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use common::{Ran, Store, feed, file, lines, mynah, run};
+use serde_json::{Value, json};
+
+const KEY: &str = "sk-very-secret-0123456789";
+
+const PIECES: &str = concat!(
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-request-id: req_1\r\nconnection: close\r\n\r\n",
+    r#"data: {"id":"c1","model":"m-1","choices":[{"index":0,"delta":{"content":"Hel"}}]}"#,
+    "\n\n",
+    r#"data: {"id":"c1","model":"m-1","choices":[{"index":0,"delta":{"content":"lo"}}]}"#,
+    "\n\n",
+);
+
+const END: &str = concat!(
+    r#"data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#,
+    "\n\ndata: [DONE]\n\n",
+);
+
+#[test]
+fn text_is_told_and_json_is_the_response() {
+    let server = Server::new([format!("{PIECES}{END}"), format!("{PIECES}{END}")]);
+    let told = server.generate(&["hi"]);
+    assert_eq!((told.code, &*told.stdout, &*told.stderr), (Some(0), "Hello\n", ""));
+    let told = server.generate(&["hi", "--json"]);
+    let [line] = &lines(&told)[..] else { panic!("{}", told.stdout) };
+    let response = &line["ok"];
+    assert_eq!(response["output_text"], "Hello");
+    assert_eq!(response["model"], "m-1");
+    assert_eq!(response["finish_reason"], "stop");
+    assert_eq!(response["usage"]["input_tokens"], 3);
+    assert_eq!(response["metadata"]["provider_request_id"], "req_1");
+    assert_eq!(line.as_object().unwrap().len(), 1);
+}
+
+#[test]
+fn a_stream_tells_its_events_before_the_response() {
+    let server = Server::new([format!("{PIECES}{END}")]);
+    let told = lines(&server.generate(&["hi", "--json", "--stream"]));
+    let (last, events) = told.split_last().unwrap();
+    let names: Vec<&Value> = events.iter().map(|line| &line["event"]["type"]).collect();
+    assert_eq!(names[..3], ["message_started", "text_delta", "text_delta"]);
+    assert_eq!(names.last().unwrap(), &"message_completed");
+    assert_eq!(last["ok"]["output_text"], "Hello");
+}
+
+#[test]
+fn everything_that_is_asked_for_is_sent() {
+    let server = Server::new([format!("{PIECES}{END}")]);
+    let tools = file(
+        "generate_tools.json",
+        r#"[{"name": "now", "description": "The time", "schema": {"type": "object"}},
+            {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}, "strict": true}}]"#,
+    );
+    let schema = file("generate a form.json", r#"{"type": "object"}"#);
+    let image = file("generate_image.bin", b"\x89PNG\r\n");
+    let told = server.generate(&[
+        "look",
+        "--system",
+        "Be brief.",
+        "--image",
+        &image,
+        "--image",
+        "https://example.com/b.jpg",
+        "--tools",
+        &tools,
+        "--schema",
+        &schema,
+        "--param",
+        "temperature=0.5",
+        "--param",
+        "reasoning_effort=low",
+        "--param",
+        "stop=[\"x\"]",
+    ]);
+    assert_eq!((told.code, &*told.stderr), (Some(0), ""));
+    let (head, body) = server.heard().pop().unwrap();
+    assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{head}");
+    let form = json!({"name": "generate_a_form", "schema": {"type": "object"}, "strict": true});
+    let expected = json!({
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [
+                {"type": "text", "text": "look"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0K", "detail": "auto"}},
+                {"type": "image_url", "image_url": {"url": "https://example.com/b.jpg", "detail": "auto"}},
+            ]},
+        ],
+        "tools": [
+            {"type": "function", "function": {"name": "now", "description": "The time", "parameters": {"type": "object"}}},
+            {"type": "function", "function": {"name": "add", "description": "", "parameters": {"type": "object"}, "strict": true}},
+        ],
+        "response_format": {"type": "json_schema", "json_schema": form},
+        "temperature": 0.5,
+        "reasoning_effort": "low",
+        "stop": ["x"],
+        "stream": true,
+        "stream_options": {"include_usage": true},
+    });
+    assert_eq!(body, expected);
+}
+
+#[test]
+fn the_prompt_comes_from_a_pipe_too() {
+    for arguments in [&["-"][..], &[]] {
+        let server = Server::new([format!("{PIECES}{END}")]);
+        let told = feed(server.command(arguments), b"one\ntwo\n");
+        assert_eq!(told.code, Some(0), "{}", told.stderr);
+        let (_, body) = server.heard().pop().unwrap();
+        assert_eq!(body["messages"][0]["content"], "one\ntwo");
+    }
+    let told = feed(Server::new([]).command(&[]), b"\n");
+    assert_eq!((told.code, &*told.stderr), (Some(2), "mynah: the prompt is empty\n"));
+}
+
+#[test]
+fn tool_calls_are_shown() {
+    let told = run(["generate", "-m", "scripted:../../scenarios/chat/tool_turn.json", "hi"]);
+    assert_eq!((told.code, &*told.stdout), (Some(0), "  > echo {\"x\":1}  [c0]\n"));
+}
+
+#[test]
+fn a_refusal_of_the_server_is_told_with_all_that_is_known() {
+    let body = json!({"error": {"message": "slow down", "type": "requests", "code": "rate"}});
+    let refusal = format!(
+        "HTTP/1.1 429 Too Many Requests\r\nretry-after: 2\r\nx-request-id: req_9\r\ncontent-length: {}\r\n\r\n{body}",
+        body.to_string().len()
+    );
+    let told = Server::new([refusal]).generate(&["hi", "--json", "--retries", "0"]);
+    assert_eq!((told.code, &*told.stderr), (Some(1), "mynah: openai-chat: slow down\n"));
+    let [line] = &lines(&told)[..] else { panic!("{}", told.stdout) };
+    let expected = json!({"err": {
+        "type": "adapter_error",
+        "reason": "rate_limited",
+        "message": "slow down",
+        "metadata": {"code": "rate", "type": "requests", "status": 429, "request_id": "req_9",
+            "retry_after_ms": 2000, "provider": "openai-chat"},
+    }});
+    assert_eq!(line, &expected);
+}
+
+#[test]
+fn a_failure_that_may_pass_is_tried_again() {
+    let refusal = "HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n".to_owned();
+    let server = Server::new([refusal, format!("{PIECES}{END}")]);
+    let told = server.generate(&["hi", "--retries", "1"]);
+    assert_eq!((told.code, &*told.stdout), (Some(0), "Hello\n"));
+    assert_eq!(server.heard().len(), 2);
+}
+
+#[test]
+fn an_answer_that_broke_off_is_an_error_with_what_was_said() {
+    let told = Server::new([PIECES.to_owned()]).generate(&["hi", "--json", "--stream"]);
+    assert_eq!(told.code, Some(1), "{}", told.stderr);
+    let error = &lines(&told).pop().unwrap()["err"];
+    assert_eq!(error["reason"], "network_error");
+    assert_eq!(error["metadata"]["request_id"], "req_1");
+    assert_eq!(error["metadata"]["partial"]["output_text"], "Hello");
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_exit_code_4() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{address}");
+    let arguments = ["generate", "-m", "llamacpp:m", "--base-url", &url, "--retries", "0", "hi"];
+    let told = run(arguments.into_iter().chain(["--json"]));
+    assert_eq!(told.code, Some(4), "{}", told.stderr);
+    assert_eq!(
+        lines(&told)[0]["err"]["metadata"],
+        json!({"connected": false, "provider": "llamacpp"})
+    );
+    assert!(told.stderr.contains("could not be reached"), "{}", told.stderr);
+}
+
+#[test]
+fn a_server_that_is_silent_is_not_waited_for() {
+    let server = Server::new(["".to_owned()]);
+    let told = server.generate(&["hi", "--json", "--timeout", "0.2", "--retries", "0"]);
+    assert_eq!(told.code, Some(1), "{}", told.stderr);
+    assert_eq!(lines(&told)[0]["err"]["reason"], "timeout");
+}
+
+#[test]
+fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
+    let list = file("generate_wrong_tools.json", r#"[{"name": "a"}, {"nam": "b"}]"#);
+    let no_json = file("generate_wrong_schema.json", "{");
+    let no_image = file("generate_wrong_image", "text");
+    let script = "scripted:../../scenarios/chat/tool_turn.json";
+    let table = [
+        (&["hi"][..], "no model: give --model ADAPTER:MODEL"),
+        (&["-m", "claude", "hi"], "give ADAPTER:MODEL"),
+        (&["-m", "nobody:x", "hi"], "no adapter is named \"nobody\"; known are "),
+        (&["-m", "anthropic:x", "hi"], "looked at call, set, ANTHROPIC_API_KEY"),
+        (&["-m", "anthropic:x", "--api-key-env", "MINE", "hi"], "looked at call, set, MINE"),
+        (&["-m", "anthropic:x", "--dotenv=none.env", "hi"], "ANTHROPIC_API_KEY in none.env"),
+        (&["-m", "llamacpp:x", "--base-url", "ftp://a", "hi"], "base_url: malformed"),
+        (&["-m", "azure:x", "--api-key-env", "KEY_OF_TEST", "hi"], "no address of its own"),
+        (&["-m", script, "--tools", &list, "hi"], "generate_wrong_tools.json: 1: unknown field"),
+        (&["-m", script, "--schema", &no_json, "hi"], "generate_wrong_schema.json: EOF"),
+        (&["-m", script, "--image", &no_image, "hi"], "not a PNG, JPEG, GIF or WebP image"),
+        (&["-m", script, "--param", "temperature=9", "hi"], "temperature"),
+        (&["-m", script, "--param", "x", "hi"], "give a name, =, and JSON"),
+        (&["-m", script, "--timeout", "0", "hi"], "give seconds"),
+    ];
+    for (arguments, why) in table {
+        let mut command = mynah(["generate"].iter().chain(arguments).copied());
+        command.env_remove("ANTHROPIC_API_KEY").env_remove("MYNAH_MODEL").env("KEY_OF_TEST", KEY);
+        let told = feed(command, b"");
+        assert_eq!(told.code, Some(2), "{arguments:?}: {}", told.stderr);
+        assert!(told.stderr.contains(why), "{arguments:?}: {}", told.stderr);
+    }
+    let gone = run(["generate", "-m", script, "--image", "no/such.png", "hi"]);
+    assert_eq!(gone.code, Some(4), "{}", gone.stderr);
+}
+
+#[test]
+fn a_call_is_kept_only_where_a_log_is_named() {
+    let store = Store::new();
+    let scripted = ["generate", "-m", "scripted:../../scenarios/chat/tool_turn.json", "hi"];
+    let mut silent = mynah(scripted);
+    silent.env("MYNAH_LOG", store.url());
+    assert_eq!(feed(silent, b"").code, Some(0));
+    assert!(!store.path.exists());
+    let line = store.json(&scripted).pop().unwrap();
+    let runs = store.json(&["runs"]);
+    assert_eq!(runs.len(), 1);
+    assert_eq!(line["run_id"], runs[0]["run_id"]);
+    assert_eq!(store.run(&["verify"]).code, Some(0));
+}
+
+#[test]
+fn a_key_is_sent_in_its_header_and_is_nowhere_else() {
+    let echo = json!({"error": {"message": format!("bad key {KEY}"), "code": KEY, "type": KEY}});
+    let refusal = format!(
+        "HTTP/1.1 401 Unauthorized\r\nx-request-id: {KEY}\r\ncontent-length: {}\r\n\r\n{echo}",
+        echo.to_string().len()
+    );
+    let store = Store::new();
+    let dotenv = store.file("keys.env", &format!("MY_KEY={KEY}\n"));
+    let from_file = format!("--dotenv={dotenv}");
+    let answers = [format!("{PIECES}{END}"), refusal.clone(), PIECES.to_owned(), refusal];
+    let server = Server::new(answers);
+    let url = store.url();
+    let mut printed = String::new();
+    for (arguments, code) in [
+        (&["hi", "--json", "--stream"][..], 0),
+        (&["hi", "--json"], 1),
+        (&["hi", "--json", "--stream"], 1),
+        (&["hi"], 1),
+    ] {
+        let mut command = server.command(&["--api-key-env", "MY_KEY", &from_file, "--log", &url]);
+        command.args(arguments);
+        let told = feed(command, b"");
+        assert_eq!(told.code, Some(code), "{}", told.stderr);
+        printed += &(told.stdout + &told.stderr);
+    }
+    for (head, body) in server.heard() {
+        assert!(head.contains(&format!("authorization: Bearer {KEY}\r\n")), "{head}");
+        assert_eq!(head.matches(KEY).count(), 1, "{head}");
+        assert!(!body.to_string().contains(KEY));
+    }
+    for arguments in [&["runs"][..], &["show", "last", "--records"], &["export", "last"]] {
+        printed += &store.run(arguments).stdout;
+    }
+    assert!(!printed.contains(KEY), "{printed}");
+    for folder_entry in std::fs::read_dir(store.path.parent().unwrap()).unwrap() {
+        let path = folder_entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        let found = bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes());
+        assert_eq!(found, path.ends_with("keys.env"), "{}", path.display());
+    }
+}
+
+/// A server that gives these answers, one a connection, and remembers what it was asked. An empty answer never comes.
+struct Server {
+    url: String,
+    heard: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Server {
+    fn new(answers: impl IntoIterator<Item = String>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let answers: Vec<String> = answers.into_iter().collect();
+        let told = Arc::clone(&heard);
+        thread::spawn(move || {
+            let mut silent = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                told.lock().unwrap().push(read_request(&stream));
+                // A client that has seen enough may be gone.
+                let _ = stream.write_all(answer.as_bytes());
+                silent.extend(answer.is_empty().then_some(stream));
+            }
+            if !silent.is_empty() {
+                thread::park();
+            }
+        });
+        Self { url, heard }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = mynah(["generate", "-m", "openai-chat:m", "--base-url", &self.url]);
+        command.env("OPENAI_API_KEY", "sk-test").args(arguments);
+        command
+    }
+
+    fn generate(&self, arguments: &[&str]) -> Ran {
+        feed(self.command(arguments), b"")
+    }
+
+    fn heard(&self) -> Vec<(String, Value)> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+/// The head of a request, and its JSON.
+fn read_request(stream: &TcpStream) -> (String, Value) {
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(reader.read_line(&mut head).unwrap() > 0, "the request broke off: {head}");
+    }
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    reader.read_exact(&mut body).unwrap();
+    (head, serde_json::from_slice(&body).unwrap())
+}

@@ -1,0 +1,73 @@
+//! `mynah models`: the catalog.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{file, lines, run};
+use serde_json::{Value, json};
+
+#[test]
+fn models_are_listed_with_limits_prices_and_sources() {
+    let told = run(["models", "OPUS-4-5"]);
+    assert_eq!((told.code, &*told.stderr), (Some(0), ""));
+    let rows: Vec<&str> = told.stdout.lines().collect();
+    assert!(
+        rows[0].starts_with("PROVIDER   MODEL            CAN           CONTEXT  OUTPUT"),
+        "{}",
+        rows[0]
+    );
+    assert_eq!(
+        rows[1].split_whitespace().collect::<Vec<_>>(),
+        [
+            "anthropic",
+            "claude-opus-4-5",
+            "tools,vision",
+            "200000",
+            "64000",
+            "5",
+            "25",
+            "0.5",
+            "6.25"
+        ]
+    );
+    assert!(rows[3].contains("as of 2026-"), "{}", rows[3]);
+    assert!(rows[4].contains("https://"), "{}", rows[4]);
+    assert_eq!(run(["models", "no such model"]).stdout, "no models\n");
+}
+
+#[test]
+fn a_file_adds_and_replaces_models() {
+    let own = json!({"dated": "2030-01-02", "sources": ["a guess"], "models": [
+        {"id": "tiny", "provider": "local", "pricing": {"input": 0, "output": 0}},
+        {"id": "gpt-4.1", "provider": "openai", "context_window": 7},
+    ]});
+    let own = file("models_own.json", own.to_string());
+    let told = lines(&run(["models", "--json", "--catalog", &own]));
+    let of = |id: &str| -> Vec<&Value> { told.iter().filter(|line| line["id"] == id).collect() };
+    assert_eq!(
+        of("tiny"),
+        [&json!({"id": "tiny", "provider": "local", "pricing": {"input": 0.0, "output": 0.0}})]
+    );
+    assert_eq!(
+        of("gpt-4.1"),
+        [&json!({"id": "gpt-4.1", "provider": "openai", "context_window": 7})]
+    );
+    let end = told.last().unwrap();
+    assert_eq!(end["dated"], "2030-01-02");
+    assert_eq!(end["sources"].as_array().unwrap().last().unwrap(), "a guess");
+    assert!(told.len() > 20);
+}
+
+#[test]
+fn a_catalog_that_is_none_is_exit_code_2() {
+    let wrong = file("models_wrong.json", r#"{"models": [{"id": "", "provider": "x"}]}"#);
+    let told = run(["models", "--catalog", &wrong]);
+    assert_eq!(told.code, Some(2));
+    assert!(
+        told.stderr.contains("models_wrong.json") && told.stderr.contains("models.0.id: empty"),
+        "{}",
+        told.stderr
+    );
+    assert_eq!(run(["models", "--catalog", "no/such.json"]).code, Some(4));
+}

@@ -1,0 +1,184 @@
+//! A model for when another cannot be had.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::StreamExt as _;
+use mynah_data::{
+    AdapterReason, Catalog, EngineReason, Error, ErrorKind, Event, ModelRef, Request, Result,
+};
+
+use crate::{
+    RetryPolicy,
+    adapter::{Adapter, BoxFuture, ModelCall, ModelStream, begin},
+};
+
+/// An adapter that asks the next model where one cannot be had.
+///
+/// The next is asked when a call fails before its first event with something that another provider may be spared: no key or a
+/// refused one, a model that is not there, a pause that is asked for, no capacity, no connection, a prompt that is too long, an
+/// answer that is none, a feature that the adapter lacks. What is wrong with the request itself, and what was refused for its
+/// content, fails at once. Once a model has said something it is not replaced. If none can be had, the error is the last one's.
+///
+/// A policy for retries begins anew with the first. Tokens cost what the answering model's price says, where that is known.
+///
+/// ```
+/// use std::sync::Arc;
+/// use futures_util::{StreamExt as _, stream};
+/// use mynah_data::{AdapterReason, Error, Event, Request, Result};
+/// use mynah_step::{Adapter, BoxFuture, Fallback, ModelCall, ModelStream};
+///
+/// struct Busy;
+/// # struct Small;
+///
+/// impl Adapter for Busy {
+///     fn name(&self) -> &str {
+///         "busy"
+///     }
+///
+///     fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
+///         Box::pin(async { Err(Error::adapter(AdapterReason::Overloaded)) })
+///     }
+/// }
+/// # impl Adapter for Small {
+/// #     fn name(&self) -> &str {
+/// #         "small"
+/// #     }
+/// #     fn open(self: Arc<Self>, request: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
+/// #         assert_eq!(request.model, Some("small-1".into()));
+/// #         Box::pin(async { Ok(Box::pin(stream::iter([Ok(Event::message_started())])) as ModelStream) })
+/// #     }
+/// # }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+/// let adapter = Arc::new(Fallback::new(Busy).or(Small, "small-1"));
+/// let mut events = adapter.open(Request::from("hi").with_model("large-1"), ModelCall::default()).await?;
+/// assert!(events.next().await.is_some());
+/// # Ok(()) }
+/// ```
+pub struct Fallback {
+    name: String,
+    choices: Arc<[Choice]>,
+    patience: Option<Duration>,
+}
+
+#[derive(Clone)]
+struct Choice {
+    adapter: Arc<dyn Adapter>,
+    /// The request's where it is none.
+    model: Option<ModelRef>,
+}
+
+impl Fallback {
+    /// Asks this adapter first, for the model that is called.
+    pub fn new(adapter: impl Adapter) -> Self {
+        Self {
+            name: adapter.name().to_owned(),
+            choices: Arc::new([Choice { adapter: Arc::new(adapter), model: None }]),
+            patience: None,
+        }
+    }
+
+    /// And then this one, for this model. What the built-in catalog knows of the model need not be said.
+    pub fn or(mut self, adapter: impl Adapter, model: impl Into<ModelRef>) -> Self {
+        self.name = format!("{}|{}", self.name, adapter.name());
+        let model = Some(Catalog::built_in().inform(model.into()));
+        let next = Choice { adapter: Arc::new(adapter), model };
+        self.choices = self.choices.iter().cloned().chain([next]).collect();
+        self
+    }
+
+    /// How long each but the last may be silent before the next is asked. Unless told otherwise they are waited for.
+    pub fn patience(mut self, limit: Duration) -> Self {
+        self.patience = Some(limit);
+        self
+    }
+}
+
+impl Adapter for Fallback {
+    /// The names of all adapters, in order: `anthropic|openai-chat`.
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>> {
+        Box::pin(async move {
+            let Some((last, others)) = self.choices.split_last() else {
+                return Err(Error::engine(EngineReason::MissingAdapter));
+            };
+            for choice in others {
+                let opened = choice.open(&request, &call);
+                let opened = match self.patience {
+                    Some(limit) => tokio::time::timeout(limit, opened)
+                        .await
+                        .unwrap_or_else(|_| Err(silent(choice.adapter.name()))),
+                    None => opened.await,
+                };
+                match opened {
+                    Err(error) if helps(&error) => tracing::warn!(
+                        provider = choice.adapter.name(),
+                        reason = error.reason(),
+                        request_id = call.request_id,
+                        "a model could not be had, and the next is asked"
+                    ),
+                    opened => return opened,
+                }
+            }
+            last.open(&request, &call).await
+        })
+    }
+
+    /// If any of them needs it.
+    fn needs_structured_finalize(&self, request: &Request) -> bool {
+        self.choices.iter().any(|choice| {
+            choice.adapter.needs_structured_finalize(&choice.request(request.clone()))
+        })
+    }
+
+    /// The first one's.
+    fn default_retry(&self) -> RetryPolicy {
+        self.choices
+            .first()
+            .map_or_else(RetryPolicy::default, |first| first.adapter.default_retry())
+    }
+}
+
+impl Choice {
+    /// A stream that has said something.
+    async fn open(&self, request: &Request, call: &ModelCall) -> Result<ModelStream> {
+        let request = self.request(request.clone());
+        let stream = Arc::clone(&self.adapter).open(request, call.clone()).await?;
+        let stream = begin(stream).await?;
+        let Some(pricing) = self.model.as_ref().and_then(|model| model.pricing) else {
+            return Ok(stream);
+        };
+        Ok(Box::pin(stream.map(move |event| {
+            event.map(|mut event| {
+                if let Event::Usage { usage } = &mut event {
+                    pricing.apply(usage);
+                }
+                event
+            })
+        })))
+    }
+
+    fn request(&self, mut request: Request) -> Request {
+        request.model = self.model.clone().or(request.model);
+        request
+    }
+}
+
+/// Whether another provider may succeed where one failed so.
+fn helps(error: &Error) -> bool {
+    use AdapterReason::*;
+    match error.kind() {
+        ErrorKind::Adapter(reason) => !matches!(reason, InvalidRequest | ContentFilter | Unknown),
+        ErrorKind::Engine(reason) => reason == EngineReason::MissingKey,
+        _ => false,
+    }
+}
+
+fn silent(provider: &str) -> Error {
+    Error::adapter(AdapterReason::Timeout)
+        .with_message("adapter error: timeout: nothing came for longer than its patience")
+        .with_provider(provider)
+}

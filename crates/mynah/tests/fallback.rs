@@ -1,0 +1,123 @@
+//! A model for when another cannot be had.
+
+use std::time::Duration;
+
+use mynah::{
+    AdapterReason, Engine, ErrorKind, Event, Fallback, ModelRef, Pricing, RetryPolicy,
+    testing::{self, Scripted},
+};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn the_next_model_answers_where_another_provider_can_help() {
+    let helped = AdapterReason::ALL.iter().filter(|reason| {
+        use AdapterReason::*;
+        !matches!(reason, InvalidRequest | ContentFilter | Unknown)
+    });
+    for reason in helped {
+        let (first, second) = (scripted([refusal(*reason)]), scripted([says("second")]));
+        let engine = engine(Fallback::new(first.clone()).or(second.clone(), "small"));
+        assert_eq!(engine.generate("hi").await.unwrap().text(), "second", "{reason}");
+        assert_eq!(first.requests()[0].model, Some("large".into()));
+        assert_eq!(second.requests()[0].model, Some("small".into()));
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_request_is_asked_nobody_else() {
+    use AdapterReason::*;
+    for reason in [InvalidRequest, ContentFilter, Unknown] {
+        let (first, second) = (scripted([refusal(reason)]), scripted([says("second")]));
+        let engine = engine(Fallback::new(first).or(second.clone(), "small"));
+        let error = engine.generate("hi").await.unwrap_err();
+        assert_eq!((error.kind(), second.calls()), (ErrorKind::Adapter(reason), 0));
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_with_its_first_event_is_replaced_and_a_later_failure_is_not() {
+    let early = json!([{"preflight_error": "overloaded"}]);
+    let late = json!([{"text": "half"}, {"error": "overloaded"}]);
+    let second = scripted([says("second")]);
+    let engine = engine(Fallback::new(scripted([early, late])).or(second.clone(), "small"));
+    assert_eq!(engine.generate("hi").await.unwrap().text(), "second");
+    let broken = engine.generate("hi").await.unwrap();
+    assert_eq!((broken.text().as_ref(), second.calls()), ("half", 1));
+    assert!(broken.error().is_some());
+}
+
+#[tokio::test]
+async fn the_last_error_counts_and_retries_begin_anew() {
+    let refused = |reason| scripted([refusal(reason), refusal(reason)]);
+    let (first, second) =
+        (refused(AdapterReason::RateLimited), refused(AdapterReason::ProviderUnavailable));
+    let mut policy = RetryPolicy::attempts(2);
+    (policy.base_delay_ms, policy.jitter_ms) = (1, 0);
+    let engine = engine(Fallback::new(first.clone()).or(second.clone(), "small")).retry(policy);
+    let error = engine.generate("hi").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ProviderUnavailable));
+    assert_eq!((first.calls(), second.calls()), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_model_is_not_waited_for_longer_than_its_patience() {
+    let silent = json!([{"delay_ms": 60_000}, {"text": "first"}, {"finish": "stop"}]);
+    let begun = tokio::time::Instant::now();
+    // A scripted stream begins before its pause, so what is silent here is the opening.
+    let fallback = Fallback::new(Slow(scripted([silent]))).or(scripted([says("second")]), "small");
+    let engine = engine(fallback.patience(Duration::from_secs(2)));
+    assert_eq!(engine.generate("hi").await.unwrap().text(), "second");
+    assert_eq!(begun.elapsed(), Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn tokens_cost_what_the_answering_model_costs() {
+    let counted =
+        json!([{"usage": {"input_tokens": 1_000_000, "output_tokens": 0}}, {"finish": "stop"}]);
+    let small = ModelRef::new("small").with_pricing(Pricing::new(2.0, 0.0));
+    let fallback = Fallback::new(scripted([refusal(AdapterReason::Overloaded)]));
+    let engine = Engine::new(fallback.or(scripted([counted]), small))
+        .model(ModelRef::new("large").with_pricing(Pricing::new(9.0, 0.0)));
+    let events = testing::collect(engine.generate("hi").stream()).await.unwrap();
+    let costs = events.iter().filter_map(|event| match event {
+        Event::Usage { usage } => usage.total_cost,
+        _ => None,
+    });
+    assert_eq!(costs.collect::<Vec<_>>(), [2.0]);
+}
+
+/// Waits a minute before it opens a stream.
+struct Slow(Scripted);
+
+impl mynah::Adapter for Slow {
+    fn name(&self) -> &str {
+        "slow"
+    }
+
+    fn open(
+        self: std::sync::Arc<Self>,
+        request: mynah::Request,
+        call: mynah::ModelCall,
+    ) -> mynah::BoxFuture<mynah::Result<mynah::ModelStream>> {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            std::sync::Arc::new(self.0.clone()).open(request, call).await
+        })
+    }
+}
+
+fn engine(fallback: Fallback) -> Engine {
+    Engine::new(fallback).model("large")
+}
+
+fn scripted(scripts: impl IntoIterator<Item = Value>) -> Scripted {
+    Scripted::new(scripts).unwrap()
+}
+
+fn refusal(reason: AdapterReason) -> Value {
+    json!([{"preflight_error": reason.as_str()}])
+}
+
+fn says(text: &str) -> Value {
+    json!([{"text": text}, {"finish": "stop"}])
+}
