@@ -42,7 +42,6 @@ def tree_root(leaves):
         return leaves[0] if leaves else sha256()
     middle = split(len(leaves))
     return node(tree_root(leaves[:middle]), tree_root(leaves[middle:]))
-
 def root_of_inclusion(hash_, index, size, proof):
     """The root that a proof leads to from a leaf. Uses the proof up."""
     demand(0 <= index < size, "there is no such leaf")
@@ -53,7 +52,6 @@ def root_of_inclusion(hash_, index, size, proof):
     if index < middle:
         return node(root_of_inclusion(hash_, index, middle, proof), sibling)
     return node(sibling, root_of_inclusion(hash_, index - middle, size - middle, proof))
-
 def roots_of_consistency(old, new, proof, old_root):
     """The roots of the older and the newer tree that a proof leads to. Uses the proof up."""
     demand(0 < old <= new, "there is no such older tree")
@@ -74,11 +72,9 @@ def decode(data):
     value, end = decode_item(data, 0, 0)
     demand(end == len(data), "bytes follow the CBOR value")
     return value
-
 def take(data, at, count):
     demand(at + count <= len(data), "the CBOR value is cut off")
     return data[at : at + count], at + count
-
 def decode_item(data, at, depth):
     demand(depth <= MAX_DEPTH, "the CBOR value is too deep")
     head, at = take(data, at, 1)
