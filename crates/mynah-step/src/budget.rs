@@ -153,7 +153,15 @@ impl Heard {
             | Event::ToolCallDelta { arguments_delta: delta, .. } => {
                 self.unreported += delta.chars().count() as u64;
             }
-            Event::Usage { usage } => *self = Self { usage: Usage::clone(usage), unreported: 0 },
+            Event::Usage { usage } => {
+                let known = self.usage.output_tokens;
+                self.usage = Usage::clone(usage);
+                match usage.output_tokens {
+                    Some(_) => self.unreported = 0,
+                    // What was not reported is still to be counted.
+                    None => self.usage.output_tokens = known,
+                }
+            }
             _ => {}
         }
     }

@@ -184,6 +184,7 @@ impl Resume {
         }
         let active = loaded.active();
         let Loaded { run, records, before, thread, extent, about, chain, totals } = loaded;
+        let head = chain.head();
         let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals)
             .with_durability(self.options.durability)
             .metered(self.engine.0.metrics.clone());
@@ -221,6 +222,14 @@ impl Resume {
             return Err(changed.with_message(message));
         }
         driver.hold(lease(self.log.as_ref(), &run, world.as_ref()).await?);
+        // Somebody may have gone on with it between the reading and the lease: nothing must be done then.
+        if self.log.head(&run).await? != head {
+            return Err(Error::log(LogReason::HeadMismatch)
+                .with_message(format!(
+                    "log error: head_mismatch: somebody else went on with run {run}; resume it again"
+                ))
+                .with("run_id", run.as_str()));
+        }
         Ok((driver, filter))
     }
 

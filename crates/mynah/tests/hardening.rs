@@ -246,3 +246,26 @@ async fn calls_that_stand_only_in_the_completed_message_are_run_once_each() -> R
     assert_eq!(chat.tool_results.len(), 2);
     Ok(())
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_does_not_measure_the_deadline_again() -> mynah::Result<()> {
+    let millis = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(1));
+    let slow = std::sync::Arc::clone(&millis);
+    let tool = mynah::Tool::new("t", "", serde_json::json!({})).handler(move |_, _| {
+        let millis = slow.swap(400, std::sync::atomic::Ordering::Relaxed);
+        async move {
+            tokio::time::sleep(std::time::Duration::from_millis(millis)).await;
+            serde_json::json!("done")
+        }
+    });
+    let scripts = [
+        serde_json::json!([{"tool_call": {"id": "c0", "name": "t"}}, {"finish": "tool_calls"}]),
+        serde_json::json!([{"text": "ok"}, {"finish": "stop"}]),
+    ];
+    let engine = mynah::Engine::new(mynah::testing::Scripted::new(scripts)?).tool(tool);
+    let log = std::sync::Arc::new(mynah::log::MemoryLog::new());
+    let chat = engine.chat("go").deadline(std::time::Duration::from_millis(200));
+    let run = chat.record(&log).await?.run_id.unwrap_or_default();
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
