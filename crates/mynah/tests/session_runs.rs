@@ -278,6 +278,24 @@ async fn a_run_that_is_ended_in_an_approved_call_keeps_the_step_before_it() -> m
 }
 
 #[tokio::test]
+async fn what_a_run_that_waits_goes_on_from_is_not_pruned() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let asks = json!([{"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}]);
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("Sure?"));
+    let scripts = [says("hi"), asks, says("done")];
+    let engine = Engine::new(Scripted::new(scripts)?).tool(ask);
+    // A session without a name is not in the index.
+    let (session, _) = engine.start(Session::from("hello")).record(&log).await?;
+    let (waiting, _) = engine.reply(&session, "more").record(&log).await?;
+    let warrant = mynah::log::Warrant::new("ann", "age", 0);
+    let gone = mynah::log::Prune::before(i64::MAX).perform(&log, &warrant).await?;
+    assert_eq!(gone.len(), 0);
+    let done = engine.resume(&log, &*run_of(&waiting)).answer("yes").await?;
+    assert_eq!(done.text(), "done");
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_a_person_approves_is_run_and_what_they_reject_is_not() -> mynah::Result<()> {
     let log = MemoryLog::new();
     let pick =

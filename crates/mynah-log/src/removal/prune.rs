@@ -1,11 +1,11 @@
 //! Taking out whole runs.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use mynah_data::{Error, Result};
 
 use super::{MAINTENANCE, Removals, Removed, Warrant, bury};
-use crate::{Auditor, Log, RunFilter, RunStatus, RunSummary};
+use crate::{Auditor, Fact, Log, RunFilter, RunStatus, RunSummary};
 
 /// How many runs go in one commit.
 const BATCH: usize = 64;
@@ -68,6 +68,11 @@ impl Prune {
     /// # Errors
     /// A status of runs that have not ended, unless those are included; a log that cannot be read.
     pub async fn candidates(&self, log: &dyn Log) -> Result<Vec<RunSummary>> {
+        let chosen = self.old_enough(log).await?;
+        spare_needed(log, chosen).await
+    }
+
+    async fn old_enough(&self, log: &dyn Log) -> Result<Vec<RunSummary>> {
         if let Some(status) = self.status.filter(|status| !self.unfinished && !status.is_ended()) {
             let why = format!("runs that are {} have not ended; include them", status.as_str());
             return Err(Error::invalid_option("status", "unfinished").with_message(why));
@@ -144,6 +149,40 @@ impl Prune {
             filter = filter.after(next);
         }
     }
+}
+
+/// Leaves out what a run that stays goes on from: its first record names it, whatever the session is called.
+async fn spare_needed(log: &dyn Log, mut chosen: Vec<RunSummary>) -> Result<Vec<RunSummary>> {
+    let mut going: HashSet<Arc<str>> = chosen.iter().map(|run| Arc::clone(&run.run_id)).collect();
+    let mut filter = RunFilter::new();
+    while !going.is_empty() {
+        let page = log.runs(filter.clone()).await?;
+        for run in &page.runs {
+            let mut needed = match going.contains(&run.run_id) {
+                true => None,
+                false => previous(log, &run.run_id).await?,
+            };
+            while let Some(run) = needed.filter(|run| going.remove(&**run)) {
+                needed = previous(log, &run).await?;
+            }
+        }
+        let Some(next) = page.next else { break };
+        filter = filter.after(next);
+    }
+    chosen.retain(|run| going.contains(&run.run_id));
+    Ok(chosen)
+}
+
+/// The run that a run goes on from.
+async fn previous(log: &dyn Log, run: &str) -> Result<Option<String>> {
+    let first = log.read(run, 1, 1).await?;
+    let fact = first.first().and_then(|record| record.fact().ok().flatten());
+    Ok(match fact {
+        Some(Fact::RunStarted { about: Some(about), .. }) => {
+            about.session.and_then(|session| session.previous).map(|previous| previous.run_id)
+        }
+        _ => None,
+    })
 }
 
 #[cfg(test)]
