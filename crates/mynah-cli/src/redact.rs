@@ -13,7 +13,7 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah redact last --record 2 5 --reason \"card number\"           say what would go
   mynah redact last --record 2 5 --reason \"card number\" --yes     take it away
-  mynah redact 01KA --kind user_message --reason \"asked to\" --yes
+  mynah redact 01KA --kind run_started --reason \"asked to\" --yes
   mynah redact 01KA --all --reason \"asked to\" --yes               all but the seal
 
 `mynah show RUN --records` tells which record is which.";

@@ -61,7 +61,8 @@ enum Change {
 option_setters!(Replay, self => self.options);
 
 impl Engine {
-    /// Performs a run again from its records, and compares every fact with the recorded one. The model is never called.
+    /// Performs a run again from its records, and compares every fact with the recorded one. The model is never called; tools
+    /// are run again, unless [`Replay::replay_tools`] or the tool itself says that its records answer.
     ///
     /// Against a changed engine it tells the first thing that would be different: a test for prompts and tools.
     ///

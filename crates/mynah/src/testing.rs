@@ -35,6 +35,9 @@ use crate::Engine;
 /// # Ok(()) }
 /// ```
 ///
+/// The model is not called, and side effects that tools ask of their context are not done; but tools run again, unless they are
+/// [`recorded`](crate::Tool::recorded). [`Engine::replay`](crate::Engine::replay) with `Tools::Recorded` runs none.
+///
 /// # Panics
 /// At the first difference: with its record, and every place in it that differs.
 #[track_caller]
