@@ -3,4 +3,4 @@
 #[path = "../../crates/mynah-log/tests/targets/mod.rs"]
 mod records;
 
-pub use records::{cbor, record, rows};
+pub use records::{bundle, cbor, record, rows};

@@ -13,7 +13,8 @@ Usage: cargo xtask <command>
 Commands:
   test [--quick]   Run everything a change must pass (--quick: no contract index, verifier, examples, docs or wasm)
   bench [NAME]     Run the benchmarks, or only the bench target NAME
-  nightly          Run the property tests with 10,000 cases each, a million records, and the fuzz targets
+  nightly          Run the property tests with 10,000 cases each, 5,000 killed processes, a million records, and the
+                   fuzz targets
 ";
 
 /// What the tests need and cargo cannot fetch: program, Debian package, why.
@@ -86,6 +87,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         Task::Nightly => {
             let line = "cargo test --workspace --release --test properties --test record";
             run_with("PROPTEST_CASES", "10000", line)?;
+            run_with("MYNAH_KILLS", "5000", "cargo test -p mynah-cli --test crash")?;
             run("cargo bench -p mynah-log --bench million")?;
             fuzz()
         }
@@ -150,27 +152,35 @@ fn examples() -> Result<(), String> {
     Ok(())
 }
 
-/// Every test that `docs/contract.md` names must exist.
+/// Every test that the pages of the contract name must exist.
 fn contract() -> Result<(), String> {
-    let read =
-        |path: &Path| fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
-    let mut tests = String::new();
-    for krate in fs::read_dir("crates").map_err(|e| format!("crates: {e}"))?.flatten() {
-        for file in fs::read_dir(krate.path().join("tests")).into_iter().flatten().flatten() {
-            if file.path().is_file() {
-                tests += &read(&file.path())?;
-            }
+    let mut sources = String::new();
+    collect_sources(Path::new("crates"), &mut sources)?;
+    for page in ["docs/contract.md", "docs/record-contract.md"] {
+        let text = fs::read_to_string(page).map_err(|e| format!("{page}: {e}"))?;
+        // In backticks, every second piece; a test is named as a sentence.
+        let named = text.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 2);
+        let gone: Vec<&str> =
+            named.filter(|name| !sources.contains(&format!("fn {name}("))).collect();
+        if !gone.is_empty() {
+            return Err(format!("{page} names tests that do not exist: {}", gone.join(", ")));
         }
     }
-    let page = read(Path::new("docs/contract.md"))?;
-    // In backticks, every second piece; a test is named as a sentence.
-    let named = page.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 2);
-    let gone: Vec<&str> = named.filter(|name| !tests.contains(&format!("fn {name}("))).collect();
-    if gone.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("docs/contract.md names tests that do not exist: {}", gone.join(", ")))
+    Ok(())
+}
+
+/// The text of every `.rs` file below `folder`.
+fn collect_sources(folder: &Path, sources: &mut String) -> Result<(), String> {
+    let failed = |path: &Path, e| format!("{}: {e}", path.display());
+    for entry in fs::read_dir(folder).map_err(|e| failed(folder, e))?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            collect_sources(&path, sources)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *sources += &fs::read_to_string(&path).map_err(|e| failed(&path, e))?;
+        }
     }
+    Ok(())
 }
 
 /// The verifier that shares no code with the library must agree with it: on the vectors of the format, on a run with tools, on one

@@ -14,6 +14,7 @@ use mynah_adapters::{
     anthropic::Anthropic,
     format::{Delivery, Format, Reader},
     openai_chat::OpenAiChat,
+    openai_responses::OpenAiResponses,
     sse::{Framer, SseFramer},
 };
 use mynah_data::{Metadata, Request};
@@ -53,6 +54,18 @@ fn main() {
         ],
     );
     compare("Messages", &Anthropic::default(), &messages, smallest::<MessageEvent>);
+    let responses = stream(
+        &[
+            r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"message","id":"msg_1","content":[]}}"#,
+        ],
+        |n| {
+            format!(
+                r#"{{"type":"response.output_text.delta","content_index":0,"delta":" word{n}","item_id":"msg_1","logprobs":[],"obfuscation":"abcdef","output_index":0,"sequence_number":{n}}}"#
+            )
+        },
+        &[r#"{"type":"response.completed","response":{"status":"completed","output":[]}}"#],
+    );
+    compare("Responses", &OpenAiResponses::default(), &responses, smallest::<ResponseEvent>);
 }
 
 fn compare(name: &str, format: &dyn Format, body: &str, peer: fn(&str)) {
@@ -135,6 +148,18 @@ struct TextDelta {
 impl Text for MessageEvent {
     fn text(self) -> Option<String> {
         self.delta?.text
+    }
+}
+
+#[derive(Deserialize)]
+struct ResponseEvent {
+    #[serde(default)]
+    delta: Option<String>,
+}
+
+impl Text for ResponseEvent {
+    fn text(self) -> Option<String> {
+        self.delta
     }
 }
 

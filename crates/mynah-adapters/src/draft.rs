@@ -243,6 +243,13 @@ impl Draft {
         }
     }
 
+    /// More comes where the body might have ended.
+    pub fn go_on(&mut self) {
+        if self.end == End::Possible {
+            self.end = End::Open;
+        }
+    }
+
     /// The provider says that this was all.
     pub fn end(&mut self) {
         self.end = End::Marked;

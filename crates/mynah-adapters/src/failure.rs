@@ -25,7 +25,10 @@ pub fn of_response<'h>(
     body: &[u8],
 ) -> Error {
     let text = String::from_utf8_lossy(body);
-    let said = serde_json::from_str(&text).map(|body| Said::read(&body)).unwrap_or_default();
+    let mut said = serde_json::from_str(&text).map(|body| Said::read(&body)).unwrap_or_default();
+    // Amazon says in a header what kind of error it is, and where that is described.
+    let kind = header("x-amzn-errortype").and_then(|kind| kind.split(':').next());
+    said.kind = said.kind.or(kind.map(str::to_owned));
     let message = said
         .message
         .clone()
@@ -85,18 +88,23 @@ pub(crate) fn is_malformed(error: &Error) -> bool {
 
 /// How long the provider asks to wait: milliseconds, seconds, or a date, which is compared with the response's own.
 fn retry_after_ms<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
-    let number =
-        |name: &str| header(name)?.trim().parse::<f64>().ok().filter(|number| *number >= 0.0);
-    if let Some(ms) = number("retry-after-ms") {
+    let ms = header("retry-after-ms").and_then(|ms| ms.trim().parse::<f64>().ok());
+    if let Some(ms) = ms.filter(|ms| *ms >= 0.0) {
         return Some(ms as u64);
     }
-    if let Some(seconds) = number("retry-after") {
-        return Some((seconds * 1000.0) as u64);
+    if let Some(ms) = header("retry-after").and_then(millis) {
+        return Some(ms);
     }
     let until = httpdate::parse_http_date(header("retry-after")?).ok()?;
     let now = header("date").and_then(|date| httpdate::parse_http_date(date).ok());
     let now = now.unwrap_or_else(|| mynah_step::World::now(&mynah_step::SystemWorld));
     Some(until.duration_since(now).map_or(0, |wait| wait.as_millis() as u64))
+}
+
+/// Seconds, written as a number, in milliseconds.
+fn millis(seconds: &str) -> Option<u64> {
+    let seconds = seconds.trim().parse::<f64>().ok().filter(|seconds| *seconds >= 0.0)?;
+    Some((seconds * 1000.0) as u64)
 }
 
 /// Text that is no JSON, if a person may want to read it.
@@ -113,6 +121,7 @@ struct Said {
     code: Option<String>,
     kind: Option<String>,
     request_id: Option<String>,
+    retry_after_ms: Option<u64>,
 }
 
 impl Said {
@@ -130,7 +139,10 @@ impl Said {
         let message = error.as_str().map(str::to_owned).or_else(|| word("message"));
         // `type` of an outer envelope only says that it is an error.
         let kind = error.get("type").and_then(Value::as_str).filter(|kind| *kind != "error");
-        let reason = error.pointer("/details/0/reason").and_then(Value::as_str);
+        let details = || error.get("details").and_then(Value::as_array).into_iter().flatten();
+        let detail_of = |name: &str| details().find_map(|detail| detail.get(name)?.as_str());
+        let reason = detail_of("reason");
+        let delay = detail_of("retryDelay").and_then(|delay| delay.strip_suffix('s'));
         Self {
             message: message.or_else(|| {
                 detail
@@ -139,6 +151,7 @@ impl Said {
             kind: kind.or(reason).map(str::to_owned).or_else(|| word("status")),
             code: word("code"),
             request_id: body.get("request_id").and_then(Value::as_str).map(str::to_owned),
+            retry_after_ms: delay.and_then(millis),
         }
     }
 
@@ -149,14 +162,17 @@ impl Said {
                 error = error.with(name, word.as_str());
             }
         }
-        error
+        match self.retry_after_ms {
+            Some(ms) => error.with("retry_after_ms", ms),
+            None => error,
+        }
     }
 
     /// The provider's words first, for a 400 can mean anything; then the status.
     fn reason(&self, status: Option<u16>) -> AdapterReason {
         let words = [&self.code, &self.kind].into_iter().flatten();
         let named = words.filter_map(|word| by_word(&word.to_ascii_lowercase())).next();
-        let is_refusal = status.is_none_or(|status| matches!(status, 400 | 413 | 422));
+        let is_refusal = status.is_none_or(|status| matches!(status, 400 | 413 | 422 | 503));
         let told = self.message.as_deref().filter(|_| is_refusal).and_then(by_message);
         let by_status = status.map(by_status);
         // A word for "something failed" must not hide a status that says what.
@@ -175,9 +191,26 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         "context_length_exceeded" | "exceed_context_size_error" | "string_above_max_length" => {
             ContextLengthExceeded
         }
-        "content_filter" | "content_policy_violation" | "responsibleaipolicyviolation" => {
-            ContentFilter
+        "content_filter"
+        | "content_policy_violation"
+        | "image_content_policy_violation"
+        | "cyber_policy"
+        | "responsibleaipolicyviolation" => ContentFilter,
+        "throttlingexception" | "servicequotaexceededexception" | "modelnotreadyexception" => {
+            RateLimited
         }
+        "unrecognizedclientexception"
+        | "invalidsignatureexception"
+        | "expiredtokenexception"
+        | "missingauthenticationtokenexception" => AuthenticationFailed,
+        "accessdeniedexception" => PermissionDenied,
+        "resourcenotfoundexception" => NotFound,
+        "modeltimeoutexception" => Timeout,
+        "internalserverexception"
+        | "serviceunavailableexception"
+        | "modelerrorexception"
+        | "modelstreamerrorexception" => ProviderUnavailable,
+        "validationexception" => InvalidRequest,
         "invalid_api_key" | "authentication_error" | "api_key_invalid" | "unauthenticated" => {
             AuthenticationFailed
         }
@@ -186,19 +219,24 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         | "rate_limit_exceeded"
         | "resource_exhausted"
         | "insufficient_quota" => RateLimited,
-        "overloaded_error" | "overloaded" | "server_overloaded" => Overloaded,
+        "overloaded_error"
+        | "overloaded"
+        | "server_overloaded"
+        | "server_is_overloaded"
+        | "slow_down" => Overloaded,
         "not_found_error" | "model_not_found" | "not_found" => NotFound,
-        "timeout_error" | "deadline_exceeded" => Timeout,
+        "timeout_error" | "deadline_exceeded" | "vector_store_timeout" => Timeout,
         "api_error" | "server_error" | "internal" | "unavailable" => ProviderUnavailable,
         "invalid_request_error" | "request_too_large" | "invalid_argument" => InvalidRequest,
         word if word.contains("content_filter") => ContentFilter,
+        word if word.starts_with("invalid_") || word.contains("image_") => InvalidRequest,
         _ => return None,
     })
 }
 
 /// What providers say in words alone.
 fn by_message(message: &str) -> Option<AdapterReason> {
-    const TOO_LONG: [&str; 7] = [
+    const TOO_LONG: [&str; 9] = [
         "prompt is too long",
         "maximum context length",
         "context window",
@@ -206,6 +244,8 @@ fn by_message(message: &str) -> Option<AdapterReason> {
         "context size",
         "input is too long",
         "too large for model with",
+        "exceeds the maximum number of tokens",
+        "input token count",
     ];
     const BAD_KEY: [&str; 4] =
         ["incorrect api key", "invalid api key", "api key not valid", "api key is invalid"];
@@ -213,6 +253,8 @@ fn by_message(message: &str) -> Option<AdapterReason> {
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
     if says(&TOO_LONG) {
         Some(AdapterReason::ContextLengthExceeded)
+    } else if says(&["is overloaded", "experiencing high demand"]) {
+        Some(AdapterReason::Overloaded)
     } else {
         says(&BAD_KEY).then_some(AdapterReason::AuthenticationFailed)
     }

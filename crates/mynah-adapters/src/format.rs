@@ -1,6 +1,6 @@
 //! What a wire format is, and how an answer is read in one.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::SystemTime};
 
 use mynah_data::{Event, Metadata, Request, Result};
 use mynah_step::ModelCall;
@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::{
     draft::Draft,
     failure,
+    keys::FoundKey,
     sse::{Frame, Framer, SseFramer, too_large},
 };
 
@@ -81,6 +82,15 @@ pub trait Format: Send + Sync + 'static {
     /// Where calls go, below the version segment of the base URL.
     fn path(&self, request: &Request) -> Cow<'static, str>;
 
+    /// Where the server is, where the environment says so and the caller does not.
+    ///
+    /// # Errors
+    /// An environment that does not say it.
+    fn base_url(&self, call: &ModelCall, setting: Setting<'_>) -> Result<Option<String>> {
+        let _ = (call, setting);
+        Ok(None)
+    }
+
     /// The JSON of a request.
     ///
     /// # Errors
@@ -98,6 +108,15 @@ pub trait Format: Send + Sync + 'static {
         ("authorization", format!("Bearer {key}"))
     }
 
+    /// The headers that let a call in: that of the key, unless the format signs calls instead.
+    ///
+    /// # Errors
+    /// What it would be signed with is missing.
+    fn authorize(&self, outgoing: &Outgoing<'_>) -> Result<Vec<(Cow<'static, str>, String)>> {
+        let (name, value) = self.key_header(outgoing.key.expose());
+        Ok(vec![(name.into(), value)])
+    }
+
     /// How a streamed body is cut into frames.
     fn framer(&self) -> Box<dyn Framer> {
         Box::new(SseFramer::new())
@@ -110,6 +129,42 @@ pub trait Format: Send + Sync + 'static {
     fn needs_structured_finalize(&self, request: &Request) -> bool {
         let _ = request;
         false
+    }
+}
+
+/// Looks up a variable of the environment, or of the file that stands in for it.
+pub type Setting<'c> = &'c dyn Fn(&str) -> Option<String>;
+
+/// A call that is about to be sent.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub struct Outgoing<'c> {
+    /// The key that was found for it.
+    pub key: &'c FoundKey,
+    /// Where it goes.
+    pub url: &'c str,
+    /// What it says.
+    pub body: &'c [u8],
+    /// When.
+    pub now: SystemTime,
+    /// What else is known of it.
+    pub call: &'c ModelCall,
+    /// Variables.
+    pub setting: Setting<'c>,
+    /// Variables that belong to the key: what they hold is kept out of errors.
+    pub secret: Setting<'c>,
+}
+
+impl<'c> Outgoing<'c> {
+    /// A call to this address that says this, with nothing in its environment.
+    pub fn new(
+        key: &'c FoundKey,
+        url: &'c str,
+        body: &'c [u8],
+        now: SystemTime,
+        call: &'c ModelCall,
+    ) -> Self {
+        Self { key, url, body, now, call, setting: &|_| None, secret: &|_| None }
     }
 }
 
@@ -230,8 +285,8 @@ impl Reader {
             Some(body) => decoder.whole(&String::from_utf8_lossy(&body), draft)?,
             None => {
                 let last = self.framer.finish(&mut |frame| decoder.frame(frame, draft));
-                // What the end of the body cut through says nothing.
-                if !draft.may_end() {
+                // What the end of the body cut through says nothing, but that the provider was not done.
+                if !draft.may_end() || (last.is_err() && !draft.has_ended()) {
                     return Err(match last {
                         Err(error) if !failure::is_malformed(&error) => error,
                         _ => failure::broke_off(),

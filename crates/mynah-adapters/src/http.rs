@@ -1,6 +1,7 @@
 //! Adapters over HTTP: a format, an address and a key.
 
 use std::{
+    cell::RefCell,
     fmt,
     pin::Pin,
     sync::{Arc, OnceLock},
@@ -11,11 +12,12 @@ use std::{
 use bytes::Bytes;
 use futures_util::Stream;
 use mynah_data::{AdapterReason, Error, Event, Metadata, ModelRef, Request, Result};
-use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream};
+use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::time::Sleep;
@@ -23,7 +25,7 @@ use tokio::time::Sleep;
 pub use self::client::{Http, HttpBuilder};
 use crate::{
     failure,
-    format::{Delivery, Format, Reader},
+    format::{Delivery, Format, Outgoing, Reader},
     keys::{FoundKey, Keys},
     presets::{PRESETS, Preset},
 };
@@ -187,10 +189,6 @@ impl HttpAdapter {
     }
 
     async fn call(self: Arc<Self>, mut request: Request, call: ModelCall) -> Result<ModelStream> {
-        if self.base_url.is_none() {
-            let what = "this server has no address of its own";
-            return Err(Error::invalid_option("base_url", "required").with_message(what));
-        }
         // `groq:llama` names the model of an engine; the server knows it as `llama`.
         if let Some(model) = &mut request.model
             && let Some(id) = model.id.strip_prefix(&self.name).and_then(|id| id.strip_prefix(':'))
@@ -202,9 +200,13 @@ impl HttpAdapter {
             Err(_) if variables.is_empty() && !self.keys.wants_key() => None,
             found => Some(found?),
         };
-        let sent = self.send(&request, &call, key.as_ref()).await;
-        let context = ErrorContext { provider: self.name.clone(), key, request_id: None };
-        match sent {
+        let secret = key.iter().map(|key| SecretString::from(key.expose()));
+        let mut context = ErrorContext {
+            provider: self.name.clone(),
+            secrets: secret.collect(),
+            request_id: None,
+        };
+        match self.send(&request, &call, key.as_ref(), &mut context).await {
             Ok(response) => Ok(Box::pin(Answering::new(&self, &request, response, context))),
             Err(error) => Err(context.complete(error)),
         }
@@ -215,8 +217,10 @@ impl HttpAdapter {
         request: &Request,
         call: &ModelCall,
         key: Option<&FoundKey>,
+        context: &mut ErrorContext,
     ) -> Result<Response> {
-        let body = self.format.body(request, call)?;
+        let url = self.address(request, call)?;
+        let body = self.format.body(request, call)?.to_string();
         let mut headers = self.headers.clone();
         for (name, value) in self.format.headers(call) {
             insert_header(&mut headers, &name, &value)?;
@@ -227,22 +231,63 @@ impl HttpAdapter {
             }
         }
         if let Some(key) = key {
-            let (name, value) = self.format.key_header(key.expose());
-            let mut value = HeaderValue::from_str(&value).map_err(|_| {
+            let now = SystemWorld.now();
+            let outgoing = Outgoing::new(key, &url, body.as_bytes(), now, call);
+            self.authorize(outgoing, &mut headers, context)?;
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let sent = self.http()?.client().post(url).headers(headers).body(body).send().await;
+        let response = sent.map_err(transport_error)?;
+        if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+    }
+
+    /// Where a request goes: to the server that the caller names, or that the environment does.
+    fn address(&self, request: &Request, call: &ModelCall) -> Result<String> {
+        let path = self.format.path(request);
+        if self.base_url.is_some() {
+            return Ok(self.url(&path));
+        }
+        let base = self.format.base_url(call, &|name| self.setting(name))?.ok_or_else(|| {
+            let what = "this server has no address of its own";
+            Error::invalid_option("base_url", "required").with_message(what)
+        })?;
+        Ok(join_url(&base, &self.version, &path))
+    }
+
+    fn setting(&self, name: &str) -> Option<String> {
+        Some(self.keys.variable(name)?.expose_secret().to_owned())
+    }
+
+    /// Adds the headers that let the call in.
+    fn authorize(
+        &self,
+        outgoing: Outgoing<'_>,
+        headers: &mut HeaderMap,
+        context: &mut ErrorContext,
+    ) -> Result<()> {
+        let asked = RefCell::new(Vec::new());
+        let setting = |name: &str| self.setting(name);
+        let secret = |name: &str| {
+            let value = self.setting(name)?;
+            asked.borrow_mut().push(SecretString::from(value.as_str()));
+            Some(value)
+        };
+        let outgoing = Outgoing { setting: &setting, secret: &secret, ..outgoing };
+        let added = self.format.authorize(&outgoing);
+        context.secrets.append(&mut asked.borrow_mut());
+        for (name, value) in added? {
+            let header = HeaderName::try_from(name.as_ref()).ok();
+            let header = header.zip(HeaderValue::from_str(&value).ok());
+            let (name, mut value) = header.ok_or_else(|| {
                 Error::invalid_option("api_key", "malformed").with_message(format!(
                     "the API key from {} cannot be sent in a header",
-                    key.source()
+                    outgoing.key.source()
                 ))
             })?;
             value.set_sensitive(true);
-            headers.insert(HeaderName::from_static(name), value);
+            headers.insert(name, value);
         }
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let url = self.url(&self.format.path(request));
-        let sent =
-            self.http()?.client().post(url).headers(headers).body(body.to_string()).send().await;
-        let response = sent.map_err(transport_error)?;
-        if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+        Ok(())
     }
 }
 
@@ -274,23 +319,23 @@ fn known_names() -> String {
     PRESETS.iter().map(|preset| preset.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Base URL, version and path. A base that ends with the version, or that names a deployment, gets no version; what it
-/// asks for in its query stays.
+/// Base URL, version and path. A base that ends with a version, or that names a deployment, gets none; what it asks for in
+/// its query stays.
 fn join_url(base: &str, version: &str, path: &str) -> String {
-    let (base, query) = match base.split_once('?') {
-        Some((base, query)) => (base, format!("?{query}")),
-        None => (base, String::new()),
-    };
+    let (base, query) = base.split_once('?').unwrap_or((base, ""));
     let base = base.trim_end_matches('/');
-    let last = version.rsplit('/').next().unwrap_or_default();
-    let has_version = version.is_empty()
-        || base.ends_with(&format!("/{version}"))
-        || base.ends_with(&format!("/{last}"))
-        || base.contains("/deployments/");
-    match has_version {
-        true => format!("{base}/{path}{query}"),
-        false => format!("{base}/{version}/{path}{query}"),
+    let last = base.rsplit('/').next().unwrap_or_default();
+    let is_version =
+        last.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let mut url = match version.is_empty() || is_version || base.contains("/deployments/") {
+        true => format!("{base}/{path}"),
+        false => format!("{base}/{version}/{path}"),
+    };
+    if !query.is_empty() {
+        url.push(if path.contains('?') { '&' } else { '?' });
+        url.push_str(query);
     }
+    url
 }
 
 fn insert_header(headers: &mut HeaderMap, name: &str, value: &str) -> Result<()> {
@@ -341,15 +386,15 @@ fn transport_error(error: reqwest::Error) -> Error {
 /// What an error is told on its way out.
 struct ErrorContext {
     provider: String,
-    key: Option<FoundKey>,
+    secrets: Vec<SecretString>,
     request_id: Option<String>,
 }
 
 impl ErrorContext {
     /// Names the provider, and takes out the key, which some providers repeat in their messages.
     fn complete(&self, mut error: Error) -> Error {
-        if let Some(key) = &self.key {
-            error = without(key.expose(), error);
+        for secret in &self.secrets {
+            error = without(secret.expose_secret(), error);
         }
         if let (Some(id), false) = (&self.request_id, error.metadata().contains_key("request_id")) {
             error = error.with("request_id", id.as_str());

@@ -113,6 +113,13 @@ impl Keys {
         self.set.write().unwrap_or_else(PoisonError::into_inner).remove(provider);
     }
 
+    /// A variable of the environment, or of the `.env` file if one was allowed; none if it is empty.
+    pub fn variable(&self, name: &str) -> Option<SecretString> {
+        let found = (self.environment)(name).map(SecretString::from);
+        let is_set = |value: &SecretString| !value.expose_secret().trim().is_empty();
+        found.filter(is_set).or_else(|| in_file(self.dotenv.as_deref()?, name).filter(is_set))
+    }
+
     #[cfg(feature = "http")]
     pub(crate) fn wants_key(&self) -> bool {
         self.variable.is_some()

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! request ──► Format::body ──► http ──► provider ──► bytes ──► Framer ──► Decoder ──► Draft ──► events
-//!             openai_chat      keys                            sse        openai_chat
-//!             anthropic        presets                                    anthropic
+//!             a format         keys                            sse        a format
+//!                              presets
 //! ```
 //!
 //! | module | holds |
@@ -12,7 +12,8 @@
 //! | [`sse`] | server-sent events and JSON lines, cut anywhere |
 //! | [`draft`] | the answer in the making: what a decoder says becomes events that keep their rules |
 //! | [`failure`] | what providers say when a call fails, and which of our reasons that is |
-//! | [`openai_chat`], [`anthropic`] | the formats |
+//! | [`openai_responses`], [`openai_chat`], [`anthropic`], [`gemini`], [`ollama`] | the formats |
+//! | `bedrock` | one more format, with signed calls and frames of its own. Feature `bedrock` |
 //! | [`keys`] | where API keys come from |
 //! | `http` | `HttpAdapter`: a format, an address and a key make an adapter. Feature `http` |
 //! | `presets` | the servers that are known by name. Feature `http` |
@@ -23,16 +24,21 @@
 //! they are there without the feature `http`, for whoever has the bytes already.
 
 pub mod anthropic;
+#[cfg(feature = "bedrock")]
+pub mod bedrock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod draft;
 pub mod failure;
 pub mod format;
+pub mod gemini;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod keys;
 mod loose;
+pub mod ollama;
 pub mod openai_chat;
+pub mod openai_responses;
 #[cfg(feature = "http")]
 pub mod presets;
 mod request;

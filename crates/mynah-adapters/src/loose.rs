@@ -185,14 +185,22 @@ pub(crate) use members;
 
 /// Leaves away what says nothing: null, and empty text, lists and objects.
 pub(crate) fn telling(members: impl IntoIterator<Item = (String, Value)>) -> Metadata {
-    let says = |value: &Value| match value {
+    members.into_iter().filter(|(_, value)| tells(value)).collect()
+}
+
+pub(crate) fn tells(value: &Value) -> bool {
+    match value {
         Value::Null => false,
         Value::String(text) => !text.is_empty(),
         Value::Array(list) => !list.is_empty(),
         Value::Object(map) => !map.is_empty(),
         _ => true,
-    };
-    members.into_iter().filter(|(_, value)| says(value)).collect()
+    }
+}
+
+/// A member's text; empty where it has none.
+pub(crate) fn text_of<'m>(map: &'m Metadata, name: &str) -> &'m str {
+    map.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Takes a counter out of a map, by the way to it.

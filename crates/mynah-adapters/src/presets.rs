@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "bedrock")]
+use crate::bedrock::Bedrock;
 use crate::{
     anthropic::Anthropic,
     format::Format,
+    gemini::Gemini,
+    ollama::Ollama,
     openai_chat::{Dialect, OpenAiChat, ReasoningBack},
+    openai_responses::{self, OpenAiResponses},
 };
 
 /// A server: where it is, what it speaks, where its key is found.
@@ -49,6 +54,15 @@ impl Preset {
     }
 }
 
+macro_rules! responses {
+    ($($member:ident : $value:expr),*) => {
+        || {
+            let dialect = openai_responses::Dialect::OPENAI;
+            Arc::new(OpenAiResponses::new(openai_responses::Dialect { $($member: $value,)* ..dialect }))
+        }
+    };
+}
+
 macro_rules! chat {
     ($($member:ident : $value:expr),*) => {
         || Arc::new(OpenAiChat::new(Dialect { $($member: $value,)* ..Dialect::COMPATIBLE }))
@@ -57,6 +71,13 @@ macro_rules! chat {
 
 /// Every preset.
 pub const PRESETS: &[Preset] = &[
+    Preset {
+        name: "openai",
+        base_url: "https://api.openai.com",
+        version: "v1",
+        key_variables: &["OPENAI_API_KEY"],
+        format: responses!(),
+    },
     Preset {
         name: "openai-chat",
         base_url: "https://api.openai.com",
@@ -72,6 +93,13 @@ pub const PRESETS: &[Preset] = &[
         format: || Arc::new(Anthropic),
     },
     Preset {
+        name: "gemini",
+        base_url: "https://generativelanguage.googleapis.com",
+        version: "v1beta",
+        key_variables: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
+        format: || Arc::new(Gemini),
+    },
+    Preset {
         name: "azure",
         base_url: "",
         version: "openai/v1",
@@ -79,6 +107,21 @@ pub const PRESETS: &[Preset] = &[
         format: || {
             Arc::new(OpenAiChat::new(Dialect { key_header: Some("api-key"), ..Dialect::OPENAI }))
         },
+    },
+    #[cfg(feature = "bedrock")]
+    Preset {
+        name: "bedrock",
+        base_url: "",
+        version: "",
+        key_variables: &["AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID"],
+        format: || Arc::new(Bedrock),
+    },
+    Preset {
+        name: "azure-responses",
+        base_url: "",
+        version: "openai/v1",
+        key_variables: &["AZURE_OPENAI_API_KEY"],
+        format: responses!(key_header: Some("api-key")),
     },
     Preset {
         name: "deepseek",
@@ -123,6 +166,13 @@ pub const PRESETS: &[Preset] = &[
         format: chat!(usage_on_request: false, reasoning_back: ReasoningBack::Thinking),
     },
     Preset {
+        name: "ollama",
+        base_url: "http://localhost:11434",
+        version: "api",
+        key_variables: &[],
+        format: || Arc::new(Ollama),
+    },
+    Preset {
         name: "openrouter",
         base_url: "https://openrouter.ai/api",
         version: "v1",
@@ -149,5 +199,12 @@ pub const PRESETS: &[Preset] = &[
         version: "v1",
         key_variables: &[],
         format: chat!(reasoning_back: ReasoningBack::Field("reasoning")),
+    },
+    Preset {
+        name: "xai",
+        base_url: "https://api.x.ai",
+        version: "v1",
+        key_variables: &["XAI_API_KEY"],
+        format: responses!(always_encrypted: true, cache_retention: false),
     },
 ];

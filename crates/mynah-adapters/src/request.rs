@@ -1,11 +1,37 @@
 //! What the formats ask of a request alike.
 
-use mynah_data::{AdapterReason, EngineReason, Error, Message, Part, Request, Result, ToolCall};
+use std::{borrow::Cow, collections::BTreeSet, fs};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use mynah_data::{
+    AdapterReason, CacheRetention, EngineReason, Error, Image, ImageError, ImageSource, Message,
+    Metadata, Part, Request, Result, ToolCall, ToolSpec,
+};
+use mynah_step::ModelCall;
+use serde_json::{Value, json};
 
 /// The model's id as the provider spells it.
 pub(crate) fn model_id(request: &Request) -> Result<&str> {
     let model = request.model.as_ref().ok_or_else(|| Error::engine(EngineReason::MissingModel))?;
     Ok(&model.id)
+}
+
+/// As [`model_id`], for where nothing can fail; empty if there is none.
+pub(crate) fn model_name(request: &Request) -> &str {
+    request.model.as_ref().map_or("", |model| model.id.as_str())
+}
+
+/// Text as one segment of a URL's path.
+pub(crate) fn path_segment(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let mut written = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match is_plain(byte) {
+            true => written.push(char::from(byte)),
+            false => written.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    written
 }
 
 /// The texts of a message as one, each on a line of its own.
@@ -23,6 +49,124 @@ pub(crate) fn argument_object(call: &ToolCall) -> &str {
         "{}"
     } else {
         &call.raw_arguments
+    }
+}
+
+/// The arguments of a call, for servers that take them as an object.
+pub(crate) fn argument_map(call: &ToolCall) -> Value {
+    if call.arguments.is_object() { call.arguments.clone() } else { json!({}) }
+}
+
+/// Whether a tool's result tells of a failure.
+pub(crate) fn is_error(result: &Message) -> bool {
+    result.metadata().get("is_error").and_then(Value::as_bool) == Some(true)
+}
+
+/// The media type of an image and its bytes as base64.
+pub(crate) fn inline_image(image: &Image) -> Result<(&str, String)> {
+    let media_type = image.mime_type.as_deref().ok_or(ImageError::MissingMimeType);
+    Ok((media_type.map_err(invalid_image)?, image_base64(image)?))
+}
+
+/// Ids of other providers may hold what this one refuses.
+pub(crate) fn plain_id(id: &str) -> String {
+    id.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' })
+        .collect()
+}
+
+/// The tools that were called in the conversation, of which no more is known.
+pub(crate) fn called_tools(request: &Request) -> Vec<ToolSpec> {
+    let calls = request.messages.iter().flat_map(|message| message.tool_calls());
+    let names: BTreeSet<&str> = calls.map(|call| call.name.as_str()).collect();
+    names.into_iter().map(|name| ToolSpec::new(name, "", json!({"type": "object"}))).collect()
+}
+
+/// `top_p` as `topP`.
+pub(crate) fn camel_case(name: &str) -> String {
+    let mut words = name.split('_');
+    let mut written = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let mut letters = word.chars();
+        written.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        written.push_str(letters.as_str());
+    }
+    written
+}
+
+/// One or several, for servers that want a list.
+pub(crate) fn several(value: Value) -> Value {
+    if value.is_array() { value } else { json!([value]) }
+}
+
+/// Adds to a member that is an object, and makes it if need be.
+pub(crate) fn extend_member(body: &mut Metadata, name: &str, members: Metadata) {
+    if members.is_empty() {
+        return;
+    }
+    match body.get_mut(name) {
+        Some(Value::Object(known)) => known.extend(members),
+        _ => drop(body.insert(name.to_owned(), Value::Object(members))),
+    }
+}
+
+/// A tool as OpenAI describes it, and whoever follows.
+pub(crate) fn function(tool: &ToolSpec) -> Metadata {
+    let mut function = Metadata::new();
+    function.insert("name".to_owned(), tool.name.as_str().into());
+    function.insert("description".to_owned(), tool.description.as_str().into());
+    function.insert("parameters".to_owned(), tool.schema.clone());
+    if let Some(strict) = tool.metadata.get("strict") {
+        function.insert("strict".to_owned(), strict.clone());
+    }
+    function
+}
+
+/// How OpenAI is told to cache a prompt.
+pub(crate) fn prompt_cache(request: &Request, call: &ModelCall, retention: bool) -> Metadata {
+    let mut members = Metadata::new();
+    if let Some(cache) = &request.prompt_cache {
+        if let Some(key) = cache.key.as_ref().or(call.session_id.as_ref()) {
+            members.insert("prompt_cache_key".to_owned(), key.as_str().into());
+        }
+        if retention && cache.retention == CacheRetention::Long {
+            members.insert("prompt_cache_retention".to_owned(), "24h".into());
+        }
+    }
+    members
+}
+
+/// The address of an image: its own, or one that holds its bytes.
+pub(crate) fn image_url(image: &Image) -> Result<String> {
+    match &image.source {
+        ImageSource::Url(url) => Ok(url.clone()),
+        _ => image.to_data_uri(|path| fs::read(path)).map_err(invalid_image),
+    }
+}
+
+/// The bytes of an image as base64.
+pub(crate) fn image_base64(image: &Image) -> Result<String> {
+    match &image.source {
+        ImageSource::Base64(text) => Ok(text.clone()),
+        _ => Ok(STANDARD.encode(image.to_binary(|path| fs::read(path)).map_err(invalid_image)?)),
+    }
+}
+
+fn invalid_image(why: ImageError) -> Error {
+    Error::adapter(AdapterReason::InvalidRequest).with_message(why.to_string())
+}
+
+/// The headers that OpenAI knows beside the key's.
+pub(crate) fn openai_headers(call: &ModelCall) -> Vec<(Cow<'static, str>, String)> {
+    let organization = call.adapter_opts.get("organization").and_then(Value::as_str);
+    organization.map(|id| ("openai-organization".into(), id.to_owned())).into_iter().collect()
+}
+
+/// The key in a header of its own, or as a bearer.
+pub(crate) fn key_header(own: Option<&'static str>, key: &str) -> (&'static str, String) {
+    match own {
+        Some(name) => (name, key.to_owned()),
+        None => ("authorization", format!("Bearer {key}")),
     }
 }
 

@@ -6,6 +6,10 @@
     reason = "helpers fail as tests do"
 )]
 
+#[cfg(feature = "bedrock")]
+#[path = "common/frames.rs"]
+mod frames;
+
 use std::sync::Arc;
 
 use mynah_adapters::{
@@ -27,6 +31,28 @@ async fn openrouter_does_what_every_adapter_must() {
 #[tokio::test]
 async fn messages_do_what_every_adapter_must() {
     conformance::run(&Messages(http())).await;
+}
+
+#[tokio::test]
+async fn gemini_does_what_every_adapter_must() {
+    conformance::run(&Partials(http())).await;
+}
+
+#[cfg(feature = "bedrock")]
+#[tokio::test]
+async fn bedrock_does_what_every_adapter_must() {
+    conformance::run(&Converse(http())).await;
+}
+
+#[tokio::test]
+async fn responses_do_what_every_adapter_must() {
+    conformance::run(&Responses("openai", http())).await;
+    conformance::run(&Responses("xai", http())).await;
+}
+
+#[tokio::test]
+async fn ollama_does_what_every_adapter_must() {
+    conformance::run(&Lines(http())).await;
 }
 
 fn http() -> Http {
@@ -237,5 +263,322 @@ impl Subject for Messages {
     fn too_long(&self) -> (u16, String) {
         let body = r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 8 maximum"}}"#;
         (400, body.to_owned())
+    }
+}
+
+struct Partials(Http);
+
+impl Subject for Partials {
+    fn adapter(&self, base_url: &str) -> Arc<dyn Adapter> {
+        adapter("gemini", &self.0, base_url)
+    }
+
+    fn answer(&self, scenario: Scenario) -> Option<Vec<String>> {
+        const IDS: &str = r#""modelVersion":"model-1","responseId":"answer-1""#;
+        let said = |parts: &str| {
+            format!(
+                r#"{{"candidates":[{{"content":{{"role":"model","parts":[{parts}]}},"index":0}}],"usageMetadata":{{"promptTokenCount":11,"totalTokenCount":11}},{IDS}}}"#
+            )
+        };
+        let call = |id: &str, name: &str, args: &str| {
+            format!(r#"{{"functionCall":{{"id":"{id}","name":"{name}","args":{args}}}}}"#)
+        };
+        let said = match scenario {
+            Scenario::Text => {
+                vec![said(r#"{"text":"Hello"}"#), said(r#"{"text":" wörld 🐦"}"#)]
+            }
+            Scenario::ToolCall => vec![said(&call("call-1", "search", r#"{"q": "go", "n": 1.0}"#))],
+            Scenario::ParallelCalls => {
+                let calls = [
+                    call("call-1", "search", r#"{"q":"a"}"#),
+                    call("call-2", "lookup", r#"{"k":[1,2]}"#),
+                ];
+                vec![said(&calls.join(","))]
+            }
+            Scenario::Reasoning => vec![
+                said(r#"{"text":"because","thought":true,"thoughtSignature":"sig-1"}"#),
+                said(&call("call-1", "search", "{}")),
+            ],
+            Scenario::Overloaded => {
+                let failure = r#"{"error":{"code":503,"message":"The model is overloaded. Please try again later.","status":"UNAVAILABLE"}}"#;
+                return events(&[&said(r#"{"text":"Hel"}"#), failure]);
+            }
+            Scenario::Novelty => vec![said(r#"{"text":"Hello","novelty":true}"#)],
+            // Calls come whole.
+            _ => return None,
+        };
+        let finish = format!(
+            r#"{{"candidates":[{{"content":{{"role":"model","parts":[{{"text":""}}]}},"finishReason":"STOP"}}],"usageMetadata":{{"promptTokenCount":11,"candidatesTokenCount":4,"thoughtsTokenCount":3,"totalTokenCount":18}},{IDS}}}"#
+        );
+        let mut pieces: Vec<&str> = said.iter().map(String::as_str).collect();
+        pieces.push(&finish);
+        Some(pieces.iter().map(|data| format!("data: {data}\r\n\r\n")).collect())
+    }
+
+    fn error(&self, message: &str) -> String {
+        format!(r#"{{"error":{{"code":400,"message":{message:?},"status":"INVALID_ARGUMENT"}}}}"#)
+    }
+
+    fn too_long(&self) -> (u16, String) {
+        let body = r#"{"error":{"code":400,"message":"The input token count (9) exceeds the maximum number of tokens allowed (8).","status":"INVALID_ARGUMENT"}}"#;
+        (400, body.to_owned())
+    }
+}
+
+struct Responses(&'static str, Http);
+
+impl Subject for Responses {
+    fn adapter(&self, base_url: &str) -> Arc<dyn Adapter> {
+        adapter(self.0, &self.1, base_url)
+    }
+
+    fn answer(&self, scenario: Scenario) -> Option<Vec<String>> {
+        let reply = |status: &str, rest: &str| {
+            format!(
+                r#""response":{{"id":"answer-1","object":"response","model":"model-1","status":"{status}","output":[]{rest}}}}}"#
+            )
+        };
+        let usage = r#","usage":{"input_tokens":11,"output_tokens":7,"total_tokens":18}"#;
+        let start = format!(r#"{{"type":"response.created",{}"#, reply("in_progress", ""));
+        let done = format!(r#"{{"type":"response.completed",{}"#, reply("completed", usage));
+        let item = |kind: &str, index: usize, item: &str| {
+            format!(
+                r#"{{"type":"response.output_item.{kind}","output_index":{index},"item":{item}}}"#
+            )
+        };
+        let delta = |kind: &str, id: &str, index: usize, text: &str| {
+            format!(
+                r#"{{"type":"response.{kind}.delta","item_id":"{id}","output_index":{index},"content_index":0,"delta":{text:?}}}"#
+            )
+        };
+        let call = |number: usize, name: &str, arguments: &str| {
+            format!(
+                r#"{{"type":"function_call","id":"fc-{number}","call_id":"call-{number}","name":"{name}","arguments":{arguments:?}}}"#
+            )
+        };
+        let arguments = |number: usize, text: &str| {
+            delta("function_call_arguments", &format!("fc-{number}"), number - 1, text)
+        };
+        let open =
+            item("added", 0, r#"{"type":"message","id":"msg-1","role":"assistant","content":[]}"#);
+        let text = |text: &str| delta("output_text", "msg-1", 0, text);
+        let mut said = vec![start];
+        let mut end = done;
+        match scenario {
+            Scenario::Text => said.extend([open, text("Hello"), text(" wörld 🐦")]),
+            Scenario::ToolCall => said.extend([
+                item("added", 0, &call(1, "search", "")),
+                arguments(1, r#"{"q": "g"#),
+                arguments(1, r#"o", "n": 1.0}"#),
+                item("done", 0, &call(1, "search", r#"{"q": "go", "n": 1.0}"#)),
+            ]),
+            Scenario::ParallelCalls => said.extend([
+                item("added", 0, &call(1, "search", "")),
+                item("added", 1, &call(2, "lookup", "")),
+                arguments(1, r#"{"q":"#),
+                arguments(2, r#"{"k":[1"#),
+                arguments(1, r#""a"}"#),
+                arguments(2, ",2]}"),
+            ]),
+            Scenario::Reasoning => said.extend([
+                item("added", 0, r#"{"type":"reasoning","id":"rs-1","summary":[]}"#),
+                delta("reasoning_summary_text", "rs-1", 0, "because"),
+                item("done", 0, r#"{"type":"reasoning","id":"rs-1","summary":[{"type":"summary_text","text":"because"}],"encrypted_content":"sig-1"}"#),
+                item("done", 1, &call(1, "search", "{}")),
+            ]),
+            Scenario::Overloaded => {
+                said.extend([open, text("Hel")]);
+                let error = r#","error":{"code":"server_is_overloaded","message":"Try again later."}"#;
+                end = format!(r#"{{"type":"response.failed",{}"#, reply("failed", error));
+            }
+            Scenario::CutOff => {
+                said.extend([item("added", 0, &call(1, "search", "")), arguments(1, r#"{"q": "g"#)]);
+                let why = format!(r#"{usage},"incomplete_details":{{"reason":"max_output_tokens"}}"#);
+                end = format!(r#"{{"type":"response.incomplete",{}"#, reply("incomplete", &why));
+            }
+            Scenario::Novelty => said.extend([
+                open,
+                text("Hello"),
+                r#"{"type":"response.surprise","novelty":true}"#.to_owned(),
+            ]),
+            _ => return None,
+        }
+        said.push(end);
+        let named = said.iter().map(|data| {
+            let kind = data.split('"').nth(3).unwrap_or_default();
+            format!("event: {kind}\ndata: {data}\n\n")
+        });
+        Some(named.collect())
+    }
+
+    fn error(&self, message: &str) -> String {
+        match self.0 {
+            "xai" => format!(r#"{{"code":"Some requested entity","error":{message:?}}}"#),
+            _ => format!(
+                r#"{{"error":{{"message":{message:?},"type":"invalid_request_error","param":null,"code":null}}}}"#
+            ),
+        }
+    }
+
+    fn too_long(&self) -> (u16, String) {
+        let body = r#"{"error":{"message":"Your input exceeds the context window of this model.","type":"invalid_request_error","code":"context_length_exceeded"}}"#;
+        (400, body.to_owned())
+    }
+}
+
+/// Its pieces are lines here, each the name of a frame and what is in it.
+#[cfg(feature = "bedrock")]
+struct Converse(Http);
+
+#[cfg(feature = "bedrock")]
+impl Subject for Converse {
+    fn adapter(&self, base_url: &str) -> Arc<dyn Adapter> {
+        adapter("bedrock", &self.0, base_url)
+    }
+
+    fn answer(&self, scenario: Scenario) -> Option<Vec<String>> {
+        let start = |index: usize, id: &str, name: &str| {
+            format!(
+                r#"contentBlockStart {{"contentBlockIndex":{index},"start":{{"toolUse":{{"toolUseId":"{id}","name":"{name}"}}}},"p":"ab"}}"#
+            )
+        };
+        let delta = |index: usize, delta: &str| {
+            format!(
+                r#"contentBlockDelta {{"contentBlockIndex":{index},"delta":{delta},"p":"abc"}}"#
+            )
+        };
+        let text = |text: &str| delta(0, &format!(r#"{{"text":{text:?}}}"#));
+        let input =
+            |index, text: &str| delta(index, &format!(r#"{{"toolUse":{{"input":{text:?}}}}}"#));
+        let close = |index: usize| format!(r#"contentBlockStop {{"contentBlockIndex":{index}}}"#);
+        let (said, reason) = match scenario {
+            Scenario::Text => (vec![text("Hello"), text(" wörld 🐦"), close(0)], "end_turn"),
+            Scenario::ToolCall => (
+                vec![
+                    start(0, "call-1", "search"),
+                    input(0, r#"{"q": "g"#),
+                    input(0, r#"o", "n": 1.0}"#),
+                    close(0),
+                ],
+                "tool_use",
+            ),
+            Scenario::ParallelCalls => (
+                vec![
+                    start(0, "call-1", "search"),
+                    start(1, "call-2", "lookup"),
+                    input(0, r#"{"q":"#),
+                    input(1, r#"{"k":[1,2]}"#),
+                    input(0, r#""a"}"#),
+                    close(1),
+                    close(0),
+                ],
+                "tool_use",
+            ),
+            Scenario::Reasoning => (
+                vec![
+                    delta(0, r#"{"reasoningContent":{"text":"because"}}"#),
+                    delta(0, r#"{"reasoningContent":{"signature":"sig-1"}}"#),
+                    close(0),
+                    start(1, "call-1", "search"),
+                    close(1),
+                ],
+                "tool_use",
+            ),
+            Scenario::Overloaded => {
+                let failure =
+                    r#"!serviceUnavailableException {"message":"The model is overloaded."}"#;
+                return Some(vec![text("Hel"), failure.to_owned()]);
+            }
+            Scenario::CutOff => {
+                (vec![start(0, "call-1", "search"), input(0, r#"{"q": "g"#)], "max_tokens")
+            }
+            Scenario::Novelty => {
+                (vec![text("Hello"), r#"surprise {"novelty":true}"#.to_owned()], "end_turn")
+            }
+            _ => return None,
+        };
+        let mut pieces = vec![r#"messageStart {"role":"assistant","p":"a"}"#.to_owned()];
+        pieces.extend(said);
+        pieces.push(format!(
+            r#"messageStop {{"stopReason":"{reason}"}}
+metadata {{"usage":{{"inputTokens":11,"outputTokens":7,"totalTokens":18}},"metrics":{{"latencyMs":1}}}}"#
+        ));
+        Some(pieces)
+    }
+
+    fn frame(&self, piece: &str) -> Vec<u8> {
+        frames::stream(piece.lines())
+    }
+
+    fn answer_id(&self) -> Option<&str> {
+        None
+    }
+
+    fn error(&self, message: &str) -> String {
+        format!(r#"{{"message":{message:?}}}"#)
+    }
+
+    fn too_long(&self) -> (u16, String) {
+        (400, r#"{"message":"Input is too long for requested model."}"#.to_owned())
+    }
+
+    fn content_type(&self) -> &str {
+        "application/vnd.amazon.eventstream"
+    }
+}
+
+/// Ollama: thinking has no signature, a call's arguments come as an object, and it never says that it is overloaded.
+struct Lines(Http);
+
+impl Subject for Lines {
+    fn adapter(&self, base_url: &str) -> Arc<dyn Adapter> {
+        adapter("ollama", &self.0, base_url)
+    }
+
+    fn answer(&self, scenario: Scenario) -> Option<Vec<String>> {
+        let line = |message: &str, rest: &str| {
+            format!(
+                r#"{{"model":"model-1","created_at":"2026-01-01T00:00:00Z","message":{{"role":"assistant",{message}}},{rest}}}"#
+            )
+        };
+        let said = |message: &str| line(message, r#""done":false"#);
+        let call = |id: &str, name: &str, arguments: &str| {
+            said(&format!(
+                r#""content":"","tool_calls":[{{"id":"{id}","function":{{"name":"{name}","arguments":{arguments}}}}}]"#
+            ))
+        };
+        let mut lines = match scenario {
+            Scenario::Text => {
+                vec![said(r#""content":"Hello""#), said(r#""content":" wörld 🐦""#)]
+            }
+            Scenario::ParallelCalls => vec![
+                call("call-1", "search", r#"{"q":"a"}"#),
+                call("call-2", "lookup", r#"{"k":[1,2]}"#),
+            ],
+            Scenario::Novelty => vec![said(r#""content":"Hello","novelty":true"#)],
+            _ => return None,
+        };
+        lines.push(line(
+            r#""content":"""#,
+            r#""done":true,"done_reason":"stop","prompt_eval_count":11,"eval_count":7"#,
+        ));
+        Some(lines.iter().map(|line| format!("{line}\n")).collect())
+    }
+
+    fn error(&self, message: &str) -> String {
+        format!(r#"{{"error":{message:?}}}"#)
+    }
+
+    fn too_long(&self) -> (u16, String) {
+        let body = r#"{"error":"the input length exceeds the context length"}"#;
+        (400, body.to_owned())
+    }
+
+    fn answer_id(&self) -> Option<&str> {
+        None
+    }
+
+    fn content_type(&self) -> &str {
+        "application/x-ndjson"
     }
 }

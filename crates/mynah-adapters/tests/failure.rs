@@ -138,6 +138,22 @@ fn the_ids_that_help_a_provider_to_help_are_kept() {
 }
 
 #[test]
+fn what_kind_of_error_it_is_and_how_long_to_wait_may_stand_in_other_places() {
+    let kind = "ThrottlingException:http://internal.amazon.com/coral/com.amazon.bedrock/";
+    let header = |name: &str| (name == "x-amzn-errortype").then_some(kind);
+    let error = failure::of_response(400, header, br#"{"message":"Too many requests"}"#);
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::RateLimited));
+    assert_eq!(error.metadata()["type"], "ThrottlingException");
+    let body = br#"{"error":{"code":429,"message":"m","status":"RESOURCE_EXHAUSTED","details":[{"violations":[]},{"retryDelay":"34.5s"}]}}"#;
+    let told = |header: Option<&'static str>| {
+        let error =
+            failure::of_response(429, |name| header.filter(|_| name == "retry-after"), body);
+        error.retry_after_ms()
+    };
+    assert_eq!((told(None), told(Some("2"))), (Some(34_500), Some(2000)), "a header comes first");
+}
+
+#[test]
 fn y09_a_pause_may_be_milliseconds_seconds_or_a_date() {
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     for (headers, expected) in [

@@ -56,6 +56,16 @@ fn the_version_is_added_once() {
         url("azure", "https://r.openai.azure.com/openai/deployments/d?api-version=2024-10-21"),
         "https://r.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
     );
+    for (base, expected) in [
+        ("http://h", "http://h/v1beta/chat/completions"),
+        ("http://h/v1beta", "http://h/v1beta/chat/completions"),
+        ("http://h/v1/", "http://h/v1/chat/completions"),
+        ("http://h/vertex", "http://h/vertex/v1beta/chat/completions"),
+    ] {
+        assert_eq!(url("gemini", base), expected);
+    }
+    let gateway = HttpAdapter::named("gemini").unwrap().with_base_url("http://h/v1?a=b").unwrap();
+    assert_eq!(gateway.url("m:generate?alt=sse"), "http://h/v1/m:generate?alt=sse&a=b");
     let groq = HttpAdapter::named("groq").unwrap();
     assert_eq!(groq.url("chat/completions"), "https://api.groq.com/openai/v1/chat/completions");
 }

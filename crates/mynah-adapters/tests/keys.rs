@@ -9,7 +9,7 @@
 use std::fs;
 
 use mynah_adapters::keys::Keys;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 const VARIABLES: [&str; 2] = ["GEMINI_API_KEY", "GOOGLE_API_KEY"];
 
@@ -23,6 +23,8 @@ fn k01_k02_k03_k07_the_first_place_that_has_a_key_wins() {
     let full = bare
         .clone()
         .with_environment(|name| (name == "GOOGLE_API_KEY").then(|| "from environment".to_owned()));
+    let variable = |name: &str| Some(bare.variable(name)?.expose_secret().to_owned());
+    assert_eq!((variable("OTHER").as_deref(), variable("GEMINI_API_KEY")), (Some("1"), None));
     assert_eq!(found(&bare, None), format!("from file, GOOGLE_API_KEY in {}", dotenv.display()));
     assert_eq!(found(&full, None), "from environment, GOOGLE_API_KEY");
     full.set("gemini", "set");

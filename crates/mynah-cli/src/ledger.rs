@@ -1,7 +1,9 @@
 //! The log of a scenario: it knows which run an operation wrote, and ends the process where it is told to.
 
 use std::{
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
     thread,
     time::Duration,
 };
@@ -10,6 +12,7 @@ use mynah::{
     ErrorKind, LogReason, Result,
     log::{Append, BoxFuture, Head, Lease, Log, Record, RunFilter, RunPage, RunSummary, SealedRun},
 };
+use tokio::runtime::Handle;
 
 /// The exit code of a process that was killed.
 const KILLED: i32 = 137;
@@ -39,6 +42,8 @@ pub(crate) async fn when_free<T, F: Future<Output = Result<T>>>(
 pub(crate) struct Ledger {
     inner: Arc<dyn Log>,
     op: Mutex<Notes>,
+    /// Held while records are written: a stream that is dropped does not stop that.
+    writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What there is to know of the operation under way.
@@ -50,11 +55,12 @@ struct Notes {
 
 impl Ledger {
     pub(crate) fn new(inner: Arc<dyn Log>) -> Self {
-        Self { inner, op: Mutex::default() }
+        Self { inner, op: Mutex::default(), writing: Arc::default() }
     }
 
-    /// Begins an operation.
-    pub(crate) fn begin(&self, crash_after: Option<u64>) {
+    /// Begins an operation, once all is written that the one before left behind.
+    pub(crate) async fn begin(&self, crash_after: Option<u64>) {
+        drop(self.writing.lock().await);
         *self.notes() = Notes { crash_after, run: None };
     }
 
@@ -84,6 +90,28 @@ impl Ledger {
     }
 }
 
+/// An append that is done whoever waits for it.
+struct Unstoppable(Option<BoxFuture<'static, Result<Head>>>);
+
+impl Future for Unstoppable {
+    type Output = Result<Head>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(append) = &mut self.0 else { return Poll::Pending };
+        let appended = ready!(append.as_mut().poll(cx));
+        self.0 = None;
+        Poll::Ready(appended)
+    }
+}
+
+impl Drop for Unstoppable {
+    fn drop(&mut self) {
+        if let (Some(append), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(append);
+        }
+    }
+}
+
 impl Log for Ledger {
     fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
         Box::pin(async move {
@@ -94,7 +122,14 @@ impl Log for Ledger {
             }
             let begins = batch.expected.is_none();
             self.notes().run = Some(Arc::clone(&batch.run));
-            let appended = self.inner.append(batch).await;
+            let (inner, writing) = (Arc::clone(&self.inner), Arc::clone(&self.writing));
+            let writing = writing.lock_owned().await;
+            let append: BoxFuture<'static, Result<Head>> = Box::pin(async move {
+                let appended = inner.append(batch).await;
+                drop(writing);
+                appended
+            });
+            let appended = Unstoppable(Some(append)).await;
             if begins && appended.is_err() {
                 self.notes().run = None;
             }

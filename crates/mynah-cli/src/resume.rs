@@ -31,6 +31,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
                                            with the answer to a question
   mynah resume 01KA --agent FILE.json --tool-result 'c1={\"celsius\": 21}'
                                            with what came of a call
+  mynah resume 01KA --agent FILE.json --approve c1 --reject 'c2=too much'
+                                           running one call, and not the other
   mynah resume 01KA --agent FILE.json --on-uncertain rerun
                                            running a tool again that may have run
 
@@ -55,6 +57,15 @@ pub(crate) struct Arguments {
     /// What came of a call that the run waits for; may be repeated.
     #[arg(long = "tool-result", value_name = "ID=JSON", value_parser = tool_result)]
     tool_results: Vec<(String, Value)>,
+    /// Run a call that the run waits for; may be repeated.
+    #[arg(long, value_name = "ID")]
+    approve: Vec<String>,
+    /// Tell the model that a person does not want a call, or why: ID or ID=TEXT; may be repeated.
+    #[arg(long, value_name = "ID[=TEXT]")]
+    reject: Vec<String>,
+    /// Go on although the agent is not the one that the run began with.
+    #[arg(long)]
+    allow_changed_agent: bool,
     /// What happens with a tool that may have run.
     #[arg(long, value_name = "HOW", default_value = "suspend")]
     on_uncertain: Policy,
@@ -95,7 +106,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let run = store::find(ledger.as_ref(), &arguments.run).await?.run_id;
         let resumed = unless_interrupted(resume(&engine, &ledger, &run, &arguments)).await;
         // Whatever happened, the run is nobody's any more.
-        ledger.begin(None);
+        ledger.begin(None).await;
         let command = arguments.command(&run);
         match resumed {
             None => {
@@ -161,6 +172,16 @@ async fn resume(
         for (id, content) in &arguments.tool_results {
             resume = resume.tool_result(id, content.clone());
         }
+        for id in &arguments.approve {
+            resume = resume.approve(id);
+        }
+        for said in &arguments.reject {
+            let (id, why) = said.split_once('=').unwrap_or((said, ""));
+            resume = resume.reject(id, why);
+        }
+        if arguments.allow_changed_agent {
+            resume = resume.allow_changed_engine();
+        }
         resume.stream()
     };
     let mut stream = when_free(start).await?;
@@ -207,7 +228,7 @@ fn wanted(end: &End, facts: &[Fact]) -> (String, String) {
         HaltReason::AskUser => (format!("an answer{}", detail(end)), "--answer TEXT".to_owned()),
         HaltReason::UncertainTools => (
             format!("word on what came of tools that may have run{}", detail(end)),
-            "--on-uncertain rerun (or fail, or --tool-result ID=JSON)".to_owned(),
+            "--on-uncertain rerun (or fail, or for each --approve ID, --reject ID, --tool-result ID=JSON)".to_owned(),
         ),
         _ => {
             let open = open_calls(facts);

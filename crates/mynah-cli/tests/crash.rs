@@ -88,7 +88,7 @@ fn what_a_killed_process_held_is_free_soon() {
 #[expect(clippy::disallowed_methods, reason = "a process is killed at a moment of real time")]
 fn a_run_that_is_killed_at_any_moment_comes_to_the_same() {
     let kills = std::env::var_os("MYNAH_KILLS").and_then(|n| n.to_str()?.parse().ok());
-    let kills: u64 = kills.unwrap_or(20);
+    let kills: u64 = kills.unwrap_or(200);
     let reference = Reference::new(8);
     let folder = tempfile::tempdir().unwrap();
     let whole = Store::new(&folder, "whole");
@@ -173,7 +173,8 @@ fn lines(ran: &Ran) -> impl Iterator<Item = Value> {
     ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap())
 }
 
-/// A run with tools side by side, one that is tried again, one with a side effect, a question, and several turns.
+/// A run with tools side by side, one that is tried again, one with a side effect, a question, several turns, and a
+/// budget that it just keeps to.
 struct Reference {
     scripts: Vec<Value>,
     /// Each tool, the call that runs it, and what it comes to.
@@ -233,7 +234,8 @@ impl Reference {
         self.scenario(
             &[],
             json!([
-                {"op": "chat", "messages": [{"role": "user", "content": "go"}], "crash_after": crash_after(0)},
+                {"op": "chat", "messages": [{"role": "user", "content": "go"}], "crash_after": crash_after(0),
+                 "options": {"budget": {"max_turns": 4, "max_tool_calls": 7, "max_total_tokens": 10_000}}},
                 {"op": "resume", "answer": "two", "crash_after": crash_after(1)},
                 {"op": "verify"},
                 {"op": "replay", "tools": "recorded", "stream": true},

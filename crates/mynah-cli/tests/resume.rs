@@ -98,6 +98,26 @@ fn a_run_goes_on_with_the_results_of_its_calls() {
 }
 
 #[test]
+fn a_call_is_run_if_a_person_approves_it_and_answered_if_they_reject_it() {
+    let cooks = AGENT.replace(r#""manual": true"#, r#""manual": true, "returns": {"ok": "hot"}"#);
+    let cases = [
+        (["--approve", "c1"], "  < [c1] hot\n"),
+        (["--reject", "c1=too hot"], "  < [c1] failed: too hot\n"),
+    ];
+    for (flags, told) in cases {
+        let (store, _) = waiting();
+        let agent = store.file("cooks.json", &cooks);
+        let resumed = store.run(&[&["resume", "run-1", "--agent", &agent], &flags[..]].concat());
+        assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+        let shown = store.run(&["show", "run-1"]).stdout;
+        assert!(shown.contains(told), "{shown}");
+        assert_eq!(store.run(&["replay", "run-1"]).code, Some(0));
+        let again = store.run(&["resume", "run-1", "--agent", &agent, "--approve", "c1"]);
+        assert_eq!(again.code, Some(2), "{}", again.stderr);
+    }
+}
+
+#[test]
 fn a_tool_that_may_have_run_waits_for_word_on_it() {
     let (store, agent) = waiting();
     let waits = store.run(&["resume", "run-2", "--agent", &agent]);

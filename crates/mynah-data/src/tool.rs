@@ -181,13 +181,14 @@ impl<'de> Deserialize<'de> for ToolCall {
             (Some(raw), Some(Value::Null)) if !raw.trim().is_empty() => {
                 Self::new(wire.id, wire.name, raw)
             }
-            (Some(raw), Some(arguments)) => Self {
-                id: wire.id,
-                name: wire.name,
-                arguments,
-                raw_arguments: raw,
-                metadata: Metadata::new(),
-            },
+            (Some(raw), Some(arguments)) => {
+                let mut call = Self::new(wire.id, wire.name, raw);
+                // The text also has the order of the members, which not every store keeps.
+                if call.arguments != arguments {
+                    call.arguments = arguments;
+                }
+                call
+            }
             (Some(raw), None) => Self::new(wire.id, wire.name, raw),
             (None, arguments) => {
                 let arguments = some_arguments(arguments.unwrap_or_default());

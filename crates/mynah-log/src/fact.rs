@@ -414,8 +414,37 @@ pub struct Inside {
 pub enum Effect {
     /// It gave a value.
     Done(Value),
+    /// It gave the value of this JSON text, whose members are not in the order in which records keep them.
+    Text(String),
     /// It failed.
     Failed(Value),
+}
+
+impl Effect {
+    /// It gave a value, which comes back with its members in the order that they have.
+    ///
+    /// ```
+    /// use mynah_log::Effect;
+    /// use serde_json::json;
+    ///
+    /// assert_eq!(Effect::done(json!({"a": 1, "b": 2})), Effect::Done(json!({"a": 1, "b": 2})));
+    /// assert_eq!(Effect::done(json!({"b": 2, "a": 1})), Effect::Text(r#"{"b":2,"a":1}"#.to_owned()));
+    /// ```
+    pub fn done(value: Value) -> Self {
+        if is_in_order(&value) { Self::Done(value) } else { Self::Text(value.to_string()) }
+    }
+}
+
+/// Whether a value comes back from its encoding with its members in the same order.
+fn is_in_order(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.iter().all(is_in_order),
+        Value::Object(members) => {
+            let keys = members.keys().map(|key| (key.len(), key));
+            keys.is_sorted() && members.values().all(is_in_order)
+        }
+        _ => true,
+    }
 }
 
 /// A tool called by the caller's own loop, not by an answer that is recorded.

@@ -22,6 +22,7 @@ proptest! {
     #[test]
     fn any_bytes_are_a_record_or_are_refused(bytes in bytes()) {
         targets::record(&bytes);
+        targets::bundle(&bytes);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
+use mynah_data::{Budget, Catalog};
 use mynah_log::{Log, Record};
 
 use crate::{Adapter, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool, World};
@@ -23,6 +24,10 @@ pub struct Config {
     pub adapter: Option<Arc<dyn Adapter>>,
     /// The tools that can be called.
     pub tools: Registry,
+    /// What the run may spend, its resumption included. Time is for the loop to keep: `max_wall_clock_ms` is refused.
+    pub budget: Option<Budget>,
+    /// What models cost that come without a price of their own.
+    pub catalog: Catalog,
     /// Where time and chance come from. A replay never asks.
     pub world: Arc<dyn World>,
     /// How many tools run side by side.
@@ -63,6 +68,8 @@ impl Config {
             mode: Mode::Live,
             adapter: None,
             tools: Registry::default(),
+            budget: None,
+            catalog: Catalog::built_in(),
             world: Arc::new(SystemWorld),
             max_parallel_tools: DEFAULT_MAX_PARALLEL_TOOLS,
             tool_timeout: Duration::from_secs(30),
@@ -83,6 +90,12 @@ impl Config {
     /// The same with these tools. Of two with one name the later counts.
     pub fn tools(mut self, tools: impl IntoIterator<Item = Tool>) -> Self {
         self.tools = Registry::new(tools);
+        self
+    }
+
+    /// The same with this budget.
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
         self
     }
 

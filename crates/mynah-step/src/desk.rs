@@ -65,6 +65,7 @@ impl Desk {
     /// `replay_mismatch`, or a log that could not be written.
     pub fn serve(self: &Arc<Self>, tape: &mut Tape) -> Result<bool> {
         let mut served = false;
+        self.state().asks.retain(|ask| !ask.reply.is_closed());
         while let Some((ask, answer)) = self.next_served(tape) {
             served = true;
             let failed = answer.as_ref().err().cloned();
@@ -94,7 +95,6 @@ impl Desk {
 
     fn next_served(&self, tape: &mut Tape) -> Option<(Ask, Result<Option<Fact>>)> {
         let mut state = self.state();
-        state.asks.retain(|ask| !ask.reply.is_closed());
         let mut served = None;
         for (index, ask) in state.asks.iter().enumerate() {
             if let Some(answer) = tape.answer(&ask.place, &ask.want) {
@@ -123,7 +123,7 @@ impl Desk {
 
     /// Ends the waiting of a run in which everybody waits: the first of them asked for something else than what is recorded,
     /// and is told so.
-    pub fn refuse_first(&self, tape: &Tape) -> Option<Error> {
+    pub fn refuse_first(&self, tape: &mut Tape) -> Option<Error> {
         let mut state = self.state();
         let first = state.asks.iter().enumerate().min_by(|(_, a), (_, b)| a.place.cmp(&b.place));
         let (index, _) = first?;

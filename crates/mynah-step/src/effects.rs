@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, Result, ToolCall, ToolReason};
+use mynah_data::{Error, LogReason, Result, ToolCall, ToolReason};
 use mynah_log::{Effect, Fact, Inside};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -41,13 +41,15 @@ pub(crate) struct Effects {
     pub(crate) attempt: u32,
     /// Whether the records answer.
     pub(crate) replaying: bool,
+    /// The longest that a fact may take to be safe.
+    pub(crate) patience: Option<Duration>,
 }
 
 impl Effects {
     /// In a run that nobody keeps.
     pub(crate) fn unkept(world: Arc<dyn World>) -> Self {
         let errors = SideEffectErrors::default();
-        Self { world, errors, desk: None, call: None, attempt: 1, replaying: false }
+        Self { world, errors, desk: None, call: None, attempt: 1, replaying: false, patience: None }
     }
 
     fn place(&self) -> Place {
@@ -97,8 +99,8 @@ impl Effects {
                 return Err(failed(name, "what is recorded is not understood"));
             };
             return match effect {
-                Effect::Done(value) => T::deserialize(value)
-                    .map_err(|why| failed(name, &format!("what is recorded does not fit: {why}"))),
+                Effect::Done(value) => T::deserialize(value).map_err(|why| unfit(name, &why)),
+                Effect::Text(text) => serde_json::from_str(&text).map_err(|why| unfit(name, &why)),
                 Effect::Failed(why) => {
                     Err(failed(name, why.as_str().unwrap_or("it failed without a word")))
                 }
@@ -110,7 +112,7 @@ impl Effects {
                 if self.is_kept() {
                     let kept = serde_json::to_value(&value)
                         .map_err(|why| failed(name, &format!("its value has no JSON: {why}")))?;
-                    self.keep(name, Effect::Done(kept)).await?;
+                    self.keep(name, Effect::done(kept)).await?;
                 }
                 Ok(value)
             }
@@ -131,19 +133,37 @@ impl Effects {
 
     async fn keep(&self, name: &str, effect: Effect) -> Result<()> {
         let inside = self.place();
-        self.commit(Fact::SideEffect { inside, name: name.to_owned(), effect }, false).await
+        let fact = Fact::SideEffect { inside, name: name.to_owned(), effect };
+        self.commit(fact, false).await.map(drop)
     }
 
-    /// Commits a fact that was made here; waits until it is safe, if it must be.
-    pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<()> {
-        match &self.desk {
-            Some(desk) => desk.ask(self.place(), Want::Commit { fact, durable }).await.map(drop),
-            None => Ok(()),
-        }
+    /// Commits a fact that was made here; waits until it is safe, if it must be. Where the budget stopped the run before it,
+    /// that is what comes back.
+    pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<Option<Fact>> {
+        let Some(desk) = &self.desk else { return Ok(None) };
+        in_time(self.patience, desk.ask(self.place(), Want::Commit { fact, durable })).await
     }
+}
+
+/// Waits for something that must not take longer than a record may take to be safe.
+pub(crate) async fn in_time<T>(
+    limit: Option<Duration>,
+    safe: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let Some(limit) = limit else { return safe.await };
+    tokio::time::timeout(limit, safe).await.unwrap_or_else(|_| {
+        Err(Error::log(LogReason::Unavailable).with_message(format!(
+            "log error: unavailable: a record was not safe after {} ms",
+            limit.as_millis()
+        )))
+    })
 }
 
 /// A side effect that failed; the same live and from its record.
 fn failed(name: &str, why: &str) -> Error {
     Error::tool(ToolReason::Failed).with_message(why).with("side_effect", json!(name))
+}
+
+fn unfit(name: &str, why: &serde_json::Error) -> Error {
+    failed(name, &format!("what is recorded does not fit: {why}"))
 }

@@ -8,6 +8,7 @@
 //! Adapters and tools can be written outside the project: both are small traits behind `Arc<dyn …>`.
 
 mod adapter;
+mod budget;
 mod config;
 mod context;
 mod desk;
@@ -23,12 +24,13 @@ mod tool_context;
 mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, open_model};
+pub use budget::{Heard, Spent, check_price, price_of, prompt_size};
 pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, Registry};
 pub use context::{Answer, CallTool, Context, ToolResult};
 pub use desk::Desk;
 pub use effects::SideEffectErrors;
 pub use fallback::Fallback;
-pub use metrics::MetricsSink;
+pub use metrics::{MetricsSink, Watch};
 pub use recorded::{Recorded, UNCERTAIN, differences, is_not_rerun};
 pub use recorder::{LEASE, Recorder, nanos, new_owner};
 pub use retry::RetryPolicy;

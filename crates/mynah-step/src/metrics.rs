@@ -1,6 +1,9 @@
 //! Who is told how long things take.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+
+use mynah_data::{ModelRef, Usage};
+use tokio::time::Instant;
 
 /// Who is told how long things take, and how they went. Called in hot paths and from several threads: it must be quick.
 ///
@@ -47,5 +50,61 @@ pub trait MetricsSink: Send + Sync + 'static {
     /// A run passed a limit of its budget.
     fn budget_exceeded(&self, limit: &str) {
         let _ = limit;
+    }
+}
+
+/// A call under way, of which somebody is told once, however it ends: one that is dropped was `cancelled`.
+#[derive(Default)]
+pub struct Watch(Option<Watched>);
+
+struct Watched {
+    metrics: Arc<dyn MetricsSink>,
+    name: String,
+    is_model: bool,
+    began: Instant,
+}
+
+impl Watch {
+    /// A call of a model begins.
+    pub fn model(metrics: Option<&Arc<dyn MetricsSink>>, model: Option<&ModelRef>) -> Self {
+        Self::begin(metrics, true, || model.map(ToString::to_string).unwrap_or_default())
+    }
+
+    /// A call of a tool begins.
+    pub fn tool(metrics: Option<&Arc<dyn MetricsSink>>, tool: &str) -> Self {
+        Self::begin(metrics, false, || tool.to_owned())
+    }
+
+    fn begin(
+        metrics: Option<&Arc<dyn MetricsSink>>,
+        is_model: bool,
+        name: impl FnOnce() -> String,
+    ) -> Self {
+        let watched = |metrics: &Arc<dyn MetricsSink>| Watched {
+            metrics: Arc::clone(metrics),
+            name: name(),
+            is_model,
+            began: Instant::now(),
+        };
+        Self(metrics.map(watched))
+    }
+
+    /// The call ended, unless it ended before.
+    pub fn end(&mut self, failure: Option<&str>, usage: Option<&Usage>) {
+        let Some(Watched { metrics, name, is_model, began }) = self.0.take() else { return };
+        let took = began.elapsed();
+        if is_model {
+            let tokens = |of: fn(&Usage) -> Option<u64>| usage.and_then(of).unwrap_or(0);
+            let (input, output) = (tokens(|u| u.input_tokens), tokens(|u| u.output_tokens));
+            metrics.model_call(&name, failure, took, input, output);
+        } else {
+            metrics.tool_call(&name, failure, took);
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end(Some("cancelled"), None);
     }
 }

@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{Error, ErrorKind, MismatchClass, ResponseBuilder, Result, ToolReason};
+use mynah_data::{
+    Error, ErrorKind, Limit, MismatchClass, Place as When, ResponseBuilder, Result, ToolReason,
+};
 use mynah_log::{Effect, Fact, Inside, Plan, Record, Resolution, cbor};
 use serde_json::{Value, json};
 
@@ -24,13 +26,15 @@ pub struct Recorded {
     facts: VecDeque<(Record, Fact)>,
     last: u64,
     /// Calls of the turn whose records answer for them: what happened inside them is passed by.
-    answered: Vec<String>,
+    answered: HashSet<String>,
     /// The last try of each call that was announced in the last turn.
     announced: HashMap<String, u32>,
     /// The tries of calls that another process began anew, by turn and call.
     anew: HashMap<(usize, String), u32>,
     /// How many answers were made again.
     turn: usize,
+    /// Where the run differed from its records: whoever asks later is told the same.
+    differs: Option<Error>,
     /// Who writes what follows: there in a run that is resumed.
     pub(crate) then: Option<Box<Recorder>>,
 }
@@ -46,7 +50,17 @@ impl Recorded {
         };
         let facts = records.into_iter().enumerate().filter(made_again);
         let facts = facts.map(|(_, record)| record).collect();
-        Self { run, facts, last, answered: Vec::new(), announced, anew, turn: 0, then: None }
+        Self {
+            run,
+            facts,
+            last,
+            answered: HashSet::new(),
+            announced,
+            anew,
+            turn: 0,
+            differs: None,
+            then: None,
+        }
     }
 
     /// The same, and writes what follows the records.
@@ -76,7 +90,7 @@ impl Recorded {
 
     fn is_passed_by(&self, fact: &Fact) -> bool {
         !self.answered.is_empty()
-            && inner(fact).is_some_and(|(call, _)| self.answered.iter().any(|id| id == call))
+            && inner(fact).is_some_and(|(call, _)| self.answered.contains(call))
     }
 
     /// Who writes what follows, once everything recorded was made again.
@@ -117,7 +131,7 @@ impl Recorded {
 
     /// The records answer for a call: what happened inside it is not made again.
     pub(crate) fn answer_for(&mut self, call: &str) {
-        self.answered.push(call.to_owned());
+        self.answered.insert(call.to_owned());
     }
 
     /// The next fact, which the records themselves make.
@@ -127,31 +141,37 @@ impl Recorded {
 
     /// What somebody gets who asks; nothing while it is not their turn.
     pub(crate) fn answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Fact>>> {
+        if let Some(error) = &self.differs {
+            return Some(Err(error.clone()));
+        }
+        let answer = self.next_answer(place, want)?;
+        self.differs = answer.as_ref().err().cloned();
+        Some(answer)
+    }
+
+    fn next_answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Fact>>> {
         let call = self.upcoming().and_then(of_tool).map(|(call, _)| call);
         let is_mine = place.as_ref().map(|inside| inside.call_id.as_str()) == call;
         match want {
-            Want::Commit { fact, .. } => is_mine.then(|| self.compare(fact).map(|()| None)),
+            Want::Commit { fact, .. } if is_mine => Some(match self.upcoming() {
+                Some(upcoming) if is_stopped(fact, upcoming) => Ok(self.take_fact()),
+                _ => self.compare(fact).map(|()| None),
+            }),
+            Want::Commit { .. } => None,
             Want::Recall { name, required } => {
                 if !required && !self.will_recall(place, name) {
                     return Some(Ok(None));
                 }
                 let is_next = matches!(self.upcoming(),
                     Some(Fact::SideEffect { inside, name: next, .. }) if inside == place && next == name);
-                if is_next {
-                    return Some(Ok(self.take_fact()));
-                }
-                // A loop does one thing after another: what is not next will not be.
-                (place.is_none() && is_mine).then(|| Err(self.refuse(place, want)))
+                is_next.then(|| Ok(self.take_fact()))
             }
-            Want::Answer => {
-                let answer = match self.upcoming() {
-                    _ if !is_mine => return None,
-                    Some(Fact::AssistantCompleted { .. }) => None,
-                    Some(end) if ends(end) => Some(Ok(Some(end.clone()))),
-                    _ => Some(Err(self.refuse(place, want))),
-                };
-                answer.or_else(|| Some(Ok(self.take_fact())))
-            }
+            Want::Answer => match self.upcoming() {
+                _ if !is_mine => None,
+                Some(answer) if is_answer(answer) => Some(Ok(self.take_fact())),
+                Some(end) if ends(end) => Some(Ok(Some(end.clone()))),
+                _ => Some(Err(self.refuse(place, want))),
+            },
             Want::Outcome => {
                 let is_next =
                     is_mine && self.upcoming().is_some_and(|fact| outcome(fact).is_some());
@@ -170,8 +190,13 @@ impl Recorded {
         matches!(next, Some(Fact::SideEffect { name: next, .. }) if next == name)
     }
 
-    /// Why somebody who asks can't be answered.
-    pub(crate) fn refuse(&self, place: &Place, want: &Want) -> Error {
+    /// Ends the run because somebody who asks can't be answered.
+    pub(crate) fn refuse(&mut self, place: &Place, want: &Want) -> Error {
+        let error = self.refusal(place, want);
+        self.differs.get_or_insert(error).clone()
+    }
+
+    fn refusal(&self, place: &Place, want: &Want) -> Error {
         let fact = match want {
             Want::Commit { fact, .. } => fact.clone(),
             Want::Answer => Fact::AssistantCompleted {
@@ -262,6 +287,30 @@ pub(crate) fn outcome(fact: &Fact) -> Option<&str> {
         Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => Some(call_id),
         _ => None,
     }
+}
+
+/// The name under which the failure of a model call is kept.
+pub(crate) const MODEL_CALL: &str = "model_call";
+
+/// Whether a fact is what came of a model call.
+fn is_answer(fact: &Fact) -> bool {
+    match fact {
+        Fact::AssistantCompleted { .. } => true,
+        Fact::BudgetExceeded { breach, .. } => breach.place == When::MidStream,
+        Fact::SideEffect { inside, name, .. } => inside.is_none() && name == MODEL_CALL,
+        _ => false,
+    }
+}
+
+/// Whether what follows is that the budget did not allow what a fact announces.
+fn is_stopped(fact: &Fact, upcoming: &Fact) -> bool {
+    let Fact::BudgetExceeded { breach, .. } = upcoming else { return false };
+    let before = match fact {
+        Fact::TurnStarted { .. } => breach.limit != Limit::ToolCalls,
+        Fact::ToolScheduled { .. } => breach.limit == Limit::ToolCalls,
+        _ => false,
+    };
+    before && breach.place == When::PreCall
 }
 
 /// Marks the error of a call of which nobody knows whether it ran.

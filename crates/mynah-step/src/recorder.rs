@@ -101,8 +101,11 @@ impl Recorder {
     /// Takes a fact. One that ends the run is followed by the seal.
     ///
     /// # Errors
-    /// A fact that has no deterministic encoding, or comes after the end.
+    /// A fact that has no deterministic encoding, or comes after the end; a log that could not be written before.
     pub fn commit(&mut self, fact: &Fact) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         if self.sealed {
             return Err(Error::log(LogReason::Sealed)
                 .with_message(format!("log error: sealed: run {} has ended", self.chain.run())));

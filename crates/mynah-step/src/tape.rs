@@ -175,9 +175,12 @@ impl Tape {
         }
     }
 
-    /// Why somebody who asks can't be answered.
-    pub(crate) fn refuse(&self, place: &Place, want: &Want) -> Error {
-        self.recorded().map_or_else(gone, |recorded| recorded.refuse(place, want))
+    /// Ends the run because somebody who asks can't be answered.
+    pub(crate) fn refuse(&mut self, place: &Place, want: &Want) -> Error {
+        match self {
+            Self::Replaying(recorded) => recorded.refuse(place, want),
+            _ => gone(),
+        }
     }
 
     /// Whether the run is brought back to where it was, to go on from there.

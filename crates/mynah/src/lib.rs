@@ -72,9 +72,9 @@ pub use mynah_data::{
 };
 pub use mynah_log as log;
 pub use mynah_step::{
-    Adapter, BoxFuture, EncodeError, Fallback, Handler, HandlerExecutor, JsonEncoder, ModelCall,
-    ModelStream, RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor,
-    ToolResultEncoder, World, differences,
+    Adapter, BoxFuture, EncodeError, Fallback, Handler, HandlerExecutor, JsonEncoder, MetricsSink,
+    ModelCall, ModelStream, RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext,
+    ToolExecutor, ToolResultEncoder, World, differences,
 };
 pub use options::Options;
 pub use replay::{Forked, Replay, Replayed, Tools, replay_run};

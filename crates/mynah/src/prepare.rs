@@ -3,12 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
-    Budget, EngineReason, Error, FieldError, Messages, Metadata, ModelRef, Part, Pricing, Request,
+    Budget, EngineReason, Error, FieldError, Messages, Metadata, ModelRef, Part, Request,
     ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
 };
 use mynah_log::{About, Extent, Fact, SessionLink};
 use mynah_step::{
     HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits,
+    check_price, price_of,
 };
 use serde_json::{Value, json};
 
@@ -61,7 +62,7 @@ pub(crate) fn prepare(
         Some(log) => {
             let recorder = Recorder::new(log, Arc::clone(world), world.new_run_id());
             let recorder = recorder.with_durability(options.durability).with_new_lease();
-            Tape::Recording(Box::new(recorder))
+            Tape::Recording(Box::new(recorder.metered(engine.0.metrics.clone())))
         }
         None => Tape::Blank,
     };
@@ -132,7 +133,7 @@ pub(crate) fn prepare_on(
     // A run that goes on keeps the price that it began with; one that is only compared has the engine's.
     let pricing = match &recorded {
         Some(about) if tape.is_resuming() || origin.allow_changed => about.pricing,
-        _ => price(&request),
+        _ => price_of(&request, &parts.catalog),
     };
     check_price(settings.budget.as_ref(), pricing.as_ref(), &request)?;
     let (request, final_request) = split_passes(request, &settings, adapter.as_ref(), extent);
@@ -200,6 +201,7 @@ pub(crate) fn prepare_on(
         call,
         retry: Arc::new(retry),
         world: Arc::clone(&parts.world),
+        metrics: parts.metrics.clone(),
         executor: options
             .executor
             .or_else(|| parts.executor.clone())
@@ -305,33 +307,6 @@ fn split_passes(
         ..request.clone()
     };
     (Request { response_format: None, ..request }, Some(last))
-}
-
-/// What the tokens of a request cost, where that is known.
-fn price(request: &Request) -> Option<Pricing> {
-    let pricing = request.model.as_ref()?.pricing?;
-    let retention = request.prompt_cache.as_ref().map(|cache| cache.retention);
-    Some(pricing.for_retention(retention.unwrap_or_default()))
-}
-
-/// Refuses a limit in dollars that nobody could keep.
-fn check_price(
-    budget: Option<&Budget>,
-    pricing: Option<&Pricing>,
-    request: &Request,
-) -> Result<()> {
-    let limited = budget.is_some_and(|b| b.max_usd.is_some() && !b.allow_unknown_price);
-    if !limited || pricing.is_some() {
-        return Ok(());
-    }
-    let model = request.model.as_ref().map(ToString::to_string);
-    Err(Error::engine(EngineReason::UnknownPrice)
-        .with_message(format!(
-            "engine error: unknown_price: nobody knows what {} costs, so max_usd could not be kept; give the model a \
-             price, or allow_unknown_price",
-            model.as_deref().unwrap_or("a call without a model")
-        ))
-        .with("model", model))
 }
 
 /// The bytes of the schemas that stand in every prompt. Only a budget asks for them.

@@ -185,7 +185,8 @@ impl Resume {
         let active = loaded.active();
         let Loaded { run, records, before, thread, extent, about, chain, totals } = loaded;
         let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals)
-            .with_durability(self.options.durability);
+            .with_durability(self.options.durability)
+            .metered(self.engine.0.metrics.clone());
         let recorded = Recorded::new(run.as_str().into(), records).then(recorder);
         let since_answer = self.request_id.is_some();
         let options = if since_answer {

@@ -204,6 +204,8 @@ fn is_given(kind: &str, path: &str) -> bool {
     let given: &[&str] = match kind {
         "run_started" => &["/thread", "/extent", "/about/options", "/about/request_id"],
         "assistant_completed" => &["/response", "/cuts"],
+        // What the model had said when it was cut off.
+        "budget_exceeded" | "cancelled" => &["/partial", "/cuts"],
         // Of a model call that was refused.
         "failed" => &["/metadata/error"],
         "finalize_failed" => &["/error"],

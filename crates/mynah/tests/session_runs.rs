@@ -7,7 +7,7 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    Engine, Options, Session, Status, Thread, Tool, ToolOutcome, Tools, cancel_run,
+    Engine, Event, Options, Session, Status, Thread, Tool, ToolOutcome, Tools, cancel_run,
     log::{About, Append, Extent, Fact, Log, MemoryLog, Record, RunFilter, RunStatus},
     restore_session,
     testing::{self, Scripted},
@@ -248,6 +248,32 @@ async fn a_run_that_waits_or_was_killed_can_be_ended_from_outside() -> mynah::Re
         cancel_run(&log, &run).await?;
         assert_eq!(talker(1)?.replay(&log, &*run).await?.status, "equal", "cut at {cut}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_is_ended_in_an_approved_call_keeps_the_step_before_it() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let hang = Tool::new("pick", "", json!({}))
+        .manual()
+        .handler(async |_, _| std::future::pending::<Value>().await);
+    let engine = calls(["c0"])?.tool(hang);
+    let waiting = engine.chat("go").record(&log).await?;
+    let run = waiting.run_id.clone().unwrap_or_default();
+    let mut stream = engine.resume(&log, &*run).approve("c0").stream().await?;
+    let cancel = stream.cancel_handle();
+    let mut ended = None;
+    while let Some(event) = futures_util::StreamExt::next(&mut stream).await.transpose()? {
+        match event {
+            Event::ToolExecutionStarted { .. } => cancel.cancel(),
+            Event::ChatCompleted { result } => ended = Some(result),
+            _ => {}
+        }
+    }
+    let ended = ended.expect("it was ended");
+    assert_eq!((ended.halted_reason.as_str(), ended.steps.len()), ("cancelled", 1));
+    assert_eq!(ended.steps[0].response, waiting.steps[0].response);
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling},
+    loose::{Loose, members, take_count, telling, text_of},
     sse::Frame,
 };
 
@@ -295,10 +295,6 @@ impl Answer {
         self.counters.extend(counters.into_iter().filter(|(_, count)| !count.is_null()));
         draft.usage(usage(self.counters.clone()));
     }
-}
-
-fn text_of<'m>(map: &'m Metadata, name: &str) -> &'m str {
-    map.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.

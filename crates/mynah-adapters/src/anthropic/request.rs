@@ -1,15 +1,15 @@
 //! A request as Messages wants it.
 
-use std::{collections::BTreeMap, fs};
-
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mynah_data::{
-    AdapterReason, CacheRetention, Error, Image, ImageError, ImageSource, Message, Metadata, Part,
-    Request, ResponseFormat, Result, Role, ToolCall, ToolChoice, ToolSpec,
+    CacheRetention, Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result,
+    Role, ToolChoice, ToolSpec,
 };
 use serde_json::{Value, json};
 
-use crate::request::{joined_text, model_id, unsupported};
+use crate::request::{
+    argument_map, called_tools, inline_image, is_error, joined_text, model_id, model_name,
+    plain_id, several, unsupported,
+};
 
 /// The limit for models of which none is known: what every model takes.
 const MAX_TOKENS: u64 = 4096;
@@ -36,7 +36,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
         set("temperature", temperature.into());
     }
     if let Some(stop) = options.shift_remove("stop") {
-        set("stop_sequences", if stop.is_array() { stop } else { json!([stop]) });
+        set("stop_sequences", several(stop));
     }
     if let Some(ResponseFormat::JsonSchema { schema, .. }) = &request.response_format
         && form_tool(request).is_none()
@@ -94,7 +94,7 @@ fn has_native_schemas(request: &Request) -> bool {
         "claude-sonnet-4-2025",
         "claude-4-",
     ];
-    let id = request.model.as_ref().map_or("", |model| model.id.as_str());
+    let id = model_name(request);
     let name = id.find("claude-").map_or(id, |start| &id[start..]);
     !OLDER.iter().any(|older| name.starts_with(older))
 }
@@ -173,9 +173,9 @@ fn assistant(message: &Message) -> Vec<Value> {
         }
         Part::ToolCall(call) => Some(json!({
             "type": "tool_use",
-            "id": tool_id(&call.id),
+            "id": plain_id(&call.id),
             "name": call.name,
-            "input": input(call),
+            "input": argument_map(call),
         })),
         _ => None,
     });
@@ -196,24 +196,13 @@ fn reasoning(text: &str, signature: Option<&str>, data: Option<&Value>) -> Optio
     }
 }
 
-fn input(call: &ToolCall) -> Value {
-    if call.arguments.is_object() { call.arguments.clone() } else { json!({}) }
-}
-
-/// Ids of other providers may hold what this one refuses.
-fn tool_id(id: &str) -> String {
-    id.chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' })
-        .collect()
-}
-
 fn tool_result(message: &Message) -> Result<Value> {
     let has_images = message.parts().iter().any(|part| matches!(part, Part::Image { .. }));
     let content: Value =
         if has_images { user(message)?.into() } else { joined_text(message).into() };
-    let id = tool_id(message.tool_call_id().unwrap_or_default());
+    let id = plain_id(message.tool_call_id().unwrap_or_default());
     let mut block = json!({"type": "tool_result", "tool_use_id": id, "content": content});
-    if message.metadata().get("is_error").and_then(Value::as_bool) == Some(true) {
+    if is_error(message) {
         block["is_error"] = true.into();
     }
     Ok(block)
@@ -223,15 +212,7 @@ fn image_block(image: &Image) -> Result<Value> {
     if let ImageSource::Url(url) = &image.source {
         return Ok(json!({"type": "image", "source": {"type": "url", "url": url}}));
     }
-    let refused = |why: ImageError| {
-        Error::adapter(AdapterReason::InvalidRequest).with_message(why.to_string())
-    };
-    let media_type =
-        image.mime_type.as_deref().ok_or(ImageError::MissingMimeType).map_err(refused)?;
-    let data = match &image.source {
-        ImageSource::Base64(text) => text.clone(),
-        _ => STANDARD.encode(image.to_binary(|path| fs::read(path)).map_err(refused)?),
-    };
+    let (media_type, data) = inline_image(image)?;
     Ok(
         json!({"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}),
     )
@@ -254,13 +235,7 @@ fn tools(request: &Request) -> Option<Value> {
         request.tools.iter().map(AsRef::as_ref).chain(&form).map(tool_spec).collect();
     if tools.is_empty() {
         // Calls in the conversation demand that their tools are described.
-        let calls = request.messages.iter().flat_map(|message| message.tool_calls());
-        let names: BTreeMap<&str, ()> = calls.map(|call| (call.name.as_str(), ())).collect();
-        tools.extend(
-            names
-                .keys()
-                .map(|name| tool_spec(&ToolSpec::new(*name, "", json!({"type": "object"})))),
-        );
+        tools.extend(called_tools(request).iter().map(tool_spec));
     }
     (!tools.is_empty()).then(|| tools.into())
 }

@@ -4,7 +4,9 @@ use futures_util::future::join_all;
 use mynah_data::{Event, FinishReason, Message, Part, Request, ToolCall};
 use sha2::{Digest, Sha256};
 
-use super::{REQUEST_ID, Reply, Scenario, Server, Subject, hear_whole, reply, request, serving};
+use super::{
+    REQUEST_ID, Reply, Scenario, Server, Subject, hear_whole, reply, request, serving, stream,
+};
 
 pub(super) async fn text_comes_whole_in_order_and_counted(subject: &dyn Subject) {
     let pieces = subject.answer(Scenario::Text).expect("every provider writes text");
@@ -22,23 +24,22 @@ pub(super) async fn text_comes_whole_in_order_and_counted(subject: &dyn Subject)
     assert_eq!(response.finish_reason, Some(FinishReason::Stop));
     assert_eq!(
         (response.id.as_deref(), response.model.as_deref()),
-        (Some("answer-1"), Some("model-1"))
+        (subject.answer_id(), Some("model-1"))
     );
     assert_eq!((response.usage.input_tokens, response.usage.output_tokens), (Some(11), Some(7)));
     assert_eq!(response.metadata["provider_request_id"], REQUEST_ID);
-    let hash: String =
-        Sha256::digest(pieces.concat()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let body: Vec<u8> = pieces.iter().flat_map(|piece| subject.frame(piece)).collect();
+    let hash: String = Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(response.metadata["raw_response_hash"], hash, "the hash is that of the body");
 }
 
 pub(super) async fn bytes_may_come_one_by_one(subject: &dyn Subject) {
     for scenario in [Scenario::Text, Scenario::ParallelCalls, Scenario::Reasoning] {
         let Some(pieces) = subject.answer(scenario) else { continue };
-        let body = pieces.concat();
-        let whole = serving(Reply::stream(subject.content_type(), [body.clone()])).await;
-        let bytes =
-            serving(Reply::stream(subject.content_type(), body.bytes().map(|byte| vec![byte])))
-                .await;
+        let body: Vec<u8> = pieces.iter().flat_map(|piece| subject.frame(piece)).collect();
+        let bytes = body.iter().map(|byte| vec![*byte]);
+        let bytes = serving(Reply::stream(subject.content_type(), bytes)).await;
+        let whole = serving(Reply::stream(subject.content_type(), [body])).await;
         let whole = hear_whole(subject, &whole, request()).await;
         assert_eq!(
             hear_whole(subject, &bytes, request()).await.events,
@@ -111,14 +112,21 @@ pub(super) async fn what_nobody_knows_is_passed_on(subject: &dyn Subject) {
 pub(super) async fn streams_side_by_side_do_not_mix(subject: &dyn Subject) {
     const CALLS: usize = 32;
     let pieces = subject.answer(Scenario::Text).expect("text");
-    let content_type = subject.content_type().to_owned();
+    let replies: Vec<Reply> = (0..CALLS)
+        .map(|number| {
+            let said: Vec<String> = pieces
+                .iter()
+                .map(|piece| piece.replace("Hello", &format!("Hello {number}")))
+                .collect();
+            stream(subject, &said)
+        })
+        .collect();
     let server = Server::start(move |received| {
         let asked = received.body.to_string();
         let number = (0..CALLS)
             .find(|number| asked.contains(&format!("number {number}.")))
             .expect("a number");
-        let said = pieces.iter().map(|piece| piece.replace("Hello", &format!("Hello {number}")));
-        Reply::stream(&content_type, said)
+        replies[number].clone()
     });
     let server = server.await.expect("a port");
     let calls = (0..CALLS).map(|number| {

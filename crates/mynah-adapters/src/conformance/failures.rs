@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use mynah_data::{AdapterReason, Error, ErrorKind, Event};
 
 use super::{
-    KEY, REQUEST_ID, Reply, Scenario, Server, Subject, hear, open, reply, request, serving,
+    KEY, REQUEST_ID, Reply, Scenario, Server, Subject, hear, open, reply, request, serving, stream,
 };
 
 pub(super) async fn each_status_has_its_reason(subject: &dyn Subject) {
@@ -69,7 +69,7 @@ pub(super) async fn a_stream_without_its_end_is_an_error(subject: &dyn Subject) 
     for scenario in [Scenario::Text, Scenario::ToolCall, Scenario::Reasoning] {
         let Some(pieces) = subject.answer(scenario) else { continue };
         for kept in 0..pieces.len() {
-            let reply = Reply::stream(subject.content_type(), pieces[..kept].to_vec());
+            let reply = stream(subject, &pieces[..kept]);
             let heard = hear(subject, &serving(reply).await, request()).await;
             let told = format!("{scenario:?} after {kept} of {} pieces", pieces.len());
             let error = heard.error.unwrap_or_else(|| panic!("{told} is taken for whole"));
@@ -87,7 +87,7 @@ pub(super) async fn a_stream_without_its_end_is_an_error(subject: &dyn Subject) 
 pub(super) async fn a_connection_that_breaks_is_an_error(subject: &dyn Subject) {
     let mut pieces = subject.answer(Scenario::Text).expect("text");
     pieces.pop();
-    let reply = Reply::stream(subject.content_type(), pieces).then_break();
+    let reply = stream(subject, &pieces).then_break();
     let heard = hear(subject, &serving(reply).await, request()).await;
     let error = heard.error.expect("a broken connection is an error");
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{error:?}");
@@ -144,7 +144,7 @@ pub(super) async fn a_key_is_never_repeated(subject: &dyn Subject) {
 pub(super) async fn a_dropped_stream_closes_its_connection(subject: &dyn Subject) {
     let mut pieces = subject.answer(Scenario::Text).expect("text");
     pieces.pop();
-    let server = serving(Reply::stream(subject.content_type(), pieces).then_hang()).await;
+    let server = serving(stream(subject, &pieces).then_hang()).await;
     let mut stream = open(subject, server.url(), request()).await.expect("a stream");
     let first = stream.next().await;
     assert!(matches!(first, Some(Ok(Event::MessageStarted { .. }))), "{first:?}");

@@ -30,11 +30,21 @@ pub trait Subject: Sync {
     /// How the provider writes this answer, piece by piece; the last piece is its end mark. None if it has no such answer.
     fn answer(&self, scenario: Scenario) -> Option<Vec<String>>;
 
+    /// How a piece stands in the body, where that is not as text.
+    fn frame(&self, piece: &str) -> Vec<u8> {
+        piece.as_bytes().to_vec()
+    }
+
     /// How it writes an error with this message, and the word for it where it has one.
     fn error(&self, message: &str) -> String;
 
     /// How it writes that the prompt is too long: status and body.
     fn too_long(&self) -> (u16, String);
+
+    /// The id of its answers; none where the provider gives them none.
+    fn answer_id(&self) -> Option<&str> {
+        Some("answer-1")
+    }
 
     /// The content type of its streams.
     fn content_type(&self) -> &str {
@@ -99,7 +109,12 @@ pub async fn run(subject: &dyn Subject) {
 /// A reply with this answer; none if the provider has no such answer.
 fn reply(subject: &dyn Subject, scenario: Scenario) -> Option<Reply> {
     let pieces = subject.answer(scenario)?;
-    Some(Reply::stream(subject.content_type(), pieces).with_header("x-request-id", REQUEST_ID))
+    Some(stream(subject, &pieces).with_header("x-request-id", REQUEST_ID))
+}
+
+/// A reply in these pieces.
+fn stream(subject: &dyn Subject, pieces: &[String]) -> Reply {
+    Reply::stream(subject.content_type(), pieces.iter().map(|piece| subject.frame(piece)))
 }
 
 async fn serving(reply: Reply) -> Server {

@@ -11,7 +11,10 @@ use mynah_data::{Request, Result};
 use mynah_step::ModelCall;
 use serde_json::Value;
 
-use crate::format::{Decoder, Format};
+use crate::{
+    format::{Decoder, Format},
+    request::{key_header, openai_headers},
+};
 
 /// The Chat Completions format.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,15 +108,11 @@ impl Format for OpenAiChat {
     }
 
     fn headers(&self, call: &ModelCall) -> Vec<(Cow<'static, str>, String)> {
-        let organization = call.adapter_opts.get("organization").and_then(Value::as_str);
-        organization.map(|id| ("openai-organization".into(), id.to_owned())).into_iter().collect()
+        openai_headers(call)
     }
 
     fn key_header(&self, key: &str) -> (&'static str, String) {
-        match self.dialect.key_header {
-            Some(name) => (name, key.to_owned()),
-            None => ("authorization", format!("Bearer {key}")),
-        }
+        key_header(self.dialect.key_header, key)
     }
 
     fn decoder(&self, _: &Request) -> Box<dyn Decoder> {

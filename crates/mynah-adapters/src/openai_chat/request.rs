@@ -1,16 +1,14 @@
 //! A request as Chat Completions wants it.
 
-use std::fs;
-
 use mynah_data::{
-    AdapterReason, CacheRetention, EngineReason, Error, Image, ImageDetail, ImageSource, Message,
-    Metadata, Part, Request, ResponseFormat, Result, Role, ToolChoice, ToolSpec,
+    EngineReason, Error, Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat,
+    Result, Role, ToolChoice,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use super::{Dialect, ReasoningBack};
-use crate::request::{argument_object, joined_text, model_id};
+use crate::request::{argument_object, function, image_url, joined_text, model_id, prompt_cache};
 
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
@@ -19,7 +17,8 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     set("model", model.into());
     set("messages", messages(dialect, request)?.into());
     if !request.tools.is_empty() {
-        set("tools", request.tools.iter().map(|tool| tool_spec(tool)).collect());
+        let tool = |tool| json!({"type": "function", "function": function(tool)});
+        set("tools", request.tools.iter().map(|spec| tool(spec)).collect());
     }
     if let Some(choice) = &request.tool_choice {
         set("tool_choice", tool_choice(choice));
@@ -34,17 +33,12 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     if let Some(format) = response_format(dialect, request)? {
         set("response_format", format);
     }
-    if let (Some(cache), true) = (&request.prompt_cache, dialect.prompt_cache) {
-        if let Some(key) = cache.key.as_ref().or(call.session_id.as_ref()) {
-            set("prompt_cache_key", key.as_str().into());
-        }
-        if cache.retention == CacheRetention::Long {
-            set("prompt_cache_retention", "24h".into());
-        }
-    }
     set("stream", true.into());
     if dialect.usage_on_request {
         set("stream_options", json!({"include_usage": true}));
+    }
+    if dialect.prompt_cache {
+        body.extend(prompt_cache(request, call, true));
     }
     body.extend(request.options.clone());
     Ok(Value::Object(body))
@@ -104,13 +98,7 @@ fn content(message: &Message) -> Result<Value> {
 }
 
 fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
-    let url = match &image.source {
-        ImageSource::Url(url) => url.clone(),
-        _ => image.to_data_uri(|path| fs::read(path)).map_err(|why| {
-            Error::adapter(AdapterReason::InvalidRequest).with_message(why.to_string())
-        })?,
-    };
-    Ok(json!({"type": "image_url", "image_url": {"url": url, "detail": detail}}))
+    Ok(json!({"type": "image_url", "image_url": {"url": image_url(image)?, "detail": detail}}))
 }
 
 fn tool_images(message: &Message) -> Result<Vec<Value>> {
@@ -175,15 +163,6 @@ fn assistant(dialect: &Dialect, message: &Message) -> Value {
         wire["tool_calls"] = calls.into();
     }
     wire
-}
-
-fn tool_spec(tool: &ToolSpec) -> Value {
-    let mut function =
-        json!({"name": tool.name, "description": tool.description, "parameters": tool.schema});
-    if let Some(strict) = tool.metadata.get("strict") {
-        function["strict"] = strict.clone();
-    }
-    json!({"type": "function", "function": function})
 }
 
 fn tool_choice(choice: &ToolChoice) -> Value {

@@ -44,7 +44,7 @@ pub(super) async fn perform(
     for (index, op) in scenario.ops.into_iter().enumerate() {
         stage.op = index;
         if let Some(log) = &stage.log {
-            log.begin(op.crash_after);
+            log.begin(op.crash_after).await;
         }
         let performed = stage.perform(op).await;
         let run_id = stage.log.as_ref().and_then(|log| log.written());

@@ -4,9 +4,11 @@
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 #![allow(unreachable_pub, reason = "the fuzzer is another crate")]
 
+use std::io::Cursor;
+
 use mynah_log::{
-    Append, Body, Chain, Fact, Hash, Log, Record, RunFilter, SqliteLog, cbor, conformance::Sample,
-    verify, verify_run, verify_seals,
+    Append, Body, Chain, Fact, Hash, Log, MemoryLog, Record, RunFilter, SqliteLog, bundle, cbor,
+    conformance::Sample, verify, verify_run, verify_seals,
 };
 use rusqlite::{Connection, types::Value};
 use serde::{Serialize, Serializer, de::IgnoredAny};
@@ -45,6 +47,19 @@ pub fn record(bytes: &[u8]) {
             assert_eq!(again, record);
         }
     }
+}
+
+/// A bundle: nothing comes into a log from one that is not sound.
+pub fn bundle(bytes: &[u8]) {
+    let sound = bundle::verify(bytes);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let log = MemoryLog::new();
+        let imported = bundle::import(&log, Cursor::new(bytes)).await;
+        assert!(sound.is_ok() || imported.is_err());
+        let runs = log.runs(RunFilter::new()).await.expect("a list of runs").runs;
+        assert_eq!(runs.len(), usize::from(imported.is_ok()));
+    });
 }
 
 /// The rows of a SQLite file: bytes say which columns are changed, and into what.

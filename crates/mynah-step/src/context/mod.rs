@@ -9,23 +9,27 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     task::Poll,
     time::SystemTime,
 };
 
-use mynah_data::{Error, LogReason, Result};
-use mynah_log::{End, Fact, Record, Verifier};
+use futures_util::future::{Either, select};
+use mynah_data::{Breach, Budget, Error, LogReason, Response, Result, ValidationReason};
+use mynah_log::{Cut, End, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::sync::watch;
+use serde_json::json;
+use tokio::sync::{Mutex as Queue, watch};
 
 pub use self::{
     model::Answer,
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, Desk, MetricsSink, Mode, Recorded, Recorder, Tape, effects::Effects, recorder::ends,
+    Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape,
+    effects::{Effects, in_time},
+    recorder::ends,
 };
 
 /// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
@@ -70,7 +74,9 @@ struct Shared {
     tape: Mutex<Tape>,
     desk: Arc<Desk>,
     effects: Effects,
-    turns: AtomicU32,
+    /// The model calls so far. Whoever makes one holds it: an answer belongs to the call before it.
+    turns: Queue<u32>,
+    spent: Mutex<Spent>,
     /// Calls that have no outcome yet.
     running: AtomicUsize,
     cancelled: watch::Sender<bool>,
@@ -80,7 +86,8 @@ impl Context {
     /// A run with this configuration.
     ///
     /// # Errors
-    /// A run without an id, no place for tools, or records that are not what they were.
+    /// A run without an id, no place for tools, a budget that cannot be kept; a run to be performed again that has no records or
+    /// others than it had, a run to go on that has ended.
     pub fn new(mut config: Config) -> Result<Self> {
         if config.run_id.is_empty() {
             return Err(Error::invalid_option("run_id", "empty"));
@@ -88,20 +95,25 @@ impl Context {
         if config.max_parallel_tools == 0 {
             return Err(Error::invalid_option("max_parallel_tools", "out_of_range"));
         }
+        config.budget.as_ref().map_or(Ok(()), check_budget)?;
         let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
-        let mut turns = 0;
+        let (mut turns, mut spent) = (0, Spent::default());
         let mode = std::mem::take(&mut config.mode);
         let replaying = matches!(mode, Mode::Replay(_));
         let tape = match mode {
             Mode::Live => {
-                let recorder = Recorder::new(log, world, config.run_id.as_str()).with_new_lease();
+                let recorder = Recorder::new(log, world, config.run_id.as_str());
                 Tape::Recording(Box::new(recorder.metered(config.metrics.clone())))
             }
             Mode::Resume(records) => {
                 let (facts, verifier) = verified(&config.run_id, records)?;
-                let is_turn =
-                    |(_, fact): &&(Record, Fact)| matches!(fact, Fact::TurnStarted { .. });
-                turns = facts.iter().filter(is_turn).count() as u32;
+                if verifier.report().fingerprint.is_some() {
+                    return Err(Error::log(LogReason::Sealed).with_message(format!(
+                        "log error: sealed: run {} has ended",
+                        config.run_id
+                    )));
+                }
+                (turns, spent) = so_far(&facts);
                 let (chain, totals) = verifier.into_chain();
                 let mut recorder = Recorder::after(log, world, chain, totals);
                 recorder.commit(&Fact::SEAM)?;
@@ -117,6 +129,7 @@ impl Context {
             errors: config.side_effect_errors,
             desk: Some(Arc::clone(&desk)),
             replaying,
+            patience: config.emit_timeout,
             ..Effects::unkept(Arc::clone(&config.world))
         };
         Ok(Self(Arc::new(Shared {
@@ -125,7 +138,8 @@ impl Context {
             tape: Mutex::new(tape),
             desk,
             effects,
-            turns: AtomicU32::new(turns),
+            turns: Queue::new(turns),
+            spent: Mutex::new(spent),
             running: AtomicUsize::new(0),
             cancelled: watch::Sender::new(false),
         })))
@@ -185,8 +199,8 @@ impl Context {
     /// # Errors
     /// As [`Context::now`].
     pub async fn new_call_id(&self) -> Result<String> {
-        let id = self.0.config.world.new_run_id();
-        self.side_effect("call_id", async { Ok::<_, Error>(id) }).await
+        let id = async { Ok::<_, Error>(self.0.config.world.new_run_id()) };
+        self.side_effect("call_id", id).await
     }
 
     /// Records a fact of the loop's own: how the run began and ended, a message of a person, messages left out of a prompt.
@@ -198,8 +212,41 @@ impl Context {
         if matches!(fact, Fact::Sealed(_)) {
             return Err(Error::invalid_option("fact", "sealed_by_itself"));
         }
+        self.put(fact).await.map(drop)
+    }
+
+    /// Records a fact; gives back what stopped the run before it, in a replay.
+    async fn put(&self, fact: Fact) -> Result<Option<Fact>> {
         let durable = ends(&fact);
-        self.in_time(self.0.effects.commit(fact, durable)).await
+        self.served(self.0.effects.commit(fact, durable)).await
+    }
+
+    /// Stops before what the budget does not allow. A replay stops where the run did.
+    async fn keep_within(
+        &self,
+        passed: impl FnOnce(&Spent, &Budget) -> Option<Breach>,
+    ) -> Result<()> {
+        let budget = self.0.config.budget.as_ref().filter(|_| !self.0.replaying);
+        let breach = budget.and_then(|budget| passed(&self.spent(), budget));
+        match breach {
+            Some(breach) => Err(self.exceed(breach, None, Vec::new()).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Records that the budget is used up.
+    async fn exceed(
+        &self,
+        breach: Breach,
+        partial: Option<Box<Response>>,
+        cuts: Vec<Cut>,
+    ) -> Result<Error> {
+        if let Some(metrics) = self.metrics() {
+            metrics.budget_exceeded(breach.limit.as_str());
+        }
+        let error = Error::budget_exceeded(&breach, partial.as_deref());
+        self.put(Fact::BudgetExceeded { breach, partial, cuts }).await?;
+        Ok(error)
     }
 
     /// Waits until everything recorded so far is safe.
@@ -207,7 +254,8 @@ impl Context {
     /// # Errors
     /// A log that cannot be written.
     pub async fn flush(&self) -> Result<()> {
-        self.in_time(poll_fn(|cx| self.tape().poll_durable(cx))).await
+        let safe = poll_fn(|cx| self.tape().poll_durable(cx));
+        self.served(in_time(self.0.config.emit_timeout, safe)).await
     }
 
     /// A duration to be recorded: in a replay the recorded one, as no two runs take the same time. Looks for `duration_ms` in
@@ -222,7 +270,8 @@ impl Context {
         end.and_then(|end| end.metadata.get("duration_ms")?.as_u64()).unwrap_or(live)
     }
 
-    /// Ends the tools that run, and every one that is called from now on, as cancelled.
+    /// Ends the model call and the tools that run, and every one that is called from now on, as cancelled. In a replay they end
+    /// as they did.
     pub fn cancel(&self) {
         self.0.cancelled.send_replace(true);
     }
@@ -230,7 +279,8 @@ impl Context {
     /// Performs something, and serves whoever hands in facts meanwhile.
     async fn served<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
-        poll_fn(|cx| {
+        let mut stuck = false;
+        poll_fn(move |cx| {
             loop {
                 if let Poll::Ready(done) = future.as_mut().poll(cx) {
                     return Poll::Ready(done);
@@ -246,10 +296,15 @@ impl Context {
                 let others = usize::from(desk.loop_waits());
                 let all = self.0.running.load(Ordering::Relaxed) + others;
                 if self.0.replaying && all > 0 && desk.waiting() == all {
-                    desk.refuse_first(&tape);
+                    // What the loop does at once with this may be what comes next: it asks when it is polled.
+                    if !std::mem::replace(&mut stuck, true) {
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    desk.refuse_first(&mut tape);
                     continue;
                 }
-                tape.keep(cx);
+                stuck = false;
                 tape.kick(cx);
                 return Poll::Pending;
             }
@@ -257,16 +312,23 @@ impl Context {
         .await
     }
 
-    /// Performs something that must not take longer than a record may take to be safe.
-    async fn in_time<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
-        let served = self.served(future);
-        let Some(limit) = self.0.config.emit_timeout else { return served.await };
-        tokio::time::timeout(limit, served).await.unwrap_or_else(|_| {
-            Err(Error::log(LogReason::Unavailable).with_message(format!(
-                "log error: unavailable: a record was not safe after {} ms",
-                limit.as_millis()
-            )))
-        })
+    /// Performs something until the run is cancelled; nothing is there then.
+    async fn unless_cancelled<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut cancelled = self.0.cancelled.subscribe();
+        let cancelled = async {
+            // A replay has what came of it in its records.
+            if self.0.replaying || cancelled.wait_for(|cancelled| *cancelled).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        match select(pin!(cancelled), pin!(future)).await {
+            Either::Left(_) => None,
+            Either::Right((done, _)) => Some(done),
+        }
+    }
+
+    fn spent(&self) -> MutexGuard<'_, Spent> {
+        self.0.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tape(&self) -> MutexGuard<'_, Tape> {
@@ -283,8 +345,42 @@ impl fmt::Debug for Context {
     }
 }
 
+/// Refuses a budget that has no sense, or that only the loop can keep.
+fn check_budget(budget: &Budget) -> Result<()> {
+    if budget.max_wall_clock_ms.is_some() {
+        return Err(Error::invalid_option("max_wall_clock_ms", "for_the_loop_to_keep"));
+    }
+    match Budget::from_value(&json!(budget)) {
+        Ok(_) => Ok(()),
+        Err(errors) => Err(Error::validation(ValidationReason::InvalidOptions, errors)),
+    }
+}
+
+/// The model calls of earlier processes, and what they spent. What a prompt took is known as far as it was reported.
+fn so_far(facts: &[(Record, Fact)]) -> (u32, Spent) {
+    let (mut turns, mut spent) = (0, Spent::default());
+    for (_, fact) in facts {
+        match fact {
+            Fact::TurnStarted { .. } => {
+                turns += 1;
+                spent.turn_started(0);
+            }
+            Fact::AssistantCompleted { response, .. }
+            | Fact::BudgetExceeded { partial: Some(response), .. } => {
+                spent.answered(response, None)
+            }
+            Fact::ToolScheduled { attempt: 1, .. } => spent.tool_called(),
+            _ => {}
+        }
+    }
+    (turns, spent)
+}
+
 /// The facts of records that are what they were.
 fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<(Record, Fact)>, Verifier)> {
+    if records.is_empty() {
+        return Err(Error::invalid_option("mode", "no_records"));
+    }
     let mut verifier = Verifier::new(run);
     let mut facts = Vec::with_capacity(records.len());
     for record in records {

@@ -1,21 +1,22 @@
 //! Calling the model from a loop of one's own.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{collections::HashMap, sync::Arc};
 
 use futures_util::StreamExt as _;
 use mynah_data::{
-    AdapterReason, EngineReason, Error, Event, Request, Response, ResponseBuilder, Result,
-    StreamReason,
+    AdapterReason, Breach, Budget, EngineReason, Error, Event, Pricing, Request, Response,
+    ResponseBuilder, Result, StreamReason,
 };
-use mynah_log::{Cut, CutRecorder, Fact, Hash, Plan, cbor};
-use serde_json::json;
-use tokio::time::Instant;
+use mynah_log::{CutRecorder, Effect, Fact, Hash, Plan, cbor};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 
 use super::Context;
 use crate::{
-    Adapter, ModelCall,
+    Adapter, Heard, ModelCall, Spent, Watch, check_price,
     desk::{Want, gone},
-    open_model,
+    open_model, price_of, prompt_size,
+    recorded::MODEL_CALL,
 };
 
 /// What the model answered.
@@ -29,111 +30,202 @@ pub struct Answer {
 }
 
 impl Context {
-    /// Calls the model once, and hears it out. What went before is written while it answers.
+    /// Calls the model once, and hears it out. What went before is written while it answers. One call is made after the other.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use futures_util::stream;
+    /// # use mynah_data::{Event, FinishReason, Request, Result, Thread};
+    /// # use mynah_log::{Extent, Fact, MemoryLog};
+    /// # use mynah_step::{Adapter, BoxFuture, Config, Context, ModelCall, ModelStream};
+    /// # struct Parrot;
+    /// # impl Adapter for Parrot {
+    /// #     fn name(&self) -> &str { "parrot" }
+    /// #     fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
+    /// #         let events = [Event::message_started(), Event::text_delta("Hello!"), Event::message_completed(Some(FinishReason::Stop))];
+    /// #         Box::pin(async move { Ok(Box::pin(stream::iter(events.map(Ok))) as ModelStream) })
+    /// #     }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// let context = Context::new(Config::new(&Arc::new(MemoryLog::new()), "run-1").adapter(Parrot))?;
+    /// let thread = Thread::from("Hello?");
+    /// context.emit(Fact::RunStarted { thread: thread.clone(), extent: Extent::Chat, about: None }).await?;
+    /// let answer = context.llm_call(Request::from(thread)).await?;
+    /// assert_eq!((answer.turn, &*answer.response.text()), (1, "Hello!"));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// A provider that refused or broke off, and an answer that is not one; nothing but the beginning of the turn is recorded
-    /// then. Also as [`Context::now`].
+    /// A provider that refused or broke off, and an answer that is not one: the turn has no answer in the records then, and the
+    /// failure is kept. `budget_exceeded`, which is recorded too, and `unknown_price`, which is not. Also as [`Context::now`].
     pub async fn llm_call(&self, request: Request) -> Result<Answer> {
-        let adapter = self.0.config.adapter.clone().ok_or_else(|| {
+        let config = &self.0.config;
+        let adapter = config.adapter.clone().ok_or_else(|| {
             Error::engine(EngineReason::MissingAdapter)
                 .with_message("engine error: missing_adapter: Config::adapter takes one")
         })?;
         let bytes = cbor::to_vec(&request)
             .map_err(|why| Error::invalid_option("request", why.to_string()))?;
-        let turn = self.0.turns.fetch_add(1, Ordering::Relaxed) + 1;
-        self.emit(Fact::TurnStarted { turn, prompt: Some(Hash::of(&[&bytes])) }).await?;
+        let pricing = price_of(&request, &config.catalog);
+        let mut turns = self.0.turns.lock().await;
+        let size = self.size_of(&request);
+        if !self.0.replaying {
+            check_price(config.budget.as_ref(), pricing.as_ref(), &request)?;
+        }
+        let passed =
+            |spent: &Spent, to: &Budget| spent.passed_by_calling(to, size, pricing.as_ref());
+        self.keep_within(passed).await?;
+        let turn = *turns + 1;
+        let begun = Fact::TurnStarted { turn, prompt: Some(Hash::of(&[&bytes])) };
+        if let Some(Fact::BudgetExceeded { breach, .. }) = self.put(begun).await? {
+            return Err(Error::budget_exceeded(&breach, None));
+        }
+        *turns = turn;
         if self.0.replaying {
             let response = self.recorded_answer().await?;
             return Ok(Answer { turn, response });
         }
-        let model = request.model.as_ref().map(ToString::to_string).unwrap_or_default();
-        let began = Instant::now();
-        let heard = self.served(self.hear(adapter, request)).await;
-        if let Some(metrics) = self.metrics() {
-            let usage = heard.as_ref().ok().map(|(response, _)| &response.usage);
-            let tokens = |of: Option<u64>| of.unwrap_or(0);
-            let failure = heard.as_ref().err().map(Error::reason);
-            let (input, output) = usage
-                .map_or((0, 0), |usage| (tokens(usage.input_tokens), tokens(usage.output_tokens)));
-            metrics.model_call(&model, failure, began.elapsed(), input, output);
+        self.spent().turn_started(size);
+        let mut watch = Watch::model(self.metrics(), request.model.as_ref());
+        let mut call = Call { pricing, ..Call::default() };
+        let heard = self.unless_cancelled(self.hear(adapter, request, &mut call));
+        let heard = self.served(heard).await;
+        let heard = heard.unwrap_or_else(|| Err(Error::stream(StreamReason::Cancelled)));
+        let cuts = call.cuts.finish();
+        let response = call.answer.into_response();
+        self.spent().answered(&response, call.pricing.as_ref());
+        let failure = match &heard {
+            Ok(None) => None,
+            Ok(Some(_)) => Some(EngineReason::BudgetExceeded.as_str()),
+            Err(error) => Some(error.reason()),
+        };
+        watch.end(failure, Some(&response.usage));
+        match heard {
+            Ok(None) => {
+                let (plan, kept) = (Plan::Nothing, Box::new(response.clone()));
+                self.put(Fact::AssistantCompleted { response: kept, plan, cuts }).await?;
+                Ok(Answer { turn, response })
+            }
+            Ok(Some(breach)) => Err(self.exceed(breach, Some(Box::new(response)), cuts).await?),
+            Err(error) => {
+                let (name, effect) = (MODEL_CALL.to_owned(), Effect::Failed(error.to_value()));
+                self.put(Fact::SideEffect { inside: None, name, effect }).await?;
+                Err(error)
+            }
         }
-        let (response, cuts) = heard?;
-        let plan = Plan::Nothing;
-        let fact = Fact::AssistantCompleted { response: Box::new(response.clone()), plan, cuts };
-        self.emit(fact).await?;
-        Ok(Answer { turn, response })
+    }
+
+    /// The size of a prompt; only a budget asks for it.
+    fn size_of(&self, request: &Request) -> u64 {
+        if self.0.config.budget.is_none() {
+            return 0;
+        }
+        let schemas = request.tools.iter().map(|tool| tool.schema.to_string().len() as u64);
+        prompt_size(request.messages.size(), schemas.sum())
     }
 
     /// What is recorded of an answer, or of how the run ended without it.
     async fn recorded_answer(&self) -> Result<Response> {
-        match self.served(self.0.desk.ask(None, Want::Answer)).await? {
-            Some(Fact::AssistantCompleted { response, .. }) => Ok(*response),
-            Some(Fact::Failed(end) | Fact::Completed(end) | Fact::Cancelled { end, .. }) => {
-                let told = end.metadata.get("error").map(serde::Deserialize::deserialize);
-                Err(told.and_then(std::result::Result::ok).unwrap_or_else(|| {
-                    Error::adapter(AdapterReason::Unknown)
-                        .with_message("adapter error: unknown: the recorded call has no answer")
-                }))
+        let told = |error: Option<&Value>| {
+            let error = error.and_then(|error| Error::deserialize(error).ok());
+            error.unwrap_or_else(|| {
+                Error::adapter(AdapterReason::Unknown)
+                    .with_message("adapter error: unknown: the recorded call has no answer")
+            })
+        };
+        Err(match self.served(self.0.desk.ask(None, Want::Answer)).await? {
+            Some(Fact::AssistantCompleted { response, .. }) => return Ok(*response),
+            Some(Fact::BudgetExceeded { breach, partial, .. }) => {
+                Error::budget_exceeded(&breach, partial.as_deref())
             }
-            _ => Err(gone()),
-        }
+            Some(Fact::SideEffect { effect: Effect::Failed(error), .. }) => told(Some(&error)),
+            Some(Fact::Failed(end) | Fact::Completed(end)) => told(end.metadata.get("error")),
+            Some(Fact::Cancelled { .. }) => Error::stream(StreamReason::Cancelled),
+            _ => gone(),
+        })
     }
 
+    /// Hears an answer out, or until it passes a limit.
     async fn hear(
         &self,
         adapter: Arc<dyn Adapter>,
         request: Request,
-    ) -> Result<(Response, Vec<Cut>)> {
+        call: &mut Call,
+    ) -> Result<Option<Breach>> {
         let config = &self.0.config;
         let retry = config.retry.clone().unwrap_or_else(|| adapter.default_retry());
-        let call = ModelCall { request_id: config.world.new_id(), ..ModelCall::default() };
+        let to = ModelCall { request_id: config.world.new_id(), ..ModelCall::default() };
         let world = Arc::clone(&config.world);
         let provider = Arc::clone(&adapter);
-        let mut stream = open_model(adapter, request, call, Arc::new(retry), world).await?;
-        let (mut answer, mut cuts) = (ResponseBuilder::new(), CutRecorder::new());
-        let mut order = Order::default();
+        let mut stream = open_model(adapter, request, to, Arc::new(retry), world).await?;
+        let (mut heard, mut order) = (Heard::default(), Order::default());
         while let Some(event) = stream.next().await {
-            let event = event?;
+            let mut event = event?;
             order.check(&event)?;
-            if let Event::Error { error } = event {
-                return Err(error);
+            match &mut event {
+                Event::Error { error } => return Err(error.clone()),
+                Event::Usage { usage } => {
+                    if let Some(pricing) = &call.pricing {
+                        pricing.apply(usage);
+                    }
+                }
+                _ => {}
             }
-            cuts.apply(&event, &mut answer);
+            call.cuts.apply(&event, &mut call.answer);
+            if let Some(budget) = &config.budget {
+                heard.hear(&event);
+                let breach = self.spent().passed_by_answer(budget, &heard, call.pricing.as_ref());
+                if breach.is_some() {
+                    return Ok(breach);
+                }
+            }
         }
-        if !answer.has_completed() {
+        if !call.answer.has_completed() {
             return Err(Error::adapter(AdapterReason::NetworkError)
                 .with_message("adapter error: network_error: the answer broke off before its end")
                 .with_provider(provider.name()));
         }
-        let response = answer.into_response();
+        let response = call.answer.response();
         let hash = response.metadata.get("raw_response_hash").and_then(|hash| hash.as_str());
         if config.require_raw_response_hash && hash.and_then(Hash::from_hex).is_none() {
             return Err(
                 Error::stream(StreamReason::MissingRawResponseHash).with_provider(provider.name())
             );
         }
-        Ok((response, cuts.finish()))
+        Ok(None)
     }
+}
+
+/// A call of the model under way.
+#[derive(Default)]
+struct Call {
+    answer: ResponseBuilder,
+    cuts: CutRecorder,
+    pricing: Option<Pricing>,
 }
 
 /// What the order of a model's events may not be.
 #[derive(Default)]
 struct Order {
-    calls: Vec<String>,
+    /// The calls so far, and whether they are complete.
+    calls: HashMap<String, bool>,
     over: bool,
 }
 
 impl Order {
     fn check(&mut self, event: &Event) -> Result<()> {
-        let known = |id: &String| self.calls.contains(id);
         let wrong = match event {
             _ if self.over => Some("something came after the end"),
             event if !event.is_from_model() => Some("an adapter may not emit it"),
-            Event::ToolCallStarted { id, .. } if known(id) => Some("a call began twice"),
-            Event::ToolCallDelta { id, .. } if !known(id) => {
-                Some("a call went on that never began")
+            Event::ToolCallStarted { id, .. } if id.is_empty() => Some("a call has no id"),
+            Event::ToolCallStarted { id, .. } if self.calls.contains_key(id) => {
+                Some("a call began twice")
             }
+            Event::ToolCallDelta { id, .. } => match self.calls.get(id) {
+                None => Some("a call went on that never began"),
+                Some(true) => Some("a call went on that was complete"),
+                Some(false) => None,
+            },
             _ => None,
         };
         if let Some(why) = wrong {
@@ -143,7 +235,8 @@ impl Order {
                 .with("event", json!(what)));
         }
         match event {
-            Event::ToolCallStarted { id, .. } => self.calls.push(id.clone()),
+            Event::ToolCallStarted { id, .. } => _ = self.calls.insert(id.clone(), false),
+            Event::ToolCallCompleted(call) => _ = self.calls.insert(call.id.clone(), true),
             Event::MessageCompleted { .. } => self.over = true,
             _ => {}
         }

@@ -1,25 +1,22 @@
 //! Calling tools from a loop of one's own.
 
 use std::{
-    pin::pin,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use futures_util::{
-    StreamExt as _,
-    future::{Either, select},
-    stream,
-};
+use futures_util::{StreamExt as _, stream};
 use mynah_data::{ASK_USER_SENTINEL, Error, Result, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{DirectCall, Fact, Inside, Resolution};
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::Context;
 use crate::{
     Backoff, HandlerExecutor, JsonEncoder, Settled, ToolContext, ToolLimits,
-    ToolResultEncoder as _,
+    ToolResultEncoder as _, Watch,
     desk::{Want, gone},
     is_not_rerun, run_tool, tool_failed,
 };
@@ -78,7 +75,8 @@ impl Context {
     /// Calls a tool: announces it, runs it with its tries, and records what came of it.
     ///
     /// # Errors
-    /// The tool's own failure, arguments that are not JSON (before anything is recorded), and as [`Context::now`].
+    /// The tool's own failure, arguments that are not JSON (before anything is recorded), `budget_exceeded` (before it is
+    /// announced), and as [`Context::now`].
     pub async fn call_tool(&self, call: impl Into<CallTool>) -> Result<ToolOutcome> {
         let mut results = self.call_tools([call.into()]).await?;
         results.pop().map_or_else(|| Err(gone()), |result| result.outcome)
@@ -88,7 +86,8 @@ impl Context {
     /// the results are in the order of the calls. One that fails does not end the others.
     ///
     /// # Errors
-    /// Arguments that are not JSON (before anything is recorded), and as [`Context::now`].
+    /// Arguments that are not JSON (before anything is recorded), `budget_exceeded` (before any is announced), and as
+    /// [`Context::now`].
     pub async fn call_tools(
         &self,
         calls: impl IntoIterator<Item = impl Into<CallTool>>,
@@ -107,18 +106,22 @@ impl Context {
                     .with("tool_name", call.name.as_str()));
             }
         }
+        self.keep_within(|spent, budget| spent.passed_by_tools(budget, calls.len())).await?;
         for call in &mut calls {
             self.announce(call).await?;
         }
         self.flush().await?;
         // In a replay each waits for its turn, whoever has a place.
         let places = if self.0.replaying { calls.len() } else { self.0.config.max_parallel_tools };
-        self.0.running.fetch_add(calls.len(), Ordering::Relaxed);
-        let runs = calls.into_iter().enumerate().map(|(index, call)| async move {
-            let result = self.run(call).await;
-            self.0.running.fetch_sub(1, Ordering::Relaxed);
-            result.map(|result| (index, result))
-        });
+        let begin = |(index, call): (usize, CallTool)| {
+            let running = Running::begin(&self.0.running);
+            async move {
+                let result = self.run(call).await;
+                drop(running);
+                result.map(|result| (index, result))
+            }
+        };
+        let runs: Vec<_> = calls.into_iter().enumerate().map(begin).collect();
         let runs = stream::iter(runs).buffer_unordered(places).collect::<Vec<_>>();
         let mut results = self.served(runs).await.into_iter().collect::<Result<Vec<_>>>()?;
         results.sort_unstable_by_key(|(index, _)| *index);
@@ -138,7 +141,14 @@ impl Context {
         let arguments = raw_arguments.clone();
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
         let call = Some(Box::new(call));
-        self.emit(Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call }).await
+        let announced = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
+        match self.put(announced).await? {
+            Some(Fact::BudgetExceeded { breach, .. }) => Err(Error::budget_exceeded(&breach, None)),
+            _ => {
+                self.spent().tool_called();
+                Ok(())
+            }
+        }
     }
 
     async fn run(&self, called: CallTool) -> Result<ToolResult> {
@@ -164,39 +174,58 @@ impl Context {
             let context = ToolContext::new(Arc::clone(&call), Arc::clone(&config.world))
                 .side_effect_errors(config.side_effect_errors)
                 .kept(Arc::clone(&self.0.desk), attempt, self.0.replaying);
+            let mut context = context;
+            context.effects.patience = config.emit_timeout;
             let effects = context.effects.clone();
-            let began = Instant::now();
+            let mut watch = Watch::tool(self.metrics(), &call.name);
             let limits = ToolLimits { timeout: config.tool_timeout, backoff };
             let settled = match tool {
                 Some(tool) => {
-                    let run = pin!(run_tool(Arc::new(HandlerExecutor), tool, context, limits));
-                    let mut cancelled = self.0.cancelled.subscribe();
-                    match select(run, pin!(cancelled.wait_for(|cancelled| *cancelled))).await {
-                        Either::Left((settled, _)) => settled,
-                        Either::Right(_) => {
-                            failed(&call, ToolReason::Cancelled, "the run was ended")
-                        }
-                    }
+                    let run = run_tool(Arc::new(HandlerExecutor), tool, context, limits);
+                    self.unless_cancelled(run).await.unwrap_or_else(|| {
+                        failed(&call, ToolReason::Cancelled, "the run was ended")
+                    })
                 }
                 None => failed(&call, ToolReason::NotFound, "there is no such tool"),
             };
             let fact = outcome_fact(&call, settled);
-            if let Some(metrics) = self.metrics() {
-                let failure = match &fact {
+            watch.end(
+                match &fact {
                     Fact::ToolFailed { error, .. } => Some(error.reason()),
                     _ => None,
-                };
-                metrics.tool_call(&call.name, failure, began.elapsed());
-            }
+                },
+                None,
+            );
             effects.commit(fact.clone(), false).await?;
             fact
         };
         let outcome = match fact {
+            // The text also has the order of the members, which the record of the value has not.
+            Fact::ToolCompleted { outcome: ToolOutcome::Ok(value), content, .. } => {
+                let exact = serde_json::from_str(&content).ok().filter(|exact| *exact == value);
+                Ok(ToolOutcome::Ok(exact.unwrap_or(value)))
+            }
             Fact::ToolCompleted { outcome, .. } => Ok(outcome),
             Fact::ToolFailed { error, .. } => Err(error),
             _ => Err(gone()),
         };
         Ok(ToolResult { call_id, outcome })
+    }
+}
+
+/// A call that has no outcome yet.
+struct Running<'a>(&'a AtomicUsize);
+
+impl<'a> Running<'a> {
+    fn begin(running: &'a AtomicUsize) -> Self {
+        running.fetch_add(1, Ordering::Relaxed);
+        Self(running)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

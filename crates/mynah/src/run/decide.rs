@@ -124,7 +124,7 @@ impl RunState {
             Action::RunTools(_) => {
                 let calls = self.open.iter().flat_map(|turn| &turn.calls);
                 let new = calls.filter(|call| call.attempt == 0 && call.settled.is_none());
-                self.passed_by_tools(budget, new.count())
+                self.spent.passed_by_tools(budget, new.count())
             }
             _ => None,
         };

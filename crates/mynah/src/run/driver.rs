@@ -10,19 +10,19 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
-    Error, Event, FinishReason, HaltReason, Messages, Metadata, Request, ResponseBuilder, Result,
-    StepResult, StreamReason, Thread, Usage,
+    Error, Event, FinishReason, HaltReason, Messages, Metadata, Request, Response, ResponseBuilder,
+    Result, StepResult, StreamReason, Thread, Usage,
 };
 use mynah_log::{About, CutRecorder, End, Extent, Fact, Head, Lease};
 use mynah_step::{
-    Adapter, BoxFuture, Desk, ModelCall, ModelStream, RetryPolicy, Tape, ToolContext, ToolExecutor,
-    ToolLimits, ToolResultEncoder, World,
+    Adapter, BoxFuture, Desk, Heard, MetricsSink, ModelCall, ModelStream, RetryPolicy, Tape,
+    ToolContext, ToolExecutor, ToolLimits, ToolResultEncoder, Watch, World,
 };
 use tokio::time::Sleep;
 use tracing::Span;
 
 use super::{
-    budget::{Heard, Meter, WallClock},
+    budget::{Meter, WallClock},
     decide::{Action, Policy},
     model::{CallLimits, PromptDigest},
     settle::ErrorPolicy,
@@ -57,6 +57,7 @@ pub(crate) struct Setup {
     pub(crate) max_concurrency: usize,
     pub(crate) deadline: Option<Duration>,
     pub(crate) on_event: Option<Observer>,
+    pub(crate) metrics: Option<Arc<dyn MetricsSink>>,
     /// Whether a run that is performed again answers for its tools from its records.
     pub(crate) recorded_tools: bool,
     pub(crate) on_uncertain: OnUncertain,
@@ -76,6 +77,8 @@ pub(crate) struct Driver {
     pub(super) answer: ResponseBuilder,
     /// What the answer takes, for a run with a budget.
     pub(super) heard: Heard,
+    /// The model call under way, for who is told of it.
+    pub(super) watch: Watch,
     /// How the answer arrives, for a run that is kept.
     pub(super) cuts: CutRecorder,
     pub(super) tape: Tape,
@@ -145,6 +148,7 @@ impl Driver {
             ready: VecDeque::new(),
             answer: ResponseBuilder::new(),
             heard: Heard::default(),
+            watch: Watch::default(),
             cuts: CutRecorder::new(),
             desk: tape.is_kept().then(Desk::new),
             behind: tape.is_resuming(),
@@ -295,6 +299,21 @@ impl Driver {
                 Phase::Done => {}
             }
         }
+    }
+
+    /// Who is told of what happens now; nobody of what the records tell.
+    pub(super) fn metrics(&self) -> Option<&Arc<dyn MetricsSink>> {
+        let metrics = self.setup.metrics.as_ref()?;
+        (self.tape.upcoming().is_none() && !self.tape.ran_out()).then_some(metrics)
+    }
+
+    /// What the model had said when it was cut off.
+    pub(super) fn cut_off(&mut self, answering: bool, why: &str) -> Option<Box<Response>> {
+        let partial =
+            (answering && self.answer.has_started()).then(|| Box::new(self.take_answer()));
+        let usage = partial.as_ref().map(|response| &response.usage);
+        self.watch.end(Some(why), usage);
+        partial
     }
 
     /// What the last step of the run came to.
@@ -473,11 +492,11 @@ impl Driver {
         let (end, heard) = match self.tape.upcoming() {
             Some(Fact::Cancelled { end, partial, .. }) => (end.clone(), partial.is_some()),
             _ => {
-                let end = End::new(reason, metadata);
+                let end = End::new(reason.clone(), metadata);
                 (self.state.end_of_chat(end, &self.setup.policy), self.answer.has_started())
             }
         };
-        let partial = (answering && heard).then(|| Box::new(self.take_answer()));
+        let partial = self.cut_off(answering && heard, reason.as_str());
         let cuts = std::mem::take(&mut self.cuts).finish();
         self.commit(Fact::Cancelled { end, partial, cuts });
         match self.setup.policy.extent {

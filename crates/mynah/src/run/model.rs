@@ -7,11 +7,11 @@ use mynah_data::{
     ResponseBuilder, StreamReason,
 };
 use mynah_log::{CutRecorder, End, Fact, Hash, Plan, cbor, expand};
-use mynah_step::open_model;
+use mynah_step::{Heard, Watch, open_model};
 use tokio::time::Sleep;
 
 use super::{
-    budget::{Heard, WallClock},
+    budget::WallClock,
     driver::{Driver, Phase},
 };
 
@@ -40,6 +40,7 @@ impl Driver {
             self.phase = answer_from(upcoming);
             return;
         }
+        self.watch = Watch::model(setup.metrics.as_ref(), request.model.as_ref());
         self.catch_up();
         let setup = &self.setup;
         self.limits = CallLimits::begin(setup.call.request_timeout, setup.call.stream_timeout);
@@ -54,6 +55,7 @@ impl Driver {
 
     /// A model call that failed before there was a stream. The first one is the caller's `Err`; a later one ends the chat.
     pub(super) fn not_opened(&mut self, error: Error) {
+        self.watch.end(Some(error.reason()), None);
         if self.state.conversation.is_some() {
             self.commit(Fact::FinalizeFailed { error });
             self.phase = Phase::Decide;
@@ -168,7 +170,9 @@ impl Driver {
         }
         self.phase = Phase::Decide;
         let paused = self.answer.is_paused();
+        let failure = self.answer.error().map(Error::reason);
         let response = self.take_answer();
+        self.watch.end(failure, Some(&response.usage));
         let plan = match self.tape.upcoming() {
             // What was planned is not planned anew, whatever the engine is now.
             Some(Fact::AssistantCompleted { plan, .. }) if self.tape.is_resuming() => plan.clone(),

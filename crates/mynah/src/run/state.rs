@@ -7,10 +7,11 @@ use mynah_data::{
     Mode, Response, StepResult, Thread, ToolCall, ToolOutcome,
 };
 use mynah_log::{End, Extent, Fact, Plan, Resolution};
+use mynah_step::Spent;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::budget::{Meter, Spent};
+use super::budget::Meter;
 
 /// Everything a run may base a decision on.
 #[derive(Clone, Debug, Default)]
@@ -296,7 +297,9 @@ impl RunState {
             let first = call.attempt == 0;
             call.attempt = attempt;
             call.approved = false;
-            self.spent.tool_calls += u64::from(first);
+            if first {
+                self.spent.tool_called();
+            }
         }
     }
 
@@ -399,6 +402,10 @@ impl RunState {
     fn cut_off(&mut self, partial: Option<Response>) {
         match partial {
             Some(response) => self.answer(response, Plan::Nothing),
+            // The step of an approved call was told when it was handed to the caller.
+            None if self.open.as_ref().is_some_and(|turn| turn.approved) => {
+                return self.close(None);
+            }
             None if self.open.is_some() => self.close(None),
             None => return,
         }
@@ -417,9 +424,6 @@ impl RunState {
                 response.metadata.insert("error".to_owned(), error.clone());
             }
             self.answer(response, Plan::Nothing);
-        } else if self.open.as_ref().is_some_and(|turn| turn.approved) {
-            self.close(None);
-            return self.finish(end);
         } else if self.open.is_some() {
             let error = error.and_then(|error| Error::deserialize(error).ok());
             self.close(error.as_ref());

@@ -7,10 +7,12 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use mynah_data::{Error, Event, HaltReason, Metadata, ToolCall, ToolOutcome, ToolReason};
+use mynah_data::{
+    EngineReason, Error, Event, HaltReason, Metadata, ToolCall, ToolOutcome, ToolReason,
+};
 use mynah_log::{End, Fact};
 use mynah_step::{
-    BoxFuture, Desk, Settled, Tape, Tool, ToolContext, UNCERTAIN, is_not_rerun, run_tool,
+    BoxFuture, Desk, Settled, Tape, Tool, ToolContext, UNCERTAIN, Watch, is_not_rerun, run_tool,
 };
 use tracing::Instrument as _;
 
@@ -162,7 +164,9 @@ impl Driver {
             let attempt = attempt.unwrap_or_else(|| self.state.attempt_of(&call.id));
             context = context.kept(Arc::clone(desk), attempt, self.tape.is_replaying());
         }
-        runs.running.push(start(&self.setup, tool.cloned(), context));
+        let told = self.setup.metrics.as_ref().filter(|_| !self.tape.is_replaying());
+        let watch = Watch::tool(told, &call.name);
+        runs.running.push(start(&self.setup, tool.cloned(), context, watch));
     }
 
     /// Lets the calls go on, until something happened or all of them wait.
@@ -213,7 +217,7 @@ impl Driver {
         let is_next = |(call, _): &(Arc<ToolCall>, Outcome)| next == Some(call.id.as_str());
         let early = runs.early.iter().position(is_next);
         if early.is_none()
-            && let Some(error) = desk.refuse_first(&self.tape)
+            && let Some(error) = desk.refuse_first(&mut self.tape)
         {
             self.fault = Some(error);
         } else if runs.early.is_empty() {
@@ -329,9 +333,11 @@ fn start(
     setup: &Setup,
     tool: Option<Tool>,
     context: ToolContext,
+    mut watch: Watch,
 ) -> BoxFuture<(Arc<ToolCall>, Outcome)> {
     let call = Arc::clone(&context.call);
     let Some(tool) = tool else {
+        watch.end(Some(EngineReason::UnknownTool.as_str()), None);
         let settled =
             Settled { outcome: Err(Error::unknown_tool(&call.name)), attempts: context.attempt() };
         return Box::pin(std::future::ready((call, Outcome::Settled(settled))));
@@ -347,6 +353,7 @@ fn start(
             outcome => outcome.as_ref().err().map(Error::reason),
         };
         telling.record("failure", failure);
+        watch.end(failure, None);
         (call, Outcome::Settled(settled))
     };
     Box::pin(run.instrument(span))

@@ -1,0 +1,308 @@
+//! An answer of Converse, streamed or whole.
+
+use std::sync::Arc;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use mynah_data::{FinishReason, Metadata, Result, Usage};
+use serde_json::{Value, json};
+
+use super::request::WITHHELD;
+use crate::{
+    draft::{Block, CallKey, Draft},
+    failure,
+    format::Decoder,
+    loose::{Loose, members, take_count, telling},
+    sse::Frame,
+};
+
+/// Reads one answer.
+pub(super) struct Answer {
+    /// The model that was asked: the provider does not name it.
+    model: String,
+    blocks: Vec<Open>,
+}
+
+/// A block that is being written.
+struct Open {
+    index: u64,
+    id: Block,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Most blocks say with their first piece what they are.
+    New,
+    Text,
+    Reasoning {
+        signature: String,
+        withheld: Vec<u8>,
+    },
+    Call(CallKey),
+    /// A call that the provider answers itself, and what nobody has heard of.
+    Foreign,
+}
+
+members! {
+    /// Every kind of event, for they share their members.
+    Message<'a> {
+        index: Option<u64> = "contentBlockIndex",
+        start: Loose<'a> = "start",
+        delta: Option<Box<Delta<'a>>> = "delta",
+        stop_reason: Loose<'a> = "stopReason",
+        usage: Loose<'a> = "usage",
+    } ignoring ["p", "role", "metrics"]
+}
+
+members! {
+    Delta<'a> {
+        text: Option<Loose<'a>> = "text",
+        call: Option<Box<CallDelta<'a>>> = "toolUse",
+        reasoning: Option<Box<ReasoningDelta<'a>>> = "reasoningContent",
+    } ignoring []
+}
+
+members! {
+    CallDelta<'a> {
+        input: Loose<'a> = "input",
+    } ignoring []
+}
+
+members! {
+    ReasoningDelta<'a> {
+        text: Loose<'a> = "text",
+        signature: Loose<'a> = "signature",
+        withheld: Loose<'a> = "redactedContent",
+    } ignoring []
+}
+
+impl Decoder for Answer {
+    fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
+        let message: Message<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
+        draft.start(None, Some(&self.model));
+        let index = message.index.unwrap_or_default();
+        let mut unknown = telling(message.unknown);
+        match frame.event {
+            "messageStart" => {}
+            "contentBlockStart" => {
+                let start = message.start.into_object().unwrap_or_default();
+                let rest = self.open(index, start, draft);
+                unknown.extend((!rest.is_empty()).then(|| ("start".to_owned(), rest.into())));
+            }
+            "contentBlockDelta" => {
+                if let Some(delta) = message.delta {
+                    let rest = self.delta(index, *delta, draft);
+                    unknown.extend((!rest.is_empty()).then(|| ("delta".to_owned(), rest.into())));
+                }
+            }
+            "contentBlockStop" => self.close(index, draft),
+            "messageStop" => {
+                stop(message.stop_reason.text(), draft);
+                draft.end_possible();
+            }
+            "metadata" => {
+                draft.usage(usage(message.usage.into_object().unwrap_or_default()));
+                if draft.may_end() {
+                    draft.end();
+                }
+            }
+            _ => unknown = serde_json::from_str(frame.data).map_err(failure::malformed)?,
+        }
+        if !unknown.is_empty() {
+            draft.raw(json!({frame.event: unknown}));
+        }
+        Ok(())
+    }
+
+    fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
+        let mut body: Metadata = serde_json::from_str(body).map_err(failure::malformed)?;
+        let content = body.get_mut("output").and_then(|output| {
+            output.get_mut("message")?.get_mut("content")?.as_array_mut().map(std::mem::take)
+        });
+        let Some(content) = content else {
+            return Err(failure::malformed("the answer has no message"));
+        };
+        draft.start(None, Some(&self.model));
+        for (index, block) in content.into_iter().enumerate() {
+            let Value::Object(block) = block else { continue };
+            self.block(index as u64, block, draft);
+        }
+        stop(body.get("stopReason").and_then(Value::as_str).unwrap_or_default(), draft);
+        if let Some(Value::Object(counters)) = body.shift_remove("usage") {
+            draft.usage(usage(counters));
+        }
+        let known = ["output", "stopReason", "metrics"];
+        body.retain(|name, _| !known.contains(&name.as_str()));
+        let unknown = telling(body);
+        if !unknown.is_empty() {
+            draft.raw(Value::Object(unknown));
+        }
+        draft.end();
+        Ok(())
+    }
+}
+
+impl Answer {
+    pub(super) fn new(model: &str) -> Self {
+        Self { model: model.to_owned(), blocks: Vec::new() }
+    }
+
+    /// A block begins. Gives back what is not known of it.
+    fn open(&mut self, index: u64, mut start: Metadata, draft: &mut Draft) -> Metadata {
+        let call = start.shift_remove("toolUse");
+        let kind = match call {
+            // What the provider calls itself is not ours to answer.
+            Some(Value::Object(call)) if call.get("type").is_none_or(Value::is_null) => {
+                let key = draft.open_call();
+                draft.call(key, text_of(&call, "toolUseId"), text_of(&call, "name"));
+                Kind::Call(key)
+            }
+            Some(call) => {
+                start.insert("toolUse".to_owned(), call);
+                Kind::Foreign
+            }
+            None => Kind::New,
+        };
+        self.blocks.push(Open { index, id: Some(Arc::from(index.to_string())), kind });
+        telling(start)
+    }
+
+    /// Adds to a block, and gives back what is not understood.
+    fn delta(&mut self, index: u64, delta: Delta<'_>, draft: &mut Draft) -> Metadata {
+        let mut rest = telling(delta.unknown);
+        let open = self.open_block(index);
+        if let Some(text) = delta.text {
+            if let Kind::New = open.kind {
+                open.kind = Kind::Text;
+            }
+            draft.text(&open.id, text.into_text());
+        }
+        if let Some(piece) = delta.reasoning {
+            if let Kind::New = open.kind {
+                open.kind = Kind::Reasoning { signature: String::new(), withheld: Vec::new() };
+            }
+            if let Kind::Reasoning { signature, withheld } = &mut open.kind {
+                draft.reasoning(&open.id, piece.text.into_text());
+                signature.push_str(piece.signature.text());
+                withheld.extend(STANDARD.decode(piece.withheld.text()).unwrap_or_default());
+            }
+            rest.extend(telling(piece.unknown));
+        }
+        if let Some(piece) = delta.call {
+            match &open.kind {
+                Kind::Call(key) => draft.arguments(*key, &piece.input.into_text()),
+                _ => drop(rest.insert("toolUse".to_owned(), piece.input.into_value())),
+            }
+        }
+        rest
+    }
+
+    /// The block of this index. Those that need no beginning have none.
+    fn open_block(&mut self, index: u64) -> &mut Open {
+        let found = self.blocks.iter().rposition(|open| open.index == index);
+        let place = found.unwrap_or(self.blocks.len());
+        if found.is_none() {
+            let id = Some(Arc::from(index.to_string()));
+            self.blocks.push(Open { index, id, kind: Kind::New });
+        }
+        &mut self.blocks[place]
+    }
+
+    fn close(&mut self, index: u64, draft: &mut Draft) {
+        let Some(found) = self.blocks.iter().rposition(|open| open.index == index) else {
+            return;
+        };
+        let Open { id, kind, .. } = self.blocks.remove(found);
+        match kind {
+            Kind::Text => draft.close_text(&id),
+            Kind::Reasoning { signature, withheld } => {
+                let signature = (!signature.is_empty()).then_some(signature);
+                let data =
+                    (!withheld.is_empty()).then(|| json!({WITHHELD: STANDARD.encode(withheld)}));
+                draft.close_reasoning(&id, signature, data);
+            }
+            Kind::Call(key) => draft.close_call(key),
+            Kind::New | Kind::Foreign => {}
+        }
+    }
+
+    /// A block that came whole.
+    fn block(&mut self, index: u64, mut block: Metadata, draft: &mut Draft) {
+        let id: Block = Some(Arc::from(index.to_string()));
+        if let Some(Value::String(text)) = block.shift_remove("text") {
+            draft.text(&id, text);
+            draft.close_text(&id);
+        }
+        if let Some(Value::Object(cited)) = block.get("citationsContent") {
+            let texts = cited.get("content").and_then(Value::as_array).into_iter().flatten();
+            for text in texts.filter_map(|text| text.get("text")?.as_str()) {
+                draft.text(&id, text);
+            }
+            draft.close_text(&id);
+        }
+        if let Some(Value::Object(thought)) = block.shift_remove("reasoningContent") {
+            let text = thought.get("reasoningText").and_then(Value::as_object);
+            let said = |name| text.map_or("", |text| text_of(text, name));
+            draft.reasoning(&id, said("text"));
+            let signature = Some(said("signature").to_owned()).filter(|text| !text.is_empty());
+            let withheld = thought.get(WITHHELD).map(|withheld| json!({WITHHELD: withheld}));
+            draft.close_reasoning(&id, signature, withheld);
+        }
+        let input = block.get("toolUse").and_then(|call| call.get("input")).map(Value::to_string);
+        let rest = self.open(index, block, draft);
+        if let (Some(Kind::Call(key)), Some(input)) =
+            (self.blocks.last().map(|open| &open.kind), input)
+        {
+            draft.arguments(*key, &input);
+        }
+        self.close(index, draft);
+        if !rest.is_empty() {
+            draft.raw(Value::Object(rest));
+        }
+    }
+}
+
+fn stop(reason: &str, draft: &mut Draft) {
+    let raw = Some(reason);
+    match reason {
+        "" => {}
+        "end_turn" => draft.finish(FinishReason::Stop, None),
+        "stop_sequence" => draft.finish(FinishReason::Stop, raw),
+        "max_tokens" => draft.finish(FinishReason::Length, None),
+        "model_context_window_exceeded" => draft.finish(FinishReason::Length, raw),
+        "tool_use" => draft.finish(FinishReason::ToolCalls, None),
+        "guardrail_intervened" | "content_filtered" => {
+            draft.finish(FinishReason::ContentFilter, raw)
+        }
+        "malformed_model_output" | "malformed_tool_use" => draft.finish(FinishReason::Error, raw),
+        _ => draft.finish(FinishReason::Other, raw),
+    }
+}
+
+fn text_of<'m>(map: &'m Metadata, name: &str) -> &'m str {
+    map.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.
+fn usage(mut counters: Metadata) -> Usage {
+    let mut count = |name: &str| take_count(&mut counters, &[name]);
+    let fresh = count("inputTokens");
+    let cached_input_tokens = count("cacheReadInputTokens");
+    let cache_write_tokens = count("cacheWriteInputTokens");
+    let parts = [cached_input_tokens, cache_write_tokens].into_iter().flatten();
+    let input_tokens = fresh.map(|fresh| parts.fold(fresh, u64::saturating_add));
+    let (output_tokens, total_tokens) = (count("outputTokens"), count("totalTokens"));
+    let tool_usage = match counters.shift_remove("serverToolUsage") {
+        Some(Value::Object(counts)) => counts,
+        _ => Metadata::new(),
+    };
+    Usage {
+        input_tokens,
+        output_tokens,
+        cached_input_tokens,
+        cache_write_tokens,
+        total_tokens,
+        tool_usage,
+        extra: telling(counters),
+        ..Usage::default()
+    }
+}

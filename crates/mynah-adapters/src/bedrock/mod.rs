@@ -1,0 +1,92 @@
+//! Amazon Bedrock, by its Converse interface.
+
+mod answer;
+mod frames;
+mod request;
+mod sign;
+
+use std::borrow::Cow;
+
+use mynah_data::{Error, Request, Result};
+use mynah_step::ModelCall;
+use serde_json::Value;
+
+pub use self::frames::EventStreamFramer;
+use crate::{
+    format::{Decoder, Format, Outgoing, Setting},
+    request::{model_name, path_segment},
+    sse::Framer,
+};
+
+/// The format of `ConverseStream`.
+///
+/// A key that was given or set, or that is in `AWS_BEARER_TOKEN_BEDROCK`, goes as it is. Without one, calls are signed with
+/// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and, where there is one, `AWS_SESSION_TOKEN`. `AWS_REGION` or
+/// `AWS_DEFAULT_REGION` says where the server is; so does the adapter option `region`.
+///
+/// Beside what every format does: `cache_control` in the metadata of a text part, a message or a tool, and
+/// [`Request::prompt_cache`], become cache points. Options that Converse knows go to their places, all others to the model
+/// itself, as `additionalModelRequestFields`.
+///
+/// ```
+/// use mynah_adapters::{bedrock::Bedrock, format::Format};
+///
+/// let region = |name: &str| (name == "AWS_REGION").then(|| "eu-west-1".to_owned());
+/// let url = Bedrock::default().base_url(&mynah_step::ModelCall::default(), &region)?;
+/// assert_eq!(url.as_deref(), Some("https://bedrock-runtime.eu-west-1.amazonaws.com"));
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Bedrock;
+
+impl Format for Bedrock {
+    fn path(&self, request: &Request) -> Cow<'static, str> {
+        format!("model/{}/converse-stream", path_segment(model_name(request))).into()
+    }
+
+    fn base_url(&self, call: &ModelCall, setting: Setting<'_>) -> Result<Option<String>> {
+        let region = region(call, setting)?;
+        let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
+        Ok(Some(format!("https://bedrock-runtime.{region}.amazonaws.com{suffix}")))
+    }
+
+    fn body(&self, request: &Request, _: &ModelCall) -> Result<Value> {
+        request::body(request)
+    }
+
+    fn headers(&self, _: &ModelCall) -> Vec<(Cow<'static, str>, String)> {
+        vec![("accept".into(), "application/vnd.amazon.eventstream".to_owned())]
+    }
+
+    fn authorize(&self, outgoing: &Outgoing<'_>) -> Result<Vec<(Cow<'static, str>, String)>> {
+        if outgoing.key.source().starts_with(sign::ACCESS_KEY) {
+            return sign::headers(outgoing, &region(outgoing.call, outgoing.setting)?);
+        }
+        let (name, value) = self.key_header(outgoing.key.expose());
+        Ok(vec![(name.into(), value)])
+    }
+
+    fn framer(&self) -> Box<dyn Framer> {
+        Box::new(EventStreamFramer::new())
+    }
+
+    fn decoder(&self, request: &Request) -> Box<dyn Decoder> {
+        Box::new(answer::Answer::new(model_name(request)))
+    }
+}
+
+/// What a region's name may hold: it becomes part of an address.
+fn is_region(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+fn region(call: &ModelCall, setting: Setting<'_>) -> Result<String> {
+    let named = call.adapter_opts.get("region").and_then(Value::as_str).map(str::to_owned);
+    let region = named.or_else(|| setting("AWS_REGION")).or_else(|| setting("AWS_DEFAULT_REGION"));
+    let region = region.ok_or_else(|| {
+        Error::invalid_option("region", "required")
+            .with_message("no region; looked at the option region, AWS_REGION, AWS_DEFAULT_REGION")
+    })?;
+    if is_region(&region) { Ok(region) } else { Err(Error::invalid_option("region", "malformed")) }
+}

@@ -1,0 +1,265 @@
+//! A request as Converse wants it.
+
+use mynah_data::{
+    CacheRetention, EngineReason, Error, Image, ImageSource, Message, Metadata, Part, Request,
+    ResponseFormat, Result, Role, ToolChoice, ToolSpec,
+};
+use serde_json::{Value, json};
+
+use crate::request::{
+    argument_map, called_tools, camel_case, extend_member, inline_image, is_error, joined_text,
+    model_id, plain_id, several, unsupported,
+};
+
+/// Options of Converse itself. Any other is the model's.
+const OWN: [&str; 10] = [
+    "additionalModelRequestFields",
+    "additionalModelResponseFieldPaths",
+    "guardrailConfig",
+    "inferenceConfig",
+    "outputConfig",
+    "performanceConfig",
+    "promptVariables",
+    "requestMetadata",
+    "serviceTier",
+    "toolConfig",
+];
+
+/// In what reasoning keeps: the text that the provider withheld.
+pub(super) const WITHHELD: &str = "redactedContent";
+
+pub(super) fn body(request: &Request) -> Result<Value> {
+    model_id(request)?;
+    let mut body = Metadata::new();
+    let mut set = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
+    let automatic = request.prompt_cache.as_ref().map(|cache| match cache.retention {
+        CacheRetention::Short => json!({}),
+        CacheRetention::Long => json!({"ttl": "1h"}),
+    });
+    let mut system = system(request);
+    let mut messages = messages(request)?;
+    if let Some(mark) = &automatic {
+        let last = messages.last_mut().and_then(|message| message["content"].as_array_mut());
+        let places = [Some(&mut system).filter(|system| !system.is_empty()), last];
+        places.into_iter().flatten().for_each(|blocks| blocks.push(cache_point(mark)));
+    }
+    if !system.is_empty() {
+        set("system", system.into());
+    }
+    set("messages", messages.into());
+    if let Some(config) = tool_config(request)? {
+        set("toolConfig", config);
+    }
+    if let Some(config) = output_config(request)? {
+        set("outputConfig", config);
+    }
+    let mut inference = Metadata::new();
+    inference.extend(request.max_tokens.map(|limit| ("maxTokens".to_owned(), limit.into())));
+    inference.extend(request.temperature.map(|degree| ("temperature".to_owned(), degree.into())));
+    extend_member(&mut body, "inferenceConfig", inference);
+    for (name, value) in request.options.clone() {
+        pass_on(&name, value, &mut body);
+    }
+    Ok(Value::Object(body))
+}
+
+/// Puts an option of the caller's where it belongs.
+fn pass_on(name: &str, value: Value, body: &mut Metadata) {
+    let own = camel_case(name);
+    let one = |name: &str, value: Value| Metadata::from_iter([(name.to_owned(), value)]);
+    match (own.as_str(), value) {
+        ("stop" | "stopSequences", value) => {
+            extend_member(body, "inferenceConfig", one("stopSequences", several(value)))
+        }
+        ("topP", value) => extend_member(body, "inferenceConfig", one("topP", value)),
+        (own, Value::Object(members)) if OWN.contains(&own) => extend_member(body, own, members),
+        (own, value) if OWN.contains(&own) => drop(body.insert(own.to_owned(), value)),
+        (_, value) => extend_member(body, "additionalModelRequestFields", one(name, value)),
+    }
+}
+
+fn cache_point(mark: &Value) -> Value {
+    let mut point = json!({"type": "default"});
+    if let Some(ttl) = mark.get("ttl") {
+        point["ttl"] = ttl.clone();
+    }
+    json!({"cachePoint": point})
+}
+
+fn mark(metadata: &Metadata) -> Option<Value> {
+    metadata.get("cache_control").map(cache_point)
+}
+
+fn system(request: &Request) -> Vec<Value> {
+    let messages = request.messages.iter().filter(|message| message.role() == Role::System);
+    let blocks = messages.flat_map(|message| {
+        let text = joined_text(message);
+        let block = (!text.is_empty()).then(|| json!({"text": text}));
+        block.into_iter().chain(mark(message.metadata()))
+    });
+    blocks.collect()
+}
+
+/// Turns take each other's place: what the same side says in a row is one message.
+fn messages(request: &Request) -> Result<Vec<Value>> {
+    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
+    for message in request.messages.iter() {
+        let (role, mut blocks) = match message.role() {
+            Role::System => continue,
+            Role::User => ("user", user(message)?),
+            Role::Assistant => ("assistant", assistant(message)),
+            Role::Tool => ("user", vec![tool_result(message)?]),
+        };
+        if !blocks.is_empty() {
+            blocks.extend(mark(message.metadata()));
+        }
+        match turns.last_mut() {
+            _ if blocks.is_empty() => {}
+            Some((last, said)) if *last == role => said.append(&mut blocks),
+            _ => turns.push((role, blocks)),
+        }
+    }
+    let messages =
+        turns.into_iter().map(|(role, content)| json!({"role": role, "content": content}));
+    Ok(messages.collect())
+}
+
+fn user(message: &Message) -> Result<Vec<Value>> {
+    let mut blocks = Vec::new();
+    for part in message.parts() {
+        match part {
+            Part::Text { text, metadata } if !text.is_empty() => {
+                blocks.push(json!({"text": text}));
+                blocks.extend(mark(metadata));
+            }
+            Part::Image { image, metadata, .. } => {
+                blocks.push(image_block(image)?);
+                blocks.extend(mark(metadata));
+            }
+            _ => {}
+        }
+    }
+    Ok(blocks)
+}
+
+fn assistant(message: &Message) -> Vec<Value> {
+    let blocks = message.parts().iter().filter_map(|part| match part {
+        Part::Text { text, .. } | Part::Refusal { text } if !text.is_empty() => {
+            Some(json!({"text": text}))
+        }
+        // Reasoning goes back as it came, or not at all: without its signature it is refused.
+        Part::Reasoning { text, signature: Some(signature), .. } => {
+            let signed = json!({"text": text, "signature": signature});
+            Some(json!({"reasoningContent": {"reasoningText": signed}}))
+        }
+        Part::Reasoning { data: Some(data), .. } => {
+            let withheld = data.get(WITHHELD)?;
+            Some(json!({"reasoningContent": {WITHHELD: withheld}}))
+        }
+        Part::ToolCall(call) => {
+            let id = plain_id(&call.id);
+            let call = json!({"toolUseId": id, "name": call.name, "input": argument_map(call)});
+            Some(json!({"toolUse": call}))
+        }
+        _ => None,
+    });
+    blocks.collect()
+}
+
+fn tool_result(message: &Message) -> Result<Value> {
+    let mut content = user(message)?;
+    content.retain(|block| block.get("cachePoint").is_none());
+    if content.is_empty() {
+        content.push(json!({"text": ""}));
+    }
+    let id = plain_id(message.tool_call_id().unwrap_or_default());
+    let mut result = json!({"toolUseId": id, "content": content});
+    if is_error(message) {
+        result["status"] = "error".into();
+    }
+    Ok(json!({"toolResult": result}))
+}
+
+fn image_block(image: &Image) -> Result<Value> {
+    if let ImageSource::Url(url) = &image.source {
+        if !url.starts_with("s3://") {
+            return Err(unsupported("this provider fetches images from s3:// alone"));
+        }
+        let format = image.mime_type.as_deref().or(url.rsplit('.').next()).map(image_format);
+        let source = json!({"s3Location": {"uri": url}});
+        return Ok(json!({"image": {"format": format, "source": source}}));
+    }
+    let (media_type, data) = inline_image(image)?;
+    Ok(json!({"image": {"format": image_format(media_type), "source": {"bytes": data}}}))
+}
+
+/// What the provider calls a media type, or an extension.
+fn image_format(kind: &str) -> &str {
+    match kind.rsplit('/').next().unwrap_or(kind) {
+        "jpg" => "jpeg",
+        format => format,
+    }
+}
+
+fn tool_config(request: &Request) -> Result<Option<Value>> {
+    let called = called_tools(request);
+    let is_barred = request.tool_choice == Some(ToolChoice::None);
+    if is_barred && !called.is_empty() && !request.tools.is_empty() {
+        return Err(unsupported("this provider cannot keep a model from tools that it has called"));
+    }
+    let specs: Vec<&ToolSpec> = match request.tools.is_empty() || is_barred {
+        // Calls in the conversation demand that their tools are described.
+        true => called.iter().collect(),
+        false => request.tools.iter().map(AsRef::as_ref).collect(),
+    };
+    let choice = match &request.tool_choice {
+        Some(ToolChoice::Required | ToolChoice::Tool(_)) if request.tools.is_empty() => {
+            return Err(unsupported("a tool must be called, and there is none"));
+        }
+        Some(ToolChoice::Required) => Some(json!({"any": {}})),
+        Some(ToolChoice::Tool(name)) => Some(json!({"tool": {"name": name}})),
+        Some(ToolChoice::Other(own)) => Some(Value::Object(own.clone())),
+        _ => None,
+    };
+    if specs.is_empty() {
+        return Ok(None);
+    }
+    let tools: Vec<Value> = specs
+        .into_iter()
+        .flat_map(|tool| [Some(tool_spec(tool)), mark(&tool.metadata)])
+        .flatten()
+        .collect();
+    let mut config = json!({"tools": tools});
+    if let Some(choice) = choice {
+        config["toolChoice"] = choice;
+    }
+    Ok(Some(config))
+}
+
+fn tool_spec(tool: &ToolSpec) -> Value {
+    let mut spec = json!({"name": tool.name, "inputSchema": {"json": tool.schema}});
+    if !tool.description.is_empty() {
+        spec["description"] = tool.description.as_str().into();
+    }
+    if let Some(strict) = tool.metadata.get("strict") {
+        spec["strict"] = strict.clone();
+    }
+    json!({"toolSpec": spec})
+}
+
+fn output_config(request: &Request) -> Result<Option<Value>> {
+    Ok(match &request.response_format {
+        Some(ResponseFormat::JsonSchema { name, schema, .. }) => {
+            let schema = json!({"name": name, "schema": schema.to_string()});
+            let format = json!({"type": "json_schema", "structure": {"jsonSchema": schema}});
+            Some(json!({"textFormat": format}))
+        }
+        Some(ResponseFormat::JsonObject) => {
+            return Err(Error::engine(EngineReason::UnsupportedResponseFormat).with_message(
+                "engine error: unsupported_response_format: this provider wants a JSON schema",
+            ));
+        }
+        Some(ResponseFormat::Other(own)) => Some(Value::Object(own.clone())),
+        _ => None,
+    })
+}

@@ -1,0 +1,344 @@
+//! An answer of Gemini: a stream of partial answers, or one, or a list of them.
+
+use std::sync::Arc;
+
+use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
+use serde_json::{Value, json, value::RawValue};
+
+use super::request::{SIGNATURE, WITHOUT_ID};
+use crate::{
+    draft::{Block, Draft},
+    failure,
+    format::Decoder,
+    loose::{Loose, members, take_count, telling},
+    sse::Frame,
+};
+
+/// Reads one answer.
+#[derive(Default)]
+pub(super) struct Answer {
+    /// The block that is being written.
+    open: Option<Open>,
+    blocks: usize,
+    has_candidate: bool,
+    /// Counters so far: some are left away now and then.
+    counters: Metadata,
+    /// What was told last of what is not known: chunks repeat themselves.
+    unknown: Metadata,
+}
+
+struct Open {
+    block: Block,
+    is_thought: bool,
+}
+
+members! {
+    /// One partial answer.
+    Chunk<'a> {
+        id: Loose<'a> = "responseId",
+        model: Loose<'a> = "modelVersion",
+        candidates: Option<Vec<Candidate<'a>>> = "candidates",
+        feedback: Loose<'a> = "promptFeedback",
+        usage: Loose<'a> = "usageMetadata",
+        error: Loose<'a> = "error",
+    } ignoring ["createTime"]
+}
+
+members! {
+    Candidate<'a> {
+        index: Option<u64> = "index",
+        content: Option<Box<Content<'a>>> = "content",
+        finish_reason: Loose<'a> = "finishReason",
+        finish_message: Loose<'a> = "finishMessage",
+    } ignoring []
+}
+
+members! {
+    Content<'a> {
+        parts: Option<Vec<Part<'a>>> = "parts",
+    } ignoring ["role"]
+}
+
+members! {
+    Part<'a> {
+        text: Option<Loose<'a>> = "text",
+        thought: Option<bool> = "thought",
+        signature: Loose<'a> = "thoughtSignature",
+        call: Option<Box<FunctionCall<'a>>> = "functionCall",
+    } ignoring []
+}
+
+members! {
+    FunctionCall<'a> {
+        id: Loose<'a> = "id",
+        name: Loose<'a> = "name",
+        args: Option<&'a RawValue> = "args",
+    } ignoring []
+}
+
+impl Decoder for Answer {
+    fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
+        // Some gateways end so.
+        if frame.data.trim() == "[DONE]" {
+            return Ok(());
+        }
+        self.chunk(frame.data, draft)
+    }
+
+    fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
+        if body.trim_start().starts_with('[') {
+            let chunks: Vec<&RawValue> = serde_json::from_str(body).map_err(failure::malformed)?;
+            chunks.into_iter().try_for_each(|chunk| self.chunk(chunk.get(), draft))?;
+        } else {
+            self.chunk(body, draft)?;
+        }
+        if !self.has_candidate {
+            return Err(failure::malformed("the answer has no candidates"));
+        }
+        self.close(None, draft);
+        draft.end();
+        Ok(())
+    }
+}
+
+impl Answer {
+    fn chunk(&mut self, text: &str, draft: &mut Draft) -> Result<()> {
+        let chunk: Chunk<'_> = serde_json::from_str(text).map_err(failure::malformed)?;
+        if chunk.error != Loose::Null {
+            return Err(failure::in_stream(&chunk.error.into_value()));
+        }
+        draft.start(Some(chunk.id.text()), Some(chunk.model.text()));
+        let mut unknown = telling(chunk.unknown);
+        if let Some(feedback) = chunk.feedback.into_object() {
+            if let Some(reason) = feedback.get("blockReason").and_then(Value::as_str) {
+                return Err(blocked(reason, &feedback));
+            }
+            unknown.insert("promptFeedback".to_owned(), feedback.into());
+        }
+        for candidate in chunk.candidates.into_iter().flatten() {
+            // Only the first candidate is the answer; others were asked for by the caller's own options.
+            if candidate.index.is_some_and(|index| index != 0) {
+                draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
+                continue;
+            }
+            let rest = self.candidate(candidate, draft);
+            if !rest.is_empty() {
+                unknown.insert("candidates".to_owned(), json!([rest]));
+            }
+        }
+        if let Some(counters) = chunk.usage.into_object() {
+            self.counters.extend(counters.into_iter().filter(|(_, count)| !count.is_null()));
+            draft.usage(usage(self.counters.clone()));
+        }
+        if !unknown.is_empty() && unknown != self.unknown {
+            self.unknown.clone_from(&unknown);
+            draft.raw(Value::Object(unknown));
+        }
+        Ok(())
+    }
+
+    /// Takes what the model says, and gives back what is not known of it.
+    fn candidate(&mut self, candidate: Candidate<'_>, draft: &mut Draft) -> Metadata {
+        self.has_candidate = true;
+        let mut rest = telling(candidate.unknown);
+        let mut goes_on = false;
+        if let Some(content) = candidate.content {
+            let mut unknown = telling(content.unknown);
+            let mut parts = Vec::new();
+            for part in content.parts.into_iter().flatten() {
+                // Code is followed by what came of it, even where the provider says that it stopped.
+                goes_on = part.unknown.iter().any(|(name, _)| name == "executableCode");
+                let rest = self.part(part, draft);
+                parts.extend((!rest.is_empty()).then_some(Value::Object(rest)));
+            }
+            if !parts.is_empty() {
+                unknown.insert("parts".to_owned(), parts.into());
+            }
+            if !unknown.is_empty() {
+                rest.insert("content".to_owned(), unknown.into());
+            }
+        }
+        if !candidate.finish_message.text().is_empty() {
+            draft.note("finish_message", candidate.finish_message.text());
+        }
+        let reason = candidate.finish_reason.text();
+        if !reason.is_empty() {
+            self.close(None, draft);
+            finish(reason, draft);
+            if !goes_on {
+                draft.end_possible();
+            }
+        }
+        rest
+    }
+
+    /// Takes one part, and gives back what is not known of it.
+    fn part(&mut self, part: Part<'_>, draft: &mut Draft) -> Metadata {
+        let signature = Some(part.signature.into_text()).filter(|signature| !signature.is_empty());
+        let mut rest: Metadata = part.unknown.into_iter().collect();
+        match (part.call, part.text) {
+            (Some(call), _) => {
+                self.close(None, draft);
+                draft.go_on();
+                let unknown = function_call(*call, signature, draft);
+                if !unknown.is_empty() {
+                    rest.insert("functionCall".to_owned(), unknown.into());
+                }
+            }
+            // Code that the provider ran, images, and what nobody has heard of: it goes back as it came.
+            (None, None) if !rest.is_empty() => {
+                self.close(None, draft);
+                draft.go_on();
+                let thought = part.thought.map(|thought| ("thought".to_owned(), thought.into()));
+                let signature = signature.map(|text| (SIGNATURE.to_owned(), text.into()));
+                rest.extend(thought.into_iter().chain(signature));
+                draft.opaque(&self.next_block(), json!({"part": rest}));
+            }
+            (None, text) => {
+                let text = text.unwrap_or_default().into_text();
+                if !text.is_empty() {
+                    draft.go_on();
+                }
+                match part.thought {
+                    Some(true) => self.thought(text, signature, draft),
+                    _ => self.text(text, signature, draft),
+                }
+            }
+        }
+        telling(rest)
+    }
+
+    /// A signature belongs to the very piece that it comes with, so that piece stays apart. It is told before its text: it
+    /// stands for what was thought before.
+    fn text(&mut self, text: String, signature: Option<String>, draft: &mut Draft) {
+        let is_signed = signature.is_some();
+        if is_signed {
+            self.close(None, draft);
+            draft.close_reasoning(&self.next_block(), signature, None);
+        }
+        if !text.is_empty() {
+            let block = self.write(false, draft);
+            draft.text(&block, text);
+        }
+        if is_signed {
+            self.close(None, draft);
+        }
+    }
+
+    fn thought(&mut self, text: String, signature: Option<String>, draft: &mut Draft) {
+        if text.is_empty() && signature.is_none() {
+            return;
+        }
+        if signature.is_some() && !text.is_empty() {
+            self.close(None, draft);
+        }
+        let block = self.write(true, draft);
+        draft.reasoning(&block, text);
+        if signature.is_some() {
+            self.close(signature, draft);
+        }
+    }
+
+    /// The block that is being written, or a new one.
+    fn write(&mut self, is_thought: bool, draft: &mut Draft) -> Block {
+        match &self.open {
+            Some(open) if open.is_thought == is_thought => open.block.clone(),
+            _ => {
+                self.close(None, draft);
+                let block = self.next_block();
+                self.open = Some(Open { block: block.clone(), is_thought });
+                block
+            }
+        }
+    }
+
+    fn close(&mut self, signature: Option<String>, draft: &mut Draft) {
+        match self.open.take() {
+            Some(Open { block, is_thought: true }) => {
+                draft.close_reasoning(&block, signature, None)
+            }
+            Some(Open { block, is_thought: false }) => draft.close_text(&block),
+            None => {}
+        }
+    }
+
+    fn next_block(&mut self) -> Block {
+        self.blocks += 1;
+        Some(Arc::from((self.blocks - 1).to_string()))
+    }
+}
+
+/// Calls come whole. Gives back what is not known of this one.
+fn function_call(call: FunctionCall<'_>, signature: Option<String>, draft: &mut Draft) -> Metadata {
+    let key = draft.open_call();
+    let without_id = call.id.text().is_empty().then(|| (WITHOUT_ID.to_owned(), true.into()));
+    let signature = signature.map(|signature| (SIGNATURE.to_owned(), signature.into()));
+    draft.call_metadata(key, without_id.into_iter().chain(signature).collect());
+    draft.call(key, call.id.text(), call.name.text());
+    draft.arguments(key, call.args.map(RawValue::get).filter(|args| *args != "null").unwrap_or(""));
+    draft.close_call(key);
+    telling(call.unknown)
+}
+
+fn finish(reason: &str, draft: &mut Draft) {
+    let raw = Some(reason);
+    match reason {
+        "STOP" => draft.finish(FinishReason::Stop, None),
+        "MAX_TOKENS" => draft.finish(FinishReason::Length, None),
+        // The provider itself says STOP.
+        "FUNCTION_CALL" => draft.finish(FinishReason::ToolCalls, raw),
+        "SAFETY"
+        | "RECITATION"
+        | "LANGUAGE"
+        | "BLOCKLIST"
+        | "PROHIBITED_CONTENT"
+        | "SPII"
+        | "MODEL_ARMOR"
+        | "IMAGE_SAFETY"
+        | "IMAGE_PROHIBITED_CONTENT"
+        | "IMAGE_RECITATION" => draft.finish(FinishReason::ContentFilter, raw),
+        "MALFORMED_FUNCTION_CALL"
+        | "UNEXPECTED_TOOL_CALL"
+        | "TOO_MANY_TOOL_CALLS"
+        | "MISSING_THOUGHT_SIGNATURE"
+        | "MALFORMED_RESPONSE" => draft.finish(FinishReason::Error, raw),
+        _ => draft.finish(FinishReason::Other, raw),
+    }
+}
+
+/// The error of a prompt that the provider does not answer.
+fn blocked(reason: &str, feedback: &Metadata) -> Error {
+    let why = feedback.get("blockReasonMessage").and_then(Value::as_str).map(str::to_owned);
+    Error::adapter(AdapterReason::ContentFilter)
+        .with_message(why.unwrap_or_else(|| format!("the prompt was blocked: {reason}")))
+        .with("block_reason", reason)
+}
+
+/// The provider counts thoughts beside the rest of the output, and what its own tools put into the prompt beside the rest
+/// of the prompt; we count them as parts. Counters that are zero are left away.
+fn usage(mut counters: Metadata) -> Usage {
+    let mut count = |name: &str| take_count(&mut counters, &[name]);
+    let total_tokens = count("totalTokenCount");
+    let sum = |parts: [Option<u64>; 2]| {
+        let zero = total_tokens.map(|_| 0);
+        let known = parts.into_iter().flatten().reduce(u64::saturating_add);
+        known.or(zero)
+    };
+    let tool_prompt = count("toolUsePromptTokenCount");
+    let input_tokens = sum([count("promptTokenCount"), tool_prompt]);
+    let reasoning_tokens = count("thoughtsTokenCount");
+    let answer = count("candidatesTokenCount").or(count("responseTokenCount"));
+    let output_tokens = sum([answer, reasoning_tokens]);
+    let cached_input_tokens = count("cachedContentTokenCount");
+    let tool_usage = tool_prompt.map(|tokens| ("prompt_tokens".to_owned(), tokens.into()));
+    Usage {
+        input_tokens,
+        output_tokens,
+        cached_input_tokens,
+        reasoning_tokens,
+        total_tokens,
+        tool_usage: tool_usage.into_iter().collect(),
+        extra: telling(counters),
+        ..Usage::default()
+    }
+}

@@ -1,0 +1,255 @@
+//! A request as Gemini wants it.
+
+use std::collections::HashMap;
+
+use mynah_data::{
+    Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
+    ToolChoice, ToolSpec,
+};
+use serde_json::{Value, json};
+
+use super::{generation, schema};
+use crate::request::{
+    argument_map, camel_case, extend_member, inline_image, is_error, joined_text, model_id, several,
+};
+
+/// The calls of the conversation, by id.
+type Calls<'r> = HashMap<&'r str, &'r ToolCall>;
+
+/// In the metadata of a call: the provider gave it no id, and is not to get one.
+pub(super) const WITHOUT_ID: &str = "without_id";
+
+/// In the metadata of a call: what the provider must get back with it.
+pub(super) const SIGNATURE: &str = "thoughtSignature";
+
+/// What newer models take for the signature of a call that another model made.
+const UNSIGNED: &str = "skip_thought_signature_validator";
+
+/// Options that stand beside `generationConfig`.
+const BESIDE: [&str; 6] =
+    ["cachedContent", "labels", "safetySettings", "serviceTier", "store", "systemInstruction"];
+
+pub(super) fn body(request: &Request) -> Result<Value> {
+    let model = model_id(request)?;
+    let mut body = Metadata::new();
+    let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
+    if let Some(text) = instructions(request) {
+        set("systemInstruction", json!({"parts": [{"text": text}]}));
+    }
+    let needs_signatures = generation(model).is_some_and(|number| number >= 3);
+    set("contents", contents(request, needs_signatures)?.into());
+    let mut tools: Vec<Value> = Vec::new();
+    if !request.tools.is_empty() {
+        let functions: Vec<Value> = request.tools.iter().map(|tool| declaration(tool)).collect();
+        tools.push(json!({"functionDeclarations": functions}));
+        if let Some(choice) = &request.tool_choice {
+            set("toolConfig", json!({"functionCallingConfig": tool_choice(choice)}));
+        }
+    }
+    let mut config = generation_config(request);
+    for (name, value) in request.options.clone() {
+        match (camel_case(&name).as_str(), value) {
+            ("tools", Value::Array(own)) => tools.extend(own),
+            ("generationConfig", Value::Object(own)) => config.extend(own),
+            ("toolConfig", Value::Object(own)) => extend_member(&mut body, "toolConfig", own),
+            ("stop", value) => drop(config.insert("stopSequences".to_owned(), several(value))),
+            ("maxTokens", value) => drop(config.insert("maxOutputTokens".to_owned(), value)),
+            (own, value) if BESIDE.contains(&own) => drop(body.insert(own.to_owned(), value)),
+            (own, value) => drop(config.insert(own.to_owned(), value)),
+        }
+    }
+    if !tools.is_empty() {
+        body.insert("tools".to_owned(), tools.into());
+    }
+    extend_member(&mut body, "generationConfig", config);
+    Ok(Value::Object(body))
+}
+
+fn generation_config(request: &Request) -> Metadata {
+    let mut config = Metadata::new();
+    let mut set = |name: &str, value: Value| drop(config.insert(name.to_owned(), value));
+    if let Some(max_tokens) = request.max_tokens {
+        set("maxOutputTokens", max_tokens.into());
+    }
+    if let Some(temperature) = request.temperature {
+        set("temperature", temperature.into());
+    }
+    match &request.response_format {
+        Some(ResponseFormat::JsonObject) => set("responseMimeType", "application/json".into()),
+        Some(ResponseFormat::JsonSchema { schema, .. }) => {
+            set("responseMimeType", "application/json".into());
+            let (name, schema) = schema::member(schema, "responseSchema", "responseJsonSchema");
+            set(name, schema);
+        }
+        Some(ResponseFormat::Other(own)) => config.extend(own.clone()),
+        _ => {}
+    }
+    config
+}
+
+fn instructions(request: &Request) -> Option<String> {
+    let messages = request.messages.iter().filter(|message| message.role() == Role::System);
+    let texts: Vec<String> =
+        messages.map(|message| joined_text(message)).filter(|text| !text.is_empty()).collect();
+    (!texts.is_empty()).then(|| texts.join("\n\n"))
+}
+
+/// Results of tools that were called together go back together: the provider counts them.
+fn contents(request: &Request, needs_signatures: bool) -> Result<Vec<Value>> {
+    let mut calls = Calls::new();
+    let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
+    for message in request.messages.iter() {
+        calls.extend(message.tool_calls().map(|call| (call.id.as_str(), call)));
+        let mut parts = match message.role() {
+            Role::System => continue,
+            Role::User => user(message)?,
+            Role::Assistant => model(message, needs_signatures)?,
+            Role::Tool => vec![function_response(message, &calls)?],
+        };
+        match turns.last_mut() {
+            _ if parts.is_empty() => {}
+            Some((last, said)) if *last == message.role() => said.append(&mut parts),
+            _ => turns.push((message.role(), parts)),
+        }
+    }
+    let contents = turns.into_iter().map(|(role, parts)| {
+        let role = if role == Role::Assistant { "model" } else { "user" };
+        json!({"role": role, "parts": parts})
+    });
+    Ok(contents.collect())
+}
+
+fn user(message: &Message) -> Result<Vec<Value>> {
+    let parts = message.parts().iter().filter_map(|part| match part {
+        Part::Text { text, .. } if !text.is_empty() => Some(Ok(json!({"text": text}))),
+        Part::Image { image, .. } => Some(image_part(image)),
+        _ => None,
+    });
+    parts.collect()
+}
+
+fn image_part(image: &Image) -> Result<Value> {
+    if let ImageSource::Url(url) = &image.source {
+        let mut file = json!({"fileUri": url});
+        if let Some(mime_type) = &image.mime_type {
+            file["mimeType"] = mime_type.as_str().into();
+        }
+        return Ok(json!({"fileData": file}));
+    }
+    let (mime_type, data) = inline_image(image)?;
+    Ok(json!({"inlineData": {"mimeType": mime_type, "data": data}}))
+}
+
+/// What the model said. A signature without a text of its own stands before the text that it came with, or at the end.
+fn model(message: &Message, needs_signatures: bool) -> Result<Vec<Value>> {
+    let mut parts = Vec::new();
+    let mut signature: Option<&str> = None;
+    let alone = |signature: &str| json!({"text": "", SIGNATURE: signature});
+    let signed = |mut part: Value, signature: Option<&str>| {
+        if let Some(signature) = signature {
+            part[SIGNATURE] = signature.into();
+        }
+        part
+    };
+    for part in message.parts() {
+        let wire = match part {
+            Part::Text { text, .. } | Part::Refusal { text } if !text.is_empty() => {
+                parts.push(signed(json!({"text": text}), signature.take()));
+                continue;
+            }
+            Part::Image { image, .. } => image_part(image)?,
+            // What other providers keep of their reasoning means nothing here.
+            Part::Reasoning { data: Some(data), .. } => match data.get("part") {
+                Some(part) => part.clone(),
+                None => continue,
+            },
+            Part::Reasoning { text, signature: Some(own), .. } if text.is_empty() => {
+                parts.extend(signature.replace(own).map(alone));
+                continue;
+            }
+            Part::Reasoning { text, signature, .. } if !text.is_empty() => {
+                signed(json!({"text": text, "thought": true}), signature.as_deref())
+            }
+            Part::ToolCall(call) => {
+                let own = call.metadata.get(SIGNATURE).and_then(Value::as_str);
+                let is_first = !parts.iter().any(|part| part.get("functionCall").is_some());
+                signed(
+                    function_call(call),
+                    own.or((needs_signatures && is_first).then_some(UNSIGNED)),
+                )
+            }
+            _ => continue,
+        };
+        parts.extend(signature.take().map(alone));
+        parts.push(wire);
+    }
+    parts.extend(signature.map(alone));
+    Ok(parts)
+}
+
+fn function_call(call: &ToolCall) -> Value {
+    with_id(json!({"functionCall": {"name": call.name, "args": argument_map(call)}}), call)
+}
+
+fn with_id(mut part: Value, call: &ToolCall) -> Value {
+    if !call.metadata.contains_key(WITHOUT_ID)
+        && let Some(inner) = part.as_object_mut().and_then(|part| part.values_mut().next())
+    {
+        inner["id"] = call.id.as_str().into();
+    }
+    part
+}
+
+/// The result of a call. The provider wants an object, and knows the function by its name.
+fn function_response(message: &Message, calls: &Calls<'_>) -> Result<Value> {
+    let call = calls.get(message.tool_call_id().unwrap_or_default());
+    let name = message.name().or(call.map(|call| call.name.as_str())).unwrap_or_default();
+    let text = joined_text(message);
+    let object = serde_json::from_str::<Metadata>(&text).ok();
+    let response = match object {
+        _ if is_error(message) => json!({"error": text}),
+        Some(object) => Value::Object(object),
+        None => json!({"output": text}),
+    };
+    let mut inner = json!({"name": name, "response": response});
+    let images = message.parts().iter().filter_map(|part| match part {
+        Part::Image { image, .. } => Some(image_part(image)),
+        _ => None,
+    });
+    let images = images.collect::<Result<Vec<_>>>()?;
+    if !images.is_empty() {
+        inner["parts"] = images.into();
+    }
+    let part = json!({"functionResponse": inner});
+    Ok(match call {
+        Some(call) => with_id(part, call),
+        None => part,
+    })
+}
+
+fn declaration(tool: &ToolSpec) -> Value {
+    let mut function = json!({"name": tool.name, "description": tool.description});
+    let has_parameters = match tool.schema.as_object() {
+        // An object without properties is refused.
+        Some(schema) => {
+            let properties = schema.get("properties").and_then(Value::as_object);
+            properties.map_or(schema.keys().any(|name| name != "type"), |map| !map.is_empty())
+        }
+        None => !tool.schema.is_null(),
+    };
+    if has_parameters {
+        let (name, schema) = schema::member(&tool.schema, "parameters", "parametersJsonSchema");
+        function[name] = schema;
+    }
+    function
+}
+
+fn tool_choice(choice: &ToolChoice) -> Value {
+    match choice {
+        ToolChoice::None => json!({"mode": "NONE"}),
+        ToolChoice::Required => json!({"mode": "ANY"}),
+        ToolChoice::Tool(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
+        ToolChoice::Other(own) => Value::Object(own.clone()),
+        _ => json!({"mode": "AUTO"}),
+    }
+}

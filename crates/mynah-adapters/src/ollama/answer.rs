@@ -1,0 +1,142 @@
+//! An answer of Ollama, streamed or whole.
+
+use std::sync::Arc;
+
+use mynah_data::{FinishReason, Metadata, Result, Usage};
+use serde_json::Value;
+
+use crate::{
+    draft::{Block, Draft},
+    failure,
+    format::Decoder,
+    loose::{Loose, members, take_count, telling, text_of},
+    sse::Frame,
+};
+
+/// Reads one answer.
+pub(super) struct Answer {
+    thinking: Block,
+}
+
+impl Default for Answer {
+    fn default() -> Self {
+        Self { thinking: Some(Arc::from("thinking")) }
+    }
+}
+
+members! {
+    Chunk<'a> {
+        model: Loose<'a> = "model",
+        message: Option<Box<Said<'a>>> = "message",
+        done: Option<bool> = "done",
+        done_reason: Loose<'a> = "done_reason",
+        error: Loose<'a> = "error",
+    } ignoring ["created_at"]
+}
+
+members! {
+    Said<'a> {
+        content: Loose<'a> = "content",
+        thinking: Loose<'a> = "thinking",
+        tool_calls: Loose<'a> = "tool_calls",
+    } ignoring ["role"]
+}
+
+impl Decoder for Answer {
+    fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
+        let chunk = read(frame.data)?;
+        let is_last = chunk.done == Some(true);
+        self.chunk(chunk, draft);
+        if is_last {
+            draft.end();
+        }
+        Ok(())
+    }
+
+    fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
+        let chunk = read(body)?;
+        if chunk.message.is_none() {
+            return Err(failure::malformed("the answer has no message"));
+        }
+        self.chunk(Chunk { done: Some(true), ..chunk }, draft);
+        draft.end();
+        Ok(())
+    }
+}
+
+fn read(text: &str) -> Result<Chunk<'_>> {
+    let chunk: Chunk<'_> = serde_json::from_str(text).map_err(failure::malformed)?;
+    if chunk.error != Loose::Null {
+        let error = serde_json::from_str(text).map_err(failure::malformed)?;
+        return Err(failure::in_stream(&error));
+    }
+    Ok(chunk)
+}
+
+impl Answer {
+    fn chunk(&mut self, chunk: Chunk<'_>, draft: &mut Draft) {
+        draft.start(None, Some(chunk.model.text()));
+        let mut rest: Metadata = chunk.unknown.into_iter().collect();
+        if let Some(said) = chunk.message {
+            let unknown = self.message(*said, draft);
+            if !unknown.is_empty() {
+                rest.insert("message".to_owned(), unknown.into());
+            }
+        }
+        if chunk.done == Some(true) {
+            draft.close_reasoning(&self.thinking, None, None);
+            finish(chunk.done_reason.text(), draft);
+            draft.usage(usage(&mut rest));
+        }
+        let rest = telling(rest);
+        if !rest.is_empty() {
+            draft.raw(Value::Object(rest));
+        }
+    }
+
+    /// Takes what the model says, and gives back what is not known of it.
+    fn message(&mut self, said: Said<'_>, draft: &mut Draft) -> Metadata {
+        draft.reasoning(&self.thinking, said.thinking.into_text());
+        let content = said.content.into_text();
+        if !content.is_empty() {
+            draft.close_reasoning(&self.thinking, None, None);
+            draft.text(&None, content);
+        }
+        for mut call in said.tool_calls.into_objects() {
+            draft.close_reasoning(&self.thinking, None, None);
+            let Some(Value::Object(function)) = call.shift_remove("function") else {
+                draft.raw(Value::Object(call));
+                continue;
+            };
+            let key = draft.open_call();
+            draft.call(key, text_of(&call, "id"), text_of(&function, "name"));
+            match function.get("arguments") {
+                None | Some(Value::Null) => {}
+                Some(Value::String(text)) => draft.arguments(key, text),
+                Some(arguments) => draft.arguments(key, &arguments.to_string()),
+            }
+            draft.close_call(key);
+        }
+        telling(said.unknown)
+    }
+}
+
+/// Why the model stopped. It says `stop` of calls too, and older servers say nothing.
+fn finish(reason: &str, draft: &mut Draft) {
+    match reason {
+        "stop" | "" => draft.finish(FinishReason::Stop, None),
+        "length" => draft.finish(FinishReason::Length, None),
+        other => draft.finish(FinishReason::Other, Some(other)),
+    }
+}
+
+fn usage(counters: &mut Metadata) -> Usage {
+    const DURATIONS: [&str; 4] =
+        ["total_duration", "load_duration", "prompt_eval_duration", "eval_duration"];
+    let mut count = |name: &str| take_count(counters, &[name]);
+    let (input_tokens, output_tokens) = (count("prompt_eval_count"), count("eval_count"));
+    let durations = DURATIONS
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), counters.shift_remove(*name)?)));
+    Usage { input_tokens, output_tokens, extra: telling(durations), ..Usage::default() }
+}

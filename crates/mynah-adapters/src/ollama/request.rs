@@ -1,0 +1,133 @@
+//! A request as Ollama wants it.
+
+use mynah_data::{
+    Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall, ToolChoice,
+};
+use serde_json::{Value, json};
+
+use crate::request::{function, image_base64, joined_text, model_id, unsupported};
+
+pub(super) fn body(request: &Request) -> Result<Value> {
+    let mut body = Metadata::new();
+    let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
+    set("model", model_id(request)?.into());
+    set("messages", messages(request)?.into());
+    if let Some(tools) = tools(request)? {
+        set("tools", tools);
+    }
+    if let Some(form) = form(request) {
+        set("format", form);
+    }
+    set("stream", true.into());
+    let mut options = Metadata::new();
+    if let Some(temperature) = request.temperature {
+        options.insert("temperature".to_owned(), temperature.into());
+    }
+    if let Some(max_tokens) = request.max_tokens {
+        options.insert("num_predict".to_owned(), max_tokens.into());
+    }
+    for (name, value) in request.options.clone() {
+        match (name.as_str(), value) {
+            ("options", Value::Object(own)) => options.extend(own),
+            ("stop", Value::String(stop)) => drop(options.insert(name, json!([stop]))),
+            (known, value) if is_member(known) => drop(body.insert(name, value)),
+            (_, value) => drop(options.insert(name, value)),
+        }
+    }
+    if !options.is_empty() {
+        body.insert("options".to_owned(), options.into());
+    }
+    Ok(Value::Object(body))
+}
+
+/// Whether an option is a member of the request, and none of the model's.
+fn is_member(name: &str) -> bool {
+    const MEMBERS: [&str; 10] = [
+        "format",
+        "keep_alive",
+        "logprobs",
+        "messages",
+        "shift",
+        "stream",
+        "think",
+        "tools",
+        "top_logprobs",
+        "truncate",
+    ];
+    MEMBERS.contains(&name)
+}
+
+/// The form of the answer, where one is asked for.
+pub(super) fn form(request: &Request) -> Option<Value> {
+    match request.response_format.as_ref()? {
+        ResponseFormat::JsonObject => Some("json".into()),
+        ResponseFormat::JsonSchema { schema, .. } => Some(schema.clone()),
+        ResponseFormat::Other(own) => Some(Value::Object(own.clone())),
+        _ => None,
+    }
+}
+
+fn messages(request: &Request) -> Result<Vec<Value>> {
+    request.messages.iter().map(|message| wire_message(message, request)).collect()
+}
+
+fn wire_message(message: &Message, request: &Request) -> Result<Value> {
+    let mut wire = json!({"role": message.role().as_str(), "content": joined_text(message)});
+    let images = message.parts().iter().filter_map(|part| match part {
+        Part::Image { image, .. } => Some(image_base64(image)),
+        _ => None,
+    });
+    let images = images.collect::<Result<Vec<String>>>()?;
+    if !images.is_empty() {
+        wire["images"] = images.into();
+    }
+    match message.role() {
+        Role::Assistant => assistant(message, &mut wire),
+        Role::Tool => {
+            let id = message.tool_call_id().unwrap_or_default();
+            wire["tool_call_id"] = id.into();
+            let mut calls = request.messages.iter().flat_map(|message| message.tool_calls());
+            if let Some(call) = calls.find(|call| call.id == id) {
+                wire["tool_name"] = call.name.as_str().into();
+            }
+        }
+        Role::System | Role::User => {}
+    }
+    Ok(wire)
+}
+
+fn assistant(message: &Message, wire: &mut Value) {
+    let (mut said, mut thought) = (String::new(), String::new());
+    for part in message.parts() {
+        match part {
+            Part::Text { text, .. } | Part::Refusal { text } => said.push_str(text),
+            Part::Reasoning { text, .. } => thought.push_str(text),
+            _ => {}
+        }
+    }
+    wire["content"] = said.into();
+    if !thought.is_empty() {
+        wire["thinking"] = thought.into();
+    }
+    let calls: Vec<Value> = message.tool_calls().map(tool_call).collect();
+    if !calls.is_empty() {
+        wire["tool_calls"] = calls.into();
+    }
+}
+
+fn tool_call(call: &ToolCall) -> Value {
+    let arguments = if call.arguments.is_object() { call.arguments.clone() } else { json!({}) };
+    json!({"id": call.id, "function": {"name": call.name, "arguments": arguments}})
+}
+
+fn tools(request: &Request) -> Result<Option<Value>> {
+    match &request.tool_choice {
+        Some(ToolChoice::None) => return Ok(None),
+        Some(ToolChoice::Required | ToolChoice::Tool(_)) => {
+            return Err(unsupported("Ollama cannot be told to call a tool"));
+        }
+        _ => {}
+    }
+    let tool = |tool| json!({"type": "function", "function": function(tool)});
+    Ok((!request.tools.is_empty()).then(|| request.tools.iter().map(|spec| tool(spec)).collect()))
+}

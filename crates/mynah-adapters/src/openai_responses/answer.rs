@@ -1,0 +1,239 @@
+//! An answer of Responses, streamed or whole.
+
+use std::mem::take;
+
+use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
+use serde_json::{Value, json};
+
+use super::items::{Items, Source};
+use crate::{
+    draft::Draft,
+    failure,
+    format::Decoder,
+    loose::{Loose, members, take_count, telling, tells, text_of},
+    sse::Frame,
+};
+
+/// Reads one answer.
+#[derive(Default)]
+pub(super) struct Answer {
+    items: Items,
+}
+
+members! {
+    /// Every kind of event, for they share their members. `type` may come last.
+    Event<'a> {
+        kind: Loose<'a> = "type",
+        item_id: Loose<'a> = "item_id",
+        output_index: Option<u64> = "output_index",
+        content_index: Option<u64> = "content_index",
+        summary_index: Option<u64> = "summary_index",
+        delta: Loose<'a> = "delta",
+        logprobs: Loose<'a> = "logprobs",
+        text: Loose<'a> = "text",
+        refusal: Loose<'a> = "refusal",
+        arguments: Loose<'a> = "arguments",
+        part: Loose<'a> = "part",
+        item: Loose<'a> = "item",
+        response: Option<Box<Reply<'a>>> = "response",
+        error: Loose<'a> = "error",
+    } ignoring ["sequence_number", "obfuscation", "name"]
+}
+
+members! {
+    /// The answer itself. Most of its members only repeat the request.
+    Reply<'a> {
+        id: Loose<'a> = "id",
+        model: Loose<'a> = "model",
+        status: Loose<'a> = "status",
+        output: Loose<'a> = "output",
+        usage: Loose<'a> = "usage",
+        error: Loose<'a> = "error",
+        incomplete_details: Loose<'a> = "incomplete_details",
+        reasoning: Loose<'a> = "reasoning",
+        service_tier: Loose<'a> = "service_tier",
+        tool_usage: Loose<'a> = "tool_usage",
+    } ignoring [
+        "background", "billing", "completed_at", "conversation", "created_at", "frequency_penalty", "instructions",
+        "max_output_tokens", "max_tool_calls", "metadata", "object", "output_text", "parallel_tool_calls",
+        "presence_penalty", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options",
+        "prompt_cache_retention", "safety_identifier", "store", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation",
+        "user"
+    ]
+}
+
+impl Decoder for Answer {
+    fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
+        if draft.has_ended() || frame.data.trim() == "[DONE]" {
+            return Ok(());
+        }
+        let mut event: Event<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
+        let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
+        let kind = match take(&mut event.kind) {
+            Loose::Text(kind) => kind,
+            _ if event.error != Loose::Null => "error".into(),
+            _ => frame.event.into(),
+        };
+        let mut unknown = telling(event.unknown.drain(..));
+        let logprobs = take(&mut event.logprobs).into_value();
+        if tells(&logprobs) {
+            unknown.insert("logprobs".to_owned(), logprobs);
+        }
+        let known = match kind.as_ref() {
+            "error" | "response.error" => return Err(failure::in_stream(&reread()?)),
+            "keepalive" | "ping" => true,
+            "response.created" | "response.queued" | "response.in_progress" => {
+                if let Some(reply) = event.response {
+                    draft.start(Some(reply.id.text()), Some(reply.model.text()));
+                }
+                true
+            }
+            "response.output_item.added" | "response.output_item.done" => {
+                let item = event.item.into_object().unwrap_or_default();
+                self.items.item(item, event.output_index, kind.ends_with("done"), draft)?;
+                true
+            }
+            "response.output_text.annotation.added" => {
+                let index = event.content_index.unwrap_or_default();
+                let item =
+                    self.items.find(Source::Text, event.item_id.text(), event.output_index, draft);
+                item?.annotate(index);
+                false
+            }
+            "response.completed"
+            | "response.incomplete"
+            | "response.failed"
+            | "response.cancelled" => {
+                // The event's name says how it ended where the answer itself does not.
+                let ended = kind.trim_start_matches("response.");
+                self.end(*event.response.unwrap_or_default(), ended, draft)?;
+                true
+            }
+            _ => self.piece(&kind, &mut event, draft)?,
+        };
+        match (known, unknown.is_empty()) {
+            (true, true) => {}
+            (true, false) => draft.raw(tagged(&kind, unknown)),
+            (false, _) => draft.raw(reread()?),
+        }
+        Ok(())
+    }
+
+    fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
+        let reply: Reply<'_> = serde_json::from_str(body).map_err(failure::malformed)?;
+        if reply.output == Loose::Null && reply.error == Loose::Null {
+            return Err(failure::malformed("the answer has no output"));
+        }
+        self.end(reply, "completed", draft)
+    }
+}
+
+impl Answer {
+    /// A text of an item, in pieces or whole; false if that is not understood.
+    fn piece(&mut self, kind: &str, event: &mut Event<'_>, draft: &mut Draft) -> Result<bool> {
+        let name = kind.strip_prefix("response.").and_then(|name| name.rsplit_once('.'));
+        let Some((name, step)) = name else { return Ok(false) };
+        let (id, place) = (event.item_id.text(), event.output_index);
+        let (source, index, whole) = match name {
+            "output_text" => (Source::Text, event.content_index, &mut event.text),
+            "refusal" => (Source::Refusal, event.content_index, &mut event.refusal),
+            "reasoning_summary_text" | "reasoning_summary" => {
+                (Source::Summary, event.summary_index, &mut event.text)
+            }
+            "reasoning_text" | "reasoning" => {
+                (Source::Thought, event.content_index, &mut event.text)
+            }
+            "function_call_arguments" => (Source::Arguments, None, &mut event.arguments),
+            "content_part" | "reasoning_summary_part" | "reasoning_part" => {
+                let part = take(&mut event.part).into_object().unwrap_or_default();
+                let Some(source) = Source::of(&part) else { return Ok(false) };
+                let index = event.summary_index.or(event.content_index).unwrap_or_default();
+                self.items.find(source, id, place, draft)?.part(source, index, &part, draft);
+                return Ok(true);
+            }
+            _ => return Ok(false),
+        };
+        let item = self.items.find(source, id, place, draft)?;
+        let index = index.unwrap_or_default();
+        match step {
+            "delta" => item.tell(source, index, take(&mut event.delta).into_text(), draft),
+            "done" => item.tell_rest(source, index, &take(whole).into_text(), draft),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The answer has ended, one way or another. What was never told of it is told now.
+    fn end(&mut self, reply: Reply<'_>, ended: &str, draft: &mut Draft) -> Result<()> {
+        let status = if reply.status.text().is_empty() { ended } else { reply.status.text() };
+        if reply.error != Loose::Null {
+            return Err(failure::in_stream(&json!({"error": reply.error.into_value()})));
+        }
+        if matches!(status, "failed" | "cancelled") {
+            let why = format!("the provider gave the answer up: {status}");
+            return Err(Error::adapter(AdapterReason::ProviderUnavailable).with_message(why));
+        }
+        draft.start(Some(reply.id.text()), Some(reply.model.text()));
+        self.items.list(reply.output.into_objects(), draft)?;
+        let details = reply.incomplete_details.into_object().unwrap_or_default();
+        finish(status, text_of(&details, "reason"), draft);
+        if let Some(counters) = reply.usage.into_object() {
+            let tools = reply.tool_usage.into_object().unwrap_or_default();
+            draft.usage(usage(counters, tools));
+        }
+        let notes = [
+            ("incomplete_details", details),
+            ("reasoning", reply.reasoning.into_object().unwrap_or_default()),
+        ];
+        for (name, said) in notes {
+            let said = telling(said);
+            if !said.is_empty() {
+                draft.note(name, said);
+            }
+        }
+        if !reply.service_tier.text().is_empty() {
+            draft.note("service_tier", reply.service_tier.text());
+        }
+        let unknown = telling(reply.unknown);
+        if !unknown.is_empty() {
+            draft.raw(tagged("response", unknown));
+        }
+        draft.end();
+        Ok(())
+    }
+}
+
+fn finish(status: &str, reason: &str, draft: &mut Draft) {
+    match (status, reason) {
+        ("completed", _) => draft.finish(FinishReason::Stop, None),
+        ("incomplete", "max_output_tokens" | "max_tokens") => {
+            draft.finish(FinishReason::Length, Some(reason))
+        }
+        ("incomplete", "content_filter") => draft.finish(FinishReason::ContentFilter, Some(reason)),
+        // It goes on without us: the provider does it in the background.
+        ("queued" | "in_progress", _) => {}
+        (_, "") => draft.finish(FinishReason::Other, Some(status)),
+        _ => draft.finish(FinishReason::Other, Some(reason)),
+    }
+}
+
+fn tagged(kind: &str, mut members: Metadata) -> Value {
+    members.insert("type".to_owned(), kind.into());
+    Value::Object(members)
+}
+
+fn usage(mut counters: Metadata, tool_usage: Metadata) -> Usage {
+    let mut count = |path: &[&str]| take_count(&mut counters, path);
+    Usage {
+        input_tokens: count(&["input_tokens"]),
+        output_tokens: count(&["output_tokens"]),
+        total_tokens: count(&["total_tokens"]),
+        cached_input_tokens: count(&["input_tokens_details", "cached_tokens"]),
+        cache_write_tokens: count(&["input_tokens_details", "cache_write_tokens"]),
+        reasoning_tokens: count(&["output_tokens_details", "reasoning_tokens"]),
+        total_cost: counters.get("cost").and_then(Value::as_f64),
+        tool_usage,
+        extra: telling(counters),
+        ..Usage::default()
+    }
+}

@@ -1,0 +1,357 @@
+//! The items of an answer: messages, reasoning, calls, and what the provider did itself.
+//!
+//! An item is told in pieces, then again whole when it is done, and once more with the end of the answer. Servers leave away
+//! what they like of that: whatever comes, only what was not yet told is told.
+
+use std::sync::Arc;
+
+use mynah_data::{Metadata, Result};
+use serde_json::{Value, json};
+
+use crate::{
+    draft::{Block, CallKey, Draft},
+    failure,
+    loose::{telling, text_of},
+};
+
+/// The most items of an answer, and texts of an item. Each event looks for its own.
+const MAX_ITEMS: usize = 10_000;
+
+/// The items so far.
+#[derive(Default)]
+pub(super) struct Items(Vec<Item>);
+
+impl Items {
+    /// An item begins, or is done. All of it may already be there.
+    pub(super) fn item(
+        &mut self,
+        item: Metadata,
+        index: Option<u64>,
+        is_done: bool,
+        draft: &mut Draft,
+    ) -> Result<()> {
+        let (kind, id) = (text_of(&item, "type"), item_id(&item));
+        let begun = |known: &Item| !known.is_done && (known.id.is_empty() || known.id == id);
+        let is_it = |known: &Item| known.kind.is(kind) && (is_done || begun(known));
+        let found = self.position(id, index).filter(|found| is_it(&self.0[*found]));
+        let found = match found {
+            Some(found) => found,
+            None => self.begin(&item, index, draft)?,
+        };
+        self.0[found].read(item, is_done, draft);
+        Ok(())
+    }
+
+    /// All items, as the end of the answer lists them: those that were told stand in the same order, whatever their ids. None
+    /// is written on.
+    pub(super) fn list(
+        &mut self,
+        items: impl Iterator<Item = Metadata>,
+        draft: &mut Draft,
+    ) -> Result<()> {
+        for item in items {
+            let (kind, id) = (text_of(&item, "type"), item_id(&item));
+            let is_left = |known: &Item| known.kind.is(kind) && !known.is_listed;
+            let named = self.position(id, None).filter(|found| is_left(&self.0[*found]));
+            let found = match named.or_else(|| self.0.iter().position(is_left)) {
+                Some(found) => found,
+                None => self.begin(&item, None, draft)?,
+            };
+            self.0[found].is_listed = true;
+            self.0[found].read(item, true, draft);
+        }
+        for item in self.0.iter_mut().filter(|item| !item.is_done) {
+            item.close(Metadata::new(), draft);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, item: &Metadata, index: Option<u64>, draft: &mut Draft) -> Result<usize> {
+        let kind = text_of(item, "type");
+        if let ("message", Some(Value::String(phase))) = (kind, item.get("phase")) {
+            draft.opaque(&None, json!({"type": "message", "phase": phase}));
+        }
+        self.open(Kind::of(kind, draft), item_id(item), index)
+    }
+
+    /// The item that a text belongs to. Servers may leave away to say which, and to say that it begins.
+    pub(super) fn find(
+        &mut self,
+        source: Source,
+        id: &str,
+        index: Option<u64>,
+        draft: &mut Draft,
+    ) -> Result<&mut Item> {
+        let kind = source.item();
+        let found = match self.position(id, index) {
+            None if id.is_empty() && index.is_none() => self.0.len().checked_sub(1),
+            found => found,
+        };
+        let found = match found.filter(|found| self.0[*found].kind.is(kind)) {
+            Some(found) => found,
+            None => self.open(Kind::of(kind, draft), id, index)?,
+        };
+        Ok(&mut self.0[found])
+    }
+
+    /// By id first, for gateways number items alike; then by place, for others change the ids on the way.
+    fn position(&self, id: &str, index: Option<u64>) -> Option<usize> {
+        let by_id = || self.0.iter().rposition(|item| !id.is_empty() && item.id == id);
+        let by_index = || self.0.iter().rposition(|item| index.is_some() && item.index == index);
+        by_id().or_else(by_index)
+    }
+
+    fn open(&mut self, kind: Kind, id: &str, index: Option<u64>) -> Result<usize> {
+        let place = self.0.len();
+        if place == MAX_ITEMS {
+            return Err(failure::malformed(format!("more than {MAX_ITEMS} items")));
+        }
+        self.0.push(Item {
+            id: id.to_owned(),
+            index,
+            kind,
+            block: Some(Arc::from(place.to_string())),
+            pieces: Vec::new(),
+            has_reasoned: false,
+            is_done: false,
+            is_listed: false,
+        });
+        Ok(place)
+    }
+}
+
+/// One of them.
+pub(super) struct Item {
+    id: String,
+    index: Option<u64>,
+    kind: Kind,
+    block: Block,
+    pieces: Vec<Piece>,
+    has_reasoned: bool,
+    is_done: bool,
+    /// Whether the end of the answer listed it.
+    is_listed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Message,
+    Reasoning,
+    Call(CallKey),
+    /// What the provider does itself.
+    Other,
+}
+
+impl Kind {
+    fn of(name: &str, draft: &mut Draft) -> Self {
+        match name {
+            "message" => Self::Message,
+            "reasoning" => Self::Reasoning,
+            "function_call" => Self::Call(draft.open_call()),
+            _ => Self::Other,
+        }
+    }
+
+    fn is(self, name: &str) -> bool {
+        match self {
+            Self::Message => name == "message",
+            Self::Reasoning => name == "reasoning",
+            Self::Call(_) => name == "function_call",
+            Self::Other => !matches!(name, "message" | "reasoning" | "function_call"),
+        }
+    }
+}
+
+/// A text inside of an item.
+struct Piece {
+    source: Source,
+    index: u64,
+    block: Block,
+    /// How many of its bytes were told.
+    told: usize,
+    annotated: bool,
+}
+
+/// What a text is.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Source {
+    Text,
+    Refusal,
+    Summary,
+    Thought,
+    Arguments,
+}
+
+impl Source {
+    /// What a part of an item's content is.
+    pub(super) fn of(part: &Metadata) -> Option<Self> {
+        Some(match text_of(part, "type") {
+            "output_text" | "text" => Self::Text,
+            "refusal" => Self::Refusal,
+            "summary_text" => Self::Summary,
+            "reasoning_text" => Self::Thought,
+            _ => return None,
+        })
+    }
+
+    /// The type of the items that have it.
+    fn item(self) -> &'static str {
+        match self {
+            Self::Text | Self::Refusal => "message",
+            Self::Summary | Self::Thought => "reasoning",
+            Self::Arguments => "function_call",
+        }
+    }
+}
+
+impl Item {
+    /// Takes what an item holds so far.
+    fn read(&mut self, item: Metadata, is_done: bool, draft: &mut Draft) {
+        if self.is_done {
+            return;
+        }
+        match self.kind {
+            Kind::Call(key) => {
+                draft.call(key, text_of(&item, "call_id"), text_of(&item, "name"));
+                match item.get("arguments") {
+                    None | Some(Value::Null) => {}
+                    Some(Value::String(text)) => self.tell_rest(Source::Arguments, 0, text, draft),
+                    Some(other) => self.tell_rest(Source::Arguments, 0, &other.to_string(), draft),
+                }
+            }
+            Kind::Message => self.parts(&item, "content", draft),
+            Kind::Reasoning => {
+                self.parts(&item, "summary", draft);
+                self.parts(&item, "content", draft);
+            }
+            Kind::Other => {}
+        }
+        if is_done {
+            self.close(item, draft);
+        }
+    }
+
+    fn parts(&mut self, item: &Metadata, list: &str, draft: &mut Draft) {
+        let parts = item.get(list).and_then(Value::as_array).into_iter().flatten();
+        for (index, part) in parts.filter_map(Value::as_object).enumerate() {
+            match Source::of(part) {
+                Some(source) => self.part(source, index as u64, part, draft),
+                None => draft.raw(Value::Object(part.clone())),
+            }
+        }
+    }
+
+    /// Takes a part of the item's content, with what it holds so far.
+    pub(super) fn part(&mut self, source: Source, index: u64, part: &Metadata, draft: &mut Draft) {
+        // Some servers tell a thought as one thing, and list it as the other.
+        let was_told = |piece: &Piece| piece.source == source && piece.told > 0;
+        if self.has_reasoned && !self.pieces.iter().any(was_told) {
+            return;
+        }
+        let text = if source == Source::Refusal { "refusal" } else { "text" };
+        self.tell_rest(source, index, text_of(part, text), draft);
+        let annotations = part.get("annotations").and_then(Value::as_array);
+        if let Some(annotations) = annotations.filter(|list| !list.is_empty())
+            && self.annotate(index)
+        {
+            draft.raw(json!({"type": "annotations", "annotations": annotations}));
+        }
+    }
+
+    /// Notes that the annotations of a text are told; false if they were already.
+    pub(super) fn annotate(&mut self, index: u64) -> bool {
+        let place = self.place(Source::Text, index);
+        !std::mem::replace(&mut self.pieces[place].annotated, true)
+    }
+
+    /// Takes a piece of a text.
+    pub(super) fn tell(&mut self, source: Source, index: u64, delta: String, draft: &mut Draft) {
+        if delta.is_empty() {
+            return;
+        }
+        let place = self.place(source, index);
+        let piece = &mut self.pieces[place];
+        let begins = piece.told == 0;
+        piece.told += delta.len();
+        match (source, self.kind) {
+            (Source::Text, _) => draft.text(&piece.block, delta),
+            (Source::Refusal, _) => draft.refusal(&delta),
+            (Source::Summary | Source::Thought, _) => {
+                if begins && std::mem::replace(&mut self.has_reasoned, true) {
+                    draft.reasoning(&self.block, "\n\n");
+                }
+                draft.reasoning(&self.block, delta);
+            }
+            (Source::Arguments, Kind::Call(key)) => draft.arguments(key, &delta),
+            (Source::Arguments, _) => {}
+        }
+    }
+
+    /// Takes a whole text, of which the beginning was told.
+    pub(super) fn tell_rest(&mut self, source: Source, index: u64, whole: &str, draft: &mut Draft) {
+        let place = self.place(source, index);
+        let rest = whole.get(self.pieces[place].told..).unwrap_or_default();
+        self.tell(source, index, rest.to_owned(), draft);
+    }
+
+    /// Where a text is. Beyond a number that no answer has, all are taken for the last one.
+    fn place(&mut self, source: Source, index: u64) -> usize {
+        let is_it = |piece: &Piece| piece.source == source && piece.index == index;
+        match self.pieces.iter().rposition(is_it) {
+            Some(place) => place,
+            None if self.pieces.len() == MAX_ITEMS => MAX_ITEMS - 1,
+            None => {
+                let block = match (&self.block, source) {
+                    (Some(item), Source::Text) => Some(Arc::from(format!("{item}.{index}"))),
+                    _ => None,
+                };
+                self.pieces.push(Piece { source, index, block, told: 0, annotated: false });
+                self.pieces.len() - 1
+            }
+        }
+    }
+
+    /// The item is done. `item` is what must go back, where there is anything.
+    fn close(&mut self, mut item: Metadata, draft: &mut Draft) {
+        self.is_done = true;
+        match self.kind {
+            Kind::Message => {
+                for piece in &self.pieces {
+                    draft.close_text(&piece.block);
+                }
+            }
+            Kind::Reasoning => {
+                let encrypted = match item.shift_remove("encrypted_content") {
+                    Some(Value::String(text)) => Some(text),
+                    _ => None,
+                };
+                let data = (!item.is_empty()).then(|| reasoning_data(item));
+                draft.close_reasoning(&self.block, encrypted, data);
+            }
+            Kind::Call(key) => {
+                if let Some(namespace) = item.shift_remove("namespace") {
+                    draft.call_metadata(key, telling([("namespace".to_owned(), namespace)]));
+                }
+                draft.close_call(key);
+            }
+            Kind::Other if item.is_empty() => {}
+            Kind::Other => {
+                draft.raw(Value::Object(item.clone()));
+                draft.opaque(&self.block, Value::Object(item));
+            }
+        }
+    }
+}
+
+fn item_id(item: &Metadata) -> &str {
+    let ids = ["id", "call_id"].map(|name| text_of(item, name));
+    ids.into_iter().find(|id| !id.is_empty()).unwrap_or_default()
+}
+
+/// A reasoning item as it goes back: `summary` must be there, and neither a status nor what is empty.
+fn reasoning_data(item: Metadata) -> Value {
+    let mut data = telling(item);
+    data.shift_remove("status");
+    data.entry("summary").or_insert_with(|| json!([]));
+    Value::Object(data)
+}

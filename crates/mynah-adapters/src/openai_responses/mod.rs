@@ -1,0 +1,92 @@
+//! OpenAI Responses, and the servers that speak it.
+
+mod answer;
+mod items;
+mod request;
+
+use std::borrow::Cow;
+
+use mynah_data::{Request, Result};
+use mynah_step::ModelCall;
+use serde_json::Value;
+
+use crate::{
+    format::{Decoder, Format},
+    request::{key_header, openai_headers},
+};
+
+/// The Responses format.
+///
+/// The provider keeps nothing: calls say `store: false`, and reasoning comes encrypted and goes back with the next call.
+/// `store`, `previous_response_id`, `conversation` or `background` among the options leave the keeping to the provider.
+/// All options are passed on; `tools` and `include` are added to ours, the members of `text` and `reasoning` go beside ours,
+/// and `reasoning_effort`, `reasoning_summary` and `verbosity` are put where this format has them.
+///
+/// What the provider's own tools did goes back as it came, and so does the phase of a message.
+///
+/// ```
+/// use mynah_adapters::{format::Format, openai_responses::OpenAiResponses};
+/// use mynah_data::Request;
+/// use mynah_step::ModelCall;
+///
+/// let request = Request::from("hi").with_model("gpt-4.1");
+/// let body = OpenAiResponses::default().body(&request, &ModelCall::default())?;
+/// assert_eq!(body["input"][0]["content"], "hi");
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenAiResponses {
+    dialect: Dialect,
+}
+
+impl OpenAiResponses {
+    /// As this server speaks it.
+    pub const fn new(dialect: Dialect) -> Self {
+        Self { dialect }
+    }
+}
+
+/// How a server differs from OpenAI's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    /// Whether models that do not reason may be asked for encrypted reasoning. OpenAI refuses such a call.
+    pub always_encrypted: bool,
+    /// Whether `prompt_cache_retention` is known.
+    pub cache_retention: bool,
+    /// The header of the key, where it is not `Authorization`.
+    pub key_header: Option<&'static str>,
+}
+
+impl Dialect {
+    /// OpenAI itself.
+    pub const OPENAI: Self =
+        Self { always_encrypted: false, cache_retention: true, key_header: None };
+}
+
+impl Default for Dialect {
+    fn default() -> Self {
+        Self::OPENAI
+    }
+}
+
+impl Format for OpenAiResponses {
+    fn path(&self, _: &Request) -> Cow<'static, str> {
+        "responses".into()
+    }
+
+    fn body(&self, request: &Request, call: &ModelCall) -> Result<Value> {
+        request::body(&self.dialect, request, call)
+    }
+
+    fn headers(&self, call: &ModelCall) -> Vec<(Cow<'static, str>, String)> {
+        openai_headers(call)
+    }
+
+    fn key_header(&self, key: &str) -> (&'static str, String) {
+        key_header(self.dialect.key_header, key)
+    }
+
+    fn decoder(&self, _: &Request) -> Box<dyn Decoder> {
+        Box::new(answer::Answer::default())
+    }
+}

@@ -1,0 +1,200 @@
+//! A request as Responses wants it.
+
+use mynah_data::{
+    Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolChoice,
+    ToolSpec,
+};
+use mynah_step::ModelCall;
+use serde_json::{Value, json};
+
+use super::Dialect;
+use crate::request::{argument_object, function, image_url, joined_text, model_id, prompt_cache};
+
+const ENCRYPTED: &str = "reasoning.encrypted_content";
+
+pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
+    let model = model_id(request)?;
+    let stored = is_stored(&request.options);
+    let mut body = Metadata::new();
+    let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
+    set("model", model.into());
+    set("input", input(request, stored)?.into());
+    if !request.tools.is_empty() {
+        set("tools", request.tools.iter().map(|tool| tool_spec(tool)).collect());
+    }
+    if let Some(choice) = &request.tool_choice {
+        set("tool_choice", tool_choice(choice));
+    }
+    if let Some(temperature) = request.temperature {
+        set("temperature", temperature.into());
+    }
+    if let Some(max_tokens) = request.max_tokens {
+        set("max_output_tokens", max_tokens.into());
+    }
+    match &request.response_format {
+        None => {}
+        Some(ResponseFormat::Text) => drop(set("text", json!({"format": {"type": "text"}}))),
+        Some(format) => drop(set("text", json!({"format": format}))),
+    }
+    if !stored {
+        set("store", false.into());
+        if dialect.always_encrypted || reasons(model) {
+            set("include", json!([ENCRYPTED]));
+        }
+    }
+    set("stream", true.into());
+    body.extend(prompt_cache(request, call, dialect.cache_retention));
+    add_options(&mut body, request.options.clone());
+    Ok(Value::Object(body))
+}
+
+/// Whether the provider keeps the answer. The caller decides, or goes on from what is kept already.
+fn is_stored(options: &Metadata) -> bool {
+    const KEPT: [&str; 3] = ["previous_response_id", "conversation", "background"];
+    match options.get("store").and_then(Value::as_bool) {
+        Some(store) => store,
+        None => KEPT.iter().any(|name| options.get(*name).is_some_and(|value| !value.is_null())),
+    }
+}
+
+/// OpenAI's models that reason. The others refuse to be asked for their reasoning.
+fn reasons(model: &str) -> bool {
+    // Gateways put the provider's name before it.
+    let model = model.rsplit('/').next().unwrap_or_default();
+    let version = |prefix: &str| {
+        let version = model.strip_prefix(prefix)?;
+        version.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
+    };
+    let is_gpt = version("gpt-").is_some_and(|version| version >= 5) && !model.contains("-chat");
+    let others = ["codex-", "computer-use-"];
+    is_gpt || version("o").is_some() || others.iter().any(|name| model.starts_with(name))
+}
+
+fn add_options(body: &mut Metadata, options: Metadata) {
+    for (name, value) in options {
+        let (name, value) = match name.as_str() {
+            "reasoning_effort" => ("reasoning".to_owned(), json!({"effort": value})),
+            "reasoning_summary" => ("reasoning".to_owned(), json!({"summary": value})),
+            "verbosity" => ("text".to_owned(), json!({"verbosity": value})),
+            _ => (name, value),
+        };
+        match (body.get_mut(&name), value) {
+            (Some(Value::Array(ours)), Value::Array(theirs))
+                if matches!(name.as_str(), "tools" | "include") =>
+            {
+                ours.extend(theirs.into_iter().filter(|value| *value != ENCRYPTED));
+            }
+            (Some(Value::Object(ours)), Value::Object(theirs))
+                if matches!(name.as_str(), "text" | "reasoning") =>
+            {
+                ours.extend(theirs);
+            }
+            (_, value) => drop(body.insert(name, value)),
+        }
+    }
+}
+
+fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
+    let mut items = Vec::with_capacity(request.messages.len());
+    for message in request.messages.iter() {
+        match message.role() {
+            Role::System => {
+                items.push(json!({"role": "system", "content": joined_text(message)}));
+            }
+            Role::User => items.push(json!({"role": "user", "content": content(message)?})),
+            Role::Assistant => assistant(message, stored, &mut items),
+            Role::Tool => items.push(json!({
+                "type": "function_call_output",
+                "call_id": message.tool_call_id(),
+                "output": content(message)?,
+            })),
+        }
+    }
+    Ok(items)
+}
+
+fn content(message: &Message) -> Result<Value> {
+    let has_images = message.parts().iter().any(|part| matches!(part, Part::Image { .. }));
+    if !has_images {
+        return Ok(joined_text(message).into());
+    }
+    let parts = message.parts().iter().filter_map(|part| match part {
+        Part::Text { text, .. } => Some(Ok(json!({"type": "input_text", "text": text}))),
+        Part::Image { image, detail, .. } => Some(image_part(image, *detail)),
+        _ => None,
+    });
+    parts.collect()
+}
+
+fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
+    Ok(json!({"type": "input_image", "image_url": image_url(image)?, "detail": detail}))
+}
+
+/// Each part is an item of its own.
+fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
+    let mut phase = None;
+    for part in message.parts() {
+        match part {
+            Part::Text { text, .. } | Part::Refusal { text } if !text.is_empty() => {
+                let content = json!([{"type": "output_text", "text": text}]);
+                let mut item = json!({"type": "message", "role": "assistant", "content": content});
+                if let Some(phase) = phase {
+                    item["phase"] = Value::clone(phase);
+                }
+                items.push(item);
+            }
+            Part::Reasoning { signature, data: Some(Value::Object(data)), .. } => {
+                match data.get("type").and_then(Value::as_str) {
+                    Some("message") => phase = data.get("phase"),
+                    Some("reasoning") => items.extend(reasoning(signature.as_ref(), data, stored)),
+                    Some(kind) if is_item(kind) => items.push(Value::Object(data.clone())),
+                    _ => {}
+                }
+            }
+            Part::ToolCall(call) => {
+                let mut item = json!({
+                    "type": "function_call",
+                    "call_id": call.id,
+                    "name": call.name,
+                    "arguments": argument_object(call),
+                });
+                if let Some(namespace) = call.metadata.get("namespace") {
+                    item["namespace"] = namespace.clone();
+                }
+                items.push(item);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Reasoning that the provider neither kept nor gave out means nothing to it.
+fn reasoning(encrypted: Option<&String>, data: &Metadata, stored: bool) -> Option<Value> {
+    let mut item = data.clone();
+    if let Some(encrypted) = encrypted {
+        item.insert("encrypted_content".to_owned(), encrypted.as_str().into());
+    }
+    (stored || encrypted.is_some() || item.contains_key("content")).then(|| Value::Object(item))
+}
+
+/// Whether this is an item of the provider's own tools: another provider's block means nothing here.
+fn is_item(kind: &str) -> bool {
+    const OTHERS: [&str; 3] = ["mcp_list_tools", "mcp_approval_request", "compaction"];
+    kind.ends_with("_call") || kind.ends_with("_call_output") || OTHERS.contains(&kind)
+}
+
+/// The provider takes a schema for strict unless it is told otherwise, and makes members required that are not.
+fn tool_spec(tool: &ToolSpec) -> Value {
+    let mut spec = json!({"type": "function", "strict": false});
+    if let Value::Object(spec) = &mut spec {
+        spec.extend(function(tool));
+    }
+    spec
+}
+
+fn tool_choice(choice: &ToolChoice) -> Value {
+    match choice {
+        ToolChoice::Tool(name) => json!({"type": "function", "name": name}),
+        other => json!(other),
+    }
+}

@@ -1,0 +1,315 @@
+//! Requests as the documentation of Converse wants them, and how they are let in.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use mynah_adapters::{
+    bedrock::Bedrock,
+    conformance::{Reply, Server},
+    format::{Format, Outgoing},
+    http::HttpAdapter,
+    keys::Keys,
+};
+use mynah_data::{
+    AdapterReason, CacheRetention, EngineReason, Error, ErrorKind, Image, Message, Metadata, Part,
+    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec,
+};
+use mynah_step::{Adapter, ModelCall};
+use serde_json::{Value, json};
+
+#[test]
+fn a_conversation_is_written_in_turns() {
+    let calls = Message::assistant_parts([
+        Part::Reasoning {
+            text: "because".to_owned(),
+            signature: Some("sig".to_owned()),
+            redacted: false,
+            data: None,
+        },
+        Part::Reasoning {
+            text: String::new(),
+            signature: None,
+            redacted: true,
+            data: Some(json!({"redactedContent": "/wAB"})),
+        },
+        Part::reasoning("another provider's"),
+        Part::text("let me see"),
+        Part::tool_call(ToolCall::new("c1", "search", r#"{"q": "go"}"#)),
+        Part::tool_call(ToolCall::new("functions.now:0", "now", "")),
+    ]);
+    let request = Request::new([
+        Message::system("Be brief."),
+        Message::user("hi"),
+        calls,
+        Message::tool_result("c1", "found"),
+        Message::tool_result("functions.now:0", "no clock").with_metadata("is_error", true),
+        Message::user("go on"),
+    ]);
+    let sent = body(request.with_tools([search()]).with_max_tokens(9).with_temperature(0.5));
+    assert_eq!(
+        sent,
+        json!({
+            "system": [{"text": "Be brief."}],
+            "messages": [
+                {"role": "user", "content": [{"text": "hi"}]},
+                {"role": "assistant", "content": [
+                    {"reasoningContent": {"reasoningText": {"text": "because", "signature": "sig"}}},
+                    {"reasoningContent": {"redactedContent": "/wAB"}},
+                    {"text": "let me see"},
+                    {"toolUse": {"toolUseId": "c1", "name": "search", "input": {"q": "go"}}},
+                    {"toolUse": {"toolUseId": "functions_now_0", "name": "now", "input": {}}},
+                ]},
+                {"role": "user", "content": [
+                    {"toolResult": {"toolUseId": "c1", "content": [{"text": "found"}]}},
+                    {"toolResult": {
+                        "toolUseId": "functions_now_0",
+                        "content": [{"text": "no clock"}],
+                        "status": "error",
+                    }},
+                    {"text": "go on"},
+                ]},
+            ],
+            "toolConfig": {"tools": [{"toolSpec": {
+                "name": "search",
+                "inputSchema": {"json": {"type": "object"}},
+                "description": "finds",
+            }}]},
+            "inferenceConfig": {"maxTokens": 9, "temperature": 0.5},
+        })
+    );
+}
+
+#[test]
+fn a_model_is_one_segment_of_the_path() {
+    let path = |model: &str| Bedrock::default().path(&Request::from("hi").with_model(model));
+    assert_eq!(path("amazon.nova-lite-v1:0"), "model/amazon.nova-lite-v1%3A0/converse-stream");
+    assert_eq!(path("arn:aws:x/y"), "model/arn%3Aaws%3Ax%2Fy/converse-stream");
+}
+
+#[test]
+fn images_go_as_their_bytes_or_from_the_providers_own_store() {
+    let images = [
+        Image::from_base64("aGk=", "image/jpeg"),
+        Image::from_binary(*b"hi", "image/png"),
+        Image::from_url("s3://bucket/a.jpg"),
+    ];
+    let request = Request::new([Message::user_parts(images.map(Part::image))]);
+    assert_eq!(
+        body(request)["messages"][0]["content"],
+        json!([
+            {"image": {"format": "jpeg", "source": {"bytes": "aGk="}}},
+            {"image": {"format": "png", "source": {"bytes": "aGk="}}},
+            {"image": {"format": "jpeg", "source": {"s3Location": {"uri": "s3://bucket/a.jpg"}}}},
+        ])
+    );
+    let elsewhere = Part::image(Image::from_url("https://example.com/a.png"));
+    let error = refused(Request::new([Message::user_parts([elsewhere])]));
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
+}
+
+#[test]
+fn each_choice_of_a_tool_has_its_form() {
+    let asked = |choice: ToolChoice, tools: Vec<ToolSpec>| {
+        Request { tool_choice: Some(choice), ..Request::from("hi") }.with_tools(tools)
+    };
+    let tool = || ToolChoice::Tool("search".to_owned());
+    for (choice, expected) in [
+        (ToolChoice::Auto, None),
+        (ToolChoice::Required, Some(json!({"any": {}}))),
+        (tool(), Some(json!({"tool": {"name": "search"}}))),
+    ] {
+        let sent = body(asked(choice, vec![search()]));
+        assert_eq!(sent["toolConfig"].get("toolChoice").cloned(), expected);
+    }
+    assert_eq!(body(asked(ToolChoice::None, vec![search()])).get("toolConfig"), None);
+    let unsupported = ErrorKind::Adapter(AdapterReason::UnsupportedFeature);
+    assert_eq!(refused(asked(tool(), vec![])).kind(), unsupported);
+    let called = Message::assistant_parts([Part::tool_call(ToolCall::new("c", "search", "{}"))]);
+    let answered = Request::new([called, Message::tool_result("c", "found")]);
+    let sent = body(answered.clone());
+    assert_eq!(sent["toolConfig"]["tools"][0]["toolSpec"]["name"], "search", "described again");
+    let barred = Request { tool_choice: Some(ToolChoice::None), ..answered };
+    assert_eq!(refused(barred.with_tools([search()])).kind(), unsupported);
+}
+
+#[test]
+fn the_prompt_is_cached_up_to_the_marks() {
+    let mark = json!({"type": "ephemeral", "ttl": "1h"});
+    let point = json!({"cachePoint": {"type": "default", "ttl": "1h"}});
+    let marked = Part::Text {
+        text: "a long text".to_owned(),
+        metadata: Metadata::from_iter([("cache_control".to_owned(), mark.clone())]),
+    };
+    let mut tool = search();
+    tool.metadata.insert("cache_control".to_owned(), mark.clone());
+    let sent = body(
+        Request::new([
+            Message::system("Be brief.").with_metadata("cache_control", mark),
+            Message::user_parts([marked, Part::text("and?")]),
+        ])
+        .with_tools([tool]),
+    );
+    assert_eq!(sent["system"], json!([{"text": "Be brief."}, point]));
+    assert_eq!(
+        sent["messages"][0]["content"],
+        json!([{"text": "a long text"}, point, {"text": "and?"}])
+    );
+    assert_eq!(sent["toolConfig"]["tools"][1], point);
+    let mut cache = PromptCache::default();
+    let automatic = |cache: &PromptCache| {
+        body(Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") })["messages"][0]
+            ["content"]
+            .clone()
+    };
+    assert_eq!(automatic(&cache), json!([{"text": "hi"}, {"cachePoint": {"type": "default"}}]));
+    cache.retention = CacheRetention::Long;
+    assert_eq!(automatic(&cache), json!([{"text": "hi"}, point]));
+}
+
+#[test]
+fn an_answer_may_be_asked_for_by_a_schema() {
+    let schema = json!({"type": "object"});
+    let asked = Request::from("hi");
+    let sent = body(asked.clone().with_response_format(ResponseFormat::json_schema("x", schema)));
+    assert_eq!(
+        sent["outputConfig"],
+        json!({"textFormat": {"type": "json_schema", "structure": {"jsonSchema": {
+            "name": "x", "schema": r#"{"type":"object"}"#,
+        }}}})
+    );
+    let error = refused(asked.with_response_format(ResponseFormat::JsonObject));
+    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+}
+
+#[test]
+fn the_callers_own_params_are_passed_on_to_their_places() {
+    let options = json!({
+        "stop": "END", "top_p": 0.5, "top_k": 3, "thinking": {"type": "enabled"},
+        "guardrail_config": {"guardrailIdentifier": "g"}, "requestMetadata": {"a": "b"},
+        "additionalModelRequestFields": {"own": 1},
+    });
+    let sent =
+        body(Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") });
+    assert_eq!(sent["inferenceConfig"], json!({"stopSequences": ["END"], "topP": 0.5}));
+    assert_eq!(
+        sent["additionalModelRequestFields"],
+        json!({"own": 1, "top_k": 3, "thinking": {"type": "enabled"}})
+    );
+    assert_eq!(sent["guardrailConfig"], options["guardrail_config"]);
+    assert_eq!(sent["requestMetadata"], options["requestMetadata"]);
+}
+
+#[test]
+fn a_call_is_signed_as_the_standard_says() {
+    const URL: &str = "https://bedrock-runtime.us-east-1.amazonaws.com/model/amazon.nova-lite-v1%3A0/converse-stream";
+    let keys = environment(&[("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")]);
+    let key = keys.find("bedrock", &["AWS_ACCESS_KEY_ID"], None).unwrap();
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_440_938_160);
+    let call = ModelCall::default();
+    let mut outgoing = Outgoing::new(&key, URL, b"{}", now, &call);
+    let region = |name: &str| (name == "AWS_DEFAULT_REGION").then(|| "us-east-1".to_owned());
+    outgoing.setting = &region;
+    let missing = Bedrock::default().authorize(&outgoing).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Engine(EngineReason::MissingKey));
+    let secret = |name: &str| match name {
+        "AWS_SECRET_ACCESS_KEY" => Some("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY".to_owned()),
+        "AWS_SESSION_TOKEN" => Some("session-token".to_owned()),
+        _ => None,
+    };
+    outgoing.secret = &secret;
+    let mut headers = Bedrock::default().authorize(&outgoing).unwrap();
+    headers.sort();
+    let headers: Vec<(&str, &str)> =
+        headers.iter().map(|(name, value)| (name.as_ref(), value.as_str())).collect();
+    assert_eq!(
+        headers,
+        [
+            (
+                "authorization",
+                "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/bedrock/aws4_request, SignedHeaders=host;x-amz-date;x-amz-security-token, Signature=b4e6a5fc63df8f01e2a9e4f9b53f3c48500f7c095c5455a89be725025ad2b7a6"
+            ),
+            ("x-amz-date", "20150830T123600Z"),
+            ("x-amz-security-token", "session-token"),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_a_call_is_signed_with_is_in_no_error() {
+    let secrets = [
+        ("AWS_ACCESS_KEY_ID", "AKIA-not-to-be-told"),
+        ("AWS_SECRET_ACCESS_KEY", "secret-not-to-be-told"),
+        ("AWS_SESSION_TOKEN", "session-not-to-be-told"),
+        ("AWS_REGION", "eu-west-1"),
+    ];
+    let told = "no: AKIA-not-to-be-told secret-not-to-be-told session-not-to-be-told eu-west-1";
+    let body = json!({"message": told}).to_string();
+    let kind = "InvalidSignatureException:http://internal.amazon.com/coral/";
+    let reply = Reply::json(403, body).with_header("x-amzn-errortype", kind);
+    let server = Server::start(move |_| reply.clone()).await.unwrap();
+    let adapter = adapter(&secrets).with_base_url(server.url()).unwrap();
+    let error = open(adapter).await;
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed));
+    assert_eq!(error.to_string(), "no: … … … eu-west-1");
+    let received = server.received().pop().unwrap();
+    let signature = received.header("authorization").unwrap();
+    assert!(signature.contains("/eu-west-1/bedrock/aws4_request"), "{signature}");
+    assert_eq!(received.header("x-amz-security-token"), Some("session-not-to-be-told"));
+}
+
+#[tokio::test]
+async fn the_bearer_token_comes_before_what_signs_and_the_region_names_the_server() {
+    let token = [("AWS_BEARER_TOKEN_BEDROCK", "token"), ("AWS_ACCESS_KEY_ID", "a")];
+    let reply = Reply::json(404, r#"{"message": "no"}"#);
+    let server = Server::start(move |_| reply.clone()).await.unwrap();
+    open(adapter(&token).with_base_url(server.url()).unwrap()).await;
+    let received = server.received().pop().unwrap();
+    assert_eq!(received.header("authorization"), Some("Bearer token"));
+    assert_eq!(received.path, "/model/m%3A0/converse-stream");
+    let error = open(adapter(&token)).await;
+    assert_eq!(error.metadata()["field"], "region");
+    let error = open(adapter(&[token[0], ("AWS_REGION", "evil.example/")])).await;
+    assert_eq!(error.metadata()["field"], "region");
+    let mut call = ModelCall::default();
+    call.adapter_opts.insert("region".to_owned(), "cn-north-1".into());
+    assert_eq!(
+        Bedrock::default().base_url(&call, &|_| None).unwrap().as_deref(),
+        Some("https://bedrock-runtime.cn-north-1.amazonaws.com.cn")
+    );
+}
+
+fn search() -> ToolSpec {
+    ToolSpec::new("search", "finds", json!({"type": "object"}))
+}
+
+fn body(request: Request) -> Value {
+    Bedrock::default().body(&request.with_model("m"), &ModelCall::default()).unwrap()
+}
+
+fn refused(request: Request) -> Error {
+    Bedrock::default().body(&request.with_model("m"), &ModelCall::default()).unwrap_err()
+}
+
+fn environment(variables: &[(&'static str, &'static str)]) -> Keys {
+    let variables = variables.to_vec();
+    Keys::new().with_environment(move |name| {
+        variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+    })
+}
+
+fn adapter(variables: &[(&'static str, &'static str)]) -> HttpAdapter {
+    HttpAdapter::named("bedrock").unwrap().with_keys(environment(variables))
+}
+
+async fn open(adapter: HttpAdapter) -> Error {
+    let request = Request::from("hi").with_model("bedrock:m:0");
+    Arc::new(adapter).open(request, ModelCall::default()).await.err().unwrap()
+}

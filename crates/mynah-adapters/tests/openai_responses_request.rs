@@ -1,0 +1,304 @@
+//! Requests as the documentation of Responses wants them.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+use mynah_adapters::{
+    format::Format,
+    openai_responses::{Dialect, OpenAiResponses},
+};
+use mynah_data::{
+    CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part,
+    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec,
+};
+use mynah_step::ModelCall;
+use serde_json::{Value, json};
+
+#[test]
+fn a_question_is_a_model_and_input_and_is_not_kept() {
+    let request = Request::new([Message::system("Be brief."), Message::user("hi")]);
+    assert_eq!(
+        body(request.with_temperature(0.5).with_max_tokens(64)),
+        json!({
+            "model": "gpt-4.1",
+            "input": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
+            "temperature": 0.5,
+            "max_output_tokens": 64,
+            "store": false,
+            "stream": true,
+        })
+    );
+}
+
+#[test]
+fn models_that_reason_are_asked_for_their_reasoning() {
+    let include = |model: &str, dialect| {
+        let request = Request::from("hi").with_model(model);
+        let body = OpenAiResponses::new(dialect).body(&request, &ModelCall::default()).unwrap();
+        body.get("include").cloned()
+    };
+    let asked = Some(json!(["reasoning.encrypted_content"]));
+    for model in
+        ["gpt-5", "gpt-5.6-sol", "gpt-6-mini", "o3", "o4-mini", "codex-mini-latest", "openai/o3"]
+    {
+        assert_eq!(include(model, Dialect::OPENAI), asked, "{model}");
+    }
+    for model in
+        ["gpt-4o", "gpt-4.1-mini", "gpt-5-chat-latest", "gpt-oss-120b", "omni", "my-deployment"]
+    {
+        assert_eq!(include(model, Dialect::OPENAI), None, "{model}");
+    }
+    let xai = Dialect { always_encrypted: true, ..Dialect::OPENAI };
+    assert_eq!(include("grok-4", xai), asked);
+}
+
+#[test]
+fn what_the_provider_keeps_is_the_callers_choice() {
+    let sent = |options: Value| {
+        let body = body(with_options(options));
+        ["store", "include"].map(|name| body.get(name).cloned())
+    };
+    assert_eq!(sent(json!({"previous_response_id": "resp_1"})), [None, None]);
+    assert_eq!(sent(json!({"conversation": "conv_1"})), [None, None]);
+    assert_eq!(sent(json!({"background": true})), [None, None]);
+    assert_eq!(sent(json!({"store": true})), [Some(json!(true)), None]);
+    assert_eq!(
+        sent(json!({"store": false, "previous_response_id": "resp_1"})),
+        [Some(json!(false)), None]
+    );
+}
+
+#[test]
+fn o10_images_go_as_an_address_or_as_their_bytes() {
+    let detailed = Part::Image {
+        image: Image::from_binary(*b"hi", "image/png"),
+        detail: ImageDetail::High,
+        metadata: Metadata::new(),
+    };
+    let url = Part::image(Image::from_url("https://example.com/a.png"));
+    let request = Request::new([Message::user_parts([Part::text("what?"), url, detailed])]);
+    assert_eq!(
+        body(request)["input"],
+        json!([{"role": "user", "content": [
+            {"type": "input_text", "text": "what?"},
+            {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "auto"},
+            {"type": "input_image", "image_url": "data:image/png;base64,aGk=", "detail": "high"},
+        ]}])
+    );
+}
+
+#[test]
+fn o07_o11_o12_tools_calls_and_results() {
+    let calls = Message::assistant_parts([
+        Part::text("Let me see."),
+        Part::tool_call(ToolCall::new("c1", "search", r#"{"q": 1.0}"#)),
+        Part::tool_call(ToolCall::new("c2", "now", "")),
+    ]);
+    let picture = Message::tool_parts(
+        "c2",
+        [Part::text("noon"), Part::image(Image::from_url("https://e.com/clock"))],
+    );
+    let mut strict = ToolSpec::new("now", "tells the time", json!({"type": "object"}));
+    strict.metadata.insert("strict".to_owned(), json!(true));
+    let request = Request::new([calls, Message::tool_result("c1", json!({"n": 1})), picture])
+        .with_tools([ToolSpec::new("search", "finds", json!({"type": "object"})), strict]);
+    let body = body(request);
+    assert_eq!(
+        body["tools"],
+        json!([
+            {"type": "function", "strict": false, "name": "search", "description": "finds", "parameters": {"type": "object"}},
+            {"type": "function", "strict": true, "name": "now", "description": "tells the time", "parameters": {"type": "object"}},
+        ])
+    );
+    assert_eq!(
+        body["input"],
+        json!([
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]},
+            {"type": "function_call", "call_id": "c1", "name": "search", "arguments": "{\"q\": 1.0}"},
+            {"type": "function_call", "call_id": "c2", "name": "now", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "{\"n\":1}"},
+            {"type": "function_call_output", "call_id": "c2", "output": [
+                {"type": "input_text", "text": "noon"},
+                {"type": "input_image", "image_url": "https://e.com/clock", "detail": "auto"},
+            ]},
+        ])
+    );
+}
+
+#[test]
+fn o08_each_choice_of_a_tool_has_its_form() {
+    let own = Metadata::from_iter([("type".to_owned(), json!("web_search"))]);
+    for (choice, expected) in [
+        (ToolChoice::Auto, json!("auto")),
+        (ToolChoice::None, json!("none")),
+        (ToolChoice::Required, json!("required")),
+        (ToolChoice::Tool("f".to_owned()), json!({"type": "function", "name": "f"})),
+        (ToolChoice::Other(own), json!({"type": "web_search"})),
+    ] {
+        let request = Request { tool_choice: Some(choice), ..Request::from("hi") };
+        assert_eq!(body(request)["tool_choice"], expected);
+    }
+}
+
+#[test]
+fn o09_each_form_of_answer_has_its_form() {
+    let schema = json!({"type": "object"});
+    let format = |format| body(Request::from("hi").with_response_format(format))["text"].clone();
+    assert_eq!(format(ResponseFormat::Text), json!({"format": {"type": "text"}}));
+    assert_eq!(format(ResponseFormat::JsonObject), json!({"format": {"type": "json_object"}}));
+    assert_eq!(
+        format(ResponseFormat::json_schema("person", schema.clone())),
+        json!({"format": {"type": "json_schema", "name": "person", "schema": schema, "strict": true}})
+    );
+}
+
+#[test]
+fn reasoning_goes_back_where_the_provider_can_read_it() {
+    let encrypted =
+        thought(Some("sealed"), json!({"type": "reasoning", "id": "rs_1", "summary": []}));
+    let readable = thought(
+        None,
+        json!({"type": "reasoning", "id": "rs_2", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}),
+    );
+    let kept = thought(None, json!({"type": "reasoning", "id": "rs_3", "summary": []}));
+    let foreign = thought(Some("signed"), json!("withheld"));
+    let call = Part::tool_call(ToolCall::new("c1", "f", "{}"));
+    let said = Message::assistant_parts([encrypted, readable, kept, foreign, call]);
+    let input = |options: Value| {
+        let options = options.as_object().unwrap().clone();
+        body(Request { options, ..Request::new([said.clone()]) })["input"].clone()
+    };
+    let item = json!({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"});
+    let first =
+        json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"});
+    let second = json!({"type": "reasoning", "id": "rs_2", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]});
+    let third = json!({"type": "reasoning", "id": "rs_3", "summary": []});
+    assert_eq!(input(json!({})), json!([first, second, item]));
+    assert_eq!(input(json!({"store": true})), json!([first, second, third, item]));
+}
+
+#[test]
+fn what_the_providers_own_tools_did_goes_back_and_so_does_the_phase() {
+    let search = json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}});
+    let mut namespaced = ToolCall::new("c1", "f", "{}");
+    namespaced.metadata.insert("namespace".to_owned(), json!("crm"));
+    let said = Message::assistant_parts([
+        thought(None, search.clone()),
+        thought(None, json!({"type": "message", "phase": "commentary"})),
+        Part::text("Looking."),
+        Part::tool_call(namespaced),
+        thought(None, json!({"type": "server_tool_use", "id": "x"})),
+        Part::Refusal { text: "No.".to_owned() },
+    ]);
+    assert_eq!(
+        body(Request::new([said]))["input"],
+        json!([
+            search,
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Looking."}], "phase": "commentary"},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "namespace": "crm"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "No."}], "phase": "commentary"},
+        ])
+    );
+}
+
+#[test]
+fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
+    let mut cache = PromptCache::default();
+    cache.retention = CacheRetention::Long;
+    let call = ModelCall { session_id: Some("s1".to_owned()), ..ModelCall::default() };
+    let sent = |dialect| {
+        let request =
+            Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") }.with_model("m");
+        let body = OpenAiResponses::new(dialect).body(&request, &call).unwrap();
+        ["prompt_cache_key", "prompt_cache_retention"].map(|name| body.get(name).cloned())
+    };
+    assert_eq!(sent(Dialect::OPENAI), [Some(json!("s1")), Some(json!("24h"))]);
+    let xai = Dialect { cache_retention: false, ..Dialect::OPENAI };
+    assert_eq!(sent(xai), [Some(json!("s1")), None]);
+}
+
+#[test]
+fn o04_the_callers_own_params_come_last_and_lists_are_added_to() {
+    let options = json!({
+        "reasoning_effort": "high", "reasoning_summary": "auto", "verbosity": "low", "top_p": 0.5, "truncation": "auto",
+        "tools": [{"type": "web_search"}], "include": ["reasoning.encrypted_content", "web_search_call.action.sources"],
+        "max_output_tokens": 9, "instructions": "Be kind.",
+    });
+    let request = Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") }
+        .with_tools([ToolSpec::new("f", "", json!({}))])
+        .with_response_format(ResponseFormat::JsonObject)
+        .with_max_tokens(5)
+        .with_model("gpt-5");
+    let body = OpenAiResponses::default().body(&request, &ModelCall::default()).unwrap();
+    assert_eq!(body["reasoning"], json!({"effort": "high", "summary": "auto"}));
+    assert_eq!(body["text"], json!({"format": {"type": "json_object"}, "verbosity": "low"}));
+    assert_eq!(
+        (&body["tools"][0]["name"], &body["tools"][1]),
+        (&json!("f"), &json!({"type": "web_search"}))
+    );
+    assert_eq!(
+        body["include"],
+        json!(["reasoning.encrypted_content", "web_search_call.action.sources"])
+    );
+    for name in ["top_p", "truncation", "max_output_tokens", "instructions"] {
+        assert_eq!(body[name], options[name]);
+    }
+}
+
+#[test]
+fn q18_what_was_sent_before_is_sent_again_byte_for_byte() {
+    let messages = [
+        Message::system("s"),
+        Message::user("a"),
+        Message::assistant_parts([
+            thought(Some("x"), json!({"type": "reasoning", "id": "r", "summary": []})),
+            Part::tool_call(ToolCall::new("c", "f", "{}")),
+        ]),
+        Message::tool_result("c", "found"),
+    ];
+    let text = |count: usize| body(Request::new(messages[..count].to_vec()))["input"].to_string();
+    for count in 1..messages.len() {
+        assert!(text(count + 1).starts_with(text(count).trim_end_matches(']')), "{count}");
+    }
+}
+
+#[test]
+fn o26_keys_and_organizations_go_in_headers() {
+    let own = OpenAiResponses::new(Dialect { key_header: Some("api-key"), ..Dialect::OPENAI });
+    assert_eq!(own.key_header("k"), ("api-key", "k".to_owned()));
+    assert_eq!(
+        OpenAiResponses::default().key_header("k"),
+        ("authorization", "Bearer k".to_owned())
+    );
+    let mut call = ModelCall::default();
+    call.adapter_opts.insert("organization".to_owned(), json!("org-1"));
+    assert_eq!(own.headers(&call), [("openai-organization".into(), "org-1".to_owned())]);
+}
+
+#[test]
+fn a_model_must_be_named() {
+    let error =
+        OpenAiResponses::default().body(&Request::from("hi"), &ModelCall::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::MissingModel));
+}
+
+fn thought(signature: Option<&str>, data: Value) -> Part {
+    Part::Reasoning {
+        text: String::new(),
+        signature: signature.map(str::to_owned),
+        redacted: true,
+        data: Some(data),
+    }
+}
+
+fn with_options(options: Value) -> Request {
+    Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") }
+}
+
+fn body(request: Request) -> Value {
+    let request = request.with_model("gpt-4.1");
+    OpenAiResponses::default().body(&request, &ModelCall::default()).unwrap()
+}

@@ -1,0 +1,142 @@
+//! What can go wrong with records, their encoding and their trees elsewhere, and does not here.
+
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
+use mynah_data::{HaltReason, Metadata, Thread};
+use mynah_log::{
+    Append, Chain, End, Extent, Fact, Log as _, MemoryLog, Seal, Totals, cbor, conformance::Sample,
+    merkle, verify,
+};
+use serde_json::{Value, json};
+
+#[test]
+fn bytes_that_are_not_canonical_are_refused() {
+    let refused = |bytes: &[u8]| cbor::from_slice::<Value>(bytes).is_err();
+    for (what, bytes) in [
+        ("an integer that has a shorter form", &[0x18, 0x01][..]),
+        ("a length that has a shorter form", &[0x78, 0x01, b'a']),
+        ("a number that has a shorter form", &[0xfb, 0x3f, 0xf0, 0, 0, 0, 0, 0, 0]),
+        ("keys that are not in order", &[0xa2, 0x61, b'b', 0x01, 0x61, b'a', 0x01]),
+        ("a key that is there twice", &[0xa2, 0x61, b'a', 0x01, 0x61, b'a', 0x01]),
+        ("a list of unknown length", &[0x9f, 0x01, 0xff]),
+        ("text that is not UTF-8", &[0x61, 0xff]),
+        ("something after the end", &[0x01, 0x01]),
+        ("less than was promised", &[0x82, 0x01]),
+        ("nothing", &[]),
+    ] {
+        assert!(refused(bytes), "{what}");
+    }
+    assert_eq!(cbor::from_slice::<Value>(&[0x82, 0x01, 0x61, b'a']), Ok(json!([1, "a"])));
+    assert!(refused(&[&[0x81].repeat(100_000)[..], &[0x01]].concat()), "a value that is too deep");
+}
+
+#[test]
+fn unknown_members_and_unknown_kinds_are_refused() {
+    let fact = json!(Fact::Cancelled {
+        end: End::new(HaltReason::Cancelled, Metadata::new()),
+        partial: None,
+        cuts: Vec::new(),
+    });
+    let decoded = |fact: &Value| {
+        let bytes = cbor::to_vec(fact).expect("it has an encoding");
+        cbor::from_slice::<Fact>(&bytes).map(drop).map_err(drop)
+    };
+    assert_eq!(decoded(&fact), Ok(()));
+    let mut more = fact.clone();
+    let members = more.as_object_mut().expect("an object");
+    members.insert("surprise".to_owned(), json!(1));
+    assert_eq!(decoded(&more), Err(()));
+    assert_eq!(decoded(&json!({"kind": "invented"})), Err(()));
+}
+
+#[test]
+fn numbers_and_text_lose_nothing() {
+    for value in [
+        json!(i64::MIN),
+        json!(u64::MAX),
+        json!(9_007_199_254_740_993u64),
+        json!(1.0),
+        json!(1e2),
+        json!(0.1),
+        json!(-0.0),
+        json!("<a href=\"x\">&\u{2028}"),
+    ] {
+        let bytes = cbor::to_vec(&value).expect("it has an encoding");
+        let back: Value = cbor::from_slice(&bytes).expect("it comes back");
+        assert_eq!(back.to_string(), value.to_string());
+    }
+}
+
+#[test]
+fn a_list_with_its_last_leaf_doubled_has_another_root() {
+    let leaves: Vec<_> = (0u8..3).map(|n| merkle::leaf(&[n])).collect();
+    let doubled = [&leaves[..], &leaves[2..]].concat();
+    assert_ne!(merkle::root(&leaves), merkle::root(&doubled));
+}
+
+#[test]
+fn an_inner_node_does_not_pass_for_a_leaf() {
+    let leaves: Vec<_> = (0u8..4).map(|n| merkle::leaf(&[n])).collect();
+    let halves: Vec<_> = leaves.chunks(2).map(merkle::root).collect();
+    let joined: Vec<_> =
+        leaves.chunks(2).map(|pair| merkle::leaf(&[pair[0].0, pair[1].0].concat())).collect();
+    assert_ne!(halves, joined, "what is hashed says what it is");
+    assert_eq!(merkle::root(&halves), merkle::root(&leaves), "trees are told apart by their size");
+    let proof = merkle::inclusion_proof(&halves, 0).expect("a proof");
+    let root = merkle::root(&leaves);
+    assert!(!merkle::verify_inclusion(&halves[0], 0, 4, &proof, &root));
+}
+
+#[test]
+fn what_the_seal_says_of_the_run_is_checked_against_it() {
+    let mut chain = Chain::new("run");
+    let started =
+        Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
+    let end = Fact::Completed(End::new(HaltReason::Completed, Metadata::new()));
+    let mut records = vec![];
+    for fact in [started, end] {
+        records.push(chain.append(0, [0; 16], &fact).expect("a record"));
+    }
+    let mut totals = Totals::default();
+    let sealed = |totals: Totals| {
+        let mut chain = chain.clone();
+        let seal = Fact::Sealed(Seal::new(chain.root(), totals));
+        let seal = chain.append(0, [0; 16], &seal).expect("a record");
+        let all = [&records[..], &[seal]].concat();
+        verify("run", &all).map(|report| report.status).map_err(|corrupt| corrupt.what)
+    };
+    assert_eq!(sealed(totals.clone()), Ok("verified"));
+    totals.turns = 7;
+    let what = "the seal's totals are not those of the records before it".to_owned();
+    assert_eq!(sealed(totals), Err(what));
+}
+
+#[test]
+fn a_run_that_goes_on_is_in_progress_and_not_corrupt() {
+    let records = Sample::new("run", 0).tool_turn().batch().records;
+    for end in 1..=records.len() {
+        let report = verify("run", &records[..end]).expect("a sound run");
+        assert_eq!((report.status, report.records), ("in_progress", end as u64));
+    }
+}
+
+#[tokio::test]
+async fn a_run_begins_once_and_with_its_beginning() {
+    let log = MemoryLog::new();
+    let mut chain = Chain::new("run");
+    let early = Fact::TurnStarted { turn: 1, prompt: None };
+    let early = chain.append(0, [0; 16], &early).expect("a record");
+    assert!(log.append(Append::new("run", None, vec![early])).await.is_err());
+    assert_eq!(log.head("run").await, Ok(None));
+}
+
+#[tokio::test]
+async fn reading_or_waiting_for_a_run_that_is_not_there_leaves_no_trace() {
+    let log = MemoryLog::new();
+    assert_eq!(log.read("ghost", 1, 10).await, Ok(Vec::new()));
+    let wait = std::pin::pin!(log.wait("ghost", 0));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(wait.poll(&mut cx).is_pending());
+    let page = log.runs(Default::default()).await.expect("a list");
+    assert!(page.runs.is_empty());
+}

@@ -1,0 +1,205 @@
+//! What a run has spent, and whether it may spend more.
+
+use mynah_data::{
+    Breach, Budget, Catalog, EngineReason, Error, Event, Limit, Place, Pricing, Request, Response,
+    Result, Usage,
+};
+
+/// What a run has spent, as its facts tell. A prompt is measured by its [size](prompt_size), and priced where a price is given.
+///
+/// ```
+/// use mynah_data::{Breach, Budget, Limit, Place};
+/// use mynah_step::Spent;
+///
+/// let budget = Budget::new().max_input_tokens(10).max_turns(1);
+/// let mut spent = Spent::default();
+/// assert_eq!(spent.passed_by_calling(&budget, 30, None), None);
+/// spent.turn_started(30);
+/// let breach = Breach::new(Limit::Turns, 1u64, 2u64, Place::PreCall);
+/// assert_eq!(spent.passed_by_calling(&budget, 0, None), Some(breach));
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    turns: u64,
+    tool_calls: u64,
+    calls: Taken,
+    /// The tokens of the newest prompt, as estimated.
+    prompt: u64,
+}
+
+/// What model calls took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    input: u64,
+    output: u64,
+    total: u64,
+    usd: f64,
+}
+
+/// What was heard of the answer under way.
+#[derive(Debug, Default)]
+pub struct Heard {
+    usage: Usage,
+    /// Characters since the provider last reported its usage.
+    unreported: u64,
+}
+
+impl Spent {
+    /// The model is about to be called, with a prompt of this size.
+    pub fn turn_started(&mut self, prompt: u64) {
+        self.turns += 1;
+        self.prompt = tokens(prompt);
+    }
+
+    /// The model has answered, or was cut off.
+    pub fn answered(&mut self, response: &Response, pricing: Option<&Pricing>) {
+        let unreported = match response.usage.output_tokens {
+            Some(_) => 0,
+            None => response.message.size(),
+        };
+        let taken = Taken::by(&response.usage, unreported, self.prompt, pricing);
+        self.calls = self.calls.and(taken);
+    }
+
+    /// A tool was called.
+    pub fn tool_called(&mut self) {
+        self.tool_calls += 1;
+    }
+
+    /// The first limit that calling the model would pass, with a prompt of this size.
+    pub fn passed_by_calling(
+        &self,
+        budget: &Budget,
+        prompt: u64,
+        pricing: Option<&Pricing>,
+    ) -> Option<Breach> {
+        let next = self.calls.and(Taken::by(&Usage::default(), 0, tokens(prompt), pricing));
+        over(Limit::InputTokens, budget.max_input_tokens, next.input, Place::PreCall)
+            .or_else(|| next.over(budget, Place::PreCall))
+            .or_else(|| over(Limit::Turns, budget.max_turns, self.turns + 1, Place::PreCall))
+    }
+
+    /// The limit that running so many more tools would pass.
+    pub fn passed_by_tools(&self, budget: &Budget, more: usize) -> Option<Breach> {
+        let calls = self.tool_calls.saturating_add(more as u64);
+        over(Limit::ToolCalls, budget.max_tool_calls, calls, Place::PreCall)
+    }
+
+    /// The first limit that the answer under way has passed.
+    pub fn passed_by_answer(
+        &self,
+        budget: &Budget,
+        heard: &Heard,
+        pricing: Option<&Pricing>,
+    ) -> Option<Breach> {
+        let answer = Taken::by(&heard.usage, heard.unreported, self.prompt, pricing);
+        self.calls.and(answer).over(budget, Place::MidStream)
+    }
+}
+
+impl Taken {
+    /// What a call took: as reported, and estimated where it was not.
+    fn by(reported: &Usage, unreported: u64, prompt: u64, pricing: Option<&Pricing>) -> Self {
+        let written = reported.output_tokens.unwrap_or(0).saturating_add(tokens(unreported));
+        let input = reported.input_tokens.unwrap_or(prompt);
+        let mut usage = Usage {
+            input_tokens: Some(input),
+            output_tokens: Some(written),
+            input_cost: reported.input_cost,
+            cached_input_tokens: reported.cached_input_tokens,
+            cache_write_tokens: reported.cache_write_tokens,
+            ..Usage::default()
+        };
+        if unreported == 0 {
+            usage.output_cost = reported.output_cost;
+            usage.total_cost = reported.total_cost;
+        }
+        if let Some(pricing) = pricing {
+            pricing.apply(&mut usage);
+        }
+        let total = match reported.total_tokens {
+            Some(total) => total.saturating_add(tokens(unreported)),
+            None => input.saturating_add(written),
+        };
+        let parts = || usage.input_cost.unwrap_or(0.0) + usage.output_cost.unwrap_or(0.0);
+        let usd = usage.total_cost.or(reported.total_cost).unwrap_or_else(parts);
+        Self { input, output: written, total, usd: usd.max(0.0) }
+    }
+
+    fn and(self, more: Self) -> Self {
+        Self {
+            input: self.input.saturating_add(more.input),
+            output: self.output.saturating_add(more.output),
+            total: self.total.saturating_add(more.total),
+            usd: self.usd + more.usd,
+        }
+    }
+
+    /// The first limit that this passes, of those that an answer can pass.
+    fn over(&self, budget: &Budget, place: Place) -> Option<Breach> {
+        let usd = |cap: &f64| self.usd > *cap;
+        over(Limit::OutputTokens, budget.max_output_tokens, self.output, place)
+            .or_else(|| over(Limit::TotalTokens, budget.max_total_tokens, self.total, place))
+            .or_else(|| Some(Breach::usd(budget.max_usd.filter(usd)?, self.usd, place)))
+    }
+}
+
+impl Heard {
+    /// Takes in an event of the model.
+    pub fn hear(&mut self, event: &Event) {
+        match event {
+            Event::TextDelta { delta, .. }
+            | Event::ReasoningDelta { delta, .. }
+            | Event::ToolCallDelta { arguments_delta: delta, .. } => {
+                self.unreported += delta.chars().count() as u64;
+            }
+            Event::Usage { usage } => *self = Self { usage: Usage::clone(usage), unreported: 0 },
+            _ => {}
+        }
+    }
+}
+
+/// What the tokens of a request cost, where that is known: the model's own price, or that of the catalog.
+pub fn price_of(request: &Request, catalog: &Catalog) -> Option<Pricing> {
+    let model = request.model.as_ref()?;
+    let pricing = model.pricing.or_else(|| catalog.find(model)?.pricing)?;
+    let retention = request.prompt_cache.as_ref().map(|cache| cache.retention);
+    Some(pricing.for_retention(retention.unwrap_or_default()))
+}
+
+/// Refuses a limit in dollars that nobody could keep.
+///
+/// # Errors
+/// `unknown_price`.
+pub fn check_price(
+    budget: Option<&Budget>,
+    pricing: Option<&Pricing>,
+    request: &Request,
+) -> Result<()> {
+    let limited = budget.is_some_and(|b| b.max_usd.is_some() && !b.allow_unknown_price);
+    if !limited || pricing.is_some() {
+        return Ok(());
+    }
+    let model = request.model.as_ref().map(ToString::to_string);
+    Err(Error::engine(EngineReason::UnknownPrice)
+        .with_message(format!(
+            "engine error: unknown_price: nobody knows what {} costs, so max_usd could not be kept; give the model a \
+             price, or allow_unknown_price",
+            model.as_deref().unwrap_or("a call without a model")
+        ))
+        .with("model", model))
+}
+
+/// The characters of a prompt that has messages and schemas of this size.
+pub fn prompt_size(messages: u64, schemas: u64) -> u64 {
+    messages.saturating_add(schemas).saturating_add(2)
+}
+
+fn over(limit: Limit, cap: Option<u64>, actual: u64, place: Place) -> Option<Breach> {
+    Some(Breach::new(limit, cap.filter(|cap| actual > *cap)?, actual, place))
+}
+
+/// The tokens of so many characters, as estimated.
+fn tokens(characters: u64) -> u64 {
+    characters / 3
+}

@@ -1,0 +1,276 @@
+//! What the tests of the boundary share: a model that plays a script, a clock that stands still, logs that fail, and a loop that is
+//! performed twice.
+
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    reason = "each test file uses a part of this, and a helper may fail the test that calls it"
+)]
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use futures_util::{future::BoxFuture as LogFuture, stream};
+use mynah_data::{
+    AdapterReason, Error, Event, FinishReason, HaltReason, LogReason, Metadata, Request, Result,
+    Thread, ToolCall, ToolOutcome, Usage,
+};
+use mynah_log::{
+    Append, End, Extent, Fact, Head, Lease, Log, MemoryLog, Record, RunFilter, RunPage, RunSummary,
+    SealedRun,
+};
+use mynah_step::{
+    Adapter, BoxFuture, Config, Context, MetricsSink, Mode, ModelCall, ModelStream, RetryPolicy,
+    Tool, ToolContext, World,
+};
+use serde_json::{Value, json};
+
+pub(crate) const RUN: &str = "run-1";
+
+/// Performs a loop, and performs it again from its records. What both came to must be the same.
+pub(crate) async fn twice<T: PartialEq + std::fmt::Debug>(
+    config: impl Fn(&Arc<MemoryLog>) -> Config,
+    agent: impl AsyncFn(&Context) -> T,
+) -> (T, Vec<Fact>) {
+    let log = Arc::new(MemoryLog::new());
+    let live = perform(config(&log), &agent).await.expect("the run goes well");
+    let records = read(&log).await;
+    let again = perform(config(&log).mode(Mode::Replay(records.clone())), &agent).await;
+    assert_eq!(again.expect("the replay is equal"), live);
+    assert_eq!(read(&log).await, records, "a replay writes nothing");
+    (live, facts(&records))
+}
+
+/// Performs a loop from its beginning to its end.
+pub(crate) async fn perform<T>(config: Config, agent: impl AsyncFn(&Context) -> T) -> Result<T> {
+    let context = Context::new(config)?;
+    begin(&context).await?;
+    let done = agent(&context).await;
+    end(&context).await?;
+    Ok(done)
+}
+
+/// Records of a run, made by one loop, performed by another.
+pub(crate) async fn mismatch(
+    recorded: impl AsyncFn(&Context) -> Result<()>,
+    performed: impl AsyncFn(&Context) -> Result<()>,
+) -> Error {
+    let log = Arc::new(MemoryLog::new());
+    perform(plain(&log), &recorded).await.expect("the run goes well").expect("so does the loop");
+    let again = plain(&log).mode(Mode::Replay(read(&log).await));
+    let done = perform(again, &performed).await;
+    done.and_then(|done| done).expect_err("the replay differs")
+}
+
+pub(crate) async fn begin(context: &Context) -> Result<()> {
+    let thread = Thread::from("go");
+    context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await
+}
+
+pub(crate) async fn end(context: &Context) -> Result<()> {
+    context.emit(Fact::Completed(End::new(HaltReason::Completed, Metadata::new()))).await
+}
+
+pub(crate) fn plain<L: Log + Clone>(log: &L) -> Config {
+    Config::new(log, RUN)
+}
+
+pub(crate) async fn read(log: &Arc<MemoryLog>) -> Vec<Record> {
+    log.read(RUN, 1, 1_000_000).await.expect("the log can be read")
+}
+
+pub(crate) fn facts(records: &[Record]) -> Vec<Fact> {
+    let fact = |record: &Record| record.fact().ok().flatten().expect("the body is there");
+    records.iter().map(fact).collect()
+}
+
+pub(crate) fn kinds(facts: &[Fact]) -> Vec<&'static str> {
+    facts.iter().map(Fact::kind).collect()
+}
+
+pub(crate) fn ask(text: &str) -> Request {
+    Request::from(Thread::from(text))
+}
+
+pub(crate) fn call(id: &str, tool: &str) -> ToolCall {
+    ToolCall::new(id, tool, "{}")
+}
+
+/// A tool that takes anything.
+pub(crate) fn tool<F, T>(name: &str, run: impl Fn(ToolContext) -> F + Send + Sync + 'static) -> Tool
+where
+    F: Future<Output = T> + Send + 'static,
+    T: Into<ToolOutcome>,
+{
+    Tool::new(name, "", json!({})).handler(move |_, context| run(context))
+}
+
+/// A model that plays these scripts, one a call.
+#[derive(Clone)]
+pub(crate) struct Plays(Arc<Mutex<VecDeque<Vec<Result<Event>>>>>, pub(crate) Arc<AtomicUsize>);
+
+pub(crate) fn plays(scripts: impl IntoIterator<Item = Vec<Result<Event>>>) -> Plays {
+    Plays(Arc::new(Mutex::new(scripts.into_iter().collect())), Arc::default())
+}
+
+impl Adapter for Plays {
+    fn name(&self) -> &str {
+        "plays"
+    }
+
+    fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        let script = self.0.lock().ok().and_then(|mut scripts| scripts.pop_front());
+        Box::pin(async move {
+            match script {
+                // A model that never says anything more.
+                Some(events) if events.is_empty() => Ok(Box::pin(stream::pending()) as ModelStream),
+                Some(events) => Ok(Box::pin(stream::iter(events)) as ModelStream),
+                None => Err(Error::adapter(AdapterReason::InvalidRequest)),
+            }
+        })
+    }
+
+    fn default_retry(&self) -> RetryPolicy {
+        RetryPolicy::never()
+    }
+}
+
+/// An answer in these pieces.
+pub(crate) fn says(pieces: &[&str]) -> Vec<Result<Event>> {
+    let pieces = pieces.iter().map(|piece| Event::text_delta(*piece));
+    whole(pieces)
+}
+
+/// These events, between the beginning and the end of an answer.
+pub(crate) fn whole(events: impl IntoIterator<Item = Event>) -> Vec<Result<Event>> {
+    let begun = std::iter::once(Event::message_started());
+    let end = std::iter::once(Event::message_completed(Some(FinishReason::Stop)));
+    begun.chain(events).chain(end).map(Ok).collect()
+}
+
+pub(crate) fn usage(input: u64, output: u64) -> Event {
+    let usage =
+        Usage { input_tokens: Some(input), output_tokens: Some(output), ..Usage::default() };
+    Event::Usage { usage: Box::new(usage) }
+}
+
+/// A world in which nothing is by chance: each number is one more than the one before.
+#[derive(Default)]
+pub(crate) struct Counting(pub(crate) AtomicUsize);
+
+impl World for Counting {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(self.random())
+    }
+
+    fn random(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) as u64
+    }
+}
+
+/// A log that keeps its promise for so many appends, and then fails, or hangs.
+#[derive(Clone)]
+pub(crate) struct Failing {
+    pub(crate) log: Arc<MemoryLog>,
+    pub(crate) after: Arc<AtomicUsize>,
+    pub(crate) hangs: bool,
+}
+
+impl Failing {
+    pub(crate) fn new(after: usize, hangs: bool) -> Self {
+        Self { log: Arc::default(), after: Arc::new(AtomicUsize::new(after)), hangs }
+    }
+}
+
+impl Log for Failing {
+    fn append(&self, batch: Append) -> LogFuture<'_, Result<Head>> {
+        let left = self.after.load(Ordering::Relaxed);
+        if left > 0 {
+            self.after.store(left - 1, Ordering::Relaxed);
+            self.log.append(batch)
+        } else if self.hangs {
+            Box::pin(std::future::pending())
+        } else {
+            Box::pin(async { Err(Error::log(LogReason::Unavailable)) })
+        }
+    }
+
+    fn read(&self, run: &str, from: u64, limit: usize) -> LogFuture<'_, Result<Vec<Record>>> {
+        self.log.read(run, from, limit)
+    }
+
+    fn head(&self, run: &str) -> LogFuture<'_, Result<Option<Head>>> {
+        self.log.head(run)
+    }
+
+    fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, Result<()>> {
+        self.log.wait(run, beyond)
+    }
+
+    fn run(&self, run: &str) -> LogFuture<'_, Result<Option<RunSummary>>> {
+        self.log.run(run)
+    }
+
+    fn runs(&self, filter: RunFilter) -> LogFuture<'_, Result<RunPage>> {
+        self.log.runs(filter)
+    }
+
+    fn seals(&self, from: u64, limit: usize) -> LogFuture<'_, Result<Vec<SealedRun>>> {
+        self.log.seals(from, limit)
+    }
+
+    fn lease(
+        &self,
+        run: &str,
+        owner: &str,
+        term: Duration,
+        now: i64,
+    ) -> LogFuture<'_, Result<Lease>> {
+        self.log.lease(run, owner, term, now)
+    }
+
+    fn release(&self, lease: &Lease) -> LogFuture<'_, Result<()>> {
+        self.log.release(lease)
+    }
+}
+
+/// Everything that was told, in order.
+#[derive(Default)]
+pub(crate) struct Told(pub(crate) Mutex<Vec<Value>>);
+
+impl Told {
+    /// What was told, without the appends.
+    pub(crate) fn calls(&self) -> Vec<Value> {
+        let told = self.0.lock().expect("nobody panicked").clone();
+        told.into_iter().filter(|told| told.get("append").is_none()).collect()
+    }
+
+    fn tell(&self, what: Value) {
+        self.0.lock().expect("nobody panicked").push(what);
+    }
+}
+
+impl MetricsSink for Told {
+    fn model_call(&self, model: &str, failure: Option<&str>, _: Duration, input: u64, output: u64) {
+        self.tell(json!({"model": model, "failure": failure, "tokens": [input, output]}));
+    }
+
+    fn tool_call(&self, tool: &str, failure: Option<&str>, _: Duration) {
+        self.tell(json!({"tool": tool, "failure": failure}));
+    }
+
+    fn append(&self, records: usize, failure: Option<&str>, _: Duration) {
+        self.tell(json!({"append": records, "failure": failure}));
+    }
+
+    fn budget_exceeded(&self, limit: &str) {
+        self.tell(json!({"limit": limit}));
+    }
+}

@@ -1,0 +1,241 @@
+//! What a run is made with: its log, its mode, and who is told of it.
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use common::*;
+use mynah_data::{Budget, Error, ToolOutcome};
+use mynah_log::{MemoryLog, verify};
+use mynah_step::{CallTool, Config, Context, MetricsSink, Mode};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+#[tokio::test]
+async fn a_configuration_that_lacks_something_is_refused() {
+    let log = Arc::new(MemoryLog::new());
+    let reason = |config: Config| Context::new(config).map(drop).map_err(|error| error.to_string());
+    let mut crowded = plain(&log);
+    crowded.max_parallel_tools = 0;
+    for (config, why) in [
+        (Config::new(&log, ""), "run_id"),
+        (crowded, "max_parallel_tools"),
+        (plain(&log).mode(Mode::Replay(Vec::new())), "mode"),
+        (plain(&log).mode(Mode::Resume(Vec::new())), "mode"),
+    ] {
+        let refused = reason(config).expect_err(why);
+        assert!(refused.contains(why), "{refused}");
+    }
+    assert_eq!(reason(plain(&log)), Ok(()));
+}
+
+#[tokio::test]
+async fn records_that_are_not_the_runs_own_or_were_changed_are_refused_before_anything_happens() {
+    let log = Arc::new(MemoryLog::new());
+    let done = perform(plain(&log), async |context: &Context| context.random().await).await;
+    assert!(done.is_ok());
+    let records = read(&log).await;
+    let swapped = vec![records[0].clone(), records[2].clone(), records[1].clone()];
+    for (id, records) in [("run-2", records.clone()), (RUN, swapped), (RUN, records[1..].to_vec())]
+    {
+        for mode in [Mode::Replay(records.clone()), Mode::Resume(records)] {
+            let refused = Context::new(Config::new(&log, id).mode(mode)).map(drop);
+            assert_eq!(refused.map_err(|error| error.reason()), Err("corrupt"));
+        }
+    }
+    let ended = Context::new(plain(&log).mode(Mode::Resume(records))).map(drop);
+    assert_eq!(ended.map_err(|error| error.reason()), Err("sealed"));
+}
+
+#[tokio::test]
+async fn a_resumed_run_goes_on_in_its_chain_and_counts_its_turns_on() {
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log).adapter(plays([says(&["one"])]))).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    assert!(context.llm_call(ask("1")).await.is_ok());
+    assert_eq!(context.flush().await, Ok(()));
+    drop(context);
+    let resume = plain(&log).adapter(plays([says(&["two"])])).mode(Mode::Resume(read(&log).await));
+    let context = Context::new(resume).expect("it goes on");
+    assert_eq!(context.llm_call(ask("2")).await.map(|answer| answer.turn), Ok(2));
+    assert_eq!(end(&context).await, Ok(()));
+    let records = read(&log).await;
+    let turn = ["turn_started", "assistant_completed"];
+    let expected = [&["run_started"][..], &turn, &["resumed"], &turn, &["completed", "sealed"]];
+    assert_eq!(kinds(&facts(&records)), expected.concat());
+    assert_eq!(verify(RUN, &records).expect("it verifies").status, "verified");
+}
+
+#[tokio::test]
+async fn of_two_that_resume_a_run_the_later_writer_is_refused() {
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log)).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    assert_eq!(context.flush().await, Ok(()));
+    let records = read(&log).await;
+    let both = [(); 2].map(|()| {
+        Context::new(plain(&log).mode(Mode::Resume(records.clone()))).expect("it goes on")
+    });
+    assert_eq!(both[0].flush().await, Ok(()));
+    assert_eq!(end(&both[1]).await.map_err(|error| error.reason()), Err("head_mismatch"));
+    assert_eq!(end(&both[0]).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_hangs_stops_nobody_for_longer_than_the_emit_timeout() {
+    let limit = Duration::from_secs(3);
+    let config = |after: usize| {
+        let retried = Arc::new(AtomicU32::new(0));
+        let flaky = tool("flaky", move |_| {
+            let first = retried.fetch_add(1, Relaxed) == 0;
+            async move { if first { ToolOutcome::transient("busy") } else { json!(1).into() } }
+        });
+        let mut config = plain(&Failing::new(after, true)).tools([flaky]);
+        config.emit_timeout = Some(limit);
+        Context::new(config).expect("a run")
+    };
+    let unavailable = |done: Result<(), Error>| {
+        assert_eq!(done.map_err(|error| error.reason()), Err("unavailable"));
+    };
+    let context = config(0);
+    assert_eq!(begin(&context).await, Ok(()), "what need not be safe yet does not wait");
+    let began = Instant::now();
+    unavailable(end(&context).await);
+    assert_eq!(began.elapsed(), limit);
+    let context = config(0);
+    assert_eq!(begin(&context).await, Ok(()));
+    unavailable(context.flush().await);
+    // The announcement of a second try waits too.
+    let context = config(1);
+    assert_eq!(begin(&context).await, Ok(()));
+    let call = CallTool::from(call("c0", "flaky")).tries(true, 2);
+    unavailable(context.call_tool(call.backoff(|_| Duration::ZERO)).await.map(drop));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_emit_timeout_a_log_may_take_as_long_as_it_likes() {
+    let context = Context::new(plain(&Failing::new(0, true))).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    let day = Duration::from_secs(86_400);
+    assert!(tokio::time::timeout(day, end(&context)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_log_that_fails_ends_the_run_at_its_next_barrier_and_nothing_follows() {
+    let ran = Arc::new(AtomicU32::new(0));
+    let counted = ran.clone();
+    let count = tool("count", move |_| {
+        counted.fetch_add(1, Relaxed);
+        async { json!(1) }
+    });
+    let log = Failing::new(1, false);
+    let context = Context::new(plain(&log).tools([count])).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    assert_eq!(context.flush().await, Ok(()));
+    let failed = context.call_tool(call("c0", "count")).await.map_err(|error| error.reason());
+    assert_eq!(failed, Err("unavailable"));
+    assert_eq!(ran.load(Relaxed), 0, "a tool whose announcement is not safe does not run");
+    assert_eq!(context.random().await.map_err(|error| error.reason()), Err("unavailable"));
+    assert_eq!(end(&context).await.map_err(|error| error.reason()), Err("unavailable"));
+    assert_eq!(kinds(&facts(&read(&log.log).await)), ["run_started"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_append_and_passed_limit_is_told_once_and_nothing_of_a_replay() {
+    let told = Arc::new(Told::default());
+    let log = Arc::new(MemoryLog::new());
+    let config = || {
+        let mut broken = says(&["hal"]);
+        broken.pop();
+        let model = plays([whole([usage(7, 2)]), broken]);
+        let fails = tool("fails", async |_| ToolOutcome::error("no"));
+        let mut config = plain(&log).adapter(model).tools([tool("t", async |_| json!(1)), fails]);
+        config.metrics = Some(told.clone() as Arc<dyn MetricsSink>);
+        config
+    };
+    let agent = async |context: &Context| {
+        drop(context.llm_call(ask("1")).await);
+        drop(context.llm_call(ask("2")).await);
+        drop(context.call_tools([call("a", "t"), call("b", "fails"), call("c", "none")]).await);
+        context.metrics().is_some()
+    };
+    assert_eq!(perform(config(), agent).await, Ok(true));
+    let model = |failure: Value, tokens: [u64; 2]| json!({"model": "", "failure": failure, "tokens": tokens});
+    let expected = [
+        model(json!(null), [7, 2]),
+        model(json!("network_error"), [0, 0]),
+        json!({"tool": "t", "failure": null}),
+        json!({"tool": "fails", "failure": "failed"}),
+        json!({"tool": "none", "failure": "not_found"}),
+    ];
+    assert_eq!(told.calls(), expected);
+    let appended: u64 = told
+        .0
+        .lock()
+        .expect("nobody panicked")
+        .iter()
+        .filter_map(|told| told["append"].as_u64())
+        .sum();
+    assert_eq!(appended, read(&log).await.len() as u64);
+    told.0.lock().expect("nobody panicked").clear();
+    let again = config().mode(Mode::Replay(read(&log).await));
+    assert_eq!(perform(again, agent).await, Ok(false));
+    assert_eq!(told.0.lock().expect("nobody panicked").len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_cancelled_dropped_or_over_budget_are_told_once_too() {
+    let told = Arc::new(Told::default());
+    let log = Arc::new(MemoryLog::new());
+    let model = plays([Vec::new(), says(&["far too long for this"]), Vec::new()]);
+    let slow = tool("slow", async |_| sleep(Duration::from_secs(9)).await);
+    let mut config = plain(&log).adapter(model).tools([slow]);
+    config.metrics = Some(told.clone() as Arc<dyn MetricsSink>);
+    let context = Context::new(config.budget(Budget::new().max_output_tokens(6))).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    let second = Duration::from_secs(1);
+    assert!(tokio::time::timeout(second, context.llm_call(ask("dropped"))).await.is_err());
+    assert!(context.llm_call(ask("long")).await.is_err());
+    assert!(tokio::time::timeout(second, context.call_tool(call("a", "slow"))).await.is_err());
+    let cancel = async {
+        sleep(second).await;
+        context.cancel();
+    };
+    assert!(tokio::join!(context.call_tool(call("b", "slow")), cancel).0.is_err());
+    let model = |failure: &str| json!({"model": "", "failure": failure, "tokens": [0, 0]});
+    let tool = json!({"tool": "slow", "failure": "cancelled"});
+    let limit = json!({"limit": "output_tokens"});
+    let expected = [model("cancelled"), model("budget_exceeded"), limit, tool.clone(), tool];
+    assert_eq!(told.calls(), expected);
+}
+
+#[test]
+fn every_operation_can_be_sent_to_another_thread() {
+    fn is_send(_: impl Send) {}
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log)).expect("a run");
+    is_send(context.llm_call(ask("hi")));
+    is_send(context.call_tools([call("c0", "t")]));
+    is_send(context.now());
+    is_send(context.side_effect("it", async { Ok::<u8, String>(1) }));
+    is_send(context.flush());
+    is_send(end(&context));
+}
+
+#[tokio::test]
+async fn a_failed_append_is_told_with_its_reason() {
+    let told = Arc::new(Told::default());
+    let mut config = plain(&Failing::new(0, false));
+    config.metrics = Some(told.clone() as Arc<dyn MetricsSink>);
+    let context = Context::new(config).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    assert!(context.flush().await.is_err());
+    let told = told.0.lock().expect("nobody panicked").clone();
+    assert_eq!(told, [json!({"append": 1, "failure": "unavailable"})]);
+}

@@ -1,0 +1,350 @@
+//! Time, chance, side effects and facts of a loop of one's own, live and again.
+
+mod common;
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime},
+};
+
+use common::*;
+use futures_util::FutureExt as _;
+use mynah_data::{ErrorKind, HaltReason, Metadata, MismatchClass, ToolReason};
+use mynah_log::{Effect, End, Fact, MemoryLog};
+use mynah_step::{Config, Context, Mode, SideEffectErrors};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn now_reads_the_worlds_clock_records_it_and_replays_without_a_clock() {
+    let world = Arc::new(Counting::default());
+    let config = |log: &Arc<MemoryLog>| {
+        let mut config = plain(log);
+        config.world = world.clone();
+        config
+    };
+    let (now, facts) = twice(config, async |context| context.now().await).await;
+    let asked = world.0.load(Relaxed);
+    let Fact::SideEffect { inside: None, name, effect: Effect::Done(nanos) } = &facts[1] else {
+        unreachable!("{:?}", facts[1])
+    };
+    assert_eq!(name, "now");
+    let recorded = SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos.as_u64().unwrap_or(0));
+    assert_eq!(now, Ok(recorded));
+    assert_eq!(kinds(&facts), ["run_started", "side_effect", "completed", "sealed"]);
+    let log = Arc::new(MemoryLog::new());
+    assert!(perform(config(&log), async |context: &Context| context.now().await).await.is_ok());
+    let before = world.0.load(Relaxed);
+    let again = config(&log).mode(Mode::Replay(read(&log).await));
+    assert!(perform(again, async |context: &Context| context.now().await).await.is_ok());
+    assert_eq!(world.0.load(Relaxed), before, "a replay never asks the world");
+    assert!(asked > 0);
+}
+
+#[tokio::test]
+async fn random_is_drawn_recorded_and_comes_back_the_same() {
+    let (numbers, facts) = twice(plain, async |context| {
+        Ok::<_, mynah_data::Error>([context.random().await?, context.random().await?])
+    })
+    .await;
+    let recorded = facts.iter().filter_map(|fact| match fact {
+        Fact::SideEffect { name, effect: Effect::Done(value), .. } => {
+            Some((name.as_str(), value.as_u64()))
+        }
+        _ => None,
+    });
+    let [first, second] = numbers.expect("chance is there");
+    assert_eq!(recorded.collect::<Vec<_>>(), [("random", Some(first)), ("random", Some(second))]);
+}
+
+#[tokio::test]
+async fn a_side_effect_is_done_once_and_its_value_comes_from_the_record() {
+    let done = Arc::new(AtomicUsize::new(0));
+    let (value, facts) = twice(plain, async |context| {
+        context
+            .side_effect("fetch", async {
+                done.fetch_add(1, Relaxed);
+                Ok::<_, std::io::Error>(json!({"pages": [1, 2.5, null, "ü"]}))
+            })
+            .await
+    })
+    .await;
+    assert_eq!(value, Ok(json!({"pages": [1, 2.5, null, "ü"]})));
+    assert_eq!(done.load(Relaxed), 1);
+    let effect = Effect::Done(json!({"pages": [1, 2.5, null, "ü"]}));
+    assert_eq!(facts[1], Fact::SideEffect { inside: None, name: "fetch".to_owned(), effect });
+}
+
+#[tokio::test]
+async fn a_failed_side_effect_of_the_loop_is_recorded_and_fails_the_same_way_undone() {
+    let done = Arc::new(AtomicUsize::new(0));
+    let (failed, facts) = twice(plain, async |context| {
+        let effect = async {
+            done.fetch_add(1, Relaxed);
+            Err::<(), _>("no route")
+        };
+        let failed = context.side_effect("fetch", effect).await;
+        // What follows is not taken for what failed.
+        (failed.map_err(|error| (error.kind(), error.to_string())), context.random().await)
+    })
+    .await;
+    assert_eq!(failed.0, Err((ErrorKind::Tool(ToolReason::Failed), "no route".to_owned())));
+    assert_eq!(done.load(Relaxed), 1);
+    assert_eq!(kinds(&facts)[1..3], ["side_effect", "side_effect"]);
+}
+
+#[tokio::test]
+async fn a_failed_side_effect_that_is_not_recorded_is_done_again_and_nothing_is_out_of_step() {
+    let done = Arc::new(AtomicUsize::new(0));
+    let config = |log: &Arc<MemoryLog>| {
+        let mut config = plain(log);
+        config.side_effect_errors = SideEffectErrors::Unrecorded;
+        config
+    };
+    let (_, facts) = twice(config, async |context| {
+        let effect = async {
+            done.fetch_add(1, Relaxed);
+            Err::<(), _>("no route")
+        };
+        let failed = context.side_effect("fetch", effect).await.is_err();
+        (failed, context.random().await)
+    })
+    .await;
+    assert_eq!(done.load(Relaxed), 2);
+    assert_eq!(kinds(&facts), ["run_started", "side_effect", "completed", "sealed"]);
+}
+
+#[tokio::test]
+async fn a_recorded_value_of_another_type_is_an_error_and_no_panic() {
+    let log = Arc::new(MemoryLog::new());
+    let text = async |context: &Context| {
+        context.side_effect("it", async { Ok::<_, String>("text".to_owned()) }).await.is_ok()
+    };
+    assert_eq!(perform(plain(&log), &text).await, Ok(true));
+    let number = async |context: &Context| {
+        context.side_effect("it", async { Ok::<u64, String>(1) }).await.map_err(|e| e.to_string())
+    };
+    let again = perform(plain(&log).mode(Mode::Replay(read(&log).await)), &number).await;
+    let said = again.expect("the run goes on").expect_err("a text is no number");
+    assert!(said.starts_with("what is recorded does not fit"), "{said}");
+}
+
+#[tokio::test]
+async fn a_call_id_is_fresh_sorts_by_time_and_is_the_same_in_a_replay() {
+    let config = |log: &Arc<MemoryLog>| {
+        let mut config = plain(log);
+        config.world = Arc::new(Counting::default());
+        config
+    };
+    let (ids, _) = twice(config, async |context| {
+        [context.new_call_id().await.ok(), context.new_call_id().await.ok()]
+    })
+    .await;
+    assert!(ids[0] < ids[1], "{ids:?}");
+    assert!(ids.iter().flatten().all(|id| id.len() == 26), "{ids:?}");
+}
+
+#[tokio::test]
+async fn an_emitted_fact_is_recorded_in_its_place_and_the_seal_by_itself() {
+    let before = Fact::ContextTruncated {
+        strategy: "oldest".to_owned(),
+        tokens_before: 90,
+        tokens_after: 40,
+        messages_before: 9,
+        messages_after: 4,
+    };
+    let (_, facts) = twice(plain, async |context| context.emit(before.clone()).await).await;
+    assert_eq!(facts[1], before);
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log)).expect("a run");
+    let Some(seal) = facts.last().cloned() else { unreachable!() };
+    assert_eq!(context.emit(seal).await.map_err(|error| error.reason()), Err("invalid_options"));
+}
+
+#[tokio::test]
+async fn nothing_can_be_recorded_after_the_end() {
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log)).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    assert_eq!(end(&context).await, Ok(()));
+    assert_eq!(context.random().await.map_err(|error| error.reason()), Err("sealed"));
+}
+
+#[tokio::test]
+async fn the_duration_of_a_replay_is_the_recorded_one() {
+    let log = Arc::new(MemoryLog::new());
+    let took = async |context: &Context, live: u64| {
+        let took = context.replay_duration_ms(live);
+        let metadata = Metadata::from_iter([("duration_ms".to_owned(), json!(took))]);
+        let end = Fact::Completed(End::new(HaltReason::Completed, metadata));
+        context.emit(end).await.map(|()| took)
+    };
+    let context = Context::new(plain(&log)).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    assert_eq!(took(&context, 1_234).await, Ok(1_234));
+    let again = plain(&log).mode(Mode::Replay(read(&log).await));
+    let again = Context::new(again).expect("a run");
+    assert_eq!(begin(&again).await, Ok(()));
+    assert_eq!(took(&again, 9).await, Ok(1_234));
+}
+
+#[tokio::test]
+async fn a_replay_that_asks_for_more_than_is_recorded_is_exhausted() {
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log)).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    assert_eq!(context.flush().await, Ok(()));
+    let again = plain(&log).mode(Mode::Replay(read(&log).await));
+    let again = Context::new(again).expect("a run");
+    assert_eq!(begin(&again).await, Ok(()));
+    let error = again.random().await.expect_err("nothing is recorded");
+    assert_eq!(error.kind(), ErrorKind::Replay(MismatchClass::Exhausted));
+    assert_eq!(
+        (&error.metadata()["seq"], &error.metadata()["kind"]),
+        (&json!(2), &json!("side_effect"))
+    );
+}
+
+#[tokio::test]
+async fn a_replay_that_does_something_else_is_told_at_that_record_with_the_fields_that_differ() {
+    let random = async |context: &Context| context.random().await.map(drop);
+    let now = async |context: &Context| context.now().await.map(drop);
+    let message = async |context: &Context| {
+        let message = Arc::new(mynah_data::Message::user("hi"));
+        context.emit(Fact::UserMessage { message }).await
+    };
+    let other = async |context: &Context| {
+        let message = Arc::new(mynah_data::Message::user("ho"));
+        context.emit(Fact::UserMessage { message }).await
+    };
+    let nothing = async |_: &Context| Ok(());
+    let told = |error: mynah_data::Error| {
+        let of = |name: &str| error.metadata().get(name).cloned().unwrap_or_default();
+        let paths =
+            of("diff").as_array().into_iter().flatten().map(|at| at["path"].clone()).collect();
+        (error.reason(), of("seq"), of("kind"), of("expected_kind"), Value::Array(paths))
+    };
+    let effect = json!("side_effect");
+    assert_eq!(
+        told(mismatch(random, now).await),
+        ("payload", json!(2), effect.clone(), effect.clone(), json!(["name"]))
+    );
+    assert_eq!(
+        told(mismatch(random, message).await),
+        ("kind", json!(2), json!("user_message"), effect.clone(), json!([]))
+    );
+    assert_eq!(
+        told(mismatch(random, nothing).await),
+        ("kind", json!(2), json!("completed"), effect, json!([]))
+    );
+    let (class, seq, _, _, paths) = told(mismatch(message, other).await);
+    assert_eq!((class, seq), ("payload", json!(2)));
+    assert!(paths[0].as_str().is_some_and(|path| path.starts_with("message")), "{paths}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_loop_does_at_once_is_recorded_as_it_is_done_and_replays() {
+    let (_, facts) = twice(plain, async |context| {
+        let slow = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ok::<_, String>("slow".to_owned())
+        };
+        let fast = async { Ok::<_, String>("fast".to_owned()) };
+        tokio::join!(
+            context.side_effect("slow", slow),
+            context.side_effect("fast", fast),
+            context.random(),
+        )
+    })
+    .await;
+    let names = facts.iter().filter_map(|fact| match fact {
+        Fact::SideEffect { name, .. } => Some(name.as_str()),
+        _ => None,
+    });
+    assert_eq!(names.collect::<Vec<_>>(), ["fast", "random", "slow"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_context_used_from_many_threads_keeps_one_chain() {
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log)).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    let tasks = (0..64).map(|number| {
+        let context = context.clone();
+        tokio::spawn(async move {
+            let effect = async move { Ok::<_, String>(number) };
+            (context.side_effect("number", effect).await, context.now().await.is_ok())
+        })
+    });
+    for (number, task) in tasks.collect::<Vec<_>>().into_iter().enumerate() {
+        assert_eq!(task.await.expect("no panic"), (Ok(number), true));
+    }
+    assert_eq!(end(&context).await, Ok(()));
+    let records = read(&log).await;
+    assert_eq!(records.len(), 1 + 128 + 2);
+    assert_eq!(mynah_log::verify(RUN, &records).expect("it verifies").status, "verified");
+}
+
+#[tokio::test]
+async fn a_side_effect_of_the_loop_that_panics_leaves_the_run_as_it_was() {
+    let (_, facts) = twice(plain, async |context| {
+        if context.is_replaying() {
+            return context.random().await;
+        }
+        let effect =
+            async { if true { std::panic::panic_any("boom") } else { Ok::<_, String>(1) } };
+        let panicked = AssertUnwindSafe(context.side_effect("bad", effect)).catch_unwind().await;
+        assert!(panicked.is_err());
+        context.random().await
+    })
+    .await;
+    assert_eq!(kinds(&facts), ["run_started", "side_effect", "completed", "sealed"]);
+}
+
+#[tokio::test]
+async fn odd_run_ids_are_kept_as_they_are() {
+    for id in ["tenant/01HX", "ü—🦜", "a b\tc\n", "%252F..", &"x".repeat(1000)] {
+        let log = Arc::new(MemoryLog::new());
+        let agent = async |context: &Context| context.random().await;
+        let live = perform(Config::new(&log, id), &agent).await.expect(id);
+        let records = mynah_log::Log::read(&log, id, 1, 100).await.expect(id);
+        assert_eq!(mynah_log::verify(id, &records).expect(id).status, "verified");
+        let again = Config::new(&log, id).mode(Mode::Replay(records));
+        assert_eq!(perform(again, &agent).await, Ok(live), "{id}");
+    }
+}
+
+#[tokio::test]
+async fn a_loop_that_swallows_a_difference_does_not_pass_for_equal() {
+    let random = async |context: &Context| context.random().await.map(drop);
+    let swallows = async |context: &Context| {
+        drop(context.now().await);
+        context.random().await.map(drop)
+    };
+    assert_eq!(mismatch(random, swallows).await.reason(), "payload");
+    let message = async |context: &Context, text: &str| {
+        let message = Arc::new(mynah_data::Message::user(text));
+        context.emit(Fact::UserMessage { message }).await
+    };
+    let swallowed = mismatch(
+        async |context| message(context, "a").await,
+        async |context| {
+            drop(message(context, "b").await);
+            Ok(())
+        },
+    );
+    assert_eq!(swallowed.await.reason(), "payload");
+}
+
+#[tokio::test]
+async fn the_members_of_a_value_keep_their_order_in_a_replay() {
+    let (text, _) = twice(plain, async |context| {
+        let page = json!({"title": "z", "body": [{"y": 1, "x": 2}], "a": null});
+        context.side_effect("fetch", async { Ok::<_, String>(page) }).await.map(|v| v.to_string())
+    })
+    .await;
+    assert_eq!(text, Ok(r#"{"title":"z","body":[{"y":1,"x":2}],"a":null}"#.to_owned()));
+}

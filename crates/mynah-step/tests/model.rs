@@ -1,0 +1,232 @@
+//! Model calls of a loop of one's own.
+
+mod common;
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use common::*;
+use mynah_data::{
+    AdapterReason, Error, ErrorKind, Event, FinishReason, MismatchClass, StreamReason, ToolCall,
+};
+use mynah_log::{Fact, Log as _, MemoryLog};
+use mynah_step::{Context, Mode};
+use serde_json::json;
+
+#[tokio::test]
+async fn a_model_call_is_a_turn_and_its_answer_and_a_replay_does_not_call() {
+    let model = plays([says(&["hel", "lo"]), says(&["again"])]);
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
+    let (answers, facts) = twice(config, async |context| {
+        let first = context.llm_call(ask("hi")).await?;
+        let second = context.llm_call(ask("and?")).await?;
+        Ok::<_, Error>([(first.turn, first.response), (second.turn, second.response)])
+    })
+    .await;
+    let [(1, first), (2, second)] = answers.expect("the model answers") else { unreachable!() };
+    assert_eq!((&*first.text(), &*second.text()), ("hello", "again"));
+    assert_eq!(model.1.load(Relaxed), 2, "a replay does not call the model");
+    let turn = ["turn_started", "assistant_completed"];
+    let expected = [&["run_started"][..], &turn, &turn, &["completed", "sealed"]].concat();
+    assert_eq!(kinds(&facts), expected);
+}
+
+#[tokio::test]
+async fn reasoning_is_part_of_the_recorded_answer() {
+    let thought = Event::ReasoningDelta { id: None, delta: "hm".to_owned() };
+    let model = plays([whole([thought, Event::text_delta("yes")])]);
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
+    let (answer, _) = twice(config, async |context| context.llm_call(ask("?")).await).await;
+    let message = answer.expect("an answer").response.message;
+    assert_eq!(json!(message.parts()[0])["type"], "reasoning");
+}
+
+#[tokio::test]
+async fn a_call_without_an_adapter_is_an_error_and_records_nothing() {
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log)).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    let failed = context.llm_call(ask("hi")).await.map_err(|error| error.reason());
+    assert_eq!(failed, Err("missing_adapter"));
+    assert_eq!(context.flush().await, Ok(()));
+    assert_eq!(kinds(&facts(&read(&log).await)), ["run_started"]);
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_the_rules_is_a_malformed_event() {
+    let started = |id: &str| Event::ToolCallStarted { id: id.to_owned(), name: "t".to_owned() };
+    let delta =
+        |id: &str| Event::ToolCallDelta { id: id.to_owned(), arguments_delta: "{".to_owned() };
+    let done = Event::tool_call_completed(ToolCall::new("c0", "t", "{}"));
+    let mut after = says(&["hi"]);
+    after.push(Ok(Event::text_delta("more")));
+    let tool = Event::ToolExecutionStarted {
+        id: "c0".to_owned(),
+        name: "t".to_owned(),
+        arguments: json!({}),
+    };
+    for (why, script) in [
+        ("something came after the end", after),
+        ("a call began twice", whole([started("c0"), started("c0")])),
+        ("a call went on that never began", whole([delta("c0")])),
+        ("a call went on that was complete", whole([started("c0"), done, delta("c0")])),
+        ("a call has no id", whole([started("")])),
+        ("an adapter may not emit it", whole([tool])),
+    ] {
+        let (error, facts) = failing(script).await;
+        assert_eq!(error.kind(), ErrorKind::Stream(StreamReason::MalformedEvent), "{why}");
+        assert!(error.to_string().ends_with(why), "{error}");
+        assert!(!kinds(&facts).contains(&"assistant_completed"), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_ends_before_its_end_is_a_broken_connection_and_not_an_answer() {
+    let mut script = says(&["hal"]);
+    script.pop();
+    let (error, facts) = failing(script).await;
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
+    assert_eq!(kinds(&facts)[1..3], ["turn_started", "side_effect"]);
+}
+
+#[tokio::test]
+async fn errors_of_the_provider_keep_their_kind_live_and_in_a_replay() {
+    let limited = Error::adapter(AdapterReason::RateLimited).with("retry_after_ms", 7);
+    let mid = vec![Ok(Event::message_started()), Err(limited.clone())];
+    assert_eq!(failing(mid).await.0, limited);
+    assert_eq!(failing(vec![Err(limited.clone())]).await.0, limited);
+}
+
+#[tokio::test]
+async fn a_loop_that_goes_on_after_a_failed_call_replays() {
+    let limited = Error::adapter(AdapterReason::RateLimited);
+    let model = plays([vec![Err(limited.clone())], says(&["at last"])]);
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
+    let (answers, _) = twice(config, async |context| {
+        [context.llm_call(ask("hi")).await, context.llm_call(ask("hi")).await]
+    })
+    .await;
+    assert_eq!(answers[0], Err(limited));
+    let answer = answers[1].as_ref().expect("an answer");
+    assert_eq!((answer.turn, &*answer.response.text()), (2, "at last"));
+}
+
+#[tokio::test]
+async fn an_answer_without_the_hash_of_what_was_sent_is_refused_where_it_must_have_one() {
+    let hashed = |hash: &str| {
+        let mut script = says(&["hi"]);
+        script.pop();
+        let mut end = Event::message_completed(Some(FinishReason::Stop));
+        if let Event::MessageCompleted { metadata, .. } = &mut end {
+            metadata.insert("raw_response_hash".to_owned(), json!(hash));
+        }
+        script.push(Ok(end));
+        script
+    };
+    for (script, fits) in [
+        (says(&["hi"]), false),
+        (hashed(""), false),
+        (hashed(&"ab".repeat(31)), false),
+        (hashed(&"ab".repeat(32)), true),
+    ] {
+        let model = plays([script.clone(), script]);
+        let log = Arc::new(MemoryLog::new());
+        let mut config = plain(&log).adapter(model);
+        let lenient = perform(config.clone(), async |context: &Context| {
+            context.llm_call(ask("hi")).await.is_ok()
+        });
+        assert_eq!(lenient.await, Ok(true), "it may be missing unless it must be there");
+        config.run_id = "run-2".to_owned();
+        config.require_raw_response_hash = true;
+        let strict = perform(config, async |context: &Context| {
+            context.llm_call(ask("hi")).await.map(drop).map_err(|error| error.reason())
+        });
+        let expected = if fits { Ok(()) } else { Err("missing_raw_response_hash") };
+        assert_eq!(strict.await, Ok(expected));
+    }
+}
+
+#[tokio::test]
+async fn another_prompt_or_turn_is_a_mismatch_of_its_class() {
+    let log = Arc::new(MemoryLog::new());
+    let model = plays([says(&["hi"])]);
+    let agent = async |context: &Context| context.llm_call(ask("one")).await.map(drop);
+    let live = perform(plain(&log).adapter(model.clone()), &agent).await;
+    assert_eq!(live, Ok(Ok(())));
+    let replay = async |agent: &dyn Fn(
+        Context,
+    ) -> futures_util::future::LocalBoxFuture<
+        'static,
+        mynah_data::Result<()>,
+    >| {
+        let mode = Mode::Replay(read(&log).await);
+        let context = Context::new(plain(&log).adapter(model.clone()).mode(mode)).expect("a run");
+        assert_eq!(begin(&context).await, Ok(()));
+        agent(context).await.map_err(|error| error.kind())
+    };
+    let prompt =
+        replay(&|context| Box::pin(async move { context.llm_call(ask("two")).await.map(drop) }));
+    assert_eq!(prompt.await, Err(ErrorKind::Replay(MismatchClass::Payload)));
+    let turn = replay(&|context| {
+        Box::pin(async move { context.emit(Fact::TurnStarted { turn: 7, prompt: None }).await })
+    });
+    assert_eq!(turn.await, Err(ErrorKind::Replay(MismatchClass::TurnId)));
+}
+
+#[tokio::test]
+async fn calls_of_the_model_made_at_once_are_made_one_after_the_other() {
+    let model = plays([says(&["one"]), says(&["two"])]);
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
+    let (answers, facts) = twice(config, async |context| {
+        tokio::join!(context.llm_call(ask("1")), context.llm_call(ask("2")))
+    })
+    .await;
+    let texts = [answers.0, answers.1].map(|answer| answer.expect("an answer").response);
+    assert_eq!(texts.map(|response| response.text().into_owned()), ["one", "two"]);
+    let turn = ["turn_started", "assistant_completed"];
+    assert_eq!(kinds(&facts)[1..5], [turn, turn].concat());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_has_no_answer_and_replays_as_cancelled() {
+    let model = plays([Vec::new()]);
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
+    let (answer, facts) = twice(config, async |context| {
+        let cancel = async {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            context.cancel();
+        };
+        tokio::join!(context.llm_call(ask("hi")), cancel).0
+    })
+    .await;
+    assert_eq!(answer, Err(Error::stream(StreamReason::Cancelled)));
+    assert_eq!(kinds(&facts)[1..3], ["turn_started", "side_effect"]);
+}
+
+#[tokio::test]
+async fn a_changed_price_does_not_change_a_replay() {
+    let priced = |price: f64| {
+        let pricing = mynah_data::Pricing::new(price, price);
+        mynah_data::ModelInfo::new("local", "m").with_pricing(pricing)
+    };
+    let log = Arc::new(MemoryLog::new());
+    let agent = async |context: &Context| {
+        let request = mynah_data::Request { model: Some("m".into()), ..ask("hi") };
+        context.llm_call(request).await.map(|answer| answer.response.usage.total_cost)
+    };
+    let config = |price: f64| {
+        let mut config = plain(&log).adapter(plays([whole([usage(1000, 1000)])]));
+        config.catalog = mynah_data::Catalog::new().with_model(priced(price)).expect("a model");
+        config
+    };
+    assert_eq!(perform(config(2.0), &agent).await, Ok(Ok(Some(0.004))));
+    let again = config(9.0).mode(Mode::Replay(log.read(RUN, 1, 100).await.expect("records")));
+    assert_eq!(perform(again, &agent).await, Ok(Ok(Some(0.004))));
+}
+
+/// The error of a call with this script, the same live and again, and the records.
+async fn failing(script: Vec<mynah_data::Result<Event>>) -> (Error, Vec<Fact>) {
+    let model = plays([script]);
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
+    let (failed, facts) = twice(config, async |context| context.llm_call(ask("hi")).await).await;
+    (failed.err().unwrap_or_else(|| unreachable!("the call fails")), facts)
+}

@@ -1,0 +1,169 @@
+//! What can go wrong with replay and resumption elsewhere, and does not here.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use mynah::{
+    Engine, Error, RetryPolicy, Tool, ToolOutcome, Tools,
+    log::{Append, Log as _, MemoryLog, Record},
+    testing::Scripted,
+};
+use serde_json::json;
+
+/// Arguments as models write them: spaces, keys in any order, nesting, integral floats, large numbers, signs of markup.
+const RAW: &str =
+    r#"{ "b" : 1.0, "a":{"z":[1e2,{"y":null}],"k":-0.0}, "n":9007199254740993, "h":"<&>" }"#;
+
+#[tokio::test]
+async fn arguments_as_models_write_them_replay_and_stay_as_they_are() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let engine = || Ok::<_, Error>(Engine::new(raw_script()?).tool(echo()));
+    let live = engine()?.chat("go").record(&log).await?;
+    let run = live.run_id.clone().unwrap_or_default();
+    for tools in [Tools::Rerun, Tools::Recorded] {
+        let replayed = engine()?.replay(&log, &*run).replay_tools(tools).await?;
+        assert_eq!(replayed.status, "equal");
+    }
+    let call = live.steps[0].response.tool_calls().next().map(|call| call.raw_arguments.clone());
+    assert_eq!(call.as_deref(), Some(RAW));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_tool_gives_of_its_side_effect_replays_to_the_letter() -> mynah::Result<()> {
+    let fetch = || {
+        Tool::new("fetch", "", json!({})).handler(async |_, context| {
+            let page = async { Ok::<_, Error>(json!({"title": "z", "body": {"y": 1, "x": 2}})) };
+            context.side_effect("fetch", page).await
+        })
+    };
+    let log = Arc::new(MemoryLog::new());
+    let engine = || Engine::new(scripted([call("c0", "fetch"), says("done")])).tool(fetch());
+    let run = engine().chat("go").record(&log).await?.run_id.unwrap_or_default();
+    assert_eq!(engine().replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_the_model_is_asked_after_a_resumption_is_what_it_would_have_been_asked()
+-> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let model = raw_script()?;
+    let run = Engine::new(model.clone()).tool(idempotent()).chat("go").record(&log).await?;
+    let run = run.run_id.unwrap_or_default();
+    let asked = model.requests().pop().map(|request| request.messages);
+    for kind in ["assistant_completed", "tool_scheduled", "tool_completed", "turn_started"] {
+        let cut = cut_after(&log, &run, kind).await?;
+        let model = match kind {
+            // Nothing was answered yet.
+            "turn_started" => raw_script()?,
+            _ => scripted([says("done")]),
+        };
+        Engine::new(model.clone()).tool(idempotent()).resume(&cut, &*run).await?;
+        // Arguments to the letter, reasoning with its signature, results right after their calls.
+        assert_eq!(model.requests().pop().map(|request| request.messages), asked, "{kind}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_final_answer_that_was_recorded_is_not_asked_for_again() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let live = Engine::new(scripted([says("done")])).chat("go").record(&log).await?;
+    let run = live.run_id.clone().unwrap_or_default();
+    let cut = cut_after(&log, &run, "assistant_completed").await?;
+    let silent = scripted([]);
+    let resumed = Engine::new(silent.clone()).resume(&cut, &*run).await?;
+    assert_eq!((resumed.text(), &resumed.halted_reason), (live.text(), &live.halted_reason));
+    assert_eq!(silent.calls(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn calls_that_were_planned_and_not_announced_are_run_on_resume() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let live = Engine::new(scripted([both("echo", "echo"), says("done")])).tool(echo());
+    let run = live.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let cut = cut_after(&log, &run, "assistant_completed").await?;
+    let (tool, ran) = counted("echo");
+    let resumed = Engine::new(scripted([says("done")])).tool(tool).resume(&cut, &*run).await?;
+    assert_eq!((ran.get(), resumed.steps[0].tool_results.len()), (2, 2));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_ended_badly_replays_and_that_is_a_success() -> mynah::Result<()> {
+    for scripts in [
+        vec![json!([{"text": "hal"}, {"disconnect": true}])],
+        vec![json!([{"text": "hal"}, {"error": "overloaded"}])],
+        vec![call("c0", "echo"), json!([{"preflight_error": "invalid_request"}])],
+        vec![call("c0", "echo"), json!([{"text": "hal"}, {"error": "rate_limited"}])],
+        vec![call("c0", "nobody")],
+    ] {
+        let log = Arc::new(MemoryLog::new());
+        let engine =
+            || Engine::new(scripted(scripts.clone())).retry(RetryPolicy::never()).tool(echo());
+        let live = engine().chat("go").record(&log).await?;
+        assert_eq!(live.halted_reason.as_str(), "error", "{scripts:?}");
+        let run = live.run_id.unwrap_or_default();
+        assert_eq!(engine().replay(&log, &*run).await?.status, "equal", "{scripts:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_resumed_run_replays_like_one_that_never_stopped() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let scripts = || [call("c0", "echo"), call("c1", "echo"), says("done")];
+    let engine = || Engine::new(scripted(scripts())).tool(idempotent());
+    let run = engine().chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let cut = cut_after(&log, &run, "tool_scheduled").await?;
+    let rest = Engine::new(scripted([call("c1", "echo"), says("done")])).tool(idempotent());
+    rest.resume(&cut, &*run).await?;
+    let kinds: Vec<String> =
+        read(&cut, &run).await.iter().map(|record| record.envelope().kind.to_string()).collect();
+    assert!(kinds.contains(&"resumed".to_owned()), "{kinds:?}");
+    assert_eq!(engine().replay(&cut, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_that_gives_up_by_itself_fails_and_the_run_goes_on() -> mynah::Result<()> {
+    let gives_up = Tool::new("slow", "", json!({})).handler(async |_, _| {
+        let never = std::future::pending::<()>();
+        let waited = tokio::time::timeout(std::time::Duration::from_millis(1), never).await;
+        waited.map_err(|elapsed| ToolOutcome::error(elapsed.to_string())).err().unwrap_or(().into())
+    });
+    let log = Arc::new(MemoryLog::new());
+    let engine = Engine::new(scripted([call("c0", "slow"), says("then not")])).tool(gives_up);
+    let result = engine.chat("go").record(&log).await?;
+    assert_eq!((result.halted_reason.as_str(), &*result.text()), ("completed", "then not"));
+    assert!(result.steps[0].tool_results[0].text().contains("error"));
+    Ok(())
+}
+
+fn raw_script() -> mynah::Result<Scripted> {
+    let call = json!({"tool_call": {"id": "c0", "name": "echo", "raw_arguments": RAW}});
+    let thought = json!({"reasoning": "hm", "signature": "s1"});
+    Scripted::new([json!([thought, call, {"finish": "tool_calls"}]), says("done")])
+}
+
+fn idempotent() -> Tool {
+    echo().idempotent(1)
+}
+
+/// A log with a run that ended without its end, right after its first record of this kind.
+async fn cut_after(log: &Arc<MemoryLog>, run: &str, kind: &str) -> mynah::Result<Arc<MemoryLog>> {
+    let mut records = read(log, run).await;
+    let end = records.iter().position(|record| &*record.envelope().kind == kind);
+    records.truncate(end.map_or(0, |index| index + 1));
+    let cut = Arc::new(MemoryLog::new());
+    cut.append(Append::new(run, None, records)).await?;
+    Ok(cut)
+}
+
+async fn read(log: &Arc<MemoryLog>, run: &str) -> Vec<Record> {
+    log.read(run, 1, 1000).await.unwrap_or_default()
+}
