@@ -1,5 +1,7 @@
 //! A model for when another cannot be had.
 
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
 use std::time::Duration;
 
 use mynah::{
