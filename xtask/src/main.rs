@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask test` is everything a change must pass; continuous integration runs nothing else.
 
+mod interop;
+
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -11,8 +13,9 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
 Commands:
-  test [--quick]   Run everything a change must pass (--quick: no contract index, verifier, examples, docs or wasm)
+  test [--quick]   Run everything a change must pass (--quick: no contract index, verifier, aimock, examples, docs or wasm)
   bench [NAME]     Run the benchmarks, or only the bench target NAME
+  interop          Call servers that others wrote: a fake upstream (npm), a gateway and a real model (PyPI)
   nightly          Run the property tests with 10,000 cases each, 5,000 killed processes, a million records, and the
                    fuzz targets
 ";
@@ -32,6 +35,7 @@ const QUICK_STAGES: &[Stage] = &[
 const SLOW_STAGES: &[Stage] = &[
     ("contract", contract),
     ("verifier", verifier),
+    ("aimock", interop::aimock),
     ("examples", examples),
     ("doc", doc),
     ("wasm", wasm),
@@ -42,6 +46,7 @@ enum Task<'a> {
     Help,
     Test { quick: bool },
     Bench { name: Option<&'a str> },
+    Interop,
     Nightly,
 }
 
@@ -64,8 +69,11 @@ fn parse<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["test", "--quick"] => Ok(Task::Test { quick: true }),
         ["bench"] => Ok(Task::Bench { name: None }),
         ["bench", name] if !name.starts_with('-') => Ok(Task::Bench { name: Some(name) }),
+        ["interop"] => Ok(Task::Interop),
         ["nightly"] => Ok(Task::Nightly),
-        ["test" | "bench" | "nightly", ..] => Err(format!("cannot run `{}`", args.join(" "))),
+        ["test" | "bench" | "interop" | "nightly", ..] => {
+            Err(format!("cannot run `{}`", args.join(" ")))
+        }
         [command, ..] => Err(format!("unknown command `{command}`")),
     }
 }
@@ -84,6 +92,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         }
         Task::Bench { name: None } => run("cargo bench --workspace"),
         Task::Bench { name: Some(name) } => run(&format!("cargo bench --workspace --bench {name}")),
+        Task::Interop => interop::all(),
         Task::Nightly => {
             let line = "cargo test --workspace --release --test properties --test record";
             run_with("PROPTEST_CASES", "10000", line)?;
@@ -324,6 +333,7 @@ mod tests {
         assert_eq!(parse(&["bench", "--help"]), Ok(Task::Help));
         let name = Some("append");
         assert_eq!(parse(&["bench", "append"]), Ok(Task::Bench { name }));
+        assert_eq!(parse(&["interop"]), Ok(Task::Interop));
         assert_eq!(parse(&["nightly"]), Ok(Task::Nightly));
     }
 

@@ -22,7 +22,10 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::time::Sleep;
 
-pub use self::client::{Http, HttpBuilder};
+pub use self::{
+    client::{Http, HttpBuilder},
+    embed::HttpEmbedder,
+};
 use crate::{
     failure,
     format::{Delivery, Format, Outgoing, Reader},
@@ -31,6 +34,7 @@ use crate::{
 };
 
 mod client;
+mod embed;
 
 /// An adapter for a provider that is called over HTTP. Clones share their connections.
 ///
@@ -195,32 +199,41 @@ impl HttpAdapter {
         {
             model.id = id.to_owned();
         }
-        let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
-        let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
-            Err(_) if variables.is_empty() && !self.keys.wants_key() => None,
-            found => Some(found?),
+        let (key, mut context) = self.admission(&call)?;
+        let path = self.format.path(&request);
+        let sent = match self.format.body(&request, &call) {
+            Ok(body) => self.post(&path, body, &call, key.as_ref(), &mut context).await,
+            Err(error) => Err(error),
         };
-        let secret = key.iter().map(|key| SecretString::from(key.expose()));
-        let mut context = ErrorContext {
-            provider: self.name.clone(),
-            secrets: secret.collect(),
-            request_id: None,
-        };
-        match self.send(&request, &call, key.as_ref(), &mut context).await {
+        match sent {
             Ok(response) => Ok(Box::pin(Answering::new(&self, &request, response, context))),
             Err(error) => Err(context.complete(error)),
         }
     }
 
-    async fn send(
+    /// The key for a call, where the server needs one, and what errors must not tell of it.
+    fn admission(&self, call: &ModelCall) -> Result<(Option<FoundKey>, ErrorContext)> {
+        let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
+        let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
+            Err(_) if variables.is_empty() && !self.keys.wants_key() => None,
+            found => Some(found?),
+        };
+        let secrets = key.iter().map(|key| SecretString::from(key.expose())).collect();
+        let context = ErrorContext { provider: self.name.clone(), secrets, request_id: None };
+        Ok((key, context))
+    }
+
+    /// Sends JSON to a path. A status that is not success is an error.
+    async fn post(
         &self,
-        request: &Request,
+        path: &str,
+        body: Value,
         call: &ModelCall,
         key: Option<&FoundKey>,
         context: &mut ErrorContext,
     ) -> Result<Response> {
-        let url = self.address(request, call)?;
-        let body = self.format.body(request, call)?.to_string();
+        let url = self.address(path, call)?;
+        let body = body.to_string();
         let mut headers = self.headers.clone();
         for (name, value) in self.format.headers(call) {
             insert_header(&mut headers, &name, &value)?;
@@ -242,16 +255,15 @@ impl HttpAdapter {
     }
 
     /// Where a request goes: to the server that the caller names, or that the environment does.
-    fn address(&self, request: &Request, call: &ModelCall) -> Result<String> {
-        let path = self.format.path(request);
+    fn address(&self, path: &str, call: &ModelCall) -> Result<String> {
         if self.base_url.is_some() {
-            return Ok(self.url(&path));
+            return Ok(self.url(path));
         }
         let base = self.format.base_url(call, &|name| self.setting(name))?.ok_or_else(|| {
             let what = "this server has no address of its own";
             Error::invalid_option("base_url", "required").with_message(what)
         })?;
-        Ok(join_url(&base, &self.version, &path))
+        Ok(join_url(&base, &self.version, path))
     }
 
     fn setting(&self, name: &str) -> Option<String> {

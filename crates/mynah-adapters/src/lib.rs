@@ -14,6 +14,7 @@
 //! | [`failure`] | what providers say when a call fails, and which of our reasons that is |
 //! | [`openai_responses`], [`openai_chat`], [`anthropic`], [`gemini`], [`ollama`] | the formats |
 //! | `bedrock` | one more format, with signed calls and frames of its own. Feature `bedrock` |
+//! | [`embed`] | [`Embedder`](embed::Embedder): texts into vectors; `http::HttpEmbedder` over HTTP |
 //! | [`keys`] | where API keys come from |
 //! | `http` | `HttpAdapter`: a format, an address and a key make an adapter. Feature `http` |
 //! | `presets` | the servers that are known by name. Feature `http` |
@@ -29,6 +30,7 @@ pub mod bedrock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod draft;
+pub mod embed;
 pub mod failure;
 pub mod format;
 pub mod gemini;

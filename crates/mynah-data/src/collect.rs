@@ -147,8 +147,9 @@ impl Collector {
     }
 
     fn tool_message(&mut self, id: &str, content: &str) {
-        self.unencoded = None;
-        self.tool_results.push(Arc::new(Message::tool_result(id, content)));
+        let outcome = self.unencoded.take().filter(|(completed, _)| completed == id);
+        let outcome = outcome.map(|(_, outcome)| outcome);
+        self.tool_results.push(Arc::new(read_of(id, content, outcome.as_ref())));
     }
 
     /// Adds what was seen of an unfinished turn to a thread, and gives its answer.
@@ -162,7 +163,7 @@ impl Collector {
         }
         let mut results = self.sorted_tool_results(&response.message);
         if let Some((id, outcome)) = &self.unencoded {
-            results.push(Arc::new(Message::tool_result(id, plain_text(outcome))));
+            results.push(Arc::new(read_of(id, &plain_text(outcome), Some(outcome))));
         }
         thread.messages.extend(results);
         Some(response)
@@ -192,6 +193,14 @@ impl Collector {
             message.tool_calls().position(|call| Some(call.id.as_str()) == result.tool_call_id())
         });
         results
+    }
+}
+
+/// What the model reads of a call.
+fn read_of(id: &str, content: &str, outcome: Option<&ToolOutcome>) -> Message {
+    match outcome {
+        Some(ToolOutcome::Error { .. }) => Message::tool_error(id, content),
+        _ => Message::tool_result(id, content),
     }
 }
 

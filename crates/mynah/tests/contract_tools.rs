@@ -29,6 +29,21 @@ async fn t02_a_call_gives_one_tool_message_with_its_id_and_json() -> Result<()> 
     Ok(())
 }
 
+#[tokio::test]
+async fn n22_the_result_of_a_tool_that_failed_is_marked_unless_it_was_replaced() -> Result<()> {
+    let run = || step([echo(), boom()], both("echo", "boom"));
+    let marks = |step: &mynah::StepResult| -> Vec<Value> {
+        step.tool_results.iter().map(|message| json!(message.metadata())).collect()
+    };
+    let expected = [json!({}), json!({"is_error": true})];
+    assert_eq!(marks(&run().await?), expected);
+    assert_eq!(marks(&folded(&events(run().stream()).await)), expected);
+    assert_eq!(marks(&run().halt_on_tool_error().await?), expected);
+    let replaced = run().on_tool_error(|_, _| OnToolError::Continue(json!("never mind")));
+    assert_eq!(marks(&replaced.await?), [json!({}), json!({})]);
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn t03_results_stand_in_call_order_and_events_in_order_of_completion() -> Result<()> {
     let run = || step([sleepy("slow", 50), sleepy("fast", 10)], both("slow", "fast"));

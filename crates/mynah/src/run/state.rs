@@ -144,9 +144,17 @@ impl RunState {
                     }),
                     _ => None,
                 };
-                self.settle(call_id, content, halt);
+                let content = match &halt {
+                    Some(Halt::AskUser { .. }) => ASK_USER_SENTINEL.to_owned(),
+                    _ => content,
+                };
+                self.settle(Message::tool_result(call_id, content), halt);
             }
             Fact::ToolFailed { call_id, error, resolution, content, .. } => {
+                let message = match resolution {
+                    Resolution::Replaced(_) => Message::tool_result(&*call_id, content),
+                    _ => Message::tool_error(&*call_id, content),
+                };
                 let halt = match resolution {
                     Resolution::Halted { exception } => Some(Halt::Tool {
                         tool_call_id: call_id.clone(),
@@ -156,7 +164,7 @@ impl RunState {
                     }),
                     _ => None,
                 };
-                self.settle(call_id, content, halt);
+                self.settle(message, halt);
             }
             Fact::BudgetExceeded { partial, .. } => self.cut_off(partial.map(|response| *response)),
             Fact::Suspended(end) | Fact::Completed(end) | Fact::Failed(end) => self.finish(end),
@@ -183,7 +191,7 @@ impl RunState {
         for (id, content) in results {
             match &self.open {
                 Some(turn) if turn.calls.iter().any(|call| call.id == id) => {
-                    self.settle(id, content, None)
+                    self.settle(Message::tool_result(id, content), None)
                 }
                 _ => self.thread.messages.push(Message::tool_result(id, content)),
             }
@@ -303,15 +311,11 @@ impl RunState {
         }
     }
 
-    fn settle(&mut self, call_id: String, content: String, halt: Option<Halt>) {
-        let content = if matches!(halt, Some(Halt::AskUser { .. })) {
-            ASK_USER_SENTINEL.to_owned()
-        } else {
-            content
-        };
-        let message = Arc::new(Message::tool_result(&call_id, content));
+    /// Takes in what the model reads of a call.
+    fn settle(&mut self, message: Message, halt: Option<Halt>) {
+        let call_id = message.tool_call_id().unwrap_or_default().to_owned();
         if let Some(call) = self.planned_mut(&call_id).filter(|call| call.settled.is_none()) {
-            call.settled = Some((message, halt));
+            call.settled = Some((Arc::new(message), halt));
         }
         self.close_if_settled();
     }

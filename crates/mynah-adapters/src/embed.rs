@@ -1,0 +1,55 @@
+//! Texts into vectors.
+
+use std::sync::Arc;
+
+use mynah_data::{Result, Usage};
+use mynah_step::BoxFuture;
+
+/// Turns texts into vectors, so that what means the same lies close together.
+///
+/// ```
+/// use std::sync::Arc;
+/// use mynah_adapters::embed::{Embedder, Embeddings};
+/// use mynah_data::Result;
+/// use mynah_step::BoxFuture;
+///
+/// /// Knows nothing of a text but its length.
+/// struct Lengths;
+///
+/// impl Embedder for Lengths {
+///     fn name(&self) -> &str {
+///         "lengths"
+///     }
+///
+///     fn embed(self: Arc<Self>, texts: Vec<String>) -> BoxFuture<Result<Embeddings>> {
+///         let vectors = texts.iter().map(|text| vec![text.len() as f32]).collect();
+///         Box::pin(async { Ok(Embeddings::new(vectors)) })
+///     }
+/// }
+/// ```
+pub trait Embedder: Send + Sync + 'static {
+    /// The name under which errors and logs know it.
+    fn name(&self) -> &str;
+
+    /// One vector for each text, in order.
+    fn embed(self: Arc<Self>, texts: Vec<String>) -> BoxFuture<Result<Embeddings>>;
+}
+
+/// Vectors of texts.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Embeddings {
+    /// One for each text, in order.
+    pub vectors: Vec<Vec<f32>>,
+    /// The model that made them, as the provider names it.
+    pub model: Option<String>,
+    /// Tokens, all calls together.
+    pub usage: Usage,
+}
+
+impl Embeddings {
+    /// Vectors of which nothing else is known.
+    pub fn new(vectors: Vec<Vec<f32>>) -> Self {
+        Self { vectors, ..Self::default() }
+    }
+}

@@ -1,0 +1,326 @@
+//! Embeddings over HTTP: as OpenAI and its like, Gemini and Ollama give them.
+
+use std::{fmt, sync::Arc};
+
+use mynah_data::{Metadata, Result, Usage};
+use mynah_step::{BoxFuture, ModelCall, RetryPolicy, SystemWorld};
+use reqwest::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{HttpAdapter, transport_error};
+use crate::{
+    embed::{Embedder, Embeddings},
+    failure,
+    format::MAX_BODY,
+    request::path_segment,
+    sse::too_large,
+};
+
+/// An embedder for a provider that is called over HTTP. Clones share their connections.
+///
+/// Texts go out in batches that the provider takes, one after the other. A failure that may pass is tried again; dropping the
+/// future ends the call.
+///
+/// ```
+/// use mynah_adapters::http::HttpEmbedder;
+///
+/// let embedder = HttpEmbedder::named("openai:text-embedding-3-small")?.with_dimensions(256);
+/// // And then: embedder.vectors(["a bird that talks", "a starling"]).await?
+/// # Ok::<(), mynah_data::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct HttpEmbedder {
+    adapter: HttpAdapter,
+    model: String,
+    wire: Wire,
+    dimensions: Option<u32>,
+    params: Metadata,
+    retry: RetryPolicy,
+}
+
+/// How texts are written and vectors are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wire {
+    OpenAi,
+    Gemini,
+    Ollama,
+}
+
+/// The most bytes of text in one call. A token is at least a byte, so this stays below what OpenAI takes in one: 300,000.
+const MAX_BATCH_BYTES: usize = 300_000;
+
+impl HttpEmbedder {
+    /// A model of a known server, such as `openai:text-embedding-3-small` or `gemini:gemini-embedding-001`.
+    ///
+    /// # Errors
+    /// A name that [`HttpAdapter::for_model`] refuses.
+    pub fn named(name: &str) -> Result<Self> {
+        let (adapter, model) = HttpAdapter::for_model(name)?;
+        Ok(Self::new(adapter, model.id))
+    }
+
+    /// A model of the server that this adapter calls: with its address, its keys and its connections. Servers other than
+    /// `gemini` and `ollama` are spoken to as OpenAI is.
+    pub fn new(adapter: HttpAdapter, model: impl Into<String>) -> Self {
+        let wire = match adapter.name.as_str() {
+            "gemini" => Wire::Gemini,
+            "ollama" => Wire::Ollama,
+            _ => Wire::OpenAi,
+        };
+        let retry = RetryPolicy::default();
+        let (dimensions, params) = (None, Metadata::new());
+        Self { adapter, model: model.into(), wire, dimensions, params, retry }
+    }
+
+    /// Vectors of this length, where the model can give them.
+    pub fn with_dimensions(mut self, dimensions: u32) -> Self {
+        self.dimensions = Some(dimensions);
+        self
+    }
+
+    /// Sends one more option of the provider's own, such as Gemini's `taskType`.
+    pub fn with_param(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.params.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Tries failed calls again as this says.
+    pub fn with_retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// One vector for each text, in order. No texts are no call.
+    ///
+    /// # Errors
+    /// As for a model call. A provider that gives another number of vectors than it was given texts is malformed.
+    pub async fn vectors(
+        &self,
+        texts: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Embeddings> {
+        let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
+        let mut all = Embeddings::default();
+        for batch in batches(&texts, self.wire.max_batch()) {
+            let part = self.patiently(batch).await?;
+            all.vectors.extend(part.vectors);
+            all.model = part.model.or(all.model);
+            all.usage.add(&part.usage);
+        }
+        Ok(all)
+    }
+
+    async fn patiently(&self, texts: &[String]) -> Result<Embeddings> {
+        let mut attempt = 1;
+        loop {
+            let error = match self.call(texts).await {
+                Ok(embeddings) => return Ok(embeddings),
+                Err(error) => error,
+            };
+            let Some(delay) = self.retry.delay(attempt, &error, &SystemWorld) else {
+                return Err(error);
+            };
+            tokio::time::sleep(delay).await;
+            attempt += 1;
+        }
+    }
+
+    async fn call(&self, texts: &[String]) -> Result<Embeddings> {
+        let call = ModelCall::default();
+        let (key, mut context) = self.adapter.admission(&call)?;
+        let (path, body) = (self.path(), self.body(texts));
+        let sent = self.adapter.post(&path, body, &call, key.as_ref(), &mut context).await;
+        let read = match sent {
+            Ok(response) => {
+                let header = super::header_of(response.headers());
+                context.request_id = failure::request_id(header).map(str::to_owned);
+                read(response).await.and_then(|body| self.wire.embeddings(&body))
+            }
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok(found) if found.vectors.len() == texts.len() => Ok(found),
+            Ok(found) => Err(context.complete(failure::malformed(format!(
+                "{} texts, and {} vectors",
+                texts.len(),
+                found.vectors.len()
+            )))),
+            Err(error) => Err(context.complete(error)),
+        }
+    }
+
+    fn path(&self) -> String {
+        match self.wire {
+            Wire::OpenAi => "embeddings".to_owned(),
+            Wire::Gemini => format!("models/{}:batchEmbedContents", path_segment(&self.model)),
+            Wire::Ollama => "embed".to_owned(),
+        }
+    }
+
+    fn body(&self, texts: &[String]) -> Value {
+        let with = |mut body: Value, dimensions: &str| {
+            if let (Some(length), Value::Object(members)) = (self.dimensions, &mut body) {
+                members.insert(dimensions.to_owned(), length.into());
+            }
+            if let Value::Object(members) = &mut body {
+                members.extend(self.params.clone());
+            }
+            body
+        };
+        match self.wire {
+            Wire::OpenAi => with(
+                json!({"model": self.model, "input": texts, "encoding_format": "float"}),
+                "dimensions",
+            ),
+            Wire::Ollama => with(json!({"model": self.model, "input": texts}), "dimensions"),
+            Wire::Gemini => {
+                let model = format!("models/{}", self.model);
+                let one = |text: &String| {
+                    let content = json!({"parts": [{"text": text}]});
+                    with(json!({"model": model, "content": content}), "outputDimensionality")
+                };
+                json!({"requests": texts.iter().map(one).collect::<Vec<_>>()})
+            }
+        }
+    }
+}
+
+impl fmt::Debug for HttpEmbedder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpEmbedder")
+            .field("adapter", &self.adapter)
+            .field("model", &self.model)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Embedder for HttpEmbedder {
+    fn name(&self) -> &str {
+        &self.adapter.name
+    }
+
+    fn embed(self: Arc<Self>, texts: Vec<String>) -> BoxFuture<Result<Embeddings>> {
+        Box::pin(async move { self.vectors(texts).await })
+    }
+}
+
+impl Wire {
+    /// How many texts one call may have.
+    const fn max_batch(self) -> usize {
+        match self {
+            Self::OpenAi | Self::Ollama => 2048,
+            Self::Gemini => 100,
+        }
+    }
+
+    fn embeddings(self, body: &[u8]) -> Result<Embeddings> {
+        let parsed = match self {
+            Self::OpenAi => serde_json::from_slice(body).map(OpenAi::embeddings),
+            Self::Gemini => serde_json::from_slice(body).map(Gemini::embeddings),
+            Self::Ollama => serde_json::from_slice(body).map(Ollama::embeddings),
+        };
+        parsed.map_err(failure::malformed)
+    }
+}
+
+#[derive(Deserialize)]
+struct OpenAi {
+    data: Vec<OpenAiVector>,
+    model: Option<String>,
+    usage: Option<OpenAiUsage>,
+}
+
+#[derive(Deserialize)]
+struct OpenAiVector {
+    /// Some servers leave it out, and keep the order.
+    #[serde(default)]
+    index: usize,
+    embedding: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct OpenAiUsage {
+    prompt_tokens: Option<u64>,
+    total_tokens: Option<u64>,
+}
+
+impl OpenAi {
+    fn embeddings(mut self) -> Embeddings {
+        self.data.sort_by_key(|vector| vector.index);
+        let vectors = self.data.into_iter().map(|vector| vector.embedding).collect();
+        let (input, total) =
+            self.usage.map(|usage| (usage.prompt_tokens, usage.total_tokens)).unwrap_or_default();
+        Embeddings { vectors, model: self.model, usage: counted(input, total) }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Gemini {
+    embeddings: Vec<GeminiVector>,
+    usage_metadata: Option<GeminiUsage>,
+}
+
+#[derive(Deserialize)]
+struct GeminiVector {
+    values: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GeminiUsage {
+    prompt_token_count: Option<u64>,
+}
+
+impl Gemini {
+    fn embeddings(self) -> Embeddings {
+        let vectors = self.embeddings.into_iter().map(|vector| vector.values).collect();
+        let input = self.usage_metadata.and_then(|usage| usage.prompt_token_count);
+        Embeddings { vectors, model: None, usage: counted(input, None) }
+    }
+}
+
+#[derive(Deserialize)]
+struct Ollama {
+    embeddings: Vec<Vec<f32>>,
+    model: Option<String>,
+    prompt_eval_count: Option<u64>,
+}
+
+impl Ollama {
+    fn embeddings(self) -> Embeddings {
+        let usage = counted(self.prompt_eval_count, None);
+        Embeddings { vectors: self.embeddings, model: self.model, usage }
+    }
+}
+
+fn counted(input: Option<u64>, total: Option<u64>) -> Usage {
+    Usage { input_tokens: input, total_tokens: total, ..Usage::default() }
+}
+
+/// Texts in portions of at most so many, and of so many bytes where they are not too long by themselves.
+fn batches(texts: &[String], most: usize) -> impl Iterator<Item = &[String]> {
+    let mut rest = texts;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fit = rest.iter().take(most).take_while(|text| {
+            bytes += text.len();
+            bytes <= MAX_BATCH_BYTES
+        });
+        let count = fit.count().max(1);
+        let (batch, after) = rest.split_at_checked(count)?;
+        rest = after;
+        Some(batch)
+    })
+}
+
+async fn read(mut response: Response) -> Result<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(bytes) = response.chunk().await.map_err(transport_error)? {
+        if (body.len() + bytes.len()) as u64 > MAX_BODY {
+            return Err(too_large("the answer", MAX_BODY));
+        }
+        body.extend_from_slice(&bytes);
+    }
+    Ok(body)
+}

@@ -1,0 +1,147 @@
+//! Texts into vectors, over a real socket.
+#![allow(clippy::unwrap_used, reason = "helpers fail as tests do")]
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use mynah_adapters::{
+    conformance::{Received, Reply, Server},
+    embed::Embedder,
+    http::{HttpAdapter, HttpEmbedder},
+    keys::Keys,
+};
+use mynah_data::{AdapterReason, ErrorKind, Usage};
+use mynah_step::RetryPolicy;
+use serde_json::{Value, json};
+
+const KEY: &str = "sk-of-the-embedder";
+
+#[tokio::test]
+async fn openai_is_asked_in_its_shape_and_its_order_does_not_matter() {
+    let server = Server::start(|_| {
+        let data = json!([{"index": 1, "embedding": [3.5]}, {"index": 0, "embedding": [1.0, -2]}]);
+        let usage = json!({"prompt_tokens": 5, "total_tokens": 5});
+        answer(json!({"object": "list", "data": data, "model": "small-1", "usage": usage}))
+    });
+    let server = server.await.unwrap();
+    let embedder = embedder(&server, "openai-chat").with_dimensions(2).with_param("user", "u");
+    let found = Arc::new(embedder).embed(vec!["a".into(), "b".into()]).await.unwrap();
+    assert_eq!(found.vectors, [vec![1.0, -2.0], vec![3.5]]);
+    assert_eq!(found.model.as_deref(), Some("small-1"));
+    let usage = Usage { input_tokens: Some(5), total_tokens: Some(5), ..Usage::default() };
+    assert_eq!(found.usage, usage);
+    let [asked] = &server.received()[..] else { panic!("one call") };
+    assert_eq!(asked.path, "/v1/embeddings");
+    assert_eq!(asked.header("authorization"), Some(&*format!("Bearer {KEY}")));
+    assert_eq!(
+        asked.body,
+        json!({"model": "m", "input": ["a", "b"], "encoding_format": "float", "dimensions": 2, "user": "u"})
+    );
+}
+
+#[tokio::test]
+async fn gemini_is_asked_in_its_shape() {
+    let server = Server::start(|_| {
+        answer(json!({"embeddings": [{"values": [0.5]}], "usageMetadata": {"promptTokenCount": 3}}))
+    });
+    let server = server.await.unwrap();
+    let embedder = embedder(&server, "gemini").with_dimensions(1);
+    let embedder = embedder.with_param("taskType", "RETRIEVAL_QUERY");
+    let found = embedder.vectors(["a"]).await.unwrap();
+    assert_eq!((found.vectors, found.usage.input_tokens), (vec![vec![0.5]], Some(3)));
+    let [asked] = &server.received()[..] else { panic!("one call") };
+    assert_eq!(asked.path, "/v1beta/models/m:batchEmbedContents");
+    assert_eq!(asked.header("x-goog-api-key"), Some(KEY));
+    let one = json!({
+        "model": "models/m", "content": {"parts": [{"text": "a"}]},
+        "outputDimensionality": 1, "taskType": "RETRIEVAL_QUERY",
+    });
+    assert_eq!(asked.body, json!({"requests": [one]}));
+}
+
+#[tokio::test]
+async fn ollama_is_asked_in_its_shape() {
+    let server = Server::start(|_| {
+        answer(json!({"model": "m", "embeddings": [[0.25, 1]], "prompt_eval_count": 4}))
+    });
+    let server = server.await.unwrap();
+    let found = embedder(&server, "ollama").vectors(["a"]).await.unwrap();
+    assert_eq!((found.vectors, found.usage.input_tokens), (vec![vec![0.25, 1.0]], Some(4)));
+    let [asked] = &server.received()[..] else { panic!("one call") };
+    assert_eq!((&*asked.path, &asked.body), ("/api/embed", &json!({"model": "m", "input": ["a"]})));
+}
+
+#[tokio::test]
+async fn many_texts_go_out_in_batches_and_long_ones_alone() {
+    let server = Server::start(lengths).await.unwrap();
+    let texts: Vec<String> = (0..5000).map(|n| "x".repeat(n % 7)).collect();
+    let found = embedder(&server, "openai-chat").vectors(texts.clone()).await.unwrap();
+    let expected: Vec<Vec<f32>> = texts.iter().map(|text| vec![text.len() as f32]).collect();
+    assert_eq!(found.vectors, expected);
+    assert_eq!(sizes(&server), [2048, 2048, 904]);
+    assert_eq!(found.usage.input_tokens, Some(3));
+
+    let server = Server::start(lengths).await.unwrap();
+    let texts = [200_000, 100_000, 1, 400_000, 1].map(|length| "x".repeat(length));
+    let found = embedder(&server, "openai-chat").vectors(texts).await.unwrap();
+    assert_eq!(found.vectors.len(), 5);
+    assert_eq!(sizes(&server), [2, 1, 1, 1]);
+
+    let none = embedder(&server, "openai-chat").vectors([""; 0]).await.unwrap();
+    assert_eq!((none.vectors.len(), sizes(&server).len()), (0, 4));
+}
+
+#[tokio::test]
+async fn failures_are_typed_and_tried_again_where_they_may_pass() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let server = Server::start(move |asked| match counted.fetch_add(1, Ordering::Relaxed) {
+        0 => Reply::json(503, ""),
+        1 => lengths(asked),
+        _ => Reply::json(401, format!(r#"{{"error": {{"message": "no such key: {KEY}"}}}}"#)),
+    });
+    let server = server.await.unwrap();
+    let mut policy = RetryPolicy::attempts(2);
+    (policy.base_delay_ms, policy.jitter_ms) = (1, 0);
+    let embedder = embedder(&server, "openai-chat").with_retry(policy);
+    assert_eq!(embedder.vectors(["abc"]).await.unwrap().vectors, [[3.0]]);
+    let error = embedder.vectors(["abc"]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed));
+    assert_eq!(error.to_string(), "no such key: …");
+    assert_eq!(error.metadata()["provider"], "openai-chat");
+    assert_eq!(calls.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_fit_is_malformed() {
+    for wrong in ["", "[]", "{}", r#"{"data": []}"#, r#"{"data": [{"embedding": "x"}]}"#] {
+        let server = Server::start(move |_| Reply::json(200, wrong)).await.unwrap();
+        let error = embedder(&server, "openai-chat").vectors(["a"]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse), "{wrong}");
+    }
+}
+
+/// Answers with the length of each text.
+fn lengths(asked: &Received) -> Reply {
+    let texts = asked.body["input"].as_array().unwrap().iter().enumerate();
+    let data = texts
+        .map(|(index, text)| json!({"index": index, "embedding": [text.as_str().unwrap().len()]}));
+    answer(json!({"data": data.collect::<Vec<_>>(), "usage": {"prompt_tokens": 1}}))
+}
+
+fn sizes(server: &Server) -> Vec<usize> {
+    let asked = server.received();
+    asked.iter().map(|asked| asked.body["input"].as_array().unwrap().len()).collect()
+}
+
+fn answer(body: Value) -> Reply {
+    Reply::json(200, body.to_string())
+}
+
+fn embedder(server: &Server, adapter: &str) -> HttpEmbedder {
+    let keys = Keys::new().with_environment(|_| Some(KEY.to_owned()));
+    let adapter = HttpAdapter::named(adapter).unwrap().with_base_url(server.url()).unwrap();
+    HttpEmbedder::new(adapter.with_keys(keys), "m")
+}
