@@ -215,10 +215,10 @@ impl Draft {
         self.say(Event::RawChunk { chunk });
     }
 
-    /// Why the model stopped, with the provider's own word where that says more.
-    pub fn finish(&mut self, reason: FinishReason, raw: Option<&str>) {
+    /// Why the model stopped, and the provider's own word for it, if it says any.
+    pub fn finish(&mut self, reason: FinishReason, raw: &str) {
         self.finish_reason = Some(reason);
-        self.raw_finish_reason = raw.map(str::to_owned);
+        self.raw_finish_reason = (!raw.is_empty()).then(|| raw.to_owned());
     }
 
     /// The provider only paused, and wants to be called again.
@@ -279,10 +279,8 @@ impl Draft {
         for key in 0..self.calls.len() {
             self.complete_call(key, cut_off);
         }
-        let raw = |reason: FinishReason| Some(reason.as_str().to_owned());
         if !self.refusal.is_empty() {
-            let said = self.finish_reason.replace(FinishReason::ContentFilter);
-            self.raw_finish_reason = self.raw_finish_reason.take().or(said.and_then(raw));
+            self.finish_reason = Some(FinishReason::ContentFilter);
         } else if self.finish_reason == Some(FinishReason::Stop) && self.has_calls() {
             self.finish_reason = Some(FinishReason::ToolCalls);
         }

@@ -57,7 +57,7 @@ use crate::{
 ///     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
 ///         match frame.data {
 ///             "." => {
-///                 draft.finish(FinishReason::Stop, None);
+///                 draft.finish(FinishReason::Stop, "end");
 ///                 draft.end();
 ///             }
 ///             word => draft.text(&None, word),

@@ -123,22 +123,22 @@ fn an_answer_may_come_whole() {
 #[test]
 fn each_stop_reason_has_its_meaning() {
     use FinishReason::*;
-    for (reason, expected, raw) in [
-        ("end_turn", Stop, None),
-        ("stop_sequence", Stop, Some("stop_sequence")),
-        ("max_tokens", Length, None),
-        ("model_context_window_exceeded", Length, Some("model_context_window_exceeded")),
-        ("tool_use", ToolCalls, None),
-        ("guardrail_intervened", ContentFilter, Some("guardrail_intervened")),
-        ("content_filtered", ContentFilter, Some("content_filtered")),
-        ("malformed_tool_use", Error, Some("malformed_tool_use")),
-        ("malformed_model_output", Error, Some("malformed_model_output")),
-        ("novelty", Other, Some("novelty")),
+    for (reason, expected) in [
+        ("end_turn", Stop),
+        ("stop_sequence", Stop),
+        ("max_tokens", Length),
+        ("model_context_window_exceeded", Length),
+        ("tool_use", ToolCalls),
+        ("guardrail_intervened", ContentFilter),
+        ("content_filtered", ContentFilter),
+        ("malformed_tool_use", Error),
+        ("malformed_model_output", Error),
+        ("novelty", Other),
     ] {
         let response = read(&answer(&[], reason));
         assert_eq!(
             (response.finish_reason, response.raw_finish_reason.as_deref()),
-            (Some(expected), raw)
+            (Some(expected), Some(reason))
         );
     }
 }

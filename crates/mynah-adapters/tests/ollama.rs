@@ -154,8 +154,8 @@ fn thinking_text_and_calls_come_in_their_order() {
 fn each_reason_to_stop_has_its_meaning() {
     use FinishReason::*;
     for (line, expected, raw) in [
-        (last("stop"), Stop, None),
-        (last("length"), Length, None),
+        (last("stop"), Stop, Some("stop")),
+        (last("length"), Length, Some("length")),
         (last("load"), Other, Some("load")),
         (last("unload"), Other, Some("unload")),
         (json!({"done": true}), Stop, None),

@@ -209,7 +209,7 @@ fn o24_a_refusal_is_a_part_of_its_own() {
         assert_eq!(response.message.parts(), [Part::Refusal { text: "I won't.".to_owned() }]);
         assert_eq!(
             (response.finish_reason, response.raw_finish_reason.as_deref()),
-            (Some(FinishReason::ContentFilter), Some("stop"))
+            (Some(FinishReason::ContentFilter), Some("completed"))
         );
         assert_eq!(response.text(), "");
     }
@@ -251,7 +251,7 @@ fn what_the_providers_own_tools_do_is_passed_on_and_kept() {
 fn o22_each_end_has_its_meaning() {
     use FinishReason::*;
     for (status, reason, expected, raw) in [
-        ("completed", json!(null), Stop, None),
+        ("completed", json!(null), Stop, Some("completed")),
         ("incomplete", json!({"reason": "max_output_tokens"}), Length, Some("max_output_tokens")),
         ("incomplete", json!({"reason": "content_filter"}), ContentFilter, Some("content_filter")),
         ("incomplete", json!({"reason": "bored"}), Other, Some("bored")),

@@ -259,24 +259,19 @@ impl Answer {
         rest: Vec<(String, Value)>,
         draft: &mut Draft,
     ) {
-        let raw = Some(reason);
-        match reason {
+        let why = match reason {
             "" => return,
-            "end_turn" => draft.finish(FinishReason::Stop, None),
-            "stop_sequence" => draft.finish(FinishReason::Stop, raw),
-            "max_tokens" => draft.finish(FinishReason::Length, None),
-            "model_context_window_exceeded" => draft.finish(FinishReason::Length, raw),
+            "end_turn" | "stop_sequence" => FinishReason::Stop,
+            "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
             // The only call was the answer itself.
-            "tool_use" if self.form_tool.is_some() && !draft.has_calls() => {
-                draft.finish(FinishReason::Stop, None)
-            }
-            "tool_use" => draft.finish(FinishReason::ToolCalls, None),
-            "refusal" => draft.finish(FinishReason::ContentFilter, raw),
-            "pause_turn" => {
-                draft.finish(FinishReason::Other, raw);
-                draft.pause();
-            }
-            _ => draft.finish(FinishReason::Other, raw),
+            "tool_use" if self.form_tool.is_some() && !draft.has_calls() => FinishReason::Stop,
+            "tool_use" => FinishReason::ToolCalls,
+            "refusal" => FinishReason::ContentFilter,
+            _ => FinishReason::Other,
+        };
+        draft.finish(why, reason);
+        if reason == "pause_turn" {
+            draft.pause();
         }
         self.stop_reason = Some(reason.to_owned());
         if self.form_tool.is_some() && !draft.has_calls() {

@@ -262,20 +262,16 @@ impl Answer {
 }
 
 fn stop(reason: &str, draft: &mut Draft) {
-    let raw = Some(reason);
-    match reason {
-        "" => {}
-        "end_turn" => draft.finish(FinishReason::Stop, None),
-        "stop_sequence" => draft.finish(FinishReason::Stop, raw),
-        "max_tokens" => draft.finish(FinishReason::Length, None),
-        "model_context_window_exceeded" => draft.finish(FinishReason::Length, raw),
-        "tool_use" => draft.finish(FinishReason::ToolCalls, None),
-        "guardrail_intervened" | "content_filtered" => {
-            draft.finish(FinishReason::ContentFilter, raw)
-        }
-        "malformed_model_output" | "malformed_tool_use" => draft.finish(FinishReason::Error, raw),
-        _ => draft.finish(FinishReason::Other, raw),
-    }
+    let why = match reason {
+        "" => return,
+        "end_turn" | "stop_sequence" => FinishReason::Stop,
+        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+        "tool_use" => FinishReason::ToolCalls,
+        "guardrail_intervened" | "content_filtered" => FinishReason::ContentFilter,
+        "malformed_model_output" | "malformed_tool_use" => FinishReason::Error,
+        _ => FinishReason::Other,
+    };
+    draft.finish(why, reason);
 }
 
 fn text_of<'m>(map: &'m Metadata, name: &str) -> &'m str {

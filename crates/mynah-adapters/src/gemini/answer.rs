@@ -281,12 +281,11 @@ fn function_call(call: FunctionCall<'_>, signature: Option<String>, draft: &mut 
 }
 
 fn finish(reason: &str, draft: &mut Draft) {
-    let raw = Some(reason);
-    match reason {
-        "STOP" => draft.finish(FinishReason::Stop, None),
-        "MAX_TOKENS" => draft.finish(FinishReason::Length, None),
+    let why = match reason {
+        "STOP" => FinishReason::Stop,
+        "MAX_TOKENS" => FinishReason::Length,
         // The provider itself says STOP.
-        "FUNCTION_CALL" => draft.finish(FinishReason::ToolCalls, raw),
+        "FUNCTION_CALL" => FinishReason::ToolCalls,
         "SAFETY"
         | "RECITATION"
         | "LANGUAGE"
@@ -296,14 +295,15 @@ fn finish(reason: &str, draft: &mut Draft) {
         | "MODEL_ARMOR"
         | "IMAGE_SAFETY"
         | "IMAGE_PROHIBITED_CONTENT"
-        | "IMAGE_RECITATION" => draft.finish(FinishReason::ContentFilter, raw),
+        | "IMAGE_RECITATION" => FinishReason::ContentFilter,
         "MALFORMED_FUNCTION_CALL"
         | "UNEXPECTED_TOOL_CALL"
         | "TOO_MANY_TOOL_CALLS"
         | "MISSING_THOUGHT_SIGNATURE"
-        | "MALFORMED_RESPONSE" => draft.finish(FinishReason::Error, raw),
-        _ => draft.finish(FinishReason::Other, raw),
-    }
+        | "MALFORMED_RESPONSE" => FinishReason::Error,
+        _ => FinishReason::Other,
+    };
+    draft.finish(why, reason);
 }
 
 /// The error of a prompt that the provider does not answer.

@@ -123,11 +123,12 @@ impl Answer {
 
 /// Why the model stopped. It says `stop` of calls too, and older servers say nothing.
 fn finish(reason: &str, draft: &mut Draft) {
-    match reason {
-        "stop" | "" => draft.finish(FinishReason::Stop, None),
-        "length" => draft.finish(FinishReason::Length, None),
-        other => draft.finish(FinishReason::Other, Some(other)),
-    }
+    let why = match reason {
+        "stop" | "" => FinishReason::Stop,
+        "length" => FinishReason::Length,
+        _ => FinishReason::Other,
+    };
+    draft.finish(why, reason);
 }
 
 fn usage(counters: &mut Metadata) -> Usage {

@@ -311,21 +311,19 @@ impl Answer {
         let fail = |why: AdapterReason| {
             Err(Error::adapter(why).with_message(format!("the model stopped: {reason}")))
         };
-        let raw = Some(if native.is_empty() { reason } else { native });
-        match reason {
+        let why = match reason {
             "" => return Ok(()),
             "insufficient_system_resource" => return fail(AdapterReason::Overloaded),
             "error" => return fail(AdapterReason::ProviderUnavailable),
-            "stop" => draft.finish(FinishReason::Stop, None),
-            "length" => draft.finish(FinishReason::Length, None),
-            "model_length" => draft.finish(FinishReason::Length, raw),
+            "stop" => FinishReason::Stop,
+            "length" | "model_length" => FinishReason::Length,
             // Some gateways say so of a call that was cut off.
-            "tool_calls" if is_limit(native) => draft.finish(FinishReason::Length, raw),
-            "tool_calls" => draft.finish(FinishReason::ToolCalls, None),
-            "function_call" => draft.finish(FinishReason::ToolCalls, raw),
-            "content_filter" => draft.finish(FinishReason::ContentFilter, None),
-            _ => draft.finish(FinishReason::Other, raw),
-        }
+            "tool_calls" if is_limit(native) => FinishReason::Length,
+            "tool_calls" | "function_call" => FinishReason::ToolCalls,
+            "content_filter" => FinishReason::ContentFilter,
+            _ => FinishReason::Other,
+        };
+        draft.finish(why, if native.is_empty() { reason } else { native });
         if !self.done_mark {
             self.close_reasoning(draft);
             draft.end_possible();

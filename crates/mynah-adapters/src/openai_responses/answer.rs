@@ -205,15 +205,15 @@ impl Answer {
 
 fn finish(status: &str, reason: &str, draft: &mut Draft) {
     match (status, reason) {
-        ("completed", _) => draft.finish(FinishReason::Stop, None),
+        ("completed", _) => draft.finish(FinishReason::Stop, status),
         ("incomplete", "max_output_tokens" | "max_tokens") => {
-            draft.finish(FinishReason::Length, Some(reason))
+            draft.finish(FinishReason::Length, reason)
         }
-        ("incomplete", "content_filter") => draft.finish(FinishReason::ContentFilter, Some(reason)),
+        ("incomplete", "content_filter") => draft.finish(FinishReason::ContentFilter, reason),
         // It goes on without us: the provider does it in the background.
         ("queued" | "in_progress", _) => {}
-        (_, "") => draft.finish(FinishReason::Other, Some(status)),
-        _ => draft.finish(FinishReason::Other, Some(reason)),
+        (_, "") => draft.finish(FinishReason::Other, status),
+        _ => draft.finish(FinishReason::Other, reason),
     }
 }
 
