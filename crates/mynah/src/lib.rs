@@ -78,7 +78,7 @@ pub use mynah_step::{
 };
 pub use options::Options;
 pub use replay::{Forked, Replay, Replayed, Tools, replay_run};
-pub use restore::{Restored, restore_session};
+pub use restore::{Restored, restore_session, restore_turn};
 pub use resume::{Resume, cancel_run};
 pub use run::{OnToolError, OnUncertain, OnUnknownTool};
 pub use spec::{EngineSpec, Registry, ToolEntry};

@@ -47,9 +47,38 @@ pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
         let message = format!("session error: no_session: no run in this log is a turn of {id:?}");
         Error::session(SessionReason::NoSession).with_message(message).with("session_id", id)
     })?;
-    let loaded = Loaded::read(log, &newest.run_id).await?;
+    restore_turn(log, &newest.run_id).await
+}
+
+/// Gives the session back whose turn this run is: the one that its caller held after it, whatever came later. So a session
+/// without an id can be found again.
+///
+/// ```
+/// # use mynah::{Engine, testing::Scripted};
+/// # use serde_json::json;
+/// use mynah::log::MemoryLog;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// let log = MemoryLog::new();
+/// let (session, result) = engine.start("hello").record(&log).await?;
+///
+/// let run = result.run_id.unwrap();
+/// assert_eq!(mynah::restore_turn(&log, &run).await?.session, session);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// `no_session` if the run is not a turn of a session; a run that is not what it was, or lacks what was taken away.
+pub async fn restore_turn<L: Log>(log: &L, run: &str) -> Result<Restored> {
+    let loaded = Loaded::read(log, run).await?;
+    if loaded.about.session.is_none() {
+        let message = format!("session error: no_session: run {run} is not a turn of a session");
+        return Err(Error::session(SessionReason::NoSession)
+            .with_message(message)
+            .with("run_id", run));
+    }
     let before = loaded.session_before();
-    let unfinished = (!loaded.was_told()).then(|| Arc::clone(&newest.run_id));
+    let unfinished = (!loaded.was_told()).then(|| Arc::from(loaded.run.as_str()));
     let told = if loaded.was_told() && loaded.refusal().is_none() {
         Some(loaded)
     } else {

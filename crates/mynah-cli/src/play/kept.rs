@@ -4,9 +4,10 @@ use std::{io::Write, sync::Arc};
 
 use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, Error, ErrorKind, Event, LogReason, Message, Metadata, Options, Result, Session,
-    Thread, Tools, decode,
+    ChatResult, Error, ErrorKind, Event, LogReason, Message, Metadata, Options, Result,
+    SessionReason, Thread, Tools, decode,
     log::{Extent, Fact, Log as _, RunFilter, verify_run},
+    restore_turn,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -17,15 +18,6 @@ use super::{
     scenario::{Act, GoOn, Kind, Watch},
 };
 use crate::ledger::{Ledger, when_free};
-
-/// What this process knows of a run that it recorded, and its records do not tell.
-#[derive(Clone, Default)]
-pub(super) struct Memo {
-    /// Functions, and tools of the call.
-    pub(super) options: Options,
-    /// The session before the run, if it is a session's.
-    pub(super) session: Option<Session>,
-}
 
 /// How a run began.
 struct Beginning {
@@ -140,7 +132,11 @@ impl<W: Write> Stage<'_, W> {
             (Extent::Step, ..) => fold.told(Kind::Step),
             (Extent::Generate, ..) => fold.told(Kind::Generate),
         };
-        let session = self.memos.get(run).and_then(|memo| memo.session.clone());
+        let session = match restore_turn(log, run).await {
+            Ok(restored) => Some(restored.session),
+            Err(error) if error.kind() == ErrorKind::Session(SessionReason::NoSession) => None,
+            Err(error) => return Err(error.into()),
+        };
         Ok(match (session, told) {
             (Some(session), Told::Chat(result)) => {
                 self.keep(session.apply_chat(&result), Some(Told::Chat(result)))
@@ -178,7 +174,7 @@ impl<W: Write> Stage<'_, W> {
     /// The options of a run that is performed again: those that this process knows of it, and what the operation adds.
     fn options_of(&self, run: &str, said: Metadata, beginning: &Beginning) -> Result<Options> {
         let said = options::read(said, &beginning.thread)?;
-        let known = self.memos.get(run).map(|memo| memo.options.clone());
+        let known = self.options.get(run).cloned();
         Ok(known.unwrap_or_default().overlay(said))
     }
 }

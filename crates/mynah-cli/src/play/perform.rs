@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 
 use super::{
     hashes::Hashes,
-    kept::Memo,
     options,
     scenario::{Input, Kind, Op, Scenario, Verb, Watch},
 };
@@ -35,7 +34,7 @@ pub(super) async fn perform(
         log,
         stable: matches!(hashes, Hashes::Counted(_)),
         hashes,
-        memos: HashMap::new(),
+        options: HashMap::new(),
         session: None,
         thread: Thread::new(),
         op: 0,
@@ -150,8 +149,8 @@ pub(super) struct Stage<'a, W> {
     pub(super) engine: Engine,
     pub(super) log: Option<Arc<Ledger>>,
     pub(super) hashes: Hashes,
-    /// What is known of the runs that were recorded here.
-    pub(super) memos: HashMap<Arc<str>, Memo>,
+    /// The options of the runs that were recorded here: their functions and tools are not in the records.
+    pub(super) options: HashMap<Arc<str>, Options>,
     session: Option<Session>,
     /// The thread of the operation before.
     pub(super) thread: Thread,
@@ -170,14 +169,12 @@ impl<W: Write> Stage<'_, W> {
                 let mut session = Session::from(decode::thread(&messages)?).with_context(context);
                 session.id = id;
                 let options = options::read(options, &session.thread)?;
-                let memo = Memo { options, session: Some(session.clone()) };
-                self.turn(self.engine.start(session), memo, watch).await
+                self.turn(self.engine.start(session), options, watch).await
             }
             Verb::Reply { text } => {
                 let session = self.session()?;
                 let options = options::read(options, &session.thread)?;
-                let memo = Memo { options, session: Some(session.clone()) };
-                self.turn(self.engine.reply(session, text), memo, watch).await
+                self.turn(self.engine.reply(session, text), options, watch).await
             }
             Verb::Continue { message } => {
                 let session = self.session()?;
@@ -185,14 +182,12 @@ impl<W: Write> Stage<'_, W> {
                 let mut thread = session.thread.clone();
                 thread.extend(message.clone());
                 let options = options::read(options, &thread)?;
-                let memo = Memo { options, session: Some(session.clone()) };
-                self.turn(self.engine.continue_session(session, message), memo, watch).await
+                self.turn(self.engine.continue_session(session, message), options, watch).await
             }
             Verb::SessionStep => {
                 let session = self.session()?;
                 let options = options::read(options, &session.thread)?;
-                let memo = Memo { options, session: Some(session.clone()) };
-                self.step_turn(self.engine.step_session(session), memo, watch).await
+                self.step_turn(self.engine.step_session(session), options, watch).await
             }
             Verb::SubmitToolResults { results } => {
                 let session = self.session()?.submit_tool_results(results)?;
@@ -224,9 +219,8 @@ impl<W: Write> Stage<'_, W> {
             Input::Last => self.thread.clone(),
         };
         let options = options::read(options, &thread)?;
-        let memo = Memo { options: options.clone(), session: None };
-        let told = self.perform_call(kind, &thread, self.recorded(options), watch).await;
-        self.remember(memo);
+        let told = self.perform_call(kind, &thread, self.recorded(options.clone()), watch).await;
+        self.remember(options);
         let told = told?;
         self.thread = told.thread(thread);
         Ok(told)
@@ -266,8 +260,8 @@ impl<W: Write> Stage<'_, W> {
     }
 
     /// A session's chat.
-    async fn turn(&mut self, turn: Turn, memo: Memo, watch: Watch) -> Result<Told, Stop> {
-        let turn = turn.options(self.recorded(memo.options.clone()));
+    async fn turn(&mut self, turn: Turn, options: Options, watch: Watch) -> Result<Told, Stop> {
+        let turn = turn.options(self.recorded(options.clone()));
         let told = if watch.is_needed() {
             self.watched_turn(turn.stream(), watch).await
         } else {
@@ -276,13 +270,18 @@ impl<W: Write> Stage<'_, W> {
                 .map_err(Stop::from)
                 .map(|(session, result)| self.keep(session, Some(Told::Chat(Box::new(result)))))
         };
-        self.remember(memo);
+        self.remember(options);
         told
     }
 
     /// A session's step.
-    async fn step_turn(&mut self, turn: StepTurn, memo: Memo, watch: Watch) -> Result<Told, Stop> {
-        let turn = turn.options(self.recorded(memo.options.clone()));
+    async fn step_turn(
+        &mut self,
+        turn: StepTurn,
+        options: Options,
+        watch: Watch,
+    ) -> Result<Told, Stop> {
+        let turn = turn.options(self.recorded(options.clone()));
         let told = if watch.is_needed() {
             self.watched_turn(turn.stream(), watch).await
         } else {
@@ -291,7 +290,7 @@ impl<W: Write> Stage<'_, W> {
                 .map_err(Stop::from)
                 .map(|(session, result)| self.keep(session, Some(Told::Step(Box::new(result)))))
         };
-        self.remember(memo);
+        self.remember(options);
         told
     }
 
@@ -323,9 +322,9 @@ impl<W: Write> Stage<'_, W> {
     }
 
     /// Keeps what the records of the operation's run do not tell.
-    fn remember(&mut self, memo: Memo) {
+    fn remember(&mut self, options: Options) {
         if let Some(run) = self.log.as_ref().and_then(|log| log.written()) {
-            self.memos.insert(run, memo);
+            self.options.insert(run, options);
         }
     }
 
