@@ -106,10 +106,10 @@ impl State {
         };
         run.entry.yields(removed, now)?;
         let Removed::Bodies(named) = removed else { return Ok(()) };
-        let is_there = |seq: u64, hash: Hash| {
-            run.records.get(seq as usize - 1).is_some_and(|record| record.hash() == hash)
+        let is_other = |seq: u64, hash: Hash| {
+            run.records.get(seq as usize - 1).is_some_and(|record| record.hash() != hash)
         };
-        match named.iter().find(|(seq, hash)| !is_there(*seq, *hash)) {
+        match named.iter().find(|(seq, hash)| is_other(*seq, *hash)) {
             Some((seq, _)) => Err(entry::strange(run_id, *seq)),
             None => Ok(()),
         }

@@ -138,6 +138,24 @@ pub(super) async fn records_may_come_without_bodies_if_a_tombstone_says_so(log: 
     log.append(batch).await.expect("a tombstone for what is not there");
     let report = verify_run(log, "run").await.expect("a sound run");
     assert_eq!((report.status, report.redacted), ("verified", 1));
+
+    let mut open = Sample::new("open", 0);
+    log.append(open.batch()).await.expect("a run");
+    let mut more = open.user("two").sealed().batch();
+    more.records[0] = more.records[0].clone().without_body();
+    let bury = async |named| {
+        let mut chain = Removals::read(log).await.expect("tombstones").into_chain();
+        let (expected, fact) = (chain.head(), buried("open", Removed::Bodies(vec![named])));
+        let record = chain.append(0, [0; 16], &fact).expect("a fact that can be encoded");
+        log.append(Append::new(MAINTENANCE, expected, vec![record])).await
+    };
+    bury((2, more.records[0].hash())).await.expect("a tombstone for what is to come");
+    let report = verify_run(log, "open").await.expect("a sound beginning");
+    assert_eq!((report.status, report.redacted), ("in_progress", 0));
+    log.append(more).await.expect("a record with a body less");
+    let report = verify_run(log, "open").await.expect("a sound run");
+    assert_eq!((report.status, report.redacted), ("verified", 1));
+    assert_eq!(refused(bury((4, hash)).await), LogReason::Corrupt, "nothing is to come");
 }
 
 pub(super) async fn pruned_runs_are_gone_and_their_seals_stay(log: &dyn Log) {

@@ -129,7 +129,8 @@ impl Work<'_> {
             }
             Removed::Bodies(named) => {
                 let mut rows = Vec::with_capacity(named.len());
-                for (seq, hash) in named {
+                let there = known.entry.summary.records;
+                for (seq, hash) in named.iter().filter(|(seq, _)| *seq <= there) {
                     let found = attempt!(records::rows(connection, &known, *seq..*seq + 1)?);
                     for row in found {
                         if records::hash(connection, row)? != Some(*hash) {
