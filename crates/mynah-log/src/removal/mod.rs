@@ -16,7 +16,7 @@ use crate::{Append, Chain, Fact, Hash, Log, Record};
 pub use prune::Prune;
 pub use redact::{Redact, Redactable};
 pub(crate) use removals::Gone;
-pub use removals::Removals;
+pub use removals::{Pruned, Removals};
 
 /// The id of the run in which a log keeps account of what was taken out of it.
 ///

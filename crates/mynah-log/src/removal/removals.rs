@@ -33,13 +33,18 @@ pub(crate) struct Gone {
     pub(crate) run: Option<Pruned>,
 }
 
-/// A run that is gone.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pruned {
-    /// Where its tombstone stands.
-    pub(crate) tombstone: u64,
-    pub(crate) hash: Hash,
-    pub(crate) sealed: bool,
+/// A run that was taken out of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pruned {
+    /// The place of its tombstone in the maintenance run.
+    pub tombstone: u64,
+    /// When it was taken out, in nanoseconds since 1970.
+    pub at: i64,
+    /// The hash of its last record.
+    pub hash: Hash,
+    /// Whether that was its seal.
+    pub sealed: bool,
 }
 
 impl Removals {
@@ -78,7 +83,8 @@ impl Removals {
         self.runs.get(run)
     }
 
-    pub(crate) fn pruned(&self) -> impl Iterator<Item = (&str, Pruned)> {
+    /// The runs that were taken out of the log, by their ids, in no order.
+    pub fn pruned(&self) -> impl Iterator<Item = (&str, Pruned)> {
         self.runs.iter().filter_map(|(run, gone)| Some((&**run, gone.run?)))
     }
 
@@ -98,7 +104,8 @@ impl Removals {
         match removed {
             Removed::Bodies(records) => gone.bodies.extend(records),
             Removed::Run { hash, sealed, .. } => {
-                gone.run = Some(Pruned { tombstone: seq, hash, sealed });
+                let at = record.envelope().ts;
+                gone.run = Some(Pruned { tombstone: seq, at, hash, sealed });
             }
         }
         Ok(())
