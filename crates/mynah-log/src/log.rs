@@ -59,7 +59,8 @@ pub trait Log: Send + Sync + 'static {
     /// most so many. Their leaves make the log's own tree.
     fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>>;
 
-    /// Checks what only the log itself can see: that nothing lies in it that belongs to no run.
+    /// Checks what only the log itself can see: that what it keeps its records in is sound, and that nothing lies in it that
+    /// belongs to no run.
     fn check(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
