@@ -26,6 +26,8 @@ pub struct Imported {
     pub report: Report,
     /// How many of its records were new here; none if it was there already.
     pub added: u64,
+    /// How many bodies of the bundle were redacted here, and stay away.
+    pub withheld: u64,
 }
 
 /// Takes the run of a bundle into a log. All of the bundle is checked before anything is kept, and a run of ordinary size (some
@@ -40,9 +42,9 @@ pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imp
     let mut reader = Reader::open(&mut input)?;
     let run = reader.run().to_owned();
     let there = log.head(&run).await?;
-    let Checked { bundle, records, tombstones, head, at_there } =
-        Checked::read(&mut reader, there)?;
     let removals = Removals::read(log).await?;
+    let Checked { bundle, records, tombstones, head, at_there, withheld } =
+        Checked::read(&mut reader, there, &removals)?;
     if run == MAINTENANCE {
         return Err(refused(&run, "it is the account of another log, and this one has its own"));
     }
@@ -56,7 +58,7 @@ pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imp
             if last.first().map(Record::hash) != Some(head) {
                 return Err(refused(&run, "the log has another run of this id"));
             }
-            return Ok(Imported { run_id: run, report, added: 0 });
+            return Ok(Imported { run_id: run, report, added: 0, withheld });
         }
         Some(there) if at_there != Some(there.hash) => {
             return Err(refused(&run, "the log has another run of this id"));
@@ -82,7 +84,7 @@ pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imp
         }
     }
     target.flush().await?;
-    Ok(Imported { run_id: target.run, report, added })
+    Ok(Imported { run_id: target.run, report, added, withheld })
 }
 
 /// A bundle, read to its end.
@@ -95,11 +97,17 @@ struct Checked {
     head: Hash,
     /// The hash of the record where the run ends that is there.
     at_there: Option<Hash>,
+    /// How many bodies it has that were redacted here.
+    withheld: u64,
 }
 
 impl Checked {
-    fn read<R: BufRead>(reader: &mut Reader<R>, there: Option<Head>) -> Result<Self> {
-        let (mut records, mut bytes) = (Some(Vec::new()), 0);
+    fn read<R: BufRead>(
+        reader: &mut Reader<R>,
+        there: Option<Head>,
+        removals: &Removals,
+    ) -> Result<Self> {
+        let (mut records, mut bytes, mut withheld) = (Some(Vec::new()), 0, 0);
         let (mut tombstones, mut head, mut at_there) = (Vec::new(), Hash([0; 32]), None);
         let there = there.map_or(0, |there| there.seq);
         loop {
@@ -111,13 +119,14 @@ impl Checked {
                         at_there = Some(head);
                     }
                     bytes += size(&record);
+                    withheld += u64::from(record.body().is_some() && removals.is_redacted(&record));
                     records = records.filter(|_| bytes <= HELD);
                     if let Some(records) = records.as_mut().filter(|_| record.seq() > there) {
                         records.push(record);
                     }
                 }
                 Item::End(bundle) => {
-                    return Ok(Self { bundle, records, tombstones, head, at_there });
+                    return Ok(Self { bundle, records, tombstones, head, at_there, withheld });
                 }
             }
         }

@@ -39,6 +39,12 @@ impl File {
             return Err(unavailable(why));
         }
         let path = absolute(path).map_err(|e| unavailable(format!("{}: {e}", path.display())))?;
+        if path.is_dir() {
+            return Err(unavailable(format!(
+                "{} is a folder, and a log is a file",
+                path.display()
+            )));
+        }
         Ok(Self(Arc::new(path)))
     }
 
