@@ -7,14 +7,14 @@ use std::{
 
 use clap::Args;
 use mynah::{
-    ErrorKind, LogReason,
+    Error, ErrorKind, LogReason,
     log::{FORMAT, Log, RunFilter, SqliteLog, verify_run},
 };
 use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, runtime,
-    store::Place,
+    store::{Place, lost},
     text::{count, plain},
     written,
 };
@@ -24,7 +24,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah doctor --log sqlite:runs.db --json
 
 Of keys only the names are told.
-Exit codes: 0 all is well; 1 a run is not what it was; 4 a log that could not be used.";
+Exit codes: 0 all is well; 1 the file is damaged, or a run is not what it was; 4 a log that could not be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -80,6 +80,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
+    match log.check().await {
+        Ok(()) => tell(json, "storage", "sound", json!({"err": null}))?,
+        Err(error) => {
+            tell(json, "storage", "not sound", json!({"err": error}))?;
+            return Err(error.into());
+        }
+    }
     let (mut runs, mut sample) = (0, Vec::new());
     let mut filter = RunFilter::new().limit(1000);
     loop {
@@ -96,6 +103,9 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
         match verify_run(log, run).await {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Log(LogReason::Corrupt) => corrupt.push(error),
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::RunNotFound) => {
+                corrupt.push(Error::log(LogReason::Corrupt).with_message(lost(run)));
+            }
             Err(error) => return Err(error.into()),
         }
     }

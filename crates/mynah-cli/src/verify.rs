@@ -1,8 +1,7 @@
 //! `mynah verify`: whether runs are what they were.
 
 use std::{
-    fs::File,
-    io::{self, BufReader, BufWriter, Write},
+    io::{self, BufWriter, Write},
     path::Path,
 };
 
@@ -17,7 +16,7 @@ use mynah::{
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, runtime,
+    Failure, LogArgs, input, runtime,
     store::{self, Place},
     text::{count, plain},
     written,
@@ -28,14 +27,17 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah verify last                        the newest run
   mynah verify 01KA --json                 the run whose id begins so
   mynah verify run.ndjson                  a file that `mynah export` wrote, without the log
+  gunzip < run.gz | mynah verify -         the same, from standard input
 
-Exit codes: 0 nothing is wrong; 1 something is; 2 no such run; 4 a log that could not be used.";
+Exit codes: 0 nothing is wrong; 1 something is; 2 no such run, or another kind of file; 4 a log or
+file that could not be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The run: its id, the beginning of it, or `last`; or an exported file. Without one, every run.
+    /// The run: its id, the beginning of it, or `last`; or an exported file, or `-` for one on standard input. Without one,
+    /// every run.
     #[arg(value_name = "RUN|FILE")]
     run: Option<String>,
 }
@@ -50,7 +52,9 @@ struct Tally<'l> {
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run } = arguments;
     if let Some(file) = run.as_deref().map(Path::new)
-        && (file.is_file() || file.extension().is_some_and(|extension| extension == "ndjson"))
+        && (file == Path::new("-")
+            || file.is_file()
+            || file.extension().is_some_and(|extension| extension == "ndjson"))
     {
         return verify_file(file, json);
     }
@@ -59,10 +63,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
-    let file = File::open(path);
-    let file = file.map_err(|error| Failure::file(format!("{}: {error}", path.display())))?;
+    let file = input::bundle(path)?;
     let mut out = io::stdout().lock();
-    let Bundle { run_id, report, inclusion, .. } = match bundle::verify(BufReader::new(file)) {
+    let Bundle { run_id, report, inclusion, .. } = match bundle::verify(file) {
         Ok(bundle) => bundle,
         Err(error) if json && is_corrupt(&error) => {
             written(writeln!(out, "{}", json!({"file": path, "status": "corrupt", "err": error})))?;
@@ -116,6 +119,12 @@ impl Tally<'_> {
         let found = match self.auditor.verify_run(run).await {
             Ok(report) => Ok(report),
             Err(error) if is_corrupt(&error) => Err(error),
+            // It was listed, so it is not for want of a run.
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::RunNotFound) => {
+                Err(Error::log(LogReason::Corrupt)
+                    .with_message(store::lost(run))
+                    .with("run_id", run))
+            }
             Err(error) => return Err(Failure::of(&error)),
         };
         self.corrupt += u64::from(found.is_err());
@@ -154,7 +163,9 @@ impl Tally<'_> {
                 written(if json {
                     writeln!(out, "{}", json!({"seals": null, "err": error}))
                 } else {
-                    writeln!(out, "the log's list of seals  corrupt: {}", wrong(&error))
+                    let place =
+                        if error.metadata().contains_key("seq") { "list of seals" } else { "file" };
+                    writeln!(out, "the log's {place}  corrupt: {}", wrong(&error))
                 })
             }
             Err(error) => Err(Failure::of(&error)),
@@ -194,6 +205,9 @@ fn wrong(error: &Error) -> String {
     let metadata = error.metadata();
     match (metadata.get("seq"), metadata.get("what").and_then(Value::as_str)) {
         (Some(seq), Some(what)) => format!("record {seq}: {what}"),
-        _ => error.to_string(),
+        _ => {
+            let told = error.to_string();
+            told.strip_prefix("log error: corrupt: ").unwrap_or(&told).to_owned()
+        }
     }
 }

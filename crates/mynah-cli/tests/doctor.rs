@@ -21,6 +21,7 @@ fn everything_that_was_looked_at_is_told() {
 format    version 1
 keys      OPENAI_API_KEY
 log       {url}: reachable, tables of version 2
+storage   sound
 runs      5
 sample    5 runs verified
 "
@@ -33,6 +34,7 @@ sample    5 runs verified
         json!({"check": "format", "format": 1}),
         json!({"check": "keys", "keys": ["OPENAI_API_KEY"]}),
         json!({"check": "log", "log": url, "schema": 2}),
+        json!({"check": "storage", "err": null}),
         json!({"check": "runs", "runs": 5}),
         json!({"check": "sample", "verified": 5, "corrupt": []}),
     ];
@@ -49,7 +51,47 @@ fn a_run_that_is_not_what_it_was_is_a_finding() {
     assert!(told.stdout.ends_with("sample    4 verified, 1 corrupt\n"), "{}", told.stdout);
     assert!(told.stderr.contains("run run-1, record 7"), "{}", told.stderr);
     let told = lines(&examine(&store, &["--json"]));
-    assert_eq!(told[5]["corrupt"][0]["metadata"]["seq"], 7);
+    assert_eq!(told[6]["corrupt"][0]["metadata"]["seq"], 7);
+}
+
+#[test]
+fn a_damaged_file_is_found_though_every_run_can_be_read() {
+    let store = Store::with(RUNS);
+    store.damage("runs_by_session", |page| page[5..9].fill(0x3f));
+    assert_eq!(store.run(&["show", "run-1"]).code, Some(0), "nobody looks there");
+    let told = examine(&store, &[]);
+    assert_eq!(told.code, Some(1), "{}", told.stderr);
+    assert!(told.stdout.ends_with("storage   not sound\n"), "{}", told.stdout);
+    let said = "the file is damaged; restore it from a copy: ";
+    assert!(told.stderr.contains(said), "{}", told.stderr);
+    let told = lines(&examine(&store, &["--json"]));
+    assert_eq!(told[4]["err"]["reason"], "corrupt");
+
+    let verified = store.run(&["verify"]);
+    assert_eq!(verified.code, Some(1));
+    assert!(verified.stdout.contains("\nthe log's file  corrupt: "), "{}", verified.stdout);
+    assert!(verified.stdout.contains(said), "{}", verified.stdout);
+}
+
+#[test]
+fn a_run_whose_id_is_damaged_is_a_finding() {
+    let store = Store::with(RUNS);
+    // In its row, and not in the index by which it is found.
+    store.damage("runs", |page| {
+        let place = page.windows(5).position(|bytes| bytes == b"run-1").unwrap();
+        page[place + 1] = b'v';
+    });
+    let found = store.run(&["verify"]);
+    assert_eq!(found.code, Some(1));
+    let said =
+        "the log lists run rvn-1, and finds no run of that id: its index is damaged, or the id is";
+    assert!(found.stdout.contains(&format!("rvn-1  corrupt: {said}\n")), "{}", found.stdout);
+    for verb in ["show", "verify", "replay", "export"] {
+        let found = store.run(&[verb, "rvn-1"]);
+        assert_eq!((found.code, found.stdout.as_str()), (Some(1), ""), "{verb}");
+        assert!(found.stderr.contains(said), "{}", found.stderr);
+    }
+    assert_eq!(examine(&store, &[]).code, Some(1));
 }
 
 #[test]
