@@ -9,8 +9,9 @@ use clap::Args;
 use mynah::{
     Error, ErrorKind, LogReason,
     log::{
-        Auditor, Log, Report, RunFilter,
+        Auditor, Head, Log, Report, RunFilter,
         bundle::{self, Bundle, Inclusion},
+        merkle::Tree,
     },
 };
 use serde_json::{Value, json};
@@ -80,7 +81,7 @@ fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
     }
     written(writeln!(out, "{}  {}", plain(&run_id), described(&report)))?;
     let Some(Inclusion { index, size, root, .. }) = inclusion else { return Ok(()) };
-    written(writeln!(out, "seal {} of {size} in the log with root {root}", index + 1))
+    written(writeln!(out, "leaf {} of {size} in the log with root {root}", index + 1))
 }
 
 async fn verify(log: &dyn Log, run: Option<&str>, json: bool) -> Result<(), Failure> {
@@ -146,17 +147,20 @@ impl Tally<'_> {
         };
         match found {
             Ok((tree, removals)) if json => {
-                let mut told = json!({"seals": tree.size(), "root": tree.root()});
+                let seals = seals(&tree, removals);
+                let mut told = json!({"seals": seals, "leaves": tree.size(), "root": tree.root()});
                 if let Some(head) = removals {
                     told["removals"] = json!({"count": head.seq, "hash": head.hash});
                 }
                 written(writeln!(out, "{told}"))
             }
             Ok((tree, removals)) => {
-                let (runs, seals) = (count(self.runs, "run"), count(tree.size(), "seal"));
-                written(writeln!(out, "{runs}, {seals}, root {}", tree.root()))?;
-                let Some(head) = removals else { return Ok(()) };
-                written(writeln!(out, "{}, last {}", count(head.seq, "removal"), head.hash))
+                let (runs, sealed) = (count(self.runs, "run"), seals(&tree, removals));
+                let mut told = format!("{runs}, {}", count(sealed, "seal"));
+                if let Some(head) = removals {
+                    told += &format!(", {}", count(head.seq, "removal"));
+                }
+                written(writeln!(out, "{told}, root {}", tree.root()))
             }
             Err(error) if is_corrupt(&error) => {
                 self.corrupt += 1;
@@ -171,6 +175,11 @@ impl Tally<'_> {
             Err(error) => Err(Failure::of(&error)),
         }
     }
+}
+
+/// How many leaves of a log's tree are seals: the others are removals.
+fn seals(tree: &Tree, removals: Option<Head>) -> u64 {
+    tree.size().saturating_sub(removals.map_or(0, |head| head.seq))
 }
 
 fn is_corrupt(error: &Error) -> bool {

@@ -20,7 +20,7 @@ fn everything_that_was_looked_at_is_told() {
         "version   mynah {version}
 format    version 1
 keys      OPENAI_API_KEY
-log       {url}: reachable, tables of version 2
+log       {url}: reachable, tables of version 3
 storage   sound
 runs      5
 sample    5 runs verified
@@ -33,7 +33,7 @@ sample    5 runs verified
         json!({"check": "version", "version": version}),
         json!({"check": "format", "format": 1}),
         json!({"check": "keys", "keys": ["OPENAI_API_KEY"]}),
-        json!({"check": "log", "log": url, "schema": 2}),
+        json!({"check": "log", "log": url, "schema": 3}),
         json!({"check": "storage", "err": null}),
         json!({"check": "runs", "runs": 5}),
         json!({"check": "sample", "verified": 5, "corrupt": []}),

@@ -63,8 +63,8 @@ impl<'l> Auditor<'l> {
         }
     }
 
-    /// Checks what no run tells by itself: that nothing lies in the log that belongs to no run, that its list of seals is that
-    /// of its runs, and that tombstones are of runs that are gone. Gives the tree over the list. No run is read:
+    /// Checks what no run tells by itself: that nothing lies in the log that belongs to no run, that the leaves of its tree are
+    /// the seals of its runs and its tombstones, and that those are of runs that are gone. Gives the tree. No run is read:
     /// [`verify_run`](Self::verify_run) is for that.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ pub(crate) fn check_body(record: &Record, gone: Option<&Gone>) -> Result<(), Cor
 }
 
 async fn check_seals(log: &dyn Log, removals: &Removals) -> Result<Tree> {
-    let mut seals = Seals::read(log).await?;
+    let mut seals = Seals::read(log, removals).await?;
     let mut filter = RunFilter::new().limit(PORTION);
     loop {
         let page = log.runs(filter.clone()).await?;
@@ -198,26 +198,39 @@ async fn check_seals(log: &dyn Log, removals: &Removals) -> Result<Tree> {
         filter = filter.after(next);
     }
     seals.explain(log, removals).await?;
-    Ok(seals.tree)
+    match removals.hash(seals.tombstones + 1) {
+        Some(_) => {
+            let what = "it is a tombstone that is no leaf of the log's tree";
+            Err(corrupt(MAINTENANCE, seals.tombstones + 1, what).into())
+        }
+        None => Ok(seals.tree),
+    }
 }
 
-/// A log's list of seals, and which of them no run was found for.
+/// The leaves of a log's tree, and which of the seals among them no run was found for.
 struct Seals {
     tree: Tree,
+    tombstones: u64,
     unclaimed: Vec<Option<Hash>>,
 }
 
 impl Seals {
-    async fn read(log: &dyn Log) -> Result<Self> {
-        let (mut tree, mut unclaimed) = (Tree::new(), Vec::new());
+    async fn read(log: &dyn Log, removals: &Removals) -> Result<Self> {
+        let mut found = Self { tree: Tree::new(), tombstones: 0, unclaimed: Vec::new() };
         loop {
-            let seals = log.seals(tree.size(), PORTION).await?;
+            let seals = log.seals(found.tree.size(), PORTION).await?;
             if seals.is_empty() {
-                return Ok(Self { tree, unclaimed });
+                return Ok(found);
             }
             for seal in &seals {
-                tree.push(seal.leaf());
-                unclaimed.push(Some(seal.fingerprint));
+                found.tree.push(seal.leaf());
+                let is_tombstone = *seal.run == *MAINTENANCE;
+                found.unclaimed.push((!is_tombstone).then_some(seal.fingerprint));
+                found.tombstones += u64::from(is_tombstone);
+                if is_tombstone && removals.hash(found.tombstones) != Some(seal.fingerprint) {
+                    let what = "it is not the tombstone that the log's tree has as a leaf";
+                    return Err(corrupt(MAINTENANCE, found.tombstones, what).into());
+                }
             }
         }
     }

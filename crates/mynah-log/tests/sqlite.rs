@@ -285,7 +285,7 @@ fn what_is_not_a_log_is_refused_and_left_as_it_is() {
 
 #[tokio::test]
 async fn a_damaged_index_is_found_though_every_run_can_be_read() {
-    for index in ["runs_by_status", "runs_by_session", "sqlite_autoindex_seals_1"] {
+    for index in ["runs_by_status", "runs_by_session", "seals_by_run"] {
         let (_folder, path) = file();
         let log = SqliteLog::open(&path).expect("a log");
         log.append(Sample::new("run", 0).sealed().batch()).await.expect("a run");

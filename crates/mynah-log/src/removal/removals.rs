@@ -20,6 +20,8 @@ use crate::{Chain, Corrupt, Hash, Head, Log, Record, audit};
 #[derive(Clone, Debug)]
 pub struct Removals {
     chain: Chain,
+    /// The hashes of the tombstones, in order.
+    hashes: Vec<Hash>,
     runs: HashMap<String, Gone>,
 }
 
@@ -53,7 +55,8 @@ impl Removals {
     /// # Errors
     /// The first tombstone that is wrong, or a log that cannot be read.
     pub async fn read(log: &dyn Log) -> Result<Self> {
-        let mut removals = Self { chain: Chain::new(MAINTENANCE), runs: HashMap::new() };
+        let mut removals =
+            Self { chain: Chain::new(MAINTENANCE), hashes: Vec::new(), runs: HashMap::new() };
         if let Some(indexed) = log.run(MAINTENANCE).await? {
             let walked = audit::walk(log, &indexed, |record| removals.take(record));
             let verifier = walked.await?.0;
@@ -62,8 +65,7 @@ impl Removals {
         Ok(removals)
     }
 
-    /// Where the maintenance run ends; none if nothing was ever taken away. Whoever keeps this beside the root over the
-    /// seals will see if tombstones are taken from the end.
+    /// Where the maintenance run ends; none if nothing was ever taken away.
     pub fn head(&self) -> Option<Head> {
         self.chain.head()
     }
@@ -88,6 +90,12 @@ impl Removals {
         self.runs.iter().filter_map(|(run, gone)| Some((&**run, gone.run?)))
     }
 
+    /// The hash of the tombstone in this place of the maintenance run.
+    pub(crate) fn hash(&self, seq: u64) -> Option<Hash> {
+        let place = usize::try_from(seq.checked_sub(1)?).ok()?;
+        self.hashes.get(place).copied()
+    }
+
     pub(crate) fn into_chain(self) -> Chain {
         self.chain
     }
@@ -96,6 +104,7 @@ impl Removals {
         let seq = record.seq();
         let wrong = |what: String| Corrupt { run: MAINTENANCE.to_owned(), seq, what };
         let Tombstone { run_id, removed, .. } = Tombstone::of(record).map_err(wrong)?;
+        self.hashes.push(record.hash());
         let gone = self.runs.entry(run_id.clone()).or_default();
         if gone.run.is_some() {
             return Err(wrong("it names a run that was gone already".to_owned()));

@@ -11,11 +11,20 @@ use std::{
 use mynah_data::{Error, LogReason, Result};
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
-use super::Answer;
+use super::{Answer, runs};
 use crate::Durability;
 
 /// How each version of the tables is made from the one before.
-const MIGRATIONS: [&str; 2] = [include_str!("schema_1.sql"), include_str!("schema_2.sql")];
+const MIGRATIONS: [Migration; 3] = [
+    |tables| tables.execute_batch(include_str!("schema_1.sql")),
+    |tables| tables.execute_batch(include_str!("schema_2.sql")),
+    |tables| {
+        tables.execute_batch(include_str!("schema_3.sql"))?;
+        runs::list_tombstones(tables)
+    },
+];
+
+type Migration = fn(&Connection) -> rusqlite::Result<()>;
 
 pub(super) const SCHEMA: u32 = MIGRATIONS.len() as u32;
 
@@ -149,8 +158,7 @@ impl File {
             // Looked up again under the lock: another process may have been faster.
             let version = file.version(&transaction)?;
             let Some(migration) = MIGRATIONS.get(version as usize) else { return Ok(false) };
-            let migrated = transaction
-                .execute_batch(migration)
+            let migrated = migration(&transaction)
                 .and_then(|()| transaction.pragma_update(None, "application_id", APPLICATION))
                 .and_then(|()| transaction.pragma_update(None, "user_version", version + 1))
                 .and_then(|()| transaction.commit());
