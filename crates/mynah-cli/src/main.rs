@@ -39,7 +39,10 @@ use std::{
     time::SystemTime,
 };
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{
+    Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+    builder::NonEmptyStringValueParser,
+};
 use futures_util::future::{Either, select};
 use mynah::{
     SystemWorld, World as _,
@@ -186,7 +189,7 @@ file; 3 a run that waits; 4 a store, file or server that could not be used; 130 
 #[derive(Args)]
 pub(crate) struct RemovalArgs {
     /// Why, in a few words; it is kept.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     reason: String,
     /// Who does it; it is kept.
     #[arg(

@@ -61,7 +61,11 @@ impl Place {
         self.is_there()?;
         match self {
             Self::Memory => Ok(Arc::new(MemoryLog::new())),
-            Self::Sqlite(path) => opened(SqliteLog::open_read_only(path)),
+            Self::Sqlite(path) => opened(match SqliteLog::open_read_only(path) {
+                // Its tables are of an older version, and brought up to date.
+                Err(error) if is_older(&error) => SqliteLog::open(path),
+                opened => opened,
+            }),
         }
     }
 
@@ -73,6 +77,11 @@ impl Place {
             _ => Ok(()),
         }
     }
+}
+
+fn is_older(error: &Error) -> bool {
+    error.kind() == ErrorKind::Log(LogReason::Unavailable)
+        && error.metadata().contains_key("schema")
 }
 
 fn opened(log: mynah::Result<SqliteLog>) -> Result<Arc<dyn Log>, Failure> {
@@ -97,6 +106,9 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
             Err(Failure::finding(lost(&run.run_id)))
         }
         (Some(run), None) => Ok(run),
+        (None, _) if name == MAINTENANCE => {
+            Err(Failure::input("nothing was ever taken out of this log"))
+        }
         (None, _) if name == "last" => Err(Failure::input("there are no runs in this log")),
         (None, _) => Err(absent(log, name).await?),
         (Some(a), Some(b)) => Err(Failure::input(format!(

@@ -95,6 +95,16 @@ fn a_run_whose_id_is_damaged_is_a_finding() {
 }
 
 #[test]
+fn a_log_of_an_older_version_is_brought_up_to_date() {
+    let store = Store::with(RUNS);
+    let older = "DROP INDEX seals_by_run; CREATE UNIQUE INDEX seals_by_id ON seals (id); PRAGMA user_version = 2";
+    rusqlite::Connection::open(&store.path).unwrap().execute_batch(older).unwrap();
+    let told = examine(&store, &[]);
+    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
+    assert!(told.stdout.contains("tables of version 3"), "{}", told.stdout);
+}
+
+#[test]
 fn a_log_that_cannot_be_used_is_told_with_the_rest() {
     let store = Store::new();
     let told = examine(&store, &[]);

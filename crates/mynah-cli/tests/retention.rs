@@ -115,6 +115,9 @@ fn a_bad_file_is_refused_and_leaves_nothing_behind() {
 fn prune_says_what_would_go_and_then_takes_it_out() {
     let store = Store::with(RUNS);
     let before = store.ok(&["verify"]);
+    let nothing = store.run(&["show", "log:maintenance"]);
+    let said = "mynah: nothing was ever taken out of this log\n";
+    assert_eq!((nothing.code, nothing.stderr.as_str()), (Some(2), said));
     let prune = ["prune", "--older-than", "30d", "--reason", "age", "--by", "ann"];
     let told = store.ok(&prune);
     let told: Vec<&str> = told.lines().collect();
@@ -203,6 +206,7 @@ fn redact_takes_away_what_records_hold() {
     for wrong in [
         &["redact", "run-0", "--reason", "x"][..],
         &["redact", "run-0", "--all"],
+        &["redact", "run-0", "--all", "--reason", ""],
         &["redact", "run-0", "--all", "--kind", "x", "--reason", "x"],
         &["redact", "run-0", "--record", "9", "--reason", "x"],
         &["redact", "run-0", "--record", "99", "--reason", "x"],

@@ -93,7 +93,9 @@ impl File {
                 "{} has tables of version {version}, and this library reads {SCHEMA}; \
                  open it to write once, which brings it up to date",
                 self.0.display()
-            )));
+            ))
+            .with("schema", version)
+            .with("known", SCHEMA));
         }
         Ok(connection)
     }
