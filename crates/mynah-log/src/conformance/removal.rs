@@ -150,6 +150,10 @@ pub(super) async fn records_may_come_without_bodies_if_a_tombstone_says_so(log: 
         let record = chain.append(0, [0; 16], &fact).expect("a fact that can be encoded");
         log.append(Append::new(MAINTENANCE, expected, vec![record])).await
     };
+    let held = log.lease("open", "ann", Duration::from_secs(1), 0).await.expect("a free run");
+    let early = bury((2, more.records[0].hash())).await;
+    assert_eq!(refused(early), LogReason::Leased, "what is to come is for its holder to say");
+    log.release(&held).await.expect("a lease");
     bury((2, more.records[0].hash())).await.expect("a tombstone for what is to come");
     let report = verify_run(log, "open").await.expect("a sound beginning");
     assert_eq!((report.status, report.redacted), ("in_progress", 0));

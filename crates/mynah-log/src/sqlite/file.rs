@@ -215,7 +215,7 @@ impl File {
             ),
             Some(ErrorCode::ReadOnly) => (
                 LogReason::ReadOnly,
-                "the file may not be written; open it to read alone".to_owned(),
+                "see that the file and its folder may be written, or only read it".to_owned(),
             ),
             Some(ErrorCode::DiskFull) => {
                 (LogReason::Unavailable, "the disk is full; make room and go on".to_owned())
