@@ -1,6 +1,7 @@
 //! `mynah doctor`: whether everything is in order.
 
 use std::{
+    collections::BTreeSet,
     env,
     io::{self, Write as _},
 };
@@ -8,6 +9,7 @@ use std::{
 use clap::Args;
 use mynah::{
     Error, ErrorKind, LogReason,
+    adapters::presets::PRESETS,
     log::{FORMAT, Log, RunFilter, SqliteLog, verify_run},
 };
 use serde_json::{Value, json};
@@ -32,22 +34,6 @@ pub(crate) struct Arguments {
     log: LogArgs,
 }
 
-/// The variables in which providers' keys are looked for.
-const KEYS: [&str; 12] = [
-    "OPENAI_API_KEY",
-    "ANTHROPIC_API_KEY",
-    "GEMINI_API_KEY",
-    "GOOGLE_API_KEY",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_BEARER_TOKEN_BEDROCK",
-    "OPENROUTER_API_KEY",
-    "GROQ_API_KEY",
-    "MISTRAL_API_KEY",
-    "DEEPSEEK_API_KEY",
-    "PERPLEXITY_API_KEY",
-    "XAI_API_KEY",
-];
-
 /// How many of the newest runs are verified.
 const SAMPLE: usize = 10;
 
@@ -58,10 +44,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     tell(json, "version", &format!("mynah {version}"), json!({"version": version}))?;
     let format = format!("version {FORMAT}");
     tell(json, "format", &format, json!({"format": FORMAT}))?;
-    let keys: Vec<&str> = KEYS
-        .into_iter()
-        .filter(|key| env::var_os(key).is_some_and(|key| !key.is_empty()))
-        .collect();
+    let keys = found_keys();
     let found = if keys.is_empty() { "none found".to_owned() } else { keys.join(", ") };
     tell(json, "keys", &found, json!({"keys": keys}))?;
     let log = place.open_to_read().inspect_err(|failure| {
@@ -77,6 +60,14 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let reachable = format!("{url}: reachable{tables}");
     tell(json, "log", &reachable, json!({"log": url, "schema": schema}))?;
     runtime()?.block_on(examine(log.as_ref(), json))
+}
+
+/// The variables with providers' keys that are set.
+fn found_keys() -> Vec<&'static str> {
+    let is_set = |name: &&str| env::var_os(name).is_some_and(|key| !key.is_empty());
+    let variables = PRESETS.iter().flat_map(|preset| preset.key_variables).copied();
+    let found: BTreeSet<&str> = variables.filter(is_set).collect();
+    found.into_iter().collect()
 }
 
 async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {

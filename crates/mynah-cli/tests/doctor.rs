@@ -19,7 +19,7 @@ fn everything_that_was_looked_at_is_told() {
     let expected = format!(
         "version   mynah {version}
 format    version 1
-keys      OPENAI_API_KEY
+keys      OPENAI_API_KEY, TOGETHER_API_KEY
 log       {url}: reachable, tables of version 3
 storage   sound
 runs      5
@@ -32,14 +32,14 @@ sample    5 runs verified
     let expected = [
         json!({"check": "version", "version": version}),
         json!({"check": "format", "format": 1}),
-        json!({"check": "keys", "keys": ["OPENAI_API_KEY"]}),
+        json!({"check": "keys", "keys": ["OPENAI_API_KEY", "TOGETHER_API_KEY"]}),
         json!({"check": "log", "log": url, "schema": 3}),
         json!({"check": "storage", "err": null}),
         json!({"check": "runs", "runs": 5}),
         json!({"check": "sample", "verified": 5, "corrupt": []}),
     ];
     assert_eq!(lines(&told), expected);
-    assert!(!told.stdout.contains("sk-secret"), "a key is never told");
+    assert!(!told.stdout.contains("k-secret"), "a key is never told");
 }
 
 #[test]
@@ -124,6 +124,10 @@ fn a_log_that_cannot_be_used_is_told_with_the_rest() {
 fn examine(store: &Store, flags: &[&str]) -> Ran {
     let url = store.url();
     let mut command = mynah(["doctor", "--log", &url].into_iter().chain(flags.iter().copied()));
-    command.env_clear().env("OPENAI_API_KEY", "sk-secret").env("GROQ_API_KEY", "");
+    command
+        .env_clear()
+        .env("TOGETHER_API_KEY", "tk-secret")
+        .env("OPENAI_API_KEY", "sk-secret")
+        .env("GROQ_API_KEY", "");
     feed(command, b"")
 }
