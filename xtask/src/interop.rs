@@ -245,7 +245,9 @@ fn fetched(program: &str, name: &str, install: &str) -> Option<PathBuf> {
         return Some(folder);
     }
     if install.is_empty() || !is_installed(program) {
-        println!("    {name} skipped: {program} is not installed");
+        println!(
+            "    {name} skipped: `{program}` is missing; on Debian it is in the package of that name"
+        );
         return None;
     }
     println!("    {install}");

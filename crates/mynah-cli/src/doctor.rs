@@ -1,20 +1,22 @@
 //! `mynah doctor`: whether everything is in order.
 
 use std::{
+    collections::BTreeSet,
     env,
     io::{self, Write as _},
 };
 
 use clap::Args;
 use mynah::{
-    ErrorKind, LogReason,
+    Error, ErrorKind, LogReason,
+    adapters::presets::PRESETS,
     log::{FORMAT, Log, RunFilter, SqliteLog, verify_run},
 };
 use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, runtime,
-    store::Place,
+    store::{Place, lost},
     text::{count, plain},
     written,
 };
@@ -24,29 +26,13 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah doctor --log sqlite:runs.db --json
 
 Of keys only the names are told.
-Exit codes: 0 all is well; 1 a run is not what it was; 4 a log that could not be used.";
+Exit codes: 0 all is well; 1 the file is damaged, or a run is not what it was; 4 a log that could not be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
 }
-
-/// The variables in which providers' keys are looked for.
-const KEYS: [&str; 12] = [
-    "OPENAI_API_KEY",
-    "ANTHROPIC_API_KEY",
-    "GEMINI_API_KEY",
-    "GOOGLE_API_KEY",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_BEARER_TOKEN_BEDROCK",
-    "OPENROUTER_API_KEY",
-    "GROQ_API_KEY",
-    "MISTRAL_API_KEY",
-    "DEEPSEEK_API_KEY",
-    "PERPLEXITY_API_KEY",
-    "XAI_API_KEY",
-];
 
 /// How many of the newest runs are verified.
 const SAMPLE: usize = 10;
@@ -58,10 +44,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     tell(json, "version", &format!("mynah {version}"), json!({"version": version}))?;
     let format = format!("version {FORMAT}");
     tell(json, "format", &format, json!({"format": FORMAT}))?;
-    let keys: Vec<&str> = KEYS
-        .into_iter()
-        .filter(|key| env::var_os(key).is_some_and(|key| !key.is_empty()))
-        .collect();
+    let keys = found_keys();
     let found = if keys.is_empty() { "none found".to_owned() } else { keys.join(", ") };
     tell(json, "keys", &found, json!({"keys": keys}))?;
     let log = place.open_to_read().inspect_err(|failure| {
@@ -79,7 +62,22 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     runtime()?.block_on(examine(log.as_ref(), json))
 }
 
+/// The variables with providers' keys that are set.
+fn found_keys() -> Vec<&'static str> {
+    let is_set = |name: &&str| env::var_os(name).is_some_and(|key| !key.is_empty());
+    let variables = PRESETS.iter().flat_map(|preset| preset.key_variables).copied();
+    let found: BTreeSet<&str> = variables.filter(is_set).collect();
+    found.into_iter().collect()
+}
+
 async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
+    match log.check().await {
+        Ok(()) => tell(json, "storage", "sound", json!({"err": null}))?,
+        Err(error) => {
+            tell(json, "storage", "not sound", json!({"err": error}))?;
+            return Err(error.into());
+        }
+    }
     let (mut runs, mut sample) = (0, Vec::new());
     let mut filter = RunFilter::new().limit(1000);
     loop {
@@ -96,6 +94,9 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
         match verify_run(log, run).await {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Log(LogReason::Corrupt) => corrupt.push(error),
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::RunNotFound) => {
+                corrupt.push(Error::log(LogReason::Corrupt).with_message(lost(run)));
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::{
     Failure, LogArgs, runtime,
     store::{self, Place},
+    text::plain,
     verify::described,
     written,
 };
@@ -43,6 +44,15 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = Place::parse(&log)?.open_to_read()?;
     let runtime = runtime()?;
     let run = runtime.block_on(store::find(log.as_ref(), &run))?.run_id;
+    let needed = runtime.block_on(needed(log.as_ref(), &run))?;
+    if !needed.is_empty() {
+        // Not on standard output, which may be the file.
+        let _ = writeln!(
+            io::stderr(),
+            "run {run} goes on from earlier runs of its session; to restore its conversation, export them too: {}",
+            listed(&needed)
+        );
+    }
     let Some(path) = output else {
         let mut out = Pipe { out: BufWriter::new(io::stdout().lock()), is_closed: false };
         let done = runtime.block_on(bundle::export(log.as_ref(), &run, &mut out));
@@ -54,11 +64,35 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let bundle = runtime.block_on(to_file(log.as_ref(), &run, &path))?;
     let mut out = io::stdout().lock();
     written(if json {
-        writeln!(out, "{}", json!({"run_id": run, "file": path, "report": bundle.report}))
+        let report = bundle.report;
+        writeln!(out, "{}", json!({"run_id": run, "file": path, "report": report, "needs": needed}))
     } else {
         let Bundle { report, .. } = bundle;
         writeln!(out, "{}: {run}  {}", path.display(), described(&report))
     })
+}
+
+/// The runs that a run goes on from, the latest first, as far as the log has them.
+async fn needed(log: &dyn Log, run: &str) -> Result<Vec<String>, Failure> {
+    let (mut needed, mut next) = (Vec::new(), run.to_owned());
+    loop {
+        let first = log.read(&next, 1, 1).await?;
+        let first = first.first().map(store::fact).transpose()?.flatten();
+        let Some(before) = first.as_ref().and_then(store::previous) else { return Ok(needed) };
+        // Whoever made the records may have made a circle of them.
+        if needed.contains(&before.run_id) {
+            return Ok(needed);
+        }
+        next = before.run_id.clone();
+        needed.push(next.clone());
+    }
+}
+
+/// The first of some ids, and how many there are.
+fn listed(ids: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let shown = ids.iter().take(SHOWN).map(|id| plain(id)).collect::<Vec<_>>().join(", ");
+    if ids.len() > SHOWN { format!("{shown}, … ({} in all)", ids.len()) } else { shown }
 }
 
 /// Writes it beside the file first, so that what has the file's name is whole.

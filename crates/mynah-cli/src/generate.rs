@@ -3,6 +3,7 @@
 use std::{
     io::{self, IsTerminal as _, Write as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use clap::Args;
@@ -15,7 +16,13 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, input, model::ModelArgs, runtime, store::Place, teller::Teller, text::plain,
+    Failure, input,
+    ledger::Ledger,
+    model::ModelArgs,
+    runtime,
+    store::Place,
+    teller::Teller,
+    text::{plain, quoted},
     unless_interrupted, written,
 };
 
@@ -75,15 +82,25 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     for (name, value) in &arguments.params {
         options = options.set(name, value.clone());
     }
-    if let Some(url) = &arguments.log {
-        options = options.record(&Place::parse(url)?.open()?);
+    let log = arguments.log.as_deref().map(|url| Place::parse(url)?.open()).transpose()?;
+    let log = log.map(|log| Arc::new(Ledger::new(log)));
+    if let Some(log) = &log {
+        options = options.record(log);
     }
     let call = engine.generate(arguments.request()?).options(options);
-    let Arguments { json, stream, .. } = arguments;
+    let Arguments { json, stream, log: url, .. } = arguments;
     let mut teller = Teller::new(json);
     let answered = unless_interrupted(answer(call, stream || !json, &mut teller));
     let Some(answered) = runtime()?.block_on(answered) else {
-        return Err(Failure::interrupted("interrupted"));
+        let run = log.and_then(|log| log.written()).zip(url);
+        return Err(Failure::interrupted(match run {
+            Some((run, url)) => format!(
+                "interrupted; run {run} has no end, and can be given one:\n  mynah cancel {} --log {}",
+                quoted(&run),
+                quoted(&url)
+            ),
+            None => "interrupted; nothing was kept".to_owned(),
+        }));
     };
     let Answered { response, run_id } = answered?;
     if json {

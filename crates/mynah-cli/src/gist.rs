@@ -12,9 +12,13 @@ pub(crate) fn gist(fact: &Fact) -> String {
         Fact::RunStarted { thread, .. } => {
             thread.messages.last().map_or_else(String::new, |last| said(last))
         }
-        Fact::Resumed { message, tool_results, .. } => {
+        Fact::Resumed { message, tool_results, approved, rejected, .. } => {
             let results = tool_results.iter().map(|(id, content)| format!("[{id}] {content}"));
-            results.chain(message.iter().map(|message| said(message))).collect::<Vec<_>>().join(" ")
+            let approved = approved.iter().map(|id| format!("[{id}] approved"));
+            let rejected = rejected.iter().map(|(id, why)| format!("[{id}] {}", refusal(why)));
+            let answer = message.iter().map(|message| said(message));
+            let all = results.chain(approved).chain(rejected).chain(answer);
+            all.collect::<Vec<_>>().join(" ")
         }
         Fact::UserMessage { message } => said(message),
         Fact::TurnStarted { turn, .. } => turn.to_string(),
@@ -45,6 +49,11 @@ pub(crate) fn gist(fact: &Fact) -> String {
     }
 }
 
+/// That a person did not want a call, and why.
+pub(crate) fn refusal(why: &str) -> String {
+    if why.is_empty() { "rejected".to_owned() } else { format!("rejected: {why}") }
+}
+
 /// What came of a side effect.
 pub(crate) fn outcome(effect: &Effect) -> String {
     match effect {
@@ -65,7 +74,7 @@ pub(crate) fn detail(end: &End) -> String {
 }
 
 /// The text of a message, and the calls in it.
-fn said(message: &Message) -> String {
+pub(crate) fn said(message: &Message) -> String {
     let text = message.text();
     let calls = message.tool_calls().map(|call| format!("> {} {}", call.name, call.arguments));
     let text = (!text.is_empty()).then(|| text.into_owned());

@@ -1,20 +1,21 @@
 //! `mynah import`: the run of a file that `mynah export` wrote.
 
 use std::{
-    fs::File,
-    io::{self, BufReader, Write},
+    io::{self, Seek as _, Write},
     path::PathBuf,
 };
 
 use clap::Args;
 use mynah::{
     Error, ErrorKind, LogReason,
-    log::bundle::{self, Imported},
+    log::bundle::{Imported, import, verify},
 };
 use serde_json::json;
 
 use crate::{
-    Failure, LogArgs, runtime,
+    Failure, LogArgs,
+    input::{bundle, name},
+    runtime,
     store::Place,
     text::{count, plain},
     verify::described,
@@ -41,32 +42,29 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, file } = arguments;
     let place = Place::parse(&log)?;
-    let failed = |error: io::Error| Failure::file(format!("{}: {error}", file.display()));
-    let input = if file.as_os_str() == "-" {
-        // It is read twice.
-        let mut spooled = tempfile::tempfile().map_err(failed)?;
-        io::copy(&mut io::stdin().lock(), &mut spooled).map_err(failed)?;
-        io::Seek::rewind(&mut spooled).map_err(failed)?;
-        spooled
-    } else {
-        File::open(&file).map_err(failed)?
-    };
+    let failed = |error: io::Error| Failure::file(format!("{}: {error}", name(&file)));
     // Checked first, so that a bad file does not make a log.
-    let mut input = BufReader::new(input);
-    bundle::verify(&mut input).map_err(|error| refused(&error))?;
-    io::Seek::rewind(&mut input).map_err(failed)?;
-    let imported = runtime()?.block_on(bundle::import(place.open()?.as_ref(), input));
-    let Imported { run_id, report, added, .. } = imported.map_err(|error| refused(&error))?;
+    let mut input = bundle(&file)?;
+    verify(&mut input).map_err(|error| refused(&error))?;
+    input.rewind().map_err(failed)?;
+    let imported = runtime()?.block_on(import(place.open()?.as_ref(), input));
+    let Imported { run_id, report, added, withheld, .. } =
+        imported.map_err(|error| refused(&error))?;
     let mut out = io::stdout().lock();
-    written(if json {
-        writeln!(out, "{}", json!({"run_id": run_id, "added": added, "report": report}))
-    } else {
-        let added = match added {
-            0 => "it was there already".to_owned(),
-            added => format!("{} added", count(added, "record")),
-        };
-        writeln!(out, "{}  {}  {added}", plain(&run_id), described(&report))
-    })
+    if json {
+        let line =
+            json!({"run_id": run_id, "added": added, "withheld": withheld, "report": report});
+        return written(writeln!(out, "{line}"));
+    }
+    let mut told = match added {
+        0 => "it was there already".to_owned(),
+        added => format!("{} added", count(added, "record")),
+    };
+    if withheld > 0 {
+        let records = count(withheld, "record");
+        told += &format!("; of {records} this log keeps no body, as it was redacted here");
+    }
+    written(writeln!(out, "{}  {}  {told}", plain(&run_id), described(&report)))
 }
 
 /// A bad file, and a run that is not taken in, are bad input.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read},
+    io::{self, BufReader, Read, Seek as _},
     path::Path,
 };
 
@@ -10,6 +10,9 @@ use crate::Failure;
 
 /// The largest file that is read. Parsed, JSON can take more than a hundred times its size.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// How much of a file shows whether it is a bundle.
+const BEGINNING: u64 = 1 << 16;
 
 /// The bytes of a file; `-` is standard input.
 pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, Failure> {
@@ -36,11 +39,38 @@ pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     })
 }
 
+/// A file that `mynah export` wrote, or one that is like it; `-` is standard input. It can be read more than once.
+pub(crate) fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
+    let unusable = |error: io::Error| Failure::file(format!("{}: {error}", name(file)));
+    let mut input = if is_stdin(file) {
+        let mut spooled = tempfile::tempfile().map_err(unusable)?;
+        io::copy(&mut io::stdin().lock(), &mut spooled).map_err(unusable)?;
+        spooled.rewind().map_err(unusable)?;
+        spooled
+    } else {
+        File::open(file).map_err(unusable)?
+    };
+    let mut beginning = Vec::new();
+    (&mut input).take(BEGINNING).read_to_end(&mut beginning).map_err(unusable)?;
+    input.rewind().map_err(unusable)?;
+    let has = |text: &[u8]| beginning.windows(text.len()).any(|window| window == text);
+    // One that was changed is still one.
+    if has(b"{\"bundle\":") || has(b"{\"record\":") || has(b"{\"tombstone\":") {
+        return Ok(BufReader::new(input));
+    }
+    let advice = match beginning.starts_with(b"SQLite format 3\0") && !is_stdin(file) {
+        true => format!("; it is a SQLite file: --log sqlite:{} names it", name(file)),
+        false => String::new(),
+    };
+    Err(Failure::input(format!("{}: not a file that `mynah export` wrote{advice}", name(file))))
+}
+
 /// What a file is called in messages.
 pub(crate) fn name(file: &Path) -> String {
     if is_stdin(file) { "standard input".to_owned() } else { file.display().to_string() }
 }
 
-fn is_stdin(file: &Path) -> bool {
+/// Whether standard input is meant.
+pub(crate) fn is_stdin(file: &Path) -> bool {
     file == Path::new("-")
 }

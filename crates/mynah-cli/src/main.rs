@@ -26,8 +26,11 @@ mod teller;
 mod text;
 mod tree;
 mod verify;
+mod waiting;
 
 use std::{
+    env,
+    ffi::OsStr,
     io::{self, Write as _},
     path::PathBuf,
     pin::pin,
@@ -36,7 +39,10 @@ use std::{
     time::SystemTime,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+    builder::NonEmptyStringValueParser,
+};
 use futures_util::future::{Either, select};
 use mynah::{
     SystemWorld, World as _,
@@ -183,7 +189,7 @@ file; 3 a run that waits; 4 a store, file or server that could not be used; 130 
 #[derive(Args)]
 pub(crate) struct RemovalArgs {
     /// Why, in a few words; it is kept.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     reason: String,
     /// Who does it; it is kept.
     #[arg(
@@ -280,8 +286,21 @@ pub(crate) fn written(done: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
+/// What was asked for. A variable that is empty says nothing.
+fn parse() -> Cli {
+    let is_empty = |name: &OsStr| env::var_os(name).is_some_and(|value| value.is_empty());
+    let command = Cli::command().mut_subcommands(|verb| {
+        verb.mut_args(|argument| match argument.get_env() {
+            Some(name) if is_empty(name) => argument.env(None::<&str>),
+            _ => argument,
+        })
+    });
+    let matches = command.get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
 fn main() -> ExitCode {
-    let done = match Cli::parse().verb {
+    let done = match parse().verb {
         Verb::Cancel(arguments) => cancel::main(arguments),
         Verb::Completions(arguments) => completions::main(arguments),
         Verb::Demo(arguments) => demo::main(arguments),

@@ -6,7 +6,10 @@ use std::{
 };
 
 use clap::Args;
-use mynah::log::{Prune, RunStatus, RunSummary};
+use mynah::{
+    ErrorKind,
+    log::{Prune, RunStatus, RunSummary},
+};
 use serde_json::json;
 
 use crate::{
@@ -73,7 +76,15 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             prune.candidates(log.as_ref()).await
         }
     });
-    let found = found.map_err(|error| Failure::of(&error))?;
+    let found = found.map_err(|error| match arguments.status {
+        Some(status) if matches!(error.kind(), ErrorKind::Validation(_)) => {
+            Failure::input(format!(
+                "--status {}: those have not ended; --include-unfinished takes them too",
+                status.as_str()
+            ))
+        }
+        _ => Failure::of(&error),
+    })?;
     let mut out = BufWriter::new(io::stdout().lock());
     written(if *json {
         write_json(&found, removal.yes, &mut out)

@@ -16,7 +16,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah redact 01KA --kind run_started --reason \"asked to\" --yes
   mynah redact 01KA --all --reason \"asked to\" --yes               all but the seal
 
-`mynah show RUN --records` tells which record is which.";
+`mynah show RUN --records` tells which record is which, and of what kind.";
 
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("which").required(true)))]
@@ -43,7 +43,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = removal.open(&log)?;
     let runtime = runtime()?;
     let run = runtime.block_on(store::find(log.as_ref(), &run))?.run_id.to_string();
-    let redact = match kind {
+    let redact = match &kind {
         Some(kind) => Redact::kind(&*run, kind),
         None if record.is_empty() => Redact::all(&*run),
         None => Redact::records(&*run, record),
@@ -60,7 +60,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     written(if json {
         write_json(&run, &found, removal.yes, &mut out)
     } else {
-        write_text(&run, &found, removal.yes, &mut out)
+        write_text(&run, kind.as_deref(), &found, removal.yes, &mut out)
     })
 }
 
@@ -74,12 +74,21 @@ fn write_json(run: &str, found: &[Redactable], done: bool, out: &mut impl Write)
     out.flush()
 }
 
-fn write_text(run: &str, found: &[Redactable], done: bool, out: &mut impl Write) -> io::Result<()> {
+fn write_text(
+    run: &str,
+    kind: Option<&str>,
+    found: &[Redactable],
+    done: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
     for Redactable { seq, kind, bytes, .. } in found {
         writeln!(out, "{seq:>4}  {kind:<20}  {}", count(*bytes, "byte"))?;
     }
     let told = match (found.len() as u64, done) {
-        (0, _) => format!("nothing to redact in run {run}"),
+        (0, _) => match kind {
+            Some(kind) => format!("nothing to redact in run {run}: it has no body of kind {kind}"),
+            None => format!("nothing to redact in run {run}"),
+        },
         (records, true) => format!("{} of run {run} redacted", count(records, "record")),
         (records, false) => format!(
             "{} of run {run} would lose what they hold; nothing was changed: --yes takes it away",

@@ -36,9 +36,9 @@ pub(crate) struct Arguments {
     /// Compare against this agent: a scenario file.
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
-    /// Whether the agent's tools run again, or their records answer.
-    #[arg(long, value_name = "HOW", requires = "agent", default_value = "rerun")]
-    tools: How,
+    /// Whether the agent's tools run again, as they do unless told otherwise, or their records answer.
+    #[arg(long, value_name = "HOW")]
+    tools: Option<How>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -58,12 +58,18 @@ impl From<How> for Tools {
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run, agent, tools } = arguments;
+    if let (None, Some(How::Rerun)) = (&agent, tools) {
+        let why = "--tools rerun: the tools are the agent's; --agent FILE names one";
+        return Err(Failure::input(why));
+    }
     let engine = agent.as_deref().map(play::agent).transpose()?;
     let log = Place::parse(&log)?.open_to_read()?;
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?.run_id;
         let replay = match &engine {
-            Some(engine) => engine.replay(&log, &*run).replay_tools(tools.into()),
+            Some(engine) => {
+                engine.replay(&log, &*run).replay_tools(tools.unwrap_or(How::Rerun).into())
+            }
             None => replay_run(&log, &*run),
         };
         let mut out = io::stdout().lock();

@@ -9,8 +9,8 @@ use std::{
 use clap::{Args, ValueEnum};
 use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, Engine, Error, ErrorKind, Event, HaltReason, OnUncertain,
-    log::{End, Fact, Log as _, RunStatus},
+    ChatResult, Engine, Error, ErrorKind, Event, OnUncertain,
+    log::{Fact, Log as _, RunStatus},
 };
 use serde_json::{Value, json};
 
@@ -18,11 +18,15 @@ use crate::{
     Failure, LogArgs,
     gist::detail,
     ledger::{Ledger, when_free},
-    play, runtime,
+    play,
+    replay::write_fields,
+    runtime,
     store::{self, Place},
     teller::Teller,
     text::{plain, quoted},
-    unless_interrupted, written,
+    unless_interrupted,
+    waiting::Waiting,
+    written,
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
@@ -98,6 +102,11 @@ fn tool_result(said: &str) -> Result<(String, Value), String> {
     Ok((id.to_owned(), value))
 }
 
+/// The id of a call, and why it is not wanted.
+fn rejection(said: &str) -> (&str, &str) {
+    said.split_once('=').unwrap_or((said, ""))
+}
+
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let engine = play::agent(&arguments.agent)?;
     let log = Place::parse(&arguments.log.log)?.open_to_write()?;
@@ -115,17 +124,12 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             Some(Ok(())) => judge(&ledger, &run, &command).await,
             Some(Err(Stop::Failed(failure))) => Err(failure),
             Some(Err(Stop::Refused(error))) => {
+                let error = spoken(error, &run);
                 if arguments.log.json {
                     let line = json!({"run_id": run, "err": error});
                     written(writeln!(io::stdout(), "{line}"))?;
                 }
-                match error.kind() {
-                    ErrorKind::Session(_) => {
-                        judge(&ledger, &run, &command).await?;
-                        Err(Failure::input(error.to_string()))
-                    }
-                    _ => Err(Failure::of(&error)),
-                }
+                Err(arguments.refusal(&error, &ledger, &run).await?)
             }
         }
     })
@@ -136,6 +140,51 @@ impl Arguments {
     fn command(&self, run: &str) -> String {
         let agent = quoted(&self.agent.display().to_string());
         self.log.command("resume", run, &format!(" --agent {agent}"))
+    }
+
+    /// What it means that a run does not go on so.
+    async fn refusal(&self, error: &Error, log: &Ledger, run: &str) -> Result<Failure, Failure> {
+        match error.kind() {
+            ErrorKind::Session(_) => {
+                let (command, facts) = (self.command(run), facts(log, run).await?);
+                if let Some(Fact::Suspended(end)) = facts.last() {
+                    let waiting = Waiting::new(end, &facts);
+                    let others_need_none = !matches!(self.on_uncertain, Policy::Suspend);
+                    if let Some(wrong) = waiting.wrong(&self.named_calls(), others_need_none) {
+                        let told = waiting.told(&command);
+                        return Ok(Failure::input(format!("run {run}: {wrong}; it {told}")));
+                    }
+                }
+                judge(log, run, &command).await?;
+                Ok(Failure::input(error.to_string()))
+            }
+            ErrorKind::Replay(_) => {
+                let diff = error.metadata().get("diff").and_then(Value::as_array);
+                let mut told = format!("{error}\n").into_bytes();
+                let diff = diff.map_or(&[] as &[_], Vec::as_slice);
+                written(write_fields(diff, ["recorded", "produced"], &mut told))?;
+                Ok(Failure::finding(String::from_utf8_lossy(told.trim_ascii_end())))
+            }
+            _ => Ok(Failure::of(error)),
+        }
+    }
+
+    /// The calls that something is said of.
+    fn named_calls(&self) -> Vec<&str> {
+        let results = self.tool_results.iter().map(|(id, _)| id.as_str());
+        let approved = self.approve.iter().map(String::as_str);
+        let rejected = self.reject.iter().map(|said| rejection(said).0);
+        results.chain(approved).chain(rejected).collect()
+    }
+}
+
+/// The same error, in the words of this program.
+fn spoken(error: Error, run: &str) -> Error {
+    match error.kind() {
+        ErrorKind::Replay(_) => error.with_message(format!(
+            "run {run} began with another agent; --allow-changed-agent goes on all the same"
+        )),
+        _ => error,
     }
 }
 
@@ -176,7 +225,7 @@ async fn resume(
             resume = resume.approve(id);
         }
         for said in &arguments.reject {
-            let (id, why) = said.split_once('=').unwrap_or((said, ""));
+            let (id, why) = rejection(said);
             resume = resume.reject(id, why);
         }
         if arguments.allow_changed_agent {
@@ -200,6 +249,12 @@ async fn resume(
     Ok(())
 }
 
+/// Every fact of a run that is still there.
+async fn facts(log: &Ledger, run: &str) -> Result<Vec<Fact>, Failure> {
+    let facts = store::facts(log, run).await?;
+    Ok(facts.into_iter().filter_map(|(_, fact)| fact).collect())
+}
+
 /// What the run's state means for whoever called the program.
 async fn judge(log: &Ledger, run: &str, command: &str) -> Result<(), Failure> {
     let summary = log.run(run).await?;
@@ -207,60 +262,16 @@ async fn judge(log: &Ledger, run: &str, command: &str) -> Result<(), Failure> {
     if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
         return Ok(());
     }
-    let facts = store::facts(log, run).await?;
-    let facts: Vec<Fact> = facts.into_iter().filter_map(|(_, fact)| fact).collect();
-    let end = facts.iter().rev().find_map(|fact| match fact {
-        Fact::Suspended(end) | Fact::Failed(end) => Some(end),
-        _ => None,
-    });
-    let Some(end) = end else { return Ok(()) };
-    if status == Some(RunStatus::Failed) {
-        let why = plain(&detail(end));
-        return Err(Failure::finding(format!("run {run} failed: {}{why}", end.reason)));
-    }
-    let (what, flags) = wanted(end, &facts);
-    Err(Failure::waits(format!("run {run} waits for {}\n  {command} {flags}", plain(&what))))
-}
-
-/// What a run waits for, and the flags that give it.
-fn wanted(end: &End, facts: &[Fact]) -> (String, String) {
-    match end.reason {
-        HaltReason::AskUser => (format!("an answer{}", detail(end)), "--answer TEXT".to_owned()),
-        HaltReason::UncertainTools => (
-            format!("word on what came of tools that may have run{}", detail(end)),
-            "--on-uncertain rerun (or fail, or for each --approve ID, --reject ID, --tool-result ID=JSON)".to_owned(),
-        ),
-        _ => {
-            let open = open_calls(facts);
-            let calls = open.iter().map(|(id, call)| format!("{call} [{id}]"));
-            let flags = open
-                .iter()
-                .map(|(id, _)| format!("--tool-result {}", quoted(&format!("{id}=JSON"))));
-            let calls = calls.collect::<Vec<_>>().join(", ");
-            (format!("the results of {calls}"), flags.collect::<Vec<_>>().join(" "))
+    let facts = facts(log, run).await?;
+    match facts.iter().rev().find(|fact| !matches!(fact, Fact::Sealed(_))) {
+        Some(Fact::Failed(end)) => {
+            let why = plain(&detail(end));
+            Err(Failure::finding(format!("run {run} failed: {}{why}", end.reason)))
         }
-    }
-}
-
-/// The calls of the last answer that have no result.
-fn open_calls(facts: &[Fact]) -> Vec<(String, String)> {
-    let mut open = Vec::new();
-    for fact in facts {
-        match fact {
-            Fact::AssistantCompleted { response, .. } => {
-                let calls = response.tool_calls();
-                open = calls
-                    .map(|call| (call.id.clone(), format!("{} {}", call.name, call.arguments)))
-                    .collect();
-            }
-            Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
-                open.retain(|(id, _)| id != call_id);
-            }
-            Fact::Resumed { tool_results, .. } => {
-                open.retain(|(id, _)| !tool_results.iter().any(|(done, _)| done == id));
-            }
-            _ => {}
+        Some(Fact::Suspended(end)) => {
+            let told = Waiting::new(end, &facts).told(command);
+            Err(Failure::waits(format!("run {run} {told}")))
         }
+        _ => Ok(()),
     }
-    open
 }

@@ -7,12 +7,12 @@ use std::{
 
 use clap::Args;
 use mynah::{
-    SystemWorld, World as _,
+    ErrorKind, SystemWorld, World as _,
     log::{Log as _, RunFilter, RunPage, RunStatus, RunSummary},
 };
 
 use crate::{
-    Failure, LogArgs, runtime,
+    Failure, LogArgs, now, runtime,
     store::Place,
     text::{Moment, Span, short, write_columns},
     written,
@@ -75,8 +75,9 @@ fn since(text: &str) -> Result<Moment, String> {
         let since = began.and_then(|began| began.duration_since(SystemTime::UNIX_EPOCH).ok());
         Moment(i64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX))
     });
-    let wrong = || "give 90s, 30m, 2h, 7d or 4w, or a date such as 2026-11-01".to_owned();
-    ago.or_else(|| Moment::parse(text)).ok_or_else(wrong)
+    let found = ago.or_else(|| Moment::parse(text));
+    let found = found.ok_or("give 90s, 30m, 2h, 7d or 4w, or a date such as 2026-11-01")?;
+    if found.0 > now() { Err("that is in the future".to_owned()) } else { Ok(found) }
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
@@ -86,7 +87,12 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     (filter.status, filter.model, filter.session, filter.after) = (status, model, session, after);
     let place = Place::parse(&log.log)?;
     let page = runtime()?.block_on(place.open_to_read()?.runs(filter));
-    let page = page?;
+    let page = page.map_err(|error| match error.kind() {
+        ErrorKind::Validation(_) => Failure::input(
+            "--after: no page ends there; `mynah runs` says after a page where it ended",
+        ),
+        _ => Failure::of(&error),
+    })?;
     let mut out = BufWriter::new(io::stdout().lock());
     written(if log.json { write_json(&page, &mut out) } else { write_table(&page, &mut out) })?;
     if let Some(next) = &page.next {
@@ -119,7 +125,11 @@ fn write_table(page: &RunPage, out: &mut impl Write) -> io::Result<()> {
 
 fn row(run: &RunSummary) -> [String; 9] {
     let totals = &run.totals;
-    let cost = if totals.cost > 0.0 { format!("{:.4}", totals.cost) } else { "-".to_owned() };
+    let cost = match totals.cost {
+        none if none <= 0.0 => "-".to_owned(),
+        little if little < 0.000_05 => "<0.0001".to_owned(),
+        cost => format!("{cost:.4}"),
+    };
     [
         run.run_id.to_string(),
         Moment(run.started).to_string(),

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use clap::Args;
 use mynah::{
     Message,
-    log::{End, Fact, Log, Record, RunSummary},
+    log::{End, Fact, Log, Previous, Record, RunSummary},
 };
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::{
     Failure, LogArgs,
     gist::detail,
     runtime,
-    store::{self, Place, fact},
+    store::{self, Place, fact, previous},
     text::{Moment, Span, count, plain, short},
     tree, written,
 };
@@ -172,6 +172,7 @@ fn write_record(record: &Record, started: i64, out: &mut impl Write) -> io::Resu
 
 /// What a record tells of the conversation.
 enum Told {
+    Before(Previous),
     Message(Message),
     Call { id: String, name: String, arguments: String },
     Result { id: String, content: String, failed: bool },
@@ -188,8 +189,10 @@ fn told(record: &Record) -> Result<Vec<Told>, Failure> {
     let message = |message: &Message| Told::Message(message.clone());
     let result = |id: String, content: String, failed| Told::Result { id, content, failed };
     Ok(match fact {
-        Fact::RunStarted { thread, .. } => {
-            thread.messages.iter().flat_map(|message| said(message)).collect()
+        Fact::RunStarted { ref thread, .. } => {
+            let before = previous(&fact).map(|before| Told::Before(before.clone()));
+            let said = thread.messages.iter().flat_map(|message| said(message));
+            before.into_iter().chain(said).collect()
         }
         Fact::Resumed { message: answer, tool_results, rejected, .. } => {
             let results = tool_results.into_iter().map(|(id, content)| result(id, content, false));
@@ -234,6 +237,9 @@ fn said(message: &Message) -> Vec<Told> {
 impl Told {
     fn json(&self, seq: u64) -> Value {
         match self {
+            Self::Before(Previous { run_id, messages, .. }) => {
+                json!({"type": "before", "seq": seq, "run_id": run_id, "messages": messages})
+            }
             Self::Message(message) => {
                 json!({"type": "message", "seq": seq, "role": message.role(), "text": message.text()})
             }
@@ -256,6 +262,10 @@ impl Told {
 
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
+            Self::Before(Previous { run_id, messages, .. }) => {
+                let messages = count(*messages, "message");
+                writeln!(out, "-- {messages} before, up to run {}\n", plain(run_id))
+            }
             Self::Message(message) => {
                 writeln!(out, "{}: {}\n", message.role().as_str(), plain(&message.text()))
             }

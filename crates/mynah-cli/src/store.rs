@@ -4,12 +4,18 @@ use std::{path::Path, sync::Arc};
 
 use mynah::{
     Error, ErrorKind, LogReason,
-    log::{Fact, Log, MemoryLog, Record, RunFilter, RunSummary, SqliteLog},
+    log::{
+        Fact, Log, MAINTENANCE, MemoryLog, Previous, Pruned, Record, Removals, RunFilter,
+        RunSummary, SqliteLog,
+    },
 };
 
 use serde_json::Value;
 
-use crate::Failure;
+use crate::{
+    Failure,
+    text::{Moment, plain},
+};
 
 /// A place where runs are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +33,11 @@ impl Place {
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("memory", _)) => Err(wrong("memory: takes no path")),
             Some(("sqlite", "")) => Err(wrong("the path is missing")),
+            Some(("sqlite", ":memory:")) => Err(wrong("a SQLite log is a file")),
             Some(("sqlite", path)) => Ok(Self::Sqlite(path.to_owned())),
+            None if !url.is_empty() => {
+                Err(Failure::input(format!("--log {url}: a log is a URL; give sqlite:{url}")))
+            }
             _ => Err(wrong("not a log that this program knows")),
         }
     }
@@ -51,7 +61,11 @@ impl Place {
         self.is_there()?;
         match self {
             Self::Memory => Ok(Arc::new(MemoryLog::new())),
-            Self::Sqlite(path) => opened(SqliteLog::open_read_only(path)),
+            Self::Sqlite(path) => opened(match SqliteLog::open_read_only(path) {
+                // Its tables are of an older version, and brought up to date.
+                Err(error) if is_older(&error) => SqliteLog::open(path),
+                opened => opened,
+            }),
         }
     }
 
@@ -63,6 +77,11 @@ impl Place {
             _ => Ok(()),
         }
     }
+}
+
+fn is_older(error: &Error) -> bool {
+    error.kind() == ErrorKind::Log(LogReason::Unavailable)
+        && error.metadata().contains_key("schema")
 }
 
 fn opened(log: mynah::Result<SqliteLog>) -> Result<Arc<dyn Log>, Failure> {
@@ -82,15 +101,61 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
     };
     let mut runs = log.runs(filter).await?.runs;
     match (runs.pop(), runs.pop()) {
+        (Some(_), _) if name.is_empty() => Err(Failure::input("the run's id is empty")),
+        (Some(run), None) if log.run(&run.run_id).await?.is_none() => {
+            Err(Failure::finding(lost(&run.run_id)))
+        }
         (Some(run), None) => Ok(run),
+        (None, _) if name == MAINTENANCE => {
+            Err(Failure::input("nothing was ever taken out of this log"))
+        }
         (None, _) if name == "last" => Err(Failure::input("there are no runs in this log")),
-        (None, _) => Err(Failure::input(format!(
-            "no run has an id that begins with {name:?}; `mynah runs` lists them"
-        ))),
+        (None, _) => Err(absent(log, name).await?),
         (Some(a), Some(b)) => Err(Failure::input(format!(
             "more than one run has an id that begins with {name:?}: {}, {}, …; give more of it",
             b.run_id, a.run_id
         ))),
+    }
+}
+
+/// That a log lists a run which it does not find.
+pub(crate) fn lost(run: &str) -> String {
+    format!(
+        "log error: corrupt: the log lists run {run}, and finds no run of that id: its index is damaged, or the id is"
+    )
+}
+
+/// Why there is no run whose id begins so.
+async fn absent(log: &dyn Log, name: &str) -> mynah::Result<Failure> {
+    let removals = Removals::read(log).await?;
+    let pruned = removals.pruned().filter(|(run, _)| run.starts_with(name));
+    if let Some((run, Pruned { tombstone, at, .. })) = pruned.min_by_key(|(run, _)| run.len()) {
+        return Ok(Failure::input(format!(
+            "run {} was pruned on {} UTC; `mynah show {MAINTENANCE} --record {tombstone}` tells by whom and why",
+            plain(run),
+            Moment(at)
+        )));
+    }
+    let mut filter = RunFilter::new().limit(1000);
+    loop {
+        let page = log.runs(filter.clone()).await?;
+        if page.runs.iter().any(|run| *run.run_id == *name) {
+            return Ok(Failure::finding(lost(name)));
+        }
+        let Some(next) = page.next else { break };
+        filter = filter.after(next);
+    }
+    let why = format!("no run has an id that begins with {name:?}; `mynah runs` lists them");
+    Ok(Failure::input(why))
+}
+
+/// The run before a run that goes on from it.
+pub(crate) fn previous(first: &Fact) -> Option<&Previous> {
+    match first {
+        Fact::RunStarted { about: Some(about), .. } => {
+            about.session.as_ref()?.previous.as_ref().filter(|previous| previous.messages > 0)
+        }
+        _ => None,
     }
 }
 

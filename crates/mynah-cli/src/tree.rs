@@ -12,7 +12,7 @@ use mynah::{
 use serde::Serialize;
 
 use crate::{
-    gist::{gist, outcome},
+    gist::{gist, outcome, refusal, said},
     text::{Span, short},
 };
 
@@ -75,7 +75,7 @@ pub(crate) fn tree(records: &[(Record, Option<Fact>)]) -> Vec<Node> {
 
 struct Tree {
     top: Vec<Node>,
-    /// The place of the last turn.
+    /// The place of the last turn, or of where the run went on in the middle of it.
     turn: Option<usize>,
     /// What was asked for, by the call's id.
     calls: HashMap<String, String>,
@@ -117,6 +117,19 @@ impl Tree {
                 let says = outcome(effect);
                 let effect = Node::new(record, "side_effect", name, says);
                 self.attempt(record, &inside.call_id, inside.attempt).children.push(effect);
+            }
+            Fact::Resumed { message, tool_results, rejected, .. } => {
+                let answer = message.as_deref().map(said).unwrap_or_default();
+                let mut resumed = Node::new(record, "resumed", "", answer);
+                let results = tool_results.iter().map(|(id, content)| (id, content.clone()));
+                let rejected = rejected.iter().map(|(id, why)| (id, refusal(why)));
+                for (id, said) in results.chain(rejected) {
+                    let call = || self.calls.get(id).cloned().unwrap_or_default();
+                    let tool = resumed.child(record, "tool", id, call);
+                    tool.children.push(Node::new(record, "result", "", said));
+                }
+                self.turn = Some(self.top.len());
+                self.top.push(resumed);
             }
             other => self.top.push(Node::new(record, other.kind(), "", gist(other))),
         }

@@ -1,8 +1,7 @@
 //! `mynah verify`: whether runs are what they were.
 
 use std::{
-    fs::File,
-    io::{self, BufReader, BufWriter, Write},
+    io::{self, BufWriter, Write},
     path::Path,
 };
 
@@ -10,14 +9,15 @@ use clap::Args;
 use mynah::{
     Error, ErrorKind, LogReason,
     log::{
-        Auditor, Log, Report, RunFilter,
+        Auditor, Head, Log, Report, RunFilter,
         bundle::{self, Bundle, Inclusion},
+        merkle::Tree,
     },
 };
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, runtime,
+    Failure, LogArgs, input, runtime,
     store::{self, Place},
     text::{count, plain},
     written,
@@ -28,14 +28,17 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah verify last                        the newest run
   mynah verify 01KA --json                 the run whose id begins so
   mynah verify run.ndjson                  a file that `mynah export` wrote, without the log
+  gunzip < run.gz | mynah verify -         the same, from standard input
 
-Exit codes: 0 nothing is wrong; 1 something is; 2 no such run; 4 a log that could not be used.";
+Exit codes: 0 nothing is wrong; 1 something is; 2 no such run, or another kind of file; 4 a log or
+file that could not be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The run: its id, the beginning of it, or `last`; or an exported file. Without one, every run.
+    /// The run: its id, the beginning of it, or `last`; or an exported file, or `-` for one on standard input. Without one,
+    /// every run.
     #[arg(value_name = "RUN|FILE")]
     run: Option<String>,
 }
@@ -50,7 +53,9 @@ struct Tally<'l> {
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run } = arguments;
     if let Some(file) = run.as_deref().map(Path::new)
-        && (file.is_file() || file.extension().is_some_and(|extension| extension == "ndjson"))
+        && (file == Path::new("-")
+            || file.is_file()
+            || file.extension().is_some_and(|extension| extension == "ndjson"))
     {
         return verify_file(file, json);
     }
@@ -59,10 +64,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
-    let file = File::open(path);
-    let file = file.map_err(|error| Failure::file(format!("{}: {error}", path.display())))?;
+    let file = input::bundle(path)?;
     let mut out = io::stdout().lock();
-    let Bundle { run_id, report, inclusion, .. } = match bundle::verify(BufReader::new(file)) {
+    let Bundle { run_id, report, inclusion, .. } = match bundle::verify(file) {
         Ok(bundle) => bundle,
         Err(error) if json && is_corrupt(&error) => {
             written(writeln!(out, "{}", json!({"file": path, "status": "corrupt", "err": error})))?;
@@ -77,7 +81,7 @@ fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
     }
     written(writeln!(out, "{}  {}", plain(&run_id), described(&report)))?;
     let Some(Inclusion { index, size, root, .. }) = inclusion else { return Ok(()) };
-    written(writeln!(out, "seal {} of {size} in the log with root {root}", index + 1))
+    written(writeln!(out, "leaf {} of {size} in the log with root {root}", index + 1))
 }
 
 async fn verify(log: &dyn Log, run: Option<&str>, json: bool) -> Result<(), Failure> {
@@ -116,6 +120,12 @@ impl Tally<'_> {
         let found = match self.auditor.verify_run(run).await {
             Ok(report) => Ok(report),
             Err(error) if is_corrupt(&error) => Err(error),
+            // It was listed, so it is not for want of a run.
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::RunNotFound) => {
+                Err(Error::log(LogReason::Corrupt)
+                    .with_message(store::lost(run))
+                    .with("run_id", run))
+            }
             Err(error) => return Err(Failure::of(&error)),
         };
         self.corrupt += u64::from(found.is_err());
@@ -137,29 +147,39 @@ impl Tally<'_> {
         };
         match found {
             Ok((tree, removals)) if json => {
-                let mut told = json!({"seals": tree.size(), "root": tree.root()});
+                let seals = seals(&tree, removals);
+                let mut told = json!({"seals": seals, "leaves": tree.size(), "root": tree.root()});
                 if let Some(head) = removals {
                     told["removals"] = json!({"count": head.seq, "hash": head.hash});
                 }
                 written(writeln!(out, "{told}"))
             }
             Ok((tree, removals)) => {
-                let (runs, seals) = (count(self.runs, "run"), count(tree.size(), "seal"));
-                written(writeln!(out, "{runs}, {seals}, root {}", tree.root()))?;
-                let Some(head) = removals else { return Ok(()) };
-                written(writeln!(out, "{}, last {}", count(head.seq, "removal"), head.hash))
+                let (runs, sealed) = (count(self.runs, "run"), seals(&tree, removals));
+                let mut told = format!("{runs}, {}", count(sealed, "seal"));
+                if let Some(head) = removals {
+                    told += &format!(", {}", count(head.seq, "removal"));
+                }
+                written(writeln!(out, "{told}, root {}", tree.root()))
             }
             Err(error) if is_corrupt(&error) => {
                 self.corrupt += 1;
                 written(if json {
                     writeln!(out, "{}", json!({"seals": null, "err": error}))
                 } else {
-                    writeln!(out, "the log's list of seals  corrupt: {}", wrong(&error))
+                    let place =
+                        if error.metadata().contains_key("seq") { "list of seals" } else { "file" };
+                    writeln!(out, "the log's {place}  corrupt: {}", wrong(&error))
                 })
             }
             Err(error) => Err(Failure::of(&error)),
         }
     }
+}
+
+/// How many leaves of a log's tree are seals: the others are removals.
+fn seals(tree: &Tree, removals: Option<Head>) -> u64 {
+    tree.size().saturating_sub(removals.map_or(0, |head| head.seq))
 }
 
 fn is_corrupt(error: &Error) -> bool {
@@ -194,6 +214,9 @@ fn wrong(error: &Error) -> String {
     let metadata = error.metadata();
     match (metadata.get("seq"), metadata.get("what").and_then(Value::as_str)) {
         (Some(seq), Some(what)) => format!("record {seq}: {what}"),
-        _ => error.to_string(),
+        _ => {
+            let told = error.to_string();
+            told.strip_prefix("log error: corrupt: ").unwrap_or(&told).to_owned()
+        }
     }
 }

@@ -19,8 +19,9 @@ fn everything_that_was_looked_at_is_told() {
     let expected = format!(
         "version   mynah {version}
 format    version 1
-keys      OPENAI_API_KEY
-log       {url}: reachable, tables of version 2
+keys      OPENAI_API_KEY, TOGETHER_API_KEY
+log       {url}: reachable, tables of version 3
+storage   sound
 runs      5
 sample    5 runs verified
 "
@@ -31,13 +32,14 @@ sample    5 runs verified
     let expected = [
         json!({"check": "version", "version": version}),
         json!({"check": "format", "format": 1}),
-        json!({"check": "keys", "keys": ["OPENAI_API_KEY"]}),
-        json!({"check": "log", "log": url, "schema": 2}),
+        json!({"check": "keys", "keys": ["OPENAI_API_KEY", "TOGETHER_API_KEY"]}),
+        json!({"check": "log", "log": url, "schema": 3}),
+        json!({"check": "storage", "err": null}),
         json!({"check": "runs", "runs": 5}),
         json!({"check": "sample", "verified": 5, "corrupt": []}),
     ];
     assert_eq!(lines(&told), expected);
-    assert!(!told.stdout.contains("sk-secret"), "a key is never told");
+    assert!(!told.stdout.contains("k-secret"), "a key is never told");
 }
 
 #[test]
@@ -49,7 +51,57 @@ fn a_run_that_is_not_what_it_was_is_a_finding() {
     assert!(told.stdout.ends_with("sample    4 verified, 1 corrupt\n"), "{}", told.stdout);
     assert!(told.stderr.contains("run run-1, record 7"), "{}", told.stderr);
     let told = lines(&examine(&store, &["--json"]));
-    assert_eq!(told[5]["corrupt"][0]["metadata"]["seq"], 7);
+    assert_eq!(told[6]["corrupt"][0]["metadata"]["seq"], 7);
+}
+
+#[test]
+fn a_damaged_file_is_found_though_every_run_can_be_read() {
+    let store = Store::with(RUNS);
+    store.damage("runs_by_session", |page| page[5..9].fill(0x3f));
+    assert_eq!(store.run(&["show", "run-1"]).code, Some(0), "nobody looks there");
+    let told = examine(&store, &[]);
+    assert_eq!(told.code, Some(1), "{}", told.stderr);
+    assert!(told.stdout.ends_with("storage   not sound\n"), "{}", told.stdout);
+    let said = "the file is damaged; restore it from a copy: ";
+    assert!(told.stderr.contains(said), "{}", told.stderr);
+    let told = lines(&examine(&store, &["--json"]));
+    assert_eq!(told[4]["err"]["reason"], "corrupt");
+
+    let verified = store.run(&["verify"]);
+    assert_eq!(verified.code, Some(1));
+    assert!(verified.stdout.contains("\nthe log's file  corrupt: "), "{}", verified.stdout);
+    assert!(verified.stdout.contains(said), "{}", verified.stdout);
+}
+
+#[test]
+fn a_run_whose_id_is_damaged_is_a_finding() {
+    let store = Store::with(RUNS);
+    // In its row, and not in the index by which it is found.
+    store.damage("runs", |page| {
+        let place = page.windows(5).position(|bytes| bytes == b"run-1").unwrap();
+        page[place + 1] = b'v';
+    });
+    let found = store.run(&["verify"]);
+    assert_eq!(found.code, Some(1));
+    let said =
+        "the log lists run rvn-1, and finds no run of that id: its index is damaged, or the id is";
+    assert!(found.stdout.contains(&format!("rvn-1  corrupt: {said}\n")), "{}", found.stdout);
+    for verb in ["show", "verify", "replay", "export"] {
+        let found = store.run(&[verb, "rvn-1"]);
+        assert_eq!((found.code, found.stdout.as_str()), (Some(1), ""), "{verb}");
+        assert!(found.stderr.contains(said), "{}", found.stderr);
+    }
+    assert_eq!(examine(&store, &[]).code, Some(1));
+}
+
+#[test]
+fn a_log_of_an_older_version_is_brought_up_to_date() {
+    let store = Store::with(RUNS);
+    let older = "DROP INDEX seals_by_run; CREATE UNIQUE INDEX seals_by_id ON seals (id); PRAGMA user_version = 2";
+    rusqlite::Connection::open(&store.path).unwrap().execute_batch(older).unwrap();
+    let told = examine(&store, &[]);
+    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
+    assert!(told.stdout.contains("tables of version 3"), "{}", told.stdout);
 }
 
 #[test]
@@ -72,6 +124,10 @@ fn a_log_that_cannot_be_used_is_told_with_the_rest() {
 fn examine(store: &Store, flags: &[&str]) -> Ran {
     let url = store.url();
     let mut command = mynah(["doctor", "--log", &url].into_iter().chain(flags.iter().copied()));
-    command.env_clear().env("OPENAI_API_KEY", "sk-secret").env("GROQ_API_KEY", "");
+    command
+        .env_clear()
+        .env("TOGETHER_API_KEY", "tk-secret")
+        .env("OPENAI_API_KEY", "sk-secret")
+        .env("GROQ_API_KEY", "");
     feed(command, b"")
 }

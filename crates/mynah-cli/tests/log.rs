@@ -30,7 +30,7 @@ fn a_log_that_does_not_exist_is_made_and_one_that_cannot_be_is_exit_code_4() {
 fn a_log_that_nobody_knows_is_exit_code_2() {
     for (wrong, why) in [
         ("", "not a log that this program knows"),
-        ("mynah.db", "not a log that this program knows"),
+        ("mynah.db", "a log is a URL; give sqlite:mynah.db"),
         ("sqlite:", "the path is missing"),
         ("memory:x", "takes no path"),
     ] {

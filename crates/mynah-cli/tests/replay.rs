@@ -123,7 +123,7 @@ fn what_cannot_be_replayed_is_refused() {
     let cases: [(&[&str], i32, &str); 6] = [
         (&["replay", "run-"], 2, "more than one run"),
         (&["replay", "ruin"], 2, "no run has an id"),
-        (&["replay", "run-1", "--tools", "rerun"], 2, "--agent <FILE>"),
+        (&["replay", "run-1", "--tools", "rerun"], 2, "--agent FILE names one"),
         (&["replay", "run-1", "--agent", "/nowhere/agent.json"], 4, "/nowhere/agent.json: "),
         (&["replay", "run-1", "--agent", &broken], 2, "broken.json: tools.0: "),
         (&["replay", "run-1", "--agent", "agent.json", "--tools", "never"], 2, "rerun, recorded"),
@@ -133,5 +133,6 @@ fn what_cannot_be_replayed_is_refused() {
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(code), ""), "{arguments:?}");
         assert!(refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
     }
+    assert_eq!(store.run(&["replay", "run-1", "--tools", "recorded"]).code, Some(0), "as ever");
     assert_eq!(run(["replay", "last", "--log", "memory:"]).code, Some(2));
 }

@@ -87,7 +87,8 @@ fn a_run_goes_on_with_the_results_of_its_calls() {
     let url = store.url();
     let said = format!(
         "mynah: run run-1 waits for the results of cook {{\"dish\":\"soup\"}} [c1]\n  \
-         mynah resume run-1 --agent {agent} --log {url} --tool-result c1=JSON\n"
+         mynah resume run-1 --agent {agent} --log {url} --tool-result c1=JSON\n  \
+         in place of a result: --approve c1 runs the call, --reject c1=TEXT tells the model why not\n"
     );
     assert_eq!(refused.stderr, said);
     let resumed =
@@ -124,7 +125,11 @@ fn a_tool_that_may_have_run_waits_for_word_on_it() {
     assert_eq!((waits.code, waits.stdout.as_str()), (Some(3), ""), "{}", waits.stderr);
     assert!(
         waits.stderr.starts_with(
-            "mynah: run run-2 waits for word on what came of tools that may have run: [\"c2\"]\n"
+            "mynah: run run-2 waits for word on what came of tools that may have run: pay {} [c2]\n"
+        ) && waits.stderr.ends_with(
+            " --tool-result c2=JSON\n  \
+             in place of a result: --approve c2 runs the call again, --reject c2=TEXT tells the model why not\n  \
+             for all of them: --on-uncertain rerun, or --on-uncertain fail\n"
         ),
         "{}",
         waits.stderr
@@ -137,6 +142,58 @@ fn a_tool_that_may_have_run_waits_for_word_on_it() {
     let failed = store.run(&["resume", "run-2", "--agent", &agent, "--on-uncertain", "fail"]);
     assert_eq!(failed.code, Some(0), "{}", failed.stderr);
     assert!(failed.stdout.contains("nobody knows whether the call ran"), "{}", failed.stdout);
+}
+
+#[test]
+fn a_call_that_is_wrong_named_twice_or_left_out_is_named() {
+    let two = WAITING.replace(
+        r#""arguments": {"dish": "soup"}}},"#,
+        r#""arguments": {"dish": "soup"}}}, {"tool_call": {"id": "c5", "name": "cook"}},"#,
+    );
+    let (store, agent) = waiting_in(&two);
+    let cases: [(&str, &[&str], &str); 6] = [
+        ("run-1", &["--approve", "c9"], "it does not wait for a call \"c9\""),
+        ("run-1", &["--reject", "c1", "--approve", "c1"], "call \"c1\" is named twice"),
+        (
+            "run-1",
+            &["--tool-result", "c1=1", "--tool-result", "c1=2"],
+            "call \"c1\" is named twice",
+        ),
+        ("run-1", &["--tool-result", "c1=1"], "nothing is said of call \"c5\""),
+        (
+            "run-1",
+            &["--tool-result", "c1=1", "--tool-result", "=2"],
+            "does not wait for a call \"\"",
+        ),
+        ("run-0", &["--answer", "two", "--approve", "c0"], "it does not wait for a call \"c0\""),
+    ];
+    for (run, flags, said) in cases {
+        let refused = store.run(&[&["resume", run, "--agent", &agent], flags].concat());
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{flags:?}");
+        assert!(refused.stderr.contains(said), "{flags:?}: {}", refused.stderr);
+        let open = match run {
+            "run-0" => "it waits for an answer: How many?\n",
+            _ => "it waits for the results of cook {\"dish\":\"soup\"} [c1], cook {} [c5]\n",
+        };
+        assert!(refused.stderr.contains(open), "{flags:?}: {}", refused.stderr);
+    }
+    let refused = store.run(&["resume", "run-1", "--agent", &agent, "--approve", "c9", "--json"]);
+    assert_eq!(lines(&refused)[0]["err"]["reason"], "unknown_tool_call_id");
+}
+
+#[test]
+fn another_agent_is_refused_and_the_flag_that_allows_it_is_named() {
+    let (store, _) = waiting();
+    let other = store.file("other.json", &AGENT.replace("cook", "bake"));
+    let refused = store.run(&["resume", "run-0", "two", "--agent", &other]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""));
+    let said = "run run-0 began with another agent; --allow-changed-agent goes on all the same";
+    let diff = "  about.tools.1.name\n    recorded  \"cook\"\n    produced  \"bake\"\n";
+    assert_eq!(refused.stderr, format!("mynah: {said}\n{diff}"));
+    let refused = store.run(&["resume", "run-0", "two", "--agent", &other, "--json"]);
+    assert_eq!(lines(&refused)[0]["err"]["message"], said);
+    let allowed = ["resume", "run-0", "two", "--agent", &other, "--allow-changed-agent"];
+    assert_eq!(store.run(&allowed).code, Some(0));
 }
 
 #[test]
@@ -251,8 +308,9 @@ fn a_scenario_that_is_interrupted_says_how_its_run_goes_on() {
     assert!(told.any(|line| line.unwrap().contains("Well,")));
     let (code, said) = interrupt(child);
     assert_eq!(code, Some(130));
-    let command = format!("mynah resume last --agent {slow} --log {url}");
-    assert_eq!(said, format!("mynah: interrupted; its last run can go on:\n  {command}\n"));
+    let run = text(&store.json(&["runs"])[0], "run_id");
+    let command = format!("mynah resume {run} --agent {slow} --log {url}");
+    assert_eq!(said, format!("mynah: interrupted; run {run} can go on:\n  {command}\n"));
     let resumed = store.run(&[
         "resume",
         "last",
@@ -274,9 +332,13 @@ fn interrupt(child: std::process::Child) -> (Option<i32>, String) {
 
 /// The runs of [`WAITING`], and the file of an agent that goes on with them.
 fn waiting() -> (Store, String) {
+    waiting_in(WAITING)
+}
+
+fn waiting_in(scenario: &str) -> (Store, String) {
     let store = Store::new();
     let played =
-        common::feed(mynah(["play", "--stable", "--log", &store.url(), "-"]), WAITING.as_bytes());
+        common::feed(mynah(["play", "--stable", "--log", &store.url(), "-"]), scenario.as_bytes());
     assert_eq!(played.code, Some(137), "{}", played.stderr);
     let agent = store.file("agent.json", AGENT);
     (store, agent)

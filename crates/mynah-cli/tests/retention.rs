@@ -43,7 +43,9 @@ fn an_exported_run_can_be_checked_and_imported_elsewhere() {
     let checked = run(["verify", &file, "--log", "sqlite:/nowhere/at.all"]);
     assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""), "it needs no log");
     assert!(checked.stdout.starts_with("run-0  verified  9 records  "), "{}", checked.stdout);
-    assert!(checked.stdout.contains("\nseal 1 of 2 in the log with root "), "{}", checked.stdout);
+    assert!(checked.stdout.contains("\nleaf 1 of 2 in the log with root "), "{}", checked.stdout);
+    let piped = feed(mynah(["verify", "-"]), &fs::read(&file).unwrap());
+    assert_eq!(piped, checked, "it can be piped");
     let told = store.json(&["verify", &file]);
     assert_eq!(
         (&told[0]["status"], &told[0]["inclusion"]["size"]),
@@ -87,6 +89,19 @@ fn a_bad_file_is_refused_and_leaves_nothing_behind() {
     assert_eq!(other.run(&["import", "/nowhere/at.all"]).code, Some(4));
     assert_eq!(run(["verify", "/nowhere/at.ndjson"]).code, Some(4));
 
+    let said = "not a file that `mynah export` wrote";
+    for bytes in [&b""[..], b"Dear diary,\n", b"\xff\x00\xfe"] {
+        for verb in ["verify", "import"] {
+            let refused = feed(mynah([verb, "-", "--log", &other.url()]), bytes);
+            assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{verb}");
+            assert_eq!(refused.stderr, format!("mynah: standard input: {said}\n"));
+        }
+    }
+    let (url, path) = (store.url(), store.path.to_str().unwrap());
+    let refused = run(["verify", path]);
+    assert_eq!(refused.code, Some(2));
+    let said = format!("mynah: {path}: {said}; it is a SQLite file: --log {url} names it\n");
+    assert_eq!(refused.stderr, said);
     other.play(&RUNS.replace("Ann", "Bob"));
     store.ok(&["export", "run-0", "-o", &file]);
     let refused = other.run(&["import", &file]);
@@ -100,6 +115,9 @@ fn a_bad_file_is_refused_and_leaves_nothing_behind() {
 fn prune_says_what_would_go_and_then_takes_it_out() {
     let store = Store::with(RUNS);
     let before = store.ok(&["verify"]);
+    let nothing = store.run(&["show", "log:maintenance"]);
+    let said = "mynah: nothing was ever taken out of this log\n";
+    assert_eq!((nothing.code, nothing.stderr.as_str()), (Some(2), said));
     let prune = ["prune", "--older-than", "30d", "--reason", "age", "--by", "ann"];
     let told = store.ok(&prune);
     let told: Vec<&str> = told.lines().collect();
@@ -116,9 +134,10 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
     let listed = store.json(&["runs"]);
     assert_eq!(listed.iter().map(|run| &run["run_id"]).collect::<Vec<_>>(), ["run-2"]);
     let after = store.ok(&["verify"]);
-    let root = |text: &str| text.split_once("root ").map(|(_, root)| root[..64].to_owned());
-    assert_eq!(root(&after), root(&before), "the seals stay");
-    assert!(after.contains("\n2 removals, last "), "{after}");
+    assert!(after.contains("\n1 run, 2 seals, 2 removals, root "), "{after}");
+    let told = &store.json(&["verify"])[1];
+    let leaves = (&told["seals"], &told["leaves"], &told["removals"]["count"]);
+    assert_eq!(leaves, (&json!(2), &json!(4), &json!(2)), "the seals stay");
     let tombstone = &store.json(&["show", "log:maintenance", "--record", "1"])[0];
     let fact = &tombstone["fact"];
     assert_eq!(
@@ -126,10 +145,18 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
         (&json!("run-0"), &json!("ann"), &json!("age"))
     );
 
-    assert_eq!(store.run(&["show", "run-0"]).code, Some(2));
+    for verb in ["show", "verify", "replay", "export"] {
+        let gone = store.run(&[verb, "run-0"]);
+        assert_eq!((gone.code, gone.stdout.as_str()), (Some(2), ""), "{verb}");
+        let said = "; `mynah show log:maintenance --record 1` tells by whom and why\n";
+        assert!(gone.stderr.starts_with("mynah: run run-0 was pruned on 20"), "{}", gone.stderr);
+        assert!(gone.stderr.ends_with(said), "{}", gone.stderr);
+    }
     let unfinished = store.run(&[&prune[..], &["--status", "suspended"]].concat());
     assert_eq!(unfinished.code, Some(2));
-    assert!(unfinished.stderr.contains("have not ended"), "{}", unfinished.stderr);
+    let said =
+        "mynah: --status suspended: those have not ended; --include-unfinished takes them too\n";
+    assert_eq!(unfinished.stderr, said);
     store.ok(&[&prune[..], &["--include-unfinished", "--yes"]].concat());
     assert_eq!(store.ok(&["runs"]), "no runs\n");
     for wrong in [
@@ -162,6 +189,15 @@ fn redact_takes_away_what_records_hold() {
     let other = Store::new();
     other.ok(&["import", &file]);
     assert!(other.ok(&["verify"]).starts_with("run-0  verified  9 records, 2 redacted"));
+    let kind = |kind| store.run(&["redact", "run-0", "--kind", kind, "--reason", "x"]);
+    let unknown = kind("tool");
+    assert_eq!((unknown.code, unknown.stdout.as_str()), (Some(2), ""));
+    let said = "mynah: no record is of kind \"tool\"; the kinds are run_started, resumed, ";
+    assert!(unknown.stderr.starts_with(said), "{}", unknown.stderr);
+    assert!(!unknown.stderr.contains("sealed"), "{}", unknown.stderr);
+    let none = kind("tool_failed");
+    assert_eq!((none.code, none.stderr.as_str()), (Some(0), ""));
+    assert_eq!(none.stdout, "nothing to redact in run run-0: it has no body of kind tool_failed\n");
     store.ok(&["redact", "run-0", "--kind", "tool_completed", "--reason", "x", "--yes"]);
     store.ok(&["redact", "run-0", "--all", "--reason", "x", "--yes"]);
     assert!(store.ok(&["verify", "run-0"]).starts_with("run-0  verified  9 records, 8 redacted"));
@@ -170,6 +206,7 @@ fn redact_takes_away_what_records_hold() {
     for wrong in [
         &["redact", "run-0", "--reason", "x"][..],
         &["redact", "run-0", "--all"],
+        &["redact", "run-0", "--all", "--reason", ""],
         &["redact", "run-0", "--all", "--kind", "x", "--reason", "x"],
         &["redact", "run-0", "--record", "9", "--reason", "x"],
         &["redact", "run-0", "--record", "99", "--reason", "x"],
@@ -178,6 +215,49 @@ fn redact_takes_away_what_records_hold() {
         let refused = store.run(wrong);
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{wrong:?}");
     }
+}
+
+#[test]
+fn what_was_redacted_here_is_not_brought_back_by_an_import() {
+    let store = Store::with(RUNS);
+    let file = store.beside("whole.ndjson");
+    store.ok(&["export", "run-0", "-o", &file]);
+    store.ok(&["redact", "run-0", "--record", "1", "--reason", "x", "--yes"]);
+    let told = store.ok(&["import", &file]);
+    let said =
+        "  it was there already; of 1 record this log keeps no body, as it was redacted here\n";
+    assert!(told.ends_with(said), "{told}");
+    assert_eq!(store.json(&["import", &file])[0]["withheld"], 1);
+    assert!(!store.ok(&["show", "run-0"]).contains("4111"));
+}
+
+#[test]
+fn a_later_turn_of_a_session_names_the_runs_that_it_needs() {
+    let store = Store::with(
+        r#"{
+          "scripts": [ [{"text": "one"}, {"finish": "stop"}], [{"text": "two"}, {"finish": "stop"}], [{"text": "three"}, {"finish": "stop"}] ],
+          "ops": [
+            {"op": "session.start", "id": "s", "messages": [{"role": "user", "content": "a"}]},
+            {"op": "session.reply", "text": "b"},
+            {"op": "session.reply", "text": "c"}
+          ]
+        }"#,
+    );
+    store.ok(&["export", "run-0"]);
+    let file = store.beside("turn.ndjson");
+    for flags in [&[] as &[&str], &["-o", &file, "--json"]] {
+        let exported = store.run(&[&["export", "run-2"], flags].concat());
+        let said = "run run-2 goes on from earlier runs of its session; \
+                    to restore its conversation, export them too: run-1, run-0\n";
+        assert_eq!((exported.code, exported.stderr.as_str()), (Some(0), said));
+        if !flags.is_empty() {
+            assert_eq!(lines(&exported)[0]["needs"], json!(["run-1", "run-0"]));
+        }
+    }
+    let shown = store.ok(&["show", "run-2"]);
+    assert!(shown.contains("\n-- 4 messages before, up to run run-1\n\nuser: c\n"), "{shown}");
+    let told = &store.json(&["show", "run-2"])[1];
+    assert_eq!(told, &json!({"type": "before", "seq": 1, "run_id": "run-1", "messages": 4}));
 }
 
 #[test]

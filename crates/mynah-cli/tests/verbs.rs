@@ -5,7 +5,14 @@
 mod common;
 
 use std::{fs, process::Stdio};
+#[cfg(unix)]
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
+#[cfg(unix)]
+use common::Ran;
 use common::{RUNS, Store, feed, lines, mynah, run, text};
 use serde_json::{Value, json};
 
@@ -255,6 +262,49 @@ fn a_run_is_shown_on_a_timeline() {
 }
 
 #[test]
+fn what_a_run_went_on_with_is_on_the_timeline_too() {
+    let store = Store::with(
+        r#"{
+          "scripts": [
+            [ {"tool_call": {"id": "c0", "name": "pay"}}, {"tool_call": {"id": "c1", "name": "pay"}}, {"tool_call": {"id": "c2", "name": "pay"}}, {"finish": "tool_calls"} ],
+            [ {"text": "Done."}, {"finish": "stop"} ]
+          ],
+          "tools": [{"name": "pay", "manual": true, "returns": {"ok": "paid"}}],
+          "ops": [
+            {"op": "chat", "messages": [{"role": "user", "content": "Pay."}]},
+            {"op": "resume", "approve": ["c1"], "reject": ["c2"], "tool_results": [["c0", "cash"]]}
+          ]
+        }"#,
+    );
+    let shown = store.run(&["show", "last", "--tree"]).stdout;
+    let (_, timeline) = shown.split_once("\n\n").unwrap();
+    let expected = r"   1        0 ms              run_started  Pay.
+   2       1.0 s       1.0 s  turn 1
+   3       1.0 s       1.0 s    answer  > pay {} > pay {} > pay {}
+   4       3.0 s              suspended  manual_tool_calls
+   5       5.0 s       2.0 s  resumed
+   5       5.0 s                tool [c0]  pay {}
+   5       5.0 s                  result  cash
+   5       5.0 s                tool [c2]  pay {}
+   5       5.0 s                  result  rejected
+   6       6.0 s       1.0 s    tool [c1]  pay {}
+   6       6.0 s       1.0 s      try 1  paid
+   8       8.0 s       1.0 s  turn 2
+   9       8.0 s       1.0 s    answer  Done.
+  10      10.0 s              completed  completed
+";
+    assert!(timeline.starts_with(expected), "{timeline}");
+}
+
+#[test]
+fn a_little_money_is_not_told_as_none() {
+    let cheap =
+        RUNS.replace("\"input\": 1000, \"output\": 1000", "\"input\": 0.01, \"output\": 0.01");
+    let listed = Store::with(&cheap).run(&["runs"]).stdout;
+    assert!(listed.contains("  <0.0001  "), "{listed}");
+}
+
+#[test]
 fn runs_are_listed_since_a_moment() {
     let store = Store::with(RUNS);
     let count = |since: &str| store.json(&["runs", "--since", since]).len();
@@ -267,7 +317,10 @@ fn runs_are_listed_since_a_moment() {
     for since in ["90s", "30m", "2h", "7d", "4294967295w"] {
         assert_eq!(recent.json(&["runs", "--since", since]).len(), 5, "{since}");
     }
-    for since in ["", "2", "h", "-2h", "2y", "yesterday", "2026-02-30"] {
+    let future = store.run(&["runs", "--since", "2261-01-01"]);
+    assert_eq!((future.code, future.stdout.as_str()), (Some(2), ""));
+    assert!(future.stderr.contains("that is in the future"), "{}", future.stderr);
+    for since in ["", "2", "h", "2300-01-01", "-2h", "2y", "yesterday", "2026-02-30"] {
         let refused = store.run(&["runs", &format!("--since={since}")]);
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{since}");
         assert!(refused.stderr.contains("give 90s, 30m, 2h, 7d or 4w"), "{}", refused.stderr);
@@ -281,6 +334,7 @@ fn a_run_is_named_by_its_id_the_beginning_of_it_or_last() {
     let wrong = [
         ("run-", "more than one run has an id that begins with \"run-\": run-4, run-3, …"),
         ("ruin", "no run has an id that begins with \"ruin\"; `mynah runs` lists them"),
+        ("", "the run's id is empty"),
     ];
     for verb in ["show", "verify"] {
         for (name, said) in wrong {
@@ -323,7 +377,21 @@ fn a_log_that_cannot_be_used_is_exit_code_4_and_is_not_made() {
     let refused = store.run(&["runs"]);
     assert_eq!(refused.code, Some(4));
     assert!(refused.stderr.contains("not a SQLite file"), "{}", refused.stderr);
-    for url in ["mynah.db", "sqlite:", "memory:x", "postgres://here"] {
+    fs::write(&store.path, "").unwrap();
+    let refused = store.run(&["runs"]);
+    assert_eq!(refused.code, Some(4));
+    assert!(
+        refused.stderr.ends_with("runs.db is empty: there is no log in it\n"),
+        "{}",
+        refused.stderr
+    );
+    let refused = run(["runs", "--log", &format!("sqlite:{}", env!("CARGO_TARGET_TMPDIR"))]);
+    assert_eq!(refused.code, Some(4));
+    assert!(refused.stderr.ends_with(" is a folder, and a log is a file\n"), "{}", refused.stderr);
+    let refused = run(["runs", "--log", "mynah.db"]);
+    assert_eq!(refused.code, Some(2));
+    assert_eq!(refused.stderr, "mynah: --log mynah.db: a log is a URL; give sqlite:mynah.db\n");
+    for url in ["", "sqlite:", "sqlite::memory:", "memory:x", "postgres://here"] {
         let refused = run(["runs", "--log", url]);
         assert_eq!(refused.code, Some(2), "{url}");
         assert!(refused.stderr.contains("give memory: or sqlite:PATH"), "{}", refused.stderr);
@@ -341,6 +409,9 @@ fn the_log_is_that_of_the_folder_unless_the_environment_or_the_command_says_othe
     fs::rename(&store.path, store.path.with_file_name("mynah.db")).unwrap();
     of_folder.current_dir(store.path.parent().unwrap()).env_remove("MYNAH_LOG");
     assert_eq!(feed(of_folder, b"").stdout, listed);
+    let mut empty = mynah(["runs", "--json"]);
+    empty.current_dir(store.path.parent().unwrap()).env("MYNAH_LOG", "");
+    assert_eq!(feed(empty, b"").stdout, listed, "a variable that is empty says nothing");
     let mut told = mynah(["runs", "--log", "memory:"]);
     told.env("MYNAH_LOG", "sqlite:/nowhere/at.all");
     assert_eq!(feed(told, b"").stdout, "no runs\n");
@@ -348,24 +419,82 @@ fn the_log_is_that_of_the_folder_unless_the_environment_or_the_command_says_othe
 
 #[cfg(unix)]
 #[test]
-fn a_file_that_may_only_be_read_can_be_read_and_not_written() {
-    use std::os::unix::fs::PermissionsExt as _;
+fn a_log_that_may_only_be_read_can_be_read_and_not_written() {
     let store = Store::with(RUNS);
-    let folder = store.path.parent().unwrap();
-    let allow = |mode: u32, path: &std::path::Path| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    };
-    allow(0o444, &store.path);
-    allow(0o555, folder);
-    // Whoever may do everything is not kept from it.
-    let kept_out = fs::write(folder.join("probe"), "").is_err();
-    let read = store.run(&["verify", "run-1"]);
-    let written = store.run(&["fork", "run-1", "--at", "2"]);
-    allow(0o755, folder);
-    assert_eq!(read.code, Some(0), "{}", read.stderr);
-    if kept_out {
-        assert_eq!((written.code, written.stdout.as_str()), (Some(4), ""));
-        assert!(written.stderr.contains("runs.db"), "{}", written.stderr);
+    let guest = Guest::of(&store);
+    let verbs: [&[&str]; 8] = [
+        &["runs"],
+        &["show", "run-1"],
+        &["show", "run-1", "--tree"],
+        &["verify"],
+        &["replay", "run-1"],
+        &["export", "run-1"],
+        &["doctor"],
+        &["prune", "--older-than", "1d", "--reason", "age"],
+    ];
+    for verb in verbs {
+        let read = guest.run(verb);
+        assert_eq!((read.code, read.stderr.as_str()), (Some(0), ""), "{verb:?}");
+        assert_eq!(read, store.run(verb), "{verb:?}");
+    }
+    assert_eq!(guest.run(&["diff", "run-0", "run-1"]).code, Some(1));
+    for verb in [&["fork", "run-1", "--at", "2"] as &[_], &["cancel", "run-0"]] {
+        let refused = guest.run(verb);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(4), ""), "{verb:?}");
+        assert!(refused.stderr.contains("runs.db"), "{}", refused.stderr);
+    }
+
+    // What a killed process has committed is not in the file yet.
+    let path = &store.path;
+    let ahead = format!("{}-wal", path.display());
+    let writer = rusqlite::Connection::open(path).unwrap();
+    writer.execute("UPDATE runs SET owner = 'ann', until = 0 WHERE id = 'run-0'", []).unwrap();
+    let left = fs::read(&ahead).unwrap();
+    drop(writer);
+    fs::write(&ahead, left).unwrap();
+    let refused = Guest::of(&store).run(&["runs"]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(4), ""), "{}", refused.stderr);
+    let said = "runs.db-wal, and the folder cannot be written; copy both to a folder that can, and read it there\n";
+    assert!(refused.stderr.ends_with(said), "{}", refused.stderr);
+}
+
+/// Somebody who may read a log, and not write it.
+#[cfg(unix)]
+struct Guest<'s> {
+    store: &'s Store,
+    program: PathBuf,
+}
+
+#[cfg(unix)]
+impl<'s> Guest<'s> {
+    fn of(store: &'s Store) -> Self {
+        // Where everybody may run it.
+        let program = store.path.with_file_name("mynah");
+        if !program.exists() {
+            fs::copy(env!("CARGO_BIN_EXE_mynah"), &program).unwrap();
+        }
+        Self { store, program }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        use std::os::unix::{fs::PermissionsExt as _, process::CommandExt as _};
+        let folder = self.store.path.parent().unwrap();
+        let allow = |mode: u32, path: &Path| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        fs::read_dir(folder).unwrap().flatten().for_each(|file| allow(0o555, &file.path()));
+        allow(0o555, folder);
+        let mut command = Command::new(&self.program);
+        command.args(arguments).args(["--log", &self.store.url()]);
+        // Whoever may do everything is not kept from it, and becomes somebody else.
+        if fs::write(folder.join("probe"), "").is_ok() {
+            fs::remove_file(folder.join("probe")).unwrap();
+            command.uid(65534).gid(65534);
+        }
+        let ran = feed(command, b"");
+        allow(0o755, folder);
+        fs::read_dir(folder).unwrap().flatten().for_each(|file| allow(0o755, &file.path()));
+        ran
     }
 }
 

@@ -5,11 +5,13 @@ use std::{collections::HashMap, fmt};
 use mynah_data::Result;
 
 use crate::{
-    Corrupt, Hash, Log, MAINTENANCE, Record, Removals, Report, RunSummary, SealedRun, Verifier,
-    entry, merkle::Tree, removal::Gone,
+    Corrupt, Hash, Log, MAINTENANCE, Pruned, Record, Removals, Report, RunFilter, RunSummary,
+    SealedRun, Verifier, entry, merkle::Tree, removal::Gone,
 };
 
 const PORTION: usize = 256;
+
+const OTHER_SEAL: &str = "it is not the seal that the log's list of seals has for the run";
 
 /// Checks runs as a log keeps them, one after the other, and reads only once what was taken out of it.
 ///
@@ -61,8 +63,8 @@ impl<'l> Auditor<'l> {
         }
     }
 
-    /// Checks what no run tells by itself: that nothing lies in the log that belongs to no run, that its list of seals is that
-    /// of its runs, and that tombstones are of runs that are gone. Gives the tree over the list. No run is read:
+    /// Checks what no run tells by itself: that nothing lies in the log that belongs to no run, that the leaves of its tree are
+    /// the seals of its runs and its tombstones, and that those are of runs that are gone. Gives the tree. No run is read:
     /// [`verify_run`](Self::verify_run) is for that.
     ///
     /// # Errors
@@ -160,7 +162,10 @@ async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Repo
             let what = format!("it says that run {run} is gone, and it is there");
             return Err(corrupt(MAINTENANCE, pruned.tombstone, what).into());
         }
-        if let Some((seq, _)) = gone.bodies.range(indexed.records + 1..).next() {
+        // Of a run without its seal they may be to come: an import was interrupted.
+        if let (Some(_), Some((seq, _))) =
+            (report.fingerprint, gone.bodies.range(indexed.records + 1..).next())
+        {
             return Err(corrupt(run, *seq, "a tombstone names it, and it is not there").into());
         }
     }
@@ -184,47 +189,96 @@ pub(crate) fn check_body(record: &Record, gone: Option<&Gone>) -> Result<(), Cor
 }
 
 async fn check_seals(log: &dyn Log, removals: &Removals) -> Result<Tree> {
-    let (mut tree, mut unexplained) = (Tree::new(), HashMap::new());
-    for (run, pruned) in removals.pruned() {
-        if log.run(run).await?.is_some() {
-            let what = format!("it says that run {run} is gone, and it is there");
-            return Err(corrupt(MAINTENANCE, pruned.tombstone, what).into());
-        }
-        if pruned.sealed {
-            unexplained.insert(run, pruned);
-        }
-    }
+    let mut seals = Seals::read(log, removals).await?;
+    let mut filter = RunFilter::new().limit(PORTION);
     loop {
-        let seals = log.seals(tree.size(), PORTION).await?;
-        if seals.is_empty() {
-            break;
+        let page = log.runs(filter.clone()).await?;
+        page.runs.iter().try_for_each(|run| seals.find(run, removals))?;
+        let Some(next) = page.next else { break };
+        filter = filter.after(next);
+    }
+    seals.explain(log, removals).await?;
+    match removals.hash(seals.tombstones + 1) {
+        Some(_) => {
+            let what = "it is a tombstone that is no leaf of the log's tree";
+            Err(corrupt(MAINTENANCE, seals.tombstones + 1, what).into())
         }
-        for seal in &seals {
-            let (is_right, records) = match log.run(&seal.run).await? {
-                Some(run) => {
-                    (run.seal == Some(tree.size()) && run.hash == seal.fingerprint, run.records)
-                }
-                None => match unexplained.remove(&*seal.run) {
-                    Some(pruned) => (pruned.hash == seal.fingerprint, 0),
-                    None => {
-                        let what = "the log has its seal, but no such run, and no tombstone for it";
-                        return Err(corrupt(&seal.run, 0, what).into());
-                    }
-                },
-            };
-            if !is_right {
-                let what = "it is not the seal that the log's list of seals has for the run";
-                return Err(corrupt(&seal.run, records, what).into());
+        None => Ok(seals.tree),
+    }
+}
+
+/// The leaves of a log's tree, and which of the seals among them no run was found for.
+struct Seals {
+    tree: Tree,
+    tombstones: u64,
+    unclaimed: Vec<Option<Hash>>,
+}
+
+impl Seals {
+    async fn read(log: &dyn Log, removals: &Removals) -> Result<Self> {
+        let mut found = Self { tree: Tree::new(), tombstones: 0, unclaimed: Vec::new() };
+        loop {
+            let seals = log.seals(found.tree.size(), PORTION).await?;
+            if seals.is_empty() {
+                return Ok(found);
             }
-            tree.push(seal.leaf());
+            for seal in &seals {
+                found.tree.push(seal.leaf());
+                let is_tombstone = *seal.run == *MAINTENANCE;
+                found.unclaimed.push((!is_tombstone).then_some(seal.fingerprint));
+                found.tombstones += u64::from(is_tombstone);
+                if is_tombstone && removals.hash(found.tombstones) != Some(seal.fingerprint) {
+                    let what = "it is not the tombstone that the log's tree has as a leaf";
+                    return Err(corrupt(MAINTENANCE, found.tombstones, what).into());
+                }
+            }
         }
     }
-    match unexplained.into_iter().min_by_key(|(_, pruned)| pruned.tombstone) {
-        Some((run, pruned)) => {
-            let what = format!("it says that run {run} had a seal, and the log has none for it");
-            Err(corrupt(MAINTENANCE, pruned.tombstone, what).into())
+
+    /// Finds the seal of a run that the index has.
+    fn find(&mut self, run: &RunSummary, removals: &Removals) -> Result<(), Corrupt> {
+        if let Some(pruned) = removals.of(&run.run_id).and_then(|gone| gone.run) {
+            let what = format!("it says that run {} is gone, and it is there", run.run_id);
+            return Err(corrupt(MAINTENANCE, pruned.tombstone, what));
         }
-        None => Ok(tree),
+        let place = run.seal.and_then(|place| usize::try_from(place).ok());
+        // One that has its seal since the list was read is not in it.
+        let Some(seal) = place.and_then(|place| self.unclaimed.get_mut(place)) else {
+            return Ok(());
+        };
+        if seal.take() == Some(run.hash) {
+            return Ok(());
+        }
+        Err(corrupt(&run.run_id, run.records, OTHER_SEAL))
+    }
+
+    /// Finds the tombstones of the runs whose seals are left.
+    async fn explain(&mut self, log: &dyn Log, removals: &Removals) -> Result<()> {
+        let mut pruned: HashMap<&str, Pruned> =
+            removals.pruned().filter(|(_, pruned)| pruned.sealed).collect();
+        let mut place = 0;
+        while let Some(left) = self.unclaimed.iter().skip(place).position(Option::is_some) {
+            place += left;
+            let seals = log.seals(place as u64, PORTION).await?;
+            for (SealedRun { run, .. }, fingerprint) in seals.iter().zip(&self.unclaimed[place..]) {
+                let Some(fingerprint) = fingerprint else { continue };
+                let what = match pruned.remove(&**run) {
+                    Some(pruned) if pruned.hash == *fingerprint => continue,
+                    Some(_) => OTHER_SEAL,
+                    None => "the log has its seal, but no such run, and no tombstone for it",
+                };
+                return Err(corrupt(run, 0, what).into());
+            }
+            place += seals.len().max(1);
+        }
+        match pruned.into_iter().min_by_key(|(_, pruned)| pruned.tombstone) {
+            Some((run, pruned)) => {
+                let what =
+                    format!("it says that run {run} had a seal, and the log has none for it");
+                Err(corrupt(MAINTENANCE, pruned.tombstone, what).into())
+            }
+            None => Ok(()),
+        }
     }
 }
 

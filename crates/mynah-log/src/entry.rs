@@ -173,10 +173,17 @@ impl Entry {
                 }
             }
             Removed::Bodies(named) => {
-                let last = records.saturating_sub(u64::from(seal.is_some()));
-                match named.iter().find(|(seq, _)| !(1..=last).contains(seq)) {
-                    Some((seq, _)) => Err(strange(run_id, *seq)),
-                    None => Ok(()),
+                // What has no seal goes on: some of it may be to come, without its body.
+                let last = if seal.is_some() { records.saturating_sub(1) } else { u64::MAX };
+                if let Some((seq, _)) = named.iter().find(|(seq, _)| !(1..=last).contains(seq)) {
+                    return Err(strange(run_id, *seq));
+                }
+                match &self.holder {
+                    // What comes next is for the holder to say.
+                    Some(holder) if named.iter().any(|(seq, _)| seq > records) => {
+                        Err(leased(run_id, holder))
+                    }
+                    _ => Ok(()),
                 }
             }
         }

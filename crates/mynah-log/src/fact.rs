@@ -180,6 +180,29 @@ pub enum Fact {
 }
 
 impl Fact {
+    /// The names of all kinds.
+    pub const KINDS: [&'static str; 19] = [
+        "run_started",
+        "resumed",
+        "user_message",
+        "turn_started",
+        "finalize_started",
+        "finalize_failed",
+        "assistant_completed",
+        "tool_scheduled",
+        "tool_completed",
+        "tool_failed",
+        "side_effect",
+        "context_truncated",
+        "budget_exceeded",
+        "suspended",
+        "completed",
+        "failed",
+        "cancelled",
+        "sealed",
+        "removed",
+    ];
+
     /// The seam between two processes: the run goes on where the first of them ended.
     pub const SEAM: Self = Self::Resumed {
         message: None,

@@ -55,11 +55,12 @@ pub trait Log: Send + Sync + 'static {
     /// Runs from the newest on, from an index: no run is read. The maintenance run is not among them.
     fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>>;
 
-    /// The runs that have their seal, in the order of the sealing, from a place (from 0) on, at
-    /// most so many. Their leaves make the log's own tree.
+    /// The leaves of the log's own tree, in the order in which they came, from a place (from 0) on, at most so many: the seal
+    /// of each run that has one, and each tombstone.
     fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>>;
 
-    /// Checks what only the log itself can see: that nothing lies in it that belongs to no run.
+    /// Checks what only the log itself can see: that what it keeps its records in is sound, and that nothing lies in it that
+    /// belongs to no run.
     fn check(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
@@ -214,13 +215,13 @@ pub enum Durability {
     Full,
 }
 
-/// A run that has its seal: a leaf of the log's tree.
+/// A run that has its seal, or a tombstone: a leaf of the log's tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SealedRun {
-    /// The run.
+    /// The run; the [maintenance run](crate::MAINTENANCE), if it is a tombstone.
     pub run: Arc<str>,
-    /// The hash of its seal.
+    /// The hash of its seal, or of the tombstone's record.
     pub fingerprint: Hash,
 }
 

@@ -71,6 +71,10 @@ impl State {
     }
 
     fn extend(&mut self, checked: Checked) -> Result<Head> {
+        let tombstones: Vec<Hash> = match *checked.batch.run == *MAINTENANCE {
+            true => checked.batch.records.iter().map(Record::hash).collect(),
+            false => Vec::new(),
+        };
         let entry = match self.runs.get_mut(&checked.batch.run) {
             Some(run) => {
                 run.entry.follow(&checked)?;
@@ -95,7 +99,9 @@ impl State {
             entry.summary.seal = Some(self.seals.len() as u64);
             self.seals.push(SealedRun::new(checked.batch.run, entry.summary.hash));
         }
-        Ok(entry.summary.head())
+        let head = entry.summary.head();
+        self.seals.extend(tombstones.into_iter().map(|hash| SealedRun::new(MAINTENANCE, hash)));
+        Ok(head)
     }
 
     /// Whether what a tombstone names may go.
@@ -106,10 +112,10 @@ impl State {
         };
         run.entry.yields(removed, now)?;
         let Removed::Bodies(named) = removed else { return Ok(()) };
-        let is_there = |seq: u64, hash: Hash| {
-            run.records.get(seq as usize - 1).is_some_and(|record| record.hash() == hash)
+        let is_other = |seq: u64, hash: Hash| {
+            run.records.get(seq as usize - 1).is_some_and(|record| record.hash() != hash)
         };
-        match named.iter().find(|(seq, hash)| !is_there(*seq, *hash)) {
+        match named.iter().find(|(seq, hash)| is_other(*seq, *hash)) {
             Some((seq, _)) => Err(entry::strange(run_id, *seq)),
             None => Ok(()),
         }

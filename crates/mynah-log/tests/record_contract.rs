@@ -50,6 +50,15 @@ fn unknown_members_and_unknown_kinds_are_refused() {
 }
 
 #[test]
+fn every_kind_has_its_name_in_the_list() {
+    let error = serde_json::from_str::<Fact>(r#"{"kind": "x"}"#).expect_err("an unknown kind");
+    let error = error.to_string();
+    let (_, expected) = error.split_once("expected one of ").expect("a list");
+    let expected: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+    assert_eq!(Fact::KINDS.to_vec(), expected);
+}
+
+#[test]
 fn numbers_and_text_lose_nothing() {
     for value in [
         json!(i64::MIN),

@@ -81,7 +81,8 @@ async fn the_room_of_pruned_runs_is_used_again() {
 async fn a_log_from_before_runs_could_be_pruned_is_brought_up_to_date() {
     let Book { log, raw, folder } = Book::new().await;
     drop(log);
-    raw.execute_batch("DROP TABLE pruned; PRAGMA user_version = 1").expect("an older log");
+    let older = "DROP TABLE pruned; PRAGMA user_version = 1";
+    raw.execute_batch(&format!("{SEALS_BEFORE} {older}")).expect("an older log");
     let path = folder.path().join("mynah.db");
     let error = SqliteLog::open_read_only(&path).expect_err("it has to be written once");
     assert!(error.to_string().contains("brings it up to date"), "{error}");
@@ -89,6 +90,16 @@ async fn a_log_from_before_runs_could_be_pruned_is_brought_up_to_date() {
     let gone = Prune::before(15).perform(&log, &warrant()).await.expect("an old run");
     assert_eq!(gone.len(), 1);
     verify_seals(&log).await.expect("a sound list");
+}
+
+#[tokio::test]
+async fn the_tombstones_of_a_log_from_before_they_were_leaves_become_leaves() {
+    let Book { log, raw, folder } = Book::removed().await;
+    let root = verify_seals(&log).await.expect("a sound list").root();
+    drop(log);
+    raw.execute_batch(SEALS_BEFORE).expect("an older log");
+    let log = SqliteLog::open(folder.path().join("mynah.db")).expect("a log");
+    assert_eq!(verify_seals(&log).await.map(|tree| (tree.size(), tree.root())), Ok((5, root)));
 }
 
 #[tokio::test]
@@ -137,22 +148,26 @@ async fn whoever_meddles_with_tombstones_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_tail_cut_off_the_maintenance_run_leaves_what_is_missing_unexplained() {
+async fn a_tail_cut_off_the_maintenance_run_is_found() {
     // With a mended index: the tombstone of the pruned run, then that of the redacted record as well.
     let book = Book::removed().await;
     book.cut(1).await;
     verify_run(&book.log, "said").await.expect("its tombstone is there");
+    is_corrupt(verify_seals(&book.log).await.expect_err("a leaf of no record"), MAINTENANCE, 2);
+    book.change("DELETE FROM seals WHERE place = 4");
     is_corrupt(verify_seals(&book.log).await.expect_err("a seal of no run"), "quiet", 0);
     let book = Book::removed().await;
     book.change("DELETE FROM runs WHERE id = 'log:maintenance'");
     is_corrupt(verify_run(&book.log, "said").await.expect_err("a body less"), "said", 2);
-    // What nobody misses is told by the head alone, to whoever kept it.
+    // What nobody misses is told by the root, to whoever kept it.
     let book = Book::new().await;
     Prune::before(35).include_unfinished().perform(&book.log, &warrant()).await.expect("three");
-    let kept = Auditor::new(&book.log).removals().await.expect("tombstones").head();
+    let kept = verify_seals(&book.log).await.expect("a sound list");
     book.cut(2).await;
-    verify_seals(&book.log).await.expect("nothing is missing");
-    assert_ne!(Auditor::new(&book.log).removals().await.expect("tombstones").head(), kept);
+    book.change("DELETE FROM seals WHERE place = 5");
+    let tree = verify_seals(&book.log).await.expect("nothing is missing");
+    assert_eq!((kept.size(), tree.size()), (6, 5));
+    assert_ne!(kept.root(), tree.root());
 }
 
 #[tokio::test]
@@ -185,6 +200,12 @@ async fn a_forged_tombstone_is_found() {
     book.forge("quiet", removed);
     is_corrupt(verify_seals(&book.log).await.expect_err("another seal"), "quiet", 0);
 }
+
+/// The list of seals as it was in version 2 of the tables.
+const SEALS_BEFORE: &str = "DELETE FROM seals WHERE id = 'log:maintenance'; \
+     ALTER TABLE seals RENAME TO newer; \
+     CREATE TABLE seals (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, hash BLOB NOT NULL) STRICT; \
+     INSERT INTO seals SELECT * FROM newer; DROP TABLE newer; PRAGMA user_version = 2;";
 
 fn warrant() -> Warrant {
     Warrant::new("ann", "she asked for it", 1_000)
@@ -288,6 +309,8 @@ impl Book {
                       input_tokens, output_tokens, cost, token, recent) \
                       VALUES ('log:maintenance', 0, 1, 1, 1, ?1, 0, 0, 0, 0, 0.0, 0, ?2)";
         assert_eq!(self.raw.execute(insert, params![record.hash().0, key]), Ok(1));
+        let insert = "INSERT INTO seals SELECT max(place) + 1, 'log:maintenance', ?1 FROM seals";
+        assert_eq!(self.raw.execute(insert, params![record.hash().0]), Ok(1));
     }
 
     /// Whether a text is anywhere in the folder.

@@ -275,9 +275,38 @@ fn what_is_not_a_log_is_refused_and_left_as_it_is() {
 
     let path = folder.path().join("empty.db");
     std::fs::write(&path, "").expect("a file");
-    assert_eq!(reason(SqliteLog::open_read_only(&path)), LogReason::Unavailable, "nothing to read");
+    let error = SqliteLog::open_read_only(&path).expect_err("nothing to read");
+    assert!(error.to_string().ends_with("empty.db is empty: there is no log in it"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::Unavailable));
     for path in ["", ":memory:", "/no/such/folder/mynah.db"] {
         assert_eq!(reason(SqliteLog::open(path)), LogReason::Unavailable, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_index_is_found_though_every_run_can_be_read() {
+    for index in ["runs_by_status", "runs_by_session", "seals_by_run"] {
+        let (_folder, path) = file();
+        let log = SqliteLog::open(&path).expect("a log");
+        log.append(Sample::new("run", 0).sealed().batch()).await.expect("a run");
+        drop(log);
+        let select = format!("SELECT rootpage FROM sqlite_schema WHERE name = '{index}'");
+        let page: usize = Connection::open(&path)
+            .and_then(|other| other.query_row(&select, [], |row| row.get::<_, i64>(0)))
+            .map(|page| usize::try_from(page).expect("a page"))
+            .expect("an index");
+        let mut bytes = std::fs::read(&path).expect("a file");
+        // The place of its first row.
+        let end = (page - 1) * 16384 + 5;
+        bytes[end..end + 4].fill(0x3f);
+        std::fs::write(&path, bytes).expect("a file");
+        let log = SqliteLog::open_read_only(&path).expect("a log");
+        let error = verify_seals(&log).await.expect_err("a damaged file");
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{index}: {error}");
+        assert!(
+            error.to_string().contains("the file is damaged; restore it from a copy"),
+            "{error}"
+        );
     }
 }
 

@@ -497,6 +497,10 @@ async fn time_that_is_up_between_calls_is_found_before_the_next() -> Result<()> 
     // A run that is over is not over its budget.
     let result = engine([last])?.chat("go").budget(Budget::new().max_wall_clock_ms(450)).await?;
     assert_eq!(result.halted_reason, HaltReason::Completed);
+    // No time at all is passed by whatever is about to be done.
+    let result = engine([text()])?.chat("go").budget(Budget::new().max_wall_clock_ms(0)).await?;
+    let breach = json!({"limit": "wall_clock", "cap": 0, "actual": 1, "where": "pre_call"});
+    assert_eq!((result.steps.len(), &result.metadata["budget"]), (0, &breach));
     let mut stream =
         engine([nap, text()])?.chat("go").budget(Budget::new().max_wall_clock_ms(500)).stream();
     let mut told = None;

@@ -19,7 +19,7 @@ use mynah::Engine;
 use self::{hashes::Hashes, world::Counters};
 use crate::{
     Failure,
-    input::{name, read},
+    input::{is_stdin, name, read},
     ledger::Ledger,
     runtime,
     store::Place,
@@ -58,19 +58,20 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
     let log = log.map(|log| Arc::new(Ledger::new(log)));
     let mut out = BufWriter::new(io::stdout().lock());
     let hashes = if stable { Hashes::counted() } else { Hashes::Shown };
-    let performed = perform::perform(scenario, log, hashes, &mut out);
-    match runtime.block_on(unless_interrupted(performed)) {
-        Some(performed) => written(performed),
-        None => Err(Failure::interrupted(match url {
-            Some(url) => {
-                let (file, url) = (quoted(&file.display().to_string()), quoted(url));
-                format!(
-                    "interrupted; its last run can go on:\n  mynah resume last --agent {file} --log {url}"
-                )
-            }
-            None => "interrupted; nothing was kept".to_owned(),
-        })),
+    let performed = perform::perform(scenario, log.clone(), hashes, &mut out);
+    if let Some(performed) = runtime.block_on(unless_interrupted(performed)) {
+        return written(performed);
     }
+    let run = log.and_then(|log| log.written());
+    Err(Failure::interrupted(match (run, url) {
+        (Some(run), Some(url)) => {
+            let agent = if is_stdin(file) { "FILE".into() } else { file.to_string_lossy() };
+            let (agent, url) = (quoted(&agent), quoted(url));
+            let command = format!("mynah resume {} --agent {agent} --log {url}", quoted(&run));
+            format!("interrupted; run {run} can go on:\n  {command}")
+        }
+        _ => "interrupted; nothing was kept of what was under way".to_owned(),
+    }))
 }
 
 /// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone.

@@ -9,8 +9,8 @@ use super::{
     reader::{Item, Reader, unreadable},
 };
 use crate::{
-    Append, Hash, Head, Log, MAINTENANCE, Record, Removals, Removed, Report, Tombstone, entry,
-    removal::bury,
+    Append, Chain, Hash, Head, Log, MAINTENANCE, Record, Removals, Removed, Report, Tombstone,
+    entry, removal::bury,
 };
 
 /// How many bytes of records are appended in one go, about.
@@ -26,11 +26,13 @@ pub struct Imported {
     pub report: Report,
     /// How many of its records were new here; none if it was there already.
     pub added: u64,
+    /// How many bodies of the bundle were redacted here, and stay away.
+    pub withheld: u64,
 }
 
 /// Takes the run of a bundle into a log. All of the bundle is checked before anything is kept, and a run of ordinary size (some
 /// 16 MiB) is kept at once or not at all; of a larger one that is interrupted the beginning is there, as of a run in progress, and
-/// importing it again goes on from there.
+/// importing it again goes on from there. The tombstones of bodies that it comes without are kept before the records that they name.
 ///
 /// A run that is there already stays as it is: what the bundle has beyond its end is added. Bodies that were redacted here stay away.
 ///
@@ -40,9 +42,9 @@ pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imp
     let mut reader = Reader::open(&mut input)?;
     let run = reader.run().to_owned();
     let there = log.head(&run).await?;
-    let Checked { bundle, records, tombstones, head, at_there } =
-        Checked::read(&mut reader, there)?;
     let removals = Removals::read(log).await?;
+    let Checked { bundle, records, tombstones, head, at_there, withheld } =
+        Checked::read(&mut reader, there, &removals)?;
     if run == MAINTENANCE {
         return Err(refused(&run, "it is the account of another log, and this one has its own"));
     }
@@ -56,7 +58,7 @@ pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imp
             if last.first().map(Record::hash) != Some(head) {
                 return Err(refused(&run, "the log has another run of this id"));
             }
-            return Ok(Imported { run_id: run, report, added: 0 });
+            return Ok(Imported { run_id: run, report, added: 0, withheld });
         }
         Some(there) if at_there != Some(there.hash) => {
             return Err(refused(&run, "the log has another run of this id"));
@@ -64,8 +66,9 @@ pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imp
         there => report.records - there.map_or(0, |there| there.seq),
     };
     let tombstones = missing(&removals, &run, tombstones, there);
-    bury(log, removals.clone().into_chain(), &tombstones).await?;
-    let mut target = Target { log, removals, run, head: there, batch: Vec::new(), bytes: 0 };
+    let chain = removals.clone().into_chain();
+    let mut target =
+        Target { log, removals, chain, tombstones, run, head: there, batch: Vec::new(), bytes: 0 };
     match records {
         Some(records) => target.batch = target.stripped(records),
         None => {
@@ -81,7 +84,7 @@ pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imp
         }
     }
     target.flush().await?;
-    Ok(Imported { run_id: target.run, report, added })
+    Ok(Imported { run_id: target.run, report, added, withheld })
 }
 
 /// A bundle, read to its end.
@@ -94,11 +97,17 @@ struct Checked {
     head: Hash,
     /// The hash of the record where the run ends that is there.
     at_there: Option<Hash>,
+    /// How many bodies it has that were redacted here.
+    withheld: u64,
 }
 
 impl Checked {
-    fn read<R: BufRead>(reader: &mut Reader<R>, there: Option<Head>) -> Result<Self> {
-        let (mut records, mut bytes) = (Some(Vec::new()), 0);
+    fn read<R: BufRead>(
+        reader: &mut Reader<R>,
+        there: Option<Head>,
+        removals: &Removals,
+    ) -> Result<Self> {
+        let (mut records, mut bytes, mut withheld) = (Some(Vec::new()), 0, 0);
         let (mut tombstones, mut head, mut at_there) = (Vec::new(), Hash([0; 32]), None);
         let there = there.map_or(0, |there| there.seq);
         loop {
@@ -110,13 +119,14 @@ impl Checked {
                         at_there = Some(head);
                     }
                     bytes += size(&record);
+                    withheld += u64::from(record.body().is_some() && removals.is_redacted(&record));
                     records = records.filter(|_| bytes <= HELD);
                     if let Some(records) = records.as_mut().filter(|_| record.seq() > there) {
                         records.push(record);
                     }
                 }
                 Item::End(bundle) => {
-                    return Ok(Self { bundle, records, tombstones, head, at_there });
+                    return Ok(Self { bundle, records, tombstones, head, at_there, withheld });
                 }
             }
         }
@@ -127,6 +137,10 @@ impl Checked {
 struct Target<'l> {
     log: &'l dyn Log,
     removals: Removals,
+    /// The log's maintenance run.
+    chain: Chain,
+    /// Those of records that are still to be kept.
+    tombstones: Vec<(i64, Tombstone)>,
     run: String,
     head: Option<Head>,
     batch: Vec<Record>,
@@ -149,11 +163,26 @@ impl Target<'_> {
     async fn flush(&mut self) -> Result<()> {
         let batch = std::mem::take(&mut self.batch);
         self.bytes = 0;
-        if !batch.is_empty() {
+        if let Some(last) = batch.last() {
+            let tombstones = self.due(last.seq());
+            self.chain = bury(self.log, self.chain.clone(), &tombstones).await?;
             let append = Append::new(&*self.run, self.head, batch);
             self.head = Some(self.log.append(append).await?);
         }
         Ok(())
+    }
+
+    /// The tombstones of records up to this place, which are to be kept no more.
+    fn due(&mut self, last: u64) -> Vec<(i64, Tombstone)> {
+        let mut due = Vec::new();
+        for (at, tombstone) in &mut self.tombstones {
+            let Removed::Bodies(bodies) = &mut tombstone.removed else { continue };
+            let named: Vec<_> = bodies.extract_if(.., |(seq, _)| *seq <= last).collect();
+            if !named.is_empty() {
+                due.push((*at, Tombstone { removed: Removed::Bodies(named), ..tombstone.clone() }));
+            }
+        }
+        due
     }
 
     /// Without the bodies that were redacted here.
@@ -198,19 +227,57 @@ fn refused(run: &str, why: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Cursor;
+    use std::{
+        io::Cursor,
+        sync::atomic::{AtomicUsize, Ordering::Relaxed},
+        time::Duration,
+    };
 
     use super::*;
-    use crate::{MemoryLog, bundle::export, conformance::Sample};
+    use crate::{
+        Auditor, BoxFuture, Lease, MemoryLog, Redact, RunFilter, RunPage, RunSummary, SealedRun,
+        Warrant, bundle::export, conformance::Sample,
+    };
+
+    #[tokio::test]
+    async fn what_an_interrupted_import_of_a_redacted_run_leaves_is_in_progress_until_it_is_finished()
+     {
+        let source = large().await;
+        let redact = Redact::records("large", [2, 9, 15, 19]);
+        redact.perform(&source, &Warrant::new("ann", "asked to", 5)).await.expect("a run");
+        let mut file = Vec::new();
+        export(&source, "large", &mut file).await.expect("a run");
+        let records = source.read("large", 1, 100).await.expect("records");
+
+        let mut beginnings = 0;
+        for commits in 0.. {
+            let target = Interrupted { log: MemoryLog::new(), left: commits.into() };
+            if import(&target, Cursor::new(&file)).await.is_ok() {
+                break;
+            }
+            let there = target.log.head("large").await.expect("a head").map(|head| head.seq);
+            let mut auditor = Auditor::new(&target.log);
+            auditor.verify_seals().await.expect("a sound list");
+            if there.is_some() {
+                beginnings += 1;
+                let report = auditor.verify_run("large").await.expect("a sound beginning");
+                assert_eq!((report.status, Some(report.records)), ("in_progress", there));
+                let mut part = Vec::new();
+                let bundle = export(&target.log, "large", &mut part).await.expect("a beginning");
+                assert_eq!(super::super::verify(&part[..]), Ok(bundle));
+            }
+            let imported = import(&target.log, Cursor::new(&file)).await.expect("a bundle");
+            assert_eq!(imported.added, 21 - there.unwrap_or(0), "{commits} commits");
+            assert_eq!(target.log.read("large", 1, 100).await.as_ref(), Ok(&records));
+            let report = Auditor::new(&target.log).verify_run("large").await.expect("a sound run");
+            assert_eq!((report.status, report.redacted), ("verified", 4));
+        }
+        assert!(beginnings > 4, "it comes in portions");
+    }
 
     #[tokio::test]
     async fn a_large_run_comes_in_portions_and_goes_on_where_it_was_interrupted() {
-        let log = MemoryLog::new();
-        let mut run = Sample::new("large", 0);
-        for _ in 0..18 {
-            run = run.user(&"x".repeat(1 << 10));
-        }
-        log.append(run.sealed().batch()).await.expect("a run");
+        let log = large().await;
         let mut file = Vec::new();
         export(&log, "large", &mut file).await.expect("a run");
         let records = log.read("large", 1, 100).await.expect("records");
@@ -223,6 +290,69 @@ mod tests {
             let imported = import(&target, Cursor::new(&file)).await.expect("a bundle");
             assert_eq!(imported.added, 21 - interrupted as u64);
             assert_eq!(target.read("large", 1, 100).await.as_ref(), Ok(&records));
+        }
+    }
+    /// A log with a run that comes in portions.
+    async fn large() -> MemoryLog {
+        let (log, mut run) = (MemoryLog::new(), Sample::new("large", 0));
+        for _ in 0..18 {
+            run = run.user(&"x".repeat(1 << 10));
+        }
+        log.append(run.sealed().batch()).await.expect("a run");
+        log
+    }
+
+    /// A log that fails after so many commits.
+    struct Interrupted {
+        log: MemoryLog,
+        left: AtomicUsize,
+    }
+
+    impl Log for Interrupted {
+        fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
+            let left = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+            match left {
+                Ok(_) => self.log.append(batch),
+                Err(_) => Box::pin(async { Err(Error::log(LogReason::Unavailable)) }),
+            }
+        }
+
+        fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>> {
+            self.log.read(run, from, limit)
+        }
+
+        fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
+            self.log.head(run)
+        }
+
+        fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
+            self.log.wait(run, beyond)
+        }
+
+        fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
+            self.log.run(run)
+        }
+
+        fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {
+            self.log.runs(filter)
+        }
+
+        fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>> {
+            self.log.seals(from, limit)
+        }
+
+        fn lease(
+            &self,
+            run: &str,
+            owner: &str,
+            term: Duration,
+            now: i64,
+        ) -> BoxFuture<'_, Result<Lease>> {
+            self.log.lease(run, owner, term, now)
+        }
+
+        fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
+            self.log.release(lease)
         }
     }
 }

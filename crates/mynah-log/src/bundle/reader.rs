@@ -93,9 +93,9 @@ impl<R: BufRead> Reader<R> {
 
     fn end(&mut self, end: &End) -> Result<Item> {
         let report = self.verifier.report();
-        let (Some(head), false) =
-            (self.head, self.gone.bodies.keys().any(|seq| *seq > report.records))
-        else {
+        let is_ended = report.fingerprint.is_some();
+        let lacks = |seq: &u64| is_ended && *seq > report.records;
+        let (Some(head), false) = (self.head, self.gone.bodies.keys().any(lacks)) else {
             return Err(self.lines.wrong("records are missing before it"));
         };
         let found = End {

@@ -2,7 +2,7 @@
 //!
 //! A log keeps account of what was taken out of it in a run of its own, the [maintenance run](MAINTENANCE): one record, a
 //! [`Tombstone`], for each removal. To append the tombstone is to remove what it names; there is no other way. So nothing goes
-//! without one, and what is missing without one is damage.
+//! without one, and what is missing without one is damage. Each is a leaf of the log's tree.
 
 mod prune;
 mod redact;
@@ -16,7 +16,7 @@ use crate::{Append, Chain, Fact, Hash, Log, Record};
 pub use prune::Prune;
 pub use redact::{Redact, Redactable};
 pub(crate) use removals::Gone;
-pub use removals::Removals;
+pub use removals::{Pruned, Removals};
 
 /// The id of the run in which a log keeps account of what was taken out of it.
 ///

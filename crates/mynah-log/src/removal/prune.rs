@@ -11,7 +11,7 @@ use crate::{Auditor, Fact, Log, RunFilter, RunStatus, RunSummary};
 const BATCH: usize = 64;
 
 /// Takes whole runs out of a log, the oldest first: those that ended, unless told otherwise. Of each a tombstone stays, and its
-/// seal in the log's list of seals, so the root over the seals does not change.
+/// seal in the log's list of seals: the log's tree only grows.
 ///
 /// A run that a later run of its session goes on from stays as long as that one does.
 ///

@@ -3,7 +3,7 @@
 use mynah_data::{Error, Result};
 
 use super::{Removals, Removed, Warrant, bury};
-use crate::{Auditor, Hash, Log, Record, RunSummary, entry};
+use crate::{Auditor, Fact, Hash, Log, Record, RunSummary, entry};
 
 /// How many records one tombstone names at most.
 const NAMED: usize = 1024;
@@ -74,7 +74,7 @@ impl Redact {
     /// What would go: nothing is changed. Records whose bodies are gone already are not among them.
     ///
     /// # Errors
-    /// A run or a record that is not there, a seal, or a log that cannot be read.
+    /// A run, a record or a kind that is not there, a seal, or a log that cannot be read.
     pub async fn candidates(&self, log: &dyn Log) -> Result<Vec<Redactable>> {
         let run = log.run(&self.run).await?.ok_or_else(|| entry::not_found(&self.run))?;
         self.check(&run)?;
@@ -139,6 +139,16 @@ impl Redact {
                 }
             }
             Which::Kind(kind) if kind == "sealed" => wrong("kind", "seal", SEAL.to_owned()),
+            Which::Kind(kind) if !Fact::KINDS.contains(&&**kind) => {
+                let kept = ["sealed", "removed"];
+                let kinds = Fact::KINDS.into_iter().filter(|kind| !kept.contains(kind));
+                let kinds = kinds.collect::<Vec<_>>().join(", ");
+                wrong(
+                    "kind",
+                    "unknown",
+                    format!("no record is of kind {kind:?}; the kinds are {kinds}"),
+                )
+            }
             Which::Kind(_) | Which::All => Ok(()),
         }
     }

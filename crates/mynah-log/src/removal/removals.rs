@@ -20,6 +20,8 @@ use crate::{Chain, Corrupt, Hash, Head, Log, Record, audit};
 #[derive(Clone, Debug)]
 pub struct Removals {
     chain: Chain,
+    /// The hashes of the tombstones, in order.
+    hashes: Vec<Hash>,
     runs: HashMap<String, Gone>,
 }
 
@@ -33,13 +35,18 @@ pub(crate) struct Gone {
     pub(crate) run: Option<Pruned>,
 }
 
-/// A run that is gone.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pruned {
-    /// Where its tombstone stands.
-    pub(crate) tombstone: u64,
-    pub(crate) hash: Hash,
-    pub(crate) sealed: bool,
+/// A run that was taken out of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pruned {
+    /// The place of its tombstone in the maintenance run.
+    pub tombstone: u64,
+    /// When it was taken out, in nanoseconds since 1970.
+    pub at: i64,
+    /// The hash of its last record.
+    pub hash: Hash,
+    /// Whether that was its seal.
+    pub sealed: bool,
 }
 
 impl Removals {
@@ -48,7 +55,8 @@ impl Removals {
     /// # Errors
     /// The first tombstone that is wrong, or a log that cannot be read.
     pub async fn read(log: &dyn Log) -> Result<Self> {
-        let mut removals = Self { chain: Chain::new(MAINTENANCE), runs: HashMap::new() };
+        let mut removals =
+            Self { chain: Chain::new(MAINTENANCE), hashes: Vec::new(), runs: HashMap::new() };
         if let Some(indexed) = log.run(MAINTENANCE).await? {
             let walked = audit::walk(log, &indexed, |record| removals.take(record));
             let verifier = walked.await?.0;
@@ -57,8 +65,7 @@ impl Removals {
         Ok(removals)
     }
 
-    /// Where the maintenance run ends; none if nothing was ever taken away. Whoever keeps this beside the root over the
-    /// seals will see if tombstones are taken from the end.
+    /// Where the maintenance run ends; none if nothing was ever taken away.
     pub fn head(&self) -> Option<Head> {
         self.chain.head()
     }
@@ -78,8 +85,15 @@ impl Removals {
         self.runs.get(run)
     }
 
-    pub(crate) fn pruned(&self) -> impl Iterator<Item = (&str, Pruned)> {
+    /// The runs that were taken out of the log, by their ids, in no order.
+    pub fn pruned(&self) -> impl Iterator<Item = (&str, Pruned)> {
         self.runs.iter().filter_map(|(run, gone)| Some((&**run, gone.run?)))
+    }
+
+    /// The hash of the tombstone in this place of the maintenance run.
+    pub(crate) fn hash(&self, seq: u64) -> Option<Hash> {
+        let place = usize::try_from(seq.checked_sub(1)?).ok()?;
+        self.hashes.get(place).copied()
     }
 
     pub(crate) fn into_chain(self) -> Chain {
@@ -90,6 +104,7 @@ impl Removals {
         let seq = record.seq();
         let wrong = |what: String| Corrupt { run: MAINTENANCE.to_owned(), seq, what };
         let Tombstone { run_id, removed, .. } = Tombstone::of(record).map_err(wrong)?;
+        self.hashes.push(record.hash());
         let gone = self.runs.entry(run_id.clone()).or_default();
         if gone.run.is_some() {
             return Err(wrong("it names a run that was gone already".to_owned()));
@@ -98,7 +113,8 @@ impl Removals {
         match removed {
             Removed::Bodies(records) => gone.bodies.extend(records),
             Removed::Run { hash, sealed, .. } => {
-                gone.run = Some(Pruned { tombstone: seq, hash, sealed });
+                let at = record.envelope().ts;
+                gone.run = Some(Pruned { tombstone: seq, at, hash, sealed });
             }
         }
         Ok(())

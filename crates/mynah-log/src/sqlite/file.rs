@@ -1,6 +1,7 @@
 //! The file: how it is opened, which tables it has, what its failures mean.
 
 use std::{
+    fs,
     path::{Path, PathBuf, absolute},
     sync::Arc,
     thread,
@@ -8,12 +9,22 @@ use std::{
 };
 
 use mynah_data::{Error, LogReason, Result};
-use rusqlite::{Connection, ErrorCode, OpenFlags, Row, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
+use super::{Answer, runs};
 use crate::Durability;
 
 /// How each version of the tables is made from the one before.
-const MIGRATIONS: [&str; 2] = [include_str!("schema_1.sql"), include_str!("schema_2.sql")];
+const MIGRATIONS: [Migration; 3] = [
+    |tables| tables.execute_batch(include_str!("schema_1.sql")),
+    |tables| tables.execute_batch(include_str!("schema_2.sql")),
+    |tables| {
+        tables.execute_batch(include_str!("schema_3.sql"))?;
+        runs::list_tombstones(tables)
+    },
+];
+
+type Migration = fn(&Connection) -> rusqlite::Result<()>;
 
 pub(super) const SCHEMA: u32 = MIGRATIONS.len() as u32;
 
@@ -37,6 +48,12 @@ impl File {
             return Err(unavailable(why));
         }
         let path = absolute(path).map_err(|e| unavailable(format!("{}: {e}", path.display())))?;
+        if path.is_dir() {
+            return Err(unavailable(format!(
+                "{} is a folder, and a log is a file",
+                path.display()
+            )));
+        }
         Ok(Self(Arc::new(path)))
     }
 
@@ -47,30 +64,63 @@ impl File {
     /// Opens it, and makes or brings up to date what it holds.
     pub(super) fn open_to_write(&self, durability: Durability) -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-        let mut connection = self.open(flags)?;
+        let mut connection = self.open(&self.0, flags)?;
         self.version(&connection)?;
         self.prepare(&connection, durability).map_err(|error| self.failure(&error))?;
         self.migrate(&mut connection)?;
         Ok(connection)
     }
 
+    /// Opens it to read alone. Where it lies in a folder that cannot be written, it is read as it stands: then nobody is
+    /// known to write it.
     pub(super) fn open_to_read(&self) -> Result<Connection> {
-        let connection = self.open(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let mut connection = self.open(&self.0, flags)?;
+        if let Err(error) = header(&connection)
+            && let Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) = error.sqlite_error_code()
+        {
+            connection = self.open_as_it_stands()?;
+        }
         let version = self.version(&connection)?;
+        if version == 0 {
+            return Err(unavailable(format!(
+                "{} is empty: there is no log in it",
+                self.0.display()
+            )));
+        }
         if version < SCHEMA {
             return Err(unavailable(format!(
                 "{} has tables of version {version}, and this library reads {SCHEMA}; \
                  open it to write once, which brings it up to date",
                 self.0.display()
-            )));
+            ))
+            .with("schema", version)
+            .with("known", SCHEMA));
         }
         Ok(connection)
     }
 
-    fn open(&self, flags: OpenFlags) -> Result<Connection> {
+    /// Opens it without the files beside it that readers and writers share, which is sound as long as all that was
+    /// written is in the file itself.
+    fn open_as_it_stands(&self) -> Result<Connection> {
+        let path = self.0.display();
+        let mut ahead = self.0.as_os_str().to_owned();
+        ahead.push("-wal");
+        if fs::metadata(&ahead).is_ok_and(|ahead| ahead.len() > 0) {
+            return Err(unavailable(format!(
+                "{path} was not closed: what was written last is in {}, and the folder cannot be written; \
+                 copy both to a folder that can, and read it there",
+                Path::new(&ahead).display()
+            )));
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+        self.open(Path::new(&format!("{}?immutable=1", uri(&self.0))), flags)
+    }
+
+    fn open(&self, path: &Path, flags: OpenFlags) -> Result<Connection> {
         // Each connection stays with one thread. A path is a path, even if it looks like a URI.
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let opened = Connection::open_with_flags(&*self.0, flags).and_then(|connection| {
+        let opened = Connection::open_with_flags(path, flags).and_then(|connection| {
             connection.busy_timeout(PATIENCE)?;
             // A file may come from anywhere: what its schema says is not to call functions.
             connection.pragma_update(None, "trusted_schema", false)?;
@@ -89,13 +139,7 @@ impl File {
 
     /// The version of the tables; 0 if there are none yet.
     fn version(&self, connection: &Connection) -> Result<u32> {
-        // In one statement, since another process may be making the tables just now.
-        let select = "SELECT (SELECT count(*) FROM sqlite_schema), \
-                      (SELECT application_id FROM pragma_application_id), \
-                      (SELECT user_version FROM pragma_user_version)";
-        let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, i32>(2)?));
-        let found = connection.query_row(select, [], read);
-        match found.map_err(|error| self.failure(&error))? {
+        match header(connection).map_err(|error| self.failure(&error))? {
             (0, 0, _) => Ok(0),
             (_, APPLICATION, version) => match u32::try_from(version) {
                 Ok(version) if version <= SCHEMA => Ok(version),
@@ -116,8 +160,7 @@ impl File {
             // Looked up again under the lock: another process may have been faster.
             let version = file.version(&transaction)?;
             let Some(migration) = MIGRATIONS.get(version as usize) else { return Ok(false) };
-            let migrated = transaction
-                .execute_batch(migration)
+            let migrated = migration(&transaction)
                 .and_then(|()| transaction.pragma_update(None, "application_id", APPLICATION))
                 .and_then(|()| transaction.pragma_update(None, "user_version", version + 1))
                 .and_then(|()| transaction.commit());
@@ -126,6 +169,21 @@ impl File {
         };
         while step(self)? {}
         Ok(())
+    }
+
+    /// Looks whether SQLite can make sense of every page, and of every index.
+    pub(super) fn check(&self, connection: &Connection) -> Answer<()> {
+        // Once it is damaged, more of the same is no news.
+        let mut check = connection.prepare("PRAGMA integrity_check(3)")?;
+        let found = check.query_map([], |row| row.get(0))?;
+        let found = found.collect::<rusqlite::Result<Vec<String>>>()?;
+        if found == ["ok"] {
+            return Ok(Ok(()));
+        }
+        let (path, what) = (self.0.display(), found.join("; "));
+        Ok(Err(Error::log(LogReason::Corrupt).with_message(format!(
+            "log error: corrupt: {path}: the file is damaged; restore it from a copy: {what}"
+        ))))
     }
 
     fn too_new(&self, version: i32) -> Error {
@@ -152,11 +210,12 @@ impl File {
             }
             Some(ErrorCode::CannotOpen) => (
                 LogReason::Unavailable,
-                "see that its folder is there and may be written".to_owned(),
+                "see that it may be read, and that its folder is there and may be written"
+                    .to_owned(),
             ),
             Some(ErrorCode::ReadOnly) => (
                 LogReason::ReadOnly,
-                "the file may not be written; open it to read alone".to_owned(),
+                "see that the file and its folder may be written, or only read it".to_owned(),
             ),
             Some(ErrorCode::DiskFull) => {
                 (LogReason::Unavailable, "the disk is full; make room and go on".to_owned())
@@ -174,6 +233,32 @@ impl File {
         };
         Error::log(reason).with_message(format!("log error: {reason}: {path}: {error}: {advice}"))
     }
+}
+
+/// How many tables there are, whose file it says to be, and the version of the tables.
+fn header(connection: &Connection) -> rusqlite::Result<(i64, i32, i32)> {
+    // In one statement, since another process may be making the tables just now.
+    let select = "SELECT (SELECT count(*) FROM sqlite_schema), \
+                  (SELECT application_id FROM pragma_application_id), \
+                  (SELECT user_version FROM pragma_user_version)";
+    connection.query_row(select, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+}
+
+/// A path as SQLite takes it with options.
+fn uri(path: &Path) -> String {
+    let mut uri = "file:".to_owned();
+    if cfg!(windows) {
+        uri.push('/');
+    }
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'\\' if cfg!(windows) => uri.push('/'),
+            b'/' | b':' | b'-' | b'.' | b'_' => uri.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+            byte => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri
 }
 
 /// Lets readers and the writer work side by side. Where two make a file at once, SQLite refuses this
@@ -206,4 +291,28 @@ pub(super) fn make(connection: &Connection, durability: Durability) -> rusqlite:
         Durability::Relaxed => "normal",
     };
     connection.pragma_update(None, "synchronous", synchronous)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_as_it_stands_only_if_all_is_in_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("what? 100% #1 ö.db");
+        let file = File::new(&path).expect("a path");
+        let writer = file.open_to_write(Durability::Full).expect("a log");
+        let error = file.open_as_it_stands().expect_err("a log that is being written");
+        assert!(
+            error.to_string().contains("ö.db-wal, and the folder cannot be written"),
+            "{error}"
+        );
+        drop(writer);
+        let reader = file.open_as_it_stands().expect("a log that was closed");
+        assert_eq!(file.version(&reader), Ok(SCHEMA));
+        assert_eq!(file.check(&reader), Ok(Ok(())));
+        let names: Vec<_> = folder.path().read_dir().expect("a folder").flatten().collect();
+        assert_eq!(names.len(), 1, "no file beside it: {names:?}");
+    }
 }

@@ -81,10 +81,11 @@ impl SqliteLog {
         Ok(Self::with(file, Some(writer), waiters))
     }
 
-    /// Opens a log that is there, to read alone. It may be written by others meanwhile.
+    /// Opens a log that is there, to read alone. It may be written by others meanwhile; a log in a folder that this process
+    /// cannot write is read as it was when it was closed.
     ///
     /// # Errors
-    /// A file that cannot be used: not there, not a log, or of another version.
+    /// A file that cannot be used: not there, not a log, of another version, or not closed in a folder that cannot be written.
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
         let file = File::new(path.as_ref())?;
         file.open_to_read()?;
@@ -176,7 +177,11 @@ impl Log for SqliteLog {
     }
 
     fn check(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.0.readers.perform(keys::check))
+        let file = self.0.file.clone();
+        Box::pin(self.0.readers.perform(move |connection| match file.check(connection)? {
+            Ok(()) => keys::check(connection),
+            damaged => Ok(damaged),
+        }))
     }
 
     fn lease(

@@ -10,11 +10,12 @@ use rusqlite::{
 use super::{
     Answer,
     keys::Recent,
+    records,
     row::{attempt, sound, unsigned},
 };
 use crate::{
-    Corrupt, Hash, Head, Hold, RunFilter, RunPage, RunStatus, RunSummary, SealedRun, Totals,
-    entry::Entry, runs::Place,
+    Corrupt, Hash, Head, Hold, MAINTENANCE, RunFilter, RunPage, RunStatus, RunSummary, SealedRun,
+    Totals, entry::Entry, runs::Place,
 };
 
 /// What every lookup of a run gives, in the order in which [`read`] takes it.
@@ -23,7 +24,8 @@ macro_rules! select_runs {
         concat!(
             "SELECT key, id, status, started, updated, seq, hash, model, session, turns, \
              tool_calls, input_tokens, output_tokens, cost, \
-             (SELECT place FROM seals WHERE seals.id = runs.id), token, owner, until, recent \
+             (SELECT place FROM seals WHERE seals.id = runs.id AND seals.id <> 'log:maintenance'), \
+             token, owner, until, recent \
              FROM runs WHERE ",
             $condition
         )
@@ -100,12 +102,25 @@ pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPag
     Ok(Ok(RunPage::cut(found, size)))
 }
 
-pub(super) fn seal(connection: &Connection, run: &RunSummary) -> rusqlite::Result<usize> {
+/// Makes a record a leaf of the log's tree.
+pub(super) fn add_leaf(connection: &Connection, run: &str, hash: Hash) -> rusqlite::Result<usize> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO seals (place, id, hash) \
          VALUES ((SELECT ifnull(max(place), -1) + 1 FROM seals), ?1, ?2)",
     )?;
-    insert.execute(params![&*run.run_id, run.hash.0])
+    insert.execute(params![run, hash.0])
+}
+
+/// Makes the tombstones that a log has leaves of its tree. What is wrong with them is left for whoever verifies them.
+pub(super) fn list_tombstones(connection: &Connection) -> rusqlite::Result<()> {
+    let Ok(Some(known)) = find(connection, MAINTENANCE)? else { return Ok(()) };
+    let places = 1..known.entry.summary.records.saturating_add(1);
+    for key in records::rows(connection, &known, places)?.unwrap_or_default() {
+        if let Some(hash) = records::hash(connection, key)? {
+            add_leaf(connection, MAINTENANCE, hash)?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn seals(connection: &Connection, from: u64, limit: usize) -> Answer<Vec<SealedRun>> {

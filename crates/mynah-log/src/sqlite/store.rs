@@ -10,7 +10,7 @@ use super::{
     runs::{self, Known},
 };
 use crate::{
-    Durability, Head, Lease, Removed, Tombstone,
+    Durability, Head, Lease, MAINTENANCE, Removed, Tombstone,
     entry::{self, Checked, Entry},
 };
 
@@ -129,7 +129,8 @@ impl Work<'_> {
             }
             Removed::Bodies(named) => {
                 let mut rows = Vec::with_capacity(named.len());
-                for (seq, hash) in named {
+                let there = known.entry.summary.records;
+                for (seq, hash) in named.iter().filter(|(seq, _)| *seq <= there) {
                     let found = attempt!(records::rows(connection, &known, *seq..*seq + 1)?);
                     for row in found {
                         if records::hash(connection, row)? != Some(*hash) {
@@ -169,9 +170,14 @@ impl Work<'_> {
         known.recent.extend(connection, known.key, first..self.last + 1, head.seq)?;
         runs::update(connection, &mut self.update, before.as_ref(), &known)?;
         if checked.sealing {
-            runs::seal(connection, &known.entry.summary)?;
+            runs::add_leaf(connection, run, head.hash)?;
         } else {
             self.know(known);
+        }
+        if **run == *MAINTENANCE {
+            for record in &checked.batch.records {
+                runs::add_leaf(connection, run, record.hash())?;
+            }
         }
         Ok(Ok(head))
     }

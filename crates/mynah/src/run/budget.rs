@@ -133,7 +133,9 @@ impl WallClock {
             (Instant::now(), Box::pin(tokio::time::sleep(left)))
         });
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let actual = millis(before + began.elapsed());
+        // Whatever is about to be done takes some time, so none is passed before anything is done.
+        let least = u64::from(cap.is_zero());
+        let actual = millis(before + began.elapsed()).max(least);
         // A run that never pauses gives no timer its turn, so the timer only wakes one that does.
         let breach = (actual > millis(cap))
             .then(|| Breach::new(Limit::WallClock, millis(cap), actual, place));

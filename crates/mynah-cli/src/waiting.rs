@@ -1,0 +1,97 @@
+//! What a run waits for, and how it is given.
+
+use std::collections::HashSet;
+
+use mynah::{
+    HaltReason,
+    log::{End, Fact},
+};
+use serde_json::Value;
+
+use crate::{
+    gist::detail,
+    text::{plain, quoted},
+};
+
+/// What a run waits for: an answer, or word on calls.
+pub(crate) struct Waiting<'f> {
+    end: &'f End,
+    calls: Vec<Call>,
+}
+
+struct Call {
+    id: String,
+    says: String,
+}
+
+impl<'f> Waiting<'f> {
+    /// What a run waits for that stopped so, after these facts.
+    pub(crate) fn new(end: &'f End, facts: &[Fact]) -> Self {
+        let answer = facts.iter().rev().find_map(|fact| match fact {
+            Fact::AssistantCompleted { response, .. } => Some(response),
+            _ => None,
+        });
+        let listed = |name: &str| end.metadata.get(name).and_then(Value::as_array);
+        let waits = |id: &str| match end.reason {
+            HaltReason::ManualToolCalls => listed("manual_tool_calls")
+                .is_none_or(|calls| calls.iter().any(|call| call["id"] == id)),
+            HaltReason::UncertainTools => {
+                listed("uncertain_tool_calls").is_some_and(|ids| ids.iter().any(|i| *i == id))
+            }
+            _ => false,
+        };
+        let calls = answer.into_iter().flat_map(|answer| answer.tool_calls());
+        let calls = calls.filter(|call| waits(&call.id)).map(|call| Call {
+            id: call.id.clone(),
+            says: format!("{} {}", call.name, call.arguments),
+        });
+        Self { end, calls: calls.collect() }
+    }
+
+    /// What is wrong with naming these calls; nothing if they are those that are waited for, each once, or some of them
+    /// where the others need no word.
+    pub(crate) fn wrong(&self, named: &[&str], others_need_none: bool) -> Option<String> {
+        let mut seen = HashSet::new();
+        for id in named {
+            if !self.calls.iter().any(|call| call.id == *id) {
+                return Some(format!("it does not wait for a call {id:?}"));
+            }
+            if !seen.insert(id) {
+                return Some(format!("call {id:?} is named twice"));
+            }
+        }
+        let left = self.calls.iter().find(|call| !seen.contains(&&*call.id));
+        left.filter(|_| !named.is_empty() && !others_need_none)
+            .map(|left| format!("nothing is said of call {:?}", left.id))
+    }
+
+    /// What it waits for, and what to add to the command that goes on with it.
+    pub(crate) fn told(&self, command: &str) -> String {
+        let calls: Vec<String> =
+            self.calls.iter().map(|Call { id, says }| format!("{says} [{id}]")).collect();
+        let calls = calls.join(", ");
+        let (what, again, for_all) = match self.end.reason {
+            HaltReason::AskUser => {
+                let question = plain(&detail(self.end));
+                return format!("waits for an answer{question}\n  {command} --answer TEXT");
+            }
+            HaltReason::UncertainTools => (
+                "word on what came of tools that may have run:",
+                " again",
+                "\n  for all of them: --on-uncertain rerun, or --on-uncertain fail",
+            ),
+            _ => ("the results of", "", ""),
+        };
+        let results = self.calls.iter().map(|call| quoted(&format!("{}=JSON", call.id)));
+        let results: String = results.map(|result| format!(" --tool-result {result}")).collect();
+        let id = match &*self.calls {
+            [only] => quoted(&only.id),
+            _ => "ID".to_owned(),
+        };
+        format!(
+            "waits for {what} {}\n  {command}{results}\n  \
+             in place of a result: --approve {id} runs the call{again}, --reject {id}=TEXT tells the model why not{for_all}",
+            plain(&calls)
+        )
+    }
+}
