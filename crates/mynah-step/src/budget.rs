@@ -48,7 +48,7 @@ impl Spent {
     /// The model is about to be called, with a prompt of this size.
     pub fn turn_started(&mut self, prompt: u64) {
         self.turns += 1;
-        self.prompt = tokens(prompt);
+        self.prompt = estimate(prompt);
     }
 
     /// The model has answered, or was cut off.
@@ -57,8 +57,12 @@ impl Spent {
             Some(_) => 0,
             None => response.message.size(),
         };
-        let taken = Taken::by(&response.usage, unreported, self.prompt, pricing);
-        self.calls = self.calls.and(taken);
+        self.took(&response.usage, unreported, pricing);
+    }
+
+    /// The model call took this, and so many characters that were not reported.
+    pub(crate) fn took(&mut self, usage: &Usage, unreported: u64, pricing: Option<&Pricing>) {
+        self.calls = self.calls.and(Taken::by(usage, unreported, self.prompt, pricing));
     }
 
     /// A tool was called.
@@ -73,7 +77,7 @@ impl Spent {
         prompt: u64,
         pricing: Option<&Pricing>,
     ) -> Option<Breach> {
-        let next = self.calls.and(Taken::by(&Usage::default(), 0, tokens(prompt), pricing));
+        let next = self.calls.and(Taken::by(&Usage::default(), 0, estimate(prompt), pricing));
         over(Limit::InputTokens, budget.max_input_tokens, next.input, Place::PreCall)
             .or_else(|| next.over(budget, Place::PreCall))
             .or_else(|| over(Limit::Turns, budget.max_turns, self.turns + 1, Place::PreCall))
@@ -100,7 +104,7 @@ impl Spent {
 impl Taken {
     /// What a call took: as reported, and estimated where it was not.
     fn by(reported: &Usage, unreported: u64, prompt: u64, pricing: Option<&Pricing>) -> Self {
-        let written = reported.output_tokens.unwrap_or(0).saturating_add(tokens(unreported));
+        let written = reported.output_tokens.unwrap_or(0).saturating_add(estimate(unreported));
         let input = reported.input_tokens.unwrap_or(prompt);
         let mut usage = Usage {
             input_tokens: Some(input),
@@ -118,7 +122,7 @@ impl Taken {
             pricing.apply(&mut usage);
         }
         let total = match reported.total_tokens {
-            Some(total) => total.saturating_add(tokens(unreported)),
+            Some(total) => total.saturating_add(estimate(unreported)),
             None => input.saturating_add(written),
         };
         let parts = || usage.input_cost.unwrap_or(0.0) + usage.output_cost.unwrap_or(0.0);
@@ -208,6 +212,6 @@ fn over(limit: Limit, cap: Option<u64>, actual: u64, place: Place) -> Option<Bre
 }
 
 /// The tokens of so many characters, as estimated.
-fn tokens(characters: u64) -> u64 {
+pub(crate) fn estimate(characters: u64) -> u64 {
     characters / 3
 }

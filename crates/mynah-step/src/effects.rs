@@ -39,7 +39,7 @@ pub(crate) struct Effects {
     pub(crate) call: Option<Arc<ToolCall>>,
     /// The try of that call, from 1.
     pub(crate) attempt: u32,
-    /// Whether the records answer.
+    /// Whether the records are asked first: in a run that is performed again, or goes on.
     pub(crate) replaying: bool,
     /// The longest that a fact may take to be safe.
     pub(crate) patience: Option<Duration>,
@@ -134,14 +134,14 @@ impl Effects {
     async fn keep(&self, name: &str, effect: Effect) -> Result<()> {
         let inside = self.place();
         let fact = Fact::SideEffect { inside, name: name.to_owned(), effect };
-        self.commit(fact, false).await.map(drop)
+        self.commit(fact, false).await
     }
 
-    /// Commits a fact that was made here; waits until it is safe, if it must be. Where the budget stopped the run before it,
-    /// that is what comes back.
-    pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<Option<Fact>> {
-        let Some(desk) = &self.desk else { return Ok(None) };
-        in_time(self.patience, desk.ask(self.place(), Want::Commit { fact, durable })).await
+    /// Commits a fact that was made here; waits until it is safe, if it must be.
+    pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<()> {
+        let Some(desk) = &self.desk else { return Ok(()) };
+        let asked = desk.ask(self.place(), Want::Commit { fact, durable });
+        in_time(self.patience, asked).await.map(drop)
     }
 }
 

@@ -28,7 +28,12 @@ pub struct Recorder {
     writing: Option<BoxFuture<Result<Head>>>,
     failed: Option<Error>,
     durability: Option<Durability>,
+    /// Whether the next fact is the first of another process.
+    seam: bool,
     pub(crate) lease: Option<Lease>,
+    /// Whether the lease is still to be taken, and the taking.
+    pub(crate) takes_lease: bool,
+    taking: Option<BoxFuture<Result<Lease>>>,
     /// When the lease is to be kept for longer, and the keeping.
     beat: Option<Pin<Box<Sleep>>>,
     keeping: Option<BoxFuture<Result<Lease>>>,
@@ -65,7 +70,10 @@ impl Recorder {
             writing: None,
             failed: None,
             durability: None,
+            seam: false,
             lease: None,
+            takes_lease: false,
+            taking: None,
             beat: None,
             keeping: None,
             metrics: None,
@@ -98,17 +106,31 @@ impl Recorder {
         self.with_lease(Lease::new(run, owner, 1, i64::MIN))
     }
 
+    /// The same for a run that goes on, which becomes this writer's before it does: see [`take_over`].
+    pub(crate) fn taking_lease(mut self) -> Self {
+        self.takes_lease = true;
+        self
+    }
+
+    /// The same, in another process than what was written before: whoever reads the records sees where the one ended and
+    /// the other began.
+    pub(crate) fn after_seam(mut self) -> Self {
+        self.seam = true;
+        self
+    }
+
     /// Takes a fact. One that ends the run is followed by the seal.
     ///
     /// # Errors
     /// A fact that has no deterministic encoding, or comes after the end; a log that could not be written before.
     pub fn commit(&mut self, fact: &Fact) -> Result<()> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
+        self.is_ours()?;
         if self.sealed {
             return Err(Error::log(LogReason::Sealed)
                 .with_message(format!("log error: sealed: run {} has ended", self.chain.run())));
+        }
+        if std::mem::take(&mut self.seam) && !matches!(fact, Fact::Resumed { .. }) {
+            self.push(&Fact::SEAM)?;
         }
         self.push(fact)?;
         if ends(fact) { self.seal() } else { Ok(()) }
@@ -139,6 +161,33 @@ impl Recorder {
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
         self.pending.push(record);
         Ok(())
+    }
+
+    /// Whether more can be written.
+    pub(crate) fn is_ours(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Nothing more is written, for this reason.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.failed.get_or_insert(error);
+    }
+
+    /// Waits until the run is this writer's.
+    pub(crate) fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        if !self.takes_lease {
+            return Poll::Ready(Ok(()));
+        }
+        let taking = self.taking.get_or_insert_with(|| {
+            let (log, world) = (Arc::clone(&self.log), Arc::clone(&self.world));
+            let (run, head) = (Arc::clone(self.chain.run()), self.written);
+            Box::pin(async move { take_over(&*log, &*world, &run, head).await })
+        });
+        let taken = std::task::ready!(taking.as_mut().poll(cx));
+        self.taking = None;
+        self.takes_lease = false;
+        self.lease = Some(taken?);
+        Poll::Ready(Ok(()))
     }
 
     /// Keeps the lease of a run that goes on.
@@ -228,13 +277,35 @@ impl Drop for Recorder {
     }
 }
 
+/// Takes the right to go on with a run that was read up to this head.
+///
+/// # Errors
+/// `leased` where it is another's; `head_mismatch` where somebody went on with it since it was read.
+pub async fn take_over(
+    log: &dyn Log,
+    world: &dyn World,
+    run: &str,
+    head: Option<Head>,
+) -> Result<Lease> {
+    let lease = log.lease(run, &new_owner(world), LEASE, nanos(world)).await?;
+    if log.head(run).await? == head {
+        return Ok(lease);
+    }
+    log.release(&lease).await?;
+    Err(Error::log(LogReason::HeadMismatch)
+        .with_message(format!(
+            "log error: head_mismatch: somebody else went on with run {run}; resume it again"
+        ))
+        .with("run_id", run))
+}
+
 /// A name that nobody else has.
-pub fn new_owner(world: &dyn World) -> String {
+fn new_owner(world: &dyn World) -> String {
     format!("{:016x}{:016x}", world.random(), world.random())
 }
 
 /// The time, as logs count it.
-pub fn nanos(world: &dyn World) -> i64 {
+fn nanos(world: &dyn World) -> i64 {
     span(world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 

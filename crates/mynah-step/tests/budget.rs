@@ -139,13 +139,15 @@ async fn what_was_spent_before_a_resumption_counts() {
         let model = plays([whole([usage(3, 3)])]);
         plain(&log).adapter(model).tools([tool("t", async |_| json!(1))]).budget(budget())
     };
-    let context = Context::new(config()).expect("a run");
-    assert_eq!(begin(&context).await, Ok(()));
-    assert_eq!(context.llm_call(ask("hi")).await.map(|answer| answer.turn), Ok(1));
-    assert!(context.call_tool(call("c0", "t")).await.is_ok());
-    assert_eq!(context.flush().await, Ok(()));
-    drop(context);
+    let begun = async |context: &Context| {
+        assert_eq!(begin(context).await, Ok(()));
+        assert_eq!(context.llm_call(ask("hi")).await.map(|answer| answer.turn), Ok(1));
+        assert!(context.call_tool(call("c0", "t")).await.is_ok());
+        assert_eq!(context.flush().await, Ok(()));
+    };
+    begun(&Context::new(config()).expect("a run")).await;
     let context = Context::new(config().mode(Mode::Resume(read(&log).await))).expect("it goes on");
+    begun(&context).await;
     let limit = |error: Error| error.metadata()["budget"]["limit"].clone();
     assert_eq!(context.call_tool(call("c1", "t")).await.map_err(limit), Err(json!("tool_calls")));
     assert_eq!(context.llm_call(ask("hi")).await.map_err(limit), Err(json!("output_tokens")));

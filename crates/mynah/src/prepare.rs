@@ -8,15 +8,15 @@ use mynah_data::{
 };
 use mynah_log::{About, Extent, Fact, SessionLink};
 use mynah_step::{
-    HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits,
-    check_price, price_of,
+    HandlerExecutor, JsonEncoder, ModelCall, OnUncertain, Recorder, Tape, Tool, ToolContext,
+    ToolLimits, check_price, price_of,
 };
 use serde_json::{Value, json};
 
 use crate::{
     engine::{Engine, overlay_tools},
     options::{Options, Settings, said},
-    run::{Driver, Finalize, Meter, OnUncertain, Policy, Setup},
+    run::{Driver, Finalize, Meter, Policy, Setup},
     stream::Filter,
 };
 

@@ -28,6 +28,7 @@ pub use self::{
 };
 use crate::{
     Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape,
+    desk::Want,
     effects::{Effects, in_time},
     recorder::ends,
 };
@@ -37,6 +38,12 @@ use crate::{
 ///
 /// A run begins with [`Fact::RunStarted`] and ends with [`Fact::Completed`] or its like, both given to
 /// [`emit`](Context::emit); the seal follows the end by itself.
+///
+/// A run whose process ended [goes on](Config::resume) by running the loop again from its beginning. So a loop may depend on
+/// its arguments and on what it got from here, and on nothing else.
+///
+/// From its first record on the run is this process's, as long as something waits here at least every three seconds: another
+/// that resumes it before gets an error. Dropping the last clone gives the run back.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -97,12 +104,11 @@ impl Context {
         }
         config.budget.as_ref().map_or(Ok(()), check_budget)?;
         let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
-        let (mut turns, mut spent) = (0, Spent::default());
         let mode = std::mem::take(&mut config.mode);
-        let replaying = matches!(mode, Mode::Replay(_));
+        let (replaying, live) = (matches!(mode, Mode::Replay(_)), matches!(mode, Mode::Live));
         let tape = match mode {
             Mode::Live => {
-                let recorder = Recorder::new(log, world, config.run_id.as_str());
+                let recorder = Recorder::new(log, world, config.run_id.as_str()).with_new_lease();
                 Tape::Recording(Box::new(recorder.metered(config.metrics.clone())))
             }
             Mode::Resume(records) => {
@@ -113,11 +119,10 @@ impl Context {
                         config.run_id
                     )));
                 }
-                (turns, spent) = so_far(&facts);
                 let (chain, totals) = verifier.into_chain();
-                let mut recorder = Recorder::after(log, world, chain, totals);
-                recorder.commit(&Fact::SEAM)?;
-                Tape::Recording(Box::new(recorder.metered(config.metrics.clone())))
+                let recorder = Recorder::after(log, world, chain, totals).taking_lease();
+                let recorded = Recorded::new(config.run_id.as_str().into(), facts);
+                Tape::Replaying(Box::new(recorded.then(recorder.metered(config.metrics.clone()))))
             }
             Mode::Replay(records) => {
                 let (facts, _) = verified(&config.run_id, records)?;
@@ -128,7 +133,7 @@ impl Context {
         let effects = Effects {
             errors: config.side_effect_errors,
             desk: Some(Arc::clone(&desk)),
-            replaying,
+            replaying: !live,
             patience: config.emit_timeout,
             ..Effects::unkept(Arc::clone(&config.world))
         };
@@ -138,8 +143,8 @@ impl Context {
             tape: Mutex::new(tape),
             desk,
             effects,
-            turns: Queue::new(turns),
-            spent: Mutex::new(spent),
+            turns: Queue::new(0),
+            spent: Mutex::default(),
             running: AtomicUsize::new(0),
             cancelled: watch::Sender::new(false),
         })))
@@ -150,14 +155,14 @@ impl Context {
         &self.0.config.run_id
     }
 
-    /// Whether the run is performed again.
+    /// Whether the records answer, not the world: always in a replay, in a run that goes on until it is where it was.
     pub fn is_replaying(&self) -> bool {
-        self.0.replaying
+        self.tape().is_behind()
     }
 
-    /// Who is told how long things take; nobody in a replay.
+    /// Who is told how long things take; nobody of what the records tell.
     pub fn metrics(&self) -> Option<&Arc<dyn MetricsSink>> {
-        self.0.config.metrics.as_ref().filter(|_| !self.0.replaying)
+        self.0.config.metrics.as_ref().filter(|_| !self.is_replaying())
     }
 
     /// The time of day.
@@ -212,26 +217,38 @@ impl Context {
         if matches!(fact, Fact::Sealed(_)) {
             return Err(Error::invalid_option("fact", "sealed_by_itself"));
         }
-        self.put(fact).await.map(drop)
+        self.put(fact).await
     }
 
-    /// Records a fact; gives back what stopped the run before it, in a replay.
-    async fn put(&self, fact: Fact) -> Result<Option<Fact>> {
+    /// Records a fact.
+    async fn put(&self, fact: Fact) -> Result<()> {
         let durable = ends(&fact);
         self.served(self.0.effects.commit(fact, durable)).await
     }
 
-    /// Stops before what the budget does not allow. A replay stops where the run did.
-    async fn keep_within(
+    /// Announces something, unless the budget does not allow it; tells whether the records have it. Where they do, or it was
+    /// stopped, so it is again.
+    async fn announce(
         &self,
+        fact: Fact,
         passed: impl FnOnce(&Spent, &Budget) -> Option<Breach>,
-    ) -> Result<()> {
-        let budget = self.0.config.budget.as_ref().filter(|_| !self.0.replaying);
-        let breach = budget.and_then(|budget| passed(&self.spent(), budget));
-        match breach {
-            Some(breach) => Err(self.exceed(breach, None, Vec::new()).await?),
-            None => Ok(()),
+    ) -> Result<bool> {
+        if self.is_replaying() {
+            let asked = self.0.desk.ask(None, Want::Announce(fact.clone()));
+            match self.served(asked).await? {
+                Some(Fact::BudgetExceeded { breach, .. }) => {
+                    return Err(Error::budget_exceeded(&breach, None));
+                }
+                Some(_) => return Ok(true),
+                None => {}
+            }
         }
+        let budget = self.0.config.budget.as_ref();
+        if let Some(breach) = budget.and_then(|budget| passed(&self.spent(), budget)) {
+            return Err(self.exceed(breach, None, Vec::new()).await?);
+        }
+        self.put(fact).await?;
+        Ok(false)
     }
 
     /// Records that the budget is used up.
@@ -295,7 +312,7 @@ impl Context {
                 }
                 let others = usize::from(desk.loop_waits());
                 let all = self.0.running.load(Ordering::Relaxed) + others;
-                if self.0.replaying && all > 0 && desk.waiting() == all {
+                if desk.is_stuck(&tape, all) {
                     // What the loop does at once with this may be what comes next: it asks when it is polled.
                     if !std::mem::replace(&mut stuck, true) {
                         cx.waker().wake_by_ref();
@@ -305,6 +322,7 @@ impl Context {
                     continue;
                 }
                 stuck = false;
+                tape.keep(cx);
                 tape.kick(cx);
                 return Poll::Pending;
             }
@@ -354,26 +372,6 @@ fn check_budget(budget: &Budget) -> Result<()> {
         Ok(_) => Ok(()),
         Err(errors) => Err(Error::validation(ValidationReason::InvalidOptions, errors)),
     }
-}
-
-/// The model calls of earlier processes, and what they spent. What a prompt took is known as far as it was reported.
-fn so_far(facts: &[(Record, Fact)]) -> (u32, Spent) {
-    let (mut turns, mut spent) = (0, Spent::default());
-    for (_, fact) in facts {
-        match fact {
-            Fact::TurnStarted { .. } => {
-                turns += 1;
-                spent.turn_started(0);
-            }
-            Fact::AssistantCompleted { response, .. }
-            | Fact::BudgetExceeded { partial: Some(response), .. } => {
-                spent.answered(response, None)
-            }
-            Fact::ToolScheduled { attempt: 1, .. } => spent.tool_called(),
-            _ => {}
-        }
-    }
-    (turns, spent)
 }
 
 /// The facts of records that are what they were.

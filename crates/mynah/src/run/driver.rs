@@ -15,8 +15,8 @@ use mynah_data::{
 };
 use mynah_log::{About, CutRecorder, End, Extent, Fact, Head, Lease};
 use mynah_step::{
-    Adapter, BoxFuture, Desk, Heard, MetricsSink, ModelCall, ModelStream, RetryPolicy, Tape,
-    ToolContext, ToolExecutor, ToolLimits, ToolResultEncoder, Watch, World,
+    Adapter, BoxFuture, Desk, Heard, MetricsSink, ModelCall, ModelStream, OnUncertain, RetryPolicy,
+    Tape, ToolContext, ToolExecutor, ToolLimits, ToolResultEncoder, Watch, World,
 };
 use tokio::time::Sleep;
 use tracing::Span;
@@ -27,7 +27,7 @@ use super::{
     model::{CallLimits, PromptDigest},
     settle::ErrorPolicy,
     state::{RunState, manual_calls, plan_mode},
-    tools::{OnUncertain, ToolRuns},
+    tools::ToolRuns,
 };
 use crate::cancel::{CancelHandle, Cancellation};
 
