@@ -1,9 +1,13 @@
 //! What a run has spent, and whether it may spend more.
 
+use std::{pin::Pin, task::Context, time::Duration};
+
 use mynah_data::{
     Breach, Budget, Catalog, EngineReason, Error, Event, Limit, Place, Pricing, Request, Response,
     Result, Usage,
 };
+use mynah_log::{Fact, Record};
+use tokio::time::{Instant, Sleep};
 
 /// What a run has spent, as its facts tell. A prompt is measured by its [size](prompt_size), and priced where a price is given.
 ///
@@ -169,6 +173,62 @@ impl Heard {
             _ => {}
         }
     }
+}
+
+/// How long a run may be active, over all its processes. Time is no fact: a live run measures it, and where it ran out is
+/// recorded.
+pub struct WallClock {
+    cap: Duration,
+    /// What earlier processes used.
+    before: Duration,
+    /// When this process began, and when it must end.
+    running: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+impl WallClock {
+    /// So many milliseconds, of which earlier processes used some.
+    pub fn new(cap_ms: u64, before: Duration) -> Self {
+        Self { cap: Duration::from_millis(cap_ms), before, running: None }
+    }
+
+    /// The limit of a run that is performed again, where it stopped the run.
+    pub fn recorded(fact: &Fact) -> Option<&Breach> {
+        match fact {
+            Fact::BudgetExceeded { breach, .. } if breach.limit == Limit::WallClock => Some(breach),
+            _ => None,
+        }
+    }
+
+    /// The limit, once it has passed. Counts from the first time that it is asked.
+    pub fn poll_passed(&mut self, cx: &mut Context<'_>, place: Place) -> Option<Breach> {
+        let (cap, before) = (self.cap, self.before);
+        let (began, timer) = self.running.get_or_insert_with(|| {
+            // It is passed by more than it, and timers count in milliseconds.
+            let left = (cap + Duration::from_millis(1)).saturating_sub(before);
+            (Instant::now(), Box::pin(tokio::time::sleep(left)))
+        });
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let actual = millis(before + began.elapsed());
+        // A run that never pauses gives no timer its turn, so the timer only wakes one that does.
+        let breach = (actual > millis(cap))
+            .then(|| Breach::new(Limit::WallClock, millis(cap), actual, place));
+        if breach.is_none() {
+            let _ = timer.as_mut().poll(cx);
+        }
+        breach
+    }
+}
+
+/// How long a run was active, as its records tell: not from where a process ended, or the run waited, until it went on.
+pub fn active(records: &[(Record, Fact)]) -> Duration {
+    let spans = records.windows(2).filter_map(|pair| match pair {
+        [(_, _), (_, Fact::Resumed { .. })] => None,
+        [(from, _), (to, _)] => {
+            u64::try_from(to.envelope().ts.saturating_sub(from.envelope().ts)).ok()
+        }
+        _ => None,
+    });
+    Duration::from_nanos(spans.fold(0, u64::saturating_add))
 }
 
 /// What the tokens of a request cost, where that is known: the model's own price, or that of the catalog.

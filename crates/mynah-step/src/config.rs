@@ -24,7 +24,8 @@ pub struct Config {
     pub adapter: Option<Arc<dyn Adapter>>,
     /// The tools that can be called.
     pub tools: Registry,
-    /// What the run may spend, its resumption included. Time is for the loop to keep: `max_wall_clock_ms` is refused.
+    /// What the run may spend, its resumption included. Its time begins with the first thing that it does here, and cuts off
+    /// models and tools; side effects of the loop itself are not cut off.
     pub budget: Option<Budget>,
     /// What models cost that come without a price of their own.
     pub catalog: Catalog,

@@ -24,7 +24,7 @@ mod tool_context;
 mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, open_model};
-pub use budget::{Heard, Spent, check_price, price_of, prompt_size};
+pub use budget::{Heard, Spent, WallClock, active, check_price, price_of, prompt_size};
 pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, OnUncertain, Registry};
 pub use context::{Answer, CallTool, Context, ToolResult};
 pub use desk::Desk;

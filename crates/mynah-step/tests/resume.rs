@@ -522,25 +522,6 @@ impl World for Chance {
     }
 }
 
-/// The clock of a test whose time is paused.
-struct Clock(tokio::time::Instant, AtomicU64);
-
-impl Default for Clock {
-    fn default() -> Self {
-        Self(tokio::time::Instant::now(), AtomicU64::new(0))
-    }
-}
-
-impl World for Clock {
-    fn now(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1) + self.0.elapsed()
-    }
-
-    fn random(&self) -> u64 {
-        self.1.fetch_add(1, Relaxed)
-    }
-}
-
 /// A model that says what it is told.
 #[derive(Clone)]
 struct Echo(Doings);

@@ -12,7 +12,7 @@ use mynah_data::{
 use mynah_log::{End, Extent, Fact, Log};
 use mynah_step::{
     BoxFuture, NOBODY_KNOWS, OnUncertain, Recorded, Recorder, SystemWorld, Tape, Tool, World,
-    take_over,
+    active, take_over,
 };
 use serde_json::{Value, json};
 
@@ -183,7 +183,7 @@ impl Resume {
             let first = loaded.about.options.get("request_id").cloned().unwrap_or_default();
             self.options = self.options.set("request_id", first);
         }
-        let active = loaded.active();
+        let active = active(&loaded.records);
         let Loaded { run, records, before, thread, extent, about, chain, totals } = loaded;
         let head = chain.head();
         let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals)

@@ -11,12 +11,12 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    task::Poll,
-    time::SystemTime,
+    task::{self, Poll, Waker},
+    time::{Duration, SystemTime},
 };
 
 use futures_util::future::{Either, select};
-use mynah_data::{Breach, Budget, Error, LogReason, Response, Result, ValidationReason};
+use mynah_data::{Breach, Budget, Error, LogReason, Place, Response, Result, ValidationReason};
 use mynah_log::{Cut, End, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -27,7 +27,7 @@ pub use self::{
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape,
+    Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape, WallClock, active,
     desk::Want,
     effects::{Effects, in_time},
     recorder::ends,
@@ -84,6 +84,8 @@ struct Shared {
     /// The model calls so far. Whoever makes one holds it: an answer belongs to the call before it.
     turns: Queue<u32>,
     spent: Mutex<Spent>,
+    /// How long the run may take; a replay measures nothing.
+    clock: Mutex<Option<WallClock>>,
     /// Calls that have no outcome yet.
     running: AtomicUsize,
     cancelled: watch::Sender<bool>,
@@ -106,6 +108,7 @@ impl Context {
         let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
         let mode = std::mem::take(&mut config.mode);
         let (replaying, live) = (matches!(mode, Mode::Replay(_)), matches!(mode, Mode::Live));
+        let mut before = Duration::ZERO;
         let tape = match mode {
             Mode::Live => {
                 let recorder = Recorder::new(log, world, config.run_id.as_str()).with_new_lease();
@@ -119,6 +122,7 @@ impl Context {
                         config.run_id
                     )));
                 }
+                before = active(&facts);
                 let (chain, totals) = verifier.into_chain();
                 let recorder = Recorder::after(log, world, chain, totals).taking_lease();
                 let recorded = Recorded::new(config.run_id.as_str().into(), facts);
@@ -129,6 +133,7 @@ impl Context {
                 Tape::Replaying(Box::new(Recorded::new(config.run_id.as_str().into(), facts)))
             }
         };
+        let cap = config.budget.as_ref().and_then(|budget| budget.max_wall_clock_ms);
         let desk = Desk::new();
         let effects = Effects {
             errors: config.side_effect_errors,
@@ -145,6 +150,7 @@ impl Context {
             effects,
             turns: Queue::new(0),
             spent: Mutex::default(),
+            clock: Mutex::new(cap.map(|cap| WallClock::new(cap, before))),
             running: AtomicUsize::new(0),
             cancelled: watch::Sender::new(false),
         })))
@@ -244,7 +250,10 @@ impl Context {
             }
         }
         let budget = self.0.config.budget.as_ref();
-        if let Some(breach) = budget.and_then(|budget| passed(&self.spent(), budget)) {
+        let breach = budget.and_then(|budget| passed(&self.spent(), budget));
+        let late =
+            || self.out_of_time(&mut task::Context::from_waker(Waker::noop()), Place::PreCall);
+        if let Some(breach) = breach.or_else(late) {
             return Err(self.exceed(breach, None, Vec::new()).await?);
         }
         self.put(fact).await?;
@@ -298,6 +307,10 @@ impl Context {
         let mut future = pin!(future);
         let mut stuck = false;
         poll_fn(move |cx| {
+            // The run takes time from the first thing on that it does.
+            if self.0.config.budget.is_some() {
+                let _ = self.out_of_time(cx, Place::PreCall);
+            }
             loop {
                 if let Poll::Ready(done) = future.as_mut().poll(cx) {
                     return Poll::Ready(done);
@@ -328,6 +341,32 @@ impl Context {
             }
         })
         .await
+    }
+
+    /// Performs something until the run has passed its limit on time.
+    async fn while_there_is_time<T>(
+        &self,
+        future: impl Future<Output = T>,
+    ) -> std::result::Result<T, Breach> {
+        let mut future = pin!(future);
+        poll_fn(move |cx| match self.out_of_time(cx, Place::MidStream) {
+            Some(breach) => Poll::Ready(Err(breach)),
+            None => future.as_mut().poll(cx).map(Ok),
+        })
+        .await
+    }
+
+    /// The limit on time, where the run has passed it. Where the records answer, it is where they say.
+    fn out_of_time(&self, cx: &mut task::Context<'_>, place: Place) -> Option<Breach> {
+        {
+            let tape = self.tape();
+            if tape.is_behind() {
+                let recorded = tape.upcoming().and_then(WallClock::recorded);
+                return recorded.filter(|breach| breach.place == place).cloned();
+            }
+        }
+        let mut clock = self.0.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        clock.as_mut()?.poll_passed(cx, place)
     }
 
     /// Performs something until the run is cancelled; nothing is there then.
@@ -363,11 +402,8 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Refuses a budget that has no sense, or that only the loop can keep.
+/// Refuses a budget that has no sense.
 fn check_budget(budget: &Budget) -> Result<()> {
-    if budget.max_wall_clock_ms.is_some() {
-        return Err(Error::invalid_option("max_wall_clock_ms", "for_the_loop_to_keep"));
-    }
     match Budget::from_value(&json!(budget)) {
         Ok(_) => Ok(()),
         Err(errors) => Err(Error::validation(ValidationReason::InvalidOptions, errors)),

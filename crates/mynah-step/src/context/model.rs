@@ -88,8 +88,11 @@ impl Context {
         let mut watch = Watch::model(self.metrics(), request.model.as_ref());
         let mut call = Call { pricing, ..Call::default() };
         let heard = self.unless_cancelled(self.hear(adapter, request, &mut call));
-        let heard = self.served(heard).await;
-        let heard = heard.unwrap_or_else(|| Err(Error::stream(StreamReason::Cancelled)));
+        let heard = match self.served(self.while_there_is_time(heard)).await {
+            Ok(heard) => heard.unwrap_or_else(|| Err(Error::stream(StreamReason::Cancelled))),
+            Err(breach) => Ok(Some(breach)),
+        };
+        let begun = call.answer.has_started();
         let cuts = call.cuts.finish();
         let response = call.answer.into_response();
         self.spent().answered(&response, call.pricing.as_ref());
@@ -105,7 +108,10 @@ impl Context {
                 self.put(Fact::AssistantCompleted { response: kept, plan, cuts }).await?;
                 Ok(Answer { turn, response })
             }
-            Ok(Some(breach)) => Err(self.exceed(breach, Some(Box::new(response)), cuts).await?),
+            Ok(Some(breach)) => {
+                let partial = begun.then(|| Box::new(response));
+                Err(self.exceed(breach, partial, cuts).await?)
+            }
             Err(mut error) => {
                 if let Some(usage) = taken_by(response) {
                     error = error.with("usage", json!(usage));
@@ -145,7 +151,10 @@ impl Context {
             }
             Fact::BudgetExceeded { breach, partial, .. } => {
                 let partial = partial.as_deref();
-                partial.iter().for_each(|partial| self.spent().answered(partial, pricing));
+                match partial {
+                    Some(partial) => self.spent().answered(partial, pricing),
+                    None => self.spent().took(&Usage::default(), 0, pricing),
+                }
                 Error::budget_exceeded(&breach, partial)
             }
             Fact::SideEffect { effect: Effect::Failed(error), .. } => {

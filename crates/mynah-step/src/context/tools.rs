@@ -131,8 +131,11 @@ impl Context {
             }
         };
         let runs = calls.into_iter().zip(begun).enumerate().map(begin);
-        let mut results =
-            self.served(runs.collect::<FuturesUnordered<_>>().collect::<Vec<_>>()).await;
+        let runs = runs.collect::<FuturesUnordered<_>>().collect::<Vec<_>>();
+        let mut results = match self.served(self.while_there_is_time(runs)).await {
+            Ok(results) => results,
+            Err(breach) => return Err(self.exceed(breach, None, Vec::new()).await?),
+        };
         results.sort_unstable_by_key(|(index, _)| *index);
         let results = results.into_iter().map(|(_, result)| result).collect::<Result<Vec<_>>>();
         if let Err(error) = &results

@@ -16,13 +16,13 @@ use mynah_data::{
 use mynah_log::{About, CutRecorder, End, Extent, Fact, Head, Lease};
 use mynah_step::{
     Adapter, BoxFuture, Desk, Heard, MetricsSink, ModelCall, ModelStream, OnUncertain, RetryPolicy,
-    Tape, ToolContext, ToolExecutor, ToolLimits, ToolResultEncoder, Watch, World,
+    Tape, ToolContext, ToolExecutor, ToolLimits, ToolResultEncoder, WallClock, Watch, World,
 };
 use tokio::time::Sleep;
 use tracing::Span;
 
 use super::{
-    budget::{Meter, WallClock},
+    budget::Meter,
     decide::{Action, Policy},
     model::{CallLimits, PromptDigest},
     settle::ErrorPolicy,

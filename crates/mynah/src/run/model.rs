@@ -7,13 +7,10 @@ use mynah_data::{
     ResponseBuilder, StreamReason,
 };
 use mynah_log::{CutRecorder, End, Fact, Hash, Plan, cbor, expand};
-use mynah_step::{Heard, Watch, open_model};
+use mynah_step::{Heard, WallClock, Watch, open_model};
 use tokio::time::Sleep;
 
-use super::{
-    budget::WallClock,
-    driver::{Driver, Phase},
-};
+use super::driver::{Driver, Phase};
 
 impl Driver {
     pub(super) fn call_model(&mut self) {
