@@ -76,7 +76,7 @@ impl Desk {
             served = true;
             let failed = answer.as_ref().err().cloned();
             match ask.want {
-                Want::Commit { durable: true, .. } if failed.is_none() => {
+                Want::Commit { durable, .. } if failed.is_none() && (durable || tape.is_full()) => {
                     self.state().unsafe_yet.push(ask.reply)
                 }
                 // Who stopped waiting does not want to know.

@@ -23,6 +23,8 @@ pub struct Recorder {
     over: bool,
     sealed: bool,
     pending: Vec<Record>,
+    /// How many bytes wait to be written.
+    waiting: usize,
     /// Where the log's copy of the chain ends.
     written: Option<Head>,
     writing: Option<BoxFuture<Result<Head>>>,
@@ -46,6 +48,10 @@ pub struct Recorder {
 /// another takes it over; it is told at its next append.
 pub const LEASE: Duration = Duration::from_secs(3);
 
+/// How many records, and how many bytes, may wait to be written before whoever makes more has to wait: neither a slow disk nor
+/// a long turn holds a run in memory.
+const MAX_WAITING: (usize, usize) = (1_024, 4 << 20);
+
 /// How often the lease of a run is renewed that is polled and has nothing to write.
 const BEAT: Duration = Duration::from_secs(1);
 
@@ -66,6 +72,7 @@ impl Recorder {
             over: false,
             sealed: false,
             pending: Vec::new(),
+            waiting: 0,
             written,
             writing: None,
             failed: None,
@@ -159,8 +166,16 @@ impl Recorder {
         let record = self.chain.append(now, salt, fact)?;
         self.totals.count(fact);
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
+        self.waiting +=
+            record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len());
         self.pending.push(record);
         Ok(())
+    }
+
+    /// Whether so much waits to be written that nothing should be added to it.
+    pub(crate) fn is_full(&self) -> bool {
+        let (records, bytes) = MAX_WAITING;
+        self.pending.len() >= records || self.waiting >= bytes
     }
 
     /// Whether more can be written.
@@ -246,6 +261,7 @@ impl Recorder {
                 return Poll::Ready(Ok(()));
             }
             let records = std::mem::take(&mut self.pending);
+            self.waiting = 0;
             self.began = self.metrics.as_ref().map(|_| (records.len(), Instant::now()));
             let now = records.last().map_or(0, |record| record.envelope().ts);
             let batch = Append::new(Arc::clone(self.chain.run()), self.written, records);

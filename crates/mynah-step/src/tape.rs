@@ -239,6 +239,20 @@ impl Tape {
         }
     }
 
+    /// Whether so much waits to be written that nothing should be added to it.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Recording(recorder) if recorder.is_full())
+    }
+
+    /// Starts writing what waits, and waits for it only where it is so much that nothing should be added.
+    pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        if self.is_full() {
+            return self.poll_durable(cx);
+        }
+        self.kick(cx);
+        Poll::Ready(Ok(()))
+    }
+
     /// Keeps the run this writer's, as long as it is polled.
     pub fn keep(&mut self, cx: &mut Context<'_>) {
         if let Self::Recording(recorder) = self {

@@ -11,9 +11,9 @@ use std::{
 };
 
 use common::*;
-use mynah_data::{Budget, Error, ToolOutcome};
+use mynah_data::{Budget, Error, ToolCall, ToolOutcome};
 use mynah_log::{MemoryLog, verify};
-use mynah_step::{CallTool, Config, Context, MetricsSink, Mode};
+use mynah_step::{CallTool, Config, Context, MetricsSink, Mode, ToolContext};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -111,6 +111,38 @@ async fn without_an_emit_timeout_a_log_may_take_as_long_as_it_likes() {
     assert_eq!(begin(&context).await, Ok(()));
     let day = Duration::from_secs(86_400);
     assert!(tokio::time::timeout(day, end(&context)).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_is_slow_holds_up_whoever_records_more_than_may_wait() {
+    let done = Arc::new(AtomicU32::new(0));
+    let fill = || {
+        let done = done.clone();
+        tool("fill", move |context: ToolContext| {
+            let done = done.clone();
+            async move {
+                let size = context.call.arguments.as_u64().unwrap_or(0) as usize;
+                for _ in 0..5_000 {
+                    let effect = async { Ok::<_, String>("x".repeat(size)) };
+                    context.side_effect("fill", effect).await?;
+                    done.fetch_add(1, Relaxed);
+                }
+                Ok::<_, Error>(json!(null))
+            }
+        })
+        .timeout(Duration::from_secs(3_600))
+    };
+    for (size, most) in [(0, 1_024), (1 << 20, 4)] {
+        done.store(0, Relaxed);
+        // Nothing is written any more once the tool is announced.
+        let context = Context::new(plain(&Failing::new(1, true)).tools([fill()])).expect("a run");
+        assert_eq!(begin(&context).await, Ok(()));
+        let filling = context.call_tool(ToolCall::new("c0", "fill", size.to_string()));
+        assert!(tokio::time::timeout(Duration::from_secs(60), filling).await.is_err());
+        // As many again may be on their way to the log.
+        let done = done.load(Relaxed);
+        assert!((most - 1..2 * most).contains(&done), "{done}");
+    }
 }
 
 #[tokio::test]

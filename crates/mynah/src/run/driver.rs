@@ -248,7 +248,10 @@ impl Driver {
                 Phase::Decide => self.advance(),
                 Phase::Opening(opening) => {
                     // A model call costs money, not correctness: it need not wait for what precedes it to be safe.
-                    self.tape.kick(cx);
+                    if let Err(error) = ready!(self.tape.poll_room(cx)) {
+                        self.fault = Some(error);
+                        continue;
+                    }
                     match ready!(opening.poll_unpin(cx)) {
                         Ok(stream) => self.phase = Phase::Answering(stream),
                         Err(error) => self.not_opened(error),
