@@ -11,7 +11,7 @@ use common::*;
 use futures_util::{StreamExt as _, stream};
 use mynah_data::{
     Breach, Budget, Error, Event, FinishReason, Limit, ModelRef, Place, Pricing, Request, Result,
-    ToolCall,
+    ToolCall, ToolOutcome,
 };
 use mynah_log::{Fact, MemoryLog};
 use mynah_step::{
@@ -137,6 +137,26 @@ async fn turns_and_tool_calls_are_counted_before_they_happen() {
     let calls = Error::budget_exceeded(&Breach::new(Limit::ToolCalls, 2, 3, PRE), None);
     assert_eq!(done, (Ok(()), Err(turns), Err(calls.clone()), Ok(()), Err(calls)));
     assert_eq!(kinds(&facts).iter().filter(|kind| **kind == "tool_scheduled").count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_tried_again_is_one_call_in_budgets_and_totals() {
+    let flaky = || tool("flaky", async |_| ToolOutcome::transient("busy")).idempotent(3);
+    let config =
+        |log: &Arc<MemoryLog>| plain(log).tools([flaky()]).budget(Budget::new().max_tool_calls(2));
+    let (done, facts) = twice(config, async |context| {
+        let mut reasons = Vec::new();
+        for id in ["a", "b", "c"] {
+            let failed = context.call_tool(call(id, "flaky")).await;
+            reasons.push(failed.map(drop).map_err(|error| error.reason()));
+        }
+        reasons
+    })
+    .await;
+    assert_eq!(done, [Err("failed"), Err("failed"), Err("budget_exceeded")]);
+    assert_eq!(kinds(&facts).iter().filter(|kind| **kind == "tool_scheduled").count(), 6);
+    let Some(Fact::Sealed(seal)) = facts.last() else { unreachable!("{facts:?}") };
+    assert_eq!(seal.totals.tool_calls, 2);
 }
 
 #[tokio::test]
