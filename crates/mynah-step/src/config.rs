@@ -41,7 +41,7 @@ pub struct Config {
     pub metrics: Option<Arc<dyn MetricsSink>>,
     /// Whether an answer must come with the hash of what the provider sent.
     pub require_raw_response_hash: bool,
-    /// The longest that a record may take to be safe.
+    /// The longest that the log may take to append; forever unless said. A run whose log takes longer fails.
     pub emit_timeout: Option<Duration>,
     /// What becomes of side effects that fail.
     pub side_effect_errors: SideEffectErrors,

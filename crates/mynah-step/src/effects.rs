@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, LogReason, Result, ToolCall, ToolReason};
+use mynah_data::{Error, Result, ToolCall, ToolReason};
 use mynah_log::{Effect, Fact, Inside};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -41,15 +41,13 @@ pub(crate) struct Effects {
     pub(crate) attempt: u32,
     /// Whether the records are asked first: in a run that is performed again, or goes on.
     pub(crate) replaying: bool,
-    /// The longest that a fact may take to be safe.
-    pub(crate) patience: Option<Duration>,
 }
 
 impl Effects {
     /// In a run that nobody keeps.
     pub(crate) fn unkept(world: Arc<dyn World>) -> Self {
         let errors = SideEffectErrors::default();
-        Self { world, errors, desk: None, call: None, attempt: 1, replaying: false, patience: None }
+        Self { world, errors, desk: None, call: None, attempt: 1, replaying: false }
     }
 
     fn place(&self) -> Place {
@@ -140,23 +138,8 @@ impl Effects {
     /// Commits a fact that was made here; waits until it is safe, if it must be.
     pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<()> {
         let Some(desk) = &self.desk else { return Ok(()) };
-        let asked = desk.ask(self.place(), Want::Commit { fact, durable });
-        in_time(self.patience, asked).await.map(drop)
+        desk.ask(self.place(), Want::Commit { fact, durable }).await.map(drop)
     }
-}
-
-/// Waits for something that must not take longer than a record may take to be safe.
-pub(crate) async fn in_time<T>(
-    limit: Option<Duration>,
-    safe: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let Some(limit) = limit else { return safe.await };
-    tokio::time::timeout(limit, safe).await.unwrap_or_else(|_| {
-        Err(Error::log(LogReason::Unavailable).with_message(format!(
-            "log error: unavailable: a record was not safe after {} ms",
-            limit.as_millis()
-        )))
-    })
 }
 
 /// A side effect that failed; the same live and from its record.

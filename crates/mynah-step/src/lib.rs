@@ -23,7 +23,7 @@ mod tool;
 mod tool_context;
 mod world;
 
-pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, open_model};
+pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, check_raw_hash, open_model};
 pub use budget::{Heard, Spent, WallClock, active, check_price, price_of, prompt_size};
 pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, OnUncertain, Registry};
 pub use context::{Answer, CallTool, Context, ToolResult};

@@ -28,6 +28,9 @@ pub struct Recorder {
     /// Where the log's copy of the chain ends.
     written: Option<Head>,
     writing: Option<BoxFuture<Result<Head>>>,
+    /// The longest that an append may take, and when the one under way has taken it.
+    emit_timeout: Option<Duration>,
+    late: Option<Pin<Box<Sleep>>>,
     failed: Option<Error>,
     durability: Option<Durability>,
     /// Whether the next fact is the first of another process.
@@ -75,6 +78,8 @@ impl Recorder {
             waiting: 0,
             written,
             writing: None,
+            emit_timeout: None,
+            late: None,
             failed: None,
             durability: None,
             seam: false,
@@ -103,6 +108,12 @@ impl Recorder {
     /// The same, with records that are this safe; none leaves it to the log.
     pub fn with_durability(mut self, durability: Option<Durability>) -> Self {
         self.durability = durability;
+        self
+    }
+
+    /// The same, which gives up a log that takes longer than this to append.
+    pub fn with_emit_timeout(mut self, limit: Option<Duration>) -> Self {
+        self.emit_timeout = limit;
         self
     }
 
@@ -244,7 +255,16 @@ impl Recorder {
                 return Poll::Ready(Err(error.clone()));
             }
             if let Some(writing) = &mut self.writing {
-                let written = std::task::ready!(writing.as_mut().poll(cx));
+                let written = match writing.as_mut().poll(cx) {
+                    Poll::Ready(written) => written,
+                    Poll::Pending => {
+                        let late = |late: &mut Pin<Box<Sleep>>| late.as_mut().poll(cx).is_ready();
+                        if !self.late.as_mut().is_some_and(late) {
+                            return Poll::Pending;
+                        }
+                        Err(too_late())
+                    }
+                };
                 if let (Some(metrics), Some((records, began))) = (&self.metrics, self.began.take())
                 {
                     let failure = written.as_ref().err().map(Error::reason);
@@ -276,6 +296,7 @@ impl Recorder {
                 }
             }
             let log = Arc::clone(&self.log);
+            self.late = self.emit_timeout.map(|limit| Box::pin(tokio::time::sleep(limit)));
             self.writing = Some(Box::pin(async move { log.append(batch).await }));
         }
     }
@@ -313,6 +334,11 @@ pub async fn take_over(
             "log error: head_mismatch: somebody else went on with run {run}; resume it again"
         ))
         .with("run_id", run))
+}
+
+fn too_late() -> Error {
+    Error::log(LogReason::Unavailable)
+        .with_message("log error: unavailable: records were not safe within the emit_timeout")
 }
 
 /// A name that nobody else has.

@@ -188,6 +188,7 @@ impl Resume {
         let head = chain.head();
         let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals)
             .with_durability(self.options.durability)
+            .with_emit_timeout(self.options.emit_timeout)
             .metered(self.engine.0.metrics.clone());
         let recorded = Recorded::new(run.as_str().into(), records).then(recorder);
         let since_answer = self.request_id.is_some();

@@ -28,9 +28,7 @@ pub use self::{
 };
 use crate::{
     Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape, WallClock, active,
-    desk::Want,
-    effects::{Effects, in_time},
-    recorder::ends,
+    desk::Want, effects::Effects, recorder::ends,
 };
 
 /// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
@@ -112,7 +110,7 @@ impl Context {
         let tape = match mode {
             Mode::Live => {
                 let recorder = Recorder::new(log, world, config.run_id.as_str()).with_new_lease();
-                Tape::Recording(Box::new(recorder.metered(config.metrics.clone())))
+                Tape::Recording(Box::new(configured(recorder, &config)))
             }
             Mode::Resume(records) => {
                 let (facts, verifier) = verified(&config.run_id, records)?;
@@ -126,7 +124,7 @@ impl Context {
                 let (chain, totals) = verifier.into_chain();
                 let recorder = Recorder::after(log, world, chain, totals).taking_lease();
                 let recorded = Recorded::new(config.run_id.as_str().into(), facts);
-                Tape::Replaying(Box::new(recorded.then(recorder.metered(config.metrics.clone()))))
+                Tape::Replaying(Box::new(recorded.then(configured(recorder, &config))))
             }
             Mode::Replay(records) => {
                 let (facts, _) = verified(&config.run_id, records)?;
@@ -139,7 +137,6 @@ impl Context {
             errors: config.side_effect_errors,
             desk: Some(Arc::clone(&desk)),
             replaying: !live,
-            patience: config.emit_timeout,
             ..Effects::unkept(Arc::clone(&config.world))
         };
         Ok(Self(Arc::new(Shared {
@@ -280,8 +277,7 @@ impl Context {
     /// # Errors
     /// A log that cannot be written.
     pub async fn flush(&self) -> Result<()> {
-        let safe = poll_fn(|cx| self.tape().poll_durable(cx));
-        self.served(in_time(self.0.config.emit_timeout, safe)).await
+        self.served(poll_fn(|cx| self.tape().poll_durable(cx))).await
     }
 
     /// A duration to be recorded: in a replay the recorded one, as no two runs take the same time. Looks for `duration_ms` in
@@ -400,6 +396,10 @@ impl fmt::Debug for Context {
             .field("replaying", &self.0.replaying)
             .finish_non_exhaustive()
     }
+}
+
+fn configured(recorder: Recorder, config: &Config) -> Recorder {
+    recorder.metered(config.metrics.clone()).with_emit_timeout(config.emit_timeout)
 }
 
 /// Refuses a budget that has no sense.

@@ -15,7 +15,7 @@ use super::Context;
 use crate::{
     Adapter, Heard, ModelCall, Spent, Watch,
     budget::estimate,
-    check_price,
+    check_price, check_raw_hash,
     desk::{Want, gone},
     open_model, price_of, prompt_size,
     recorded::MODEL_CALL,
@@ -210,12 +210,8 @@ impl Context {
                 .with_message("adapter error: network_error: the answer broke off before its end")
                 .with_provider(provider.name()));
         }
-        let response = call.answer.response();
-        let hash = response.metadata.get("raw_response_hash").and_then(|hash| hash.as_str());
-        if config.require_raw_response_hash && hash.and_then(Hash::from_hex).is_none() {
-            return Err(
-                Error::stream(StreamReason::MissingRawResponseHash).with_provider(provider.name())
-            );
+        if config.require_raw_response_hash {
+            check_raw_hash(&call.answer.response(), provider.name())?;
         }
         Ok(None)
     }

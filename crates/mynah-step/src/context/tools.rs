@@ -237,7 +237,6 @@ impl Context {
         backoff: Option<Backoff>,
     ) -> Result<Fact> {
         let (config, call) = (&self.0.config, Arc::clone(&context.call));
-        context.effects.patience = config.emit_timeout;
         if let Begun::Before { tries } = begun
             && !self.0.replaying
         {

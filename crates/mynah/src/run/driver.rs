@@ -61,6 +61,7 @@ pub(crate) struct Setup {
     /// Whether a run that is performed again answers for its tools from its records.
     pub(crate) recorded_tools: bool,
     pub(crate) on_uncertain: OnUncertain,
+    pub(crate) require_raw_response_hash: bool,
     /// What a run that waited goes on with.
     pub(crate) resumption: Option<Fact>,
     /// Whether the result tells only what came after that.
