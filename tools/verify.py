@@ -177,7 +177,7 @@ class Run:
             self.redacted += 1
     def count(self, kind, fact):
         self.totals["turns"] += kind == "turn_started"
-        self.totals["tool_calls"] += kind == "tool_scheduled"
+        self.totals["tool_calls"] += kind == "tool_scheduled" and fact["attempt"] == 1
         response = {"assistant_completed": "response", "budget_exceeded": "partial", "cancelled": "partial"}.get(kind)
         usage = ((fact.get(response) or {}).get("usage") or {}) if response else {}
         for key in ("input_tokens", "output_tokens"):

@@ -44,7 +44,7 @@ pub struct Budget {
     /// Model calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u64>,
-    /// Tool calls.
+    /// Tool calls; one that is tried again, or begun anew by another process, is still one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tool_calls: Option<u64>,
     /// Whether `max_usd` may be set for a model whose price nobody knows. Only costs that the provider reports count then.

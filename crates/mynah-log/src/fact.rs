@@ -354,7 +354,7 @@ impl Seal {
 pub struct Totals {
     /// Model calls that were begun.
     pub turns: u64,
-    /// Tool calls that were announced, tries included.
+    /// Tool calls that were announced; one that is tried again is still one.
     pub tool_calls: u64,
     /// Tokens of all prompts, as far as they were reported.
     pub input_tokens: u64,

@@ -39,7 +39,8 @@ impl Gist {
             _ => None,
         };
         let (model, session) = (model.as_deref().map(Arc::from), session.map(Arc::from));
-        Self { adds: adds(fact.kind(), usage), model, session }
+        let is_call = matches!(fact, Fact::ToolScheduled { attempt: 1, .. });
+        Self { adds: adds(fact.kind(), is_call, usage), model, session }
     }
 
     /// From the payload of a record of this kind. All of it is read, and has to be deterministic CBOR; what is not needed is
@@ -61,17 +62,18 @@ impl Gist {
         let session = session.and_then(|session| session.id);
         let model = about.model.or(answer.model);
         let (model, session) = (model.map(Arc::from), session.map(Arc::from));
-        Ok(Self { adds: adds(kind, usage), model, session })
+        let is_call = kind == "tool_scheduled" && seen.attempt == Some(1);
+        Ok(Self { adds: adds(kind, is_call, usage), model, session })
     }
 }
 
 type Spent = (Option<u64>, Option<u64>, Option<f64>);
 
-fn adds(kind: &str, spent: Option<Spent>) -> Totals {
+fn adds(kind: &str, is_call: bool, spent: Option<Spent>) -> Totals {
     let (input, output, cost) = spent.unwrap_or_default();
     Totals {
         turns: (kind == "turn_started").into(),
-        tool_calls: (kind == "tool_scheduled").into(),
+        tool_calls: is_call.into(),
         input_tokens: input.unwrap_or(0),
         output_tokens: output.unwrap_or(0),
         cost: cost.unwrap_or(0.0),
@@ -85,6 +87,7 @@ struct Seen<'a> {
     kind: Cow<'a, str>,
     response: Option<Answer<'a>>,
     partial: Option<Answer<'a>>,
+    attempt: Option<u32>,
     about: Option<Start<'a>>,
 }
 

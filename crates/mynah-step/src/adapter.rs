@@ -3,7 +3,8 @@
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt as _, stream};
-use mynah_data::{Event, Metadata, Request, Result};
+use mynah_data::{Error, Event, Metadata, Request, Response, Result, StreamReason};
+use mynah_log::Hash;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{RetryPolicy, World};
@@ -166,5 +167,17 @@ pub(crate) async fn begin(mut stream: ModelStream) -> Result<ModelStream> {
     match stream.next().await {
         Some(Err(error)) => Err(error),
         first => Ok(Box::pin(stream::iter(first).chain(stream))),
+    }
+}
+
+/// Refuses an answer without the hash of what the provider sent: 32 bytes in hex, as `raw_response_hash` in its metadata.
+///
+/// # Errors
+/// `missing_raw_response_hash`.
+pub fn check_raw_hash(response: &Response, provider: &str) -> Result<()> {
+    let hash = response.metadata.get("raw_response_hash").and_then(|hash| hash.as_str());
+    match hash.and_then(Hash::from_hex) {
+        Some(_) => Ok(()),
+        None => Err(Error::stream(StreamReason::MissingRawResponseHash).with_provider(provider)),
     }
 }

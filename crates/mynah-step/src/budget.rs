@@ -1,9 +1,13 @@
 //! What a run has spent, and whether it may spend more.
 
+use std::{pin::Pin, task::Context, time::Duration};
+
 use mynah_data::{
     Breach, Budget, Catalog, EngineReason, Error, Event, Limit, Place, Pricing, Request, Response,
     Result, Usage,
 };
+use mynah_log::{Fact, Record};
+use tokio::time::{Instant, Sleep};
 
 /// What a run has spent, as its facts tell. A prompt is measured by its [size](prompt_size), and priced where a price is given.
 ///
@@ -48,7 +52,7 @@ impl Spent {
     /// The model is about to be called, with a prompt of this size.
     pub fn turn_started(&mut self, prompt: u64) {
         self.turns += 1;
-        self.prompt = tokens(prompt);
+        self.prompt = estimate(prompt);
     }
 
     /// The model has answered, or was cut off.
@@ -57,8 +61,12 @@ impl Spent {
             Some(_) => 0,
             None => response.message.size(),
         };
-        let taken = Taken::by(&response.usage, unreported, self.prompt, pricing);
-        self.calls = self.calls.and(taken);
+        self.took(&response.usage, unreported, pricing);
+    }
+
+    /// The model call took this, and so many characters that were not reported.
+    pub(crate) fn took(&mut self, usage: &Usage, unreported: u64, pricing: Option<&Pricing>) {
+        self.calls = self.calls.and(Taken::by(usage, unreported, self.prompt, pricing));
     }
 
     /// A tool was called.
@@ -73,7 +81,7 @@ impl Spent {
         prompt: u64,
         pricing: Option<&Pricing>,
     ) -> Option<Breach> {
-        let next = self.calls.and(Taken::by(&Usage::default(), 0, tokens(prompt), pricing));
+        let next = self.calls.and(Taken::by(&Usage::default(), 0, estimate(prompt), pricing));
         over(Limit::InputTokens, budget.max_input_tokens, next.input, Place::PreCall)
             .or_else(|| next.over(budget, Place::PreCall))
             .or_else(|| over(Limit::Turns, budget.max_turns, self.turns + 1, Place::PreCall))
@@ -100,7 +108,7 @@ impl Spent {
 impl Taken {
     /// What a call took: as reported, and estimated where it was not.
     fn by(reported: &Usage, unreported: u64, prompt: u64, pricing: Option<&Pricing>) -> Self {
-        let written = reported.output_tokens.unwrap_or(0).saturating_add(tokens(unreported));
+        let written = reported.output_tokens.unwrap_or(0).saturating_add(estimate(unreported));
         let input = reported.input_tokens.unwrap_or(prompt);
         let mut usage = Usage {
             input_tokens: Some(input),
@@ -118,7 +126,7 @@ impl Taken {
             pricing.apply(&mut usage);
         }
         let total = match reported.total_tokens {
-            Some(total) => total.saturating_add(tokens(unreported)),
+            Some(total) => total.saturating_add(estimate(unreported)),
             None => input.saturating_add(written),
         };
         let parts = || usage.input_cost.unwrap_or(0.0) + usage.output_cost.unwrap_or(0.0);
@@ -167,6 +175,64 @@ impl Heard {
     }
 }
 
+/// How long a run may be active, over all its processes. Time is no fact: a live run measures it, and where it ran out is
+/// recorded.
+pub struct WallClock {
+    cap: Duration,
+    /// What earlier processes used.
+    before: Duration,
+    /// When this process began, and when it must end.
+    running: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+impl WallClock {
+    /// So many milliseconds, of which earlier processes used some.
+    pub fn new(cap_ms: u64, before: Duration) -> Self {
+        Self { cap: Duration::from_millis(cap_ms), before, running: None }
+    }
+
+    /// The limit of a run that is performed again, where it stopped the run.
+    pub fn recorded(fact: &Fact) -> Option<&Breach> {
+        match fact {
+            Fact::BudgetExceeded { breach, .. } if breach.limit == Limit::WallClock => Some(breach),
+            _ => None,
+        }
+    }
+
+    /// The limit, once it has passed. Counts from the first time that it is asked.
+    pub fn poll_passed(&mut self, cx: &mut Context<'_>, place: Place) -> Option<Breach> {
+        let (cap, before) = (self.cap, self.before);
+        let (began, timer) = self.running.get_or_insert_with(|| {
+            // It is passed by more than it, and timers count in milliseconds.
+            let left = (cap + Duration::from_millis(1)).saturating_sub(before);
+            (Instant::now(), Box::pin(tokio::time::sleep(left)))
+        });
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        // Whatever is about to be done takes some time, so none is passed before anything is done.
+        let least = u64::from(cap.is_zero());
+        let actual = millis(before + began.elapsed()).max(least);
+        // A run that never pauses gives no timer its turn, so the timer only wakes one that does.
+        let breach = (actual > millis(cap))
+            .then(|| Breach::new(Limit::WallClock, millis(cap), actual, place));
+        if breach.is_none() {
+            let _ = timer.as_mut().poll(cx);
+        }
+        breach
+    }
+}
+
+/// How long a run was active, as its records tell: not from where a process ended, or the run waited, until it went on.
+pub fn active(records: &[(Record, Fact)]) -> Duration {
+    let spans = records.windows(2).filter_map(|pair| match pair {
+        [(_, _), (_, Fact::Resumed { .. })] => None,
+        [(from, _), (to, _)] => {
+            u64::try_from(to.envelope().ts.saturating_sub(from.envelope().ts)).ok()
+        }
+        _ => None,
+    });
+    Duration::from_nanos(spans.fold(0, u64::saturating_add))
+}
+
 /// What the tokens of a request cost, where that is known: the model's own price, or that of the catalog.
 pub fn price_of(request: &Request, catalog: &Catalog) -> Option<Pricing> {
     let model = request.model.as_ref()?;
@@ -208,6 +274,6 @@ fn over(limit: Limit, cap: Option<u64>, actual: u64, place: Place) -> Option<Bre
 }
 
 /// The tokens of so many characters, as estimated.
-fn tokens(characters: u64) -> u64 {
+pub(crate) fn estimate(characters: u64) -> u64 {
     characters / 3
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use mynah_data::{Budget, Catalog};
+use mynah_data::{Budget, Catalog, Result};
 use mynah_log::{Log, Record};
 
 use crate::{Adapter, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool, World};
@@ -24,7 +24,8 @@ pub struct Config {
     pub adapter: Option<Arc<dyn Adapter>>,
     /// The tools that can be called.
     pub tools: Registry,
-    /// What the run may spend, its resumption included. Time is for the loop to keep: `max_wall_clock_ms` is refused.
+    /// What the run may spend, its resumption included. Its time begins with the first thing that it does here, and cuts off
+    /// models and tools; side effects of the loop itself are not cut off.
     pub budget: Option<Budget>,
     /// What models cost that come without a price of their own.
     pub catalog: Catalog,
@@ -40,23 +41,42 @@ pub struct Config {
     pub metrics: Option<Arc<dyn MetricsSink>>,
     /// Whether an answer must come with the hash of what the provider sent.
     pub require_raw_response_hash: bool,
-    /// The longest that a record may take to be safe.
+    /// The longest that the log may take to append; forever unless said. A run whose log takes longer fails.
     pub emit_timeout: Option<Duration>,
     /// What becomes of side effects that fail.
     pub side_effect_errors: SideEffectErrors,
+    /// What happens, in a run that goes on, with a tool that may have run and may do harm if it is run twice.
+    pub on_uncertain: OnUncertain,
 }
 
 /// Whether a run happens, goes on, or is performed again.
+///
+/// All three run the same loop from its beginning. They differ in who answers it: the world, the records, or first the records
+/// and then the world.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Mode {
     /// A new run happens.
     #[default]
     Live,
-    /// A run that has these records, and no end, goes on.
+    /// A run that has these records, and no end, goes on: see [`Config::resume`].
     Resume(Vec<Record>),
-    /// These records are performed again; nothing is written.
+    /// These records are performed again; nothing is written: see [`Config::replay`].
     Replay(Vec<Record>),
+}
+
+/// What happens with a tool that was announced before its process ended, has no outcome, and may do harm if it is run twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnUncertain {
+    /// The run waits, and a person says what came of it. A loop of one's own gets an error, with `uncertain` in its metadata,
+    /// and the run stays as it is, to be resumed with another policy.
+    #[default]
+    Suspend,
+    /// It is run again.
+    Rerun,
+    /// The model is told that nobody knows. A loop of one's own gets that as the tool's failure.
+    Fail,
 }
 
 impl Config {
@@ -78,6 +98,7 @@ impl Config {
             require_raw_response_hash: false,
             emit_timeout: None,
             side_effect_errors: SideEffectErrors::default(),
+            on_uncertain: OnUncertain::default(),
         }
     }
 
@@ -103,6 +124,79 @@ impl Config {
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
+    }
+
+    /// The same, to go on with the run after its process ended.
+    ///
+    /// The loop is run again from its beginning and must do what it did. The records answer it as far as they go, so nothing
+    /// that was completed is done twice; what they do not have comes from the world, and is recorded. Before that the run's
+    /// lease is taken: of two that resume a run one goes on, and the other gets an error before it has done anything.
+    ///
+    /// A model that was called and has no answer is called again. A tool that was announced and has no outcome is run again if
+    /// it is [idempotent](crate::Tool::idempotent); otherwise [`OnUncertain`] says. A loop that does something else than it did gets
+    /// `replay_mismatch`.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use mynah_data::{HaltReason, Metadata, Result, Thread, ToolCall};
+    /// use mynah_log::{End, Extent, Fact, MemoryLog};
+    /// use mynah_step::{Config, Context, Tool};
+    /// use serde_json::json;
+    ///
+    /// /// Rolls a die and has it charmed. The first process is cut off in between.
+    /// async fn agent(context: &Context, cut_off: bool) -> Result<Option<u64>> {
+    ///     let thread = Thread::from("go");
+    ///     context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
+    ///     let rolled = context.random().await? % 6 + 1;
+    ///     if cut_off {
+    ///         context.flush().await?;
+    ///         return Ok(None);
+    ///     }
+    ///     context.call_tool(ToolCall::new("c0", "charm", rolled.to_string())).await?;
+    ///     context.emit(Fact::Completed(End::new(HaltReason::Completed, Metadata::new()))).await?;
+    ///     Ok(Some(rolled))
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// let log = Arc::new(MemoryLog::new());
+    /// let charm = Tool::new("charm", "Charms a die", json!({})).handler(async |die, _| die);
+    /// let config = Config::new(&log, "run-1").tools([charm]);
+    /// agent(&Context::new(config.clone())?, true).await?;
+    ///
+    /// let resumed = agent(&Context::new(config.clone().resume().await?)?, false).await?;
+    /// let replayed = agent(&Context::new(config.replay().await?)?, false).await?;
+    /// assert!(resumed.is_some());
+    /// assert_eq!(resumed, replayed);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A log that cannot be read.
+    pub async fn resume(self) -> Result<Self> {
+        let records = self.records().await?;
+        Ok(self.mode(Mode::Resume(records)))
+    }
+
+    /// The same, to perform the run again: the records answer the loop, nothing is written, and the first thing that differs is a
+    /// `replay_mismatch`. Tools are run and compared, unless they [answer from their records](crate::Tool::recorded).
+    ///
+    /// # Errors
+    /// A log that cannot be read.
+    pub async fn replay(self) -> Result<Self> {
+        let records = self.records().await?;
+        Ok(self.mode(Mode::Replay(records)))
+    }
+
+    /// All that the log has of the run.
+    async fn records(&self) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        loop {
+            let page = self.log.read(&self.run_id, records.len() as u64 + 1, 256).await?;
+            if page.is_empty() {
+                return Ok(records);
+            }
+            records.extend(page);
+        }
     }
 }
 

@@ -45,6 +45,8 @@ pub(crate) type Place = Option<Inside>;
 pub(crate) enum Want {
     /// To commit a fact; to be told when it is safe, if it must be.
     Commit { fact: Fact, durable: bool },
+    /// To be told whether a fact is recorded that announces something; or what stopped the run before it.
+    Announce(Fact),
     /// What is recorded under a name. Where nothing has to be, nothing may be.
     Recall { name: String, required: bool },
     /// How the call came out, from its record.
@@ -66,11 +68,15 @@ impl Desk {
     pub fn serve(self: &Arc<Self>, tape: &mut Tape) -> Result<bool> {
         let mut served = false;
         self.state().asks.retain(|ask| !ask.reply.is_closed());
-        while let Some((ask, answer)) = self.next_served(tape) {
+        let waker = Waker::from(Arc::clone(self));
+        let mut cx = Context::from_waker(&waker);
+        while tape.poll_go_on(&mut cx).is_ready()
+            && let Some((ask, answer)) = self.next_served(tape)
+        {
             served = true;
             let failed = answer.as_ref().err().cloned();
             match ask.want {
-                Want::Commit { durable: true, .. } if failed.is_none() => {
+                Want::Commit { durable, .. } if failed.is_none() && (durable || tape.is_full()) => {
                     self.state().unsafe_yet.push(ask.reply)
                 }
                 // Who stopped waiting does not want to know.
@@ -80,15 +86,13 @@ impl Desk {
                 return Err(error);
             }
         }
-        if !self.state().unsafe_yet.is_empty() {
-            let waker = Waker::from(Arc::clone(self));
-            if let Poll::Ready(safe) = tape.poll_durable(&mut Context::from_waker(&waker)) {
-                served = true;
-                for reply in std::mem::take(&mut self.state().unsafe_yet) {
-                    drop(reply.send(safe.clone().map(|()| None)));
-                }
-                safe?;
+        let wait = !self.state().unsafe_yet.is_empty();
+        if wait && let Poll::Ready(safe) = tape.poll_durable(&mut cx) {
+            served = true;
+            for reply in std::mem::take(&mut self.state().unsafe_yet) {
+                drop(reply.send(safe.clone().map(|()| None)));
             }
+            safe?;
         }
         Ok(served)
     }
@@ -106,14 +110,20 @@ impl Desk {
         Some((state.asks.remove(index), answer))
     }
 
-    /// How many calls wait for their turn.
-    pub fn waiting(&self) -> usize {
+    /// How many calls wait for their turn, and the loop.
+    fn waiting(&self) -> usize {
         let state = self.state();
         let open = state.asks.iter().filter(|ask| !ask.reply.is_closed());
         let mut places: Vec<&Place> = open.map(|ask| &ask.place).collect();
         places.sort_unstable();
         places.dedup();
         places.len()
+    }
+
+    /// Whether a run that is performed again has come to a standstill: everybody who does something in it, so many in all,
+    /// waits for somebody else's turn.
+    pub fn is_stuck(&self, tape: &Tape, all: usize) -> bool {
+        tape.is_behind() && all > 0 && self.waiting() == all
     }
 
     /// Whether the loop itself waits, not one of its calls.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, LogReason, Result, ToolCall, ToolReason};
+use mynah_data::{Error, Result, ToolCall, ToolReason};
 use mynah_log::{Effect, Fact, Inside};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -39,17 +39,15 @@ pub(crate) struct Effects {
     pub(crate) call: Option<Arc<ToolCall>>,
     /// The try of that call, from 1.
     pub(crate) attempt: u32,
-    /// Whether the records answer.
+    /// Whether the records are asked first: in a run that is performed again, or goes on.
     pub(crate) replaying: bool,
-    /// The longest that a fact may take to be safe.
-    pub(crate) patience: Option<Duration>,
 }
 
 impl Effects {
     /// In a run that nobody keeps.
     pub(crate) fn unkept(world: Arc<dyn World>) -> Self {
         let errors = SideEffectErrors::default();
-        Self { world, errors, desk: None, call: None, attempt: 1, replaying: false, patience: None }
+        Self { world, errors, desk: None, call: None, attempt: 1, replaying: false }
     }
 
     fn place(&self) -> Place {
@@ -134,29 +132,14 @@ impl Effects {
     async fn keep(&self, name: &str, effect: Effect) -> Result<()> {
         let inside = self.place();
         let fact = Fact::SideEffect { inside, name: name.to_owned(), effect };
-        self.commit(fact, false).await.map(drop)
+        self.commit(fact, false).await
     }
 
-    /// Commits a fact that was made here; waits until it is safe, if it must be. Where the budget stopped the run before it,
-    /// that is what comes back.
-    pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<Option<Fact>> {
-        let Some(desk) = &self.desk else { return Ok(None) };
-        in_time(self.patience, desk.ask(self.place(), Want::Commit { fact, durable })).await
+    /// Commits a fact that was made here; waits until it is safe, if it must be.
+    pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<()> {
+        let Some(desk) = &self.desk else { return Ok(()) };
+        desk.ask(self.place(), Want::Commit { fact, durable }).await.map(drop)
     }
-}
-
-/// Waits for something that must not take longer than a record may take to be safe.
-pub(crate) async fn in_time<T>(
-    limit: Option<Duration>,
-    safe: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let Some(limit) = limit else { return safe.await };
-    tokio::time::timeout(limit, safe).await.unwrap_or_else(|_| {
-        Err(Error::log(LogReason::Unavailable).with_message(format!(
-            "log error: unavailable: a record was not safe after {} ms",
-            limit.as_millis()
-        )))
-    })
 }
 
 /// A side effect that failed; the same live and from its record.

@@ -23,16 +23,16 @@ mod tool;
 mod tool_context;
 mod world;
 
-pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, open_model};
-pub use budget::{Heard, Spent, check_price, price_of, prompt_size};
-pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, Registry};
+pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, check_raw_hash, open_model};
+pub use budget::{Heard, Spent, WallClock, active, check_price, price_of, prompt_size};
+pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, OnUncertain, Registry};
 pub use context::{Answer, CallTool, Context, ToolResult};
 pub use desk::Desk;
 pub use effects::SideEffectErrors;
 pub use fallback::Fallback;
 pub use metrics::{MetricsSink, Watch};
-pub use recorded::{Recorded, UNCERTAIN, differences, is_not_rerun};
-pub use recorder::{LEASE, Recorder, nanos, new_owner};
+pub use recorded::{NOBODY_KNOWS, Recorded, differences, is_not_rerun, uncertain};
+pub use recorder::{LEASE, Recorder, take_over};
 pub use retry::RetryPolicy;
 pub use tape::Tape;
 pub use tool::{

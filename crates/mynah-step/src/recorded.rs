@@ -6,7 +6,8 @@ use std::{
 };
 
 use mynah_data::{
-    Error, ErrorKind, Limit, MismatchClass, Place as When, ResponseBuilder, Result, ToolReason,
+    Error, ErrorKind, Limit, MismatchClass, Place as When, ResponseBuilder, Result, ToolCall,
+    ToolOutcome, ToolReason,
 };
 use mynah_log::{Effect, Fact, Inside, Plan, Record, Resolution, cbor};
 use serde_json::{Value, json};
@@ -29,10 +30,12 @@ pub struct Recorded {
     answered: HashSet<String>,
     /// The last try of each call that was announced in the last turn.
     announced: HashMap<String, u32>,
-    /// The tries of calls that another process began anew, by turn and call.
-    anew: HashMap<(usize, String), u32>,
-    /// How many answers were made again.
-    turn: usize,
+    /// The tries of calls that another process began anew.
+    anew: HashMap<Nth, u32>,
+    /// The last tries of calls that never came out.
+    open: HashMap<Nth, u32>,
+    /// How many calls of each id were announced so far.
+    calls: HashMap<String, u32>,
     /// Where the run differed from its records: whoever asks later is told the same.
     differs: Option<Error>,
     /// Who writes what follows: there in a run that is resumed.
@@ -44,7 +47,7 @@ impl Recorded {
     pub fn new(run: Arc<str>, records: Vec<(Record, Fact)>) -> Self {
         let last = records.last().map_or(0, |(record, _)| record.seq());
         let announced = announced(&records);
-        let LeftBehind { places, anew } = LeftBehind::of(&records);
+        let LeftBehind { places, anew, open } = LeftBehind::of(&records);
         let made_again = |(index, (_, fact)): &(usize, (Record, Fact))| {
             !matches!(fact, Fact::Sealed(_)) && !fact.is_seam() && !places.contains(index)
         };
@@ -57,7 +60,8 @@ impl Recorded {
             answered: HashSet::new(),
             announced,
             anew,
-            turn: 0,
+            open,
+            calls: HashMap::new(),
             differs: None,
             then: None,
         }
@@ -65,7 +69,7 @@ impl Recorded {
 
     /// The same, and writes what follows the records.
     pub fn then(mut self, recorder: Recorder) -> Self {
-        self.then = Some(Box::new(recorder));
+        self.then = Some(Box::new(recorder.after_seam()));
         self
     }
 
@@ -82,7 +86,11 @@ impl Recorded {
         loop {
             let (record, fact) = self.facts.pop_front()?;
             if !self.is_passed_by(&fact) {
-                self.turn += usize::from(matches!(fact, Fact::AssistantCompleted { .. }));
+                if let Some(call) = outcome(&fact) {
+                    self.answered.remove(call);
+                } else if let Fact::ToolScheduled { call_id, attempt: 1, .. } = &fact {
+                    *self.calls.entry(call_id.clone()).or_default() += 1;
+                }
                 return Some((record, fact));
             }
         }
@@ -119,9 +127,26 @@ impl Recorded {
         self.of_tools().find(|fact| outcome(fact) == Some(call))
     }
 
-    /// The try with which another process began a call of the turn anew.
+    /// How the call came out that was announced last under this id, whatever else happened meanwhile.
+    pub(crate) fn outcome_ahead(&self, call: &str) -> Option<&Fact> {
+        let again = |fact: &&Fact| matches!(fact, Fact::ToolScheduled { call_id, attempt: 1, .. } if call_id == call);
+        let facts = self.facts.iter().map(|(_, fact)| fact);
+        facts.take_while(|fact| !again(fact)).find(|fact| outcome(fact) == Some(call))
+    }
+
+    /// The try with which another process began the call anew that was announced last under this id.
     pub(crate) fn attempt_of(&self, call: &str) -> Option<u32> {
-        self.anew.get(&(self.turn, call.to_owned())).copied()
+        self.anew.get(&self.nth(call, 0)).copied()
+    }
+
+    /// The last try of the call that is announced next under this id, which has no outcome.
+    pub(crate) fn left_open(&self, call: &str) -> Option<u32> {
+        self.open.get(&self.nth(call, 1)).copied()
+    }
+
+    /// The call of this id that was announced last, or so many after it.
+    fn nth(&self, call: &str, further: u32) -> Nth {
+        (call.to_owned(), self.calls.get(call).copied().unwrap_or_default() + further)
     }
 
     /// The last try of a call that was announced in the last turn.
@@ -153,11 +178,18 @@ impl Recorded {
         let call = self.upcoming().and_then(of_tool).map(|(call, _)| call);
         let is_mine = place.as_ref().map(|inside| inside.call_id.as_str()) == call;
         match want {
-            Want::Commit { fact, .. } if is_mine => Some(match self.upcoming() {
-                Some(upcoming) if is_stopped(fact, upcoming) => Ok(self.take_fact()),
-                _ => self.compare(fact).map(|()| None),
-            }),
-            Want::Commit { .. } => None,
+            Want::Commit { .. } | Want::Announce(_) if !is_mine => None,
+            Want::Announce(fact) if self.upcoming().is_some_and(|next| is_stopped(fact, next)) => {
+                Some(Ok(self.take_fact()))
+            }
+            // Something that the loop does at once with this comes first, or nothing does.
+            Want::Commit { fact, .. } | Want::Announce(fact)
+                if place.is_none() && self.upcoming().is_some_and(|next| is_other(fact, next)) =>
+            {
+                None
+            }
+            Want::Commit { fact, .. } => Some(self.compare(fact).map(|()| None)),
+            Want::Announce(fact) => Some(self.compare(fact).map(|()| Some(fact.clone()))),
             Want::Recall { name, required } => {
                 if !required && !self.will_recall(place, name) {
                     return Some(Ok(None));
@@ -170,7 +202,8 @@ impl Recorded {
                 _ if !is_mine => None,
                 Some(answer) if is_answer(answer) => Some(Ok(self.take_fact())),
                 Some(end) if ends(end) => Some(Ok(Some(end.clone()))),
-                _ => Some(Err(self.refuse(place, want))),
+                // A loop that did not wait for the answer does not wait for it now.
+                _ => None,
             },
             Want::Outcome => {
                 let is_next =
@@ -198,19 +231,18 @@ impl Recorded {
 
     fn refusal(&self, place: &Place, want: &Want) -> Error {
         let fact = match want {
-            Want::Commit { fact, .. } => fact.clone(),
+            Want::Commit { fact, .. } | Want::Announce(fact) => fact.clone(),
             Want::Answer => Fact::AssistantCompleted {
                 response: Box::new(ResponseBuilder::new().into_response()),
                 plan: Plan::Nothing,
                 cuts: Vec::new(),
             },
-            // It was found among the records, so others stand before it that nobody makes.
             Want::Outcome => {
-                let call = place.as_ref().map_or("", |inside| &inside.call_id);
-                match self.outcome_of(call) {
-                    Some(fact) => fact.clone(),
-                    None => return gone(),
-                }
+                let Some(Inside { call_id, attempt }) = place.clone() else { return gone() };
+                // If it is among the records, others stand before it that nobody makes.
+                let recorded = self.outcome_ahead(&call_id).cloned();
+                let (outcome, content) = (ToolOutcome::Ok(Value::Null), String::new());
+                recorded.unwrap_or(Fact::ToolCompleted { call_id, attempt, outcome, content })
             }
             Want::Recall { name, .. } => {
                 // Whatever would have come of it: it is not what differs.
@@ -227,16 +259,16 @@ impl Recorded {
     /// Takes a fact that must be the recorded one.
     pub(crate) fn compare(&mut self, fact: &Fact) -> Result<()> {
         let next = self.take();
-        if matches!(fact, Fact::AssistantCompleted { .. }) {
-            // The calls of the next turn are others, whatever their ids.
-            self.answered.clear();
-        }
         let produced = cbor::to_vec(fact).unwrap_or_default();
         let recorded = next.as_ref().and_then(|(record, _)| record.body());
-        if recorded.is_some_and(|body| *body.payload == *produced) {
-            return Ok(());
+        if recorded.is_none_or(|body| *body.payload != *produced) {
+            return Err(self.difference(fact, next.as_ref()));
         }
-        Err(self.difference(fact, next.as_ref()))
+        // The process ended between the end and its seal.
+        match &mut self.then {
+            Some(recorder) if ends(fact) && self.facts.is_empty() => recorder.seal(),
+            _ => Ok(()),
+        }
     }
 
     fn difference(&self, fact: &Fact, recorded: Option<&(Record, Fact)>) -> Error {
@@ -302,19 +334,39 @@ fn is_answer(fact: &Fact) -> bool {
     }
 }
 
+/// Whether a fact is not the one that comes next, whatever it says.
+fn is_other(fact: &Fact, upcoming: &Fact) -> bool {
+    match (fact, upcoming) {
+        (Fact::ToolScheduled { call_id: a, .. }, Fact::ToolScheduled { call_id: b, .. }) => a != b,
+        _ => fact.kind() != upcoming.kind(),
+    }
+}
+
 /// Whether what follows is that the budget did not allow what a fact announces.
 fn is_stopped(fact: &Fact, upcoming: &Fact) -> bool {
     let Fact::BudgetExceeded { breach, .. } = upcoming else { return false };
     let before = match fact {
         Fact::TurnStarted { .. } => breach.limit != Limit::ToolCalls,
-        Fact::ToolScheduled { .. } => breach.limit == Limit::ToolCalls,
+        Fact::ToolScheduled { .. } => matches!(breach.limit, Limit::ToolCalls | Limit::WallClock),
         _ => false,
     };
     before && breach.place == When::PreCall
 }
 
 /// Marks the error of a call of which nobody knows whether it ran.
-pub const UNCERTAIN: &str = "uncertain";
+const UNCERTAIN: &str = "uncertain";
+
+/// What the model reads of a call of which nobody knows whether it ran.
+pub const NOBODY_KNOWS: &str =
+    "tool error: the process ended, and nobody knows whether the call ran";
+
+/// The error of a call of which nobody knows whether it ran.
+pub fn uncertain(call: &ToolCall) -> Error {
+    Error::tool(ToolReason::Failed)
+        .with_message(NOBODY_KNOWS)
+        .with("tool_name", call.name.as_str())
+        .with(UNCERTAIN, true)
+}
 
 /// Whether a failure is answered from its record also where tools are run again: nobody waits for a timeout twice, and nobody
 /// knows more of an uncertain call than before.
@@ -323,7 +375,12 @@ pub fn is_not_rerun(fact: &Fact) -> bool {
         [ToolReason::Timeout, ToolReason::HandlerRaised, ToolReason::Cancelled];
     let Fact::ToolFailed { error, .. } = fact else { return false };
     let broke = matches!(error.kind(), ErrorKind::Tool(reason) if BROKE.contains(&reason));
-    broke || error.metadata().contains_key(UNCERTAIN)
+    broke || is_uncertain(error)
+}
+
+/// Whether an error is that of a call of which nobody knows whether it ran.
+pub(crate) fn is_uncertain(error: &Error) -> bool {
+    error.metadata().contains_key(UNCERTAIN)
 }
 
 /// The call, and its try, inside which a fact was made.
@@ -354,9 +411,14 @@ pub(crate) fn of_tool(fact: &Fact) -> Option<(&str, u32)> {
 #[derive(Default)]
 struct LeftBehind {
     places: HashSet<usize>,
-    /// The tries that were begun anew, by turn and call.
-    anew: HashMap<(usize, String), u32>,
+    /// The tries that were begun anew.
+    anew: HashMap<Nth, u32>,
+    /// The last tries of calls that never came out.
+    open: HashMap<Nth, u32>,
 }
+
+/// A call: its id, and how often the id was used before, as ids can be used again.
+type Nth = (String, u32);
 
 impl LeftBehind {
     fn of(records: &[(Record, Fact)]) -> Self {
@@ -364,40 +426,52 @@ impl LeftBehind {
         if !records.iter().any(|(_, fact)| inner(fact).is_some()) {
             return left;
         }
-        // Ids of calls are unique within a turn only, and a call came out in one process.
-        let (mut turn, mut process) = (0, 0);
+        // A call came out in one process, whatever is done under its id later.
+        let mut process = 0;
+        let mut used = HashMap::new();
         let mut places = Vec::with_capacity(records.len());
         let mut came_out = HashMap::new();
         let mut retried = HashSet::new();
         for (_, fact) in records {
-            turn += usize::from(matches!(fact, Fact::AssistantCompleted { .. }));
             process += usize::from(matches!(fact, Fact::Resumed { .. }));
-            places.push((turn, process));
-            if let Some(call) = outcome(fact) {
-                came_out.insert((turn, call), process);
-            } else if let Fact::ToolFailed { call_id, attempt, .. } = fact {
-                retried.insert((turn, process, call_id.as_str(), *attempt));
+            let call = match fact {
+                Fact::ToolScheduled { call_id, attempt: 1, .. } => {
+                    *used.entry(call_id.as_str()).or_default() += 1;
+                    Some(call_id.as_str())
+                }
+                _ => of_tool(fact).map(|(call, _)| call),
+            };
+            let nth: Option<(&str, u32)> =
+                call.map(|call| (call, used.get(call).copied().unwrap_or_default()));
+            places.push((nth, process));
+            let Some(nth) = nth else { continue };
+            if outcome(fact).is_some() {
+                came_out.entry(nth).or_insert(process);
+            } else if let Fact::ToolFailed { attempt, .. } = fact {
+                retried.insert((nth, process, *attempt));
             }
         }
-        let mut announced = HashSet::new();
         for (index, (_, fact)) in records.iter().enumerate() {
-            let (turn, process) = places[index];
-            let before = match fact {
-                Fact::ToolScheduled { call_id, .. } => !announced.insert((turn, call_id.as_str())),
-                _ => false,
-            };
-            let Some((call, attempt)) = inner(fact) else { continue };
-            let elsewhere = came_out.get(&(turn, call)) != Some(&process);
-            let is_anew = before && !retried.contains(&(turn, process, call, attempt - 1));
+            let (Some(nth @ (call, count)), process) = places[index] else { continue };
+            let owned = || (call.to_owned(), count);
+            let elsewhere = came_out.get(&nth) != Some(&process);
+            let announced = matches!(fact, Fact::ToolScheduled { .. });
+            if let Fact::ToolScheduled { attempt, .. } = fact
+                && !came_out.contains_key(&nth)
+            {
+                left.open.insert(owned(), *attempt);
+            }
+            let Some((_, attempt)) = inner(fact) else { continue };
             // What was never announced cannot be announced once more.
-            if matches!(fact, Fact::ToolScheduled { .. }) && !before {
+            if announced && count == 0 {
                 continue;
             }
+            let is_anew = announced && !retried.contains(&(nth, process, attempt - 1));
             if elsewhere || is_anew {
                 left.places.insert(index);
             }
             if is_anew && !elsewhere {
-                left.anew.insert((turn, call.to_owned()), attempt);
+                left.anew.insert(owned(), attempt);
             }
         }
         left

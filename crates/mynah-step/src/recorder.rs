@@ -23,12 +23,22 @@ pub struct Recorder {
     over: bool,
     sealed: bool,
     pending: Vec<Record>,
+    /// How many bytes wait to be written.
+    waiting: usize,
     /// Where the log's copy of the chain ends.
     written: Option<Head>,
     writing: Option<BoxFuture<Result<Head>>>,
+    /// The longest that an append may take, and when the one under way has taken it.
+    emit_timeout: Option<Duration>,
+    late: Option<Pin<Box<Sleep>>>,
     failed: Option<Error>,
     durability: Option<Durability>,
+    /// Whether the next fact is the first of another process.
+    seam: bool,
     pub(crate) lease: Option<Lease>,
+    /// Whether the lease is still to be taken, and the taking.
+    pub(crate) takes_lease: bool,
+    taking: Option<BoxFuture<Result<Lease>>>,
     /// When the lease is to be kept for longer, and the keeping.
     beat: Option<Pin<Box<Sleep>>>,
     keeping: Option<BoxFuture<Result<Lease>>>,
@@ -40,6 +50,10 @@ pub struct Recorder {
 /// For how long a run is nobody else's. A process that does not poll its run for so long keeps it all the same, unless
 /// another takes it over; it is told at its next append.
 pub const LEASE: Duration = Duration::from_secs(3);
+
+/// How many records, and how many bytes, may wait to be written before whoever makes more has to wait: neither a slow disk nor
+/// a long turn holds a run in memory.
+const MAX_WAITING: (usize, usize) = (1_024, 4 << 20);
 
 /// How often the lease of a run is renewed that is polled and has nothing to write.
 const BEAT: Duration = Duration::from_secs(1);
@@ -61,11 +75,17 @@ impl Recorder {
             over: false,
             sealed: false,
             pending: Vec::new(),
+            waiting: 0,
             written,
             writing: None,
+            emit_timeout: None,
+            late: None,
             failed: None,
             durability: None,
+            seam: false,
             lease: None,
+            takes_lease: false,
+            taking: None,
             beat: None,
             keeping: None,
             metrics: None,
@@ -91,6 +111,12 @@ impl Recorder {
         self
     }
 
+    /// The same, which gives up a log that takes longer than this to append.
+    pub fn with_emit_timeout(mut self, limit: Option<Duration>) -> Self {
+        self.emit_timeout = limit;
+        self
+    }
+
     /// The same for a new run, which is this writer's from its first append on.
     pub fn with_new_lease(self) -> Self {
         let owner = new_owner(self.world.as_ref());
@@ -98,17 +124,31 @@ impl Recorder {
         self.with_lease(Lease::new(run, owner, 1, i64::MIN))
     }
 
+    /// The same for a run that goes on, which becomes this writer's before it does: see [`take_over`].
+    pub(crate) fn taking_lease(mut self) -> Self {
+        self.takes_lease = true;
+        self
+    }
+
+    /// The same, in another process than what was written before: whoever reads the records sees where the one ended and
+    /// the other began.
+    pub(crate) fn after_seam(mut self) -> Self {
+        self.seam = true;
+        self
+    }
+
     /// Takes a fact. One that ends the run is followed by the seal.
     ///
     /// # Errors
     /// A fact that has no deterministic encoding, or comes after the end; a log that could not be written before.
     pub fn commit(&mut self, fact: &Fact) -> Result<()> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
+        self.is_ours()?;
         if self.sealed {
             return Err(Error::log(LogReason::Sealed)
                 .with_message(format!("log error: sealed: run {} has ended", self.chain.run())));
+        }
+        if std::mem::take(&mut self.seam) && !matches!(fact, Fact::Resumed { .. }) {
+            self.push(&Fact::SEAM)?;
         }
         self.push(fact)?;
         if ends(fact) { self.seal() } else { Ok(()) }
@@ -137,8 +177,43 @@ impl Recorder {
         let record = self.chain.append(now, salt, fact)?;
         self.totals.count(fact);
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
+        self.waiting +=
+            record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len());
         self.pending.push(record);
         Ok(())
+    }
+
+    /// Whether so much waits to be written that nothing should be added to it.
+    pub(crate) fn is_full(&self) -> bool {
+        let (records, bytes) = MAX_WAITING;
+        self.pending.len() >= records || self.waiting >= bytes
+    }
+
+    /// Whether more can be written.
+    pub(crate) fn is_ours(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Nothing more is written, for this reason.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.failed.get_or_insert(error);
+    }
+
+    /// Waits until the run is this writer's.
+    pub(crate) fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        if !self.takes_lease {
+            return Poll::Ready(Ok(()));
+        }
+        let taking = self.taking.get_or_insert_with(|| {
+            let (log, world) = (Arc::clone(&self.log), Arc::clone(&self.world));
+            let (run, head) = (Arc::clone(self.chain.run()), self.written);
+            Box::pin(async move { take_over(&*log, &*world, &run, head).await })
+        });
+        let taken = std::task::ready!(taking.as_mut().poll(cx));
+        self.taking = None;
+        self.takes_lease = false;
+        self.lease = Some(taken?);
+        Poll::Ready(Ok(()))
     }
 
     /// Keeps the lease of a run that goes on.
@@ -180,7 +255,16 @@ impl Recorder {
                 return Poll::Ready(Err(error.clone()));
             }
             if let Some(writing) = &mut self.writing {
-                let written = std::task::ready!(writing.as_mut().poll(cx));
+                let written = match writing.as_mut().poll(cx) {
+                    Poll::Ready(written) => written,
+                    Poll::Pending => {
+                        let late = |late: &mut Pin<Box<Sleep>>| late.as_mut().poll(cx).is_ready();
+                        if !self.late.as_mut().is_some_and(late) {
+                            return Poll::Pending;
+                        }
+                        Err(too_late())
+                    }
+                };
                 if let (Some(metrics), Some((records, began))) = (&self.metrics, self.began.take())
                 {
                     let failure = written.as_ref().err().map(Error::reason);
@@ -197,6 +281,7 @@ impl Recorder {
                 return Poll::Ready(Ok(()));
             }
             let records = std::mem::take(&mut self.pending);
+            self.waiting = 0;
             self.began = self.metrics.as_ref().map(|_| (records.len(), Instant::now()));
             let now = records.last().map_or(0, |record| record.envelope().ts);
             let batch = Append::new(Arc::clone(self.chain.run()), self.written, records);
@@ -211,6 +296,7 @@ impl Recorder {
                 }
             }
             let log = Arc::clone(&self.log);
+            self.late = self.emit_timeout.map(|limit| Box::pin(tokio::time::sleep(limit)));
             self.writing = Some(Box::pin(async move { log.append(batch).await }));
         }
     }
@@ -228,13 +314,40 @@ impl Drop for Recorder {
     }
 }
 
+/// Takes the right to go on with a run that was read up to this head.
+///
+/// # Errors
+/// `leased` where it is another's; `head_mismatch` where somebody went on with it since it was read.
+pub async fn take_over(
+    log: &dyn Log,
+    world: &dyn World,
+    run: &str,
+    head: Option<Head>,
+) -> Result<Lease> {
+    let lease = log.lease(run, &new_owner(world), LEASE, nanos(world)).await?;
+    if log.head(run).await? == head {
+        return Ok(lease);
+    }
+    log.release(&lease).await?;
+    Err(Error::log(LogReason::HeadMismatch)
+        .with_message(format!(
+            "log error: head_mismatch: somebody else went on with run {run}; resume it again"
+        ))
+        .with("run_id", run))
+}
+
+fn too_late() -> Error {
+    Error::log(LogReason::Unavailable)
+        .with_message("log error: unavailable: records were not safe within the emit_timeout")
+}
+
 /// A name that nobody else has.
-pub fn new_owner(world: &dyn World) -> String {
+fn new_owner(world: &dyn World) -> String {
     format!("{:016x}{:016x}", world.random(), world.random())
 }
 
 /// The time, as logs count it.
-pub fn nanos(world: &dyn World) -> i64 {
+fn nanos(world: &dyn World) -> i64 {
     span(world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 

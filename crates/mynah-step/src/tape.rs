@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use mynah_data::{Error, Result};
@@ -78,20 +78,14 @@ impl Tape {
             Self::Replaying(recorded) => match recorded.follow() {
                 None => {
                     recorded.compare(fact)?;
-                    // The process ended between the end and its seal.
                     if ends(fact)
-                        && let Some(mut recorder) = recorded.follow()
+                        && let Some(recorder) = recorded.follow()
                     {
-                        recorder.seal()?;
                         *self = Self::Recording(recorder);
                     }
                     Ok(())
                 }
                 Some(mut recorder) => {
-                    // Whoever reads the records sees where one process ended and another began.
-                    if !matches!(fact, Fact::Resumed { .. }) {
-                        recorder.commit(&Fact::SEAM)?;
-                    }
                     recorder.commit(fact)?;
                     *self = Self::Recording(recorder);
                     Ok(())
@@ -117,7 +111,7 @@ impl Tape {
         Some((call, outcome(upcoming).is_some()))
     }
 
-    /// The try with which another process began a call of the turn anew, in a run performed again.
+    /// The try with which another process began a call anew, in a run performed again.
     pub fn attempt_of(&self, call: &str) -> Option<u32> {
         self.recorded()?.attempt_of(call)
     }
@@ -125,6 +119,16 @@ impl Tape {
     /// The last try of a call that was announced before the run is performed again, in its last turn.
     pub fn announced(&self, call: &str) -> Option<u32> {
         self.recorded()?.announced(call)
+    }
+
+    /// How the call came out that was announced last under this id, whatever else happened meanwhile.
+    pub(crate) fn outcome_ahead(&self, call: &str) -> Option<&Fact> {
+        self.recorded()?.outcome_ahead(call)
+    }
+
+    /// The last try of the call that is announced next under this id, which has no outcome.
+    pub(crate) fn left_open(&self, call: &str) -> Option<u32> {
+        self.recorded()?.left_open(call)
     }
 
     /// The records answer for a call: what happened inside it is not made again.
@@ -171,8 +175,41 @@ impl Tape {
             (Self::Recording(recorder), Want::Commit { fact, .. }) => {
                 Some(recorder.commit(fact).map(|()| None))
             }
-            _ => Some(Ok(None)),
+            // What is not recorded is for the world to answer, as long as the run is ours.
+            (Self::Recording(recorder), _) => Some(recorder.is_ours().map(|()| None)),
+            (Self::Blank, _) => Some(Ok(None)),
         }
+    }
+
+    /// Goes over to the world once everything recorded was made again, where the run is to go on and nobody has its lease
+    /// yet: takes that first.
+    pub(crate) fn poll_go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Self::Replaying(recorded) = self else { return Poll::Ready(()) };
+        if recorded.upcoming().is_some() || !recorded.then.as_ref().is_some_and(|r| r.takes_lease) {
+            return Poll::Ready(());
+        }
+        if let Some(recorder) = &mut recorded.then
+            && let Err(error) = ready!(recorder.poll_take(cx))
+        {
+            recorder.fail(error);
+        }
+        if let Some(recorder) = recorded.then.take() {
+            *self = Self::Recording(recorder);
+        }
+        Poll::Ready(())
+    }
+
+    /// Nothing more is written, for this reason.
+    pub(crate) fn fail(&mut self, error: &Error) {
+        if let Self::Recording(recorder) = self {
+            recorder.fail(error.clone());
+        }
+    }
+
+    /// Whether the next answer comes from the records: always in a replay, in a run that goes on until it is where it was.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.recorded()
+            .is_some_and(|recorded| recorded.then.is_none() || recorded.upcoming().is_some())
     }
 
     /// Ends the run because somebody who asks can't be answered.
@@ -202,6 +239,20 @@ impl Tape {
         }
     }
 
+    /// Whether so much waits to be written that nothing should be added to it.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Recording(recorder) if recorder.is_full())
+    }
+
+    /// Starts writing what waits, and waits for it only where it is so much that nothing should be added.
+    pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        if self.is_full() {
+            return self.poll_durable(cx);
+        }
+        self.kick(cx);
+        Poll::Ready(Ok(()))
+    }
+
     /// Keeps the run this writer's, as long as it is polled.
     pub fn keep(&mut self, cx: &mut Context<'_>) {
         if let Self::Recording(recorder) = self {
@@ -211,6 +262,7 @@ impl Tape {
 
     /// Waits until every fact is as safe as the log makes it.
     pub fn poll_durable(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        ready!(self.poll_go_on(cx));
         match self {
             Self::Recording(recorder) => recorder.poll_flush(cx),
             _ => Poll::Ready(Ok(())),

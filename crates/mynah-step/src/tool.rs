@@ -409,7 +409,6 @@ async fn try_again(
     if effects.is_kept() {
         let error = tool_failed(&context.call, reported);
         let (resolution, content) = (Resolution::Retried, String::new());
-        let call_id = call_id.clone();
         let failed = Fact::ToolFailed { call_id, attempt, error, resolution, content };
         effects.commit(failed, false).await?;
     }
@@ -418,12 +417,7 @@ async fn try_again(
         let pause = pause.map_or_else(|| jittered(world, backoff(attempt), 0.25), |f| f(attempt));
         tokio::time::sleep(pause).await;
     }
-    if effects.is_kept() {
-        let announced = Fact::ToolScheduled { call_id, attempt: attempt + 1, call: None };
-        effects.commit(announced, true).await?;
-    }
-    context.effects.attempt += 1;
-    Ok(())
+    context.announce_next().await
 }
 
 /// What a tool itself reported as its error.

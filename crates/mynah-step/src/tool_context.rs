@@ -3,6 +3,7 @@
 use std::{any::Any, fmt, sync::Arc, time::SystemTime};
 
 use mynah_data::{Metadata, Result, ToolCall};
+use mynah_log::Fact;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{Desk, SideEffectErrors, World, effects::Effects};
@@ -76,6 +77,13 @@ impl ToolContext {
     /// The try that this is, from 1.
     pub fn attempt(&self) -> u32 {
         self.effects.attempt
+    }
+
+    /// Announces the next try.
+    pub(crate) async fn announce_next(&mut self) -> Result<()> {
+        self.effects.attempt += 1;
+        let (call_id, attempt) = (self.call.id.clone(), self.effects.attempt);
+        self.effects.commit(Fact::ToolScheduled { call_id, attempt, call: None }, true).await
     }
 
     /// The time of day.

@@ -2,15 +2,23 @@
 
 mod common;
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use common::*;
+use futures_util::{StreamExt as _, stream};
 use mynah_data::{
-    Breach, Budget, Error, Event, Limit, ModelRef, Place, Pricing, Request, ToolCall,
+    Breach, Budget, Error, Event, FinishReason, Limit, ModelRef, Place, Pricing, Request, Result,
+    ToolCall, ToolOutcome,
 };
 use mynah_log::{Fact, MemoryLog};
-use mynah_step::{Answer, Context, Mode};
+use mynah_step::{
+    Adapter, Answer, BoxFuture, Context, Mode, ModelCall, ModelStream, Tool, ToolContext,
+};
 use serde_json::json;
+use tokio::time::sleep;
 
 const PRE: Place = Place::PreCall;
 const MID: Place = Place::MidStream;
@@ -131,6 +139,26 @@ async fn turns_and_tool_calls_are_counted_before_they_happen() {
     assert_eq!(kinds(&facts).iter().filter(|kind| **kind == "tool_scheduled").count(), 2);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_tried_again_is_one_call_in_budgets_and_totals() {
+    let flaky = || tool("flaky", async |_| ToolOutcome::transient("busy")).idempotent(3);
+    let config =
+        |log: &Arc<MemoryLog>| plain(log).tools([flaky()]).budget(Budget::new().max_tool_calls(2));
+    let (done, facts) = twice(config, async |context| {
+        let mut reasons = Vec::new();
+        for id in ["a", "b", "c"] {
+            let failed = context.call_tool(call(id, "flaky")).await;
+            reasons.push(failed.map(drop).map_err(|error| error.reason()));
+        }
+        reasons
+    })
+    .await;
+    assert_eq!(done, [Err("failed"), Err("failed"), Err("budget_exceeded")]);
+    assert_eq!(kinds(&facts).iter().filter(|kind| **kind == "tool_scheduled").count(), 6);
+    let Some(Fact::Sealed(seal)) = facts.last() else { unreachable!("{facts:?}") };
+    assert_eq!(seal.totals.tool_calls, 2);
+}
+
 #[tokio::test]
 async fn what_was_spent_before_a_resumption_counts() {
     let log = Arc::new(MemoryLog::new());
@@ -139,13 +167,15 @@ async fn what_was_spent_before_a_resumption_counts() {
         let model = plays([whole([usage(3, 3)])]);
         plain(&log).adapter(model).tools([tool("t", async |_| json!(1))]).budget(budget())
     };
-    let context = Context::new(config()).expect("a run");
-    assert_eq!(begin(&context).await, Ok(()));
-    assert_eq!(context.llm_call(ask("hi")).await.map(|answer| answer.turn), Ok(1));
-    assert!(context.call_tool(call("c0", "t")).await.is_ok());
-    assert_eq!(context.flush().await, Ok(()));
-    drop(context);
+    let begun = async |context: &Context| {
+        assert_eq!(begin(context).await, Ok(()));
+        assert_eq!(context.llm_call(ask("hi")).await.map(|answer| answer.turn), Ok(1));
+        assert!(context.call_tool(call("c0", "t")).await.is_ok());
+        assert_eq!(context.flush().await, Ok(()));
+    };
+    begun(&Context::new(config()).expect("a run")).await;
     let context = Context::new(config().mode(Mode::Resume(read(&log).await))).expect("it goes on");
+    begun(&context).await;
     let limit = |error: Error| error.metadata()["budget"]["limit"].clone();
     assert_eq!(context.call_tool(call("c1", "t")).await.map_err(limit), Err(json!("tool_calls")));
     assert_eq!(context.llm_call(ask("hi")).await.map_err(limit), Err(json!("output_tokens")));
@@ -201,9 +231,115 @@ async fn cached_tokens_have_their_price() {
 #[test]
 fn a_budget_that_cannot_be_kept_is_refused() {
     let log = Arc::new(MemoryLog::new());
-    for budget in [Budget::new().max_wall_clock_ms(1), Budget::new().max_usd(f64::NAN)] {
-        let refused = Context::new(plain(&log).budget(budget)).map(drop);
+    for limit in [f64::NAN, -1.0] {
+        let refused = Context::new(plain(&log).budget(Budget::new().max_usd(limit))).map(drop);
         assert_eq!(refused.map_err(|error| error.reason()), Err("invalid_options"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_that_runs_out_cuts_off_the_model_and_the_tools_and_a_replay_measures_none() {
+    let second = Duration::from_secs(1);
+    let slow = || {
+        let wait = Tool::new("wait", "", json!({})).handler(async |ms, context: ToolContext| {
+            context.random().await?;
+            sleep(Duration::from_millis(ms.as_u64().unwrap_or(0))).await;
+            context.random().await.map(|_| ms)
+        });
+        [wait.idempotent(1)]
+    };
+    let speaks = || Speaks(vec![(0, "so "), (400, "it "), (900, "goes "), (5_000, "on")]);
+    let config = |log: &Arc<MemoryLog>| {
+        plain(log).adapter(speaks()).tools(slow()).budget(Budget::new().max_wall_clock_ms(2_500))
+    };
+    let wait = |id: &str, ms: u64| ToolCall::new(id, "wait", ms.to_string());
+    let breach = |place| Breach::new(Limit::WallClock, 2_500, 2_501, place);
+    let told = |error: Error| error.metadata()["budget"].clone();
+
+    // While the model speaks.
+    let (done, facts) = twice(config, async |context| {
+        context.call_tool(wait("a", 1_000)).await?;
+        context.llm_call(ask("hi")).await
+    })
+    .await;
+    let error = done.expect_err("it takes too long");
+    let Fact::BudgetExceeded { breach: recorded, partial: Some(partial), .. } = &facts[6] else {
+        unreachable!("{:?}", facts[6])
+    };
+    assert_eq!((recorded, &*partial.text()), (&breach(MID), "so it goes "));
+    assert_eq!(error, Error::budget_exceeded(&breach(MID), Some(partial)));
+
+    // While tools run: what is done is kept.
+    let (done, facts) = twice(config, async |context| {
+        let tools = [wait("a", 2_000), wait("b", 9_000), wait("c", 1_000)];
+        context.call_tools(tools).await.map(drop)
+    })
+    .await;
+    assert_eq!(done.map_err(told), Err(json!(breach(MID))));
+    let kept = kinds(&facts);
+    assert_eq!(kept.iter().filter(|kind| **kind == "tool_completed").count(), 2);
+    assert_eq!(kept[kept.len() - 3..], ["budget_exceeded", "completed", "sealed"]);
+
+    // Before anything else is begun. What the loop does by itself is not cut off.
+    let (done, _) = twice(config, async |context| {
+        let effect = async {
+            sleep(second * 5).await;
+            Ok::<u8, String>(1)
+        };
+        let late = context.side_effect("late", effect).await;
+        (late, context.llm_call(ask("hi")).await, context.call_tool(wait("a", 1)).await)
+    })
+    .await;
+    let late = Error::budget_exceeded(&Breach::new(Limit::WallClock, 2_500, 5_000, PRE), None);
+    assert_eq!(done, (Ok(1), Err(late.clone()), Err(late)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_of_earlier_processes_counts_on() {
+    let log = Arc::new(MemoryLog::new());
+    let clock = Arc::new(Clock::default());
+    let config = || {
+        let mut config = plain(&log).adapter(Speaks(vec![(1_000, "hi")]));
+        config.world = clock.clone();
+        config.budget(Budget::new().max_wall_clock_ms(2_500))
+    };
+    let agent = async |context: &Context, calls: usize| {
+        begin(context).await?;
+        for _ in 0..calls {
+            context.llm_call(ask("hi")).await?;
+        }
+        context.flush().await
+    };
+    assert_eq!(agent(&Context::new(config()).expect("a run"), 2).await, Ok(()));
+    // Nobody has the run meanwhile, and to get back to where it was takes nothing.
+    sleep(Duration::from_secs(60)).await;
+    let context = Context::new(config().mode(Mode::Resume(read(&log).await))).expect("it goes on");
+    let error = agent(&context, 3).await.expect_err("it takes too long");
+    let breach = Breach::new(Limit::WallClock, 2_500, 2_501, MID);
+    assert_eq!(error.metadata()["budget"], json!(breach));
+    assert_eq!(end(&context).await, Ok(()));
+    let replay = Context::new(config().mode(Mode::Replay(read(&log).await))).expect("it is there");
+    assert_eq!(agent(&replay, 3).await, Err(error));
+    assert_eq!(end(&replay).await, Ok(()));
+}
+
+/// A model that says these words, each after so many milliseconds.
+#[derive(Clone)]
+struct Speaks(Vec<(u64, &'static str)>);
+
+impl Adapter for Speaks {
+    fn name(&self) -> &str {
+        "speaks"
+    }
+
+    fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
+        let words = stream::iter(self.0.clone()).then(async |(ms, word)| {
+            sleep(Duration::from_millis(ms)).await;
+            Ok(Event::text_delta(word))
+        });
+        let begun = stream::iter([Ok(Event::message_started())]);
+        let end = stream::iter([Ok(Event::message_completed(Some(FinishReason::Stop)))]);
+        Box::pin(async move { Ok(Box::pin(begun.chain(words).chain(end)) as ModelStream) })
     }
 }
 

@@ -5,6 +5,7 @@ mod common;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use common::*;
+use futures_util::future::{Either, select};
 use mynah_data::{
     AdapterReason, Error, ErrorKind, Event, FinishReason, MismatchClass, StreamReason, ToolCall,
 };
@@ -108,6 +109,40 @@ async fn a_loop_that_goes_on_after_a_failed_call_replays() {
     assert_eq!(answers[0], Err(limited));
     let answer = answers[1].as_ref().expect("an answer");
     assert_eq!((answer.turn, &*answer.response.text()), (2, "at last"));
+}
+
+#[tokio::test]
+async fn what_an_answer_took_may_be_told_after_its_end() {
+    let mut script = says(&["hi"]);
+    script.push(Ok(usage(7, 2)));
+    let model = plays([script]);
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
+    let (answer, _) = twice(config, async |context| context.llm_call(ask("hi")).await).await;
+    let usage = answer.expect("an answer").response.usage;
+    assert_eq!((usage.input_tokens, usage.output_tokens), (Some(7), Some(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_does_not_wait_for_an_answer_or_a_tool_replays() {
+    let model = plays([Vec::new()]);
+    let never = || tool("never", async |_| std::future::pending::<()>().await);
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone()).tools([never()]);
+    let second = || async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        Ok::<u8, String>(1)
+    };
+    let (done, facts) = twice(config, async |context| {
+        let answer = std::pin::pin!(context.llm_call(ask("hi")));
+        let late = std::pin::pin!(context.side_effect("timer", second()));
+        let late = matches!(select(answer, late).await, Either::Right((Ok(_), _)));
+        let called = std::pin::pin!(context.call_tool(call("c0", "never")));
+        let timer = std::pin::pin!(context.side_effect("timer", second()));
+        (late, matches!(select(called, timer).await, Either::Right((Ok(_), _))))
+    })
+    .await;
+    assert_eq!(done, (true, true));
+    let expected = ["turn_started", "side_effect", "tool_scheduled", "side_effect"];
+    assert_eq!(kinds(&facts)[1..5], expected);
 }
 
 #[tokio::test]

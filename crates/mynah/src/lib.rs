@@ -73,14 +73,14 @@ pub use mynah_data::{
 pub use mynah_log as log;
 pub use mynah_step::{
     Adapter, BoxFuture, EncodeError, Fallback, Handler, HandlerExecutor, JsonEncoder, MetricsSink,
-    ModelCall, ModelStream, RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext,
-    ToolExecutor, ToolResultEncoder, World, differences,
+    ModelCall, ModelStream, OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld, Tool,
+    ToolContext, ToolExecutor, ToolResultEncoder, World, differences,
 };
 pub use options::Options;
 pub use replay::{Forked, Replay, Replayed, Tools, replay_run};
 pub use restore::{Restored, restore_session, restore_turn};
 pub use resume::{Resume, cancel_run};
-pub use run::{OnToolError, OnUncertain, OnUnknownTool};
+pub use run::{OnToolError, OnUnknownTool};
 pub use spec::{EngineSpec, Registry, ToolEntry};
 pub use stream::EventStream;
 pub use turn::{SessionStream, StepTurn, Turn};

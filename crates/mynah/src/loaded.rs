@@ -1,7 +1,5 @@
 //! Runs as they were kept.
 
-use std::time::Duration;
-
 use mynah_data::{Error, HaltReason, LogReason, Messages, Result, Session, SessionRun, Thread};
 use mynah_log::{About, Chain, Corrupt, Extent, Fact, Log, Previous, Record, Totals, Verifier};
 use serde::Deserialize as _;
@@ -111,18 +109,6 @@ impl Loaded {
         })?;
         let refused = !answered || end.reason == HaltReason::BudgetExceeded;
         Error::deserialize(end.metadata.get("error").filter(|_| refused)?).ok()
-    }
-
-    /// How long the run was active: not from where a process ended, or the run waited, until it went on.
-    pub(crate) fn active(&self) -> Duration {
-        let spans = self.records.windows(2).filter_map(|pair| match pair {
-            [(_, _), (_, Fact::Resumed { .. })] => None,
-            [(from, _), (to, _)] => {
-                u64::try_from(to.envelope().ts.saturating_sub(from.envelope().ts)).ok()
-            }
-            _ => None,
-        });
-        Duration::from_nanos(spans.fold(0, u64::saturating_add))
     }
 
     /// Reads a run without what stands before it, up to a record.

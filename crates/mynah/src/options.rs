@@ -45,6 +45,7 @@ pub struct Options {
     pub(crate) cancel: Option<CancelHandle>,
     pub(crate) log: Option<Arc<dyn Log>>,
     pub(crate) durability: Option<Durability>,
+    pub(crate) emit_timeout: Option<Duration>,
 }
 
 /// Names that belong to the engine or to the call itself, and never reach a provider as params.
@@ -128,6 +129,7 @@ impl Options {
         self.cancel = over.cancel.or(self.cancel);
         self.log = over.log.or(self.log);
         self.durability = over.durability.or(self.durability);
+        self.emit_timeout = over.emit_timeout.or(self.emit_timeout);
         self
     }
 }
@@ -233,6 +235,12 @@ macro_rules! option_setters {
             /// How many tools run side by side at most; 8 if nobody says.
             pub fn max_concurrency(self, tools: usize) -> Self {
                 self.param("max_concurrency", tools)
+            }
+
+            /// Whether an answer must come with the hash of what the provider sent, as `raw_response_hash` in its metadata;
+            /// one without is an error.
+            pub fn require_raw_response_hash(self, on: bool) -> Self {
+                self.param("require_raw_response_hash", on)
             }
 
             /// What becomes of a side effect of a tool that fails.
@@ -358,6 +366,13 @@ macro_rules! option_setters {
                 $options.durability = Some(durability);
                 $self_
             }
+
+            /// The longest that the log may take to append records of this call; forever unless said. A run whose log takes longer
+            /// ends with an `Err`.
+            pub fn emit_timeout(mut $self_, limit: std::time::Duration) -> Self {
+                $options.emit_timeout = Some(limit);
+                $self_
+            }
         }
     };
 }
@@ -396,6 +411,7 @@ pub(crate) struct Settings {
     pub(crate) on_tool_error: ErrorPolicy,
     pub(crate) on_unknown_tool: OnUnknownTool,
     pub(crate) side_effect_errors: SideEffectErrors,
+    pub(crate) require_raw_response_hash: bool,
     pub(crate) retry: Option<RetryPolicy>,
     pub(crate) emit_text_deltas: bool,
     pub(crate) emit_tool_deltas: bool,
@@ -436,6 +452,9 @@ impl Settings {
             on_tool_error: reader.on_tool_error(),
             on_unknown_tool: reader.take("on_unknown_tool", "unknown").unwrap_or_default(),
             side_effect_errors: reader.take("side_effect_errors", "unknown").unwrap_or_default(),
+            require_raw_response_hash: reader
+                .take("require_raw_response_hash", "not_a_boolean")
+                .unwrap_or_default(),
             retry: reader.retry(),
             emit_text_deltas: reader.take("emit_text_deltas", "not_a_boolean").unwrap_or(true),
             emit_tool_deltas: reader.take("emit_tool_deltas", "not_a_boolean").unwrap_or(true),

@@ -8,15 +8,15 @@ use mynah_data::{
 };
 use mynah_log::{About, Extent, Fact, SessionLink};
 use mynah_step::{
-    HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits,
-    check_price, price_of,
+    HandlerExecutor, JsonEncoder, ModelCall, OnUncertain, Recorder, Tape, Tool, ToolContext,
+    ToolLimits, check_price, price_of,
 };
 use serde_json::{Value, json};
 
 use crate::{
     engine::{Engine, overlay_tools},
     options::{Options, Settings, said},
-    run::{Driver, Finalize, Meter, OnUncertain, Policy, Setup},
+    run::{Driver, Finalize, Meter, Policy, Setup},
     stream::Filter,
 };
 
@@ -61,7 +61,10 @@ pub(crate) fn prepare(
     let tape = match options.log.take() {
         Some(log) => {
             let recorder = Recorder::new(log, Arc::clone(world), world.new_run_id());
-            let recorder = recorder.with_durability(options.durability).with_new_lease();
+            let recorder = recorder
+                .with_durability(options.durability)
+                .with_emit_timeout(options.emit_timeout)
+                .with_new_lease();
             Tape::Recording(Box::new(recorder.metered(engine.0.metrics.clone())))
         }
         None => Tape::Blank,
@@ -218,6 +221,7 @@ pub(crate) fn prepare_on(
         on_event: options.on_event,
         recorded_tools: origin.recorded_tools,
         on_uncertain: origin.on_uncertain,
+        require_raw_response_hash: settings.require_raw_response_hash,
         resumption: origin.resumption,
         since_answer: origin.since_answer,
     };

@@ -9,9 +9,10 @@ use mynah_data::{
     ChatResult, Error, HaltReason, LogReason, Message, Metadata, Result, SessionReason,
     StreamReason,
 };
-use mynah_log::{End, Extent, Fact, Lease, Log};
+use mynah_log::{End, Extent, Fact, Log};
 use mynah_step::{
-    BoxFuture, LEASE, Recorded, Recorder, SystemWorld, Tape, Tool, World, nanos, new_owner,
+    BoxFuture, NOBODY_KNOWS, OnUncertain, Recorded, Recorder, SystemWorld, Tape, Tool, World,
+    active, take_over,
 };
 use serde_json::{Value, json};
 
@@ -21,7 +22,7 @@ use crate::{
     loaded::Loaded,
     options::{Options, option_setters},
     prepare::{Input, Origin, prepare_on},
-    run::{Driver, OnUncertain},
+    run::Driver,
     stream::{EventStream, Filter},
 };
 
@@ -182,11 +183,12 @@ impl Resume {
             let first = loaded.about.options.get("request_id").cloned().unwrap_or_default();
             self.options = self.options.set("request_id", first);
         }
-        let active = loaded.active();
+        let active = active(&loaded.records);
         let Loaded { run, records, before, thread, extent, about, chain, totals } = loaded;
         let head = chain.head();
         let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals)
             .with_durability(self.options.durability)
+            .with_emit_timeout(self.options.emit_timeout)
             .metered(self.engine.0.metrics.clone());
         let recorded = Recorded::new(run.as_str().into(), records).then(recorder);
         let since_answer = self.request_id.is_some();
@@ -221,15 +223,7 @@ impl Resume {
             );
             return Err(changed.with_message(message));
         }
-        driver.hold(lease(self.log.as_ref(), &run, world.as_ref()).await?);
-        // Somebody may have gone on with it between the reading and the lease: nothing must be done then.
-        if self.log.head(&run).await? != head {
-            return Err(Error::log(LogReason::HeadMismatch)
-                .with_message(format!(
-                    "log error: head_mismatch: somebody else went on with run {run}; resume it again"
-                ))
-                .with("run_id", run.as_str()));
-        }
+        driver.hold(take_over(self.log.as_ref(), world.as_ref(), &run, head).await?);
         Ok((driver, filter))
     }
 
@@ -260,12 +254,12 @@ impl Resume {
         let (mut tool_results, mut approved) = (self.tool_results.clone(), self.approved.clone());
         if end.reason == HaltReason::UncertainTools {
             match self.on_uncertain {
-                OnUncertain::Suspend => {}
                 OnUncertain::Rerun => approved.append(&mut missing),
                 OnUncertain::Fail => {
-                    let told = json!({"error": crate::run::NOBODY_KNOWS}).to_string();
+                    let told = json!({"error": NOBODY_KNOWS}).to_string();
                     tool_results.extend(missing.drain(..).map(|id| (id, told.clone())));
                 }
+                _ => {}
             }
         }
         if !missing.is_empty() {
@@ -352,7 +346,7 @@ impl IntoFuture for Resume {
 pub async fn cancel_run<L: Log + Clone>(log: &L, run: &str) -> Result<()> {
     let Loaded { chain, totals, extent, .. } = Loaded::read(log, run).await?;
     let world: Arc<dyn World> = Arc::new(SystemWorld);
-    let lease = lease(log, run, world.as_ref()).await?;
+    let lease = take_over(log, world.as_ref(), run, chain.head()).await?;
     let mut recorder = Recorder::after(Arc::new(log.clone()), world, chain, totals);
     recorder = recorder.with_lease(lease);
     let mut metadata = Metadata::new();
@@ -363,10 +357,6 @@ pub async fn cancel_run<L: Log + Clone>(log: &L, run: &str) -> Result<()> {
     let end = End::new(HaltReason::Cancelled, metadata);
     recorder.commit(&Fact::Cancelled { end, partial: None, cuts: Vec::new() })?;
     poll_fn(|cx| recorder.poll_flush(cx)).await
-}
-
-async fn lease(log: &dyn Log, run: &str, world: &dyn World) -> Result<Lease> {
-    log.lease(run, &new_owner(world), LEASE, nanos(world)).await
 }
 
 struct WaitingCall {

@@ -8,10 +8,11 @@ use std::{
     time::Duration,
 };
 
-use futures_util::stream;
+use futures_util::{future::BoxFuture as LogFuture, stream};
 use mynah::{
     Adapter, AdapterReason, BoxFuture, Budget, Engine, Error, Event, FinishReason, Image, Message,
     ModelCall, ModelStream, Part, Request, Result, RetryPolicy, Tool, ToolOutcome,
+    log::{Append, Head, Lease, Log, MemoryLog, Record, RunFilter, RunPage, RunSummary, SealedRun},
     testing::Scripted,
 };
 use serde_json::{Value, json};
@@ -32,6 +33,46 @@ async fn two_calls_with_one_id_are_a_malformed_answer_and_neither_runs() -> Resu
     // Nothing is lost: both calls stand in the thread, answered.
     assert_eq!(result.steps[0].response.tool_calls().count(), 2);
     assert!(mynah::validate::thread(&result.thread).is_ok());
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_must_have_the_hash_of_what_was_sent_only_where_that_is_said() -> Result<()> {
+    fn hashed(hash: &str) -> Vec<Result<Event>> {
+        let mut end = Event::message_completed(Some(FinishReason::Stop));
+        if let Event::MessageCompleted { metadata, .. } = &mut end {
+            metadata.insert("raw_response_hash".to_owned(), json!(hash));
+        }
+        vec![Ok(Event::message_started()), Ok(Event::text_delta("hi")), Ok(end)]
+    }
+    const HASH: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    let log = MemoryLog::new();
+    for (model, required, expected) in [
+        (Raw(|| hashed("")), false, None),
+        (Raw(|| hashed("")), true, Some("missing_raw_response_hash")),
+        (Raw(|| hashed("abc")), true, Some("missing_raw_response_hash")),
+        (Raw(|| hashed(HASH)), true, None),
+    ] {
+        let engine = Engine::new(model);
+        let call = engine.chat("go").require_raw_response_hash(required);
+        let result = call.record(&log).await?;
+        assert_eq!(result.error().map(|error| error.reason()), expected);
+        assert_eq!(result.text(), "hi");
+        let run = result.run_id.unwrap_or_default();
+        assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+        assert_eq!(mynah::replay_run(&log, &*run).await?.status, "equal");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_hangs_ends_a_call_after_its_emit_timeout() -> Result<()> {
+    let limit = Duration::from_secs(3);
+    let model = Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?;
+    let call = Engine::new(model).chat("go").record(&Stuck).emit_timeout(limit);
+    let began = tokio::time::Instant::now();
+    assert_eq!(call.await.map(drop).map_err(|error| error.reason()), Err("unavailable"));
+    assert_eq!(began.elapsed(), limit);
     Ok(())
 }
 
@@ -268,4 +309,48 @@ async fn a_replay_does_not_measure_the_deadline_again() -> mynah::Result<()> {
     let run = chat.record(&log).await?.run_id.unwrap_or_default();
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
     Ok(())
+}
+
+/// A log that never answers.
+#[derive(Clone)]
+struct Stuck;
+
+type Never<T> = LogFuture<'static, Result<T>>;
+
+impl Log for Stuck {
+    fn append(&self, _: Append) -> Never<Head> {
+        Box::pin(std::future::pending())
+    }
+
+    fn read(&self, _: &str, _: u64, _: usize) -> Never<Vec<Record>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn head(&self, _: &str) -> Never<Option<Head>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn wait(&self, _: &str, _: u64) -> Never<()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn run(&self, _: &str) -> Never<Option<RunSummary>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn runs(&self, _: RunFilter) -> Never<RunPage> {
+        Box::pin(std::future::pending())
+    }
+
+    fn seals(&self, _: u64, _: usize) -> Never<Vec<SealedRun>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn lease(&self, _: &str, _: &str, _: Duration, _: i64) -> Never<Lease> {
+        Box::pin(std::future::pending())
+    }
+
+    fn release(&self, _: &Lease) -> Never<()> {
+        Box::pin(std::future::pending())
+    }
 }

@@ -11,12 +11,12 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    task::Poll,
-    time::SystemTime,
+    task::{self, Poll, Waker},
+    time::{Duration, SystemTime},
 };
 
 use futures_util::future::{Either, select};
-use mynah_data::{Breach, Budget, Error, LogReason, Response, Result, ValidationReason};
+use mynah_data::{Breach, Budget, Error, LogReason, Place, Response, Result, ValidationReason};
 use mynah_log::{Cut, End, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -27,9 +27,8 @@ pub use self::{
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape,
-    effects::{Effects, in_time},
-    recorder::ends,
+    Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape, WallClock, active,
+    desk::Want, effects::Effects, recorder::ends,
 };
 
 /// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
@@ -37,6 +36,12 @@ use crate::{
 ///
 /// A run begins with [`Fact::RunStarted`] and ends with [`Fact::Completed`] or its like, both given to
 /// [`emit`](Context::emit); the seal follows the end by itself.
+///
+/// A run whose process ended [goes on](Config::resume) by running the loop again from its beginning. So a loop may depend on
+/// its arguments and on what it got from here, and on nothing else.
+///
+/// From its first record on the run is this process's, as long as something waits here at least every three seconds: another
+/// that resumes it before gets an error. Dropping the last clone gives the run back.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -77,6 +82,8 @@ struct Shared {
     /// The model calls so far. Whoever makes one holds it: an answer belongs to the call before it.
     turns: Queue<u32>,
     spent: Mutex<Spent>,
+    /// How long the run may take; a replay measures nothing.
+    clock: Mutex<Option<WallClock>>,
     /// Calls that have no outcome yet.
     running: AtomicUsize,
     cancelled: watch::Sender<bool>,
@@ -97,13 +104,13 @@ impl Context {
         }
         config.budget.as_ref().map_or(Ok(()), check_budget)?;
         let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
-        let (mut turns, mut spent) = (0, Spent::default());
         let mode = std::mem::take(&mut config.mode);
-        let replaying = matches!(mode, Mode::Replay(_));
+        let (replaying, live) = (matches!(mode, Mode::Replay(_)), matches!(mode, Mode::Live));
+        let mut before = Duration::ZERO;
         let tape = match mode {
             Mode::Live => {
-                let recorder = Recorder::new(log, world, config.run_id.as_str());
-                Tape::Recording(Box::new(recorder.metered(config.metrics.clone())))
+                let recorder = Recorder::new(log, world, config.run_id.as_str()).with_new_lease();
+                Tape::Recording(Box::new(configured(recorder, &config)))
             }
             Mode::Resume(records) => {
                 let (facts, verifier) = verified(&config.run_id, records)?;
@@ -113,23 +120,23 @@ impl Context {
                         config.run_id
                     )));
                 }
-                (turns, spent) = so_far(&facts);
+                before = active(&facts);
                 let (chain, totals) = verifier.into_chain();
-                let mut recorder = Recorder::after(log, world, chain, totals);
-                recorder.commit(&Fact::SEAM)?;
-                Tape::Recording(Box::new(recorder.metered(config.metrics.clone())))
+                let recorder = Recorder::after(log, world, chain, totals).taking_lease();
+                let recorded = Recorded::new(config.run_id.as_str().into(), facts);
+                Tape::Replaying(Box::new(recorded.then(configured(recorder, &config))))
             }
             Mode::Replay(records) => {
                 let (facts, _) = verified(&config.run_id, records)?;
                 Tape::Replaying(Box::new(Recorded::new(config.run_id.as_str().into(), facts)))
             }
         };
+        let cap = config.budget.as_ref().and_then(|budget| budget.max_wall_clock_ms);
         let desk = Desk::new();
         let effects = Effects {
             errors: config.side_effect_errors,
             desk: Some(Arc::clone(&desk)),
-            replaying,
-            patience: config.emit_timeout,
+            replaying: !live,
             ..Effects::unkept(Arc::clone(&config.world))
         };
         Ok(Self(Arc::new(Shared {
@@ -138,8 +145,9 @@ impl Context {
             tape: Mutex::new(tape),
             desk,
             effects,
-            turns: Queue::new(turns),
-            spent: Mutex::new(spent),
+            turns: Queue::new(0),
+            spent: Mutex::default(),
+            clock: Mutex::new(cap.map(|cap| WallClock::new(cap, before))),
             running: AtomicUsize::new(0),
             cancelled: watch::Sender::new(false),
         })))
@@ -150,14 +158,14 @@ impl Context {
         &self.0.config.run_id
     }
 
-    /// Whether the run is performed again.
+    /// Whether the records answer, not the world: always in a replay, in a run that goes on until it is where it was.
     pub fn is_replaying(&self) -> bool {
-        self.0.replaying
+        self.tape().is_behind()
     }
 
-    /// Who is told how long things take; nobody in a replay.
+    /// Who is told how long things take; nobody of what the records tell.
     pub fn metrics(&self) -> Option<&Arc<dyn MetricsSink>> {
-        self.0.config.metrics.as_ref().filter(|_| !self.0.replaying)
+        self.0.config.metrics.as_ref().filter(|_| !self.is_replaying())
     }
 
     /// The time of day.
@@ -212,26 +220,41 @@ impl Context {
         if matches!(fact, Fact::Sealed(_)) {
             return Err(Error::invalid_option("fact", "sealed_by_itself"));
         }
-        self.put(fact).await.map(drop)
+        self.put(fact).await
     }
 
-    /// Records a fact; gives back what stopped the run before it, in a replay.
-    async fn put(&self, fact: Fact) -> Result<Option<Fact>> {
+    /// Records a fact.
+    async fn put(&self, fact: Fact) -> Result<()> {
         let durable = ends(&fact);
         self.served(self.0.effects.commit(fact, durable)).await
     }
 
-    /// Stops before what the budget does not allow. A replay stops where the run did.
-    async fn keep_within(
+    /// Announces something, unless the budget does not allow it; tells whether the records have it. Where they do, or it was
+    /// stopped, so it is again.
+    async fn announce(
         &self,
+        fact: Fact,
         passed: impl FnOnce(&Spent, &Budget) -> Option<Breach>,
-    ) -> Result<()> {
-        let budget = self.0.config.budget.as_ref().filter(|_| !self.0.replaying);
-        let breach = budget.and_then(|budget| passed(&self.spent(), budget));
-        match breach {
-            Some(breach) => Err(self.exceed(breach, None, Vec::new()).await?),
-            None => Ok(()),
+    ) -> Result<bool> {
+        if self.is_replaying() {
+            let asked = self.0.desk.ask(None, Want::Announce(fact.clone()));
+            match self.served(asked).await? {
+                Some(Fact::BudgetExceeded { breach, .. }) => {
+                    return Err(Error::budget_exceeded(&breach, None));
+                }
+                Some(_) => return Ok(true),
+                None => {}
+            }
         }
+        let budget = self.0.config.budget.as_ref();
+        let breach = budget.and_then(|budget| passed(&self.spent(), budget));
+        let late =
+            || self.out_of_time(&mut task::Context::from_waker(Waker::noop()), Place::PreCall);
+        if let Some(breach) = breach.or_else(late) {
+            return Err(self.exceed(breach, None, Vec::new()).await?);
+        }
+        self.put(fact).await?;
+        Ok(false)
     }
 
     /// Records that the budget is used up.
@@ -254,8 +277,7 @@ impl Context {
     /// # Errors
     /// A log that cannot be written.
     pub async fn flush(&self) -> Result<()> {
-        let safe = poll_fn(|cx| self.tape().poll_durable(cx));
-        self.served(in_time(self.0.config.emit_timeout, safe)).await
+        self.served(poll_fn(|cx| self.tape().poll_durable(cx))).await
     }
 
     /// A duration to be recorded: in a replay the recorded one, as no two runs take the same time. Looks for `duration_ms` in
@@ -281,6 +303,10 @@ impl Context {
         let mut future = pin!(future);
         let mut stuck = false;
         poll_fn(move |cx| {
+            // The run takes time from the first thing on that it does.
+            if self.0.config.budget.is_some() {
+                let _ = self.out_of_time(cx, Place::PreCall);
+            }
             loop {
                 if let Poll::Ready(done) = future.as_mut().poll(cx) {
                     return Poll::Ready(done);
@@ -295,7 +321,7 @@ impl Context {
                 }
                 let others = usize::from(desk.loop_waits());
                 let all = self.0.running.load(Ordering::Relaxed) + others;
-                if self.0.replaying && all > 0 && desk.waiting() == all {
+                if desk.is_stuck(&tape, all) {
                     // What the loop does at once with this may be what comes next: it asks when it is polled.
                     if !std::mem::replace(&mut stuck, true) {
                         cx.waker().wake_by_ref();
@@ -305,11 +331,38 @@ impl Context {
                     continue;
                 }
                 stuck = false;
+                tape.keep(cx);
                 tape.kick(cx);
                 return Poll::Pending;
             }
         })
         .await
+    }
+
+    /// Performs something until the run has passed its limit on time.
+    async fn while_there_is_time<T>(
+        &self,
+        future: impl Future<Output = T>,
+    ) -> std::result::Result<T, Breach> {
+        let mut future = pin!(future);
+        poll_fn(move |cx| match self.out_of_time(cx, Place::MidStream) {
+            Some(breach) => Poll::Ready(Err(breach)),
+            None => future.as_mut().poll(cx).map(Ok),
+        })
+        .await
+    }
+
+    /// The limit on time, where the run has passed it. Where the records answer, it is where they say.
+    fn out_of_time(&self, cx: &mut task::Context<'_>, place: Place) -> Option<Breach> {
+        {
+            let tape = self.tape();
+            if tape.is_behind() {
+                let recorded = tape.upcoming().and_then(WallClock::recorded);
+                return recorded.filter(|breach| breach.place == place).cloned();
+            }
+        }
+        let mut clock = self.0.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        clock.as_mut()?.poll_passed(cx, place)
     }
 
     /// Performs something until the run is cancelled; nothing is there then.
@@ -345,35 +398,16 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Refuses a budget that has no sense, or that only the loop can keep.
+fn configured(recorder: Recorder, config: &Config) -> Recorder {
+    recorder.metered(config.metrics.clone()).with_emit_timeout(config.emit_timeout)
+}
+
+/// Refuses a budget that has no sense.
 fn check_budget(budget: &Budget) -> Result<()> {
-    if budget.max_wall_clock_ms.is_some() {
-        return Err(Error::invalid_option("max_wall_clock_ms", "for_the_loop_to_keep"));
-    }
     match Budget::from_value(&json!(budget)) {
         Ok(_) => Ok(()),
         Err(errors) => Err(Error::validation(ValidationReason::InvalidOptions, errors)),
     }
-}
-
-/// The model calls of earlier processes, and what they spent. What a prompt took is known as far as it was reported.
-fn so_far(facts: &[(Record, Fact)]) -> (u32, Spent) {
-    let (mut turns, mut spent) = (0, Spent::default());
-    for (_, fact) in facts {
-        match fact {
-            Fact::TurnStarted { .. } => {
-                turns += 1;
-                spent.turn_started(0);
-            }
-            Fact::AssistantCompleted { response, .. }
-            | Fact::BudgetExceeded { partial: Some(response), .. } => {
-                spent.answered(response, None)
-            }
-            Fact::ToolScheduled { attempt: 1, .. } => spent.tool_called(),
-            _ => {}
-        }
-    }
-    (turns, spent)
 }
 
 /// The facts of records that are what they were.

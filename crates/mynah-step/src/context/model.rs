@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use futures_util::StreamExt as _;
 use mynah_data::{
     AdapterReason, Breach, Budget, EngineReason, Error, Event, Pricing, Request, Response,
-    ResponseBuilder, Result, StreamReason,
+    ResponseBuilder, Result, StreamReason, Usage,
 };
 use mynah_log::{CutRecorder, Effect, Fact, Hash, Plan, cbor};
 use serde::Deserialize as _;
@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 
 use super::Context;
 use crate::{
-    Adapter, Heard, ModelCall, Spent, Watch, check_price,
+    Adapter, Heard, ModelCall, Spent, Watch,
+    budget::estimate,
+    check_price, check_raw_hash,
     desk::{Want, gone},
     open_model, price_of, prompt_size,
     recorded::MODEL_CALL,
@@ -69,28 +71,28 @@ impl Context {
         let pricing = price_of(&request, &config.catalog);
         let mut turns = self.0.turns.lock().await;
         let size = self.size_of(&request);
-        if !self.0.replaying {
+        // What was called had its price.
+        if !matches!(self.tape().upcoming(), Some(Fact::TurnStarted { .. })) {
             check_price(config.budget.as_ref(), pricing.as_ref(), &request)?;
         }
         let passed =
             |spent: &Spent, to: &Budget| spent.passed_by_calling(to, size, pricing.as_ref());
-        self.keep_within(passed).await?;
         let turn = *turns + 1;
         let begun = Fact::TurnStarted { turn, prompt: Some(Hash::of(&[&bytes])) };
-        if let Some(Fact::BudgetExceeded { breach, .. }) = self.put(begun).await? {
-            return Err(Error::budget_exceeded(&breach, None));
-        }
+        let recorded = self.announce(begun, passed).await?;
         *turns = turn;
-        if self.0.replaying {
-            let response = self.recorded_answer().await?;
+        self.spent().turn_started(size);
+        if recorded && let Some(response) = self.recorded_answer(pricing.as_ref()).await? {
             return Ok(Answer { turn, response });
         }
-        self.spent().turn_started(size);
         let mut watch = Watch::model(self.metrics(), request.model.as_ref());
         let mut call = Call { pricing, ..Call::default() };
         let heard = self.unless_cancelled(self.hear(adapter, request, &mut call));
-        let heard = self.served(heard).await;
-        let heard = heard.unwrap_or_else(|| Err(Error::stream(StreamReason::Cancelled)));
+        let heard = match self.served(self.while_there_is_time(heard)).await {
+            Ok(heard) => heard.unwrap_or_else(|| Err(Error::stream(StreamReason::Cancelled))),
+            Err(breach) => Ok(Some(breach)),
+        };
+        let begun = call.answer.has_started();
         let cuts = call.cuts.finish();
         let response = call.answer.into_response();
         self.spent().answered(&response, call.pricing.as_ref());
@@ -106,8 +108,14 @@ impl Context {
                 self.put(Fact::AssistantCompleted { response: kept, plan, cuts }).await?;
                 Ok(Answer { turn, response })
             }
-            Ok(Some(breach)) => Err(self.exceed(breach, Some(Box::new(response)), cuts).await?),
-            Err(error) => {
+            Ok(Some(breach)) => {
+                let partial = begun.then(|| Box::new(response));
+                Err(self.exceed(breach, partial, cuts).await?)
+            }
+            Err(mut error) => {
+                if let Some(usage) = taken_by(response) {
+                    error = error.with("usage", json!(usage));
+                }
                 let (name, effect) = (MODEL_CALL.to_owned(), Effect::Failed(error.to_value()));
                 self.put(Fact::SideEffect { inside: None, name, effect }).await?;
                 Err(error)
@@ -124,8 +132,8 @@ impl Context {
         prompt_size(request.messages.size(), schemas.sum())
     }
 
-    /// What is recorded of an answer, or of how the run ended without it.
-    async fn recorded_answer(&self) -> Result<Response> {
+    /// What is recorded of an answer, or of how the run ended without it; nothing if its process ended before.
+    async fn recorded_answer(&self, pricing: Option<&Pricing>) -> Result<Option<Response>> {
         let told = |error: Option<&Value>| {
             let error = error.and_then(|error| Error::deserialize(error).ok());
             error.unwrap_or_else(|| {
@@ -133,14 +141,31 @@ impl Context {
                     .with_message("adapter error: unknown: the recorded call has no answer")
             })
         };
-        Err(match self.served(self.0.desk.ask(None, Want::Answer)).await? {
-            Some(Fact::AssistantCompleted { response, .. }) => return Ok(*response),
-            Some(Fact::BudgetExceeded { breach, partial, .. }) => {
-                Error::budget_exceeded(&breach, partial.as_deref())
+        let Some(fact) = self.served(self.0.desk.ask(None, Want::Answer)).await? else {
+            return Ok(None);
+        };
+        Err(match fact {
+            Fact::AssistantCompleted { response, .. } => {
+                self.spent().answered(&response, pricing);
+                return Ok(Some(*response));
             }
-            Some(Fact::SideEffect { effect: Effect::Failed(error), .. }) => told(Some(&error)),
-            Some(Fact::Failed(end) | Fact::Completed(end)) => told(end.metadata.get("error")),
-            Some(Fact::Cancelled { .. }) => Error::stream(StreamReason::Cancelled),
+            Fact::BudgetExceeded { breach, partial, .. } => {
+                let partial = partial.as_deref();
+                match partial {
+                    Some(partial) => self.spent().answered(partial, pricing),
+                    None => self.spent().took(&Usage::default(), 0, pricing),
+                }
+                Error::budget_exceeded(&breach, partial)
+            }
+            Fact::SideEffect { effect: Effect::Failed(error), .. } => {
+                let error = told(Some(&error));
+                let usage = error.metadata().get("usage").map(Usage::deserialize);
+                let usage = usage.and_then(std::result::Result::ok).unwrap_or_default();
+                self.spent().took(&usage, 0, pricing);
+                error
+            }
+            Fact::Failed(end) | Fact::Completed(end) => told(end.metadata.get("error")),
+            Fact::Cancelled { .. } => Error::stream(StreamReason::Cancelled),
             _ => gone(),
         })
     }
@@ -185,12 +210,8 @@ impl Context {
                 .with_message("adapter error: network_error: the answer broke off before its end")
                 .with_provider(provider.name()));
         }
-        let response = call.answer.response();
-        let hash = response.metadata.get("raw_response_hash").and_then(|hash| hash.as_str());
-        if config.require_raw_response_hash && hash.and_then(Hash::from_hex).is_none() {
-            return Err(
-                Error::stream(StreamReason::MissingRawResponseHash).with_provider(provider.name())
-            );
+        if config.require_raw_response_hash {
+            check_raw_hash(&call.answer.response(), provider.name())?;
         }
         Ok(None)
     }
@@ -204,6 +225,17 @@ struct Call {
     pricing: Option<Pricing>,
 }
 
+/// What a call took that failed, as far as it came: counted where it was not reported. Nothing if nothing came.
+fn taken_by(response: Response) -> Option<Usage> {
+    let counted = estimate(response.message.size());
+    let mut usage = response.usage;
+    if counted == 0 && usage == Usage::default() {
+        return None;
+    }
+    usage.output_tokens.get_or_insert(counted);
+    Some(usage)
+}
+
 /// What the order of a model's events may not be.
 #[derive(Default)]
 struct Order {
@@ -215,6 +247,8 @@ struct Order {
 impl Order {
     fn check(&mut self, event: &Event) -> Result<()> {
         let wrong = match event {
+            // Some tell what an answer took when it is over.
+            Event::Usage { .. } => None,
             _ if self.over => Some("something came after the end"),
             event if !event.is_from_model() => Some("an adapter may not emit it"),
             Event::ToolCallStarted { id, .. } if id.is_empty() => Some("a call has no id"),

@@ -8,17 +8,20 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt as _, stream};
-use mynah_data::{ASK_USER_SENTINEL, Error, Result, ToolCall, ToolOutcome, ToolReason};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use mynah_data::{ASK_USER_SENTINEL, Budget, Error, Result, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{DirectCall, Fact, Inside, Resolution};
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use super::Context;
 use crate::{
-    Backoff, HandlerExecutor, JsonEncoder, Settled, ToolContext, ToolLimits,
-    ToolResultEncoder as _, Watch,
+    Backoff, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool, ToolContext,
+    ToolLimits, ToolResultEncoder as _, Watch,
     desk::{Want, gone},
-    is_not_rerun, run_tool, tool_failed,
+    is_not_rerun,
+    recorded::is_uncertain,
+    run_tool, tool_failed, uncertain,
 };
 
 /// A tool to be called.
@@ -106,30 +109,47 @@ impl Context {
                     .with("tool_name", call.name.as_str()));
             }
         }
-        self.keep_within(|spent, budget| spent.passed_by_tools(budget, calls.len())).await?;
+        let count = calls.len();
+        let mut begun = Vec::with_capacity(count);
         for call in &mut calls {
-            self.announce(call).await?;
+            // The budget allows all of them, or none.
+            let more = if begun.is_empty() { count } else { 0 };
+            begun.push(self.announce_tool(call, more).await?);
+        }
+        if begun.contains(&Begun::Now) {
+            // Nothing runs before all are announced, so none of them has run.
+            begun.fill(Begun::Now);
         }
         self.flush().await?;
-        // In a replay each waits for its turn, whoever has a place.
-        let places = if self.0.replaying { calls.len() } else { self.0.config.max_parallel_tools };
-        let begin = |(index, call): (usize, CallTool)| {
-            let running = Running::begin(&self.0.running);
+        let places = Semaphore::new(self.0.config.max_parallel_tools);
+        let begin = |(index, (call, begun)): (usize, (CallTool, Begun))| {
+            let (running, places) = (Running::begin(&self.0.running), &places);
             async move {
-                let result = self.run(call).await;
+                let result = self.run(call, begun, places).await;
                 drop(running);
-                result.map(|result| (index, result))
+                (index, result)
             }
         };
-        let runs: Vec<_> = calls.into_iter().enumerate().map(begin).collect();
-        let runs = stream::iter(runs).buffer_unordered(places).collect::<Vec<_>>();
-        let mut results = self.served(runs).await.into_iter().collect::<Result<Vec<_>>>()?;
+        let runs = calls.into_iter().zip(begun).enumerate().map(begin);
+        let runs = runs.collect::<FuturesUnordered<_>>().collect::<Vec<_>>();
+        let mut results = match self.served(self.while_there_is_time(runs)).await {
+            Ok(results) => results,
+            Err(breach) => return Err(self.exceed(breach, None, Vec::new()).await?),
+        };
         results.sort_unstable_by_key(|(index, _)| *index);
-        Ok(results.into_iter().map(|(_, result)| result).collect())
+        let results = results.into_iter().map(|(_, result)| result).collect::<Result<Vec<_>>>();
+        if let Err(error) = &results
+            && is_uncertain(error)
+        {
+            // What came of the others is kept, and nothing follows it.
+            self.flush().await?;
+            self.tape().fail(error);
+        }
+        results
     }
 
-    /// Announces a call; one without an id gets one.
-    async fn announce(&self, tool: &mut CallTool) -> Result<()> {
+    /// Announces a call, if the budget allows so many more; one without an id gets one.
+    async fn announce_tool(&self, tool: &mut CallTool, more: usize) -> Result<Begun> {
         if tool.call.id.is_empty() {
             let recorded = match self.tape().upcoming() {
                 Some(Fact::ToolScheduled { call_id, .. }) => Some(call_id.clone()),
@@ -141,17 +161,15 @@ impl Context {
         let arguments = raw_arguments.clone();
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
         let call = Some(Box::new(call));
-        let announced = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
-        match self.put(announced).await? {
-            Some(Fact::BudgetExceeded { breach, .. }) => Err(Error::budget_exceeded(&breach, None)),
-            _ => {
-                self.spent().tool_called();
-                Ok(())
-            }
-        }
+        let tries = self.tape().left_open(id).unwrap_or(1);
+        let fact = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
+        let passed = |spent: &Spent, budget: &Budget| spent.passed_by_tools(budget, more);
+        let recorded = self.announce(fact, passed).await?;
+        self.spent().tool_called();
+        Ok(if recorded { Begun::Before { tries } } else { Begun::Now })
     }
 
-    async fn run(&self, called: CallTool) -> Result<ToolResult> {
+    async fn run(&self, called: CallTool, begun: Begun, places: &Semaphore) -> Result<ToolResult> {
         let CallTool { call, tries, backoff, .. } = called;
         let (config, call) = (&self.0.config, Arc::new(call));
         let call_id = call.id.clone();
@@ -160,44 +178,25 @@ impl Context {
             Some((idempotent, max_attempts)) => tool.tried(idempotent, max_attempts),
             None => tool,
         });
-        let (attempt, answered) = {
-            let tape = self.tape();
-            let recorded = tool.as_ref().is_some_and(|tool| tool.is_recorded());
-            let answered = tape.outcome_of(&call_id).is_some_and(|f| recorded || is_not_rerun(f));
-            (tape.attempt_of(&call_id).unwrap_or(1), answered)
-        };
-        let fact = if answered {
-            self.tape().answer_for(&call_id);
+        let (attempt, from_record) = self.recorded_try(&call, tool.as_ref());
+        let mut fact = None;
+        if from_record {
             let inside = Inside { call_id: call_id.clone(), attempt };
-            self.0.desk.ask(Some(inside), Want::Outcome).await?.ok_or_else(gone)?
-        } else {
-            let context = ToolContext::new(Arc::clone(&call), Arc::clone(&config.world))
-                .side_effect_errors(config.side_effect_errors)
-                .kept(Arc::clone(&self.0.desk), attempt, self.0.replaying);
-            let mut context = context;
-            context.effects.patience = config.emit_timeout;
-            let effects = context.effects.clone();
-            let mut watch = Watch::tool(self.metrics(), &call.name);
-            let limits = ToolLimits { timeout: config.tool_timeout, backoff };
-            let settled = match tool {
-                Some(tool) => {
-                    let run = run_tool(Arc::new(HandlerExecutor), tool, context, limits);
-                    self.unless_cancelled(run).await.unwrap_or_else(|| {
-                        failed(&call, ToolReason::Cancelled, "the run was ended")
-                    })
-                }
-                None => failed(&call, ToolReason::NotFound, "there is no such tool"),
-            };
-            let fact = outcome_fact(&call, settled);
-            watch.end(
-                match &fact {
-                    Fact::ToolFailed { error, .. } => Some(error.reason()),
-                    _ => None,
-                },
-                None,
-            );
-            effects.commit(fact.clone(), false).await?;
-            fact
+            fact = self.0.desk.ask(Some(inside), Want::Outcome).await?;
+        }
+        let fact = match fact {
+            Some(fact) => fact,
+            None => {
+                // In a replay each waits for its turn, whoever has a place.
+                let _place = match self.0.replaying {
+                    true => None,
+                    false => places.acquire().await.ok(),
+                };
+                let context = ToolContext::new(Arc::clone(&call), Arc::clone(&config.world))
+                    .side_effect_errors(config.side_effect_errors)
+                    .kept(Arc::clone(&self.0.desk), attempt, self.0.replaying);
+                self.run_now(tool, context, begun, backoff).await?
+            }
         };
         let outcome = match fact {
             // The text also has the order of the members, which the record of the value has not.
@@ -211,6 +210,82 @@ impl Context {
         };
         Ok(ToolResult { call_id, outcome })
     }
+
+    /// The try of a call that is made now, and whether its record answers for it.
+    fn recorded_try(&self, call: &ToolCall, tool: Option<&Tool>) -> (u32, bool) {
+        let mut tape = self.tape();
+        let attempt = tape.attempt_of(&call.id).unwrap_or(1);
+        if !tape.is_behind() {
+            return (attempt, false);
+        }
+        let recorded = !self.0.replaying || tool.is_some_and(Tool::is_recorded);
+        match tape.outcome_ahead(&call.id).map(|fact| recorded || is_not_rerun(fact)) {
+            Some(true) => tape.answer_for(&call.id),
+            Some(false) => return (attempt, false),
+            // What came to nothing is not run by a replay; a run that goes on waits until its records end.
+            None => {}
+        }
+        (attempt, true)
+    }
+
+    /// Runs a call, and records what came of it.
+    async fn run_now(
+        &self,
+        tool: Option<Tool>,
+        mut context: ToolContext,
+        begun: Begun,
+        backoff: Option<Backoff>,
+    ) -> Result<Fact> {
+        let (config, call) = (&self.0.config, Arc::clone(&context.call));
+        if let Begun::Before { tries } = begun
+            && !self.0.replaying
+        {
+            let harmless = tool.as_ref().is_none_or(|tool| tool.spec().idempotent);
+            context.effects.attempt = tries;
+            match config.on_uncertain {
+                OnUncertain::Suspend if !harmless => {
+                    return Err(uncertain(&call).with("tool_call_id", call.id.as_str()));
+                }
+                OnUncertain::Fail if !harmless => {
+                    let settled = Settled { outcome: Err(uncertain(&call)), attempts: tries };
+                    let fact = outcome_fact(&call, settled);
+                    context.effects.commit(fact.clone(), false).await?;
+                    return Ok(fact);
+                }
+                _ => context.announce_next().await?,
+            }
+        }
+        let effects = context.effects.clone();
+        let mut watch = Watch::tool(self.metrics(), &call.name);
+        let limits = ToolLimits { timeout: config.tool_timeout, backoff };
+        let attempts = context.attempt();
+        let settled = match tool {
+            Some(tool) => {
+                let run = run_tool(Arc::new(HandlerExecutor), tool, context, limits);
+                self.unless_cancelled(run).await.unwrap_or_else(|| {
+                    failed(&call, attempts, ToolReason::Cancelled, "the run was ended")
+                })
+            }
+            None => failed(&call, attempts, ToolReason::NotFound, "there is no such tool"),
+        };
+        let fact = outcome_fact(&call, settled);
+        let failure = match &fact {
+            Fact::ToolFailed { error, .. } => Some(error.reason()),
+            _ => None,
+        };
+        watch.end(failure, None);
+        effects.commit(fact.clone(), false).await?;
+        Ok(fact)
+    }
+}
+
+/// Since when a call is announced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    /// Since now: it has not run.
+    Now,
+    /// By a process that ended: it may have run. The last try is that one.
+    Before { tries: u32 },
 }
 
 /// A call that has no outcome yet.
@@ -229,11 +304,11 @@ impl Drop for Running<'_> {
     }
 }
 
-fn failed(call: &ToolCall, reason: ToolReason, why: &str) -> Settled {
+fn failed(call: &ToolCall, attempts: u32, reason: ToolReason, why: &str) -> Settled {
     let error = Error::tool(reason)
         .with_message(format!("tool error ({}): {reason}: {why}", call.name))
         .with("tool_name", call.name.as_str());
-    Settled { outcome: Err(error), attempts: 1 }
+    Settled { outcome: Err(error), attempts }
 }
 
 /// The fact of how a call came out.

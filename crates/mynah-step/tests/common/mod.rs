@@ -175,6 +175,25 @@ impl World for Counting {
     }
 }
 
+/// The clock of a test whose time is paused.
+pub(crate) struct Clock(tokio::time::Instant, AtomicUsize);
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self(tokio::time::Instant::now(), AtomicUsize::new(0))
+    }
+}
+
+impl World for Clock {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1) + self.0.elapsed()
+    }
+
+    fn random(&self) -> u64 {
+        self.1.fetch_add(1, Ordering::Relaxed) as u64
+    }
+}
+
 /// A log that keeps its promise for so many appends, and then fails, or hangs.
 #[derive(Clone)]
 pub(crate) struct Failing {

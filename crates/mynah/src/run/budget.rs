@@ -1,12 +1,11 @@
 //! What a budget does to a run.
 
-use std::{pin::Pin, task::Context, time::Duration};
+use std::task::Context;
 
-use mynah_data::{Breach, Budget, Error, HaltReason, Limit, Metadata, Place, Pricing, Response};
+use mynah_data::{Breach, Budget, Error, HaltReason, Metadata, Place, Pricing, Response};
 use mynah_log::{End, Extent, Fact};
-use mynah_step::prompt_size;
+use mynah_step::{WallClock, prompt_size};
 use serde_json::json;
-use tokio::time::{Instant, Sleep};
 
 use super::{
     decide::Action,
@@ -99,49 +98,5 @@ impl Driver {
             Some(error) => self.phase = Phase::Closing(Err(error)),
             None => self.finish(),
         }
-    }
-}
-
-/// How long a run may be active, over all its processes.
-pub(super) struct WallClock {
-    cap: Duration,
-    /// What earlier processes used.
-    before: Duration,
-    /// When this process began, and when it must end.
-    running: Option<(Instant, Pin<Box<Sleep>>)>,
-}
-
-impl WallClock {
-    pub(super) fn new(cap_ms: u64, before: Duration) -> Self {
-        Self { cap: Duration::from_millis(cap_ms), before, running: None }
-    }
-
-    /// The limit of a run that is performed again, where it stopped the run.
-    pub(super) fn recorded(fact: &Fact) -> Option<&Breach> {
-        match fact {
-            Fact::BudgetExceeded { breach, .. } if breach.limit == Limit::WallClock => Some(breach),
-            _ => None,
-        }
-    }
-
-    /// The limit, once it has passed. Counts from the first time that it is asked.
-    pub(super) fn poll_passed(&mut self, cx: &mut Context<'_>, place: Place) -> Option<Breach> {
-        let (cap, before) = (self.cap, self.before);
-        let (began, timer) = self.running.get_or_insert_with(|| {
-            // It is passed by more than it, and timers count in milliseconds.
-            let left = (cap + Duration::from_millis(1)).saturating_sub(before);
-            (Instant::now(), Box::pin(tokio::time::sleep(left)))
-        });
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        // Whatever is about to be done takes some time, so none is passed before anything is done.
-        let least = u64::from(cap.is_zero());
-        let actual = millis(before + began.elapsed()).max(least);
-        // A run that never pauses gives no timer its turn, so the timer only wakes one that does.
-        let breach = (actual > millis(cap))
-            .then(|| Breach::new(Limit::WallClock, millis(cap), actual, place));
-        if breach.is_none() {
-            let _ = timer.as_mut().poll(cx);
-        }
-        breach
     }
 }

@@ -15,19 +15,19 @@ use mynah_data::{
 };
 use mynah_log::{About, CutRecorder, End, Extent, Fact, Head, Lease};
 use mynah_step::{
-    Adapter, BoxFuture, Desk, Heard, MetricsSink, ModelCall, ModelStream, RetryPolicy, Tape,
-    ToolContext, ToolExecutor, ToolLimits, ToolResultEncoder, Watch, World,
+    Adapter, BoxFuture, Desk, Heard, MetricsSink, ModelCall, ModelStream, OnUncertain, RetryPolicy,
+    Tape, ToolContext, ToolExecutor, ToolLimits, ToolResultEncoder, WallClock, Watch, World,
 };
 use tokio::time::Sleep;
 use tracing::Span;
 
 use super::{
-    budget::{Meter, WallClock},
+    budget::Meter,
     decide::{Action, Policy},
     model::{CallLimits, PromptDigest},
     settle::ErrorPolicy,
     state::{RunState, manual_calls, plan_mode},
-    tools::{OnUncertain, ToolRuns},
+    tools::ToolRuns,
 };
 use crate::cancel::{CancelHandle, Cancellation};
 
@@ -61,6 +61,7 @@ pub(crate) struct Setup {
     /// Whether a run that is performed again answers for its tools from its records.
     pub(crate) recorded_tools: bool,
     pub(crate) on_uncertain: OnUncertain,
+    pub(crate) require_raw_response_hash: bool,
     /// What a run that waited goes on with.
     pub(crate) resumption: Option<Fact>,
     /// Whether the result tells only what came after that.
@@ -248,7 +249,10 @@ impl Driver {
                 Phase::Decide => self.advance(),
                 Phase::Opening(opening) => {
                     // A model call costs money, not correctness: it need not wait for what precedes it to be safe.
-                    self.tape.kick(cx);
+                    if let Err(error) = ready!(self.tape.poll_room(cx)) {
+                        self.fault = Some(error);
+                        continue;
+                    }
                     match ready!(opening.poll_unpin(cx)) {
                         Ok(stream) => self.phase = Phase::Answering(stream),
                         Err(error) => self.not_opened(error),

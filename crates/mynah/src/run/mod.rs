@@ -20,5 +20,3 @@ pub(crate) use driver::{Driver, Observer, Setup};
 pub(crate) use settle::ErrorPolicy;
 pub use settle::OnToolError;
 pub(crate) use state::RunState;
-pub(crate) use tools::NOBODY_KNOWS;
-pub use tools::OnUncertain;

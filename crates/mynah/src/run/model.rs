@@ -7,13 +7,10 @@ use mynah_data::{
     ResponseBuilder, StreamReason,
 };
 use mynah_log::{CutRecorder, End, Fact, Hash, Plan, cbor, expand};
-use mynah_step::{Heard, Watch, open_model};
+use mynah_step::{Heard, WallClock, Watch, check_raw_hash, open_model};
 use tokio::time::Sleep;
 
-use super::{
-    budget::WallClock,
-    driver::{Driver, Phase},
-};
+use super::driver::{Driver, Phase};
 
 impl Driver {
     pub(super) fn call_model(&mut self) {
@@ -167,6 +164,13 @@ impl Driver {
                 .with_provider(self.setup.adapter.name());
             let event = self.hear(Event::Error { error });
             self.ready.push_back(event);
+        }
+        if self.answer.error().is_none() && self.setup.require_raw_response_hash {
+            let checked = check_raw_hash(&self.answer.response(), self.setup.adapter.name());
+            if let Err(error) = checked {
+                let event = self.hear(Event::Error { error });
+                self.ready.push_back(event);
+            }
         }
         self.phase = Phase::Decide;
         let paused = self.answer.is_paused();

@@ -12,7 +12,8 @@ use mynah_data::{
 };
 use mynah_log::{End, Fact};
 use mynah_step::{
-    BoxFuture, Desk, Settled, Tape, Tool, ToolContext, UNCERTAIN, Watch, is_not_rerun, run_tool,
+    BoxFuture, Desk, OnUncertain, Settled, Tape, Tool, ToolContext, Watch, is_not_rerun, run_tool,
+    uncertain,
 };
 use tracing::Instrument as _;
 
@@ -20,23 +21,6 @@ use super::{
     driver::{Driver, Phase, Setup},
     settle::{ErrorPolicy, settle, tell},
 };
-
-/// What happens on resume with a tool that was announced, has no outcome, and may do harm if it is run twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnUncertain {
-    /// The run waits, and a person says what came of it.
-    #[default]
-    Suspend,
-    /// It is run again.
-    Rerun,
-    /// The model is told that nobody knows.
-    Fail,
-}
-
-/// What the model reads of a call of which nobody knows whether it ran.
-pub(crate) const NOBODY_KNOWS: &str =
-    "tool error: the process ended, and nobody knows whether the call ran";
 
 /// The calls of a turn.
 #[derive(Default)]
@@ -197,7 +181,7 @@ impl Driver {
                 return Poll::Ready(());
             }
         }
-        if self.tape.is_replaying() && desk.waiting() == runs.running.len() {
+        if desk.is_stuck(&self.tape, runs.running.len()) {
             self.stuck(&desk);
             return Poll::Ready(());
         }
@@ -294,12 +278,9 @@ impl Driver {
         if self.setup.on_uncertain == OnUncertain::Fail {
             let open: Vec<Arc<ToolCall>> = self.state.open_calls().cloned().collect();
             for call in open.iter().filter(|call| calls.contains(&call.id)) {
-                let error = Error::tool(ToolReason::Failed)
-                    .with_message(NOBODY_KNOWS)
-                    .with("tool_name", call.name.as_str())
-                    .with(UNCERTAIN, true);
                 let attempts = self.state.attempt_of(&call.id);
-                self.tool_done(call, Outcome::Settled(Settled { outcome: Err(error), attempts }));
+                let settled = Settled { outcome: Err(uncertain(call)), attempts };
+                self.tool_done(call, Outcome::Settled(settled));
             }
             self.phase = Phase::Decide;
             return;
