@@ -13,7 +13,7 @@ use crate::{
     Fact, Hash,
     cbor::{self, Reader, Writer, major},
     gist::Gist,
-    merkle,
+    merkle, payload,
 };
 
 /// The version of the format, in every envelope.
@@ -190,7 +190,7 @@ impl Record {
     pub fn fact(&self) -> std::result::Result<Option<Fact>, String> {
         let Some(body) = &self.body else { return Ok(None) };
         let unreadable = |error: cbor::Error| format!("payload: {error}");
-        let fact: Fact = cbor::from_slice(&body.payload).map_err(unreadable)?;
+        let fact = payload::read(&body.payload, &self.envelope.kind).map_err(unreadable)?;
         // A type reads more than it writes: members that may be missing, older names.
         if *cbor::to_vec(&fact).map_err(unreadable)? != *body.payload {
             return Err(format!("payload: not as a fact {} is written", fact.kind()));
