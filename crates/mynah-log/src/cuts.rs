@@ -154,7 +154,7 @@ fn said(part: &Part) -> &str {
 pub fn expand(cuts: &[Cut], response: &Response) -> Vec<Event> {
     let parts = response.message.parts();
     let mut told = vec![0usize; parts.len()];
-    let mut events = Vec::new();
+    let mut events = Vec::with_capacity(cuts.len());
     for cut in cuts {
         match cut {
             Cut::Started => events.push(Event::MessageStarted {

@@ -20,6 +20,7 @@ mod hash;
 mod log;
 mod memory;
 pub mod merkle;
+mod payload;
 mod record;
 mod removal;
 mod runs;

@@ -13,7 +13,7 @@ use crate::{
     Fact, Hash,
     cbor::{self, Reader, Writer, major},
     gist::Gist,
-    merkle,
+    merkle, payload,
 };
 
 /// The version of the format, in every envelope.
@@ -113,9 +113,12 @@ impl Body {
 /// One entry of a run's log.
 ///
 /// There is no record whose envelope is not strictly encoded, or whose body is not the one that it commits to and
-/// deterministic CBOR of its kind.
+/// deterministic CBOR of its kind. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct Record(Arc<Parts>);
+
+#[derive(Clone, Debug)]
+struct Parts {
     envelope: Envelope,
     bytes: Arc<[u8]>,
     hash: Hash,
@@ -125,7 +128,7 @@ pub struct Record {
 
 impl PartialEq for Record {
     fn eq(&self, other: &Self) -> bool {
-        (&self.bytes, &self.body) == (&other.bytes, &other.body)
+        (&self.0.bytes, &self.0.body) == (&other.0.bytes, &other.0.body)
     }
 }
 
@@ -150,37 +153,37 @@ impl Record {
             gist = Gist::read(&body.payload, &envelope.kind)?;
         }
         let hash = Hash::of(&[RECORD_DOMAIN, &bytes]);
-        Ok(Self { envelope, bytes, hash, body, gist })
+        Ok(Self(Arc::new(Parts { envelope, bytes, hash, body, gist })))
     }
 
     /// What the chain knows of it.
     pub fn envelope(&self) -> &Envelope {
-        &self.envelope
+        &self.0.envelope
     }
 
     /// The envelope as it is stored and hashed.
     pub fn envelope_bytes(&self) -> &Arc<[u8]> {
-        &self.bytes
+        &self.0.bytes
     }
 
     /// The place in the run, from 1.
     pub fn seq(&self) -> u64 {
-        self.envelope.seq
+        self.0.envelope.seq
     }
 
     /// The record's hash: what the next record names.
     pub fn hash(&self) -> Hash {
-        self.hash
+        self.0.hash
     }
 
     /// The body; none if it was taken away.
     pub fn body(&self) -> Option<&Body> {
-        self.body.as_ref()
+        self.0.body.as_ref()
     }
 
     /// The leaf that stands for the record in a tree.
     pub fn leaf(&self) -> Hash {
-        merkle::leaf_of(&self.hash)
+        merkle::leaf_of(&self.0.hash)
     }
 
     /// The fact; none if the body was taken away.
@@ -188,25 +191,37 @@ impl Record {
     /// # Errors
     /// A payload that is not what its fact is written as.
     pub fn fact(&self) -> std::result::Result<Option<Fact>, String> {
-        let Some(body) = &self.body else { return Ok(None) };
-        let unreadable = |error: cbor::Error| format!("payload: {error}");
-        let fact: Fact = cbor::from_slice(&body.payload).map_err(unreadable)?;
-        // A type reads more than it writes: members that may be missing, older names.
-        if *cbor::to_vec(&fact).map_err(unreadable)? != *body.payload {
-            return Err(format!("payload: not as a fact {} is written", fact.kind()));
+        let fact = self.loose_fact()?;
+        if let (Some(fact), Some(body)) = (&fact, &self.0.body) {
+            let written = cbor::to_vec(fact).map_err(|error| format!("payload: {error}"))?;
+            // A type reads more than it writes: members that may be missing, older names.
+            if *written != *body.payload {
+                return Err(format!("payload: not as a fact {} is written", fact.kind()));
+            }
         }
-        Ok(Some(fact))
+        Ok(fact)
+    }
+
+    /// The same, also from a payload that its fact is not written as: for who compares the payload with what a fact of their
+    /// own is written as.
+    ///
+    /// # Errors
+    /// A payload that is not a fact.
+    pub fn loose_fact(&self) -> std::result::Result<Option<Fact>, String> {
+        let Some(body) = &self.0.body else { return Ok(None) };
+        let fact = payload::read(&body.payload, &self.0.envelope.kind);
+        fact.map(Some).map_err(|error| format!("payload: {error}"))
     }
 
     /// What it adds to the totals of its run, and what the index learns from it.
     pub(crate) fn gist(&self) -> &Gist {
-        &self.gist
+        &self.0.gist
     }
 
     /// The same record without its body.
-    pub fn without_body(mut self) -> Self {
-        (self.body, self.gist) = (None, Gist::default());
-        self
+    pub fn without_body(self) -> Self {
+        let parts = Arc::unwrap_or_clone(self.0);
+        Self(Arc::new(Parts { body: None, gist: Gist::default(), ..parts }))
     }
 }
 
@@ -276,7 +291,8 @@ impl Chain {
         envelope.write(writer);
         let hash = Hash::of_bytes(writer.bytes());
         let bytes = Arc::from(&writer.bytes()[RECORD_DOMAIN.len()..]);
-        let record = Record { envelope, bytes, hash, body: Some(body), gist: Gist::of(fact) };
+        let parts = Parts { envelope, bytes, hash, body: Some(body), gist: Gist::of(fact) };
+        let record = Record(Arc::new(parts));
         self.extend(&record);
         Ok(record)
     }
@@ -286,7 +302,7 @@ impl Chain {
     /// # Errors
     /// What keeps it from following, in words.
     pub fn follow(&mut self, record: &Record) -> std::result::Result<(), String> {
-        let envelope = &record.envelope;
+        let envelope = record.envelope();
         let seq = self.head.map_or(1, |head| head.seq + 1);
         if envelope.run != self.run {
             return Err(format!("it belongs to run {}", envelope.run));
@@ -302,7 +318,7 @@ impl Chain {
     }
 
     fn extend(&mut self, record: &Record) {
-        self.head = Some(Head { seq: record.seq(), hash: record.hash });
+        self.head = Some(Head { seq: record.seq(), hash: record.hash() });
         self.tree.push(record.leaf());
     }
 }

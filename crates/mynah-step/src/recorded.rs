@@ -9,7 +9,7 @@ use mynah_data::{
     Error, ErrorKind, Limit, MismatchClass, Place as When, ResponseBuilder, Result, ToolCall,
     ToolOutcome, ToolReason,
 };
-use mynah_log::{Effect, Fact, Inside, Plan, Record, Resolution, cbor};
+use mynah_log::{Corrupt, Effect, Fact, Inside, Plan, Record, Resolution, cbor};
 use serde_json::{Value, json};
 
 use crate::{
@@ -272,6 +272,12 @@ impl Recorded {
     }
 
     fn difference(&self, fact: &Fact, recorded: Option<&(Record, Fact)>) -> Error {
+        // Nothing that the loop makes is like a payload that is not as its fact is written.
+        if let Some((record, _)) = recorded
+            && let Err(what) = record.fact()
+        {
+            return Corrupt { run: self.run.to_string(), seq: record.seq(), what }.into();
+        }
         let (class, seq, expected) = match recorded {
             None => (MismatchClass::Exhausted, self.last + 1, None),
             Some((record, expected)) => {

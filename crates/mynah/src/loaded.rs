@@ -23,7 +23,19 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// Reads a run, and of the runs before it in its session what it goes on from.
     pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
-        let mut loaded = Self::alone(log, run, u64::MAX).await?;
+        let mut loaded = Self::alone(log, run, u64::MAX, Record::fact).await?;
+        loaded.before = loaded.conversation_before(log).await?;
+        Ok(loaded)
+    }
+
+    /// The same, to be performed again: what the loop always makes again need not be encoded twice, as its payload is compared
+    /// with what the loop made.
+    pub(crate) async fn to_compare(log: &dyn Log, run: &str) -> Result<Self> {
+        let read = |record: &Record| match &*record.envelope().kind {
+            "turn_started" | "assistant_completed" | "tool_scheduled" => record.loose_fact(),
+            _ => record.fact(),
+        };
+        let mut loaded = Self::alone(log, run, u64::MAX, read).await?;
         loaded.before = loaded.conversation_before(log).await?;
         Ok(loaded)
     }
@@ -112,7 +124,12 @@ impl Loaded {
     }
 
     /// Reads a run without what stands before it, up to a record.
-    async fn alone(log: &dyn Log, run: &str, last: u64) -> Result<Self> {
+    async fn alone(
+        log: &dyn Log,
+        run: &str,
+        last: u64,
+        read: fn(&Record) -> std::result::Result<Option<Fact>, String>,
+    ) -> Result<Self> {
         const PAGE: usize = 256;
         let mut verifier = Verifier::new(run);
         let mut records = Vec::new();
@@ -125,7 +142,8 @@ impl Loaded {
             }
             for record in page {
                 verifier.check(&record)?;
-                let fact = record.fact().ok().flatten().ok_or_else(|| redacted(&record))?;
+                let wrong = |what| Corrupt { run: run.to_owned(), seq: record.seq(), what };
+                let fact = read(&record).map_err(wrong)?.ok_or_else(|| redacted(&record))?;
                 records.push((record, fact));
             }
         }
@@ -145,7 +163,7 @@ impl Loaded {
 
     /// The same, up to the record that another run names.
     async fn until(log: &dyn Log, previous: &Previous) -> Result<Self> {
-        let loaded = Self::alone(log, &previous.run_id, previous.seq).await?;
+        let loaded = Self::alone(log, &previous.run_id, previous.seq, Record::fact).await?;
         let found = loaded.records.last().map(|(record, _)| (record.seq(), record.hash()));
         if found == Some((previous.seq, previous.hash)) {
             return Ok(loaded);

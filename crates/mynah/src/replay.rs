@@ -163,7 +163,7 @@ impl Replay {
     /// # Errors
     /// A run that is not there, or not what it was.
     pub async fn stream(self) -> Result<EventStream> {
-        let loaded = Loaded::read(self.log.as_ref(), &self.run).await?;
+        let loaded = Loaded::to_compare(self.log.as_ref(), &self.run).await?;
         Ok(self.perform(loaded))
     }
 
@@ -204,7 +204,7 @@ impl Replay {
     }
 
     async fn compare(self) -> Result<Replayed> {
-        let loaded = Loaded::read(self.log.as_ref(), &self.run).await?;
+        let loaded = Loaded::to_compare(self.log.as_ref(), &self.run).await?;
         let (records, refusal) = (loaded.records.len() as u64, loaded.refusal());
         match self.perform(loaded).drain(drop).await {
             // A run that its provider refused is equal when it is refused the same way.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use common::*;
 use mynah::{
-    Engine, Error, RetryPolicy, Tool, ToolOutcome, Tools,
-    log::{Append, Log as _, MemoryLog, Record},
+    Engine, Error, ErrorKind, LogReason, RetryPolicy, Tool, ToolOutcome, Tools,
+    log::{Append, Hash, Log as _, MemoryLog, Record},
     testing::Scripted,
 };
 use serde_json::json;
@@ -142,6 +142,45 @@ async fn a_tool_that_gives_up_by_itself_fails_and_the_run_goes_on() -> mynah::Re
     assert_eq!((result.halted_reason.as_str(), &*result.text()), ("completed", "then not"));
     assert!(result.steps[0].tool_results[0].text().contains("error"));
     Ok(())
+}
+
+#[tokio::test]
+async fn a_payload_that_says_the_same_in_other_bytes_is_corrupt() -> mynah::Result<()> {
+    let engine = || Engine::new(scripted([says("done")]));
+    let log = Arc::new(MemoryLog::new());
+    let run = engine().chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let mut records = read(&log, &run).await;
+    records.truncate(2);
+    records[1] = shouted(&records[1]);
+    let other = Arc::new(MemoryLog::new());
+    other.append(Append::new(&*run, None, records)).await?;
+    let errors = [
+        engine().replay(&other, &*run).await.map(drop),
+        engine().resume(&other, &*run).await.map(drop),
+        engine().fork(&other, &run, 2).await.map(drop),
+    ];
+    for error in errors.map(|refused| refused.expect_err("capital letters in a digest")) {
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
+        assert_eq!(error.metadata()["what"], "payload: not as a fact turn_started is written");
+        assert_eq!(error.metadata()["seq"], 2);
+    }
+    Ok(())
+}
+
+/// A record of a turn's start whose digest is written in capital letters, and all else is right.
+fn shouted(record: &Record) -> Record {
+    let mut body = record.body().expect("a body").clone();
+    let mut payload = body.payload.to_vec();
+    let digest = payload.windows(64).position(|text| text.iter().all(u8::is_ascii_hexdigit));
+    let digest = digest.expect("a digest");
+    payload[digest..digest + 64].make_ascii_uppercase();
+    body.payload = payload.into();
+    let old = record.envelope().body.0;
+    let new = Hash::of(&[b"mynah record body 1\n", &body.salt, &body.payload]).0;
+    let mut envelope = record.envelope_bytes().to_vec();
+    let place = envelope.windows(32).position(|bytes| bytes == old).expect("the commitment");
+    envelope[place..place + 32].copy_from_slice(&new);
+    Record::from_parts(envelope, Some(body)).expect("a record")
 }
 
 fn raw_script() -> mynah::Result<Scripted> {

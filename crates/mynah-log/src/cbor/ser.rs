@@ -11,7 +11,13 @@ use super::{Error, MAX_DEPTH, half_bits, major, simple};
 /// # Errors
 /// A map with two equal keys, a length that is not known beforehand, or too deep a nesting.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
-    let mut writer = Writer { out: Vec::with_capacity(512), ..Writer::default() };
+    // Room for what most values take, so that it is not made bit by bit.
+    let mut writer = Writer {
+        out: Vec::with_capacity(512),
+        keys: Vec::with_capacity(32),
+        scratch: Vec::with_capacity(512),
+        ..Writer::default()
+    };
     writer.write(value)?;
     Ok(writer.out)
 }
@@ -31,8 +37,6 @@ pub(crate) struct Writer {
 /// Where an entry of a map lies.
 #[derive(Clone, Copy, Debug)]
 struct Key {
-    /// The first bytes of the key, which mostly tell the order.
-    prefix: u64,
     begin: usize,
     end: usize,
     /// The end of its value.
@@ -57,11 +61,17 @@ impl Writer {
         value.serialize(self)
     }
 
+    #[inline]
     pub(crate) fn head(&mut self, major: u8, argument: u64) {
-        let major = major << 5;
         match argument {
-            0..=23 => self.out.push(major | argument as u8),
-            24..=0xff => self.out.extend_from_slice(&[major | 24, argument as u8]),
+            0..=23 => self.out.push(major << 5 | argument as u8),
+            _ => self.long_head(major << 5, argument),
+        }
+    }
+
+    fn long_head(&mut self, major: u8, argument: u64) {
+        match argument {
+            ..=0xff => self.out.extend_from_slice(&[major | 24, argument as u8]),
             0x100..=0xffff => {
                 self.out.push(major | 25);
                 self.out.extend_from_slice(&(argument as u16).to_be_bytes());
@@ -211,7 +221,8 @@ impl<'a> ser::Serializer for &'a mut Writer {
     }
 
     fn serialize_none(self) -> Result<(), Error> {
-        self.serialize_some(&())
+        self.nothing = Some(self.out.len());
+        self.serialize_unit()
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Error> {
@@ -364,21 +375,10 @@ pub(crate) struct Entries<'a> {
 }
 
 impl Key {
-    fn new(out: &[u8], begin: usize, end: usize) -> Self {
-        let prefix = match out[begin..end].first_chunk() {
-            Some(first) => u64::from_be_bytes(*first),
-            None => {
-                let shift = 8 * (8 - (end - begin));
-                out[begin..end].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)) << shift
-            }
-        };
-        Self { prefix, begin, end, value_end: 0 }
-    }
-
-    /// In the bytewise order of their encodings.
+    /// In the bytewise order of their encodings. The first byte, which has the length, mostly tells it.
     fn cmp(&self, other: &Self, out: &[u8]) -> Ordering {
         let whole = || out[self.begin..self.end].cmp(&out[other.begin..other.end]);
-        self.prefix.cmp(&other.prefix).then_with(whole)
+        out[self.begin].cmp(&out[other.begin]).then_with(whole)
     }
 }
 
@@ -386,7 +386,7 @@ impl Entries<'_> {
     /// A key that was written, and perhaps its value after it.
     fn entry(&mut self, begin: usize, end: usize) {
         let Writer { out, keys, .. } = &mut *self.writer;
-        let key = Key::new(out, begin, end);
+        let key = Key { begin, end, value_end: 0 };
         if let Some(last) = keys[self.first..].last() {
             self.in_order &= last.cmp(&key, out).is_lt();
         }

@@ -21,12 +21,6 @@ impl Driver {
         let prompt = self.tape.is_kept().then(|| self.prompt.after(&self.state.thread.messages));
         self.commit(Fact::TurnStarted { turn: index as u32 + 1, prompt });
         self.step = tracing::info_span!(parent: &self.span, "mynah.step", index);
-        let setup = &self.setup;
-        let template = match (&setup.final_request, &self.state.conversation) {
-            (Some(request), Some(_)) => request,
-            _ => &setup.request,
-        };
-        let request = Request { messages: self.state.thread.messages.clone(), ..template.clone() };
         self.answer = ResponseBuilder::new();
         self.heard = Heard::default();
         self.cuts = CutRecorder::new();
@@ -37,6 +31,12 @@ impl Driver {
             self.phase = answer_from(upcoming);
             return;
         }
+        let setup = &self.setup;
+        let template = match (&setup.final_request, &self.state.conversation) {
+            (Some(request), Some(_)) => request,
+            _ => &setup.request,
+        };
+        let request = Request { messages: self.state.thread.messages.clone(), ..template.clone() };
         self.watch = Watch::model(setup.metrics.as_ref(), request.model.as_ref());
         self.catch_up();
         let setup = &self.setup;
