@@ -273,11 +273,10 @@ impl Chain {
             Error::log(LogReason::Corrupt)
                 .with_message(format!("a fact that cannot be recorded: {error}"))
         };
-        // What is hashed is written in one piece.
         let writer = &mut self.writer;
-        writer.start(&[BODY_DOMAIN, &salt]);
+        writer.start();
         writer.write(fact).map_err(unencodable)?;
-        let body = Body { salt, payload: Arc::from(&writer.bytes()[BODY_DOMAIN.len() + 16..]) };
+        let body = Body { salt, payload: Arc::from(writer.bytes()) };
         let envelope = Envelope {
             v: FORMAT,
             run: Arc::clone(&self.run),
@@ -285,12 +284,12 @@ impl Chain {
             prev: self.head.map(|head| head.hash),
             ts,
             kind: Cow::Borrowed(fact.kind()),
-            body: Hash::of_bytes(writer.bytes()),
+            body: body.commitment(),
         };
-        writer.start(&[RECORD_DOMAIN]);
+        writer.start();
         envelope.write(writer);
-        let hash = Hash::of_bytes(writer.bytes());
-        let bytes = Arc::from(&writer.bytes()[RECORD_DOMAIN.len()..]);
+        let bytes: Arc<[u8]> = Arc::from(writer.bytes());
+        let hash = Hash::of(&[RECORD_DOMAIN, &bytes]);
         let parts = Parts { envelope, bytes, hash, body: Some(body), gist: Gist::of(fact) };
         let record = Record(Arc::new(parts));
         self.extend(&record);

@@ -44,12 +44,11 @@ struct Key {
 }
 
 impl Writer {
-    /// Starts anew, with bytes that are not a value.
-    pub(crate) fn start(&mut self, pieces: &[&[u8]]) {
+    /// Starts anew.
+    pub(crate) fn start(&mut self) {
         self.out.clear();
         self.keys.clear();
         (self.depth, self.nothing) = (0, None);
-        pieces.iter().for_each(|piece| self.out.extend_from_slice(piece));
     }
 
     /// All that was written since the start.
