@@ -26,6 +26,8 @@ pub(crate) struct Writer {
     depth: usize,
     /// Where the last value that is not there was written.
     nothing: Option<usize>,
+    /// Whether a map that is not a struct had to be put in order.
+    pub(crate) reordered: bool,
 }
 
 /// Where an entry of a map lies.
@@ -44,7 +46,7 @@ impl Writer {
     pub(crate) fn start(&mut self, pieces: &[&[u8]]) {
         self.out.clear();
         self.keys.clear();
-        (self.depth, self.nothing) = (0, None);
+        (self.depth, self.nothing, self.reordered) = (0, None, false);
         pieces.iter().for_each(|piece| self.out.extend_from_slice(piece));
     }
 
@@ -461,6 +463,7 @@ impl ser::SerializeMap for Entries<'_> {
     }
 
     fn end(self) -> Result<(), Error> {
+        self.writer.reordered |= !self.in_order;
         self.done()
     }
 }
