@@ -241,12 +241,14 @@ pub struct Chain {
     head: Option<Head>,
     tree: merkle::Tree,
     writer: Writer,
+    reordered: bool,
 }
 
 impl Chain {
     /// A chain without records.
     pub fn new(run: impl Into<Arc<str>>) -> Self {
-        Self { run: run.into(), head: None, tree: merkle::Tree::new(), writer: Writer::default() }
+        let (tree, writer) = (merkle::Tree::new(), Writer::default());
+        Self { run: run.into(), head: None, tree, writer, reordered: false }
     }
 
     /// The run.
@@ -264,6 +266,11 @@ impl Chain {
         self.tree.root()
     }
 
+    /// Whether the fact that was appended last comes back from its record with the members of a map in another order.
+    pub fn has_reordered(&self) -> bool {
+        self.reordered
+    }
+
     /// The next record, for this fact.
     ///
     /// # Errors
@@ -276,6 +283,7 @@ impl Chain {
         let writer = &mut self.writer;
         writer.start();
         writer.write(fact).map_err(unencodable)?;
+        self.reordered = writer.reordered;
         let body = Body { salt, payload: Arc::from(writer.bytes()) };
         let envelope = Envelope {
             v: FORMAT,

@@ -25,7 +25,7 @@ pub struct Desk {
 struct State {
     asks: Vec<Ask>,
     /// Whose facts are committed and not yet safe.
-    unsafe_yet: Vec<Reply>,
+    unsafe_yet: Vec<(Reply, Option<Fact>)>,
     /// Who is to be woken when there is something to do.
     parked: Vec<Waker>,
 }
@@ -75,12 +75,12 @@ impl Desk {
         {
             served = true;
             let failed = answer.as_ref().err().cloned();
-            match ask.want {
-                Want::Commit { durable, .. } if failed.is_none() && (durable || tape.is_full()) => {
-                    self.state().unsafe_yet.push(ask.reply)
+            match (ask.want, answer) {
+                (Want::Commit { durable, .. }, Ok(kept)) if durable || tape.is_full() => {
+                    self.state().unsafe_yet.push((ask.reply, kept));
                 }
                 // Who stopped waiting does not want to know.
-                _ => drop(ask.reply.send(answer)),
+                (_, answer) => drop(ask.reply.send(answer)),
             }
             if let Some(error) = failed {
                 return Err(error);
@@ -89,8 +89,8 @@ impl Desk {
         let wait = !self.state().unsafe_yet.is_empty();
         if wait && let Poll::Ready(safe) = tape.poll_durable(&mut cx) {
             served = true;
-            for reply in std::mem::take(&mut self.state().unsafe_yet) {
-                drop(reply.send(safe.clone().map(|()| None)));
+            for (reply, kept) in std::mem::take(&mut self.state().unsafe_yet) {
+                drop(reply.send(safe.clone().map(|()| kept)));
             }
             safe?;
         }

@@ -132,13 +132,14 @@ impl Effects {
     async fn keep(&self, name: &str, effect: Effect) -> Result<()> {
         let inside = self.place();
         let fact = Fact::SideEffect { inside, name: name.to_owned(), effect };
-        self.commit(fact, false).await
+        self.commit(fact, false).await.map(drop)
     }
 
-    /// Commits a fact that was made here; waits until it is safe, if it must be.
-    pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<()> {
-        let Some(desk) = &self.desk else { return Ok(()) };
-        desk.ask(self.place(), Want::Commit { fact, durable }).await.map(drop)
+    /// Commits a fact that was made here; waits until it is safe, if it must be. Gives it as its record has it, where that is not
+    /// the same to the letter.
+    pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<Option<Fact>> {
+        let Some(desk) = &self.desk else { return Ok(None) };
+        desk.ask(self.place(), Want::Commit { fact, durable }).await
     }
 }
 

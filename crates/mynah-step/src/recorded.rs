@@ -188,8 +188,7 @@ impl Recorded {
             {
                 None
             }
-            Want::Commit { fact, .. } => Some(self.compare(fact).map(|()| None)),
-            Want::Announce(fact) => Some(self.compare(fact).map(|()| Some(fact.clone()))),
+            Want::Commit { fact, .. } | Want::Announce(fact) => Some(self.compare(fact).map(Some)),
             Want::Recall { name, required } => {
                 if !required && !self.will_recall(place, name) {
                     return Some(Ok(None));
@@ -256,19 +255,21 @@ impl Recorded {
         self.difference(&fact, self.next())
     }
 
-    /// Takes a fact that must be the recorded one.
-    pub(crate) fn compare(&mut self, fact: &Fact) -> Result<()> {
-        let next = self.take();
+    /// Takes a fact that must be the recorded one, and gives that.
+    pub(crate) fn compare(&mut self, fact: &Fact) -> Result<Fact> {
         let produced = cbor::to_vec(fact).unwrap_or_default();
-        let recorded = next.as_ref().and_then(|(record, _)| record.body());
-        if recorded.is_none_or(|body| *body.payload != *produced) {
-            return Err(self.difference(fact, next.as_ref()));
-        }
+        let is_same =
+            |record: &Record| record.body().is_some_and(|body| *body.payload == *produced);
+        let recorded = match self.take() {
+            Some((record, recorded)) if is_same(&record) => recorded,
+            other => return Err(self.difference(fact, other.as_ref())),
+        };
         // The process ended between the end and its seal.
         match &mut self.then {
-            Some(recorder) if ends(fact) && self.facts.is_empty() => recorder.seal(),
-            _ => Ok(()),
+            Some(recorder) if ends(fact) && self.facts.is_empty() => recorder.seal()?,
+            _ => {}
         }
+        Ok(recorded)
     }
 
     fn difference(&self, fact: &Fact, recorded: Option<&(Record, Fact)>) -> Error {

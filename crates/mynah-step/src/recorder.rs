@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, LogReason, Result};
+use mynah_data::{Error, LogReason, Part, Result};
 use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals};
 use tokio::time::{Instant, Sleep};
 
@@ -137,11 +137,12 @@ impl Recorder {
         self
     }
 
-    /// Takes a fact. One that ends the run is followed by the seal.
+    /// Takes a fact. One that ends the run is followed by the seal. Gives the fact as its record has it, where the members of
+    /// some map in it have another order there: what is told now is told so again.
     ///
     /// # Errors
     /// A fact that has no deterministic encoding, or comes after the end; a log that could not be written before.
-    pub fn commit(&mut self, fact: &Fact) -> Result<()> {
+    pub fn commit(&mut self, fact: &Fact) -> Result<Option<Fact>> {
         self.is_ours()?;
         if self.sealed {
             return Err(Error::log(LogReason::Sealed)
@@ -151,7 +152,13 @@ impl Recorder {
             self.push(&Fact::SEAM)?;
         }
         self.push(fact)?;
-        if ends(fact) { self.seal() } else { Ok(()) }
+        let reordered = self.chain.has_reordered() && has_maps(fact);
+        let kept = self.pending.last().filter(|_| reordered);
+        let kept = kept.and_then(|record| record.fact().ok().flatten());
+        if ends(fact) {
+            self.seal()?;
+        }
+        Ok(kept)
     }
 
     pub(crate) fn seal(&mut self) -> Result<()> {
@@ -353,6 +360,21 @@ fn nanos(world: &dyn World) -> i64 {
 
 fn span(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Whether there are maps in what a run makes of a fact. The first record mostly has none in its conversation, and is large.
+fn has_maps(fact: &Fact) -> bool {
+    let Fact::RunStarted { thread, .. } = fact else { return true };
+    let is_plain = |part: &Part| match part {
+        Part::Text { metadata, .. } => metadata.is_empty(),
+        Part::ToolCall(call) => call.metadata.is_empty(),
+        _ => false,
+    };
+    !thread.metadata.is_empty()
+        || thread
+            .messages
+            .iter()
+            .any(|message| !message.metadata().is_empty() || !message.parts().iter().all(is_plain))
 }
 
 /// Whether nothing but the seal can follow.

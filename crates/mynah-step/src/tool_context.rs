@@ -83,7 +83,8 @@ impl ToolContext {
     pub(crate) async fn announce_next(&mut self) -> Result<()> {
         self.effects.attempt += 1;
         let (call_id, attempt) = (self.call.id.clone(), self.effects.attempt);
-        self.effects.commit(Fact::ToolScheduled { call_id, attempt, call: None }, true).await
+        let announced = Fact::ToolScheduled { call_id, attempt, call: None };
+        self.effects.commit(announced, true).await.map(drop)
     }
 
     /// The time of day.

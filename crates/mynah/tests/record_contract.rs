@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use common::*;
 use mynah::{
-    Engine, Error, ErrorKind, LogReason, RetryPolicy, Tool, ToolOutcome, Tools,
+    ChatResult, Engine, Error, ErrorKind, LogReason, Message, Metadata, OnUncertain, RetryPolicy,
+    Tool, ToolOutcome, Tools,
     log::{Append, Hash, Log as _, MemoryLog, Record},
     testing::Scripted,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Arguments as models write them: spaces, keys in any order, nesting, integral floats, large numbers, signs of markup.
 const RAW: &str =
@@ -43,6 +44,44 @@ async fn what_a_tool_gives_of_its_side_effect_replays_to_the_letter() -> mynah::
     let engine = || Engine::new(scripted([call("c0", "fetch"), says("done")])).tool(fetch());
     let run = engine().chat("go").record(&log).await?.run_id.unwrap_or_default();
     assert_eq!(engine().replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_run_tells_has_the_same_text_live_resumed_and_replayed() -> mynah::Result<()> {
+    fn unsorted() -> Value {
+        json!({"z": {"y": 1, "b": 2}, "a": 3})
+    }
+    fn opts() -> Metadata {
+        serde_json::from_value(unsorted()).unwrap_or_default()
+    }
+    let user =
+        Message::user("go").with_metadata("z", json!({"y": 1, "b": 2})).with_metadata("a", 3);
+    let log = Arc::new(MemoryLog::new());
+    let gives = || Tool::new("gives", "", json!({})).handler(async |_, _| unsorted());
+    let asks = || {
+        Tool::new("asks", "", json!({}))
+            .handler(async |_, _| ToolOutcome::ask_with("how many?", opts()))
+    };
+    let script = || [call("c0", "gives"), call("c1", "asks"), says("done")];
+    let engine = |model: Scripted| Engine::new(model).tool(gives().idempotent(1)).tool(asks());
+    let live = engine(scripted(script())).chat(user).record(&log).await?;
+    let text = |result: &ChatResult| json!(result).to_string();
+    assert!(text(&live).contains(r#""a":3,"z":{"b":2,"y":1}"#), "in the order of the records");
+    let content = live.steps[0].tool_results[0].text().into_owned();
+    assert_eq!(content, unsorted().to_string(), "what the model reads is what the tool gave");
+    let run = live.run_id.clone().unwrap_or_default();
+    let records = log.read(&run, 1, 1_000).await?;
+    for cut in 1..records.len() {
+        let prefix = Arc::new(MemoryLog::new());
+        prefix.append(Append::new(&*run, None, records[..cut].to_vec())).await?;
+        let answered =
+            records[..cut].iter().filter(|r| &*r.envelope().kind == "assistant_completed");
+        let left = script().into_iter().skip(answered.count());
+        let resumed = engine(scripted(left)).resume(&prefix, &*run);
+        let resumed = resumed.on_uncertain(OnUncertain::Rerun).await?;
+        assert_eq!(text(&resumed), text(&live), "{cut}");
+    }
     Ok(())
 }
 

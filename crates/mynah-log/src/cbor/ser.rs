@@ -32,6 +32,8 @@ pub(crate) struct Writer {
     depth: usize,
     /// Where the last value that is not there was written.
     nothing: Option<usize>,
+    /// Whether a map that is not a struct had to be put in order.
+    pub(crate) reordered: bool,
 }
 
 /// Where an entry of a map lies.
@@ -48,7 +50,7 @@ impl Writer {
     pub(crate) fn start(&mut self) {
         self.out.clear();
         self.keys.clear();
-        (self.depth, self.nothing) = (0, None);
+        (self.depth, self.nothing, self.reordered) = (0, None, false);
     }
 
     /// All that was written since the start.
@@ -460,6 +462,7 @@ impl ser::SerializeMap for Entries<'_> {
     }
 
     fn end(self) -> Result<(), Error> {
+        self.writer.reordered |= !self.in_order;
         self.done()
     }
 }

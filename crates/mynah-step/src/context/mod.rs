@@ -220,11 +220,11 @@ impl Context {
         if matches!(fact, Fact::Sealed(_)) {
             return Err(Error::invalid_option("fact", "sealed_by_itself"));
         }
-        self.put(fact).await
+        self.put(fact).await.map(drop)
     }
 
-    /// Records a fact.
-    async fn put(&self, fact: Fact) -> Result<()> {
+    /// Records a fact. Gives it as its record has it, where that is not the same to the letter.
+    async fn put(&self, fact: Fact) -> Result<Option<Fact>> {
         let durable = ends(&fact);
         self.served(self.0.effects.commit(fact, durable)).await
     }

@@ -105,8 +105,14 @@ impl Context {
         match heard {
             Ok(None) => {
                 let (plan, kept) = (Plan::Nothing, Box::new(response.clone()));
-                self.put(Fact::AssistantCompleted { response: kept, plan, cuts }).await?;
-                Ok(Answer { turn, response })
+                let kept =
+                    self.put(Fact::AssistantCompleted { response: kept, plan, cuts }).await?;
+                Ok(match kept {
+                    Some(Fact::AssistantCompleted { response, .. }) => {
+                        Answer { turn, response: *response }
+                    }
+                    _ => Answer { turn, response },
+                })
             }
             Ok(Some(breach)) => {
                 let partial = begun.then(|| Box::new(response));
@@ -117,8 +123,13 @@ impl Context {
                     error = error.with("usage", json!(usage));
                 }
                 let (name, effect) = (MODEL_CALL.to_owned(), Effect::Failed(error.to_value()));
-                self.put(Fact::SideEffect { inside: None, name, effect }).await?;
-                Err(error)
+                let kept = self.put(Fact::SideEffect { inside: None, name, effect }).await?;
+                Err(match kept {
+                    Some(Fact::SideEffect { effect: Effect::Failed(error), .. }) => {
+                        told(Some(&error))
+                    }
+                    _ => error,
+                })
             }
         }
     }
@@ -134,13 +145,6 @@ impl Context {
 
     /// What is recorded of an answer, or of how the run ended without it; nothing if its process ended before.
     async fn recorded_answer(&self, pricing: Option<&Pricing>) -> Result<Option<Response>> {
-        let told = |error: Option<&Value>| {
-            let error = error.and_then(|error| Error::deserialize(error).ok());
-            error.unwrap_or_else(|| {
-                Error::adapter(AdapterReason::Unknown)
-                    .with_message("adapter error: unknown: the recorded call has no answer")
-            })
-        };
         let Some(fact) = self.served(self.0.desk.ask(None, Want::Answer)).await? else {
             return Ok(None);
         };
@@ -223,6 +227,15 @@ struct Call {
     answer: ResponseBuilder,
     cuts: CutRecorder,
     pricing: Option<Pricing>,
+}
+
+/// An error as it is recorded.
+fn told(error: Option<&Value>) -> Error {
+    let error = error.and_then(|error| Error::deserialize(error).ok());
+    error.unwrap_or_else(|| {
+        Error::adapter(AdapterReason::Unknown)
+            .with_message("adapter error: unknown: the recorded call has no answer")
+    })
 }
 
 /// What a call took that failed, as far as it came: counted where it was not reported. Nothing if nothing came.

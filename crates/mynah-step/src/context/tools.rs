@@ -249,8 +249,7 @@ impl Context {
                 OnUncertain::Fail if !harmless => {
                     let settled = Settled { outcome: Err(uncertain(&call)), attempts: tries };
                     let fact = outcome_fact(&call, settled);
-                    context.effects.commit(fact.clone(), false).await?;
-                    return Ok(fact);
+                    return Ok(context.effects.commit(fact.clone(), false).await?.unwrap_or(fact));
                 }
                 _ => context.announce_next().await?,
             }
@@ -274,8 +273,7 @@ impl Context {
             _ => None,
         };
         watch.end(failure, None);
-        effects.commit(fact.clone(), false).await?;
-        Ok(fact)
+        Ok(effects.commit(fact.clone(), false).await?.unwrap_or(fact))
     }
 }
 

@@ -354,9 +354,16 @@ impl Driver {
 
     /// Takes in a fact. Where it completes a step, the caller is told.
     pub(super) fn commit(&mut self, fact: Fact) {
+        let fact = self.keep(fact);
+        self.take_in(fact);
+    }
+
+    /// Gives a fact to the tape, and gives it back as its record has it.
+    pub(super) fn keep(&mut self, mut fact: Fact) -> Fact {
         if self.tape.is_kept() {
-            if let Err(error) = self.tape.commit(&fact) {
-                self.fault.get_or_insert(error);
+            match self.tape.commit(&fact) {
+                Ok(kept) => fact = kept.unwrap_or(fact),
+                Err(error) => _ = self.fault.get_or_insert(error),
             }
             if !self.tape.is_resuming() {
                 self.catch_up();
@@ -366,7 +373,7 @@ impl Driver {
             self.setup.tool_context.request_id = Arc::from(id.as_str());
             self.setup.call.request_id.clone_from(id);
         }
-        self.take_in(fact);
+        fact
     }
 
     /// Takes in a fact that is where it belongs.

@@ -257,8 +257,9 @@ impl Driver {
                 };
                 let remembered = self.watched || self.tape.is_kept();
                 let fact = settle(call, settled, setup.encoder.as_ref(), policy, remembered);
+                let fact = self.keep(fact);
                 self.tell_tool(call, &fact);
-                self.commit(fact);
+                self.take_in(fact);
             }
         }
     }

@@ -105,12 +105,15 @@ fn finish() -> impl Strategy<Value = FinishReason> {
 
 fn outcome() -> impl Strategy<Value = ToolOutcome> {
     prop_oneof![
-        5 => any::<u8>().prop_map(|n| ToolOutcome::Ok(json!({"n": n}))),
+        // Members that are not in the order in which records keep them.
+        5 => any::<u8>().prop_map(|n| ToolOutcome::Ok(json!({"n": n, "b": {"z": 1, "a": 2}}))),
         2 => "[a-z]{1,5}".prop_map(ToolOutcome::error),
+        1 => any::<u8>().prop_map(|n| ToolOutcome::error(json!({"z": n, "a": 1}))),
         1 => "[a-z]{1,5}\\?".prop_map(|question| {
-            ToolOutcome::ask_with(question, Metadata::from_iter([("choices".to_owned(), json!(["a"]))]))
+            let opts = [("mask".to_owned(), json!(true)), ("choices".to_owned(), json!(["a"])), ("a".to_owned(), json!(1))];
+            ToolOutcome::ask_with(question, Metadata::from_iter(opts))
         }),
-        1 => Just(ToolOutcome::halt("plan_submitted", json!({"ok": 1}))),
+        1 => Just(ToolOutcome::halt("plan_submitted", json!({"ok": 1, "by": {"z": 1, "a": 2}}))),
         1 => Just(ToolOutcome::halt("max_turns", json!(null))),
     ]
 }
