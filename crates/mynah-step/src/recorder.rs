@@ -11,7 +11,7 @@ use mynah_data::{Error, LogReason, Result};
 use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals};
 use tokio::time::{Instant, Sleep};
 
-use crate::{BoxFuture, MetricsSink, World};
+use crate::{BoxFuture, LEASE, MetricsSink, World};
 
 /// Writes a run's facts into a log.
 pub struct Recorder {
@@ -36,10 +36,6 @@ pub struct Recorder {
     /// How many records are being written, and since when.
     began: Option<(usize, Instant)>,
 }
-
-/// For how long a run is nobody else's. A process that does not poll its run for so long keeps it all the same, unless
-/// another takes it over; it is told at its next append.
-pub const LEASE: Duration = Duration::from_secs(3);
 
 /// How often the lease of a run is renewed that is polled and has nothing to write.
 const BEAT: Duration = Duration::from_secs(1);
@@ -114,7 +110,11 @@ impl Recorder {
         if ends(fact) { self.seal() } else { Ok(()) }
     }
 
-    pub(crate) fn seal(&mut self) -> Result<()> {
+    /// Seals a run whose end is recorded already.
+    ///
+    /// # Errors
+    /// A seal that has no deterministic encoding.
+    pub fn seal(&mut self) -> Result<()> {
         self.sealed = true;
         let seal = Seal::new(self.chain.root(), self.totals.clone());
         self.push(&Fact::Sealed(seal))
@@ -125,7 +125,7 @@ impl Recorder {
         self.chain.run()
     }
 
-    /// Takes a fact that is copied from another run: an end in it is not this run's.
+    /// Takes a fact that is copied from another run: an end in it is not sealed.
     ///
     /// # Errors
     /// A fact that has no deterministic encoding.

@@ -90,7 +90,7 @@ impl Tape {
                 Some(mut recorder) => {
                     // Whoever reads the records sees where one process ended and another began.
                     if !matches!(fact, Fact::Resumed { .. }) {
-                        recorder.commit(&Fact::SEAM)?;
+                        recorder.commit(&recorded.seam)?;
                     }
                     recorder.commit(fact)?;
                     *self = Self::Recording(recorder);
@@ -98,6 +98,12 @@ impl Tape {
                 }
             },
         }
+    }
+
+    /// How many engines took over from another up to here, in a run that is performed again. Whoever goes on with it is one
+    /// of them.
+    pub fn handovers(&self) -> usize {
+        self.recorded().map_or(0, Recorded::handovers)
     }
 
     /// The next recorded fact; none where the world answers.

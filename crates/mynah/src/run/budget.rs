@@ -2,14 +2,13 @@
 
 use std::{pin::Pin, task::Context, time::Duration};
 
-use mynah_data::{Breach, Budget, Error, HaltReason, Limit, Metadata, Place, Pricing, Response};
-use mynah_log::{End, Extent, Fact};
+use mynah_data::{Breach, Budget, HaltReason, Limit, Place, Pricing, Response};
+use mynah_log::Fact;
 use mynah_step::prompt_size;
-use serde_json::json;
 use tokio::time::{Instant, Sleep};
 
 use super::{
-    decide::Action,
+    decide::{Action, Policy},
     driver::{Driver, Phase},
     state::RunState,
 };
@@ -85,20 +84,8 @@ impl Driver {
         }
         let partial = self.cut_off(answering, HaltReason::BudgetExceeded.as_str());
         let cuts = std::mem::take(&mut self.cuts).finish();
-        let metadata = Metadata::from_iter([("budget".to_owned(), json!(breach))]);
-        let end = End::new(HaltReason::BudgetExceeded, metadata);
-        let mut end = self.state.end_of_chat(end, &self.setup.policy);
-        let refused = (self.setup.policy.extent != Extent::Chat).then(|| {
-            let error = Error::budget_exceeded(&breach, partial.as_deref());
-            end.metadata.insert("error".to_owned(), error.to_value());
-            error
-        });
+        self.phase = Phase::Decide;
         self.commit(Fact::BudgetExceeded { breach, partial, cuts });
-        self.commit(end.into_fact());
-        match refused {
-            Some(error) => self.phase = Phase::Closing(Err(error)),
-            None => self.finish(),
-        }
     }
 }
 
@@ -112,8 +99,10 @@ pub(super) struct WallClock {
 }
 
 impl WallClock {
-    pub(super) fn new(cap_ms: u64, before: Duration) -> Self {
-        Self { cap: Duration::from_millis(cap_ms), before, running: None }
+    /// The clock of a run whose budget limits its time.
+    pub(super) fn new(policy: &Policy, before: Duration) -> Option<Self> {
+        let cap = policy.budget.as_ref()?.max_wall_clock_ms?;
+        Some(Self { cap: Duration::from_millis(cap), before, running: None })
     }
 
     /// The limit of a run that is performed again, where it stopped the run.
