@@ -198,8 +198,9 @@ impl RunState {
         approved: Vec<String>,
     ) {
         if self.end.take().is_some() {
-            // A halt that was answered is not a reason to halt again.
+            // A halt that was answered is not a reason to halt again, and what follows is a conversation of its own.
             self.last = None;
+            self.conversation = None;
             self.answered_at = self.steps.len();
             self.repaired.clear();
         }
