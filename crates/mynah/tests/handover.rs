@@ -5,13 +5,14 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    HaltReason, OnUncertain, Resume, Tools, cancel_run,
+    Engine, HaltReason, OnUncertain, Resume, Tool, ToolOutcome, Tools, cancel_run,
     log::{Append, Fact, Log, MemoryLog, Record, verify_run},
     replay_run,
+    testing::Scripted,
 };
 use plans::{Plan, cases, plan, runtime};
 use proptest::{collection::vec, prelude::*};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(300), ..ProptestConfig::default() })]
@@ -59,6 +60,32 @@ proptest! {
             check(&log, &run, last).await
         })?;
     }
+}
+
+#[tokio::test]
+async fn another_limit_counts_from_where_another_engine_goes_on() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let call =
+        |name: &str| json!([{"tool_call": {"id": "c", "name": name}}, {"finish": "tool_calls"}]);
+    let engine = |scripts: Vec<Value>, max_turns: u32| -> mynah::Result<Engine> {
+        let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("?"));
+        let echo = Tool::new("echo", "", json!({})).handler(async |_, _| "echo");
+        let engine = Engine::new(Scripted::new(scripts)?).tool(ask).tool(echo);
+        Ok(engine.param("max_turns", max_turns))
+    };
+    let first = engine(vec![call("echo"), call("echo"), call("ask")], 8)?;
+    let run = first.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let second = engine(vec![call("echo"), call("echo"), call("echo")], 2)?;
+    let refused = second.resume(&log, &*run).answer("x").await.expect_err("another engine");
+    assert_eq!(refused.metadata()["diff"][0]["path"], "about.params.max_turns");
+    let ended = second.resume(&log, &*run).answer("x").allow_changed_engine().await?;
+    assert_eq!((ended.halted_reason, ended.steps.len()), (HaltReason::MaxTurns, 5));
+    assert_eq!(second.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(replay_run(&log, &*run).await?.status, "equal");
+    // The first engine did not go on with it.
+    let differs = first.replay(&log, &*run).await.expect_err("another engine");
+    assert_eq!((&differs.metadata()["kind"], differs.reason()), (&json!("resumed"), "payload"));
+    Ok(())
 }
 
 /// A run verifies, and replays from its records alone and against the engine that had it last.
