@@ -148,17 +148,17 @@ class Run:
     """Checks a run record by record. `gone` are the bodies that tombstones name: seq, and hash."""
     def __init__(self, run, gone):
         self.run, self.gone = run, gone
-        self.leaves, self.head, self.root, self.redacted = [], None, None, 0
+        self.leaves, self.head, self.last, self.root, self.redacted = [], None, None, None, 0
         self.totals = dict(turns=0, tool_calls=0, input_tokens=0, output_tokens=0, cost=0.0)
     def check(self, record):
         fields, kind, seq = record.envelope, record.envelope["kind"], len(self.leaves) + 1
-        demand(self.root is None, "it follows the seal")
+        ended = self.last in ("completed", "failed", "cancelled", "sealed")
+        demand(not ended or self.last != kind == "sealed", "it follows the end, or the seal")
         demand(fields["run"] == self.run, "it belongs to another run")
         demand(fields["seq"] == seq, "it is not the next record")
         demand(fields.get("prev") == self.head, "it does not name the hash of the record before it")
         demand((self.run == MAINTENANCE) == (kind == "removed"), "tombstones have a run of their own")
-        starts = seq == 1 and self.run != MAINTENANCE
-        demand(starts == (kind == "run_started"), "a run starts once, with its first record")
+        demand((seq == 1 and self.run != MAINTENANCE) == (kind == "run_started"), "a run starts once, first")
         named = self.gone.get(seq)
         demand(named in (None, record.hash.hex()), "a tombstone names another record in its place")
         if kind == "sealed":
@@ -167,7 +167,7 @@ class Run:
             demand(record.fact["root"] == root.hex(), "the seal's root is another")
             demand(self.redacted or totals == self.totals, "the seal's totals are others")
             self.root = root
-        self.head = record.hash
+        self.head, self.last = record.hash, kind
         self.leaves.append(leaf(record.hash))
         if record.fact:
             demand(not named, "a tombstone says that its body was taken away, and it is there")

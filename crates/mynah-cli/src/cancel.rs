@@ -6,15 +6,12 @@ use std::{
 };
 
 use clap::Args;
-use mynah::{
-    cancel_run,
-    log::{Log as _, RunStatus},
-};
+use mynah::{cancel_run, log::Log as _};
 use serde_json::json;
 
 use crate::{
     Failure, LogArgs,
-    ledger::{Ledger, when_free},
+    ledger::Ledger,
     runtime,
     store::{self, Place},
     text::count,
@@ -26,6 +23,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah cancel 01KA                        end one of them
 
 What the run did stays, and its seal is written. Nothing can follow that: `mynah fork` goes on elsewhere.
+A run that had come to its end and only lacked the seal gets that, and is as it ended.
 Exit codes: 0 done; 1 the run is not what it was; 2 no such run, or one that has ended; 4 a log that
 could not be used, or a run in other hands.";
 
@@ -46,8 +44,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             let (run, status) = (&run.run_id, run.status.as_str());
             return Err(Failure::input(format!("run {run} has ended already: {status}")));
         }
-        when_free(|| cancel_run(&log, &run.run_id)).await?;
-        let (run, status) = (run.run_id, RunStatus::Cancelled.as_str());
+        let (status, run) = (cancel_run(&log, &run.run_id).await?.as_str(), run.run_id);
         let records = log.head(&run).await?.map_or(0, |head| head.seq);
         let mut out = io::stdout().lock();
         written(if json {

@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 
 use clap::Args;
-use mynah::Engine;
+use mynah::fork_run;
 use serde_json::json;
 
 use crate::{
@@ -44,7 +44,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 run.run_id
             )));
         }
-        let forked = Engine::without_adapter().fork(&log, &run.run_id, at).await?;
+        let forked = fork_run(&log, &*run.run_id, at).await?;
         let mut out = io::stdout().lock();
         if place.json {
             return written(writeln!(out, "{}", json!(forked)));

@@ -9,34 +9,13 @@ use std::{
 };
 
 use mynah::{
-    ErrorKind, LogReason, Result,
+    Result,
     log::{Append, BoxFuture, Head, Lease, Log, Record, RunFilter, RunPage, RunSummary, SealedRun},
 };
 use tokio::runtime::Handle;
 
 /// The exit code of a process that was killed.
 const KILLED: i32 = 137;
-
-/// Starts what needs a run that another may hold. Whoever holds it may be gone: then it is free soon. One that lives says so
-/// by holding it for longer.
-pub(crate) async fn when_free<T, F: Future<Output = Result<T>>>(
-    start: impl Fn() -> F,
-) -> Result<T> {
-    const PAUSE: Duration = Duration::from_millis(100);
-    let mut first = None;
-    loop {
-        match start().await {
-            Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
-                let until = error.metadata().get("until").cloned();
-                if *first.get_or_insert_with(|| until.clone()) != until {
-                    return Err(error);
-                }
-                tokio::time::sleep(PAUSE).await;
-            }
-            started => return started,
-        }
-    }
-}
 
 /// A log whose appends are watched.
 pub(crate) struct Ledger {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs,
     gist::detail,
-    ledger::{Ledger, when_free},
+    ledger::Ledger,
     play,
     replay::write_fields,
     runtime,
@@ -213,27 +213,24 @@ async fn resume(
     run: &str,
     arguments: &Arguments,
 ) -> Result<(), Stop> {
-    let start = || {
-        let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
-        if let Some(text) = arguments.answer.as_ref().or(arguments.message.as_ref()) {
-            resume = resume.answer(text);
-        }
-        for (id, content) in &arguments.tool_results {
-            resume = resume.tool_result(id, content.clone());
-        }
-        for id in &arguments.approve {
-            resume = resume.approve(id);
-        }
-        for said in &arguments.reject {
-            let (id, why) = rejection(said);
-            resume = resume.reject(id, why);
-        }
-        if arguments.allow_changed_agent {
-            resume = resume.allow_changed_engine();
-        }
-        resume.stream()
-    };
-    let mut stream = when_free(start).await?;
+    let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
+    if let Some(text) = arguments.answer.as_ref().or(arguments.message.as_ref()) {
+        resume = resume.answer(text);
+    }
+    for (id, content) in &arguments.tool_results {
+        resume = resume.tool_result(id, content.clone());
+    }
+    for id in &arguments.approve {
+        resume = resume.approve(id);
+    }
+    for said in &arguments.reject {
+        let (id, why) = rejection(said);
+        resume = resume.reject(id, why);
+    }
+    if arguments.allow_changed_agent {
+        resume = resume.allow_changed_engine();
+    }
+    let mut stream = resume.stream().await?;
     let mut teller = Teller::new(arguments.log.json);
     let mut completed: Option<Box<ChatResult>> = None;
     while let Some(event) = stream.next().await.transpose()? {

@@ -25,13 +25,23 @@ const KILLED: Option<i32> = Some(137);
 
 #[test]
 fn a_run_that_is_killed_after_any_record_comes_to_the_same() {
-    let reference = Reference::new(0);
+    kill_after_every_record(&Reference::new(0), "completed");
+}
+
+#[test]
+fn a_run_whose_budget_is_used_up_that_is_killed_after_any_record_comes_to_the_same() {
+    let mut reference = Reference::new(0);
+    reference.budget = json!({"max_turns": 3});
+    kill_after_every_record(&reference, "budget_exceeded");
+}
+
+fn kill_after_every_record(reference: &Reference, reason: &str) {
     let folder = tempfile::tempdir().unwrap();
     let whole = Store::new(&folder, "whole");
     let ran = whole.play(&reference.whole(&[]));
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     let (expected, records) = (result(&ran), whole.records());
-    assert_eq!(expected["halted_reason"], "completed");
+    assert_eq!(expected["halted_reason"], reason);
     let kinds: Vec<&str> = records.iter().map(|record| &*record.envelope().kind).collect();
     let suspended = suspended(&records);
     assert!(kinds.len() > 20 && kinds.contains(&"resumed"), "{kinds:?}");
@@ -44,8 +54,16 @@ fn a_run_that_is_killed_after_any_record_comes_to_the_same() {
         assert_eq!(crashed.code, KILLED, "record {seq}: {}", crashed.stderr);
         let left = store.records();
         assert_eq!(left.len() as u64, seq, "what was safe is there, and nothing else");
-        check_resumed(&reference, &store, &expected, &format!("record {seq}"));
-        assert_eq!(store.records()[..left.len()], left, "record {seq}: what was kept has changed");
+        let careful = store.copy(&format!("careful-{seq}"));
+        let ways = [vec![rerun(None)], vec![json!({"op": "resume"}), rerun(None)]];
+        for (store, how) in [store, careful].into_iter().zip(&ways) {
+            let place = format!("record {seq}, {} resumed", how.len());
+            check_resumed(reference, &store, how, &expected, &place);
+            assert_eq!(store.records()[..left.len()], left, "{place}: what was kept has changed");
+            let again = store.play(&reference.replay());
+            let equal = json!({"status": "equal", "records": store.records().len()});
+            assert_eq!(lines(&again).next().unwrap()["ok"], equal, "{place}");
+        }
     }
 }
 
@@ -59,9 +77,10 @@ fn a_run_that_is_killed_twice_comes_to_the_same() {
             let store = Store::new(&folder, &format!("crash-{first}-{second}"));
             let crashed = store.play(&reference.whole(&[Some(first)]));
             assert_eq!(crashed.code, KILLED, "{first}");
-            let again = store.play(&reference.after(&store.records(), Some(second)));
+            let again = store.play(&reference.after(&store.records(), &[rerun(Some(second))]));
             assert_eq!(again.code, KILLED, "{first}, {second}: {}", again.stdout);
-            check_resumed(&reference, &store, &expected, &format!("records {first}, {second}"));
+            let place = format!("records {first}, {second}");
+            check_resumed(&reference, &store, &[rerun(None)], &expected, &place);
         }
     }
 }
@@ -79,7 +98,7 @@ fn what_a_killed_process_held_is_free_soon() {
         feed(mynah(["play", "--log", &store.url(), path.to_str().unwrap()]), b"")
     };
     assert_eq!(real_time(&scenario).code, KILLED);
-    let resumed = real_time(&reference.after(&store.records(), None));
+    let resumed = real_time(&reference.after(&store.records(), &[rerun(None)]));
     let first = lines(&resumed).next().unwrap();
     assert_eq!(first["ok"]["halted_reason"], "completed", "{first}");
 }
@@ -109,7 +128,10 @@ fn a_run_that_is_killed_at_any_moment_comes_to_the_same() {
             continue;
         }
         cut += u64::from(records.last().unwrap().envelope().kind.as_ref() != "sealed");
-        check_resumed(&reference, &store, &expected, &format!("{moment:?} of {lasts} µs"));
+        let place = format!("{moment:?} of {lasts} µs");
+        let careful = (index % 2 == 0).then(|| json!({"op": "resume"}));
+        let how: Vec<Value> = careful.into_iter().chain([rerun(None)]).collect();
+        check_resumed(&reference, &store, &how, &expected, &place);
     }
     assert!(cut > 0, "of {kills} runs none was cut off");
 }
@@ -123,7 +145,7 @@ fn of_two_processes_that_resume_a_run_one_goes_on() {
         let store = Store::new(&folder, &format!("race-{round}"));
         let crashed = store.play(&reference.whole(&[Some(4)]));
         assert_eq!(crashed.code, KILLED);
-        let mut scenario = reference.after(&store.records(), None);
+        let mut scenario = reference.after(&store.records(), &[]);
         scenario["ops"] = json!([{"op": "resume", "on_uncertain": "rerun"}]);
         let path = store.write(&scenario);
         let url = store.url();
@@ -145,8 +167,14 @@ fn of_two_processes_that_resume_a_run_one_goes_on() {
 
 /// Goes on with a run in a process of its own, and checks what it came to. Model calls that were answered and tools that
 /// were done are not there to be called again: the one would take another script, the other fails.
-fn check_resumed(reference: &Reference, store: &Store, expected: &Value, place: &str) {
-    let resumed = store.play(&reference.after(&store.records(), None));
+fn check_resumed(
+    reference: &Reference,
+    store: &Store,
+    how: &[Value],
+    expected: &Value,
+    place: &str,
+) {
+    let resumed = store.play(&reference.after(&store.records(), how));
     assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""), "{place}");
     assert_eq!(result(&resumed), *expected, "{place}");
     let told: Vec<Value> = lines(&resumed).filter_map(|line| line.get("ok").cloned()).collect();
@@ -154,6 +182,11 @@ fn check_resumed(reference: &Reference, store: &Store, expected: &Value, place: 
     let verified = told.iter().find(|ok| ok["status"] == "verified");
     assert_eq!(verified.map(|report| &report["records"]), Some(&json!(records)), "{place}");
     assert_eq!(told.last(), Some(&json!({"status": "equal", "records": records})), "{place}");
+}
+
+/// Goes on, and runs again what may have run.
+fn rerun(crash_after: Option<u64>) -> Value {
+    json!({"op": "resume", "on_uncertain": "rerun", "crash_after": crash_after})
 }
 
 /// The record with which the run begins to wait for an answer.
@@ -174,11 +207,12 @@ fn lines(ran: &Ran) -> impl Iterator<Item = Value> {
 }
 
 /// A run with tools side by side, one that is tried again, one with a side effect, a question, several turns, and a
-/// budget that it just keeps to.
+/// budget that it just keeps to, unless it gets another.
 struct Reference {
     scripts: Vec<Value>,
     /// Each tool, the call that runs it, and what it comes to.
     tools: Vec<(Value, &'static str, Value)>,
+    budget: Value,
 }
 
 impl Reference {
@@ -225,7 +259,8 @@ impl Reference {
             (idempotent("last"), "c4", later(json!({"ok": 4}), 1)),
             (json!({"name": "failing"}), "c5", json!({"error": "no such thing"})),
         ];
-        Self { scripts, tools }
+        let budget = json!({"max_turns": 4, "max_tool_calls": 7, "max_total_tokens": 10_000});
+        Self { scripts, tools, budget }
     }
 
     /// The whole run, in which operations may end the process.
@@ -235,7 +270,7 @@ impl Reference {
             &[],
             json!([
                 {"op": "chat", "messages": [{"role": "user", "content": "go"}], "crash_after": crash_after(0),
-                 "options": {"budget": {"max_turns": 4, "max_tool_calls": 7, "max_total_tokens": 10_000}}},
+                 "options": {"budget": self.budget}},
                 {"op": "resume", "answer": "two", "crash_after": crash_after(1)},
                 {"op": "verify"},
                 {"op": "replay", "tools": "recorded", "stream": true},
@@ -243,18 +278,22 @@ impl Reference {
         )
     }
 
-    /// What is left of the run after these records: whichever of the two resumptions the run waits for goes on with it.
-    fn after(&self, records: &[Record], crash_after: Option<u64>) -> Value {
+    /// What is left of the run after these records: whichever of these resumptions, or of one with the answer, the run waits
+    /// for goes on with it.
+    fn after(&self, records: &[Record], how: &[Value]) -> Value {
         let facts: Vec<Fact> = records.iter().filter_map(|record| record.fact().unwrap()).collect();
-        self.scenario(
-            &facts,
-            json!([
-                {"op": "resume", "on_uncertain": "rerun", "crash_after": crash_after},
-                {"op": "resume", "answer": "two", "on_uncertain": "rerun"},
-                {"op": "verify"},
-                {"op": "replay", "tools": "recorded", "stream": true},
-            ]),
-        )
+        let mut ops = how.to_vec();
+        ops.extend([
+            json!({"op": "resume", "answer": "two", "on_uncertain": "rerun"}),
+            json!({"op": "verify"}),
+            json!({"op": "replay", "tools": "recorded", "stream": true}),
+        ]);
+        self.scenario(&facts, json!(ops))
+    }
+
+    /// The run once more, its tools run again.
+    fn replay(&self) -> Value {
+        self.scenario(&[], json!([{"op": "replay", "tools": "rerun"}]))
     }
 
     fn scenario(&self, facts: &[Fact], ops: Value) -> Value {
@@ -288,6 +327,18 @@ struct Store {
 impl Store {
     fn new(folder: &tempfile::TempDir, name: &str) -> Self {
         Self { path: folder.path().join(format!("{name}.db")) }
+    }
+
+    /// The same log once more, before anybody goes on with it.
+    fn copy(&self, name: &str) -> Self {
+        let path = self.path.with_file_name(format!("{name}.db"));
+        for ending in ["", "-wal"] {
+            let file = |path: &Path| PathBuf::from(format!("{}{ending}", path.display()));
+            if file(&self.path).exists() {
+                std::fs::copy(file(&self.path), file(&path)).unwrap();
+            }
+        }
+        Self { path }
     }
 
     fn url(&self) -> String {

@@ -185,6 +185,8 @@ reasons! {
         Pruned => "pruned",
         /// A record's body was taken away, and what was asked for needs it.
         Redacted => "redacted",
+        /// The run was written by a loop of its caller's own: no engine can perform it.
+        OwnLoop => "own_loop",
         /// A shortened id fits several runs.
         AmbiguousRun => "ambiguous_run",
         /// The log was opened for reading alone.

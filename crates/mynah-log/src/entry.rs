@@ -243,8 +243,9 @@ fn fenced(run: &str, token: u64) -> Error {
 fn leased(run: &str, holder: &Hold) -> Error {
     let Hold { owner, until } = holder;
     let why = format!(
-        "run {run} is held by {owner:?}; append with its lease, \
-         or take the run over when the lease has run out"
+        "run {run} is held by {owner:?} until {} seconds after 1970; append with its lease, \
+         or take the run over when the lease has run out",
+        until / 1_000_000_000
     );
     let error = refused(LogReason::Leased, run, why);
     error.with("owner", owner.as_str()).with("until", *until)

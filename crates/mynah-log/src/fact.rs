@@ -52,6 +52,9 @@ pub enum Fact {
         /// The id of the call that goes on, if it is a call of its own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,
+        /// What it runs with from here on, where that is not what it ran with before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        about: Option<Box<About>>,
     },
     /// A message joined the conversation from outside the model.
     UserMessage {
@@ -210,12 +213,13 @@ impl Fact {
         approved: Vec::new(),
         rejected: Vec::new(),
         request_id: None,
+        about: None,
     };
 
-    /// Whether it tells nothing but that another process went on.
+    /// Whether it tells nothing but that another process went on, be it with another engine.
     pub fn is_seam(&self) -> bool {
         match self {
-            Self::Resumed { message, tool_results, approved, rejected, request_id } => {
+            Self::Resumed { message, tool_results, approved, rejected, request_id, about: _ } => {
                 message.is_none()
                     && tool_results.is_empty()
                     && approved.is_empty()
@@ -271,6 +275,9 @@ pub struct About {
     pub params: Metadata,
     /// The call's own options.
     pub options: Metadata,
+    /// Whether one more call gives the answer of a chat its form.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub finalizes: bool,
     /// Tools that came with the request itself, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub described: Vec<String>,
@@ -280,6 +287,13 @@ pub struct About {
     /// The session that it is a turn of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionLink>,
+}
+
+impl About {
+    /// Whether it tells nothing but where the run was branched off: what a run has that no engine wrote.
+    pub fn is_bare(&self) -> bool {
+        *self == Self { parent: self.parent.clone(), ..Self::default() }
+    }
 }
 
 /// The session that a run is a turn of, and the turn before.
@@ -325,6 +339,8 @@ pub struct Parent {
     pub seq: u64,
     /// That record's hash.
     pub hash: Hash,
+    /// For how long the other run was active up to there, in nanoseconds. A branch has taken that time as well.
+    pub active: u64,
 }
 
 /// What a run was, all together: the content of its last record.

@@ -57,7 +57,8 @@ impl Gist {
         let answer = seen.response.or(seen.partial).unwrap_or_default();
         let usage =
             answer.usage.map(|usage| (usage.input_tokens, usage.output_tokens, usage.total_cost));
-        let about = seen.about.unwrap_or_default();
+        // A run that went on with another engine is listed as what it began with.
+        let about = seen.about.filter(|_| kind == "run_started").unwrap_or_default();
         let session = about.session.filter(|_| about.parent.is_none());
         let session = session.and_then(|session| session.id);
         let model = about.model.or(answer.model);

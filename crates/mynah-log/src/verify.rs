@@ -68,6 +68,8 @@ pub struct Verifier {
     chain: Chain,
     totals: Totals,
     redacted: u64,
+    /// Whether the run came to an end, which only the seal can follow.
+    ended: bool,
     seal: Option<(Hash, Hash)>,
     /// The hash of the record at which the chain broke.
     broken_at: Option<Hash>,
@@ -77,7 +79,7 @@ impl Verifier {
     /// Checks a run from its first record on.
     pub fn new(run: &str) -> Self {
         let (chain, totals) = (Chain::new(run), Totals::default());
-        Self { chain, totals, redacted: 0, seal: None, broken_at: None }
+        Self { chain, totals, redacted: 0, ended: false, seal: None, broken_at: None }
     }
 
     /// Checks the next record.
@@ -116,6 +118,10 @@ impl Verifier {
         if let Some(what) = misplaced(self.chain.run(), is_first, &record.envelope().kind) {
             return Err(what.to_owned());
         }
+        if self.ended && !is_seal {
+            return Err("it follows the run's end, and only the seal can".to_owned());
+        }
+        self.ended = matches!(&*record.envelope().kind, "completed" | "failed" | "cancelled");
         if record.body().is_none() {
             if is_seal {
                 return Err("the seal's body is missing, and a seal has nothing to hide".to_owned());

@@ -4,7 +4,7 @@
 
 use std::{collections::HashMap, path::PathBuf, time::Duration};
 
-use mynah_data::{ErrorKind, LogReason};
+use mynah_data::{ErrorKind, HaltReason, LogReason};
 use mynah_log::{Log, Record, RunFilter, SqliteLog, conformance::Sample, verify_run, verify_seals};
 use proptest::{collection::vec, prelude::*, sample::select};
 use rusqlite::{Connection, Row, params, types::Value};
@@ -112,6 +112,17 @@ async fn every_doubled_record_is_found() {
             assert_eq!(book.found(run).await, place);
         }
     }
+}
+
+#[test]
+fn nothing_but_the_seal_follows_an_end() {
+    for end in [HaltReason::Completed, HaltReason::Error] {
+        let mut run = Sample::new("run", 0).stopped(end).user("more").seal();
+        let found = mynah_log::verify("run", &run.take()).unwrap_err();
+        assert_eq!(found.seq, 3, "{found}");
+    }
+    let mut waiting = Sample::new("run", 0).stopped(HaltReason::AskUser).user("an answer").sealed();
+    assert_eq!(mynah_log::verify("run", &waiting.take()).unwrap().status, "verified");
 }
 
 #[tokio::test]

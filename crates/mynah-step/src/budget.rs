@@ -186,9 +186,10 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// So many milliseconds, of which earlier processes used some.
-    pub fn new(cap_ms: u64, before: Duration) -> Self {
-        Self { cap: Duration::from_millis(cap_ms), before, running: None }
+    /// The clock of a run whose budget limits its time, of which earlier processes used some.
+    pub fn new(budget: Option<&Budget>, before: Duration) -> Option<Self> {
+        let cap = Duration::from_millis(budget?.max_wall_clock_ms?);
+        Some(Self { cap, before, running: None })
     }
 
     /// The limit of a run that is performed again, where it stopped the run.
@@ -221,16 +222,22 @@ impl WallClock {
     }
 }
 
-/// How long a run was active, as its records tell: not from where a process ended, or the run waited, until it went on.
+/// How long a run was active, as its records tell: not from where a process ended, or the run waited, until it went on. A
+/// branch was as long active as the run that it was branched from, and since then.
 pub fn active(records: &[(Record, Fact)]) -> Duration {
+    let parent = match records.first() {
+        Some((_, Fact::RunStarted { about: Some(about), .. })) => about.parent.as_ref(),
+        _ => None,
+    };
+    let (copied, inherited) = parent.map_or((0, 0), |parent| (parent.seq, parent.active));
     let spans = records.windows(2).filter_map(|pair| match pair {
         [(_, _), (_, Fact::Resumed { .. })] => None,
-        [(from, _), (to, _)] => {
+        [(from, _), (to, _)] if to.seq() > copied => {
             u64::try_from(to.envelope().ts.saturating_sub(from.envelope().ts)).ok()
         }
         _ => None,
     });
-    Duration::from_nanos(spans.fold(0, u64::saturating_add))
+    Duration::from_nanos(spans.fold(inherited, u64::saturating_add))
 }
 
 /// What the tokens of a request cost, where that is known: the model's own price, or that of the catalog.

@@ -9,7 +9,7 @@ use mynah_data::{
     Error, ErrorKind, Limit, MismatchClass, Place as When, ResponseBuilder, Result, ToolCall,
     ToolOutcome, ToolReason,
 };
-use mynah_log::{Corrupt, Effect, Fact, Inside, Plan, Record, Resolution, cbor};
+use mynah_log::{About, Corrupt, Effect, Fact, Inside, Plan, Record, Resolution, cbor};
 use serde_json::{Value, json};
 
 use crate::{
@@ -25,6 +25,9 @@ use crate::{
 pub struct Recorded {
     pub(crate) run: Arc<str>,
     facts: VecDeque<(Record, Fact)>,
+    /// How many facts stood before these.
+    taken: usize,
+    of_tools: OfTools,
     last: u64,
     /// Calls of the turn whose records answer for them: what happened inside them is passed by.
     answered: HashSet<String>,
@@ -36,6 +39,8 @@ pub struct Recorded {
     open: HashMap<Nth, u32>,
     /// How many calls of each id were announced so far.
     calls: HashMap<String, u32>,
+    /// The records at which another engine took over.
+    handovers: Vec<u64>,
     /// Where the run differed from its records: whoever asks later is told the same.
     differs: Option<Error>,
     /// Who writes what follows: there in a run that is resumed.
@@ -47,30 +52,46 @@ impl Recorded {
     pub fn new(run: Arc<str>, records: Vec<(Record, Fact)>) -> Self {
         let last = records.last().map_or(0, |(record, _)| record.seq());
         let announced = announced(&records);
+        let handovers = handovers(&records);
         let LeftBehind { places, anew, open } = LeftBehind::of(&records);
         let made_again = |(index, (_, fact)): &(usize, (Record, Fact))| {
             !matches!(fact, Fact::Sealed(_)) && !fact.is_seam() && !places.contains(index)
         };
         let facts = records.into_iter().enumerate().filter(made_again);
-        let facts = facts.map(|(_, record)| record).collect();
+        let facts: VecDeque<_> = facts.map(|(_, record)| record).collect();
         Self {
             run,
+            of_tools: OfTools::new(facts.iter().map(|(_, fact)| fact)),
             facts,
+            taken: 0,
             last,
             answered: HashSet::new(),
             announced,
             anew,
             open,
             calls: HashMap::new(),
+            handovers,
             differs: None,
             then: None,
         }
     }
 
-    /// The same, and writes what follows the records.
-    pub fn then(mut self, recorder: Recorder) -> Self {
-        self.then = Some(Box::new(recorder.after_seam()));
+    /// The same, and writes what follows the records: the work of another engine, where it is told of one.
+    pub fn then(mut self, recorder: Recorder, about: Option<Box<About>>) -> Self {
+        let mut seam = Fact::SEAM;
+        if let Fact::Resumed { about: told, .. } = &mut seam {
+            *told = about;
+        }
+        self.then = Some(Box::new(recorder.after_seam(seam)));
         self
+    }
+
+    /// How many engines took over from another up to here. Whoever writes what follows is one of them.
+    pub(crate) fn handovers(&self) -> usize {
+        match self.next() {
+            Some((next, _)) => self.handovers.partition_point(|seq| *seq < next.seq()),
+            None => self.handovers.len() + usize::from(self.then.is_some()),
+        }
     }
 
     /// The next fact that the loop must make.
@@ -78,27 +99,33 @@ impl Recorded {
         self.next().map(|(_, fact)| fact)
     }
 
+    /// What is passed by never stands first.
     fn next(&self) -> Option<&(Record, Fact)> {
-        self.facts.iter().find(|(_, fact)| !self.is_passed_by(fact))
+        self.facts.front()
     }
 
     fn take(&mut self) -> Option<(Record, Fact)> {
-        loop {
-            let (record, fact) = self.facts.pop_front()?;
-            if !self.is_passed_by(&fact) {
-                if let Some(call) = outcome(&fact) {
-                    self.answered.remove(call);
-                } else if let Fact::ToolScheduled { call_id, attempt: 1, .. } = &fact {
-                    *self.calls.entry(call_id.clone()).or_default() += 1;
-                }
-                return Some((record, fact));
-            }
+        let (record, fact) = self.facts.pop_front()?;
+        self.taken += 1;
+        if let Some(call) = outcome(&fact) {
+            self.answered.remove(call);
+        } else if let Fact::ToolScheduled { call_id, attempt: 1, .. } = &fact {
+            *self.calls.entry(call_id.clone()).or_default() += 1;
         }
+        self.pass_by();
+        Some((record, fact))
     }
 
-    fn is_passed_by(&self, fact: &Fact) -> bool {
-        !self.answered.is_empty()
-            && inner(fact).is_some_and(|(call, _)| self.answered.contains(call))
+    /// Drops what happened inside calls for which the records answer.
+    fn pass_by(&mut self) {
+        let is_passed_by = |(_, fact): &(Record, Fact)| {
+            !self.answered.is_empty()
+                && inner(fact).is_some_and(|(call, _)| self.answered.contains(call))
+        };
+        while self.facts.front().is_some_and(is_passed_by) {
+            self.facts.pop_front();
+            self.taken += 1;
+        }
     }
 
     /// Who writes what follows, once everything recorded was made again.
@@ -106,25 +133,21 @@ impl Recorded {
         if self.upcoming().is_some() { None } else { self.then.take() }
     }
 
-    /// What is recorded of the tools that run now.
-    fn of_tools(&self) -> impl Iterator<Item = &Fact> {
-        self.facts.iter().map(|(_, fact)| fact).take_while(|fact| of_tool(fact).is_some())
-    }
-
     /// Whether the records end while tools run.
     pub(crate) fn ends_in_tools(&self) -> bool {
-        self.of_tools().count() == self.facts.len()
+        self.of_tools.end(self.taken).is_none()
     }
 
     /// Whether the run was ended while tools ran.
     pub(crate) fn is_cut_off_in_tools(&self) -> bool {
-        let after = self.facts.get(self.of_tools().count()).map(|(_, fact)| fact);
+        let after = self.of_tools.end(self.taken).map(|end| &self.facts[end - self.taken].1);
         matches!(after, Some(Fact::Cancelled { .. } | Fact::BudgetExceeded { .. }))
     }
 
     /// How a call of the turn came out.
     pub(crate) fn outcome_of(&self, call: &str) -> Option<&Fact> {
-        self.of_tools().find(|fact| outcome(fact) == Some(call))
+        let place = self.of_tools.outcome(call, self.taken)?;
+        self.facts.get(place - self.taken).map(|(_, fact)| fact)
     }
 
     /// How the call came out that was announced last under this id, whatever else happened meanwhile.
@@ -157,6 +180,7 @@ impl Recorded {
     /// The records answer for a call: what happened inside it is not made again.
     pub(crate) fn answer_for(&mut self, call: &str) {
         self.answered.insert(call.to_owned());
+        self.pass_by();
     }
 
     /// The next fact, which the records themselves make.
@@ -257,10 +281,12 @@ impl Recorded {
 
     /// Takes a fact that must be the recorded one, and gives that.
     pub(crate) fn compare(&mut self, fact: &Fact) -> Result<Fact> {
-        let produced = cbor::to_vec(fact).unwrap_or_default();
+        let next = self.take();
+        let as_branch = next.as_ref().and_then(|(_, recorded)| as_branch(fact, recorded));
+        let produced = cbor::to_vec(as_branch.as_ref().unwrap_or(fact)).unwrap_or_default();
         let is_same =
             |record: &Record| record.body().is_some_and(|body| *body.payload == *produced);
-        let recorded = match self.take() {
+        let recorded = match next {
             Some((record, recorded)) if is_same(&record) => recorded,
             other => return Err(self.difference(fact, other.as_ref())),
         };
@@ -273,50 +299,104 @@ impl Recorded {
     }
 
     fn difference(&self, fact: &Fact, recorded: Option<&(Record, Fact)>) -> Error {
-        // Nothing that the loop makes is like a payload that is not as its fact is written.
-        if let Some((record, _)) = recorded
-            && let Err(what) = record.fact()
-        {
-            return Corrupt { run: self.run.to_string(), seq: record.seq(), what }.into();
+        match recorded {
+            None => mismatch(&self.run, self.last + 1, None, fact),
+            Some((record, recorded)) => match record.fact() {
+                // Nothing that the loop makes is like a payload that is not as its fact is written.
+                Err(what) => Corrupt { run: self.run.to_string(), seq: record.seq(), what }.into(),
+                Ok(_) => mismatch(&self.run, record.seq(), Some(recorded), fact),
+            },
         }
-        let (class, seq, expected) = match recorded {
-            None => (MismatchClass::Exhausted, self.last + 1, None),
-            Some((record, expected)) => {
-                let class = match (expected, fact) {
-                    (Fact::TurnStarted { turn: a, .. }, Fact::TurnStarted { turn: b, .. })
-                        if a != b =>
-                    {
-                        MismatchClass::TurnId
-                    }
-                    _ if expected.kind() == fact.kind() => MismatchClass::Payload,
-                    _ => MismatchClass::Kind,
-                };
-                (class, record.seq(), Some(expected))
-            }
-        };
-        let mut diff = Vec::new();
-        if let Some(expected) = expected.filter(|expected| expected.kind() == fact.kind()) {
-            diff = differences(&json!(expected), &json!(fact));
-        }
-        let kind = expected.map(Fact::kind);
-        let what = match (kind, diff.first()) {
-            (Some(_), Some(first)) => {
-                format!("{} differs at {}", fact.kind(), first["path"].as_str().unwrap_or(""))
-            }
-            (Some(expected), None) => format!("expected {expected}, got {}", fact.kind()),
-            (None, _) => format!("{} has no record", fact.kind()),
-        };
-        Error::new(ErrorKind::Replay(class))
-            .with_message(format!(
-                "replay mismatch: {class}: run {}, record {seq}: {what}",
-                self.run
-            ))
-            .with("run_id", &*self.run)
-            .with("seq", seq)
-            .with("kind", fact.kind())
-            .with("expected_kind", json!(kind))
-            .with("diff", diff)
     }
+}
+
+/// Says that a run, performed again, makes another fact than is recorded at a place, or one where nothing is recorded.
+pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: &Fact) -> Error {
+    let class = match (recorded, produced) {
+        (None, _) => MismatchClass::Exhausted,
+        (Some(Fact::TurnStarted { turn: a, .. }), Fact::TurnStarted { turn: b, .. }) if a != b => {
+            MismatchClass::TurnId
+        }
+        (Some(recorded), _) if recorded.kind() == produced.kind() => MismatchClass::Payload,
+        _ => MismatchClass::Kind,
+    };
+    let mut diff = Vec::new();
+    if let Some(recorded) = recorded.filter(|recorded| recorded.kind() == produced.kind()) {
+        diff = differences(&json!(recorded), &json!(produced));
+    }
+    let (kind, expected) = (produced.kind(), recorded.map(Fact::kind));
+    let what = match (expected, diff.first()) {
+        (Some(_), Some(first)) => {
+            format!("{kind} differs at {}", first["path"].as_str().unwrap_or(""))
+        }
+        (Some(expected), None) => format!("expected {expected}, got {kind}"),
+        (None, _) => format!("{kind} has no record"),
+    };
+    Error::new(ErrorKind::Replay(class))
+        .with_message(format!("replay mismatch: {class}: run {run}, record {seq}: {what}"))
+        .with("run_id", run)
+        .with("seq", seq)
+        .with("kind", kind)
+        .with("expected_kind", json!(expected))
+        .with("diff", diff)
+}
+
+/// Where tools run in a list of facts, and where each call comes out. Asked for each of many calls side by side, so it is
+/// looked up.
+struct OfTools {
+    /// The places of facts that no running tool makes.
+    ends: Vec<usize>,
+    outcomes: HashMap<String, Vec<usize>>,
+}
+
+impl OfTools {
+    fn new<'a>(facts: impl Iterator<Item = &'a Fact>) -> Self {
+        let (mut ends, mut outcomes) = (Vec::new(), HashMap::<String, Vec<usize>>::new());
+        for (place, fact) in facts.enumerate() {
+            if let Some(call) = outcome(fact) {
+                outcomes.entry(call.to_owned()).or_default().push(place);
+            } else if of_tool(fact).is_none() {
+                ends.push(place);
+            }
+        }
+        Self { ends, outcomes }
+    }
+
+    /// Where the tools are done that run from a place on; none where the facts end before.
+    fn end(&self, from: usize) -> Option<usize> {
+        first_from(&self.ends, from)
+    }
+
+    /// Where a call comes out of the tools that run from a place on.
+    fn outcome(&self, call: &str, from: usize) -> Option<usize> {
+        let place = first_from(self.outcomes.get(call)?, from)?;
+        self.end(from).is_none_or(|end| place < end).then_some(place)
+    }
+}
+
+fn first_from(places: &[usize], from: usize) -> Option<usize> {
+    places.get(places.partition_point(|place| *place < from)).copied()
+}
+
+/// What a loop makes that does not know of its run being a branch, as a branch records it.
+fn as_branch(produced: &Fact, recorded: &Fact) -> Option<Fact> {
+    match (produced, recorded) {
+        (
+            Fact::RunStarted { thread, extent, about: None },
+            Fact::RunStarted { about: Some(about), .. },
+        ) if about.is_bare() => {
+            let (thread, extent) = (thread.clone(), *extent);
+            Some(Fact::RunStarted { thread, extent, about: Some(about.clone()) })
+        }
+        _ => None,
+    }
+}
+
+/// The records at which another engine took over.
+fn handovers(records: &[(Record, Fact)]) -> Vec<u64> {
+    let is_handover =
+        |(_, fact): &&(Record, Fact)| matches!(fact, Fact::Resumed { about: Some(_), .. });
+    records.iter().filter(is_handover).map(|(record, _)| record.seq()).collect()
 }
 
 /// The call that a fact is the outcome of.

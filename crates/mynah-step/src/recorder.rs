@@ -11,7 +11,7 @@ use mynah_data::{Error, LogReason, Part, Result};
 use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals};
 use tokio::time::{Instant, Sleep};
 
-use crate::{BoxFuture, MetricsSink, World};
+use crate::{BoxFuture, LEASE, MetricsSink, World, take_over};
 
 /// Writes a run's facts into a log.
 pub struct Recorder {
@@ -34,7 +34,7 @@ pub struct Recorder {
     failed: Option<Error>,
     durability: Option<Durability>,
     /// Whether the next fact is the first of another process.
-    seam: bool,
+    seam: Option<Fact>,
     pub(crate) lease: Option<Lease>,
     /// Whether the lease is still to be taken, and the taking.
     pub(crate) takes_lease: bool,
@@ -46,10 +46,6 @@ pub struct Recorder {
     /// How many records are being written, and since when.
     began: Option<(usize, Instant)>,
 }
-
-/// For how long a run is nobody else's. A process that does not poll its run for so long keeps it all the same, unless
-/// another takes it over; it is told at its next append.
-pub const LEASE: Duration = Duration::from_secs(3);
 
 /// How many records, and how many bytes, may wait to be written before whoever makes more has to wait: neither a slow disk nor
 /// a long turn holds a run in memory.
@@ -82,7 +78,7 @@ impl Recorder {
             late: None,
             failed: None,
             durability: None,
-            seam: false,
+            seam: None,
             lease: None,
             takes_lease: false,
             taking: None,
@@ -132,8 +128,8 @@ impl Recorder {
 
     /// The same, in another process than what was written before: whoever reads the records sees where the one ended and
     /// the other began.
-    pub(crate) fn after_seam(mut self) -> Self {
-        self.seam = true;
+    pub(crate) fn after_seam(mut self, seam: Fact) -> Self {
+        self.seam = Some(seam);
         self
     }
 
@@ -148,8 +144,10 @@ impl Recorder {
             return Err(Error::log(LogReason::Sealed)
                 .with_message(format!("log error: sealed: run {} has ended", self.chain.run())));
         }
-        if std::mem::take(&mut self.seam) && !matches!(fact, Fact::Resumed { .. }) {
-            self.push(&Fact::SEAM)?;
+        if let Some(seam) = self.seam.take()
+            && !matches!(fact, Fact::Resumed { .. })
+        {
+            self.push(&seam)?;
         }
         self.push(fact)?;
         let reordered = self.chain.has_reordered() && has_maps(fact);
@@ -161,7 +159,11 @@ impl Recorder {
         Ok(kept)
     }
 
-    pub(crate) fn seal(&mut self) -> Result<()> {
+    /// Seals a run whose end is recorded already.
+    ///
+    /// # Errors
+    /// A seal that has no deterministic encoding.
+    pub fn seal(&mut self) -> Result<()> {
         self.sealed = true;
         let seal = Seal::new(self.chain.root(), self.totals.clone());
         self.push(&Fact::Sealed(seal))
@@ -172,7 +174,7 @@ impl Recorder {
         self.chain.run()
     }
 
-    /// Takes a fact that is copied from another run: an end in it is not this run's.
+    /// Takes a fact that is copied from another run: an end in it is not sealed.
     ///
     /// # Errors
     /// A fact that has no deterministic encoding.
@@ -321,40 +323,18 @@ impl Drop for Recorder {
     }
 }
 
-/// Takes the right to go on with a run that was read up to this head.
-///
-/// # Errors
-/// `leased` where it is another's; `head_mismatch` where somebody went on with it since it was read.
-pub async fn take_over(
-    log: &dyn Log,
-    world: &dyn World,
-    run: &str,
-    head: Option<Head>,
-) -> Result<Lease> {
-    let lease = log.lease(run, &new_owner(world), LEASE, nanos(world)).await?;
-    if log.head(run).await? == head {
-        return Ok(lease);
-    }
-    log.release(&lease).await?;
-    Err(Error::log(LogReason::HeadMismatch)
-        .with_message(format!(
-            "log error: head_mismatch: somebody else went on with run {run}; resume it again"
-        ))
-        .with("run_id", run))
-}
-
 fn too_late() -> Error {
     Error::log(LogReason::Unavailable)
         .with_message("log error: unavailable: records were not safe within the emit_timeout")
 }
 
 /// A name that nobody else has.
-fn new_owner(world: &dyn World) -> String {
+pub(crate) fn new_owner(world: &dyn World) -> String {
     format!("{:016x}{:016x}", world.random(), world.random())
 }
 
 /// The time, as logs count it.
-fn nanos(world: &dyn World) -> i64 {
+pub(crate) fn nanos(world: &dyn World) -> i64 {
     span(world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 

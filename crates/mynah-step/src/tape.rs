@@ -94,6 +94,12 @@ impl Tape {
         }
     }
 
+    /// How many engines took over from another up to here, in a run that is performed again. Whoever goes on with it is one
+    /// of them.
+    pub fn handovers(&self) -> usize {
+        self.recorded().map_or(0, Recorded::handovers)
+    }
+
     /// The next recorded fact; none where the world answers.
     pub fn upcoming(&self) -> Option<&Fact> {
         self.recorded()?.upcoming()

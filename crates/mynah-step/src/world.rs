@@ -1,6 +1,9 @@
 //! Time and chance. The only module that asks the machine for either.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
@@ -47,6 +50,24 @@ pub trait World: Send + Sync + 'static {
             .rev()
             .map(|place| char::from(DIGITS[(number >> (5 * place)) as usize & 31]))
             .collect()
+    }
+}
+
+impl<W: World + ?Sized> World for Arc<W> {
+    fn now(&self) -> SystemTime {
+        (**self).now()
+    }
+
+    fn random(&self) -> u64 {
+        (**self).random()
+    }
+
+    fn new_id(&self) -> String {
+        (**self).new_id()
+    }
+
+    fn new_run_id(&self) -> String {
+        (**self).new_run_id()
     }
 }
 

@@ -1,44 +1,64 @@
-//! What a run's records tell of the engine that made it, for a replay without one.
+//! A run performed from its records alone, without the engines that it ran with.
 
 use std::sync::Arc;
 
-use mynah_data::{
-    EngineReason, Error, HaltReason, ModelRef, Request, Result, Role, StepResult, Thread,
-};
-use mynah_log::{Fact, Record};
+use mynah_data::{EngineReason, Error, HaltReason, ModelRef, Request, Result};
+use mynah_log::{About, Fact, Record};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, Tool};
+use serde_json::Value;
 
-use crate::{engine::Engine, loaded::Loaded, options::Options};
+use crate::{
+    engine::Engine,
+    loaded::Loaded,
+    options::Options,
+    prepare::{Asked, Part, Past, joined},
+    run::HaltWhen,
+};
 
 impl Loaded {
-    /// The engine that the records tell of.
-    pub(crate) fn engine(&self) -> Engine {
-        let finalizes =
-            self.records.iter().any(|(_, fact)| matches!(fact, Fact::FinalizeStarted { .. }));
-        let adapter = Unneeded { name: self.about.adapter.clone(), finalizes };
-        let tools = self.about.tools.iter().map(|spec| Tool::from_spec((**spec).clone()));
-        Engine::new(adapter).tools(tools).with(|parts| {
-            parts.model = self.about.model.clone().map(ModelRef::from);
-            parts.params = self.about.params.clone();
-        })
+    /// What an engine did that had the run, as the records tell it: they answer for models and tools.
+    pub(crate) fn part(&self, about: &About, options: &Options) -> Result<Part> {
+        let mut recorded = Options::from_json(Value::Object(about.options.clone()))?;
+        recorded.halt_when = self.halted_after().map(HaltWhen::After);
+        let asked = Asked {
+            engine: &engine(about),
+            conversation: joined(&self.before, &self.thread),
+            given: None,
+            options: recorded.overlay(options.clone()),
+            extent: self.extent,
+            past: Past::AtItsPrice(about),
+        };
+        let mut part = asked.prepare()?;
+        part.setup.recorded_tools = true;
+        // Which model it was, the records tell by name alone.
+        part.about = Some(Box::new(about.clone()));
+        Ok(part)
     }
 
-    /// The functions that the records tell of: a condition that ended the run holds after its last answer.
-    pub(crate) fn functions(&self) -> Options {
-        let halts = |(_, fact): &(Record, Fact)| matches!(fact, Fact::Completed(end) if end.reason == HaltReason::HaltWhen);
-        if !self.records.iter().any(halts) {
-            return Options::new();
-        }
+    /// How often the model had answered when the caller's own condition ended the conversation, if it did.
+    fn halted_after(&self) -> Option<usize> {
+        let records = &self.kept.records;
+        let halts = |(_, fact): &(Record, Fact)| match fact {
+            Fact::Completed(end) | Fact::FinalizeStarted { conversation: end, .. } => {
+                end.reason == HaltReason::HaltWhen
+            }
+            _ => false,
+        };
         let is_answer =
             |(_, fact): &&(Record, Fact)| matches!(fact, Fact::AssistantCompleted { .. });
-        let last = answers(&self.thread) + self.records.iter().filter(is_answer).count();
-        Options::new().halt_when(move |step: &StepResult| answers(&step.thread) == last)
+        let place = records.iter().position(halts)?;
+        Some(records[..place].iter().filter(is_answer).count())
     }
 }
 
-/// How often the model has answered.
-fn answers(thread: &Thread) -> usize {
-    thread.messages.iter().filter(|message| message.role() == Role::Assistant).count()
+/// The engine that the records tell of.
+fn engine(about: &About) -> Engine {
+    let adapter = Unneeded { name: about.adapter.clone(), finalizes: about.finalizes };
+    let tools = about.tools.iter().map(|spec| Tool::from_spec((**spec).clone()));
+    Engine::new(adapter).tools(tools).with(|parts| {
+        parts.model = about.model.clone().map(ModelRef::from);
+        parts.params = about.params.clone();
+    })
 }
 
 /// Stands for the adapter of a run whose records answer for the model.

@@ -2,11 +2,18 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
+use mynah_data::{Error, HaltReason, LogReason, Metadata, Result, StreamReason};
+use mynah_log::{End, Extent, Fact, Log, RunStatus};
+use mynah_step::{Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use crate::loaded::Kept;
 
 /// Ends runs from elsewhere: another task, a signal handler, a button.
 ///
@@ -78,4 +85,56 @@ impl Cancellation {
         let waiting = self.0.as_mut().map(|(_, waiting)| waiting.as_mut());
         waiting.is_some_and(|waiting| matches!(waiting.poll(cx), Poll::Ready(())))
     }
+}
+
+/// Ends a run that has no end, from outside: one that waits, or whose process ended. It gets its seal, and can be neither
+/// resumed nor appended to. Tells how it ended: `cancelled`, unless its own end was recorded and only the seal was missing.
+///
+/// ```
+/// # use mynah::{Engine, Mode, testing::Scripted};
+/// # use serde_json::json;
+/// use mynah::log::{MemoryLog, RunStatus};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([
+/// #     json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}])])?);
+/// let log = MemoryLog::new();
+/// let run = engine.chat("pay").mode(Mode::Manual).record(&log).await?.run_id.unwrap();
+/// assert_eq!(mynah::cancel_run(&log, &run).await?, RunStatus::Cancelled);
+/// # Ok(()) }
+/// ```
+///
+/// A process that was killed holds its run for up to three seconds more; that is waited for.
+///
+/// # Errors
+/// A run that is not there, not what it was, has its seal, or is in other hands.
+pub async fn cancel_run<L: Log + Clone>(log: &L, run: &str) -> Result<RunStatus> {
+    let kept = Kept::read(log, run).await?;
+    let status = match kept.last() {
+        Some(Fact::Sealed(_)) => {
+            let message = format!("log error: sealed: run {run} has ended");
+            return Err(Error::log(LogReason::Sealed).with_message(message).with("run_id", run));
+        }
+        Some(Fact::Completed(_)) => RunStatus::Completed,
+        Some(Fact::Failed(_)) => RunStatus::Failed,
+        Some(Fact::Cancelled { .. }) => RunStatus::Cancelled,
+        _ => RunStatus::Running,
+    };
+    let mut metadata = Metadata::new();
+    if let Some((_, Fact::RunStarted { extent: Extent::Generate | Extent::Step, .. })) =
+        kept.records.first()
+    {
+        metadata.insert("error".to_owned(), Error::stream(StreamReason::Cancelled).to_value());
+    }
+    let world: Arc<dyn World> = Arc::new(SystemWorld);
+    let lease = take_over(log, world.as_ref(), run, kept.chain.head()).await?;
+    let recorder = Recorder::after(Arc::new(log.clone()), world, kept.chain, kept.totals);
+    let mut recorder = recorder.with_lease(lease);
+    if status.is_ended() {
+        recorder.seal()?;
+    } else {
+        let end = End::new(HaltReason::Cancelled, metadata);
+        recorder.commit(&Fact::Cancelled { end, partial: None, cuts: Vec::new() })?;
+    }
+    poll_fn(|cx| recorder.poll_flush(cx)).await?;
+    Ok(if status.is_ended() { status } else { RunStatus::Cancelled })
 }

@@ -13,7 +13,7 @@
 //! [`Engine::continue_session`], [`Engine::step_session`], and [`Session::submit_tool_result`].
 //!
 //! A call with `.record(&log)` is kept as a run in a [`log::Log`]: [`Engine::replay`] performs it again and compares,
-//! [`Engine::resume`] goes on with it after a crash or an answer, [`Engine::fork`] branches it, [`cancel_run`] ends it.
+//! [`Engine::resume`] goes on with it after a crash or an answer, [`fork_run`] branches it, [`cancel_run`] ends it.
 //! A session's runs are linked, and [`restore_session`] gives the session back from them.
 //!
 //! A call with `.budget(..)` spends no more than its [`Budget`] says: tokens, dollars, time, turns, tool calls. What tokens cost is
@@ -46,6 +46,7 @@ mod alone;
 mod call;
 mod cancel;
 mod engine;
+mod fork;
 mod loaded;
 mod options;
 mod prepare;
@@ -59,8 +60,9 @@ pub mod testing;
 mod turn;
 
 pub use call::{Chat, Generate, Step};
-pub use cancel::CancelHandle;
+pub use cancel::{CancelHandle, cancel_run};
 pub use engine::Engine;
+pub use fork::{Fork, Forked, fork_run};
 pub use mynah_adapters as adapters;
 pub use mynah_data::{
     AdapterReason, Breach, Budget, Catalog, ChatResult, Collector, EngineReason, Error, ErrorKind,
@@ -77,9 +79,9 @@ pub use mynah_step::{
     ToolContext, ToolExecutor, ToolResultEncoder, World, differences,
 };
 pub use options::Options;
-pub use replay::{Forked, Replay, Replayed, Tools, replay_run};
+pub use replay::{Replay, Replayed, Tools, replay_run};
 pub use restore::{Restored, restore_session, restore_turn};
-pub use resume::{Resume, cancel_run};
+pub use resume::Resume;
 pub use run::{OnToolError, OnUnknownTool};
 pub use spec::{EngineSpec, Registry, ToolEntry};
 pub use stream::EventStream;

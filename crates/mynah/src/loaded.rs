@@ -1,31 +1,88 @@
 //! Runs as they were kept.
 
 use mynah_data::{Error, HaltReason, LogReason, Messages, Result, Session, SessionRun, Thread};
-use mynah_log::{About, Chain, Corrupt, Extent, Fact, Log, Previous, Record, Totals, Verifier};
+use mynah_log::{
+    About, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Totals, Verifier, cbor,
+};
+use mynah_step::mismatch;
 use serde::Deserialize as _;
 
-use crate::run::{Meter, RunState};
+use crate::{
+    prepare::Part,
+    run::{Meter, RunState},
+};
 
-/// A run as it was kept, verified.
-pub(crate) struct Loaded {
+/// How the fact of a record is read.
+type ReadFact = fn(&Record) -> std::result::Result<Option<Fact>, String>;
+
+/// The records of a run, verified, whoever wrote them.
+pub(crate) struct Kept {
     pub(crate) run: String,
     pub(crate) records: Vec<(Record, Fact)>,
+    pub(crate) chain: Chain,
+    pub(crate) totals: Totals,
+}
+
+impl Kept {
+    pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
+        Self::until(log, run, u64::MAX, Record::fact).await
+    }
+
+    /// Reads a run up to a record.
+    async fn until(log: &dyn Log, run: &str, last: u64, read: ReadFact) -> Result<Self> {
+        const PAGE: usize = 256;
+        if run == MAINTENANCE {
+            return Err(Error::invalid_option("run", "is_maintenance").with_message(format!(
+                "validation failed: run: {run} is the log's own account of what was taken out of it"
+            )));
+        }
+        let mut verifier = Verifier::new(run);
+        let mut records = Vec::new();
+        loop {
+            let there = records.len() as u64;
+            let wanted = usize::try_from(last.saturating_sub(there)).unwrap_or(PAGE).min(PAGE);
+            let page = log.read(run, there + 1, wanted).await?;
+            if page.is_empty() {
+                break;
+            }
+            for record in page {
+                verifier.check(&record)?;
+                let wrong = |what| Corrupt { run: run.to_owned(), seq: record.seq(), what };
+                let fact = read(&record).map_err(wrong)?.ok_or_else(|| redacted(&record))?;
+                records.push((record, fact));
+            }
+        }
+        if records.is_empty() {
+            return Err(Error::log(LogReason::RunNotFound)
+                .with_message(format!("log error: run_not_found: no run has the id {run:?}"))
+                .with("run_id", run));
+        }
+        let (chain, totals) = verifier.into_chain();
+        Ok(Self { run: run.to_owned(), records, chain, totals })
+    }
+
+    /// The last thing that happened.
+    pub(crate) fn last(&self) -> Option<&Fact> {
+        self.records.last().map(|(_, fact)| fact)
+    }
+}
+
+/// A run of an engine as it was kept.
+pub(crate) struct Loaded {
+    pub(crate) kept: Kept,
     /// The conversation that the runs before it hold.
     pub(crate) before: Messages,
     /// What joined since.
     pub(crate) thread: Thread,
     pub(crate) extent: Extent,
+    /// What it began with.
     pub(crate) about: Box<About>,
-    pub(crate) chain: Chain,
-    pub(crate) totals: Totals,
 }
 
 impl Loaded {
     /// Reads a run, and of the runs before it in its session what it goes on from.
     pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
-        let mut loaded = Self::alone(log, run, u64::MAX, Record::fact).await?;
-        loaded.before = loaded.conversation_before(log).await?;
-        Ok(loaded)
+        Self::of(Kept::read(log, run).await?)?.after_what_was(log).await
     }
 
     /// The same, to be performed again: what the loop always makes again need not be encoded twice, as its payload is compared
@@ -35,16 +92,18 @@ impl Loaded {
             "turn_started" | "assistant_completed" | "tool_scheduled" => record.loose_fact(),
             _ => record.fact(),
         };
-        let mut loaded = Self::alone(log, run, u64::MAX, read).await?;
-        loaded.before = loaded.conversation_before(log).await?;
-        Ok(loaded)
+        Self::of(Kept::until(log, run, u64::MAX, read).await?)?.after_what_was(log).await
+    }
+
+    /// With the conversation that it goes on from.
+    async fn after_what_was(mut self, log: &dyn Log) -> Result<Self> {
+        self.before = self.conversation_before(log).await?;
+        Ok(self)
     }
 
     /// Reads a run up to where another goes on from it.
     pub(crate) async fn read_until(log: &dyn Log, previous: &Previous) -> Result<Self> {
-        let mut loaded = Self::until(log, previous).await?;
-        loaded.before = loaded.conversation_before(log).await?;
-        Ok(loaded)
+        Self::until(log, previous).await?.after_what_was(log).await
     }
 
     /// Where the run before is, whatever this one takes from it.
@@ -52,14 +111,39 @@ impl Loaded {
         self.about.session.as_ref()?.previous.as_ref()
     }
 
-    /// The last thing that happened.
-    pub(crate) fn last(&self) -> Option<&Fact> {
-        self.records.last().map(|(_, fact)| fact)
+    /// What it ran with, one engine after the other: those that another took over from, and the last.
+    pub(crate) fn abouts(&self) -> (Vec<&About>, &About) {
+        let later = self.kept.records.iter().filter_map(|(_, fact)| match fact {
+            Fact::Resumed { about: Some(about), .. } => Some(&**about),
+            _ => None,
+        });
+        let (mut earlier, mut last) = (Vec::new(), &*self.about);
+        for about in later {
+            earlier.push(std::mem::replace(&mut last, about));
+        }
+        (earlier, last)
+    }
+
+    /// How what it ran with last differs from what an engine would run with, if it does.
+    pub(crate) fn difference(&self, part: &Part) -> Option<Error> {
+        let tells = |(_, fact): &&(Record, Fact)| match fact {
+            Fact::RunStarted { .. } => true,
+            Fact::Resumed { about, .. } => about.is_some(),
+            _ => false,
+        };
+        let (record, recorded) = self.kept.records.iter().rev().find(tells)?;
+        let mut produced = recorded.clone();
+        if let Fact::RunStarted { about, .. } | Fact::Resumed { about, .. } = &mut produced {
+            about.clone_from(&part.about);
+        }
+        let same = cbor::to_vec(recorded).ok()? == cbor::to_vec(&produced).ok()?;
+        let difference = || mismatch(&self.kept.run, record.seq(), Some(recorded), &produced);
+        (!same).then(difference)
     }
 
     /// Whether it came to something that its caller was told.
     pub(crate) fn was_told(&self) -> bool {
-        matches!(self.last(), Some(Fact::Sealed(_) | Fact::Suspended(_)))
+        matches!(self.kept.last(), Some(Fact::Sealed(_) | Fact::Suspended(_)))
     }
 
     /// The session when the turn began that this run is.
@@ -80,8 +164,8 @@ impl Loaded {
     /// The run up to where it last waited; none if it never did.
     pub(crate) fn until_it_waited(mut self) -> Option<Self> {
         let waited = |(_, fact): &(Record, Fact)| matches!(fact, Fact::Suspended(_));
-        let place = self.records.iter().rposition(waited)?;
-        self.records.truncate(place + 1);
+        let place = self.kept.records.iter().rposition(waited)?;
+        self.kept.records.truncate(place + 1);
         Some(self)
     }
 
@@ -93,17 +177,18 @@ impl Loaded {
         }
         let before = self.session_before();
         let mut state = RunState::new(self.before, Meter::default());
-        let (last, _) = self.records.last()?;
+        let Kept { run, records, .. } = self.kept;
+        let (last, _) = records.last()?;
         let (seq, hash) = (last.seq(), last.hash().to_string());
-        let waits = matches!(self.records.last(), Some((_, Fact::Suspended(_))));
-        self.records.into_iter().for_each(|(_, fact)| state.evolve(fact));
+        let waits = matches!(records.last(), Some((_, Fact::Suspended(_))));
+        records.into_iter().for_each(|(_, fact)| state.evolve(fact));
         let mut session = match self.extent {
             Extent::Generate => return None,
             Extent::Step => before.apply_step(state.last_step()?),
             Extent::Chat => before.apply_chat(&state.result_since_answer()),
         };
         let messages = session.thread.messages.clone();
-        session.last_run = Some(SessionRun::new(self.run, seq, hash, waits, messages));
+        session.last_run = Some(SessionRun::new(run, seq, hash, waits, messages));
         Some(session)
     }
 
@@ -112,8 +197,8 @@ impl Loaded {
     pub(crate) fn refusal(&self) -> Option<Error> {
         let resumed =
             |(_, fact): &(Record, Fact)| matches!(fact, Fact::Resumed { .. }) && !fact.is_seam();
-        let began = self.records.iter().rposition(resumed).unwrap_or(0);
-        let facts = || self.records[began..].iter().map(|(_, fact)| fact);
+        let began = self.kept.records.iter().rposition(resumed).unwrap_or(0);
+        let facts = || self.kept.records[began..].iter().map(|(_, fact)| fact);
         let answered = facts().any(|fact| matches!(fact, Fact::AssistantCompleted { .. }));
         let end = facts().rev().find_map(|fact| match fact {
             Fact::Failed(end) => Some(end),
@@ -123,48 +208,24 @@ impl Loaded {
         Error::deserialize(end.metadata.get("error").filter(|_| refused)?).ok()
     }
 
-    /// Reads a run without what stands before it, up to a record.
-    async fn alone(
-        log: &dyn Log,
-        run: &str,
-        last: u64,
-        read: fn(&Record) -> std::result::Result<Option<Fact>, String>,
-    ) -> Result<Self> {
-        const PAGE: usize = 256;
-        let mut verifier = Verifier::new(run);
-        let mut records = Vec::new();
-        loop {
-            let there = records.len() as u64;
-            let wanted = usize::try_from(last.saturating_sub(there)).unwrap_or(PAGE).min(PAGE);
-            let page = log.read(run, there + 1, wanted).await?;
-            if page.is_empty() {
-                break;
-            }
-            for record in page {
-                verifier.check(&record)?;
-                let wrong = |what| Corrupt { run: run.to_owned(), seq: record.seq(), what };
-                let fact = read(&record).map_err(wrong)?.ok_or_else(|| redacted(&record))?;
-                records.push((record, fact));
-            }
-        }
-        match records.first() {
-            Some((_, Fact::RunStarted { thread, extent, about: Some(about) })) => {
+    /// A run without what stands before it.
+    fn of(kept: Kept) -> Result<Self> {
+        match kept.records.first() {
+            Some((_, Fact::RunStarted { thread, extent, about: Some(about) }))
+                if !about.is_bare() =>
+            {
                 let (thread, extent, about) = (thread.clone(), *extent, about.clone());
-                let (chain, totals) = verifier.into_chain();
-                let (run, before) = (run.to_owned(), Messages::new());
-                Ok(Self { run, records, before, thread, extent, about, chain, totals })
+                Ok(Self { kept, before: Messages::new(), thread, extent, about })
             }
-            Some(_) => Err(unreadable(run, 1)),
-            None => Err(Error::log(LogReason::RunNotFound)
-                .with_message(format!("log error: run_not_found: no run has the id {run:?}"))
-                .with("run_id", run)),
+            _ => Err(own_loop(&kept.run)),
         }
     }
 
     /// The same, up to the record that another run names.
     async fn until(log: &dyn Log, previous: &Previous) -> Result<Self> {
-        let loaded = Self::alone(log, &previous.run_id, previous.seq, Record::fact).await?;
-        let found = loaded.records.last().map(|(record, _)| (record.seq(), record.hash()));
+        let loaded =
+            Self::of(Kept::until(log, &previous.run_id, previous.seq, Record::fact).await?)?;
+        let found = loaded.kept.records.last().map(|(record, _)| (record.seq(), record.hash()));
         if found == Some((previous.seq, previous.hash)) {
             return Ok(loaded);
         }
@@ -178,8 +239,9 @@ impl Loaded {
         let (mut earlier, mut next) = (Vec::new(), from(self));
         while let Some(previous) = next {
             let needed = |error: Error| {
-                let message = format!("{error}; run {} goes on from it", self.run);
-                error.with_message(message).with("needed_by", self.run.as_str())
+                let run = &*self.kept.run;
+                let message = format!("{error}; run {run} goes on from it");
+                error.with_message(message).with("needed_by", run)
             };
             let loaded = Self::until(log, &previous).await.map_err(needed)?;
             next = from(&loaded);
@@ -211,11 +273,12 @@ fn redacted(record: &Record) -> Error {
         .with("seq", seq)
 }
 
-fn unreadable(run: &str, seq: u64) -> Error {
-    Error::log(LogReason::Corrupt)
+/// Nobody else knows what a run would do next that an engine did not write.
+fn own_loop(run: &str) -> Error {
+    Error::log(LogReason::OwnLoop)
         .with_message(format!(
-            "log error: run {run}, record {seq}: what is needed to perform it again was taken away"
+            "log error: own_loop: run {run} was written by a loop of its caller's own, which alone can replay or resume it; \
+             here it can be forked and cancelled"
         ))
         .with("run_id", run)
-        .with("seq", seq)
 }

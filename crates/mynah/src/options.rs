@@ -305,7 +305,8 @@ macro_rules! option_setters {
                 mut $self_,
                 condition: impl Fn(&mynah_data::StepResult) -> bool + Send + Sync + 'static,
             ) -> Self {
-                $options.halt_when = Some(std::sync::Arc::new(condition));
+                let condition = std::sync::Arc::new(condition);
+                $options.halt_when = Some($crate::run::HaltWhen::Asked(condition));
                 $self_
             }
 

@@ -1,14 +1,14 @@
 //! From an engine and what a call asks of it to a run: everything that can be refused is refused here.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use mynah_data::{
-    Budget, EngineReason, Error, FieldError, Messages, Metadata, ModelRef, Part, Request,
-    ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
+    Budget, EngineReason, Error, FieldError, Messages, Metadata, Part as ContentPart, Pricing,
+    Request, ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
 };
-use mynah_log::{About, Extent, Fact, SessionLink};
+use mynah_log::{About, Extent, SessionLink};
 use mynah_step::{
-    HandlerExecutor, JsonEncoder, ModelCall, OnUncertain, Recorder, Tape, Tool, ToolContext,
+    Adapter, HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tape, Tool, ToolContext,
     ToolLimits, check_price, price_of,
 };
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     engine::{Engine, overlay_tools},
     options::{Options, Settings, said},
-    run::{Driver, Finalize, Meter, Policy, Setup},
+    run::{Beginning, Driver, Finalize, Meter, Policy, Resumption, Setup},
     stream::Filter,
 };
 
@@ -28,25 +28,15 @@ pub(crate) enum Input {
     Request(Box<Request>),
 }
 
-/// Where a run comes from: nowhere, the turn before in its session, or its own records.
+/// Where a new run comes from: nowhere, or the turn before in its session.
 #[derive(Default)]
 pub(crate) struct Origin {
     /// The conversation that another run's records hold; the input is what joined since.
     pub(crate) before: Messages,
-    /// The session that a new run is a turn of.
+    /// The session that the run is a turn of.
     pub(crate) session: Option<SessionLink>,
     /// The id of a call that has one already.
     pub(crate) request_id: Option<String>,
-    /// What a run began with that is performed again.
-    pub(crate) recorded: Option<Box<About>>,
-    /// Whether that counts even where the engine is another one now.
-    pub(crate) allow_changed: bool,
-    pub(crate) recorded_tools: bool,
-    pub(crate) on_uncertain: OnUncertain,
-    pub(crate) resumption: Option<Fact>,
-    pub(crate) since_answer: bool,
-    /// How long earlier processes were active.
-    pub(crate) active: Duration,
 }
 
 /// A run that may begin, and what its caller wants to see of it.
@@ -69,83 +59,103 @@ pub(crate) fn prepare(
         }
         None => Tape::Blank,
     };
-    prepare_on(engine, input, options, extent, tape, origin)
-}
-
-/// The same, for a run whose facts go where the tape says.
-pub(crate) fn prepare_on(
-    engine: &Engine,
-    input: Input,
-    options: Options,
-    extent: Extent,
-    tape: Tape,
-    origin: Origin,
-) -> Result<(Driver, Filter)> {
-    let parts = &engine.0;
-    let recorded = origin.recorded;
-    let session = origin.session.or_else(|| recorded.as_ref()?.session.clone());
     let (thread, given) = match input {
         Input::Thread(thread) => (thread, None),
         Input::Request(request) => (thread_of(&request), Some(request)),
     };
-    let mut conversation = thread.clone();
-    if !origin.before.is_empty() {
-        conversation.messages = origin.before.clone();
-        conversation.extend(thread.messages.iter().cloned());
-    }
-    let mut own = given.as_deref().map(said_by).unwrap_or_default();
-    own.extend(said(options.values().clone()));
-    let mut values = parts.params.clone();
-    values.extend(own.clone());
-    let mut settings = Settings::read(values)?;
-    if let Some(session) = &session {
-        settings.session_id = settings.session_id.or_else(|| session.id.clone());
-        // An empty context counts as none, so that the engine's holds.
-        let context = Some(&session.context).filter(|context| !context.is_empty());
-        settings.context = settings.context.or_else(|| context.cloned());
-    }
-
-    validate::thread(&conversation)?;
-    let adapter = parts.adapter.clone().ok_or_else(|| {
-        Error::engine(EngineReason::MissingAdapter).with_message(
-            "engine error: missing_adapter: the engine has no adapter; Engine::new takes one",
-        )
-    })?;
-    let described: Vec<Tool> = match (&given, &recorded) {
-        (Some(request), _) => described(&request.tools, |_| true),
-        (None, Some(about)) => described(&about.tools, |name| about.described.contains(name)),
-        (None, None) => Vec::new(),
-    };
-    let tools = overlay_tools(
-        &overlay_tools(&parts.tools, &described),
-        options.tools.as_deref().unwrap_or_default(),
-    );
-
-    let model = settings.model.take().or_else(|| parts.model.clone());
-    let model = model.map(|model| parts.catalog.inform(model));
-    let request = first_request(
-        &mut settings,
-        model,
-        &tools,
-        conversation.messages,
-        given.map(|r| r.metadata),
+    let Origin { before, session, request_id } = origin;
+    let cancel = options.cancel.take();
+    let part = Asked {
+        engine,
+        conversation: joined(&before, &thread),
+        given,
+        options,
         extent,
-    );
-    validate::request(&request)?;
-    check_capabilities(&request)?;
-    // A run that goes on keeps the price that it began with; one that is only compared has the engine's.
-    let pricing = match &recorded {
-        Some(about) if tape.is_resuming() || origin.allow_changed => about.pricing,
-        _ => price_of(&request, &parts.catalog),
+        past: Past::New { session: session.as_ref(), request_id, is_kept: tape.is_kept() },
     };
-    check_price(settings.budget.as_ref(), pricing.as_ref(), &request)?;
-    let (request, final_request) = split_passes(request, &settings, adapter.as_ref(), extent);
+    let Part { setup, about, filter } = part.prepare()?;
+    let beginning = Beginning { before, thread, about };
+    let resumption = Resumption::default();
+    Ok((Driver::new([], setup, beginning, resumption, cancel.as_ref(), tape), filter))
+}
 
-    let request_id = recorded.as_ref().map(|about| about.request_id.clone()).or(origin.request_id);
-    let request_id = request_id.or(settings.request_id).unwrap_or_else(|| parts.world.new_id());
-    let about = match recorded {
-        Some(recorded) if origin.allow_changed => Some(recorded),
-        recorded => tape.is_kept().then(|| {
+/// A run, or what one engine does of it, that may be performed.
+pub(crate) struct Part {
+    pub(crate) setup: Setup,
+    /// What it is performed with; none where nobody keeps it.
+    pub(crate) about: Option<Box<About>>,
+    pub(crate) filter: Filter,
+}
+
+/// What is asked of an engine.
+pub(crate) struct Asked<'a> {
+    pub(crate) engine: &'a Engine,
+    /// The conversation with which the run begins.
+    pub(crate) conversation: Thread,
+    /// The request, where the call is made with one.
+    pub(crate) given: Option<Box<Request>>,
+    pub(crate) options: Options,
+    pub(crate) extent: Extent,
+    pub(crate) past: Past<'a>,
+}
+
+/// Whether there are records of what is asked.
+pub(crate) enum Past<'a> {
+    /// It is new.
+    New { session: Option<&'a SessionLink>, request_id: Option<String>, is_kept: bool },
+    /// It was performed with this, and is performed again.
+    Again(&'a About),
+    /// The same, and at the price that it had.
+    AtItsPrice(&'a About),
+}
+
+impl Past<'_> {
+    fn about(&self) -> Option<&About> {
+        match self {
+            Self::New { .. } => None,
+            Self::Again(about) | Self::AtItsPrice(about) => Some(about),
+        }
+    }
+
+    fn session(&self) -> Option<&SessionLink> {
+        match self {
+            Self::New { session, .. } => *session,
+            Self::Again(about) | Self::AtItsPrice(about) => about.session.as_ref(),
+        }
+    }
+}
+
+impl Asked<'_> {
+    /// Refuses what can be refused.
+    pub(crate) fn prepare(mut self) -> Result<Part> {
+        let parts = &self.engine.0;
+        let (mut settings, own) = self.settings()?;
+        validate::thread(&self.conversation)?;
+        let adapter = parts.adapter.clone().ok_or_else(missing_adapter)?;
+        let described = self.described();
+        let tools = overlay_tools(
+            &overlay_tools(&parts.tools, &described),
+            self.options.tools.as_deref().unwrap_or_default(),
+        );
+        let request = self.request(&mut settings, &tools);
+        validate::request(&request)?;
+        check_capabilities(&request)?;
+        let pricing = match &self.past {
+            Past::AtItsPrice(about) => about.pricing,
+            _ => price_of(&request, &parts.catalog),
+        };
+        check_price(settings.budget.as_ref(), pricing.as_ref(), &request)?;
+        let (request, final_request) =
+            split_passes(request, &settings, adapter.as_ref(), self.extent);
+        let request_id = match &self.past {
+            Past::New { request_id, .. } => {
+                request_id.clone().or_else(|| settings.request_id.take())
+            }
+            Past::Again(about) | Past::AtItsPrice(about) => Some(about.request_id.clone()),
+        };
+        let request_id = request_id.unwrap_or_else(|| parts.world.new_id());
+        let is_kept = !matches!(self.past, Past::New { is_kept: false, .. });
+        let about = is_kept.then(|| {
             Box::new(About {
                 request_id: request_id.clone(),
                 adapter: adapter.name().to_owned(),
@@ -154,85 +164,156 @@ pub(crate) fn prepare_on(
                 tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
                 params: parts.params.clone(),
                 options: own,
+                finalizes: final_request.is_some(),
                 described: described.iter().map(|tool| tool.name().to_owned()).collect(),
-                parent: recorded.and_then(|about| about.parent),
-                session,
+                parent: self.past.about().and_then(|about| about.parent.clone()),
+                session: self.past.session().cloned(),
             })
-        }),
-    };
-    let call = ModelCall {
-        request_id: request_id.clone(),
-        session_id: settings.session_id.clone(),
-        adapter_opts: overlaid(&parts.adapter_opts, settings.adapter_opts),
-        api_key: options.api_key,
-        request_timeout: settings.request_timeout,
-        stream_timeout: settings.stream_timeout,
-    };
-    // Each tool gets its own call.
-    let mut tool_context = ToolContext::new(ToolCall::new("", "", ""), Arc::clone(&parts.world))
-        .side_effect_errors(settings.side_effect_errors);
-    tool_context.context = settings.context.map_or_else(|| Arc::clone(&parts.context), Arc::new);
-    tool_context.session_id = settings.session_id.map(Arc::from);
-    tool_context.request_id = Arc::from(request_id);
-    tool_context.engine = Some(Arc::clone(&engine.0) as _);
-    let meter = Meter { schema_bytes: schema_bytes(settings.budget.as_ref(), &tools), pricing };
-    let policy = Policy {
-        extent,
-        mode: settings.mode,
-        max_turns: settings.max_turns,
-        budget: settings.budget,
-        halt_when: options.halt_when,
-        finalize: final_request
-            .is_some()
-            .then(|| Finalize { nudge: settings.nudge.unwrap_or_else(|| NUDGE.to_owned()) }),
-        on_unknown_tool: settings.on_unknown_tool,
-        tools: tools.into(),
-    };
-    let filter = Filter {
-        text_deltas: settings.emit_text_deltas,
-        tool_deltas: settings.emit_tool_deltas,
-        raw_chunks: settings.include_raw_chunks,
-    };
-    let retry = settings.retry.unwrap_or_else(|| adapter.default_retry());
-    let setup = Setup {
-        policy,
-        meter,
-        active: origin.active,
-        adapter,
-        request: Request { messages: Messages::new(), ..request },
-        final_request,
-        call,
-        retry: Arc::new(retry),
-        world: Arc::clone(&parts.world),
-        metrics: parts.metrics.clone(),
-        executor: options
-            .executor
-            .or_else(|| parts.executor.clone())
-            .unwrap_or_else(|| Arc::new(HandlerExecutor)),
-        encoder: options
-            .encoder
-            .or_else(|| parts.encoder.clone())
-            .unwrap_or_else(|| Arc::new(JsonEncoder)),
-        on_tool_error: options.on_tool_error.unwrap_or(settings.on_tool_error),
-        tool_context,
-        tool_limits: ToolLimits::new(settings.tool_timeout),
-        max_concurrency: settings.max_concurrency,
-        deadline: settings.deadline,
-        on_event: options.on_event,
-        recorded_tools: origin.recorded_tools,
-        on_uncertain: origin.on_uncertain,
-        require_raw_response_hash: settings.require_raw_response_hash,
-        resumption: origin.resumption,
-        since_answer: origin.since_answer,
-    };
-    let cancel = options.cancel.as_ref();
-    Ok((Driver::new(setup, origin.before, thread, cancel, tape, about), filter))
+        });
+        let filter = Filter {
+            text_deltas: settings.emit_text_deltas,
+            tool_deltas: settings.emit_tool_deltas,
+            raw_chunks: settings.include_raw_chunks,
+        };
+        let requests = (request, final_request);
+        let setup = self.setup(settings, adapter, requests, tools, pricing, request_id);
+        Ok(Part { setup, about, filter })
+    }
+
+    /// What counts of what was said, and what the call itself said of it.
+    fn settings(&self) -> Result<(Settings, Metadata)> {
+        let mut own = self.given.as_deref().map(said_by).unwrap_or_default();
+        own.extend(said(self.options.values().clone()));
+        let mut values = self.engine.0.params.clone();
+        values.extend(own.clone());
+        let mut settings = Settings::read(values)?;
+        if let Some(session) = self.past.session() {
+            settings.session_id = settings.session_id.or_else(|| session.id.clone());
+            // An empty context counts as none, so that the engine's holds.
+            let context = Some(&session.context).filter(|context| !context.is_empty());
+            settings.context = settings.context.or_else(|| context.cloned());
+        }
+        Ok((settings, own))
+    }
+
+    /// The tools of the request itself, of which no more is known than what the model is told.
+    fn described(&self) -> Vec<Tool> {
+        let tool = |spec: &Arc<ToolSpec>| Tool::from_spec((**spec).clone());
+        match (&self.given, self.past.about()) {
+            (Some(request), _) => request.tools.iter().map(tool).collect(),
+            (None, Some(About { tools, described, .. })) => {
+                tools.iter().filter(|spec| described.contains(&spec.name)).map(tool).collect()
+            }
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// What the model is asked first.
+    fn request(&mut self, settings: &mut Settings, tools: &[Tool]) -> Request {
+        let parts = &self.engine.0;
+        let model = settings.model.take().or_else(|| parts.model.clone());
+        let mut cache = settings.prompt_cache.take();
+        if let Some(cache) = &mut cache {
+            cache.key = cache.key.take().or_else(|| settings.session_id.clone());
+        }
+        let response_format = settings.response_format.take();
+        Request {
+            model: model.map(|model| parts.catalog.inform(model)),
+            messages: std::mem::take(&mut self.conversation).messages,
+            tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
+            tool_choice: settings.tool_choice.take(),
+            temperature: settings.temperature,
+            max_tokens: settings.max_tokens,
+            stream: true,
+            // A chat finalizes by itself, and without a form there is nothing to finalize.
+            structured_finalize: settings.structured_finalize
+                && response_format.is_some()
+                && self.extent != Extent::Chat,
+            response_format,
+            options: std::mem::take(&mut settings.rest),
+            prompt_cache: cache,
+            metadata: self.given.take().map(|request| request.metadata).unwrap_or_default(),
+        }
+    }
+
+    /// Everything that does not change while this engine has the run.
+    fn setup(
+        self,
+        settings: Settings,
+        adapter: Arc<dyn Adapter>,
+        (request, final_request): (Request, Option<Request>),
+        tools: Vec<Tool>,
+        pricing: Option<Pricing>,
+        request_id: String,
+    ) -> Setup {
+        let (parts, options) = (&self.engine.0, self.options);
+        let call = ModelCall {
+            request_id: request_id.clone(),
+            session_id: settings.session_id.clone(),
+            adapter_opts: overlaid(&parts.adapter_opts, settings.adapter_opts),
+            api_key: options.api_key,
+            request_timeout: settings.request_timeout,
+            stream_timeout: settings.stream_timeout,
+        };
+        // Each tool gets its own call.
+        let mut tool_context =
+            ToolContext::new(ToolCall::new("", "", ""), Arc::clone(&parts.world))
+                .side_effect_errors(settings.side_effect_errors);
+        tool_context.context =
+            settings.context.map_or_else(|| Arc::clone(&parts.context), Arc::new);
+        tool_context.session_id = settings.session_id.map(Arc::from);
+        tool_context.request_id = Arc::from(request_id);
+        tool_context.engine = Some(Arc::clone(parts) as _);
+        let nudge = settings.nudge.unwrap_or_else(|| NUDGE.to_owned());
+        let executor = options.executor.or_else(|| parts.executor.clone());
+        let encoder = options.encoder.or_else(|| parts.encoder.clone());
+        Setup {
+            meter: Meter { schema_bytes: schema_bytes(settings.budget.as_ref(), &tools), pricing },
+            policy: Policy {
+                extent: self.extent,
+                mode: settings.mode,
+                max_turns: settings.max_turns,
+                budget: settings.budget,
+                halt_when: options.halt_when,
+                finalize: final_request.is_some().then_some(Finalize { nudge }),
+                on_unknown_tool: settings.on_unknown_tool,
+                tools: tools.into(),
+            },
+            retry: Arc::new(settings.retry.unwrap_or_else(|| adapter.default_retry())),
+            adapter,
+            request: Request { messages: Messages::new(), ..request },
+            final_request,
+            call,
+            world: Arc::clone(&parts.world),
+            metrics: parts.metrics.clone(),
+            executor: executor.unwrap_or_else(|| Arc::new(HandlerExecutor)),
+            encoder: encoder.unwrap_or_else(|| Arc::new(JsonEncoder)),
+            on_tool_error: options.on_tool_error.unwrap_or(settings.on_tool_error),
+            tool_context,
+            tool_limits: ToolLimits::new(settings.tool_timeout),
+            max_concurrency: settings.max_concurrency,
+            deadline: settings.deadline,
+            on_event: options.on_event,
+            recorded_tools: false,
+            require_raw_response_hash: settings.require_raw_response_hash,
+        }
+    }
 }
 
-/// Tools of which no more is known than what the model is told.
-fn described(specs: &[Arc<ToolSpec>], which: impl Fn(&String) -> bool) -> Vec<Tool> {
-    let specs = specs.iter().filter(|spec| which(&spec.name));
-    specs.map(|spec| Tool::from_spec((**spec).clone())).collect()
+/// A conversation, and what joined since.
+pub(crate) fn joined(before: &Messages, thread: &Thread) -> Thread {
+    let mut conversation = thread.clone();
+    if !before.is_empty() {
+        conversation.messages = before.clone();
+        conversation.extend(thread.messages.iter().cloned());
+    }
+    conversation
+}
+
+fn missing_adapter() -> Error {
+    Error::engine(EngineReason::MissingAdapter).with_message(
+        "engine error: missing_adapter: the engine has no adapter; Engine::new takes one",
+    )
 }
 
 fn thread_of(request: &Request) -> Thread {
@@ -259,43 +340,11 @@ fn said_by(request: &Request) -> Metadata {
     said
 }
 
-fn first_request(
-    settings: &mut Settings,
-    model: Option<ModelRef>,
-    tools: &[Tool],
-    messages: Messages,
-    metadata: Option<Metadata>,
-    extent: Extent,
-) -> Request {
-    let mut cache = settings.prompt_cache.take();
-    if let Some(cache) = &mut cache {
-        cache.key = cache.key.take().or_else(|| settings.session_id.clone());
-    }
-    let response_format = settings.response_format.take();
-    Request {
-        model,
-        messages,
-        tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
-        tool_choice: settings.tool_choice.take(),
-        temperature: settings.temperature,
-        max_tokens: settings.max_tokens,
-        stream: true,
-        // A chat finalizes by itself, and without a form there is nothing to finalize.
-        structured_finalize: settings.structured_finalize
-            && response_format.is_some()
-            && extent != Extent::Chat,
-        response_format,
-        options: std::mem::take(&mut settings.rest),
-        prompt_cache: cache,
-        metadata: metadata.unwrap_or_default(),
-    }
-}
-
 /// The request of the conversation, and that of the finalizing call if there is to be one.
 fn split_passes(
     request: Request,
     settings: &Settings,
-    adapter: &dyn mynah_step::Adapter,
+    adapter: &dyn Adapter,
     extent: Extent,
 ) -> (Request, Option<Request>) {
     let formed = request.response_format.is_some();
@@ -333,7 +382,7 @@ fn check_capabilities(request: &Request) -> Result<()> {
     };
     let has_image = || {
         let parts = request.messages.iter().flat_map(|message| message.parts());
-        parts.into_iter().any(|part| matches!(part, Part::Image { .. }))
+        parts.into_iter().any(|part| matches!(part, ContentPart::Image { .. }))
     };
     let mut errors = Vec::new();
     if !request.tools.is_empty() && (lacks(&["tools", "enabled"]) || lacks(&["tools"])) {

@@ -1,22 +1,20 @@
-//! Performing a run again from its records, and branching off.
+//! Performing a run again from its records.
 
-use std::{
-    future::{IntoFuture, poll_fn},
-    sync::Arc,
-};
+use std::{future::IntoFuture, sync::Arc};
 
-use mynah_data::{Error, Message, Messages, Result, Role, Thread};
-use mynah_log::{About, Fact, Log, Parent};
-use mynah_step::{BoxFuture, Recorded, Recorder, Tape};
+use mynah_data::{Message, Messages, Result, Role, Thread};
+use mynah_log::{About, Log};
+use mynah_step::{BoxFuture, Recorded, Tape};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     engine::Engine,
-    loaded::Loaded,
+    loaded::{Kept, Loaded},
     options::{Options, option_setters},
-    prepare::{Input, Origin, prepare_on},
-    stream::EventStream,
+    prepare::{Asked, Part, Past, joined},
+    run::{Beginning, Driver, Resumption},
+    stream::{EventStream, Filter},
 };
 
 /// What a run that was performed again came to.
@@ -164,49 +162,64 @@ impl Replay {
     /// A run that is not there, or not what it was.
     pub async fn stream(self) -> Result<EventStream> {
         let loaded = Loaded::to_compare(self.log.as_ref(), &self.run).await?;
-        Ok(self.perform(loaded))
+        Ok(EventStream::new(self.perform(loaded)))
     }
 
-    fn perform(self, loaded: Loaded) -> EventStream {
-        // Without an engine there is none that could be another one.
-        let allow_changed = self.engine.is_none();
-        let (engine, functions) = match self.engine {
-            Some(engine) => (engine, Options::new()),
-            None => (loaded.engine(), loaded.functions()),
-        };
-        let Loaded { run, records, mut before, mut thread, extent, about, .. } = loaded;
-        if let Some(change) = self.change {
+    fn perform(mut self, mut loaded: Loaded) -> Result<(Driver, Filter)> {
+        if let Some(change) = self.change.take() {
             // What the runs before it hold is a part of what it was asked.
-            let mut whole = before.clone();
-            whole.extend(thread.messages.iter().cloned());
-            let changed = change.of(whole);
-            if !changed.starts_with(&before) {
-                before = Messages::new();
+            let changed = change.of(joined(&loaded.before, &loaded.thread).messages);
+            if !changed.starts_with(&loaded.before) {
+                loaded.before = Messages::new();
             }
-            thread.messages = changed.since(before.len()).cloned().collect();
+            loaded.thread.messages = changed.since(loaded.before.len()).cloned().collect();
         }
-        let recorded = Recorded::new(run.into(), records);
-        let options = Options::from_json(Value::Object(about.options.clone())).unwrap_or_default();
-        EventStream::new(prepare_on(
-            &engine,
-            Input::Thread(thread),
-            options.overlay(functions).overlay(self.options),
-            extent,
-            Tape::Replaying(Box::new(recorded)),
-            Origin {
-                before,
-                recorded: Some(about),
-                allow_changed,
-                recorded_tools: self.tools == Tools::Recorded,
-                ..Origin::default()
-            },
-        ))
+        let (earlier, last) = loaded.abouts();
+        let earlier = earlier.into_iter().map(|about| loaded.part(about, &self.options));
+        let earlier = earlier.collect::<Result<Vec<Part>>>()?;
+        let mut part = match &self.engine {
+            Some(engine) => self.asked(engine, &loaded, last)?.prepare()?,
+            None => loaded.part(last, &self.options)?,
+        };
+        part.setup.recorded_tools = self.tools == Tools::Recorded;
+        // The first record is compared when the run begins again.
+        if !earlier.is_empty()
+            && let Some(difference) = loaded.difference(&part)
+        {
+            return Err(difference);
+        }
+        let about = earlier.first().unwrap_or(&part).about.clone();
+        let earlier = earlier.into_iter().map(|part| part.setup);
+        let Part { setup, filter, .. } = part;
+        let Loaded { kept: Kept { run, records, .. }, before, thread, .. } = loaded;
+        let tape = Tape::Replaying(Box::new(Recorded::new(run.into(), records)));
+        let cancel = self.options.cancel.as_ref();
+        let (beginning, resumption) = (Beginning { before, thread, about }, Resumption::default());
+        Ok((Driver::new(earlier, setup, beginning, resumption, cancel, tape), filter))
+    }
+
+    /// What the engine is asked to perform again of a run that last ran with this.
+    fn asked<'a>(
+        &self,
+        engine: &'a Engine,
+        loaded: &Loaded,
+        recorded: &'a About,
+    ) -> Result<Asked<'a>> {
+        let options = Options::from_json(Value::Object(recorded.options.clone()))?;
+        Ok(Asked {
+            engine,
+            conversation: joined(&loaded.before, &loaded.thread),
+            given: None,
+            options: options.overlay(self.options.clone()),
+            extent: loaded.extent,
+            past: Past::Again(recorded),
+        })
     }
 
     async fn compare(self) -> Result<Replayed> {
-        let loaded = Loaded::to_compare(self.log.as_ref(), &self.run).await?;
-        let (records, refusal) = (loaded.records.len() as u64, loaded.refusal());
-        match self.perform(loaded).drain(drop).await {
+        let loaded = Loaded::read(self.log.as_ref(), &self.run).await?;
+        let (records, refusal) = (loaded.kept.records.len() as u64, loaded.refusal());
+        match EventStream::new(self.perform(loaded)).drain(drop).await {
             // A run that its provider refused is equal when it is refused the same way.
             Err(error) if Some(&error) != refusal.as_ref() => Err(error),
             _ => Ok(Replayed { status: "equal", records }),
@@ -237,53 +250,4 @@ impl IntoFuture for Replay {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.compare())
     }
-}
-
-impl Engine {
-    /// Copies a run up to a record into a new run, which can be resumed to go on differently. A seal cannot be copied, as
-    /// nothing can follow it; what ends there can be branched at any record before. A branch of a session's turn goes on
-    /// from the same turns before, and is not listed among the session's own.
-    ///
-    /// # Errors
-    /// A run that is not there or not what it was, or a record that it does not have.
-    pub async fn fork<L: Log + Clone>(&self, log: &L, run: &str, at: u64) -> Result<Forked> {
-        let loaded = Loaded::read(log, run).await?;
-        let end = loaded.records.last().filter(|(_, fact)| matches!(fact, Fact::Sealed(_)));
-        if end.is_some_and(|(seal, _)| seal.seq() == at) {
-            return Err(Error::invalid_option("at", "is_the_seal").with_message(format!(
-                "validation failed: at: record {at} is the seal of run {run}, and nothing can follow it; fork at a record before"
-            )));
-        }
-        let kept = loaded.records.iter().take_while(|(record, _)| record.seq() <= at);
-        let kept: Vec<_> = kept.collect();
-        let Some((last, _)) = kept.last().filter(|(record, _)| record.seq() == at) else {
-            return Err(Error::invalid_option("at", "no_such_record"));
-        };
-        let parent = Parent { run_id: run.to_owned(), seq: at, hash: last.hash() };
-        let world = &self.0.world;
-        let log: Arc<dyn Log> = Arc::new(log.clone());
-        let mut recorder = Recorder::new(log, Arc::clone(world), world.new_run_id());
-        for (_, fact) in kept {
-            match fact.clone() {
-                Fact::RunStarted { thread, extent, about } => {
-                    let about = about
-                        .map(|about| Box::new(About { parent: Some(parent.clone()), ..*about }));
-                    recorder.push(&Fact::RunStarted { thread, extent, about })?;
-                }
-                fact => recorder.push(&fact)?,
-            }
-        }
-        poll_fn(|cx| recorder.poll_flush(cx)).await?;
-        Ok(Forked { run_id: recorder.run_id().clone(), parent })
-    }
-}
-
-/// A run that was branched off another.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct Forked {
-    /// The new run.
-    pub run_id: Arc<str>,
-    /// Where it was branched off.
-    pub parent: Parent,
 }

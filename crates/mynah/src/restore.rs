@@ -78,7 +78,7 @@ pub async fn restore_turn<L: Log>(log: &L, run: &str) -> Result<Restored> {
             .with("run_id", run));
     }
     let before = loaded.session_before();
-    let unfinished = (!loaded.was_told()).then(|| Arc::from(loaded.run.as_str()));
+    let unfinished = (!loaded.was_told()).then(|| Arc::from(loaded.kept.run.as_str()));
     let told = if loaded.was_told() && loaded.refusal().is_none() {
         Some(loaded)
     } else {

@@ -1,28 +1,21 @@
-//! Going on with a run that has no end, and ending it.
+//! Going on with a run that has no end.
 
-use std::{
-    future::{IntoFuture, poll_fn},
-    sync::Arc,
-};
+use std::{future::IntoFuture, sync::Arc};
 
-use mynah_data::{
-    ChatResult, Error, HaltReason, LogReason, Message, Metadata, Result, SessionReason,
-    StreamReason,
-};
-use mynah_log::{End, Extent, Fact, Log};
+use mynah_data::{ChatResult, Error, HaltReason, LogReason, Message, Result, SessionReason};
+use mynah_log::{About, End, Fact, Log};
 use mynah_step::{
-    BoxFuture, NOBODY_KNOWS, OnUncertain, Recorded, Recorder, SystemWorld, Tape, Tool, World,
-    active, take_over,
+    BoxFuture, NOBODY_KNOWS, OnUncertain, Recorded, Recorder, Tape, Tool, active, take_over,
 };
 use serde_json::{Value, json};
 
 use crate::{
     call::chatted,
     engine::Engine,
-    loaded::Loaded,
+    loaded::{Kept, Loaded},
     options::{Options, option_setters},
-    prepare::{Input, Origin, prepare_on},
-    run::Driver,
+    prepare::{Asked, Part, Past, joined},
+    run::{Beginning, Driver, Resumption},
     stream::{EventStream, Filter},
 };
 
@@ -47,7 +40,9 @@ option_setters!(Resume, self => self.options);
 
 impl Engine {
     /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
-    /// calls and tools are not repeated. The engine must be the one that the run began with.
+    /// calls and tools are not repeated. The engine must be the one that the run ran with.
+    ///
+    /// A process that was killed holds its run for up to three seconds more; that is waited for.
     ///
     /// ```
     /// # use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
@@ -151,8 +146,9 @@ impl Resume {
         self
     }
 
-    /// Goes on with an engine whose model, tools or params are not those that the run began with. The records still tell
-    /// what it began with, so a replay needs that engine up to here.
+    /// Goes on with an engine whose model, tools or params, or with options, that are not those that the run ran with. What
+    /// was done stays as it was, and the records tell what it goes on with. [`Engine::replay`] then holds its engine against
+    /// what the last one did; for the engines before it their records answer.
     pub fn allow_changed_engine(mut self) -> Self {
         self.allow_changed = true;
         self
@@ -177,54 +173,75 @@ impl Resume {
     /// A run that goes on, its lease taken.
     pub(crate) async fn prepare(mut self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
-        let resumption = self.resumption(&loaded)?;
+        let mut fact = self.resumption(&loaded)?;
         if self.request_id.is_some() {
             // Each call has an id of its own; the run is still the one that began with the first.
             let first = loaded.about.options.get("request_id").cloned().unwrap_or_default();
             self.options = self.options.set("request_id", first);
         }
-        let active = active(&loaded.records);
-        let Loaded { run, records, before, thread, extent, about, chain, totals } = loaded;
+        let (mut earlier, last) = loaded.abouts();
+        earlier.push(last);
+        let earlier = earlier.into_iter().map(|about| loaded.part(about, &Options::new()));
+        let earlier = earlier.collect::<Result<Vec<Part>>>()?;
+        let (mut live, changed) = self.part(&loaded)?;
+        if let Some(Fact::Resumed { about, .. }) = &mut fact {
+            about.clone_from(&changed);
+        }
+        live.setup.recorded_tools = true;
+        let resumption = Resumption {
+            on_uncertain: self.on_uncertain,
+            fact,
+            since_answer: self.request_id.is_some(),
+            active: active(&loaded.kept.records),
+        };
+        let Part { setup, filter, .. } = live;
+        let Loaded { kept: Kept { run, records, chain, totals }, before, thread, .. } = loaded;
         let head = chain.head();
         let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals)
             .with_durability(self.options.durability)
             .with_emit_timeout(self.options.emit_timeout)
             .metered(self.engine.0.metrics.clone());
-        let recorded = Recorded::new(run.as_str().into(), records).then(recorder);
-        let since_answer = self.request_id.is_some();
-        let options = if since_answer {
-            self.options
-        } else {
-            let recorded = Options::from_json(Value::Object(about.options.clone()));
-            recorded.unwrap_or_default().overlay(self.options)
-        };
-        let (mut driver, filter) = prepare_on(
-            &self.engine,
-            Input::Thread(thread),
-            options,
-            extent,
-            Tape::Replaying(Box::new(recorded)),
-            Origin {
-                before,
-                recorded: Some(about),
-                allow_changed: self.allow_changed,
-                recorded_tools: true,
-                on_uncertain: self.on_uncertain,
-                resumption,
-                since_answer,
-                active,
-                ..Origin::default()
-            },
-        )?;
-        if let Some(changed) = driver.take_fault() {
-            let message = format!(
-                "{changed}: the engine or the call is not the one that the run began with; \
-                 allow_changed_engine() goes on all the same"
-            );
-            return Err(changed.with_message(message));
-        }
+        let recorded = Recorded::new(run.as_str().into(), records).then(recorder, changed);
+        let tape = Tape::Replaying(Box::new(recorded));
+        let cancel = self.options.cancel.as_ref();
+        let about = earlier.first().and_then(|first| first.about.clone());
+        let beginning = Beginning { before, thread, about };
+        let earlier = earlier.into_iter().map(|part| part.setup);
+        let mut driver = Driver::new(earlier, setup, beginning, resumption, cancel, tape);
         driver.hold(take_over(self.log.as_ref(), world.as_ref(), &run, head).await?);
         Ok((driver, filter))
+    }
+
+    /// What this engine makes of what is left of the run, and what that runs with if it is something else than before.
+    fn part(&self, loaded: &Loaded) -> Result<(Part, Option<Box<About>>)> {
+        let (_, recorded) = loaded.abouts();
+        let options = if self.request_id.is_some() {
+            self.options.clone()
+        } else {
+            let recorded = Options::from_json(Value::Object(recorded.options.clone()))?;
+            recorded.overlay(self.options.clone())
+        };
+        let asked = |past| Asked {
+            engine: &self.engine,
+            conversation: joined(&loaded.before, &loaded.thread),
+            given: None,
+            options: options.clone(),
+            extent: loaded.extent,
+            past,
+        };
+        // A run that goes on with the same engine keeps the price that it had.
+        let part = asked(Past::AtItsPrice(recorded)).prepare()?;
+        let Some(difference) = loaded.difference(&part) else { return Ok((part, None)) };
+        if !self.allow_changed {
+            let message = format!(
+                "{difference}: the engine or the call is not the one that the run ran with; \
+                 allow_changed_engine() goes on all the same"
+            );
+            return Err(difference.with_message(message));
+        }
+        let part = asked(Past::Again(recorded)).prepare()?;
+        let about = part.about.clone();
+        Ok((part, about))
     }
 
     /// What the run goes on with; none where it does not wait.
@@ -233,7 +250,7 @@ impl Resume {
             || !(self.tool_results.is_empty()
                 && self.approved.is_empty()
                 && self.rejected.is_empty());
-        let end = match loaded.last() {
+        let end = match loaded.kept.last() {
             Some(Fact::Sealed(_)) => {
                 let message =
                     format!("log error: sealed: run {} has ended; fork it to go on", self.run);
@@ -273,7 +290,8 @@ impl Resume {
         }
         let message = self.message.clone().map(Arc::new);
         let (rejected, request_id) = (self.rejected.clone(), self.request_id.clone());
-        Ok(Some(Fact::Resumed { message, tool_results, approved, rejected, request_id }))
+        let about = None;
+        Ok(Some(Fact::Resumed { message, tool_results, approved, rejected, request_id, about }))
     }
 
     /// Of the calls that the run waits for, those of which nothing was said.
@@ -324,41 +342,6 @@ impl IntoFuture for Resume {
     }
 }
 
-/// Ends a run that has no end, from outside: one that waits, or whose process ended. It gets its seal, and can be neither
-/// resumed nor appended to.
-///
-/// ```
-/// # use mynah::{Engine, Mode, testing::Scripted};
-/// # use serde_json::json;
-/// use mynah::log::{Log, MemoryLog, RunStatus};
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([
-/// #     json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}])])?);
-/// let log = MemoryLog::new();
-/// let run = engine.chat("pay").mode(Mode::Manual).record(&log).await?.run_id.unwrap();
-/// mynah::cancel_run(&log, &run).await?;
-/// assert_eq!(log.run(&run).await?.unwrap().status, RunStatus::Cancelled);
-/// # Ok(()) }
-/// ```
-///
-/// # Errors
-/// A run that is not there, not what it was, has ended, or is in other hands.
-pub async fn cancel_run<L: Log + Clone>(log: &L, run: &str) -> Result<()> {
-    let Loaded { chain, totals, extent, .. } = Loaded::read(log, run).await?;
-    let world: Arc<dyn World> = Arc::new(SystemWorld);
-    let lease = take_over(log, world.as_ref(), run, chain.head()).await?;
-    let mut recorder = Recorder::after(Arc::new(log.clone()), world, chain, totals);
-    recorder = recorder.with_lease(lease);
-    let mut metadata = Metadata::new();
-    if extent != Extent::Chat {
-        let error = Error::stream(StreamReason::Cancelled);
-        metadata.insert("error".to_owned(), error.to_value());
-    }
-    let end = End::new(HaltReason::Cancelled, metadata);
-    recorder.commit(&Fact::Cancelled { end, partial: None, cuts: Vec::new() })?;
-    poll_fn(|cx| recorder.poll_flush(cx)).await
-}
-
 struct WaitingCall {
     id: String,
     name: String,
@@ -366,7 +349,7 @@ struct WaitingCall {
 
 /// The calls that a run waits for which stopped so.
 fn waiting_calls(loaded: &Loaded, end: &End) -> Vec<WaitingCall> {
-    let answer = loaded.records.iter().rev().find_map(|(_, fact)| match fact {
+    let answer = loaded.kept.records.iter().rev().find_map(|(_, fact)| match fact {
         Fact::AssistantCompleted { response, .. } => Some(response),
         _ => None,
     });

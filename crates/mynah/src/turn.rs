@@ -287,7 +287,7 @@ impl Next {
         thread.extend(self.message);
         let session = Some(SessionLink { id, context, metadata, previous });
         let request_id = self.request_id;
-        let origin = Origin { before, session, request_id, ..Origin::default() };
+        let origin = Origin { before, session, request_id };
         prepare(&self.engine, Input::Thread(thread), self.options, self.extent, origin)
     }
 }

@@ -16,13 +16,31 @@ async fn a_run_under_way_cannot_be_resumed_and_a_dropped_one_can_at_once() -> my
     let log = MemoryLog::new();
     let mut first = slow()?.chat("go").record(&log).stream();
     let run = until_a_tool_runs(&mut first).await?;
-    assert_eq!(resumed(&log, &run).await.expect_err("it is under way").reason(), "leased");
+    assert_eq!(
+        beside(&mut first, resumed(&log, &run)).await.expect_err("it lives").reason(),
+        "leased"
+    );
     drop(first);
-    let mut second = resumed(&log, &run).await?;
-    until_a_tool_runs(&mut second).await?;
-    assert_eq!(resumed(&log, &run).await.expect_err("it is under way").reason(), "leased");
-    drop(second);
-    let events = testing::collect(resumed(&log, &run).await?).await?;
+    let (mut second, waited) = timed(resumed(&log, &run)).await;
+    assert_eq!(waited, Duration::ZERO);
+    let second = second.as_mut().expect("it is nobody's");
+    until_a_tool_runs(second).await?;
+    let refused = beside(second, resumed(&log, &run)).await.expect_err("it lives");
+    assert_eq!(refused.reason(), "leased");
+    assert!(refused.metadata()["owner"].is_string() && refused.metadata()["until"].is_i64());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_process_held_is_waited_for() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let mut first = slow()?.chat("go").record(&log).stream();
+    let run = until_a_tool_runs(&mut first).await?;
+    // Nobody gives the lease back.
+    std::mem::forget(first);
+    let (second, waited) = timed(resumed(&log, &run)).await;
+    assert!((2_000..3_200).contains(&waited.as_millis()), "{waited:?}");
+    let events = testing::collect(second?).await?;
     assert_eq!(testing::text(&events), "done");
     Ok(())
 }
@@ -33,7 +51,7 @@ async fn a_run_that_is_polled_is_kept_however_long_it_takes() -> mynah::Result<(
     let mut first = slow()?.chat("go").record(&log).stream();
     let run = until_a_tool_runs(&mut first).await?;
     let first = tokio::spawn(testing::collect(first));
-    for _ in 0..50 {
+    for _ in 0..20 {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(resumed(&log, &run).await.expect_err("it is under way").reason(), "leased");
     }
@@ -56,6 +74,19 @@ async fn a_run_that_nobody_polls_can_be_taken_over_and_its_first_owner_is_told()
     let events = testing::collect(second).await?;
     assert_eq!(testing::text(&events), "done");
     Ok(())
+}
+
+/// Does something else while a run is polled.
+async fn beside<T>(run: &mut EventStream, other: impl Future<Output = T>) -> T {
+    tokio::select! {
+        done = other => done,
+        event = run.next() => panic!("it went on: {event:?}"),
+    }
+}
+
+async fn timed<T>(what: impl Future<Output = T>) -> (T, Duration) {
+    let began = Instant::now();
+    (what.await, began.elapsed())
 }
 
 /// Goes on with a run as another process does.

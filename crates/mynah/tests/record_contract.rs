@@ -1,5 +1,7 @@
 //! What can go wrong with replay and resumption elsewhere, and does not here.
 
+#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
+
 mod common;
 
 use std::sync::Arc;
@@ -196,7 +198,7 @@ async fn a_payload_that_says_the_same_in_other_bytes_is_corrupt() -> mynah::Resu
     let errors = [
         engine().replay(&other, &*run).await.map(drop),
         engine().resume(&other, &*run).await.map(drop),
-        engine().fork(&other, &run, 2).await.map(drop),
+        mynah::fork_run(&other, &*run, 2).await.map(drop),
     ];
     for error in errors.map(|refused| refused.expect_err("capital letters in a digest")) {
         assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");

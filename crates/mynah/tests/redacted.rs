@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mynah::{
-    Engine, ErrorKind, LogReason,
+    Engine, ErrorKind, LogReason, fork_run,
     log::{Log, MemoryLog, Prune, Redact, Warrant},
     testing::Scripted,
 };
@@ -19,7 +19,7 @@ async fn replay_resume_and_fork_name_the_first_redacted_record() -> mynah::Resul
     let errors = [
         engine()?.replay(&log, &*run).await.map(drop),
         engine()?.resume(&log, &*run).await.map(drop),
-        engine()?.fork(&log, &run, last - 1).await.map(drop),
+        fork_run(&log, &*run, last - 1).await.map(drop),
     ];
     for error in errors.map(|refused| refused.expect_err("a body is missing")) {
         assert_eq!(error.kind(), ErrorKind::Log(LogReason::Redacted), "{error}");

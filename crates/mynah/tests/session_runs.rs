@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use mynah::{
     Engine, Event, Options, Session, Status, Thread, Tool, ToolOutcome, Tools, cancel_run,
+    fork_run,
     log::{About, Append, Extent, Fact, Log, MemoryLog, Record, RunFilter, RunStatus},
     restore_session,
     testing::{self, Scripted},
@@ -200,7 +201,7 @@ async fn a_branch_of_a_turn_is_not_a_turn_of_the_session() -> mynah::Result<()> 
     let (engine, log) = (talker(3)?, MemoryLog::new());
     let (session, _) = engine.start(Session::from("one").with_id("s")).record(&log).await?;
     let (session, _) = engine.reply(&session, "two").record(&log).await?;
-    let fork = engine.fork(&log, &run_of(&session), 1).await?;
+    let fork = fork_run(&log, &*run_of(&session), 1).await?;
     let result = engine.resume(&log, &*fork.run_id).await?;
     assert_eq!((result.thread.messages.len(), result.text().as_ref()), (4, "said 2"));
     assert_eq!(restore_session(&log, "s").await?.session, session);
@@ -434,9 +435,9 @@ async fn a_fork_at_the_seal_is_refused_with_its_reason() -> mynah::Result<()> {
     let (engine, log) = (talker(1)?, MemoryLog::new());
     let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
     let seal = log.head(&run).await?.map_or(0, |head| head.seq);
-    let error = engine.fork(&log, &run, seal).await.expect_err("a seal");
+    let error = fork_run(&log, &*run, seal).await.expect_err("a seal");
     assert!(error.to_string().contains("nothing can follow it"), "{error}");
-    assert!(engine.fork(&log, &run, seal - 1).await.is_ok());
+    assert!(fork_run(&log, &*run, seal - 1).await.is_ok());
     Ok(())
 }
 

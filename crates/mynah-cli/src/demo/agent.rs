@@ -14,11 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{CHARGES, LOG, TICKETS};
-use crate::{
-    Failure,
-    ledger::{Ledger, when_free},
-    runtime, store,
-};
+use crate::{Failure, ledger::Ledger, runtime, store};
 
 pub(super) const GOAL: &str = "A berth on tonight's train to Vienna for ada@example.org, please.";
 
@@ -56,7 +52,7 @@ pub(super) fn perform(act: Act, folder: &Path) -> Result<(), Failure> {
             Act::Begin => agent(act, folder)?.chat(GOAL).record(&log).stream(),
             Act::GoOn => {
                 let (agent, run) = (agent(act, folder)?, store::find(log.as_ref(), "last").await?);
-                when_free(|| agent.resume(&log, &*run.run_id).stream()).await?
+                agent.resume(&log, &*run.run_id).stream().await?
             }
         };
         tell(stream).await

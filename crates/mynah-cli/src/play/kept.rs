@@ -5,7 +5,7 @@ use std::{io::Write, sync::Arc};
 use futures_util::StreamExt as _;
 use mynah::{
     ChatResult, Error, ErrorKind, Event, LogReason, Message, Metadata, Options, Result,
-    SessionReason, Thread, Tools, decode,
+    SessionReason, Thread, Tools, decode, fork_run,
     log::{Extent, Fact, Log as _, RunFilter, verify_run},
     restore_turn,
 };
@@ -17,7 +17,7 @@ use super::{
     perform::{Fold, Stage, Stop, Told},
     scenario::{Act, GoOn, Kind, Watch},
 };
-use crate::ledger::{Ledger, when_free};
+use crate::ledger::Ledger;
 
 /// How a run began.
 struct Beginning {
@@ -42,7 +42,10 @@ impl<W: Write> Stage<'_, W> {
         };
         match act {
             Act::Verify => Ok(self.kept(verify_run(&log, &run).await?)),
-            Act::Fork { at } => Ok(self.kept(self.engine.fork(&log, &run, at).await?)),
+            Act::Fork { at } => {
+                let forked = fork_run(&log, run, at).world(Arc::clone(&self.world)).await?;
+                Ok(self.kept(forked))
+            }
             Act::Replay { tools } => self.replay(&log, &run, tools, options, watch).await,
             Act::Resume(go_on) => self.resume(&log, &run, *go_on, options, watch).await,
         }
@@ -99,19 +102,16 @@ impl<W: Write> Stage<'_, W> {
         let message = message.as_ref().map(decode::message).transpose()?;
         thread.extend(message.clone().filter(|_| watch.take.is_some()));
         let fold = Fold::new(thread);
-        let start = || {
-            let mut resume = self.engine.resume(log, run).on_uncertain(on_uncertain);
-            if let Some(message) = &message {
-                resume = resume.message(message.clone());
-            }
-            for (id, content) in &tool_results {
-                resume = resume.tool_result(id, content.clone());
-            }
-            resume = approve.iter().fold(resume, |resume, id| resume.approve(id));
-            resume = reject.iter().fold(resume, |resume, id| resume.reject(id, ""));
-            resume.options(options.clone()).stream()
-        };
-        let mut stream = when_free(start).await?;
+        let mut resume = self.engine.resume(log, run).on_uncertain(on_uncertain);
+        if let Some(message) = message {
+            resume = resume.message(message);
+        }
+        for (id, content) in tool_results {
+            resume = resume.tool_result(id, content);
+        }
+        resume = approve.iter().fold(resume, |resume, id| resume.approve(id));
+        resume = reject.iter().fold(resume, |resume, id| resume.reject(id, ""));
+        let mut stream = resume.options(options).stream().await?;
         if let Some(error) = stream.refusal() {
             return Err(error.clone().into());
         }

@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah::Engine;
+use mynah::{Engine, SystemWorld, World};
 
 use self::{hashes::Hashes, world::Counters};
 use crate::{
@@ -48,17 +48,16 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))?;
     let log = place.map(|place| place.open()).transpose()?;
     let runtime = runtime()?;
-    if stable {
-        let counters = match &log {
-            Some(log) => runtime.block_on(Counters::after(log)),
-            None => Ok(Counters::default()),
-        };
-        scenario.engine = scenario.engine.world(counters.map_err(|error| Failure::of(&error))?);
-    }
+    let world: Arc<dyn World> = match &log {
+        _ if !stable => Arc::new(SystemWorld),
+        Some(log) => Arc::new(runtime.block_on(Counters::after(log))?),
+        None => Arc::new(Counters::default()),
+    };
+    scenario.engine = scenario.engine.world(Arc::clone(&world));
     let log = log.map(|log| Arc::new(Ledger::new(log)));
     let mut out = BufWriter::new(io::stdout().lock());
     let hashes = if stable { Hashes::counted() } else { Hashes::Shown };
-    let performed = perform::perform(scenario, log.clone(), hashes, &mut out);
+    let performed = perform::perform(scenario, world, log.clone(), hashes, &mut out);
     if let Some(performed) = runtime.block_on(unless_interrupted(performed)) {
         return written(performed);
     }

@@ -10,7 +10,7 @@ use futures_util::{Stream, StreamExt as _};
 use mynah::{
     CancelHandle, ChatResult, Collector, Engine, Error, Event, Metadata, Options, Request,
     Response, Result, Session, SessionReason, SessionStream, StepResult, StepTurn, Thread, Turn,
-    TurnResult, decode,
+    TurnResult, World, decode,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -25,12 +25,14 @@ use crate::ledger::Ledger;
 /// Performs a scenario, and writes what happens.
 pub(super) async fn perform(
     scenario: Scenario,
+    world: Arc<dyn World>,
     log: Option<Arc<Ledger>>,
     hashes: Hashes,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let mut stage = Stage {
         engine: scenario.engine,
+        world,
         log,
         stable: matches!(hashes, Hashes::Counted(_)),
         hashes,
@@ -147,6 +149,8 @@ impl From<io::Error> for Stop {
 /// What operations leave for those after them.
 pub(super) struct Stage<'a, W> {
     pub(super) engine: Engine,
+    /// Where the engine's time and chance come from.
+    pub(super) world: Arc<dyn World>,
     pub(super) log: Option<Arc<Ledger>>,
     pub(super) hashes: Hashes,
     /// The options of the runs that were recorded here: their functions and tools are not in the records.

@@ -124,14 +124,14 @@ impl Context {
                 let (chain, totals) = verifier.into_chain();
                 let recorder = Recorder::after(log, world, chain, totals).taking_lease();
                 let recorded = Recorded::new(config.run_id.as_str().into(), facts);
-                Tape::Replaying(Box::new(recorded.then(configured(recorder, &config))))
+                Tape::Replaying(Box::new(recorded.then(configured(recorder, &config), None)))
             }
             Mode::Replay(records) => {
                 let (facts, _) = verified(&config.run_id, records)?;
                 Tape::Replaying(Box::new(Recorded::new(config.run_id.as_str().into(), facts)))
             }
         };
-        let cap = config.budget.as_ref().and_then(|budget| budget.max_wall_clock_ms);
+        let clock = WallClock::new(config.budget.as_ref(), before);
         let desk = Desk::new();
         let effects = Effects {
             errors: config.side_effect_errors,
@@ -147,7 +147,7 @@ impl Context {
             effects,
             turns: Queue::new(0),
             spent: Mutex::default(),
-            clock: Mutex::new(cap.map(|cap| WallClock::new(cap, before))),
+            clock: Mutex::new(clock),
             running: AtomicUsize::new(0),
             cancelled: watch::Sender::new(false),
         })))

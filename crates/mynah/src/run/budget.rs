@@ -2,10 +2,9 @@
 
 use std::task::Context;
 
-use mynah_data::{Breach, Budget, Error, HaltReason, Metadata, Place, Pricing, Response};
-use mynah_log::{End, Extent, Fact};
+use mynah_data::{Breach, Budget, HaltReason, Place, Pricing, Response};
+use mynah_log::Fact;
 use mynah_step::{WallClock, prompt_size};
-use serde_json::json;
 
 use super::{
     decide::Action,
@@ -84,19 +83,7 @@ impl Driver {
         }
         let partial = self.cut_off(answering, HaltReason::BudgetExceeded.as_str());
         let cuts = std::mem::take(&mut self.cuts).finish();
-        let metadata = Metadata::from_iter([("budget".to_owned(), json!(breach))]);
-        let end = End::new(HaltReason::BudgetExceeded, metadata);
-        let mut end = self.state.end_of_chat(end, &self.setup.policy);
-        let refused = (self.setup.policy.extent != Extent::Chat).then(|| {
-            let error = Error::budget_exceeded(&breach, partial.as_deref());
-            end.metadata.insert("error".to_owned(), error.to_value());
-            error
-        });
+        self.phase = Phase::Decide;
         self.commit(Fact::BudgetExceeded { breach, partial, cuts });
-        self.commit(end.into_fact());
-        match refused {
-            Some(error) => self.phase = Phase::Closing(Err(error)),
-            None => self.finish(),
-        }
     }
 }

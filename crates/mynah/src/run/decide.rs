@@ -25,6 +25,8 @@ pub(super) enum Action {
     Exceed(Breach),
     /// Stop, and say so.
     Finish(End),
+    /// Stop: the caller of a single call gets this error.
+    Refuse(End, Error),
     /// Nothing: the run went as far as it was to go.
     Stop,
 }
@@ -41,7 +43,13 @@ pub enum OnUnknownTool {
 }
 
 /// The caller's own condition for halting.
-pub(crate) type HaltWhen = Arc<dyn Fn(&StepResult) -> bool + Send + Sync>;
+#[derive(Clone)]
+pub(crate) enum HaltWhen {
+    /// It is asked after each step.
+    Asked(Arc<dyn Fn(&StepResult) -> bool + Send + Sync>),
+    /// It held after so many steps, as the records tell.
+    After(usize),
+}
 
 /// The engine's and the call's settings, as far as they decide what comes next.
 ///
@@ -136,6 +144,15 @@ impl RunState {
         if self.end.is_some() {
             return Action::Stop;
         }
+        if let Some((breach, error)) = &self.exceeded {
+            let budget = Metadata::from_iter([("budget".to_owned(), json!(breach))]);
+            let mut end = self.end_of_chat(End::new(HaltReason::BudgetExceeded, budget), policy);
+            if policy.extent == Extent::Chat {
+                return Action::Finish(end);
+            }
+            end.metadata.insert("error".to_owned(), error.to_value());
+            return Action::Refuse(end, error.clone());
+        }
         if let Some(conversation) = &self.conversation
             && let Some(error) = &conversation.failure
         {
@@ -151,10 +168,10 @@ impl RunState {
         let Some(step) = self.steps_of_pass().last() else {
             return match self.halt() {
                 // A call that was approved has halted.
-                Some(halt) => Action::Finish(
+                Some(halt) if self.conversation.is_none() => Action::Finish(
                     self.end_of_chat(End::new(halt.reason(), halt.details()), policy),
                 ),
-                None => Action::CallModel,
+                _ => Action::CallModel,
             };
         };
         if policy.extent != Extent::Chat {
@@ -211,7 +228,11 @@ impl RunState {
             _ if *plan == Plan::Continue => {}
             _ => return Some(End::new(HaltReason::Completed, Metadata::new())),
         }
-        if policy.halt_when.as_ref().is_some_and(|halt_when| halt_when(step)) {
+        let halts = policy.halt_when.as_ref().is_some_and(|halt_when| match halt_when {
+            HaltWhen::Asked(condition) => condition(step),
+            HaltWhen::After(steps) => self.steps.len() == *steps,
+        });
+        if halts {
             return Some(end(HaltReason::HaltWhen, "halt_when_step_index", json!(index)));
         }
         let max_turns = if self.conversation.is_some() { 1 } else { policy.max_turns };

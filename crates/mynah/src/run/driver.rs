@@ -34,12 +34,10 @@ use crate::cancel::{CancelHandle, Cancellation};
 /// Sees every event of the model, whatever the filters say.
 pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 
-/// Everything a run needs that does not change while it runs.
+/// Everything a run needs that does not change while one engine has it.
 pub(crate) struct Setup {
     pub(crate) policy: Policy,
     pub(crate) meter: Meter,
-    /// How long earlier processes of the run were active.
-    pub(crate) active: Duration,
     pub(crate) adapter: Arc<dyn Adapter>,
     /// What the model is asked, without the messages.
     pub(crate) request: Request,
@@ -60,17 +58,39 @@ pub(crate) struct Setup {
     pub(crate) metrics: Option<Arc<dyn MetricsSink>>,
     /// Whether a run that is performed again answers for its tools from its records.
     pub(crate) recorded_tools: bool,
-    pub(crate) on_uncertain: OnUncertain,
     pub(crate) require_raw_response_hash: bool,
+}
+
+/// How a run begins.
+pub(crate) struct Beginning {
+    /// The conversation that the runs before it hold.
+    pub(crate) before: Messages,
+    /// What joined since.
+    pub(crate) thread: Thread,
+    /// What it begins with; none where nobody keeps it.
+    pub(crate) about: Option<Box<About>>,
+}
+
+/// How a run is gone on with.
+#[derive(Default)]
+pub(crate) struct Resumption {
+    pub(crate) on_uncertain: OnUncertain,
     /// What a run that waited goes on with.
-    pub(crate) resumption: Option<Fact>,
+    pub(crate) fact: Option<Fact>,
     /// Whether the result tells only what came after that.
     pub(crate) since_answer: bool,
+    /// How long earlier processes of the run were active.
+    pub(crate) active: Duration,
 }
 
 /// A run under way.
 pub(crate) struct Driver {
     pub(super) setup: Box<Setup>,
+    /// What engines have that take over later, in a run performed again.
+    later: VecDeque<Setup>,
+    /// How many took over already.
+    handovers: usize,
+    pub(super) resumption: Resumption,
     pub(super) state: RunState,
     pub(super) phase: Phase,
     /// Events that are made and not yet handed out.
@@ -120,14 +140,20 @@ pub(super) enum Phase {
 }
 
 impl Driver {
+    /// A run that engines had which others took over from, and the last of them has, or is to have.
     pub(crate) fn new(
-        setup: Setup,
-        before: Messages,
-        thread: Thread,
+        earlier: impl IntoIterator<Item = Setup>,
+        last: Setup,
+        Beginning { before, thread, about }: Beginning,
+        resumption: Resumption,
         cancel: Option<&CancelHandle>,
         tape: Tape,
-        about: Option<Box<About>>,
     ) -> Self {
+        let mut setups = earlier.into_iter();
+        let (setup, later) = match setups.next() {
+            Some(first) => (first, setups.chain([last]).collect()),
+            None => (last, VecDeque::new()),
+        };
         let span = tracing::info_span!(
             "mynah.run",
             extent = ?setup.policy.extent,
@@ -139,12 +165,14 @@ impl Driver {
             input_tokens = tracing::field::Empty,
             output_tokens = tracing::field::Empty,
         );
-        let cap = setup.policy.budget.as_ref().and_then(|budget| budget.max_wall_clock_ms);
         let mut driver = Self {
             prompt: PromptDigest::new(before.len() + thread.messages.len()),
             state: RunState::new(before, setup.meter),
-            wall_clock: cap.map(|cap| WallClock::new(cap, setup.active)),
+            wall_clock: WallClock::new(setup.policy.budget.as_ref(), resumption.active),
             setup: Box::new(setup),
+            later,
+            handovers: 0,
+            resumption,
             phase: Phase::Decide,
             ready: VecDeque::new(),
             answer: ResponseBuilder::new(),
@@ -178,11 +206,6 @@ impl Driver {
     pub(crate) fn stopped(&self) -> Option<(&Arc<str>, Head, bool)> {
         let head = self.tape.head().filter(|_| self.told)?;
         Some((self.run_id()?, head, self.state.end.as_ref().is_some_and(End::waits)))
-    }
-
-    /// What is wrong before anything has happened: the run that is to go on began otherwise.
-    pub(crate) fn take_fault(&mut self) -> Option<Error> {
-        self.fault.take()
     }
 
     /// The id of the call.
@@ -226,82 +249,92 @@ impl Driver {
                 (self.span, self.step) = (Span::none(), Span::none());
                 return Poll::Ready(None);
             }
-            // A single step that was told to be complete has nothing left to interrupt.
-            let over = self.setup.policy.extent != Extent::Chat && !self.state.steps.is_empty();
-            let ended = matches!(self.tape.upcoming(), Some(Fact::Cancelled { .. }));
-            let over = over && !ended || matches!(self.phase, Phase::Closing(_));
-            if !over && let Some(reason) = self.interrupted(cx) {
+            if self.is_stopped(cx) {
+                continue;
+            }
+            if let Some(event) = ready!(self.poll_phase(cx)) {
+                return Poll::Ready(Some(Ok(event)));
+            }
+        }
+    }
+
+    /// Whether somebody, or the time, stops what is under way; then it was stopped.
+    fn is_stopped(&mut self, cx: &mut Context<'_>) -> bool {
+        // A single step that was told to be complete has nothing left to interrupt.
+        let over = self.setup.policy.extent != Extent::Chat && !self.state.steps.is_empty();
+        let over = over && self.cancelled_here().is_none();
+        if !over && !matches!(self.phase, Phase::Closing(_)) {
+            if let Some(reason) = self.interrupted(cx) {
                 self.interrupt(reason);
-                continue;
+                return true;
             }
-            if !over && let Some(breach) = self.out_of_time(cx) {
+            if let Some(breach) = self.out_of_time(cx) {
                 self.exceed(breach);
-                continue;
+                return true;
             }
-            if let Some(error) = self.timed_out(cx) {
-                match self.phase {
-                    Phase::Opening(_) => self.not_opened(error),
-                    _ => self.broke_off(error),
+        }
+        let Some(error) = self.timed_out(cx) else { return false };
+        match self.phase {
+            Phase::Opening(_) => self.not_opened(error),
+            _ => self.broke_off(error),
+        }
+        true
+    }
+
+    /// Goes on with what is under way. An event of the model is handed out as it comes.
+    fn poll_phase(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        match &mut self.phase {
+            Phase::Decide => self.advance(),
+            Phase::Opening(opening) => {
+                // A model call costs money, not correctness: it need not wait for what precedes it to be safe.
+                if let Err(error) = ready!(self.tape.poll_room(cx)) {
+                    self.fault = Some(error);
+                    return Poll::Ready(None);
                 }
-                continue;
+                match ready!(opening.poll_unpin(cx)) {
+                    Ok(stream) => self.phase = Phase::Answering(stream),
+                    Err(error) => self.not_opened(error),
+                }
             }
-            match &mut self.phase {
-                Phase::Decide => self.advance(),
-                Phase::Opening(opening) => {
-                    // A model call costs money, not correctness: it need not wait for what precedes it to be safe.
-                    if let Err(error) = ready!(self.tape.poll_room(cx)) {
-                        self.fault = Some(error);
-                        continue;
-                    }
-                    match ready!(opening.poll_unpin(cx)) {
-                        Ok(stream) => self.phase = Phase::Answering(stream),
-                        Err(error) => self.not_opened(error),
+            Phase::Answering(stream) => match ready!(stream.poll_next_unpin(cx)) {
+                Some(Ok(event)) => {
+                    self.limits.heard();
+                    let event = self.hear(event);
+                    if let Some(breach) = self.passed_by_answer() {
+                        self.ready.push_back(event);
+                        self.exceed(breach);
+                    } else if !self.behind {
+                        return Poll::Ready(Some(event));
                     }
                 }
-                Phase::Answering(stream) => match ready!(stream.poll_next_unpin(cx)) {
-                    Some(Ok(event)) => {
-                        self.limits.heard();
-                        let event = self.hear(event);
-                        if let Some(breach) = self.passed_by_answer() {
-                            self.ready.push_back(event);
-                            self.exceed(breach);
-                        } else if !self.behind {
-                            return Poll::Ready(Some(Ok(event)));
-                        }
-                    }
-                    // Nobody has heard anything yet: it is as if there had been no stream.
-                    Some(Err(error)) if !self.answer.has_started() => self.not_opened(error),
-                    Some(Err(error)) => self.broke_off(error),
-                    None => self.answered(),
-                },
-                Phase::Announced(_) => {
-                    if let Err(error) = ready!(self.tape.poll_durable(cx)) {
-                        self.fault = Some(error);
-                    } else if let Phase::Announced(runs) =
-                        std::mem::replace(&mut self.phase, Phase::Done)
-                    {
-                        self.phase = Phase::Tools(runs);
-                        self.start_tools();
-                    }
-                }
-                Phase::Tools(_) => ready!(self.poll_tools(cx)),
-                Phase::Closing(_) => {
-                    if let Err(error) = ready!(self.tape.poll_durable(cx)) {
-                        self.fault = Some(error);
-                    } else if let Phase::Closing(told) =
-                        std::mem::replace(&mut self.phase, Phase::Done)
-                    {
-                        match told {
-                            Ok(event) => {
-                                self.told = true;
-                                self.ready.extend(event);
-                            }
-                            Err(error) => self.fault = Some(error),
-                        }
-                    }
-                }
-                Phase::Done => {}
+                // Nobody has heard anything yet: it is as if there had been no stream.
+                Some(Err(error)) if !self.answer.has_started() => self.not_opened(error),
+                Some(Err(error)) => self.broke_off(error),
+                None => self.answered(),
+            },
+            Phase::Tools(_) => ready!(self.poll_tools(cx)),
+            Phase::Announced(_) | Phase::Closing(_) => {
+                let durable = ready!(self.tape.poll_durable(cx));
+                self.is_safe(durable);
             }
+            Phase::Done => {}
+        }
+        Poll::Ready(None)
+    }
+
+    /// What waited for its records to be safe, or not, happens.
+    fn is_safe(&mut self, durable: Result<()>) {
+        match (durable, std::mem::replace(&mut self.phase, Phase::Done)) {
+            (Err(error), _) | (Ok(()), Phase::Closing(Err(error))) => self.fault = Some(error),
+            (Ok(()), Phase::Closing(Ok(event))) => {
+                self.told = true;
+                self.ready.extend(event);
+            }
+            (Ok(()), Phase::Announced(runs)) => {
+                self.phase = Phase::Tools(runs);
+                self.start_tools();
+            }
+            (Ok(()), phase) => self.phase = phase,
         }
     }
 
@@ -334,13 +367,16 @@ impl Driver {
             Action::CallModel => self.call_model(),
             Action::Finalize { conversation, nudge } => {
                 self.commit(Fact::FinalizeStarted { conversation, nudge: nudge.map(Arc::new) });
-                self.call_model();
             }
             Action::RunTools(ids) => self.run_tools(&ids),
             Action::Exceed(breach) => self.exceed(breach),
             Action::Finish(end) => {
                 self.commit(end.into_fact());
                 self.finish_or_go_on();
+            }
+            Action::Refuse(end, error) => {
+                self.commit(end.into_fact());
+                self.phase = Phase::Closing(Err(error));
             }
             Action::Stop => {
                 self.tell_span(&self.state.steps);
@@ -376,7 +412,7 @@ impl Driver {
         fact
     }
 
-    /// Takes in a fact that is where it belongs.
+    /// Takes in a fact that is where it belongs. Where another engine took over after it, what follows is that one's.
     pub(super) fn take_in(&mut self, fact: Fact) {
         let before = self.state.steps.len();
         self.state.evolve(fact);
@@ -390,6 +426,21 @@ impl Driver {
                 Extent::Chat => self.ready.extend(self.step_completed()),
             }
         }
+        while self.handovers < self.tape.handovers() {
+            self.handovers += 1;
+            if let Some(next) = self.later.pop_front() {
+                self.hand_over(next);
+            }
+        }
+    }
+
+    /// Goes on with what another engine has. The call keeps its id.
+    fn hand_over(&mut self, next: Setup) {
+        let before = std::mem::replace(&mut *self.setup, next);
+        self.setup.call.request_id = before.call.request_id;
+        self.setup.tool_context.request_id = before.tool_context.request_id;
+        self.state.meter = self.setup.meter;
+        self.wall_clock = WallClock::new(self.setup.policy.budget.as_ref(), self.resumption.active);
     }
 
     /// From here on a resumed run is in the world, and tells what happens.
@@ -415,7 +466,7 @@ impl Driver {
             Some(resumed @ Fact::Resumed { .. }) => Some(resumed.clone()),
             // It was ended while it waited.
             Some(Fact::Cancelled { end, .. }) => return self.interrupt(end.reason.clone()),
-            None if self.tape.is_resuming() => self.setup.resumption.take(),
+            None if self.tape.is_resuming() => self.resumption.fact.take(),
             _ => None,
         };
         match resumed {
@@ -428,7 +479,7 @@ impl Driver {
     }
 
     pub(super) fn finish(&mut self) {
-        let mut result = match self.setup.since_answer {
+        let mut result = match self.resumption.since_answer {
             true => self.state.result_since_answer(),
             false => self.state.chat_result(),
         };
@@ -454,11 +505,19 @@ impl Driver {
         self.phase = Phase::Closing(Ok(None));
     }
 
+    /// Why the run was ended here, in a run performed again.
+    pub(super) fn cancelled_here(&self) -> Option<HaltReason> {
+        match self.tape.upcoming() {
+            Some(Fact::Cancelled { end, .. }) => Some(end.reason.clone()),
+            _ => None,
+        }
+    }
+
     /// Why the run must stop now, if it must.
     fn interrupted(&mut self, cx: &mut Context<'_>) -> Option<HaltReason> {
-        if let Some(Fact::Cancelled { end, .. }) = self.tape.upcoming() {
+        if let Some(reason) = self.cancelled_here() {
             // Where the run was cancelled, it is cancelled again.
-            return self.is_between().then(|| end.reason.clone());
+            return self.is_between().then_some(reason);
         }
         // What is brought back has happened: nobody can end it before it is there again.
         if self.tape.is_resuming() && self.tape.upcoming().is_some() {

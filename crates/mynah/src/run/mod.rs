@@ -16,7 +16,7 @@ mod tools;
 pub(crate) use budget::Meter;
 pub use decide::OnUnknownTool;
 pub(crate) use decide::{Finalize, HaltWhen, Policy};
-pub(crate) use driver::{Driver, Observer, Setup};
+pub(crate) use driver::{Beginning, Driver, Observer, Resumption, Setup};
 pub(crate) use settle::ErrorPolicy;
 pub use settle::OnToolError;
 pub(crate) use state::RunState;

@@ -61,7 +61,7 @@ impl Driver {
         let metadata = Metadata::from_iter([("error".to_owned(), error.to_value())]);
         let end = End::new(HaltReason::Error, metadata);
         self.commit(self.state.end_of_chat(end, &self.setup.policy).into_fact());
-        let begun = match self.setup.since_answer {
+        let begun = match self.resumption.since_answer {
             true => self.state.steps_since_answer(),
             false => &self.state.steps,
         };
@@ -145,8 +145,8 @@ impl Driver {
 
     /// The model's stream is over.
     pub(super) fn answered(&mut self) {
-        if let Some(Fact::Cancelled { end, .. }) = self.tape.upcoming() {
-            return self.interrupt(end.reason.clone());
+        if let Some(reason) = self.cancelled_here() {
+            return self.interrupt(reason);
         }
         if let Some(breach) = self.tape.upcoming().and_then(WallClock::recorded) {
             return self.exceed(breach.clone());

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mynah_data::{
-    ASK_USER_SENTINEL, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Messages, Metadata,
-    Mode, Response, StepResult, Thread, ToolCall, ToolOutcome,
+    ASK_USER_SENTINEL, Breach, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Messages,
+    Metadata, Mode, Response, StepResult, Thread, ToolCall, ToolOutcome,
 };
 use mynah_log::{End, Extent, Fact, Plan, Resolution};
 use mynah_step::Spent;
@@ -26,6 +26,8 @@ pub(crate) struct RunState {
     /// How the last completed step went, beyond what its result says.
     pub(super) last: Option<ClosedTurn>,
     pub(super) end: Option<End>,
+    /// The limit that was passed, and what the caller of a single call is told of it.
+    pub(super) exceeded: Option<(Breach, Error)>,
     /// How spending is measured.
     pub(super) meter: Meter,
     pub(super) spent: Spent,
@@ -93,32 +95,14 @@ impl RunState {
     /// Takes in one more fact. Never fails on facts that a run produced.
     pub(crate) fn evolve(&mut self, fact: Fact) {
         match fact {
-            Fact::RunStarted { thread, extent, .. } => {
-                self.extent = extent;
-                if self.thread.messages.is_empty() {
-                    self.thread = thread;
-                } else {
-                    self.thread.extend(thread.messages.since(0).cloned());
-                    self.thread.metadata = thread.metadata;
-                }
-            }
+            Fact::RunStarted { thread, extent, .. } => self.begin(thread, extent),
             Fact::Resumed { message, tool_results, approved, rejected, .. } => {
                 let rejected = rejected.into_iter().map(|(id, why)| (id, rejection(&why)));
                 self.resume(message, tool_results.into_iter().chain(rejected), approved);
             }
             Fact::UserMessage { message } => self.thread.messages.push(message),
             Fact::TurnStarted { .. } => self.turn_started(),
-            Fact::FinalizeStarted { conversation, nudge } => {
-                self.repaired = self.thread.messages.repair(CUT_SHORT);
-                let thread = self.thread.clone();
-                self.conversation = Some(Conversation {
-                    end: conversation,
-                    thread,
-                    steps: self.steps.len(),
-                    failure: None,
-                });
-                self.thread.extend(nudge);
-            }
+            Fact::FinalizeStarted { conversation, nudge } => self.finalize(conversation, nudge),
             Fact::FinalizeFailed { error } => {
                 if let Some(conversation) = &mut self.conversation {
                     self.thread = conversation.thread.clone();
@@ -126,53 +110,84 @@ impl RunState {
                 }
             }
             Fact::AssistantCompleted { response, plan, .. } => self.answer(*response, plan),
-            Fact::ToolScheduled { call_id, attempt, .. } => {
-                self.announce(&call_id, attempt);
-            }
+            Fact::ToolScheduled { call_id, attempt, .. } => self.announce(&call_id, attempt),
             // The call is not over.
             Fact::ToolFailed { resolution: Resolution::Retried, .. } => {}
             Fact::ToolCompleted { call_id, outcome, content, .. } => {
-                let halt = match outcome {
-                    ToolOutcome::AskUser { question, opts } => {
-                        Some(Halt::AskUser { tool_call_id: call_id.clone(), question, opts })
-                    }
-                    ToolOutcome::Halt { reason, result } => Some(Halt::Tool {
-                        tool_call_id: call_id.clone(),
-                        reason,
-                        result,
-                        exception: None,
-                    }),
-                    _ => None,
-                };
-                let content = match &halt {
-                    Some(Halt::AskUser { .. }) => ASK_USER_SENTINEL.to_owned(),
-                    _ => content,
-                };
-                self.settle(Message::tool_result(call_id, content), halt);
+                self.tool_completed(call_id, outcome, content);
             }
             Fact::ToolFailed { call_id, error, resolution, content, .. } => {
-                let message = match resolution {
-                    Resolution::Replaced(_) => Message::tool_result(&*call_id, content),
-                    _ => Message::tool_error(&*call_id, content),
-                };
-                let halt = match resolution {
-                    Resolution::Halted { exception } => Some(Halt::Tool {
-                        tool_call_id: call_id.clone(),
-                        reason: HaltReason::ToolError,
-                        result: error.to_value(),
-                        exception,
-                    }),
-                    _ => None,
-                };
-                self.settle(message, halt);
+                self.tool_failed(call_id, &error, resolution, content);
             }
-            Fact::BudgetExceeded { partial, .. } => self.cut_off(partial.map(|response| *response)),
+            Fact::BudgetExceeded { breach, partial, .. } => {
+                let error = Error::budget_exceeded(&breach, partial.as_deref());
+                self.exceeded = Some((breach, error));
+                self.cut_off(partial.map(|response| *response));
+            }
             Fact::Suspended(end) | Fact::Completed(end) | Fact::Failed(end) => self.finish(end),
             Fact::Cancelled { end, partial, .. } => {
                 self.cancel(end, partial.map(|response| *response))
             }
             _ => {}
         }
+    }
+
+    /// Joins what the run begins with to the conversation that it goes on from.
+    fn begin(&mut self, thread: Thread, extent: Extent) {
+        self.extent = extent;
+        if self.thread.messages.is_empty() {
+            self.thread = thread;
+        } else {
+            self.thread.extend(thread.messages.since(0).cloned());
+            self.thread.metadata = thread.metadata;
+        }
+    }
+
+    fn finalize(&mut self, end: End, nudge: Option<Arc<Message>>) {
+        self.repaired = self.thread.messages.repair(CUT_SHORT);
+        let (thread, steps) = (self.thread.clone(), self.steps.len());
+        self.conversation = Some(Conversation { end, thread, steps, failure: None });
+        self.thread.extend(nudge);
+    }
+
+    fn tool_completed(&mut self, call_id: String, outcome: ToolOutcome, content: String) {
+        let halt = match outcome {
+            ToolOutcome::AskUser { question, opts } => {
+                Some(Halt::AskUser { tool_call_id: call_id.clone(), question, opts })
+            }
+            ToolOutcome::Halt { reason, result } => {
+                Some(Halt::Tool { tool_call_id: call_id.clone(), reason, result, exception: None })
+            }
+            _ => None,
+        };
+        let content = match &halt {
+            Some(Halt::AskUser { .. }) => ASK_USER_SENTINEL.to_owned(),
+            _ => content,
+        };
+        self.settle(Message::tool_result(call_id, content), halt);
+    }
+
+    fn tool_failed(
+        &mut self,
+        call_id: String,
+        error: &Error,
+        resolution: Resolution,
+        content: String,
+    ) {
+        let message = match resolution {
+            Resolution::Replaced(_) => Message::tool_result(&*call_id, content),
+            _ => Message::tool_error(&*call_id, content),
+        };
+        let halt = match resolution {
+            Resolution::Halted { exception } => Some(Halt::Tool {
+                tool_call_id: call_id,
+                reason: HaltReason::ToolError,
+                result: error.to_value(),
+                exception,
+            }),
+            _ => None,
+        };
+        self.settle(message, halt);
     }
 
     /// Goes on where the run waited: with a person's answer, or with what is to come of the calls that it waited for.
@@ -183,8 +198,9 @@ impl RunState {
         approved: Vec<String>,
     ) {
         if self.end.take().is_some() {
-            // A halt that was answered is not a reason to halt again.
+            // A halt that was answered is not a reason to halt again, and what follows is a conversation of its own.
             self.last = None;
+            self.conversation = None;
             self.answered_at = self.steps.len();
             self.repaired.clear();
         }

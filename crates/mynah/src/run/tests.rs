@@ -10,7 +10,7 @@ use mynah_log::{End, Extent, Fact, Resolution};
 use mynah_step::Tool;
 use serde_json::{Value, json};
 
-use super::{Finalize, Meter, OnUnknownTool, Policy, decide::Action, state::RunState};
+use super::{Finalize, HaltWhen, Meter, OnUnknownTool, Policy, decide::Action, state::RunState};
 
 #[test]
 fn a_run_begins_with_the_model() {
@@ -61,7 +61,7 @@ fn tool_messages_stand_in_the_order_of_the_calls_whichever_finished_first() {
 
 #[test]
 fn the_terminal_conditions_have_a_total_order() {
-    let halting = |run: &mut Run| run.policy.halt_when = Some(Arc::new(|_| true));
+    let halting = |run: &mut Run| run.policy.halt_when = Some(HaltWhen::Asked(Arc::new(|_| true)));
     // A question beats halt_when and max_turns.
     let mut run = Run::chat();
     halting(&mut run);

@@ -53,6 +53,9 @@ impl Driver {
             if self.tape.ran_out() {
                 return self.stop_short();
             }
+            if let Some(reason) = self.cancelled_here() {
+                return self.interrupt(reason);
+            }
             if self.state.attempt_of(id) == 0 {
                 announced = true;
                 self.commit(Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call: None });
@@ -95,7 +98,7 @@ impl Driver {
         }
         let tool = self.setup.policy.tool(&call.name, self.state.conversation.is_some());
         let harmless = tool.is_some_and(|tool| tool.spec().idempotent);
-        self.setup.on_uncertain != OnUncertain::Rerun && !harmless
+        self.resumption.on_uncertain != OnUncertain::Rerun && !harmless
     }
 
     /// Announces calls that are run once more, and lets them wait for a place with the others.
@@ -273,10 +276,12 @@ impl Driver {
 
     /// Waits for somebody to say what came of calls, or tells the model that nobody knows.
     pub(super) fn wait_for(&mut self, calls: Vec<String>) {
-        if self.tape.upcoming().is_none() {
+        // What was said of it before is recorded.
+        let live = self.tape.upcoming().is_none();
+        if live {
             self.catch_up();
         }
-        if self.setup.on_uncertain == OnUncertain::Fail {
+        if live && self.resumption.on_uncertain == OnUncertain::Fail {
             let open: Vec<Arc<ToolCall>> = self.state.open_calls().cloned().collect();
             for call in open.iter().filter(|call| calls.contains(&call.id)) {
                 let attempts = self.state.attempt_of(&call.id);

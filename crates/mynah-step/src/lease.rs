@@ -1,0 +1,62 @@
+//! Taking a run that another may hold.
+
+use std::time::Duration;
+
+use mynah_data::{Error, ErrorKind, LogReason, Result};
+use mynah_log::{Head, Lease, Log};
+
+use crate::{
+    World,
+    recorder::{nanos, new_owner},
+};
+
+/// For how long a run is nobody else's. A process that does not poll its run for so long keeps it all the same, unless
+/// another takes it over; it is told at its next append.
+pub const LEASE: Duration = Duration::from_secs(3);
+
+/// Takes the right to go on with a run that was read up to this head.
+///
+/// Whoever holds it may be gone: then it is free soon, and waited for, no longer than a [lease](LEASE) lasts. One that lives
+/// tells by holding it for longer.
+///
+/// # Errors
+/// `leased`, with the holder's name and the time at which the lease runs out, if the holder lives; `head_mismatch` where
+/// somebody went on with it since it was read; a log that fails.
+pub async fn take_over(
+    log: &dyn Log,
+    world: &dyn World,
+    run: &str,
+    head: Option<Head>,
+) -> Result<Lease> {
+    let lease = when_free(log, world, run).await?;
+    if log.head(run).await? == head {
+        return Ok(lease);
+    }
+    log.release(&lease).await?;
+    Err(Error::log(LogReason::HeadMismatch)
+        .with_message(format!(
+            "log error: head_mismatch: somebody else went on with run {run}; resume it again"
+        ))
+        .with("run_id", run))
+}
+
+async fn when_free(log: &dyn Log, world: &dyn World, run: &str) -> Result<Lease> {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let owner = new_owner(world);
+    let mut first = None;
+    for _ in 0..LEASE.as_millis() / PAUSE.as_millis() {
+        let error = match log.lease(run, &owner, LEASE, nanos(world)).await {
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => error,
+            taken => return taken,
+        };
+        if *first.get_or_insert_with(|| until(&error)) != until(&error) {
+            return Err(error);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    log.lease(run, &owner, LEASE, nanos(world)).await
+}
+
+fn until(error: &Error) -> Option<i64> {
+    error.metadata().get("until")?.as_i64()
+}

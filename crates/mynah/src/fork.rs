@@ -1,0 +1,108 @@
+//! Branching off a run.
+
+use std::{
+    future::{IntoFuture, poll_fn},
+    sync::Arc,
+};
+
+use mynah_data::{Error, Result};
+use mynah_log::{About, Fact, Log, Parent};
+use mynah_step::{BoxFuture, Recorder, SystemWorld, World, active};
+use serde::Serialize;
+
+use crate::loaded::Kept;
+
+/// Copies a run up to a record into a new run, which can be resumed to go on differently.
+///
+/// A seal cannot be copied, as nothing can follow it; what ends there can be branched at any record before. A branch of a
+/// session's turn goes on from the same turns before, and is not listed among the session's own. It has spent what its copy
+/// of the run spent, time included.
+///
+/// ```
+/// # use mynah::{Engine, testing::Scripted};
+/// # use serde_json::json;
+/// use mynah::{fork_run, log::MemoryLog};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = |text: &str| Scripted::new([json!([{"text": text}, {"finish": "stop"}])]).map(Engine::new);
+/// let log = MemoryLog::new();
+/// let run = engine("hi")?.chat("hello").record(&log).await?.run_id.unwrap();
+///
+/// let branch = fork_run(&log, &*run, 2).await?;
+/// let otherwise = engine("good day")?.resume(&log, &*branch.run_id).await?;
+/// assert_eq!(otherwise.text(), "good day");
+/// # Ok(()) }
+/// ```
+pub fn fork_run<L: Log + Clone>(log: &L, run: impl Into<String>, at: u64) -> Fork {
+    Fork { log: Arc::new(log.clone()), run: run.into(), at, world: Arc::new(SystemWorld) }
+}
+
+/// A run to be branched off; see [`fork_run`].
+#[must_use = "nothing is copied unless it is awaited"]
+pub struct Fork {
+    log: Arc<dyn Log>,
+    run: String,
+    at: u64,
+    world: Arc<dyn World>,
+}
+
+/// A run that was branched off another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Forked {
+    /// The new run.
+    pub run_id: Arc<str>,
+    /// Where it was branched off.
+    pub parent: Parent,
+}
+
+impl Fork {
+    /// Takes the new run's id and times from a world of the caller's own.
+    pub fn world(mut self, world: impl World) -> Self {
+        self.world = Arc::new(world);
+        self
+    }
+
+    async fn copy(self) -> Result<Forked> {
+        let Self { log, run, at, world } = self;
+        let mut kept = Kept::read(&*log, &run).await?;
+        if let Some(Fact::Sealed(_)) = kept.last()
+            && kept.records.len() as u64 == at
+        {
+            return Err(Error::invalid_option("at", "is_the_seal").with_message(format!(
+                "validation failed: at: record {at} is the seal of run {run}, and nothing can follow it; fork at a record before"
+            )));
+        }
+        kept.records.retain(|(record, _)| record.seq() <= at);
+        let Some((last, _)) = kept.records.last().filter(|(record, _)| record.seq() == at) else {
+            return Err(Error::invalid_option("at", "no_such_record"));
+        };
+        let hash = last.hash();
+        let active = u64::try_from(active(&kept.records).as_nanos()).unwrap_or(u64::MAX);
+        let parent = Parent { run_id: run, seq: at, hash, active };
+        let mut recorder = Recorder::new(log, Arc::clone(&world), world.new_run_id());
+        for (_, fact) in kept.records {
+            let fact = match fact {
+                Fact::RunStarted { thread, extent, about } => {
+                    let about = about.map_or_else(About::default, |about| *about);
+                    let about = About { parent: Some(parent.clone()), ..about };
+                    Fact::RunStarted { thread, extent, about: Some(Box::new(about)) }
+                }
+                fact => fact,
+            };
+            recorder.push(&fact)?;
+        }
+        poll_fn(|cx| recorder.poll_flush(cx)).await?;
+        Ok(Forked { run_id: recorder.run_id().clone(), parent })
+    }
+}
+
+impl IntoFuture for Fork {
+    type Output = Result<Forked>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    /// # Errors
+    /// A run that is not there or not what it was, or a record that it does not have.
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.copy())
+    }
+}

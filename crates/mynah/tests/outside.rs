@@ -1,0 +1,192 @@
+//! Runs that are ended or branched from outside, whatever they were at.
+
+mod plans;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use mynah::{
+    Budget, Engine, ErrorKind, LogReason, Tool, ToolOutcome, Tools, World, cancel_run, fork_run,
+    log::{Append, Chain, Effect, Extent, Fact, Log, MemoryLog, Record, RunStatus, verify_run},
+    replay_run,
+    testing::Scripted,
+};
+use plans::{Plan, cases, plan, runtime};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_run_that_is_cancelled_after_any_record_verifies_and_replays(plan in plan(), extent in 0..3u8) {
+        runtime().block_on(async {
+            let (run, records) = kept(&plan, extent).await;
+            let sealed = records.last().is_some_and(|last| &*last.envelope().kind == "sealed");
+            for cut in 1..=records.len() - usize::from(sealed) {
+                let log = cut_off(&records[..=cut - 1]).await?;
+                let ended = match records[cut - 1].fact() {
+                    Ok(Some(Fact::Completed(_))) => RunStatus::Completed,
+                    Ok(Some(Fact::Failed(_))) => RunStatus::Failed,
+                    _ => RunStatus::Cancelled,
+                };
+                let told = format!("record {cut} of {}, {}", records.len(), records[cut - 1].envelope().kind);
+                prop_assert_eq!(cancel_run(&log, &run).await, Ok(ended), "{}", told);
+                let report = verify_run(&log, &run).await.map_err(failed)?;
+                prop_assert_eq!(report.status, "verified", "{}", told);
+                prop_assert_eq!(report.records, cut as u64 + if ended == RunStatus::Cancelled { 2 } else { 1 }, "{}", told);
+                for tools in [Tools::Recorded, Tools::Rerun] {
+                    let replayed = plan.engine().replay(&log, &*run).replay_tools(tools).await;
+                    prop_assert!(replayed.is_ok(), "{told}: {replayed:?}");
+                }
+                let alone = replay_run(&log, &*run).await;
+                prop_assert!(alone.is_ok(), "{told}: {alone:?}");
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_branch_at_any_record_replays_and_is_cancelled_as_the_run_would_be(plan in plan(), extent in 0..3u8, share in 0.0..1.0f64) {
+        runtime().block_on(async {
+            let (run, records) = kept(&plan, extent).await;
+            let at = ((records.len() as f64 * share) as usize).min(records.len().saturating_sub(2)) + 1;
+            let Some(last) = records.get(at - 1) else { return Ok(()) };
+            let log = cut_off(&records).await?;
+            let branch = fork_run(&log, &*run, at as u64).await.map_err(failed)?;
+            prop_assert_eq!((branch.parent.seq, branch.parent.hash), (at as u64, last.hash()));
+            let replayed = plan.engine().replay(&log, &*branch.run_id).replay_tools(Tools::Recorded).await;
+            prop_assert!(replayed.is_ok(), "record {at}: {replayed:?}");
+            if !matches!(last.fact(), Ok(Some(Fact::Sealed(_)))) {
+                cancel_run(&log, &branch.run_id).await.map_err(failed)?;
+                let replayed = plan.engine().replay(&log, &*branch.run_id).await;
+                prop_assert!(replayed.is_ok(), "record {at}: {replayed:?}");
+            }
+            Ok(())
+        })?;
+    }
+}
+
+#[tokio::test]
+async fn a_run_of_somebodys_own_loop_can_be_ended_and_branched_and_nothing_else()
+-> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let begun = Fact::RunStarted { thread: "go".into(), extent: Extent::Chat, about: None };
+    let effect = Effect::Done(json!(1));
+    let asked = Fact::SideEffect { inside: None, name: "now".to_owned(), effect };
+    write(&log, "own", [begun, asked]).await?;
+    let engine = Engine::new(Scripted::default());
+    let branch = fork_run(&log, "own", 2).await?;
+    for run in ["own", &*branch.run_id] {
+        let refusals = [
+            engine.replay(&log, run).await.map(drop),
+            replay_run(&log, run).await.map(drop),
+            engine.resume(&log, run).await.map(drop),
+        ];
+        for refused in refusals.map(|refused| refused.expect_err("nobody knows the loop")) {
+            assert_eq!(refused.kind(), ErrorKind::Log(LogReason::OwnLoop), "{refused}");
+        }
+        assert_eq!(cancel_run(&log, run).await?, RunStatus::Cancelled);
+        assert_eq!(verify_run(&log, run).await?.status, "verified");
+    }
+    let records = log.read(&branch.run_id, 1, 1).await?;
+    let Ok(Some(Fact::RunStarted { about: Some(about), .. })) = records[0].fact() else {
+        panic!("{records:?}")
+    };
+    assert_eq!((about.is_bare(), about.parent), (true, Some(branch.parent)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_logs_own_run_is_left_alone() {
+    let refused = cancel_run(&MemoryLog::new(), mynah::log::MAINTENANCE).await;
+    assert_eq!(refused.expect_err("it is the log's").metadata()["field"], "run");
+}
+
+#[tokio::test]
+async fn a_branch_has_taken_the_time_that_its_run_had() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("?"));
+    let asks = json!([{"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}]);
+    let says = json!([{"text": "done"}, {"finish": "stop"}]);
+    let engine = |scripts: Vec<Value>| -> mynah::Result<Engine> {
+        Ok(Engine::new(Scripted::new(scripts)?).tool(ask.clone()).world(Seconds::default()))
+    };
+    let budget = Budget::new().max_wall_clock_ms(5_500);
+    let asking = engine(vec![asks])?.chat("go").budget(budget).record(&log).await?;
+    let run = asking.run_id.unwrap_or_default();
+    let last = log.head(&run).await?.map_or(0, |head| head.seq);
+    let branch = fork_run(&log, &*run, last).world(Seconds::default()).await?;
+    let again = fork_run(&log, &*branch.run_id, last).await?;
+    assert_eq!((last, branch.parent.active), (6, 5_000_000_000));
+    assert_eq!(again.parent.active, branch.parent.active);
+    // Half a second is left, and none of a limit of four.
+    let resumed = engine(vec![says.clone()])?.resume(&log, &*branch.run_id).answer("yes").await?;
+    assert_eq!(resumed.halted_reason.as_str(), "completed");
+    let less = Budget::new().max_wall_clock_ms(4_000);
+    let resume = engine(vec![says])?.resume(&log, &*again.run_id).answer("yes").budget(less);
+    let resumed = resume.allow_changed_engine().await?;
+    assert_eq!(resumed.halted_reason.as_str(), "budget_exceeded");
+    assert_eq!(replay_run(&log, &*again.run_id).await?.status, "equal");
+    Ok(())
+}
+
+/// A world in which a second passes whenever somebody looks at the clock.
+#[derive(Default)]
+struct Seconds(AtomicU64);
+
+impl World for Seconds {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn random(&self) -> u64 {
+        mynah::SystemWorld.random()
+    }
+}
+
+/// Keeps a run of these facts.
+async fn write(
+    log: &MemoryLog,
+    run: &str,
+    facts: impl IntoIterator<Item = Fact>,
+) -> mynah::Result<()> {
+    let mut chain = Chain::new(run);
+    let records = facts.into_iter().map(|fact| chain.append(0, [7; 16], &fact));
+    let records = records.collect::<mynah::Result<_>>()?;
+    log.append(Append::new(run, None, records)).await.map(drop)
+}
+
+/// A run of this plan: a single call, a step or a chat.
+async fn kept(plan: &Plan, extent: u8) -> (Arc<str>, Vec<Record>) {
+    let log = MemoryLog::new();
+    let (engine, options) = (plan.engine(), plan.options());
+    let mut stream = match extent {
+        0 => engine.generate("go").options(options).record(&log).stream(),
+        1 => engine.step("go").options(options).record(&log).stream(),
+        _ => engine.chat("go").options(options).record(&log).stream(),
+    };
+    let run = Arc::from(stream.run_id().unwrap_or_default());
+    while let Some(Ok(_)) = futures_util::StreamExt::next(&mut stream).await {}
+    let records = log.read(&run, 1, 10_000).await.unwrap_or_default();
+    (run, records)
+}
+
+/// A log in which a run ends with the last of these records.
+async fn cut_off(records: &[Record]) -> Result<MemoryLog, TestCaseError> {
+    let log = MemoryLog::new();
+    if let Some(first) = records.first() {
+        let run = Arc::clone(&first.envelope().run);
+        log.append(Append::new(run, None, records.to_vec())).await.map_err(failed)?;
+    }
+    Ok(log)
+}
+
+fn failed(error: mynah::Error) -> TestCaseError {
+    TestCaseError::fail(error.to_string())
+}
