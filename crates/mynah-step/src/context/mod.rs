@@ -264,6 +264,10 @@ impl Context {
         partial: Option<Box<Response>>,
         cuts: Vec<Cut>,
     ) -> Result<Error> {
+        if !self.is_replaying() {
+            let Breach { limit, cap, actual, .. } = &breach;
+            tracing::warn!(run = self.run_id(), %limit, %cap, %actual, "budget exceeded");
+        }
         if let Some(metrics) = self.metrics() {
             metrics.budget_exceeded(breach.limit.as_str());
         }
