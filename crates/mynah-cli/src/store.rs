@@ -137,6 +137,7 @@ impl Failure {
             }
             ErrorKind::Log(
                 LogReason::RunNotFound
+                | LogReason::OwnLoop
                 | LogReason::Sealed
                 | LogReason::Pruned
                 | LogReason::Redacted,
