@@ -202,6 +202,7 @@ impl Failure {
             }
             ErrorKind::Log(
                 LogReason::RunNotFound
+                | LogReason::OwnLoop
                 | LogReason::Sealed
                 | LogReason::Pruned
                 | LogReason::Redacted,

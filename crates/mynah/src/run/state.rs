@@ -1,6 +1,6 @@
 //! What a run knows: a fold of its facts.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use mynah_data::{
     ASK_USER_SENTINEL, Breach, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Messages,
@@ -57,6 +57,9 @@ pub(super) struct OpenTurn {
     plan: Plan,
     /// Each call to run, and what came of it.
     pub(super) calls: Vec<PlannedCall>,
+    /// Where each stands among them: there may be thousands.
+    places: HashMap<String, usize>,
+    unsettled: usize,
     /// Whether the answer is that of the last step, whose calls waited to be approved.
     approved: bool,
 }
@@ -71,9 +74,26 @@ pub(super) struct PlannedCall {
     pub(super) settled: Option<(Arc<Message>, Option<Halt>)>,
 }
 
-impl PlannedCall {
-    fn new(id: String) -> Self {
-        Self { id, attempt: 0, approved: false, settled: None }
+impl OpenTurn {
+    /// An answer of which these calls are to be run.
+    fn new(response: Response, plan: Plan, approved: bool) -> Self {
+        let ids: &[String] = match &plan {
+            Plan::Tools { run, .. } => run,
+            _ => &[],
+        };
+        let call = |id: &String| PlannedCall {
+            id: id.clone(),
+            attempt: 0,
+            approved: false,
+            settled: None,
+        };
+        let calls: Vec<_> = ids.iter().map(call).collect();
+        let places = ids.iter().enumerate().map(|(place, id)| (id.clone(), place)).collect();
+        Self { unsettled: calls.len(), response, calls, places, plan, approved }
+    }
+
+    fn call(&self, id: &str) -> Option<&PlannedCall> {
+        self.calls.get(*self.places.get(id)?)
     }
 }
 
@@ -206,23 +226,19 @@ impl RunState {
         }
         for (id, content) in results {
             match &self.open {
-                Some(turn) if turn.calls.iter().any(|call| call.id == id) => {
+                Some(turn) if turn.call(&id).is_some() => {
                     self.settle(Message::tool_result(id, content), None)
                 }
                 _ => self.thread.messages.push(Message::tool_result(id, content)),
             }
         }
-        if let Some(turn) = &mut self.open {
-            let allowed = turn.calls.iter_mut().filter(|call| approved.contains(&call.id));
-            allowed.for_each(|call| call.approved = true);
+        if self.open.is_some() {
+            for id in &approved {
+                self.planned_mut(id).into_iter().for_each(|call| call.approved = true);
+            }
         } else if let (false, Some(step)) = (approved.is_empty(), self.steps.last()) {
-            let calls = approved.iter().map(|id| PlannedCall::new(id.clone()));
-            self.open = Some(OpenTurn {
-                response: step.response.clone(),
-                calls: calls.collect(),
-                plan: Plan::Tools { run: approved, manual: Vec::new() },
-                approved: true,
-            });
+            let plan = Plan::Tools { run: approved, manual: Vec::new() };
+            self.open = Some(OpenTurn::new(step.response.clone(), plan, true));
         }
         self.thread.extend(message);
     }
@@ -268,18 +284,21 @@ impl RunState {
 
     /// The last try of a call that was announced; 0 before the first.
     pub(super) fn attempt_of(&self, id: &str) -> u32 {
-        let mut calls = self.open.iter().flat_map(|turn| &turn.calls);
-        calls.find(|call| call.id == id).map_or(0, |call| call.attempt)
+        self.planned(id).map_or(0, |call| call.attempt)
     }
 
     /// Whether a person allowed a call to be run once more, and it was not announced since.
     pub(super) fn is_approved(&self, id: &str) -> bool {
-        let mut calls = self.open.iter().flat_map(|turn| &turn.calls);
-        calls.any(|call| call.id == id && call.approved)
+        self.planned(id).is_some_and(|call| call.approved)
+    }
+
+    fn planned(&self, id: &str) -> Option<&PlannedCall> {
+        self.open.as_ref()?.call(id)
     }
 
     fn planned_mut(&mut self, id: &str) -> Option<&mut PlannedCall> {
-        self.open.as_mut()?.calls.iter_mut().find(|call| call.id == id)
+        let turn = self.open.as_mut()?;
+        turn.calls.get_mut(*turn.places.get(id)?)
     }
 
     pub(super) fn halt(&self) -> Option<&Halt> {
@@ -299,10 +318,6 @@ impl RunState {
 
     fn answer(&mut self, response: Response, plan: Plan) {
         self.answered(&response);
-        let run: &[String] = match &plan {
-            Plan::Tools { run, .. } => run,
-            _ => &[],
-        };
         // A call that failed or was cut off before it said anything leaves nothing: an empty message would spoil the
         // next request.
         let message = &response.message;
@@ -310,8 +325,7 @@ impl RunState {
         if !cut || !message.parts().is_empty() {
             self.thread.messages.push(Arc::clone(&response.message));
         }
-        let calls = run.iter().map(|id| PlannedCall::new(id.clone())).collect();
-        self.open = Some(OpenTurn { response, plan, calls, approved: false });
+        self.open = Some(OpenTurn::new(response, plan, false));
         self.close_if_settled();
     }
 
@@ -332,23 +346,20 @@ impl RunState {
         let call_id = message.tool_call_id().unwrap_or_default().to_owned();
         if let Some(call) = self.planned_mut(&call_id).filter(|call| call.settled.is_none()) {
             call.settled = Some((Arc::new(message), halt));
+            self.open.iter_mut().for_each(|turn| turn.unsettled -= 1);
         }
         self.close_if_settled();
     }
 
     fn close_if_settled(&mut self) {
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|turn| turn.calls.iter().all(|call| call.settled.is_some()))
-        {
+        if self.open.as_ref().is_some_and(|turn| turn.unsettled == 0) {
             self.close(None);
         }
     }
 
     /// Ends the open turn: its tool messages join the thread in the order of the calls, and it becomes a step.
     fn close(&mut self, failure: Option<&Error>) {
-        let Some(OpenTurn { mut response, plan, calls, approved }) = self.open.take() else {
+        let Some(OpenTurn { mut response, plan, calls, approved, .. }) = self.open.take() else {
             return;
         };
         if let Some(error) = failure {

@@ -1,7 +1,7 @@
 //! The tools' part of a run: announcing them, running them side by side, and telling what came of them.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::Arc,
     task::{Context, Poll},
 };
@@ -66,10 +66,10 @@ impl Driver {
         // Where the records go on, what has no outcome in them is not run.
         let live =
             !self.tape.is_replaying() || (self.tape.is_resuming() && self.tape.ends_in_tools());
+        let calls: HashMap<&str, &Arc<ToolCall>> =
+            self.state.open_calls().map(|call| (call.id.as_str(), call)).collect();
         for (id, before) in ids.iter().zip(before) {
-            let Some(call) = self.state.open_calls().find(|call| call.id == *id).cloned() else {
-                continue;
-            };
+            let Some(call) = calls.get(id.as_str()).map(|call| Arc::clone(call)) else { continue };
             if cut_off || self.tape.outcome_of(id).is_some() || (live && before == 0) {
                 runs.waiting.push_back(call);
             } else if live && self.is_uncertain(&call, before) {
