@@ -244,7 +244,7 @@ fn fuzz() -> Result<(), String> {
     if !nightly || !is_installed("cargo-fuzz") {
         println!(
             "    fuzz targets skipped: they need `rustup toolchain install nightly` and \
-             `cargo install cargo-fuzz`; `cargo test -p mynah-log --test hostile` runs some of each"
+             `cargo install cargo-fuzz`; `cargo test --test hostile` runs some of each"
         );
         return Ok(());
     }

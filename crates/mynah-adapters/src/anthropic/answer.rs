@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling, text_of},
+    loose::{Loose, members, overlay, take_count, telling, text_of},
     sse::Frame,
 };
 
@@ -50,7 +50,7 @@ members! {
     /// Every kind of event, for they share their members. `type` may come last.
     Message<'a> {
         kind: Loose<'a> = "type",
-        index: Option<u64> = "index",
+        index: Loose<'a> = "index",
         message: Loose<'a> = "message",
         content_block: Loose<'a> = "content_block",
         delta: Option<Box<Delta<'a>>> = "delta",
@@ -72,9 +72,6 @@ members! {
 
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
-        if draft.has_ended() {
-            return Ok(());
-        }
         if frame.data.trim() == "[DONE]" {
             // Some gateways end so; it says nothing of an answer that was not finished.
             if self.stop_reason.is_some() {
@@ -84,7 +81,7 @@ impl Decoder for Answer {
         }
         let message: Message<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
         let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
-        let index = message.index.unwrap_or_default();
+        let index = message.index.number().unwrap_or_default();
         match message.kind.text() {
             "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
             "content_block_start" => {
@@ -196,6 +193,7 @@ impl Answer {
                 Kind::Unknown
             }
         };
+        draft.count_part();
         self.blocks.push(Open { index, id, kind });
     }
 
@@ -292,7 +290,7 @@ impl Answer {
     }
 
     fn count(&mut self, counters: Metadata, draft: &mut Draft) {
-        self.counters.extend(counters.into_iter().filter(|(_, count)| !count.is_null()));
+        overlay(&mut self.counters, counters);
         draft.usage(usage(self.counters.clone()));
     }
 }

@@ -71,8 +71,8 @@ impl Format for Bedrock {
         Box::new(EventStreamFramer::new())
     }
 
-    fn decoder(&self, request: &Request) -> Box<dyn Decoder> {
-        Box::new(answer::Answer::new(model_name(request)))
+    fn decoder(&self, _: &Request) -> Box<dyn Decoder> {
+        Box::new(answer::Answer::default())
     }
 }
 
