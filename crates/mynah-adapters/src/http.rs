@@ -35,12 +35,16 @@ use crate::{
 
 mod client;
 mod embed;
+mod origin;
 
 /// An adapter for a provider that is called over HTTP. Clones share their connections.
 ///
 /// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
 /// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
 /// `retry_after_ms` where they are known; `connected` is false where the server could not be reached.
+///
+/// What a provider must get back with its reasoning and its calls bears its name: after a switch of adapters in one
+/// conversation, the next provider gets the words of the reasoning and neither signatures nor encrypted items.
 ///
 /// `request_timeout` and `stream_timeout` are kept by whoever polls the stream. Dropping the stream closes the connection.
 ///
@@ -199,6 +203,7 @@ impl HttpAdapter {
         {
             model.id = id.to_owned();
         }
+        origin::only_own(&self.name, &mut request);
         let (key, mut context) = self.admission(&call)?;
         let path = self.format.path(&request);
         let sent = match self.format.body(&request, &call) {
@@ -505,7 +510,7 @@ impl Stream for Answering {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         loop {
             if let Some(event) = self.reader.next_event() {
-                return Poll::Ready(Some(Ok(event)));
+                return Poll::Ready(Some(Ok(origin::mark(&self.context.provider, event))));
             }
             if self.body.is_none() {
                 return Poll::Ready(None);
