@@ -1,16 +1,18 @@
 //! JSON members whose type is not to be relied on.
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt};
 
 use mynah_data::Metadata;
 use serde::{
     Deserialize, Deserializer,
     de::{
-        self,
+        self, DeserializeSeed,
         value::{MapAccessDeserializer, SeqAccessDeserializer},
     },
 };
-use serde_json::{Number, Value};
+
+use crate::failure;
+use serde_json::{Number, Value, value::RawValue};
 
 /// Text, borrowed where the JSON allows it, or whatever else stands in its place. Small, for it is moved a lot.
 #[derive(Debug, Default, PartialEq)]
@@ -173,48 +175,11 @@ impl<T> Default for List<T> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ListVisitor(PhantomData))
-    }
-}
-
-struct ListVisitor<T>(PhantomData<T>);
-
-macro_rules! nothing_else {
-    ($($visit:ident: $type:ty),*) => {
-        $(fn $visit<E>(self, _: $type) -> Result<Self::Value, E> {
-            Ok(List::default())
-        })*
-    };
-}
-
-impl<'de, T: Deserialize<'de>> de::Visitor<'de> for ListVisitor<T> {
-    type Value = List<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-
-    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
-        Vec::deserialize(SeqAccessDeserializer::new(list)).map(List)
-    }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(map)).map(|only| List(vec![only]))
-    }
-
-    nothing_else!(visit_str: &str, visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64);
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(List::default())
-    }
-}
-
-/// A struct whose members may all be missing, and that keeps what it does not know in `unknown`: also what stands in its
-/// place and is no object.
+/// A struct whose members may all be missing, and that keeps what it does not know and [tells] something in `unknown`: also
+/// what stands in its place and is no object.
 ///
-/// What `flatten` would do at several times the cost, for members that are there in every piece of a stream.
+/// What `flatten` would do at several times the cost, for members that are there in every piece of a stream. Each is written
+/// where it belongs, for moving them costs as much as reading.
 macro_rules! members {
     ($(#[$doc:meta])* $name:ident<$json:lifetime> {
         $($(#[$member_doc:meta])* $member:ident: $type:ty = $key:literal,)*
@@ -227,28 +192,26 @@ macro_rules! members {
         }
 
         impl<$json> $crate::loose::Members<$json> for $name<$json> {
-            fn read<A: serde::de::MapAccess<$json>>(mut map: A) -> Result<Self, A::Error> {
-                let mut value = Self::default();
-                while let Some(key) = map.next_key::<Loose<'_>>()? {
-                    match key.text() {
-                        $($key => value.$member = map.next_value()?,)*
-                        $($ignored => drop(map.next_value::<serde::de::IgnoredAny>()?),)*
-                        unknown => {
-                            value.unknown.push((unknown.to_owned(), map.next_value()?));
+            fn member<A: serde::de::MapAccess<$json>>(
+                &mut self,
+                name: &str,
+                map: &mut A,
+            ) -> Result<(), A::Error> {
+                match name {
+                    $($key => map.next_value_seed($crate::loose::Into(&mut self.$member)),)*
+                    $($ignored => map.next_value::<serde::de::IgnoredAny>().map(drop),)*
+                    unknown => {
+                        let value = map.next_value()?;
+                        if $crate::loose::tells(&value) {
+                            self.unknown.push((unknown.to_owned(), value));
                         }
+                        Ok(())
                     }
                 }
-                Ok(value)
             }
 
-            fn stray(value: Value) -> Self {
-                Self { unknown: vec![("value".to_owned(), value)], ..Self::default() }
-            }
-        }
-
-        impl<$json> serde::Deserialize<$json> for $name<$json> {
-            fn deserialize<D: serde::Deserializer<$json>>(json: D) -> Result<Self, D::Error> {
-                json.deserialize_any($crate::loose::MembersVisitor(std::marker::PhantomData))
+            fn stray(&mut self, value: Value) {
+                self.unknown.push(("value".to_owned(), value));
             }
         }
     };
@@ -256,58 +219,231 @@ macro_rules! members {
 pub(crate) use members;
 
 /// What [`members!`] makes.
-pub(crate) trait Members<'de>: Sized {
-    fn read<A: de::MapAccess<'de>>(map: A) -> Result<Self, A::Error>;
+pub(crate) trait Members<'de>: Default {
+    fn member<A: de::MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error>;
 
     /// What is no object.
-    fn stray(value: Value) -> Self;
+    fn stray(&mut self, value: Value);
 }
 
-pub(crate) struct MembersVisitor<T>(pub(crate) PhantomData<T>);
+impl<'de, T: Members<'de>> Members<'de> for Box<T> {
+    fn member<A: de::MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        T::member(self, name, map)
+    }
 
-impl<'de, T: Members<'de>> de::Visitor<'de> for MembersVisitor<T> {
-    type Value = T;
+    fn stray(&mut self, value: Value) {
+        T::stray(self, value);
+    }
+}
+
+/// Reads one object.
+pub(crate) fn read<'de>(text: &'de str, object: &mut impl Members<'de>) -> mynah_data::Result<()> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    object.put(&mut json).and_then(|()| json.end()).map_err(failure::malformed)
+}
+
+/// Where JSON can be written to.
+pub(crate) trait Place<'de> {
+    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error>;
+}
+
+/// Writes there.
+pub(crate) struct Into<'p, P>(pub(crate) &'p mut P);
+
+impl<'de, P: Place<'de>> DeserializeSeed<'de> for Into<'_, P> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        self.0.put(json)
+    }
+}
+
+macro_rules! replaced {
+    ($($type:ty),*) => {
+        $(impl<'de> Place<'de> for $type {
+            fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
+                *self = Self::deserialize(json)?;
+                Ok(())
+            }
+        })*
+    };
+}
+replaced!(Loose<'de>, Option<Loose<'de>>, Option<Value>, Option<&'de RawValue>);
+
+impl<'de, T: Members<'de>> Place<'de> for T {
+    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
+        json.deserialize_any(MembersVisitor(self))
+    }
+}
+
+/// Null is nothing.
+impl<'de, T: Members<'de>> Place<'de> for Option<T> {
+    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
+        json.deserialize_option(OptionVisitor(self))
+    }
+}
+
+impl<'de, T: Members<'de>> Place<'de> for List<T> {
+    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
+        json.deserialize_any(ListVisitor(&mut self.0))
+    }
+}
+
+impl<'de, T: Members<'de>> Place<'de> for Option<List<T>> {
+    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
+        self.get_or_insert_default().put(json)
+    }
+}
+
+/// The visits of all that is neither an object nor a list.
+macro_rules! scalars {
+    ($stray:expr) => {
+        fn visit_str<E>(self, text: &str) -> Result<(), E> {
+            $stray(self, text.into());
+            Ok(())
+        }
+
+        fn visit_unit<E>(self) -> Result<(), E> {
+            Ok(())
+        }
+
+        fn visit_bool<E>(self, flag: bool) -> Result<(), E> {
+            $stray(self, flag.into());
+            Ok(())
+        }
+
+        fn visit_i64<E>(self, number: i64) -> Result<(), E> {
+            $stray(self, number.into());
+            Ok(())
+        }
+
+        fn visit_u64<E>(self, number: u64) -> Result<(), E> {
+            $stray(self, number.into());
+            Ok(())
+        }
+
+        fn visit_f64<E>(self, number: f64) -> Result<(), E> {
+            $stray(self, number.into());
+            Ok(())
+        }
+    };
+}
+
+struct MembersVisitor<'p, T>(&'p mut T);
+
+impl<'de, T: Members<'de>> de::Visitor<'de> for MembersVisitor<'_, T> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-        T::read(map)
+    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<Name<'_>>()? {
+            self.0.member(&name.0, &mut map)?;
+        }
+        Ok(())
     }
 
-    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<T, A::Error> {
-        Value::deserialize(SeqAccessDeserializer::new(list)).map(T::stray)
+    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
+        self.0.stray(Value::deserialize(SeqAccessDeserializer::new(list))?);
+        Ok(())
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<T, E> {
-        Ok(T::stray(text.into()))
+    scalars!(|visitor: Self, value: Value| visitor.0.stray(value));
+}
+
+struct OptionVisitor<'p, T>(&'p mut Option<T>);
+
+impl<'de, T: Members<'de>> de::Visitor<'de> for OptionVisitor<'_, T> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object or null")
     }
 
-    fn visit_unit<E>(self) -> Result<T, E> {
-        Ok(T::stray(Value::Null))
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_bool<E>(self, flag: bool) -> Result<T, E> {
-        Ok(T::stray(flag.into()))
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<T, E> {
-        Ok(T::stray(number.into()))
+    fn visit_some<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        self.0.insert(T::default()).put(json)
+    }
+}
+
+struct ListVisitor<'p, T>(&'p mut Vec<T>);
+
+impl<'de, T: Members<'de>> de::Visitor<'de> for ListVisitor<'_, T> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<T, E> {
-        Ok(T::stray(number.into()))
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while list.next_element_seed(Onto(self.0))?.is_some() {}
+        Ok(())
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<T, E> {
-        Ok(T::stray(number.into()))
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        Onto(self.0).deserialize(MapAccessDeserializer::new(map))
+    }
+
+    scalars!(|_: Self, _: Value| ());
+}
+
+/// Writes one more element.
+struct Onto<'p, T>(&'p mut Vec<T>);
+
+impl<'de, T: Members<'de>> DeserializeSeed<'de> for Onto<'_, T> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        // Lists of more than one are rare, and room for several costs more than to move one.
+        if self.0.is_empty() {
+            self.0.reserve_exact(1);
+        }
+        self.0.push(T::default());
+        self.0.last_mut().map_or(Ok(()), |last| last.put(json))
+    }
+}
+
+/// The name of a member.
+struct Name<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Name<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Name(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Name(Cow::Owned(text.to_owned())))
+            }
+        }
+
+        deserializer.deserialize_str(Visitor)
     }
 }
 
 /// Leaves away what says nothing: null, and empty text, lists and objects.
 pub(crate) fn telling(members: impl IntoIterator<Item = (String, Value)>) -> Metadata {
-    members.into_iter().filter(|(_, value)| tells(value)).collect()
+    let mut members = members.into_iter().filter(|(_, value)| tells(value)).peekable();
+    // Nearly always there is nothing, and a map has its price.
+    if members.peek().is_none() { Metadata::new() } else { members.collect() }
 }
 
 pub(crate) fn tells(value: &Value) -> bool {

@@ -1,6 +1,6 @@
 //! An answer of Messages, streamed or whole.
 
-use std::sync::Arc;
+use std::{mem::take, sync::Arc};
 
 use mynah_data::{FinishReason, Metadata, Result, Usage};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, members, overlay, take_count, telling, text_of},
+    loose::{self, Loose, members, overlay, take_count, telling, text_of},
     sse::Frame,
 };
 
@@ -53,7 +53,7 @@ members! {
         index: Loose<'a> = "index",
         message: Loose<'a> = "message",
         content_block: Loose<'a> = "content_block",
-        delta: Option<Box<Delta<'a>>> = "delta",
+        delta: Option<Delta<'a>> = "delta",
         usage: Loose<'a> = "usage",
     } ignoring []
 }
@@ -79,7 +79,8 @@ impl Decoder for Answer {
             }
             return Ok(());
         }
-        let message: Message<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
+        let mut message = Message::default();
+        loose::read(frame.data, &mut message)?;
         let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
         let index = message.index.number().unwrap_or_default();
         match message.kind.text() {
@@ -88,7 +89,7 @@ impl Decoder for Answer {
                 self.open(index, message.content_block.into_object().unwrap_or_default(), draft)
             }
             "content_block_delta" => {
-                if !message.delta.is_some_and(|delta| self.delta(index, *delta, draft)) {
+                if !message.delta.as_mut().is_some_and(|delta| self.delta(index, delta, draft)) {
                     draft.raw(reread()?);
                 }
             }
@@ -198,14 +199,14 @@ impl Answer {
     }
 
     /// Adds to a block; false if that is not understood.
-    fn delta(&mut self, index: u64, delta: Delta<'_>, draft: &mut Draft) -> bool {
+    fn delta(&mut self, index: u64, delta: &mut Delta<'_>, draft: &mut Draft) -> bool {
         let Some(open) = self.blocks.iter_mut().rev().find(|open| open.index == index) else {
             return false;
         };
         match (delta.kind.text(), &mut open.kind) {
-            ("text_delta", Kind::Text) => draft.text(&open.id, delta.text.into_text()),
+            ("text_delta", Kind::Text) => draft.text(&open.id, take(&mut delta.text).into_text()),
             ("input_json_delta", Kind::Form) => {
-                draft.text(&open.id, delta.partial_json.into_text())
+                draft.text(&open.id, take(&mut delta.partial_json).into_text())
             }
             ("input_json_delta", Kind::Call(key)) => {
                 draft.arguments(*key, delta.partial_json.text())
@@ -214,7 +215,7 @@ impl Answer {
                 input.push_str(delta.partial_json.text())
             }
             ("thinking_delta", Kind::Thinking { .. }) => {
-                draft.reasoning(&open.id, delta.thinking.into_text())
+                draft.reasoning(&open.id, take(&mut delta.thinking).into_text())
             }
             ("signature_delta", Kind::Thinking { signature }) => {
                 signature.push_str(delta.signature.text())

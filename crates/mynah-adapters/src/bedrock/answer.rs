@@ -11,7 +11,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling},
+    loose::{self, Loose, members, take_count, telling},
     sse::Frame,
 };
 
@@ -76,7 +76,8 @@ members! {
 
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
-        let message: Message<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
+        let mut message = Message::default();
+        loose::read(frame.data, &mut message)?;
         let index = message.index.number().unwrap_or_default();
         let mut unknown = telling(message.unknown);
         match frame.event {

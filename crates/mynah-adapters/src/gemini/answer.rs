@@ -10,7 +10,7 @@ use crate::{
     draft::{Block, Draft},
     failure,
     format::Decoder,
-    loose::{List, Loose, members, overlay, take_count, telling},
+    loose::{self, List, Loose, members, overlay, take_count, telling},
     sse::Frame,
 };
 
@@ -103,7 +103,8 @@ impl Decoder for Answer {
 
 impl Answer {
     fn chunk(&mut self, text: &str, draft: &mut Draft) -> Result<()> {
-        let chunk: Chunk<'_> = serde_json::from_str(text).map_err(failure::malformed)?;
+        let mut chunk = Chunk::default();
+        loose::read(text, &mut chunk)?;
         if chunk.error.is_failure() {
             return Err(failure::in_stream(&chunk.error.into_value()));
         }

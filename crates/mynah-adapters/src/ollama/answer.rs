@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling, text_of},
+    loose::{self, Loose, members, take_count, telling, text_of},
     sse::Frame,
 };
 
@@ -77,7 +77,8 @@ impl Decoder for Answer {
 }
 
 fn read(text: &str) -> Result<Chunk<'_>> {
-    let chunk: Chunk<'_> = serde_json::from_str(text).map_err(failure::malformed)?;
+    let mut chunk = Chunk::default();
+    loose::read(text, &mut chunk)?;
     if chunk.error.is_failure() {
         let error = serde_json::from_str(text).map_err(failure::malformed)?;
         return Err(failure::in_stream(&error));

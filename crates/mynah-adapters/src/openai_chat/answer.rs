@@ -1,6 +1,6 @@
 //! An answer of Chat Completions, streamed or whole.
 
-use std::sync::Arc;
+use std::{mem::take, sync::Arc};
 
 use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{List, Loose, members, take_count, telling},
+    loose::{self, List, Loose, members, take_count, telling},
     sse::Frame,
 };
 
@@ -53,7 +53,7 @@ members! {
 members! {
     Choice<'a> {
         index: Loose<'a> = "index",
-        delta: Option<Box<Delta<'a>>> = "delta",
+        delta: Option<Delta<'a>> = "delta",
         message: Option<Box<Delta<'a>>> = "message",
         finish_reason: Loose<'a> = "finish_reason",
         native_finish_reason: Loose<'a> = "native_finish_reason",
@@ -120,7 +120,8 @@ impl Answer {
     }
 
     fn chunk(&mut self, text: &str, whole: bool, draft: &mut Draft) -> Result<()> {
-        let chunk: Chunk<'_> = serde_json::from_str(text).map_err(failure::malformed)?;
+        let mut chunk = Chunk::default();
+        loose::read(text, &mut chunk)?;
         if chunk.error.is_failure() || chunk.object.text() == "error" {
             return Err(failure::in_stream(
                 &serde_json::from_str(text).map_err(failure::malformed)?,
@@ -137,20 +138,17 @@ impl Answer {
         }
         let mut unknown = telling(chunk.unknown);
         let mut others = false;
-        for choice in chunk.choices.unwrap_or_default().0 {
+        for choice in chunk.choices.iter_mut().flat_map(|list| &mut list.0) {
             // Only the first choice is the answer; others were asked for by the caller's own options.
             if choice.index.number().is_some_and(|index| index != 0) {
                 others = true;
                 continue;
             }
-            let mut rest = telling(choice.unknown);
-            let said = if whole {
-                choice.message.or(choice.delta)
-            } else {
-                choice.delta.or(choice.message)
-            };
+            let mut rest = telling(take(&mut choice.unknown));
+            let (delta, message) = (choice.delta.as_mut(), choice.message.as_deref_mut());
+            let said = if whole { message.or(delta) } else { delta.or(message) };
             if let Some(said) = said {
-                let delta = self.delta(*said, draft);
+                let delta = self.delta(said, draft);
                 if !delta.is_empty() {
                     rest.insert("delta".to_owned(), Value::Object(delta));
                 }
@@ -174,13 +172,13 @@ impl Answer {
     }
 
     /// Takes what the model says, and gives back what is not known of it.
-    fn delta(&mut self, delta: Delta<'_>, draft: &mut Draft) -> Metadata {
-        let mut reasoning = match delta.reasoning_content {
-            Loose::Null => delta.reasoning,
+    fn delta(&mut self, delta: &mut Delta<'_>, draft: &mut Draft) -> Metadata {
+        let mut reasoning = match take(&mut delta.reasoning_content) {
+            Loose::Null => take(&mut delta.reasoning),
             said => said,
         }
         .into_text();
-        for detail in delta.reasoning_details.into_objects() {
+        for detail in take(&mut delta.reasoning_details).into_objects() {
             let told = ["text", "summary"].iter().find_map(|name| detail.get(*name)?.as_str());
             if let (true, Some(told)) = (reasoning.is_empty(), told) {
                 told.clone_into(&mut reasoning);
@@ -189,7 +187,7 @@ impl Answer {
             self.detail(detail);
         }
         self.reason(reasoning, draft);
-        match delta.content {
+        match take(&mut delta.content) {
             Loose::Text(text) => {
                 if !text.is_empty() {
                     self.interrupt_reasoning(draft);
@@ -199,14 +197,14 @@ impl Answer {
             parts => parts.into_objects().for_each(|part| self.part(part, draft)),
         }
         draft.refusal(delta.refusal.text());
-        let mut rest = telling(delta.unknown);
-        let only = delta.function_call.map(|function| CallDelta {
+        let mut rest = telling(take(&mut delta.unknown));
+        let only = delta.function_call.take().map(|function| CallDelta {
             index: Loose::Number(0.into()),
             function: Some(*function),
             ..CallDelta::default()
         });
         let mut unknown = Vec::new();
-        for call in delta.tool_calls.0.into_iter().chain(only) {
+        for call in take(&mut delta.tool_calls.0).into_iter().chain(only) {
             self.interrupt_reasoning(draft);
             let rest = self.call(call, draft);
             unknown.extend((!rest.is_empty()).then_some(Value::Object(rest)));
@@ -274,10 +272,10 @@ impl Answer {
     }
 
     fn close_reasoning(&mut self, draft: &mut Draft) {
-        if !std::mem::take(&mut self.is_reasoning) {
+        if !take(&mut self.is_reasoning) {
             return;
         }
-        let details = std::mem::take(&mut self.details);
+        let details = take(&mut self.details);
         let signature = details.iter().find_map(|detail| detail.get("signature")?.as_str());
         let signature = signature.map(str::to_owned);
         let data = (!details.is_empty()).then(|| json!({"reasoning_details": details}));

@@ -10,7 +10,7 @@ use crate::{
     draft::Draft,
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling, tells, text_of},
+    loose::{self, Loose, members, take_count, telling, text_of},
     sse::Frame,
 };
 
@@ -29,7 +29,6 @@ members! {
         content_index: Loose<'a> = "content_index",
         summary_index: Loose<'a> = "summary_index",
         delta: Loose<'a> = "delta",
-        logprobs: Loose<'a> = "logprobs",
         text: Loose<'a> = "text",
         refusal: Loose<'a> = "refusal",
         arguments: Loose<'a> = "arguments",
@@ -67,18 +66,15 @@ impl Decoder for Answer {
         if frame.data.trim() == "[DONE]" {
             return Ok(());
         }
-        let mut event: Event<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
+        let mut event = Event::default();
+        loose::read(frame.data, &mut event)?;
         let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
         let kind = match take(&mut event.kind) {
             Loose::Text(kind) => kind,
             _ if event.error.is_failure() => "error".into(),
             _ => frame.event.into(),
         };
-        let mut unknown = telling(event.unknown.drain(..));
-        let logprobs = take(&mut event.logprobs).into_value();
-        if tells(&logprobs) {
-            unknown.insert("logprobs".to_owned(), logprobs);
-        }
+        let unknown = telling(event.unknown.drain(..));
         let known = match kind.as_ref() {
             "error" | "response.error" => return Err(failure::in_stream(&reread()?)),
             "keepalive" | "ping" => true,
@@ -124,7 +120,8 @@ impl Decoder for Answer {
     }
 
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
-        let reply: Reply<'_> = serde_json::from_str(body).map_err(failure::malformed)?;
+        let mut reply = Reply::default();
+        loose::read(body, &mut reply)?;
         if reply.output == Loose::Null && !reply.error.is_failure() {
             return Err(failure::malformed("the answer has no output"));
         }
