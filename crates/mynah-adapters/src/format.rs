@@ -108,6 +108,11 @@ pub trait Format: Send + Sync + 'static {
         ("authorization", format!("Bearer {key}"))
     }
 
+    /// What a person without a key can do, where that is not plain from where one was looked for.
+    fn key_hint(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The headers that let a call in: that of the key, unless the format signs calls instead.
     ///
     /// # Errors

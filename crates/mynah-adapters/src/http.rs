@@ -221,7 +221,8 @@ impl HttpAdapter {
         let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
         let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
             Err(_) if variables.is_empty() && !self.keys.wants_key() => None,
-            found => Some(found?),
+            Err(error) => return Err(hinted(error, self.format.key_hint())),
+            Ok(key) => Some(key),
         };
         let secrets = key.iter().map(|key| SecretString::from(key.expose())).collect();
         let context = ErrorContext { provider: self.name.clone(), secrets, request_id: None };
@@ -254,7 +255,7 @@ impl HttpAdapter {
             self.authorize(outgoing, &mut headers, context)?;
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let sent = self.http()?.client().post(url).headers(headers).body(body).send().await;
+        let sent = self.http()?.client(&url).post(url).headers(headers).body(body).send().await;
         let response = sent.map_err(transport_error)?;
         if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
     }
@@ -329,6 +330,17 @@ impl Adapter for HttpAdapter {
 
     fn needs_structured_finalize(&self, request: &Request) -> bool {
         self.format.needs_structured_finalize(request)
+    }
+}
+
+/// The error with what else a person can do.
+fn hinted(error: Error, hint: Option<&str>) -> Error {
+    match hint {
+        Some(hint) => {
+            let message = format!("{error}; {hint}");
+            error.with_message(message)
+        }
+        None => error,
     }
 }
 
