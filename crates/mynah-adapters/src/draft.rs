@@ -45,6 +45,7 @@ pub struct Draft {
     finish_reason: Option<FinishReason>,
     raw_finish_reason: Option<String>,
     paused: bool,
+    cut_off: bool,
     metadata: Metadata,
 }
 
@@ -245,6 +246,11 @@ impl Draft {
         self.raw_finish_reason = raw.map(str::to_owned);
     }
 
+    /// The answer is not whole, whatever its reason to stop is called: a call without arguments may have lost them.
+    pub fn cut_off(&mut self) {
+        self.cut_off = true;
+    }
+
     /// The provider only paused, and wants to be called again.
     pub fn pause(&mut self) {
         self.paused = true;
@@ -314,10 +320,11 @@ impl Draft {
 
     /// Tells what is left to tell.
     pub(crate) fn complete(&mut self, metadata: Metadata) {
-        let cut_off = matches!(
-            self.finish_reason,
-            Some(FinishReason::Length | FinishReason::ContentFilter | FinishReason::Error)
-        );
+        let cut_off = self.cut_off
+            || matches!(
+                self.finish_reason,
+                Some(FinishReason::Length | FinishReason::ContentFilter | FinishReason::Error)
+            );
         for key in 0..self.calls.len() {
             self.complete_call(key, cut_off);
         }

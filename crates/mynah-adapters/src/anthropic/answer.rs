@@ -118,8 +118,10 @@ impl Decoder for Answer {
         if message.contains_key("error") {
             return Err(failure::in_stream(&Value::Object(message)));
         }
-        let Some(Value::Array(content)) = message.shift_remove("content") else {
-            return Err(failure::malformed("the answer has no content"));
+        let content = match message.shift_remove("content") {
+            Some(Value::Array(content)) => content,
+            Some(Value::String(text)) => vec![json!({"type": "text", "text": text})],
+            _ => return Err(failure::malformed("the answer has no content")),
         };
         let stop_reason = text_of(&message, "stop_reason").to_owned();
         let stop_sequence = text_of(&message, "stop_sequence").to_owned();

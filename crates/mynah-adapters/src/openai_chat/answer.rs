@@ -127,7 +127,7 @@ impl Answer {
                 &serde_json::from_str(text).map_err(failure::malformed)?,
             ));
         }
-        if whole && chunk.choices.is_none() {
+        if whole && chunk.choices.as_ref().is_none_or(|list| list.0.is_empty()) {
             return Err(failure::malformed("the answer has no choices"));
         }
         draft.start(Some(chunk.id.text()), Some(chunk.model.text()));
@@ -220,16 +220,18 @@ impl Answer {
         let text =
             |part: Option<&Value>| part.and_then(Value::as_str).unwrap_or_default().to_owned();
         match part.get("type").and_then(Value::as_str) {
-            Some("text") => {
+            Some("text" | "output_text") => {
                 self.interrupt_reasoning(draft);
                 draft.text(&None, text(part.get("text")));
             }
-            Some("thinking") => {
-                let pieces = part.get("thinking").and_then(Value::as_array);
-                for piece in pieces.into_iter().flatten() {
-                    self.reason(text(piece.get("text")), draft);
+            Some("thinking") => match part.get("thinking") {
+                Some(Value::Array(pieces)) => {
+                    for piece in pieces {
+                        self.reason(text(piece.get("text")), draft);
+                    }
                 }
-            }
+                said => self.reason(text(said), draft),
+            },
             _ => draft.raw(Value::Object(part)),
         }
     }

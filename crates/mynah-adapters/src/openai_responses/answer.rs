@@ -204,6 +204,9 @@ impl Answer {
 }
 
 fn finish(status: &str, reason: &str, draft: &mut Draft) {
+    if status == "incomplete" {
+        draft.cut_off();
+    }
     match (status, reason) {
         ("completed", _) => draft.finish(FinishReason::Stop, None),
         ("incomplete", "max_output_tokens" | "max_tokens") => {
