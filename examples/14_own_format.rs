@@ -3,6 +3,7 @@
 
 use std::{
     borrow::Cow,
+    error::Error,
     io::{self, Read as _, Write as _},
     net::TcpListener,
     sync::Arc,
@@ -83,8 +84,8 @@ impl Decoder for Squawk {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
-    let adapter = HttpAdapter::new("parrot", Arc::new(Parrot)).with_base_url(&cage())?;
+async fn main() -> std::result::Result<(), Box<dyn Error>> {
+    let adapter = HttpAdapter::new("parrot", Arc::new(Parrot)).with_base_url(&cage()?)?;
     println!(
         "{}",
         Engine::new(adapter).model("polly").generate("Who is a good bird?").await?.text()
@@ -93,21 +94,21 @@ async fn main() -> Result<()> {
 }
 
 /// A server with one answer.
-fn cage() -> String {
+fn cage() -> io::Result<String> {
     let answer = r#"{"kind": "egg", "id": "1", "bird": "polly"}
 {"kind": "word", "word": "Polly "}
 {"kind": "word", "word": "is."}
 {"kind": "end", "seeds": 5, "words": 2}"#;
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("an address");
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
     thread::spawn(move || {
-        let (mut connection, _) = listener.accept().expect("a call");
-        connection.read(&mut [0; 4096]).expect("a question");
+        let (mut connection, _) = listener.accept()?;
+        connection.read_exact(&mut [0])?;
         let length = answer.len();
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ncontent-length:";
-        write!(connection, "{head} {length}\r\n\r\n{answer}").expect("a listener");
+        write!(connection, "{head} {length}\r\n\r\n{answer}")?;
         // A server that leaves before it has heard everything takes its answer with it.
-        io::copy(&mut connection, &mut io::sink()).ok();
+        io::copy(&mut connection, &mut io::sink())
     });
-    format!("http://{address}")
+    Ok(format!("http://{address}"))
 }

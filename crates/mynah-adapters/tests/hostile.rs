@@ -5,6 +5,7 @@
     clippy::unwrap_used,
     reason = "helpers fail as tests do"
 )]
+#![allow(clippy::duplicate_mod, reason = "the fuzzer has the targets alone")]
 
 mod common;
 #[path = "common/subjects.rs"]

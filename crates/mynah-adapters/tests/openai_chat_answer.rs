@@ -65,7 +65,8 @@ fn a_call_that_was_cut_off_before_its_arguments_has_none() {
         ("tool_calls", json!({})),
         ("stop", json!({})),
     ] {
-        let answer = folded(&streamed(&OpenAiChat::default(), &answer(&[call.clone()], reason)));
+        let answer =
+            folded(&streamed(&OpenAiChat::default(), &answer(std::slice::from_ref(&call), reason)));
         let calls: Vec<&Value> = answer.tool_calls().map(|call| &call.arguments).collect();
         assert_eq!(calls, [&arguments], "{reason}");
     }
