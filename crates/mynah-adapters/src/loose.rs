@@ -375,6 +375,9 @@ impl<'de, T: Members<'de>> de::Visitor<'de> for OptionVisitor<'_, T> {
     }
 }
 
+/// The most elements of a list: in memory they take far more room than on the wire.
+const MAX_LIST: usize = 4_096;
+
 struct ListVisitor<'p, T>(&'p mut Vec<T>);
 
 impl<'de, T: Members<'de>> de::Visitor<'de> for ListVisitor<'_, T> {
@@ -385,7 +388,11 @@ impl<'de, T: Members<'de>> de::Visitor<'de> for ListVisitor<'_, T> {
     }
 
     fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        while list.next_element_seed(Onto(self.0))?.is_some() {}
+        while list.next_element_seed(Onto(self.0))?.is_some() {
+            if self.0.len() > MAX_LIST {
+                return Err(de::Error::custom(format!("a list of more than {MAX_LIST}")));
+            }
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@ mod common;
 mod subjects;
 mod targets;
 
+use allocation_counter::measure;
 use common::events;
 use mynah_adapters::{
     conformance::Scenario,
@@ -20,14 +21,14 @@ use mynah_adapters::{
 };
 use mynah_data::{Metadata, Request};
 use proptest::{collection::vec, prelude::*};
-use serde_json::json;
+use serde_json::{Value, json};
 use subjects::subjects;
 
 const NAMES: [&str; 7] =
     ["openai", "openai-chat", "openrouter", "anthropic", "gemini", "ollama", "bedrock"];
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
     fn any_bytes_at_all(bytes in vec(any::<u8>(), 0..400)) {
@@ -110,6 +111,39 @@ fn an_answer_of_too_many_parts_is_refused() {
         let error = read.expect_err(name);
         assert_eq!(error.reason(), "malformed_response", "{name}");
         assert!(error.to_string().contains("more than 4096"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn what_is_made_up_anew_each_time_is_not_kept() {
+    let many = |item: fn(usize) -> Value| {
+        (0..5_000).map(|n| format!("data: {}\n\n", item(n))).collect::<Vec<_>>()
+    };
+    let choices: Vec<Value> = (0..20_000).map(|_| json!({"index": 1})).collect();
+    let bodies = [
+        ("openai-chat", vec![format!("data: {}\n\n", json!({"choices": choices}))]),
+        ("gemini", vec![format!("data: {}\n\n", json!({"candidates": choices}))]),
+        ("gemini", many(|n| json!({"usageMetadata": {n.to_string(): 1}}))),
+        ("anthropic", many(|n| json!({"type": "message_delta", "usage": {n.to_string(): 1}}))),
+        (
+            "openrouter",
+            many(|n| {
+                let detail = json!({"type": "reasoning.text", "index": n, "text": "x"});
+                json!({"choices": [{"delta": {"reasoning_details": [detail]}}]})
+            }),
+        ),
+    ];
+    for (name, pieces) in bodies {
+        let format = Preset::named(name).unwrap().format();
+        let memory = measure(|| {
+            let mut reader = Reader::new(&*format, &Request::from("hi"), Delivery::Streamed);
+            for piece in &pieces {
+                let read = reader.push(piece.as_bytes());
+                assert!(read.is_ok() || piece.len() > 100_000, "{name}: {read:?}");
+                while reader.next_event().is_some() {}
+            }
+        });
+        assert!(memory.bytes_max <= 8 << 20, "{name}: {}", memory.bytes_max);
     }
 }
 
