@@ -141,7 +141,7 @@ fn smollm() -> Result<(), String> {
     let schema = r#"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}}, "required": ["name"],
       "additionalProperties": false}"#;
     write(&folder.join("person.json"), schema)?;
-    let schema = folder.join("person.json").display().to_string();
+    let file = folder.join("person.json").display().to_string();
     let port = free_port()?;
     let mut server = Command::new(folder.join("bin/python"));
     let model = Peer::start(server.args(["serve.py", &port.to_string()]), &folder, port)?;
@@ -151,11 +151,14 @@ fn smollm() -> Result<(), String> {
         let limit = ["Count", "--param", "max_tokens=16", "--json", "--stream", "--retries", "6"];
         model.ask(&name, &limit, 0, r#"{"event":{"type":"text_delta""#)?;
     }
-    let formed = ["Invent", "--schema", &schema, "--param", "max_tokens=64"];
+    let formed = ["Invent", "--schema", &file, "--param", "max_tokens=64"];
     for adapter in ["llamacpp", "openai-chat"] {
         model.ask(&format!("{adapter}:default"), &formed, 0, r#""name""#)?;
     }
-    Ok(())
+    // In this format the server knows schemas by its own option alone, and in that of Messages by none.
+    let own = format!("json_schema={schema}");
+    let formed = ["Invent", "--param", &own, "--param", "max_tokens=64"];
+    model.ask("openai:default", &formed, 0, r#""name""#)
 }
 
 /// A server that runs until this is dropped.

@@ -148,7 +148,7 @@ fn clippy() -> Result<(), String> {
 fn examples() -> Result<(), String> {
     for name in source_names(Path::new("examples"))? {
         println!("    {name}");
-        let line = format!("cargo run --quiet -p mynah --example {name}");
+        let line = format!("cargo run --quiet -p mynah --features http --example {name}");
         let mut command = command(&line);
         command.stdin(Stdio::null()).stderr(Stdio::inherit());
         let output = command.output();
@@ -243,7 +243,7 @@ fn fuzz() -> Result<(), String> {
     if !nightly || !is_installed("cargo-fuzz") {
         println!(
             "    fuzz targets skipped: they need `rustup toolchain install nightly` and \
-             `cargo install cargo-fuzz`; `cargo test -p mynah-log --test hostile` runs some of each"
+             `cargo install cargo-fuzz`; `cargo test --test hostile` runs some of each"
         );
         return Ok(());
     }

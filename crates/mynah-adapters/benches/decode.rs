@@ -71,7 +71,7 @@ fn main() {
 fn compare(name: &str, format: &dyn Format, body: &str, peer: fn(&str)) {
     let (mut ours, mut theirs, mut lines, mut frames) =
         (Duration::MAX, Duration::MAX, Duration::MAX, Duration::MAX);
-    for _ in 0..7 {
+    for _ in 0..25 {
         ours = ours.min(timed(|| decode(format, body)));
         theirs = theirs.min(timed(|| peer(body)));
         frames = frames.min(timed(|| frame(body)));

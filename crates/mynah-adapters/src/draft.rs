@@ -1,12 +1,22 @@
 //! The answer as a decoder writes it down: what the model says becomes events in their order.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+};
 
-use mynah_data::{Event, FinishReason, Message, Metadata, Part, Request, Role, ToolCall, Usage};
+use mynah_data::{
+    Event, FinishReason, Message, Metadata, Part, Request, Result, Role, ToolCall, Usage,
+};
 use serde_json::Value;
+
+use crate::failure;
 
 /// The name of a block of text or reasoning; none where the format has only one.
 pub type Block = Option<Arc<str>>;
+
+/// The most blocks and calls of an answer: each piece is looked up among them, here and by whoever reads the events.
+const MAX_PARTS: usize = 4_096;
 
 /// An answer in the making.
 ///
@@ -16,10 +26,18 @@ pub type Block = Option<Arc<str>>;
 pub struct Draft {
     events: VecDeque<Event>,
     started: bool,
+    id: Option<String>,
+    model: Option<String>,
+    /// The model that was asked, for providers that do not say who answers.
+    asked: Option<String>,
     end: End,
     /// Blocks that will be told whole once they are complete.
     blocks: Vec<OpenBlock>,
     calls: Vec<Call>,
+    /// The ids of the calls.
+    call_ids: HashSet<String>,
+    /// How many blocks and calls there were.
+    parts: usize,
     /// How many calls the conversation had before: what makes up ids counts on from there.
     earlier_calls: usize,
     refusal: String,
@@ -27,6 +45,7 @@ pub struct Draft {
     finish_reason: Option<FinishReason>,
     raw_finish_reason: Option<String>,
     paused: bool,
+    cut_off: bool,
     metadata: Metadata,
 }
 
@@ -73,20 +92,23 @@ impl Draft {
     pub fn for_request(request: &Request) -> Self {
         let calls = request.messages.iter().filter(|message| message.role() == Role::Assistant);
         let earlier_calls = calls.map(|message| message.tool_calls().count()).sum();
-        Self { earlier_calls, ..Self::default() }
+        let asked = request.model.as_ref().map(|model| model.id.clone());
+        Self { earlier_calls, asked, ..Self::default() }
     }
 
-    /// The answer begins, with the provider's id of it and the model's name. Only the first time counts.
+    /// The answer begins, with the provider's id of it and the model's name. What is missing may come later, as long as the
+    /// model has said nothing.
     pub fn start(&mut self, id: Option<&str>, model: Option<&str>) {
-        if !std::mem::replace(&mut self.started, true) {
-            let named =
-                |name: Option<&str>| name.filter(|name| !name.is_empty()).map(str::to_owned);
-            self.events.push_back(Event::MessageStarted {
-                message: Arc::new(Message::assistant("")),
-                request_id: None,
-                id: named(id),
-                model: named(model),
-            });
+        if self.started {
+            return;
+        }
+        for (known, name) in [(&mut self.id, id), (&mut self.model, model)] {
+            if let (None, Some(name)) = (&known, name.filter(|name| !name.is_empty())) {
+                *known = Some(name.to_owned());
+            }
+        }
+        if self.model.is_some() {
+            self.begin();
         }
     }
 
@@ -126,7 +148,9 @@ impl Draft {
         signature: Option<String>,
         data: Option<Value>,
     ) {
-        let text = self.take_block(block, true).unwrap_or_default();
+        let text = self.take_block(block, true);
+        self.parts += usize::from(text.is_none());
+        let text = text.unwrap_or_default();
         if !text.is_empty() || signature.is_some() || data.is_some() {
             let redacted = text.is_empty() && data.is_some();
             self.say(Event::ReasoningCompleted {
@@ -141,6 +165,7 @@ impl Draft {
 
     /// A block that says nothing to people and must go back as it came.
     pub fn opaque(&mut self, block: &Block, data: Value) {
+        self.parts += 1;
         self.say(Event::ReasoningCompleted {
             id: block.clone(),
             text: String::new(),
@@ -152,6 +177,7 @@ impl Draft {
 
     /// Makes room for one more tool call.
     pub fn open_call(&mut self) -> CallKey {
+        self.parts += 1;
         self.calls.push(Call::default());
         CallKey(self.calls.len() - 1)
     }
@@ -160,13 +186,12 @@ impl Draft {
     ///
     /// A call that the provider gives no id, or that of another call, gets a new one.
     pub fn call(&mut self, CallKey(key): CallKey, id: &str, name: &str) {
-        let taken = self.calls.iter().any(|call| call.id == id);
         let call = &mut self.calls[key];
         if call.told != Told::Nothing {
             return;
         }
         call.name.push_str(name);
-        if call.id.is_empty() && !taken {
+        if call.id.is_empty() && !id.is_empty() && self.call_ids.insert(id.to_owned()) {
             id.clone_into(&mut call.id);
         }
         if !call.name.is_empty() {
@@ -221,6 +246,11 @@ impl Draft {
         self.raw_finish_reason = (!raw.is_empty()).then(|| raw.to_owned());
     }
 
+    /// The answer is not whole, whatever its reason to stop is called: a call without arguments may have lost them.
+    pub fn cut_off(&mut self) {
+        self.cut_off = true;
+    }
+
     /// The provider only paused, and wants to be called again.
     pub fn pause(&mut self) {
         self.paused = true;
@@ -269,13 +299,32 @@ impl Draft {
         self.end >= End::Possible
     }
 
+    /// The next event that is ready; none before it is known who answers.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        if self.started { self.events.pop_front() } else { None }
+    }
+
+    /// One more block, for decoders that keep a list of them too.
+    pub(crate) fn count_part(&mut self) {
+        self.parts += 1;
+    }
+
+    /// Whether the answer is still one that can be read.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.parts > MAX_PARTS {
+            let why = format!("the answer has more than {MAX_PARTS} parts");
+            return Err(failure::malformed(why).with("limit", MAX_PARTS));
+        }
+        Ok(())
     }
 
     /// Tells what is left to tell.
     pub(crate) fn complete(&mut self, metadata: Metadata) {
-        let cut_off = self.finish_reason == Some(FinishReason::Length);
+        let cut_off = self.cut_off
+            || matches!(
+                self.finish_reason,
+                Some(FinishReason::Length | FinishReason::ContentFilter | FinishReason::Error)
+            );
         for key in 0..self.calls.len() {
             self.complete_call(key, cut_off);
         }
@@ -298,13 +347,27 @@ impl Draft {
     }
 
     fn say(&mut self, event: Event) {
-        self.start(None, None);
+        // What has no other place does not begin an answer: some gateways send it before the model is known.
+        if !self.started && !matches!(event, Event::RawChunk { .. }) {
+            self.begin();
+        }
         self.events.push_back(event);
+    }
+
+    fn begin(&mut self) {
+        self.started = true;
+        self.events.push_front(Event::MessageStarted {
+            message: Arc::new(Message::assistant("")),
+            request_id: None,
+            id: self.id.take(),
+            model: self.model.take().or_else(|| self.asked.take()),
+        });
     }
 
     fn block(&mut self, id: &Block, is_reasoning: bool) -> &mut String {
         let found = self.find_block(id, is_reasoning).unwrap_or(self.blocks.len());
         if found == self.blocks.len() {
+            self.parts += 1;
             self.blocks.push(OpenBlock { id: id.clone(), is_reasoning, text: String::new() });
         }
         &mut self.blocks[found].text
@@ -320,10 +383,14 @@ impl Draft {
     }
 
     fn start_call(&mut self, key: usize) {
-        let made_up = format!("call_{}", self.earlier_calls + key + 1);
         let call = &mut self.calls[key];
-        if call.id.is_empty() {
-            call.id = made_up;
+        let mut number = self.earlier_calls + key + 1;
+        while call.id.is_empty() {
+            let made_up = format!("call_{number}");
+            if self.call_ids.insert(made_up.clone()) {
+                call.id = made_up;
+            }
+            number += 1;
         }
         call.told = Told::Start;
         let (id, name, said) = (call.id.clone(), call.name.clone(), call.arguments.clone());

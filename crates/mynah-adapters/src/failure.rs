@@ -5,6 +5,8 @@
 use mynah_data::{AdapterReason, Error, ErrorKind};
 use serde_json::Value;
 
+use crate::loose::tells;
+
 /// The error of a response with a status that is not success. `header` looks a header up by its lowercase name.
 ///
 /// Its message is the provider's own; its metadata has `status` and, where they are known, `request_id`, `retry_after_ms`,
@@ -125,31 +127,34 @@ struct Said {
 }
 
 impl Said {
-    /// From `{"error": {…}}`, `{"error": "text", "code"}`, `{"message", "code", "type"}`, `{"detail"}`, and a list with one
-    /// of these.
+    /// From `{"error": {…}}`, `{"error": "text", "code"}`, `{"message", "code", "type"}`, `{"detail"}`, text alone, and a list
+    /// with one of these.
     fn read(body: &Value) -> Self {
-        let body = body.as_array().and_then(|list| list.first()).unwrap_or(body);
-        let error = body.get("error").unwrap_or(body);
-        let word = |name: &str| match error.get(name).or_else(|| body.get(name)) {
-            Some(Value::String(text)) => Some(text.clone()),
-            Some(Value::Number(number)) => Some(number.to_string()),
-            _ => None,
+        let body = first(body);
+        let error = ["error", "errors"].iter().find_map(|name| body.get(*name));
+        let error = first(error.filter(|error| !error.is_null()).unwrap_or(body));
+        let word = |names: &[&str]| {
+            let places = [error, body].into_iter();
+            places
+                .flat_map(|place| names.iter().filter_map(|name| place.get(*name)))
+                .find_map(scalar)
         };
-        let detail = error.get("detail").filter(|detail| !detail.is_null());
-        let message = error.as_str().map(str::to_owned).or_else(|| word("message"));
         // `type` of an outer envelope only says that it is an error.
-        let kind = error.get("type").and_then(Value::as_str).filter(|kind| *kind != "error");
+        let kind =
+            ["type", "__type", "error_type"].iter().find_map(|name| error.get(*name)?.as_str());
+        let kind = kind.filter(|kind| *kind != "error").and_then(|kind| kind.rsplit('#').next());
         let details = || error.get("details").and_then(Value::as_array).into_iter().flatten();
         let detail_of = |name: &str| details().find_map(|detail| detail.get(name)?.as_str());
-        let reason = detail_of("reason");
+        let inner = error.get("innererror").and_then(|inner| inner.get("code")?.as_str());
         let delay = detail_of("retryDelay").and_then(|delay| delay.strip_suffix('s'));
         Self {
-            message: message.or_else(|| {
-                detail
-                    .map(|detail| detail.as_str().map_or_else(|| detail.to_string(), str::to_owned))
-            }),
-            kind: kind.or(reason).map(str::to_owned).or_else(|| word("status")),
-            code: word("code"),
+            message: message_of(error).or_else(|| message_of(body)),
+            kind: kind
+                .or(detail_of("reason"))
+                .or(inner)
+                .map(str::to_owned)
+                .or_else(|| word(&["error_type", "status"])),
+            code: word(&["code", "status_code"]),
             request_id: body.get("request_id").and_then(Value::as_str).map(str::to_owned),
             retry_after_ms: delay.and_then(millis),
         }
@@ -185,12 +190,39 @@ impl Said {
     }
 }
 
+/// The only element of a list, or what is none.
+fn first(value: &Value) -> &Value {
+    value.as_array().and_then(|list| list.first()).unwrap_or(value)
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if !text.is_empty() => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// What a person is to read. Where it is more than text, all of it.
+fn message_of(error: &Value) -> Option<String> {
+    const NAMES: [&str; 6] =
+        ["message", "Message", "msg", "detail", "error_message", "description"];
+    if let Value::String(text) = error {
+        return Some(text.clone()).filter(|text| !text.is_empty());
+    }
+    let said = NAMES.iter().find_map(|name| error.get(*name).filter(|said| tells(said)))?;
+    Some(scalar(said).unwrap_or_else(|| said.to_string()))
+}
+
 fn by_word(word: &str) -> Option<AdapterReason> {
     use AdapterReason::*;
     Some(match word {
-        "context_length_exceeded" | "exceed_context_size_error" | "string_above_max_length" => {
-            ContextLengthExceeded
-        }
+        "context_length_exceeded"
+        | "context_window_exceeded"
+        | "exceed_context_size_error"
+        | "model_context_window_exceeded"
+        | "string_above_max_length"
+        | "tokens_limit_reached" => ContextLengthExceeded,
         "content_filter"
         | "content_policy_violation"
         | "image_content_policy_violation"
@@ -211,23 +243,43 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         | "modelerrorexception"
         | "modelstreamerrorexception" => ProviderUnavailable,
         "validationexception" => InvalidRequest,
-        "invalid_api_key" | "authentication_error" | "api_key_invalid" | "unauthenticated" => {
-            AuthenticationFailed
+        "invalid_api_key"
+        | "authentication_error"
+        | "authenticationerror"
+        | "api_key_invalid"
+        | "unauthenticated"
+        | "unauthorized" => AuthenticationFailed,
+        "permission_error" | "permission_denied" | "billing_error" | "forbidden" => {
+            PermissionDenied
         }
-        "permission_error" | "permission_denied" | "billing_error" => PermissionDenied,
         "rate_limit_error"
         | "rate_limit_exceeded"
+        | "rate_limited"
+        | "ratelimiterror"
         | "resource_exhausted"
-        | "insufficient_quota" => RateLimited,
+        | "insufficient_quota"
+        | "too_many_requests" => RateLimited,
         "overloaded_error"
         | "overloaded"
         | "server_overloaded"
         | "server_is_overloaded"
         | "slow_down" => Overloaded,
-        "not_found_error" | "model_not_found" | "not_found" => NotFound,
-        "timeout_error" | "deadline_exceeded" | "vector_store_timeout" => Timeout,
-        "api_error" | "server_error" | "internal" | "unavailable" => ProviderUnavailable,
-        "invalid_request_error" | "request_too_large" | "invalid_argument" => InvalidRequest,
+        "not_found_error" | "model_not_found" | "not_found" | "notfounderror" => NotFound,
+        "timeout_error" | "timeout" | "deadline_exceeded" | "vector_store_timeout" => Timeout,
+        "api_error"
+        | "server_error"
+        | "internal"
+        | "internal_error"
+        | "internal_server_error"
+        | "internalservererror"
+        | "service_unavailable"
+        | "unavailable" => ProviderUnavailable,
+        "invalid_request_error"
+        | "request_too_large"
+        | "invalid_argument"
+        | "bad_request"
+        | "badrequesterror"
+        | "failed_precondition" => InvalidRequest,
         word if word.contains("content_filter") => ContentFilter,
         word if word.starts_with("invalid_") || word.contains("image_") => InvalidRequest,
         _ => return None,
@@ -236,7 +288,7 @@ fn by_word(word: &str) -> Option<AdapterReason> {
 
 /// What providers say in words alone.
 fn by_message(message: &str) -> Option<AdapterReason> {
-    const TOO_LONG: [&str; 9] = [
+    const TOO_LONG: [&str; 12] = [
         "prompt is too long",
         "maximum context length",
         "context window",
@@ -246,6 +298,9 @@ fn by_message(message: &str) -> Option<AdapterReason> {
         "too large for model with",
         "exceeds the maximum number of tokens",
         "input token count",
+        "maximum prompt length",
+        "exceed context limit",
+        "too many tokens",
     ];
     const BAD_KEY: [&str; 4] =
         ["incorrect api key", "invalid api key", "api key not valid", "api key is invalid"];

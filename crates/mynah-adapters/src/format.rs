@@ -10,7 +10,7 @@ use crate::{
     draft::Draft,
     failure,
     keys::FoundKey,
-    sse::{Frame, Framer, SseFramer, too_large},
+    sse::{BYTE_ORDER_MARK, Frame, Framer, SseFramer, too_large},
 };
 
 /// One provider's way to write requests and answers. It neither sends nor waits.
@@ -106,6 +106,11 @@ pub trait Format: Send + Sync + 'static {
     /// The header that carries the key.
     fn key_header(&self, key: &str) -> (&'static str, String) {
         ("authorization", format!("Bearer {key}"))
+    }
+
+    /// What a person without a key can do, where that is not plain from where one was looked for.
+    fn key_hint(&self) -> Option<&'static str> {
+        None
     }
 
     /// The headers that let a call in: that of the key, unless the format signs calls instead.
@@ -231,8 +236,11 @@ pub struct Reader {
     framer: Box<dyn Framer>,
     decoder: Box<dyn Decoder>,
     draft: Draft,
-    /// The body so far, where it comes in one piece.
-    whole: Option<Vec<u8>>,
+    delivery: Delivery,
+    /// Whether the delivery was compared with what comes.
+    is_sure: bool,
+    /// The body so far, where it comes in one piece, or has not said yet how it comes.
+    whole: Vec<u8>,
     read: u64,
     limit: u64,
 }
@@ -244,7 +252,9 @@ impl Reader {
             framer: format.framer(),
             decoder: format.decoder(request),
             draft: Draft::for_request(request),
-            whole: (delivery == Delivery::Whole).then(Vec::new),
+            delivery,
+            is_sure: false,
+            whole: Vec::new(),
             read: 0,
             limit: MAX_BODY,
         }
@@ -265,14 +275,32 @@ impl Reader {
         if self.read > self.limit {
             return Err(too_large("the answer", self.limit));
         }
-        match &mut self.whole {
-            Some(body) => body.extend_from_slice(bytes),
-            None => {
-                let (decoder, draft) = (&mut self.decoder, &mut self.draft);
-                self.framer.push(bytes, &mut |frame| decoder.frame(frame, draft))?;
-            }
+        self.look(bytes);
+        if self.delivery == Delivery::Whole || !self.is_sure {
+            self.whole.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let (decoder, draft) = (&mut self.decoder, &mut self.draft);
+        let held = std::mem::take(&mut self.whole);
+        for bytes in [held.as_slice(), bytes] {
+            self.framer.push(bytes, &mut |frame| take(frame, decoder.as_mut(), draft))?;
         }
         Ok(())
+    }
+
+    /// Servers also mislabel what they send: a stream as JSON, an error or a whole answer as a stream. The first byte tells.
+    fn look(&mut self, bytes: &[u8]) {
+        let speaks = |byte: &&u8| !byte.is_ascii_whitespace() && !BYTE_ORDER_MARK.contains(byte);
+        if let (false, Some(first)) = (self.is_sure, bytes.iter().find(speaks)) {
+            self.is_sure = true;
+            self.delivery = match (self.delivery, first) {
+                (Delivery::Streamed, b'{' | b'[') if !self.framer.begins_with_json() => {
+                    Delivery::Whole
+                }
+                (Delivery::Whole, b'd' | b'e' | b'i' | b':') => Delivery::Streamed,
+                (told, _) => told,
+            };
+        }
     }
 
     /// The body has ended. `metadata` goes to the response.
@@ -281,10 +309,14 @@ impl Reader {
     /// `network_error` if the provider had not said that this was all.
     pub fn finish(&mut self, metadata: Metadata) -> Result<()> {
         let (decoder, draft) = (&mut self.decoder, &mut self.draft);
-        match self.whole.take() {
-            Some(body) => decoder.whole(&String::from_utf8_lossy(&body), draft)?,
-            None => {
-                let last = self.framer.finish(&mut |frame| decoder.frame(frame, draft));
+        match self.delivery {
+            Delivery::Whole => {
+                let body = String::from_utf8_lossy(&self.whole);
+                decoder.whole(body.trim_start_matches('\u{feff}'), draft)?;
+                draft.check()?;
+            }
+            Delivery::Streamed => {
+                let last = self.framer.finish(&mut |frame| take(frame, decoder.as_mut(), draft));
                 // What the end of the body cut through says nothing, but that the provider was not done.
                 if !draft.may_end() || (last.is_err() && !draft.has_ended()) {
                     return Err(match last {
@@ -307,4 +339,17 @@ impl Reader {
     pub fn has_ended(&self) -> bool {
         self.draft.has_ended()
     }
+}
+
+/// Hands a frame on. Some servers keep the connection alive with empty ones.
+fn take(frame: Frame<'_>, decoder: &mut dyn Decoder, draft: &mut Draft) -> Result<()> {
+    if frame.data.trim().is_empty() || draft.has_ended() {
+        return Ok(());
+    }
+    if frame.event == "error" {
+        let said = serde_json::from_str(frame.data).unwrap_or_else(|_| frame.data.into());
+        return Err(failure::in_stream(&said));
+    }
+    decoder.frame(frame, draft)?;
+    draft.check()
 }

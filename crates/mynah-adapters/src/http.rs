@@ -35,12 +35,16 @@ use crate::{
 
 mod client;
 mod embed;
+mod origin;
 
 /// An adapter for a provider that is called over HTTP. Clones share their connections.
 ///
 /// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
 /// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
 /// `retry_after_ms` where they are known; `connected` is false where the server could not be reached.
+///
+/// What a provider must get back with its reasoning and its calls bears its name: after a switch of adapters in one
+/// conversation, the next provider gets the words of the reasoning and neither signatures nor encrypted items.
 ///
 /// `request_timeout` and `stream_timeout` are kept by whoever polls the stream. Dropping the stream closes the connection.
 ///
@@ -199,6 +203,7 @@ impl HttpAdapter {
         {
             model.id = id.to_owned();
         }
+        origin::only_own(&self.name, &mut request);
         let (key, mut context) = self.admission(&call)?;
         let path = self.format.path(&request);
         let sent = match self.format.body(&request, &call) {
@@ -216,7 +221,8 @@ impl HttpAdapter {
         let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
         let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
             Err(_) if variables.is_empty() && !self.keys.wants_key() => None,
-            found => Some(found?),
+            Err(error) => return Err(hinted(error, self.format.key_hint())),
+            Ok(key) => Some(key),
         };
         let secrets = key.iter().map(|key| SecretString::from(key.expose())).collect();
         let context = ErrorContext { provider: self.name.clone(), secrets, request_id: None };
@@ -249,7 +255,7 @@ impl HttpAdapter {
             self.authorize(outgoing, &mut headers, context)?;
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let sent = self.http()?.client().post(url).headers(headers).body(body).send().await;
+        let sent = self.http()?.client(&url).post(url).headers(headers).body(body).send().await;
         let response = sent.map_err(transport_error)?;
         if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
     }
@@ -324,6 +330,17 @@ impl Adapter for HttpAdapter {
 
     fn needs_structured_finalize(&self, request: &Request) -> bool {
         self.format.needs_structured_finalize(request)
+    }
+}
+
+/// The error with what else a person can do.
+fn hinted(error: Error, hint: Option<&str>) -> Error {
+    match hint {
+        Some(hint) => {
+            let message = format!("{error}; {hint}");
+            error.with_message(message)
+        }
+        None => error,
     }
 }
 
@@ -505,7 +522,7 @@ impl Stream for Answering {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         loop {
             if let Some(event) = self.reader.next_event() {
-                return Poll::Ready(Some(Ok(event)));
+                return Poll::Ready(Some(Ok(origin::mark(&self.context.provider, event))));
             }
             if self.body.is_none() {
                 return Poll::Ready(None);

@@ -33,6 +33,11 @@ pub trait Framer: Send {
     /// # Errors
     /// What the sink refuses.
     fn finish(&mut self, sink: FrameSink<'_>) -> Result<()>;
+
+    /// Whether a body in these frames may begin as a JSON document does. One that does although it may not is a JSON document.
+    fn begins_with_json(&self) -> bool {
+        false
+    }
 }
 
 /// The largest frame, in bytes, unless told otherwise.
@@ -130,6 +135,10 @@ impl Framer for LineFramer {
     fn finish(&mut self, sink: FrameSink<'_>) -> Result<()> {
         self.0.finish(&mut |held, line| Self::take(held, line, sink)).map(drop)
     }
+
+    fn begins_with_json(&self) -> bool {
+        true
+    }
 }
 
 /// The fields of an event so far, as places in the bytes that are held.
@@ -203,7 +212,7 @@ struct Lines {
     limit: usize,
 }
 
-const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+pub(crate) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 impl Lines {
     fn new(limit: usize) -> Self {

@@ -56,6 +56,92 @@ fn o15_o16_calls_are_told_by_their_index() {
 }
 
 #[test]
+fn a_call_that_was_cut_off_before_its_arguments_has_none() {
+    let call = json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]});
+    for (reason, arguments) in [
+        ("length", Value::Null),
+        ("content_filter", Value::Null),
+        ("max_tokens", Value::Null),
+        ("tool_calls", json!({})),
+        ("stop", json!({})),
+    ] {
+        let answer =
+            folded(&streamed(&OpenAiChat::default(), &answer(std::slice::from_ref(&call), reason)));
+        let calls: Vec<&Value> = answer.tool_calls().map(|call| &call.arguments).collect();
+        assert_eq!(calls, [&arguments], "{reason}");
+    }
+}
+
+#[test]
+fn who_answers_may_be_told_after_the_first_chunk() {
+    let body = sse([
+        r#"{"id":"","model":"","object":"","created":0,"choices":[],"prompt_filter_results":[{"prompt_index":0}]}"#,
+        r#"{"id":"answer-1","model":"gpt","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}"#,
+        r#"{"id":"answer-1","model":"gpt","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}"#,
+        "[DONE]",
+    ]);
+    let events = streamed(&OpenAiChat::default(), &body);
+    let names: Vec<&str> = events.iter().map(Event::type_name).collect();
+    assert_eq!(names, ["message_started", "raw_chunk", "text_delta", "message_completed"]);
+    let answer = folded(&events);
+    assert_eq!((answer.id.as_deref(), answer.model.as_deref()), (Some("answer-1"), Some("gpt")));
+}
+
+#[test]
+fn a_server_that_names_no_model_answers_as_the_one_that_was_asked() {
+    let body =
+        sse([r#"{"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}"#, "[DONE]"]);
+    let request = Request::from("hi").with_model("asked");
+    let (events, _) =
+        events(&OpenAiChat::default(), &request, Delivery::Streamed, [body.as_bytes()]);
+    assert_eq!(folded(&events).model.as_deref(), Some("asked"));
+}
+
+#[test]
+fn the_only_call_may_come_in_its_old_form() {
+    let pieces = [
+        json!({"function_call": {"name": "f", "arguments": ""}}),
+        json!({"function_call": {"arguments": "{\"x\":"}}),
+        json!({"function_call": {"arguments": "1}"}}),
+    ];
+    let answer = folded(&streamed(&OpenAiChat::default(), &answer(&pieces, "function_call")));
+    assert_eq!(answer.finish_reason, Some(FinishReason::ToolCalls));
+    let calls: Vec<(&str, &str)> =
+        answer.tool_calls().map(|call| (call.name.as_str(), call.raw_arguments.as_str())).collect();
+    assert_eq!(calls, [("f", r#"{"x":1}"#)]);
+}
+
+#[test]
+fn an_error_may_stand_in_the_place_of_a_chunk() {
+    let first = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
+    for (said, reason) in [
+        (
+            r#"{"object":"error","message":"too busy","type":"BadRequestError","param":null,"code":429}"#,
+            AdapterReason::RateLimited,
+        ),
+        (r#"{"error":"too busy","error_type":"overloaded"}"#, AdapterReason::Overloaded),
+        (r#"{"error":{"message":"too busy","code":"503"}}"#, AdapterReason::ProviderUnavailable),
+        (
+            r#"{"id":"x","error":{"message":"too busy","code":502},"choices":[]}"#,
+            AdapterReason::ProviderUnavailable,
+        ),
+    ] {
+        let body = sse([first, said, "[DONE]"]);
+        let (_, read) = events(
+            &OpenAiChat::default(),
+            &Request::from("hi"),
+            Delivery::Streamed,
+            [body.as_bytes()],
+        );
+        let error = read.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Adapter(reason), "too busy")
+        );
+    }
+}
+
+#[test]
 fn calls_without_ids_or_with_the_same_one_get_their_own() {
     let whole = |id: Value| json!({"id": id, "function": {"name": "f", "arguments": "{}"}});
     let ids = |delta: Value| -> Vec<String> {

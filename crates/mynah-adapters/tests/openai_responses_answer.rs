@@ -17,6 +17,22 @@ use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
 
 #[test]
+fn a_call_that_was_cut_off_before_its_arguments_has_none_whatever_the_reason() {
+    for details in ["null", r#"{"reason":"max_output_tokens"}"#, r#"{"reason":"content_filter"}"#] {
+        let end = format!(
+            r#"{{"type":"response.incomplete","response":{{"id":"r","model":"m","status":"incomplete","incomplete_details":{details},"output":[]}}}}"#
+        );
+        let body = sse([
+            r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"function_call","id":"fc","call_id":"c","name":"f","arguments":""}}"#,
+            end.as_str(),
+        ]);
+        let answer = folded(&streamed(&OpenAiResponses::default(), &body));
+        let calls: Vec<&Value> = answer.tool_calls().map(|call| &call.arguments).collect();
+        assert_eq!(calls, [&Value::Null], "{details}");
+    }
+}
+
+#[test]
 fn text_comes_in_pieces_and_is_told_once() {
     let message = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "Hello", "annotations": []}]});
     let events = streamed(

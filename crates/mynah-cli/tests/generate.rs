@@ -207,6 +207,10 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         (&["-m", "anthropic:x", "hi"], "looked at call, set, ANTHROPIC_API_KEY"),
         (&["-m", "anthropic:x", "--api-key-env", "MINE", "hi"], "looked at call, set, MINE"),
         (&["-m", "anthropic:x", "--dotenv=none.env", "hi"], "ANTHROPIC_API_KEY in none.env"),
+        (
+            &["-m", "bedrock:x", "hi"],
+            "AWS_ACCESS_KEY_ID; profiles and credentials files are not read",
+        ),
         (&["-m", "llamacpp:x", "--base-url", "ftp://a", "hi"], "base_url: malformed"),
         (&["-m", "azure:x", "--api-key-env", "KEY_OF_TEST", "hi"], "no address of its own"),
         (&["-m", script, "--tools", &list, "hi"], "generate_wrong_tools.json: 1: unknown field"),
@@ -219,12 +223,25 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
     for (arguments, why) in table {
         let mut command = mynah(["generate"].iter().chain(arguments).copied());
         command.env_remove("ANTHROPIC_API_KEY").env_remove("MYNAH_MODEL").env("KEY_OF_TEST", KEY);
+        command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_BEARER_TOKEN_BEDROCK");
         let told = feed(command, b"");
         assert_eq!(told.code, Some(2), "{arguments:?}: {}", told.stderr);
         assert!(told.stderr.contains(why), "{arguments:?}: {}", told.stderr);
     }
     let gone = run(["generate", "-m", script, "--image", "no/such.png", "hi"]);
     assert_eq!(gone.code, Some(4), "{}", gone.stderr);
+}
+
+#[test]
+fn a_server_on_this_machine_is_called_without_the_environments_proxy() {
+    let server = Server::new([format!("{PIECES}{END}")]);
+    let mut command = server.command(&["hi"]);
+    // Nothing listens there.
+    for name in ["HTTP_PROXY", "http_proxy", "ALL_PROXY"] {
+        command.env(name, "http://127.0.0.1:9");
+    }
+    let told = feed(command, b"");
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
 }
 
 #[test]

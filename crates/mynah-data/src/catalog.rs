@@ -107,7 +107,7 @@ impl Catalog {
         Self::default()
     }
 
-    /// The current models of OpenAI, Anthropic and Google, as of [`Catalog::dated`].
+    /// The current models of OpenAI, Anthropic, Google, DeepSeek, Groq, Mistral, Perplexity and xAI, as of [`Catalog::dated`].
     pub fn built_in() -> Self {
         static BUILT_IN: LazyLock<Catalog> = LazyLock::new(|| {
             Catalog::new().with_json(include_str!("catalog.json")).unwrap_or_default()

@@ -67,7 +67,7 @@ pub enum Part {
         /// Whether the provider withheld the text.
         #[serde(default, skip_serializing_if = "is_false")]
         redacted: bool,
-        /// What the provider must get back, as it came: ids, encrypted content.
+        /// What the provider must get back, as it came: ids, encrypted content. Adapters write beside it whose it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         data: Option<Value>,
     },

@@ -1,6 +1,6 @@
 //! An answer of Messages, streamed or whole.
 
-use std::sync::Arc;
+use std::{mem::take, sync::Arc};
 
 use mynah_data::{FinishReason, Metadata, Result, Usage};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling, text_of},
+    loose::{self, Loose, members, overlay, take_count, telling, text_of},
     sse::Frame,
 };
 
@@ -50,10 +50,10 @@ members! {
     /// Every kind of event, for they share their members. `type` may come last.
     Message<'a> {
         kind: Loose<'a> = "type",
-        index: Option<u64> = "index",
+        index: Loose<'a> = "index",
         message: Loose<'a> = "message",
         content_block: Loose<'a> = "content_block",
-        delta: Option<Box<Delta<'a>>> = "delta",
+        delta: Option<Delta<'a>> = "delta",
         usage: Loose<'a> = "usage",
     } ignoring []
 }
@@ -72,9 +72,6 @@ members! {
 
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
-        if draft.has_ended() {
-            return Ok(());
-        }
         if frame.data.trim() == "[DONE]" {
             // Some gateways end so; it says nothing of an answer that was not finished.
             if self.stop_reason.is_some() {
@@ -82,16 +79,17 @@ impl Decoder for Answer {
             }
             return Ok(());
         }
-        let message: Message<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
+        let mut message = Message::default();
+        loose::read(frame.data, &mut message)?;
         let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
-        let index = message.index.unwrap_or_default();
+        let index = message.index.number().unwrap_or_default();
         match message.kind.text() {
             "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
             "content_block_start" => {
                 self.open(index, message.content_block.into_object().unwrap_or_default(), draft)
             }
             "content_block_delta" => {
-                if !message.delta.is_some_and(|delta| self.delta(index, *delta, draft)) {
+                if !message.delta.as_mut().is_some_and(|delta| self.delta(index, delta, draft)) {
                     draft.raw(reread()?);
                 }
             }
@@ -120,8 +118,10 @@ impl Decoder for Answer {
         if message.contains_key("error") {
             return Err(failure::in_stream(&Value::Object(message)));
         }
-        let Some(Value::Array(content)) = message.shift_remove("content") else {
-            return Err(failure::malformed("the answer has no content"));
+        let content = match message.shift_remove("content") {
+            Some(Value::Array(content)) => content,
+            Some(Value::String(text)) => vec![json!({"type": "text", "text": text})],
+            _ => return Err(failure::malformed("the answer has no content")),
         };
         let stop_reason = text_of(&message, "stop_reason").to_owned();
         let stop_sequence = text_of(&message, "stop_sequence").to_owned();
@@ -196,18 +196,19 @@ impl Answer {
                 Kind::Unknown
             }
         };
+        draft.count_part();
         self.blocks.push(Open { index, id, kind });
     }
 
     /// Adds to a block; false if that is not understood.
-    fn delta(&mut self, index: u64, delta: Delta<'_>, draft: &mut Draft) -> bool {
+    fn delta(&mut self, index: u64, delta: &mut Delta<'_>, draft: &mut Draft) -> bool {
         let Some(open) = self.blocks.iter_mut().rev().find(|open| open.index == index) else {
             return false;
         };
         match (delta.kind.text(), &mut open.kind) {
-            ("text_delta", Kind::Text) => draft.text(&open.id, delta.text.into_text()),
+            ("text_delta", Kind::Text) => draft.text(&open.id, take(&mut delta.text).into_text()),
             ("input_json_delta", Kind::Form) => {
-                draft.text(&open.id, delta.partial_json.into_text())
+                draft.text(&open.id, take(&mut delta.partial_json).into_text())
             }
             ("input_json_delta", Kind::Call(key)) => {
                 draft.arguments(*key, delta.partial_json.text())
@@ -216,7 +217,7 @@ impl Answer {
                 input.push_str(delta.partial_json.text())
             }
             ("thinking_delta", Kind::Thinking { .. }) => {
-                draft.reasoning(&open.id, delta.thinking.into_text())
+                draft.reasoning(&open.id, take(&mut delta.thinking).into_text())
             }
             ("signature_delta", Kind::Thinking { signature }) => {
                 signature.push_str(delta.signature.text())
@@ -287,7 +288,7 @@ impl Answer {
     }
 
     fn count(&mut self, counters: Metadata, draft: &mut Draft) {
-        self.counters.extend(counters.into_iter().filter(|(_, count)| !count.is_null()));
+        overlay(&mut self.counters, counters);
         draft.usage(usage(self.counters.clone()));
     }
 }

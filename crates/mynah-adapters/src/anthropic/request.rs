@@ -185,13 +185,16 @@ fn assistant(message: &Message) -> Vec<Value> {
 /// Reasoning goes back as it came, or not at all: another provider's means nothing here.
 fn reasoning(text: &str, signature: Option<&str>, data: Option<&Value>) -> Option<Value> {
     match (signature, data) {
-        (Some(signature), _) => {
+        (Some(signature), None) => {
             Some(json!({"type": "thinking", "thinking": text, "signature": signature}))
         }
         (None, Some(Value::String(withheld))) => {
             Some(json!({"type": "redacted_thinking", "data": withheld}))
         }
-        (None, Some(block)) => block.get("type").map(|_| block.clone()),
+        (None, Some(block)) => {
+            let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
+            (kind.ends_with("tool_use") || kind.ends_with("tool_result")).then(|| block.clone())
+        }
         _ => None,
     }
 }

@@ -11,14 +11,13 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling},
+    loose::{self, Loose, members, take_count, telling},
     sse::Frame,
 };
 
 /// Reads one answer.
+#[derive(Default)]
 pub(super) struct Answer {
-    /// The model that was asked: the provider does not name it.
-    model: String,
     blocks: Vec<Open>,
 }
 
@@ -45,7 +44,7 @@ enum Kind {
 members! {
     /// Every kind of event, for they share their members.
     Message<'a> {
-        index: Option<u64> = "contentBlockIndex",
+        index: Loose<'a> = "contentBlockIndex",
         start: Loose<'a> = "start",
         delta: Option<Box<Delta<'a>>> = "delta",
         stop_reason: Loose<'a> = "stopReason",
@@ -77,9 +76,9 @@ members! {
 
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
-        let message: Message<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
-        draft.start(None, Some(&self.model));
-        let index = message.index.unwrap_or_default();
+        let mut message = Message::default();
+        loose::read(frame.data, &mut message)?;
+        let index = message.index.number().unwrap_or_default();
         let mut unknown = telling(message.unknown);
         match frame.event {
             "messageStart" => {}
@@ -121,7 +120,6 @@ impl Decoder for Answer {
         let Some(content) = content else {
             return Err(failure::malformed("the answer has no message"));
         };
-        draft.start(None, Some(&self.model));
         for (index, block) in content.into_iter().enumerate() {
             let Value::Object(block) = block else { continue };
             self.block(index as u64, block, draft);
@@ -142,10 +140,6 @@ impl Decoder for Answer {
 }
 
 impl Answer {
-    pub(super) fn new(model: &str) -> Self {
-        Self { model: model.to_owned(), blocks: Vec::new() }
-    }
-
     /// A block begins. Gives back what is not known of it.
     fn open(&mut self, index: u64, mut start: Metadata, draft: &mut Draft) -> Metadata {
         let call = start.shift_remove("toolUse");
@@ -162,6 +156,7 @@ impl Answer {
             }
             None => Kind::New,
         };
+        draft.count_part();
         self.blocks.push(Open { index, id: Some(Arc::from(index.to_string())), kind });
         telling(start)
     }
@@ -169,7 +164,7 @@ impl Answer {
     /// Adds to a block, and gives back what is not understood.
     fn delta(&mut self, index: u64, delta: Delta<'_>, draft: &mut Draft) -> Metadata {
         let mut rest = telling(delta.unknown);
-        let open = self.open_block(index);
+        let open = self.open_block(index, draft);
         if let Some(text) = delta.text {
             if let Kind::New = open.kind {
                 open.kind = Kind::Text;
@@ -197,10 +192,11 @@ impl Answer {
     }
 
     /// The block of this index. Those that need no beginning have none.
-    fn open_block(&mut self, index: u64) -> &mut Open {
+    fn open_block(&mut self, index: u64, draft: &mut Draft) -> &mut Open {
         let found = self.blocks.iter().rposition(|open| open.index == index);
         let place = found.unwrap_or(self.blocks.len());
         if found.is_none() {
+            draft.count_part();
             let id = Some(Arc::from(index.to_string()));
             self.blocks.push(Open { index, id, kind: Kind::New });
         }

@@ -22,7 +22,8 @@ use crate::{
 ///
 /// A key that was given or set, or that is in `AWS_BEARER_TOKEN_BEDROCK`, goes as it is. Without one, calls are signed with
 /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and, where there is one, `AWS_SESSION_TOKEN`. `AWS_REGION` or
-/// `AWS_DEFAULT_REGION` says where the server is; so does the adapter option `region`.
+/// `AWS_DEFAULT_REGION` says where the server is; so does the adapter option `region`. Profiles and credentials files are not
+/// read: `aws configure export-credentials --format env` gives the variables of one.
 ///
 /// Beside what every format does: `cache_control` in the metadata of a text part, a message or a tool, and
 /// [`Request::prompt_cache`], become cache points. Options that Converse knows go to their places, all others to the model
@@ -59,6 +60,13 @@ impl Format for Bedrock {
         vec![("accept".into(), "application/vnd.amazon.eventstream".to_owned())]
     }
 
+    fn key_hint(&self) -> Option<&'static str> {
+        Some(
+            "profiles and credentials files are not read: \
+             `aws configure export-credentials --format env` gives the variables of one",
+        )
+    }
+
     fn authorize(&self, outgoing: &Outgoing<'_>) -> Result<Vec<(Cow<'static, str>, String)>> {
         if outgoing.key.source().starts_with(sign::ACCESS_KEY) {
             return sign::headers(outgoing, &region(outgoing.call, outgoing.setting)?);
@@ -71,8 +79,8 @@ impl Format for Bedrock {
         Box::new(EventStreamFramer::new())
     }
 
-    fn decoder(&self, request: &Request) -> Box<dyn Decoder> {
-        Box::new(answer::Answer::new(model_name(request)))
+    fn decoder(&self, _: &Request) -> Box<dyn Decoder> {
+        Box::new(answer::Answer::default())
     }
 }
 

@@ -124,13 +124,34 @@ pub(super) async fn a_server_that_is_not_there_is_an_error(subject: &dyn Subject
     assert!(error.is_retryable());
 }
 
+/// However a call fails, and whatever the provider repeats of it.
 pub(super) async fn a_key_is_never_repeated(subject: &dyn Subject) {
-    let reply = Reply::json(401, subject.error(&format!("incorrect API key provided: {KEY}.")));
-    let server = serving(reply).await;
-    let error = refused(subject, &server).await;
-    let told = format!("{error} {error:?} {}", error.to_value());
-    assert!(!told.contains(KEY), "{told}");
-    let received = server.received().pop().expect("a call");
+    let repeated = format!("incorrect API key provided: {KEY}.");
+    let refusal = Reply::json(401, subject.error(&repeated)).with_header("x-request-id", KEY);
+    let in_the_middle = subject.answer(Scenario::Overloaded).map(|mut pieces| {
+        let members = ["\"message\":\"", "\"message\": \""];
+        for piece in &mut pieces {
+            for member in members {
+                *piece = piece.replace(member, &format!("{member}{repeated} "));
+            }
+        }
+        stream(subject, &pieces)
+    });
+    let plain = Reply::json(500, repeated.clone());
+    let nonsense = Reply::json(200, format!("{{\"{repeated}\""));
+    let replies = [Some(plain), Some(nonsense), in_the_middle, Some(refusal)];
+    let mut last = None;
+    for reply in replies.into_iter().flatten() {
+        let server = serving(reply).await;
+        let heard = hear(subject, &server, request()).await;
+        let error = heard.error.expect("the call fails");
+        let adapter = subject.adapter(server.url());
+        let told =
+            format!("{error} {error:?} {} {:?} {}", error.to_value(), heard.events, adapter.name());
+        assert!(!told.contains(KEY), "{told}");
+        last = Some(server);
+    }
+    let received = last.and_then(|server| server.received().pop()).expect("a call");
     assert!(
         !received.path.contains(KEY) && !received.body.to_string().contains(KEY),
         "{received:?}"

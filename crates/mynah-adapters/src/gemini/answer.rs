@@ -10,7 +10,7 @@ use crate::{
     draft::{Block, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling},
+    loose::{self, List, Loose, members, overlay, take_count, telling},
     sse::Frame,
 };
 
@@ -37,7 +37,7 @@ members! {
     Chunk<'a> {
         id: Loose<'a> = "responseId",
         model: Loose<'a> = "modelVersion",
-        candidates: Option<Vec<Candidate<'a>>> = "candidates",
+        candidates: List<Candidate<'a>> = "candidates",
         feedback: Loose<'a> = "promptFeedback",
         usage: Loose<'a> = "usageMetadata",
         error: Loose<'a> = "error",
@@ -46,7 +46,7 @@ members! {
 
 members! {
     Candidate<'a> {
-        index: Option<u64> = "index",
+        index: Loose<'a> = "index",
         content: Option<Box<Content<'a>>> = "content",
         finish_reason: Loose<'a> = "finishReason",
         finish_message: Loose<'a> = "finishMessage",
@@ -55,14 +55,14 @@ members! {
 
 members! {
     Content<'a> {
-        parts: Option<Vec<Part<'a>>> = "parts",
+        parts: List<Part<'a>> = "parts",
     } ignoring ["role"]
 }
 
 members! {
     Part<'a> {
         text: Option<Loose<'a>> = "text",
-        thought: Option<bool> = "thought",
+        thought: Loose<'a> = "thought",
         signature: Loose<'a> = "thoughtSignature",
         call: Option<Box<FunctionCall<'a>>> = "functionCall",
     } ignoring []
@@ -103,8 +103,9 @@ impl Decoder for Answer {
 
 impl Answer {
     fn chunk(&mut self, text: &str, draft: &mut Draft) -> Result<()> {
-        let chunk: Chunk<'_> = serde_json::from_str(text).map_err(failure::malformed)?;
-        if chunk.error != Loose::Null {
+        let mut chunk = Chunk::default();
+        loose::read(text, &mut chunk)?;
+        if chunk.error.is_failure() {
             return Err(failure::in_stream(&chunk.error.into_value()));
         }
         draft.start(Some(chunk.id.text()), Some(chunk.model.text()));
@@ -115,10 +116,11 @@ impl Answer {
             }
             unknown.insert("promptFeedback".to_owned(), feedback.into());
         }
-        for candidate in chunk.candidates.into_iter().flatten() {
+        let mut others = false;
+        for candidate in chunk.candidates.0 {
             // Only the first candidate is the answer; others were asked for by the caller's own options.
-            if candidate.index.is_some_and(|index| index != 0) {
-                draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
+            if candidate.index.number().is_some_and(|index| index != 0) {
+                others = true;
                 continue;
             }
             let rest = self.candidate(candidate, draft);
@@ -126,8 +128,11 @@ impl Answer {
                 unknown.insert("candidates".to_owned(), json!([rest]));
             }
         }
+        if others {
+            draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
+        }
         if let Some(counters) = chunk.usage.into_object() {
-            self.counters.extend(counters.into_iter().filter(|(_, count)| !count.is_null()));
+            overlay(&mut self.counters, counters);
             draft.usage(usage(self.counters.clone()));
         }
         if !unknown.is_empty() && unknown != self.unknown {
@@ -145,7 +150,7 @@ impl Answer {
         if let Some(content) = candidate.content {
             let mut unknown = telling(content.unknown);
             let mut parts = Vec::new();
-            for part in content.parts.into_iter().flatten() {
+            for part in content.parts.0 {
                 // Code is followed by what came of it, even where the provider says that it stopped.
                 goes_on = part.unknown.iter().any(|(name, _)| name == "executableCode");
                 let rest = self.part(part, draft);
@@ -189,7 +194,8 @@ impl Answer {
             (None, None) if !rest.is_empty() => {
                 self.close(None, draft);
                 draft.go_on();
-                let thought = part.thought.map(|thought| ("thought".to_owned(), thought.into()));
+                let thought = part.thought.into_value();
+                let thought = (!thought.is_null()).then(|| ("thought".to_owned(), thought));
                 let signature = signature.map(|text| (SIGNATURE.to_owned(), text.into()));
                 rest.extend(thought.into_iter().chain(signature));
                 draft.opaque(&self.next_block(), json!({"part": rest}));
@@ -199,9 +205,9 @@ impl Answer {
                 if !text.is_empty() {
                     draft.go_on();
                 }
-                match part.thought {
-                    Some(true) => self.thought(text, signature, draft),
-                    _ => self.text(text, signature, draft),
+                match part.thought.is_true() {
+                    true => self.thought(text, signature, draft),
+                    false => self.text(text, signature, draft),
                 }
             }
         }
@@ -275,7 +281,12 @@ fn function_call(call: FunctionCall<'_>, signature: Option<String>, draft: &mut 
     let signature = signature.map(|signature| (SIGNATURE.to_owned(), signature.into()));
     draft.call_metadata(key, without_id.into_iter().chain(signature).collect());
     draft.call(key, call.id.text(), call.name.text());
-    draft.arguments(key, call.args.map(RawValue::get).filter(|args| *args != "null").unwrap_or(""));
+    let args = call.args.map(RawValue::get).filter(|args| *args != "null").unwrap_or_default();
+    // Some gateways write the object as text.
+    match serde_json::from_str::<String>(args) {
+        Ok(text) => draft.arguments(key, &text),
+        Err(_) => draft.arguments(key, args),
+    }
     draft.close_call(key);
     telling(call.unknown)
 }

@@ -1,9 +1,9 @@
 //! The HTTP client: connections, TLS, proxies.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use mynah_data::{AdapterReason, Error, Result};
-use reqwest::{Client, NoProxy, Proxy, redirect::Policy};
+use reqwest::{Client, NoProxy, Proxy, Url, redirect::Policy};
 use rustls::{
     ClientConfig,
     crypto::ring,
@@ -15,7 +15,7 @@ use rustls_platform_verifier::Verifier;
 ///
 /// It speaks HTTP/1.1, where an answer that is abandoned closes its connection and nothing else; it follows no redirects, so
 /// that a key goes nowhere but to the address that was given; and it trusts what the system trusts. Proxies come from
-/// `HTTPS_PROXY` and its like unless one is named here.
+/// `HTTPS_PROXY` and its like unless one is named here; those of the environment are not asked for a server on this machine.
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,7 +25,11 @@ use rustls_platform_verifier::Verifier;
 /// # Ok::<(), mynah_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Http(Client);
+pub struct Http {
+    client: Client,
+    /// For servers on this machine, where the proxy is the environment's.
+    direct: Option<Client>,
+}
 
 impl Http {
     /// A client with the defaults.
@@ -41,8 +45,9 @@ impl Http {
         HttpBuilder { connect_timeout: Duration::from_secs(10), proxy: None, roots: Vec::new() }
     }
 
-    pub(super) fn client(&self) -> &Client {
-        &self.0
+    /// The client for this address.
+    pub(super) fn client(&self, url: &str) -> &Client {
+        self.direct.as_ref().filter(|_| is_local(url)).unwrap_or(&self.client)
     }
 }
 
@@ -80,17 +85,25 @@ impl HttpBuilder {
     /// # Errors
     /// Certificates that are none, a proxy that is no URL, a system whose trusted certificates cannot be read.
     pub fn build(self) -> Result<Http> {
-        let mut builder = Client::builder()
-            .tls_backend_preconfigured(self.tls()?)
-            .connect_timeout(self.connect_timeout)
-            .redirect(Policy::none())
-            .tcp_nodelay(true)
-            .user_agent(concat!("mynah/", env!("CARGO_PKG_VERSION")));
-        if let Some(url) = &self.proxy {
-            let proxy = Proxy::all(url).map_err(|_| Error::invalid_option("proxy", "malformed"))?;
-            builder = builder.proxy(proxy.no_proxy(NoProxy::from_env()));
-        }
-        builder.build().map(Http).map_err(|error| unusable(&error))
+        let tls = self.tls()?;
+        let builder = || {
+            Client::builder()
+                .tls_backend_preconfigured(tls.clone())
+                .connect_timeout(self.connect_timeout)
+                .redirect(Policy::none())
+                .tcp_nodelay(true)
+                .user_agent(concat!("mynah/", env!("CARGO_PKG_VERSION")))
+        };
+        let (client, direct) = match &self.proxy {
+            Some(url) => {
+                let proxy =
+                    Proxy::all(url).map_err(|_| Error::invalid_option("proxy", "malformed"))?;
+                (builder().proxy(proxy.no_proxy(NoProxy::from_env())).build(), None)
+            }
+            None => (builder().build(), Some(builder().no_proxy().build())),
+        };
+        let made = |client: reqwest::Result<Client>| client.map_err(|error| unusable(&error));
+        Ok(Http { client: made(client)?, direct: direct.map(made).transpose()? })
     }
 
     fn tls(&self) -> Result<ClientConfig> {
@@ -111,6 +124,14 @@ impl HttpBuilder {
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth())
     }
+}
+
+/// Whether a server is on this machine.
+fn is_local(url: &str) -> bool {
+    let url = Url::parse(url).ok();
+    let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 fn unusable(why: &dyn std::error::Error) -> Error {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use mynah_data::{FinishReason, Metadata, Result, Usage};
-use serde_json::Value;
+use serde_json::{Deserializer, Value, value::RawValue};
 
 use crate::{
     draft::{Block, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling, text_of},
+    loose::{self, Loose, members, take_count, telling, text_of},
     sse::Frame,
 };
 
@@ -28,7 +28,7 @@ members! {
     Chunk<'a> {
         model: Loose<'a> = "model",
         message: Option<Box<Said<'a>>> = "message",
-        done: Option<bool> = "done",
+        done: Loose<'a> = "done",
         done_reason: Loose<'a> = "done_reason",
         error: Loose<'a> = "error",
     } ignoring ["created_at"]
@@ -45,7 +45,7 @@ members! {
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
         let chunk = read(frame.data)?;
-        let is_last = chunk.done == Some(true);
+        let is_last = chunk.done.is_true();
         self.chunk(chunk, draft);
         if is_last {
             draft.end();
@@ -54,19 +54,32 @@ impl Decoder for Answer {
     }
 
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
+        let mut lines = Deserializer::from_str(body).into_iter::<&RawValue>().peekable();
+        let first = lines.next().transpose().map_err(failure::malformed)?;
+        let body = first.map_or("", RawValue::get);
+        if lines.peek().is_some() {
+            // A stream under another name.
+            self.frame(Frame { event: "", data: body }, draft)?;
+            for line in lines {
+                let data = line.map_err(failure::malformed)?.get();
+                self.frame(Frame { event: "", data }, draft)?;
+            }
+            return if draft.has_ended() { Ok(()) } else { Err(failure::broke_off()) };
+        }
         let chunk = read(body)?;
         if chunk.message.is_none() {
             return Err(failure::malformed("the answer has no message"));
         }
-        self.chunk(Chunk { done: Some(true), ..chunk }, draft);
+        self.chunk(Chunk { done: Loose::Flag(true), ..chunk }, draft);
         draft.end();
         Ok(())
     }
 }
 
 fn read(text: &str) -> Result<Chunk<'_>> {
-    let chunk: Chunk<'_> = serde_json::from_str(text).map_err(failure::malformed)?;
-    if chunk.error != Loose::Null {
+    let mut chunk = Chunk::default();
+    loose::read(text, &mut chunk)?;
+    if chunk.error.is_failure() {
         let error = serde_json::from_str(text).map_err(failure::malformed)?;
         return Err(failure::in_stream(&error));
     }
@@ -83,7 +96,7 @@ impl Answer {
                 rest.insert("message".to_owned(), unknown.into());
             }
         }
-        if chunk.done == Some(true) {
+        if chunk.done.is_true() {
             draft.close_reasoning(&self.thinking, None, None);
             finish(chunk.done_reason.text(), draft);
             draft.usage(usage(&mut rest));

@@ -1,16 +1,15 @@
 //! An answer of Chat Completions, streamed or whole.
 
-use std::sync::Arc;
+use std::{mem::take, sync::Arc};
 
 use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling},
+    loose::{self, List, Loose, members, take_count, telling},
     sse::Frame,
 };
 
@@ -27,6 +26,9 @@ pub(super) struct Answer {
     unknown: Metadata,
 }
 
+/// How far back a piece of a detail is matched with what came before.
+const MAX_OPEN_DETAILS: usize = 100;
+
 struct Call {
     key: CallKey,
     index: Option<u64>,
@@ -38,19 +40,20 @@ members! {
     Chunk<'a> {
         id: Loose<'a> = "id",
         model: Loose<'a> = "model",
-        choices: Option<Vec<Choice<'a>>> = "choices",
+        object: Loose<'a> = "object",
+        choices: Option<List<Choice<'a>>> = "choices",
         usage: Loose<'a> = "usage",
         error: Loose<'a> = "error",
         service_tier: Loose<'a> = "service_tier",
         /// Who answered behind a gateway.
         provider: Loose<'a> = "provider",
-    } ignoring ["object", "created", "system_fingerprint", "obfuscation", "p"]
+    } ignoring ["created", "system_fingerprint", "obfuscation", "p"]
 }
 
 members! {
     Choice<'a> {
-        index: Option<u64> = "index",
-        delta: Option<Box<Delta<'a>>> = "delta",
+        index: Loose<'a> = "index",
+        delta: Option<Delta<'a>> = "delta",
         message: Option<Box<Delta<'a>>> = "message",
         finish_reason: Loose<'a> = "finish_reason",
         native_finish_reason: Loose<'a> = "native_finish_reason",
@@ -64,28 +67,26 @@ members! {
         reasoning_content: Loose<'a> = "reasoning_content",
         reasoning: Loose<'a> = "reasoning",
         reasoning_details: Loose<'a> = "reasoning_details",
-        tool_calls: Option<Vec<CallDelta<'a>>> = "tool_calls",
+        tool_calls: List<CallDelta<'a>> = "tool_calls",
+        /// How the only call was written before there could be several.
+        function_call: Option<Box<FunctionDelta<'a>>> = "function_call",
     } ignoring ["role"]
 }
 
-#[derive(Deserialize)]
-struct CallDelta<'a> {
-    #[serde(default)]
-    index: Option<u64>,
-    #[serde(borrow, default)]
-    id: Loose<'a>,
-    #[serde(borrow, default)]
-    function: Option<FunctionDelta<'a>>,
-    #[serde(default)]
-    extra_content: Option<Value>,
+members! {
+    CallDelta<'a> {
+        index: Loose<'a> = "index",
+        id: Loose<'a> = "id",
+        function: Option<FunctionDelta<'a>> = "function",
+        extra_content: Option<Value> = "extra_content",
+    } ignoring ["type"]
 }
 
-#[derive(Default, Deserialize)]
-struct FunctionDelta<'a> {
-    #[serde(borrow, default)]
-    name: Loose<'a>,
-    #[serde(borrow, default)]
-    arguments: Loose<'a>,
+members! {
+    FunctionDelta<'a> {
+        name: Loose<'a> = "name",
+        arguments: Loose<'a> = "arguments",
+    } ignoring []
 }
 
 impl Decoder for Answer {
@@ -119,11 +120,14 @@ impl Answer {
     }
 
     fn chunk(&mut self, text: &str, whole: bool, draft: &mut Draft) -> Result<()> {
-        let chunk: Chunk<'_> = serde_json::from_str(text).map_err(failure::malformed)?;
-        if chunk.error != Loose::Null {
-            return Err(failure::in_stream(&chunk.error.into_value()));
+        let mut chunk = Chunk::default();
+        loose::read(text, &mut chunk)?;
+        if chunk.error.is_failure() || chunk.object.text() == "error" {
+            return Err(failure::in_stream(
+                &serde_json::from_str(text).map_err(failure::malformed)?,
+            ));
         }
-        if whole && chunk.choices.is_none() {
+        if whole && chunk.choices.as_ref().is_none_or(|list| list.0.is_empty()) {
             return Err(failure::malformed("the answer has no choices"));
         }
         draft.start(Some(chunk.id.text()), Some(chunk.model.text()));
@@ -133,20 +137,18 @@ impl Answer {
             }
         }
         let mut unknown = telling(chunk.unknown);
-        for choice in chunk.choices.into_iter().flatten() {
+        let mut others = false;
+        for choice in chunk.choices.iter_mut().flat_map(|list| &mut list.0) {
             // Only the first choice is the answer; others were asked for by the caller's own options.
-            if choice.index.is_some_and(|index| index != 0) {
-                draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
+            if choice.index.number().is_some_and(|index| index != 0) {
+                others = true;
                 continue;
             }
-            let mut rest = telling(choice.unknown);
-            let said = if whole {
-                choice.message.or(choice.delta)
-            } else {
-                choice.delta.or(choice.message)
-            };
+            let mut rest = telling(take(&mut choice.unknown));
+            let (delta, message) = (choice.delta.as_mut(), choice.message.as_deref_mut());
+            let said = if whole { message.or(delta) } else { delta.or(message) };
             if let Some(said) = said {
-                let delta = self.delta(*said, draft);
+                let delta = self.delta(said, draft);
                 if !delta.is_empty() {
                     rest.insert("delta".to_owned(), Value::Object(delta));
                 }
@@ -155,6 +157,9 @@ impl Answer {
             if !rest.is_empty() {
                 unknown.insert("choices".to_owned(), json!([rest]));
             }
+        }
+        if others {
+            draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
         }
         if let Some(counters) = chunk.usage.into_object() {
             draft.usage(usage(counters));
@@ -167,13 +172,13 @@ impl Answer {
     }
 
     /// Takes what the model says, and gives back what is not known of it.
-    fn delta(&mut self, delta: Delta<'_>, draft: &mut Draft) -> Metadata {
-        let mut reasoning = match delta.reasoning_content {
-            Loose::Null => delta.reasoning,
+    fn delta(&mut self, delta: &mut Delta<'_>, draft: &mut Draft) -> Metadata {
+        let mut reasoning = match take(&mut delta.reasoning_content) {
+            Loose::Null => take(&mut delta.reasoning),
             said => said,
         }
         .into_text();
-        for detail in delta.reasoning_details.into_objects() {
+        for detail in take(&mut delta.reasoning_details).into_objects() {
             let told = ["text", "summary"].iter().find_map(|name| detail.get(*name)?.as_str());
             if let (true, Some(told)) = (reasoning.is_empty(), told) {
                 told.clone_into(&mut reasoning);
@@ -182,7 +187,7 @@ impl Answer {
             self.detail(detail);
         }
         self.reason(reasoning, draft);
-        match delta.content {
+        match take(&mut delta.content) {
             Loose::Text(text) => {
                 if !text.is_empty() {
                     self.interrupt_reasoning(draft);
@@ -192,11 +197,22 @@ impl Answer {
             parts => parts.into_objects().for_each(|part| self.part(part, draft)),
         }
         draft.refusal(delta.refusal.text());
-        for call in delta.tool_calls.into_iter().flatten() {
+        let mut rest = telling(take(&mut delta.unknown));
+        let only = delta.function_call.take().map(|function| CallDelta {
+            index: Loose::Number(0.into()),
+            function: Some(*function),
+            ..CallDelta::default()
+        });
+        let mut unknown = Vec::new();
+        for call in take(&mut delta.tool_calls.0).into_iter().chain(only) {
             self.interrupt_reasoning(draft);
-            self.call(call, draft);
+            let rest = self.call(call, draft);
+            unknown.extend((!rest.is_empty()).then_some(Value::Object(rest)));
         }
-        telling(delta.unknown)
+        if !unknown.is_empty() {
+            rest.insert("tool_calls".to_owned(), unknown.into());
+        }
+        rest
     }
 
     /// A part of content that is a list.
@@ -204,16 +220,18 @@ impl Answer {
         let text =
             |part: Option<&Value>| part.and_then(Value::as_str).unwrap_or_default().to_owned();
         match part.get("type").and_then(Value::as_str) {
-            Some("text") => {
+            Some("text" | "output_text") => {
                 self.interrupt_reasoning(draft);
                 draft.text(&None, text(part.get("text")));
             }
-            Some("thinking") => {
-                let pieces = part.get("thinking").and_then(Value::as_array);
-                for piece in pieces.into_iter().flatten() {
-                    self.reason(text(piece.get("text")), draft);
+            Some("thinking") => match part.get("thinking") {
+                Some(Value::Array(pieces)) => {
+                    for piece in pieces {
+                        self.reason(text(piece.get("text")), draft);
+                    }
                 }
-            }
+                said => self.reason(text(said), draft),
+            },
             _ => draft.raw(Value::Object(part)),
         }
     }
@@ -231,7 +249,7 @@ impl Answer {
             ["index", "type"].iter().all(|name| known.get(*name) == piece.get(*name))
                 && known.get("index").is_some()
         };
-        let Some(known) = self.details.iter_mut().rev().find(same) else {
+        let Some(known) = self.details.iter_mut().rev().take(MAX_OPEN_DETAILS).find(same) else {
             self.details.push(piece);
             return;
         };
@@ -256,25 +274,27 @@ impl Answer {
     }
 
     fn close_reasoning(&mut self, draft: &mut Draft) {
-        if !std::mem::take(&mut self.is_reasoning) {
+        if !take(&mut self.is_reasoning) {
             return;
         }
-        let details = std::mem::take(&mut self.details);
+        let details = take(&mut self.details);
         let signature = details.iter().find_map(|detail| detail.get("signature")?.as_str());
         let signature = signature.map(str::to_owned);
         let data = (!details.is_empty()).then(|| json!({"reasoning_details": details}));
         draft.close_reasoning(&self.reasoning, signature, data);
     }
 
-    fn call(&mut self, delta: CallDelta<'_>, draft: &mut Draft) {
+    /// Takes a piece of a call, and gives back what is not known of it.
+    fn call(&mut self, delta: CallDelta<'_>, draft: &mut Draft) -> Metadata {
         let function = delta.function.unwrap_or_default();
-        let key =
-            self.call_key(delta.index, delta.id.text(), !function.name.text().is_empty(), draft);
+        let named = !function.name.text().is_empty();
+        let key = self.call_key(delta.index.number(), delta.id.text(), named, draft);
         draft.call(key, delta.id.text(), function.name.text());
         draft.arguments(key, &function.arguments.into_text());
         if let Some(extra) = delta.extra_content {
             draft.call_metadata(key, Metadata::from_iter([("extra_content".to_owned(), extra)]));
         }
+        telling(delta.unknown.into_iter().chain(function.unknown))
     }
 
     /// The call that a piece belongs to: that of its index. Servers that leave the index away, or give several calls the
@@ -311,15 +331,14 @@ impl Answer {
         let fail = |why: AdapterReason| {
             Err(Error::adapter(why).with_message(format!("the model stopped: {reason}")))
         };
-        let why = match reason {
+        let why = match reason.to_ascii_lowercase().as_str() {
             "" => return Ok(()),
             "insufficient_system_resource" => return fail(AdapterReason::Overloaded),
             "error" => return fail(AdapterReason::ProviderUnavailable),
+            // Some gateways say something else of a call that was cut off, and pass other providers' words on.
+            reason if is_limit(reason) || is_limit(native) => FinishReason::Length,
             "stop" => FinishReason::Stop,
-            "length" | "model_length" => FinishReason::Length,
-            // Some gateways say so of a call that was cut off.
-            "tool_calls" if is_limit(native) => FinishReason::Length,
-            "tool_calls" | "function_call" => FinishReason::ToolCalls,
+            "tool_calls" | "tool_call" | "tool_use" | "function_call" => FinishReason::ToolCalls,
             "content_filter" => FinishReason::ContentFilter,
             _ => FinishReason::Other,
         };
@@ -332,10 +351,10 @@ impl Answer {
     }
 }
 
-fn is_limit(native: &str) -> bool {
-    ["length", "max_tokens", "max_output_tokens"]
+fn is_limit(word: &str) -> bool {
+    ["length", "max_tokens", "max_output_tokens", "model_length"]
         .iter()
-        .any(|word| native.eq_ignore_ascii_case(word))
+        .any(|limit| word.eq_ignore_ascii_case(limit))
 }
 
 fn usage(mut counters: Metadata) -> Usage {

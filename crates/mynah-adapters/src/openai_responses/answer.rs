@@ -10,7 +10,7 @@ use crate::{
     draft::Draft,
     failure,
     format::Decoder,
-    loose::{Loose, members, take_count, telling, tells, text_of},
+    loose::{self, Loose, members, take_count, telling, text_of},
     sse::Frame,
 };
 
@@ -25,11 +25,10 @@ members! {
     Event<'a> {
         kind: Loose<'a> = "type",
         item_id: Loose<'a> = "item_id",
-        output_index: Option<u64> = "output_index",
-        content_index: Option<u64> = "content_index",
-        summary_index: Option<u64> = "summary_index",
+        output_index: Loose<'a> = "output_index",
+        content_index: Loose<'a> = "content_index",
+        summary_index: Loose<'a> = "summary_index",
         delta: Loose<'a> = "delta",
-        logprobs: Loose<'a> = "logprobs",
         text: Loose<'a> = "text",
         refusal: Loose<'a> = "refusal",
         arguments: Loose<'a> = "arguments",
@@ -64,21 +63,18 @@ members! {
 
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
-        if draft.has_ended() || frame.data.trim() == "[DONE]" {
+        if frame.data.trim() == "[DONE]" {
             return Ok(());
         }
-        let mut event: Event<'_> = serde_json::from_str(frame.data).map_err(failure::malformed)?;
+        let mut event = Event::default();
+        loose::read(frame.data, &mut event)?;
         let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
         let kind = match take(&mut event.kind) {
             Loose::Text(kind) => kind,
-            _ if event.error != Loose::Null => "error".into(),
+            _ if event.error.is_failure() => "error".into(),
             _ => frame.event.into(),
         };
-        let mut unknown = telling(event.unknown.drain(..));
-        let logprobs = take(&mut event.logprobs).into_value();
-        if tells(&logprobs) {
-            unknown.insert("logprobs".to_owned(), logprobs);
-        }
+        let unknown = telling(event.unknown.drain(..));
         let known = match kind.as_ref() {
             "error" | "response.error" => return Err(failure::in_stream(&reread()?)),
             "keepalive" | "ping" => true,
@@ -90,14 +86,18 @@ impl Decoder for Answer {
             }
             "response.output_item.added" | "response.output_item.done" => {
                 let item = event.item.into_object().unwrap_or_default();
-                self.items.item(item, event.output_index, kind.ends_with("done"), draft)?;
+                self.items.item(
+                    item,
+                    event.output_index.number(),
+                    kind.ends_with("done"),
+                    draft,
+                )?;
                 true
             }
             "response.output_text.annotation.added" => {
-                let index = event.content_index.unwrap_or_default();
-                let item =
-                    self.items.find(Source::Text, event.item_id.text(), event.output_index, draft);
-                item?.annotate(index);
+                let index = event.content_index.number().unwrap_or_default();
+                let (id, place) = (event.item_id.text(), event.output_index.number());
+                self.items.find(Source::Text, id, place, draft)?.annotate(index);
                 false
             }
             "response.completed"
@@ -120,8 +120,9 @@ impl Decoder for Answer {
     }
 
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
-        let reply: Reply<'_> = serde_json::from_str(body).map_err(failure::malformed)?;
-        if reply.output == Loose::Null && reply.error == Loose::Null {
+        let mut reply = Reply::default();
+        loose::read(body, &mut reply)?;
+        if reply.output == Loose::Null && !reply.error.is_failure() {
             return Err(failure::malformed("the answer has no output"));
         }
         self.end(reply, "completed", draft)
@@ -133,21 +134,20 @@ impl Answer {
     fn piece(&mut self, kind: &str, event: &mut Event<'_>, draft: &mut Draft) -> Result<bool> {
         let name = kind.strip_prefix("response.").and_then(|name| name.rsplit_once('.'));
         let Some((name, step)) = name else { return Ok(false) };
-        let (id, place) = (event.item_id.text(), event.output_index);
+        let (id, place) = (event.item_id.text(), event.output_index.number());
+        let (content, summary) = (event.content_index.number(), event.summary_index.number());
         let (source, index, whole) = match name {
-            "output_text" => (Source::Text, event.content_index, &mut event.text),
-            "refusal" => (Source::Refusal, event.content_index, &mut event.refusal),
+            "output_text" => (Source::Text, content, &mut event.text),
+            "refusal" => (Source::Refusal, content, &mut event.refusal),
             "reasoning_summary_text" | "reasoning_summary" => {
-                (Source::Summary, event.summary_index, &mut event.text)
+                (Source::Summary, summary, &mut event.text)
             }
-            "reasoning_text" | "reasoning" => {
-                (Source::Thought, event.content_index, &mut event.text)
-            }
+            "reasoning_text" | "reasoning" => (Source::Thought, content, &mut event.text),
             "function_call_arguments" => (Source::Arguments, None, &mut event.arguments),
             "content_part" | "reasoning_summary_part" | "reasoning_part" => {
                 let part = take(&mut event.part).into_object().unwrap_or_default();
                 let Some(source) = Source::of(&part) else { return Ok(false) };
-                let index = event.summary_index.or(event.content_index).unwrap_or_default();
+                let index = summary.or(content).unwrap_or_default();
                 self.items.find(source, id, place, draft)?.part(source, index, &part, draft);
                 return Ok(true);
             }
@@ -166,7 +166,7 @@ impl Answer {
     /// The answer has ended, one way or another. What was never told of it is told now.
     fn end(&mut self, reply: Reply<'_>, ended: &str, draft: &mut Draft) -> Result<()> {
         let status = if reply.status.text().is_empty() { ended } else { reply.status.text() };
-        if reply.error != Loose::Null {
+        if reply.error.is_failure() {
             return Err(failure::in_stream(&json!({"error": reply.error.into_value()})));
         }
         if matches!(status, "failed" | "cancelled") {
@@ -204,6 +204,9 @@ impl Answer {
 }
 
 fn finish(status: &str, reason: &str, draft: &mut Draft) {
+    if status == "incomplete" {
+        draft.cut_off();
+    }
     match (status, reason) {
         ("completed", _) => draft.finish(FinishReason::Stop, status),
         ("incomplete", "max_output_tokens" | "max_tokens") => {

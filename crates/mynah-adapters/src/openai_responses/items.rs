@@ -14,8 +14,11 @@ use crate::{
     loose::{telling, text_of},
 };
 
-/// The most items of an answer, and texts of an item. Each event looks for its own.
-const MAX_ITEMS: usize = 10_000;
+/// The most items of an answer. Each event looks for its own.
+const MAX_ITEMS: usize = 4_096;
+
+/// The most texts of an item.
+const MAX_PIECES: usize = 1_000;
 
 /// The items so far.
 #[derive(Default)]
@@ -299,7 +302,7 @@ impl Item {
         let is_it = |piece: &Piece| piece.source == source && piece.index == index;
         match self.pieces.iter().rposition(is_it) {
             Some(place) => place,
-            None if self.pieces.len() == MAX_ITEMS => MAX_ITEMS - 1,
+            None if self.pieces.len() == MAX_PIECES => MAX_PIECES - 1,
             None => {
                 let block = match (&self.block, source) {
                     (Some(item), Source::Text) => Some(Arc::from(format!("{item}.{index}"))),

@@ -8,7 +8,7 @@ use aws_smithy_types::event_stream::{Header, HeaderValue, Message};
 pub fn stream<'l>(lines: impl IntoIterator<Item = &'l str>) -> Vec<u8> {
     let mut body = Vec::new();
     for line in lines {
-        let (name, payload) = line.split_once(' ').expect("a name and JSON");
+        let (name, payload) = line.split_once(' ').unwrap_or((line, ""));
         let headers = match name.strip_prefix('!') {
             Some(name) => [(":exception-type", name), (":message-type", "exception")],
             None => [(":event-type", name), (":message-type", "event")],

@@ -1,0 +1,87 @@
+//! Whose reasoning it is. Signatures and encrypted items mean something to the provider that gave them, and make others refuse
+//! the call.
+
+use std::sync::Arc;
+
+use mynah_data::{Event, Message, Part, Request, Role};
+use serde_json::{Value, json};
+
+const PROVIDER: &str = "provider";
+const DATA: &str = "data";
+
+/// Writes the provider beside what only it can read.
+pub(super) fn mark(provider: &str, event: Event) -> Event {
+    match event {
+        Event::ReasoningCompleted { id, text, signature, redacted, data }
+            if signature.is_some() || data.is_some() =>
+        {
+            let mut kept = json!({PROVIDER: provider});
+            if let Some(data) = data {
+                kept[DATA] = data;
+            }
+            Event::ReasoningCompleted { id, text, signature, redacted, data: Some(kept) }
+        }
+        Event::ToolCallCompleted(mut call) if !call.metadata.is_empty() => {
+            Arc::make_mut(&mut call).metadata.insert(PROVIDER.to_owned(), provider.into());
+            Event::ToolCallCompleted(call)
+        }
+        event => event,
+    }
+}
+
+/// Leaves of the conversation what this provider can read: of another's reasoning the words alone. What bears no mark is
+/// taken for its own.
+pub(super) fn only_own(provider: &str, request: &mut Request) {
+    if request.messages.iter().any(|message| is_marked(message)) {
+        let messages = request.messages.iter().map(|message| match is_marked(message) {
+            true => Arc::new(unmarked(provider, message)),
+            false => Arc::clone(message),
+        });
+        request.messages = messages.collect();
+    }
+}
+
+fn is_marked(message: &Message) -> bool {
+    message.role() == Role::Assistant
+        && message.parts().iter().any(|part| match part {
+            Part::Reasoning { data: Some(data), .. } => data.get(PROVIDER).is_some(),
+            Part::ToolCall(call) => call.metadata.contains_key(PROVIDER),
+            _ => false,
+        })
+}
+
+fn unmarked(provider: &str, message: &Message) -> Message {
+    let parts = message.parts().iter().filter_map(|part| own_part(provider, part.clone()));
+    let mut own = Message::assistant_parts(parts);
+    if let Some(name) = message.name() {
+        own = own.with_name(name);
+    }
+    message.metadata().iter().fold(own, |own, (name, value)| own.with_metadata(name, value.clone()))
+}
+
+fn own_part(provider: &str, mut part: Part) -> Option<Part> {
+    match &mut part {
+        Part::Reasoning { text, signature, redacted, data } => {
+            let Some(Value::Object(kept)) = data else { return Some(part) };
+            let Some(origin) = kept.shift_remove(PROVIDER) else { return Some(part) };
+            let inner = kept.shift_remove(DATA);
+            if origin == provider {
+                *data = inner;
+            } else {
+                (*signature, *redacted, *data) = (None, false, None);
+                if text.is_empty() {
+                    return None;
+                }
+            }
+        }
+        Part::ToolCall(call) if call.metadata.contains_key(PROVIDER) => {
+            let metadata = &mut Arc::make_mut(call).metadata;
+            let origin = metadata.shift_remove(PROVIDER);
+            if origin.is_some_and(|origin| origin != provider) {
+                metadata.clear();
+            }
+        }
+        _ => {}
+    }
+    Some(part)
+}

@@ -1,0 +1,335 @@
+//! Every format against every kind of thing that a request can hold, as the providers document it. The tests of each format go
+//! further; this one says that no field of the table is empty.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+use mynah_adapters::presets::Preset;
+use mynah_data::{
+    Image, Message, Part, PromptCache, Request, ResponseFormat, Result, ToolCall, ToolSpec,
+};
+use mynah_step::ModelCall;
+use serde_json::{Value, json};
+
+/// The formats, each with a model that can do everything.
+const FORMATS: [(&str, &str); 6] = [
+    ("openai", "gpt-5.2"),
+    ("openai-chat", "gpt-5.2"),
+    ("anthropic", "claude-sonnet-5"),
+    ("gemini", "gemini-3-pro"),
+    ("bedrock", "anthropic.claude-sonnet-5"),
+    ("ollama", "qwen3:4b"),
+];
+
+const CELLS: [&str; 11] = [
+    "text",
+    "system",
+    "image by address",
+    "image by bytes",
+    "tools",
+    "tool call",
+    "tool result",
+    "failed tool result",
+    "reasoning",
+    "structured output",
+    "caching",
+];
+
+#[test]
+fn every_format_writes_every_kind_of_request() {
+    for (name, model) in FORMATS {
+        for cell in CELLS {
+            let format = Preset::named(name).unwrap().format();
+            let request = request(name, cell).with_model(model);
+            check(
+                &format!("{name}, {cell}"),
+                format.body(&request, &ModelCall::default()),
+                expected(name, cell),
+            );
+        }
+    }
+}
+
+fn check(name: &str, body: Result<Value>, expected: Expected) {
+    match (body, expected) {
+        (Ok(body), Expected::At(place, value)) => {
+            assert_eq!(body.pointer(place), Some(&value), "{name}: {place} of {body:#}");
+        }
+        (Ok(body), Expected::NotAt(place)) => {
+            assert_eq!(body.pointer(place), None, "{name}: {body:#}");
+        }
+        (Err(error), Expected::Refused(reason)) => assert_eq!(error.reason(), reason, "{name}"),
+        (body, expected) => panic!("{name}: {expected:?}, found {body:#?}"),
+    }
+}
+
+#[derive(Debug)]
+enum Expected {
+    /// This stands there.
+    At(&'static str, Value),
+    /// The format has no such thing: the provider sees nothing of it.
+    NotAt(&'static str),
+    /// The format has no such thing, and the call would not be what it says without it.
+    Refused(&'static str),
+}
+
+const URL: &str = "https://pictures.example/bird.png";
+
+fn request(name: &str, cell: &str) -> Request {
+    let schema = json!({"type": "object", "properties": {"q": {"type": "string"}}});
+    let picture =
+        |image: Image| Request::new([Message::user_parts([Part::text("see"), image.into()])]);
+    let call = || Part::tool_call(ToolCall::new("call_1", "search", r#"{"q":"go"}"#));
+    let asked = |answer: Vec<Part>| vec![Message::user("hi"), Message::assistant_parts(answer)];
+    let answered = |result: Message| Request::new(asked(vec![call()]).into_iter().chain([result]));
+    let mut cache = PromptCache::default();
+    cache.key = Some("k".to_owned());
+    match cell {
+        "text" => Request::from("hi"),
+        "system" => Request::new([Message::system("be brief"), Message::user("hi")]),
+        "image by address" => picture(Image::from_url(URL)),
+        "image by bytes" => picture(Image::from_binary(b"bird".to_vec(), "image/png")),
+        "tools" => Request {
+            tools: vec![ToolSpec::new("search", "Finds", schema).into()],
+            ..Request::from("hi")
+        },
+        "tool call" | "tool result" => answered(Message::tool_result("call_1", "found")),
+        "failed tool result" => answered(Message::tool_error("call_1", "broke")),
+        "reasoning" => {
+            let (signature, data) = match name {
+                "openai" => {
+                    (Some("sig"), Some(json!({"type": "reasoning", "id": "rs_1", "summary": []})))
+                }
+                "openai-chat" | "ollama" => (None, None),
+                _ => (Some("sig"), None),
+            };
+            let thought = Part::Reasoning {
+                text: "because".to_owned(),
+                signature: signature.map(str::to_owned),
+                redacted: false,
+                data,
+            };
+            let result = Message::tool_result("call_1", "found");
+            Request::new(asked(vec![thought, call()]).into_iter().chain([result]))
+        }
+        "structured output" => Request {
+            response_format: Some(ResponseFormat::JsonSchema {
+                name: "form".to_owned(),
+                schema,
+                strict: true,
+            }),
+            ..Request::from("hi")
+        },
+        "caching" => Request {
+            prompt_cache: Some(cache),
+            ..Request::new([Message::system("be brief"), Message::user("hi")])
+        },
+        cell => panic!("no request for {cell}"),
+    }
+}
+
+fn expected(name: &str, cell: &str) -> Expected {
+    use Expected::{At, NotAt, Refused};
+    let schema = json!({"type": "object", "properties": {"q": {"type": "string"}}});
+    let function = json!({"name": "search", "description": "Finds", "parameters": schema});
+    let said = json!({"role": "user", "content": "hi"});
+    let system = json!({"role": "system", "content": "be brief"});
+    match (name, cell) {
+        ("openai", "text") => At("/input/0", said),
+        ("openai", "system") => At("/input/0", system),
+        ("openai", "image by address") => At(
+            "/input/0/content/1",
+            json!({"type": "input_image", "image_url": URL, "detail": "auto"}),
+        ),
+        ("openai", "image by bytes") => At(
+            "/input/0/content/1",
+            json!({"type": "input_image", "image_url": "data:image/png;base64,YmlyZA==", "detail": "auto"}),
+        ),
+        ("openai", "tools") => At(
+            "/tools/0",
+            json!({"type": "function", "strict": false, "name": "search", "description": "Finds", "parameters": schema}),
+        ),
+        ("openai", "tool call") => At(
+            "/input/1",
+            json!({"type": "function_call", "call_id": "call_1", "name": "search", "arguments": "{\"q\":\"go\"}"}),
+        ),
+        ("openai", "tool result") => At(
+            "/input/2",
+            json!({"type": "function_call_output", "call_id": "call_1", "output": "found"}),
+        ),
+        ("openai", "failed tool result") => At(
+            "/input/2",
+            json!({"type": "function_call_output", "call_id": "call_1", "output": "broke"}),
+        ),
+        ("openai", "reasoning") => At(
+            "/input/1",
+            json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sig"}),
+        ),
+        ("openai", "structured output") => At(
+            "/text/format",
+            json!({"type": "json_schema", "name": "form", "schema": schema, "strict": true}),
+        ),
+        ("openai" | "openai-chat", "caching") => At("/prompt_cache_key", json!("k")),
+
+        ("openai-chat" | "ollama", "text") => At("/messages/0", said),
+        ("openai-chat" | "ollama", "system") => At("/messages/0", system),
+        ("openai-chat", "image by address") => At(
+            "/messages/0/content/1",
+            json!({"type": "image_url", "image_url": {"url": URL, "detail": "auto"}}),
+        ),
+        ("openai-chat", "image by bytes") => At(
+            "/messages/0/content/1",
+            json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,YmlyZA==", "detail": "auto"}}),
+        ),
+        ("openai-chat" | "ollama", "tools") => {
+            At("/tools/0", json!({"type": "function", "function": function}))
+        }
+        ("openai-chat", "tool call") => At(
+            "/messages/1",
+            json!({"role": "assistant", "content": null, "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": "{\"q\":\"go\"}"}}
+            ]}),
+        ),
+        ("openai-chat", "tool result") => {
+            At("/messages/2", json!({"role": "tool", "tool_call_id": "call_1", "content": "found"}))
+        }
+        ("openai-chat", "failed tool result") => {
+            At("/messages/2", json!({"role": "tool", "tool_call_id": "call_1", "content": "broke"}))
+        }
+        ("openai-chat", "reasoning") => NotAt("/messages/1/reasoning_content"),
+        ("openai-chat", "structured output") => At(
+            "/response_format",
+            json!({"type": "json_schema", "json_schema": {"name": "form", "schema": schema, "strict": true}}),
+        ),
+
+        ("anthropic", "text") => At("/messages/0", said),
+        ("anthropic", "system") => At("/system", json!("be brief")),
+        ("anthropic", "image by address") => At(
+            "/messages/0/content/1",
+            json!({"type": "image", "source": {"type": "url", "url": URL}}),
+        ),
+        ("anthropic", "image by bytes") => At(
+            "/messages/0/content/1",
+            json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "YmlyZA=="}}),
+        ),
+        ("anthropic", "tools") => At(
+            "/tools/0",
+            json!({"name": "search", "description": "Finds", "input_schema": schema}),
+        ),
+        ("anthropic", "tool call") => At(
+            "/messages/1/content/0",
+            json!({"type": "tool_use", "id": "call_1", "name": "search", "input": {"q": "go"}}),
+        ),
+        ("anthropic", "tool result") => At(
+            "/messages/2/content/0",
+            json!({"type": "tool_result", "tool_use_id": "call_1", "content": "found"}),
+        ),
+        ("anthropic", "failed tool result") => At(
+            "/messages/2/content/0",
+            json!({"type": "tool_result", "tool_use_id": "call_1", "content": "broke", "is_error": true}),
+        ),
+        ("anthropic", "reasoning") => At(
+            "/messages/1/content/0",
+            json!({"type": "thinking", "thinking": "because", "signature": "sig"}),
+        ),
+        ("anthropic", "structured output") => {
+            At("/output_config", json!({"format": {"type": "json_schema", "schema": schema}}))
+        }
+        ("anthropic", "caching") => At("/cache_control", json!({"type": "ephemeral"})),
+
+        ("gemini", "text") => At("/contents/0", json!({"role": "user", "parts": [{"text": "hi"}]})),
+        ("gemini", "system") => At("/systemInstruction", json!({"parts": [{"text": "be brief"}]})),
+        ("gemini", "image by address") => {
+            At("/contents/0/parts/1", json!({"fileData": {"fileUri": URL}}))
+        }
+        ("gemini", "image by bytes") => At(
+            "/contents/0/parts/1",
+            json!({"inlineData": {"mimeType": "image/png", "data": "YmlyZA=="}}),
+        ),
+        ("gemini", "tools") => At("/tools/0/functionDeclarations/0", function),
+        ("gemini", "tool call") => At(
+            "/contents/1/parts/0",
+            json!({
+                "functionCall": {"name": "search", "args": {"q": "go"}, "id": "call_1"},
+                "thoughtSignature": "skip_thought_signature_validator",
+            }),
+        ),
+        ("gemini", "tool result") => At(
+            "/contents/2",
+            json!({"role": "user", "parts": [
+                {"functionResponse": {"name": "search", "response": {"output": "found"}, "id": "call_1"}}
+            ]}),
+        ),
+        ("gemini", "failed tool result") => {
+            At("/contents/2/parts/0/functionResponse/response", json!({"error": "broke"}))
+        }
+        ("gemini", "reasoning") => At(
+            "/contents/1/parts/0",
+            json!({"text": "because", "thought": true, "thoughtSignature": "sig"}),
+        ),
+        ("gemini", "structured output") => At(
+            "/generationConfig",
+            json!({"responseMimeType": "application/json", "responseSchema": schema}),
+        ),
+        // The provider caches by itself.
+        ("gemini", "caching") => NotAt("/cachedContent"),
+
+        ("bedrock", "text") => {
+            At("/messages/0", json!({"role": "user", "content": [{"text": "hi"}]}))
+        }
+        ("bedrock", "system") => At("/system", json!([{"text": "be brief"}])),
+        ("bedrock", "image by address") => Refused("unsupported_feature"),
+        ("bedrock", "image by bytes") => At(
+            "/messages/0/content/1",
+            json!({"image": {"format": "png", "source": {"bytes": "YmlyZA=="}}}),
+        ),
+        ("bedrock", "tools") => At(
+            "/toolConfig/tools/0",
+            json!({"toolSpec": {"name": "search", "inputSchema": {"json": schema}, "description": "Finds"}}),
+        ),
+        ("bedrock", "tool call") => At(
+            "/messages/1/content/0",
+            json!({"toolUse": {"toolUseId": "call_1", "name": "search", "input": {"q": "go"}}}),
+        ),
+        ("bedrock", "tool result") => At(
+            "/messages/2/content/0",
+            json!({"toolResult": {"toolUseId": "call_1", "content": [{"text": "found"}]}}),
+        ),
+        ("bedrock", "failed tool result") => At(
+            "/messages/2/content/0",
+            json!({"toolResult": {"toolUseId": "call_1", "content": [{"text": "broke"}], "status": "error"}}),
+        ),
+        ("bedrock", "reasoning") => At(
+            "/messages/1/content/0",
+            json!({"reasoningContent": {"reasoningText": {"text": "because", "signature": "sig"}}}),
+        ),
+        ("bedrock", "structured output") => At(
+            "/outputConfig/textFormat",
+            json!({"type": "json_schema", "structure": {"jsonSchema": {"name": "form", "schema": schema.to_string()}}}),
+        ),
+        ("bedrock", "caching") => {
+            At("/system", json!([{"text": "be brief"}, {"cachePoint": {"type": "default"}}]))
+        }
+
+        ("ollama", "image by address") => Refused("invalid_request"),
+        ("ollama", "image by bytes") => At("/messages/0/images", json!(["YmlyZA=="])),
+        ("ollama", "tool call") => At(
+            "/messages/1/tool_calls",
+            json!([{"id": "call_1", "function": {"name": "search", "arguments": {"q": "go"}}}]),
+        ),
+        ("ollama", "tool result") => At(
+            "/messages/2",
+            json!({"role": "tool", "content": "found", "tool_call_id": "call_1", "tool_name": "search"}),
+        ),
+        ("ollama", "failed tool result") => At("/messages/2/content", json!("broke")),
+        ("ollama", "reasoning") => At("/messages/1/thinking", json!("because")),
+        ("ollama", "structured output") => At("/format", schema),
+        // The server keeps what it last read.
+        ("ollama", "caching") => NotAt("/prompt_cache_key"),
+
+        (name, cell) => panic!("nothing is said of {cell} in {name}"),
+    }
+}
