@@ -8,7 +8,7 @@ use std::{
 use mynah_data::{Error, Result};
 use mynah_log::{About, Fact, Log, Parent};
 use mynah_step::{BoxFuture, Recorder, SystemWorld, World, active};
-use serde::Serialize;
+use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
 use crate::loaded::Kept;
 
@@ -51,8 +51,17 @@ pub struct Fork {
 pub struct Forked {
     /// The new run.
     pub run_id: Arc<str>,
-    /// Where it was branched off.
+    /// Where it was branched off. As JSON without the time, which says nothing of the place.
+    #[serde(serialize_with = "place")]
     pub parent: Parent,
+}
+
+fn place<S: Serializer>(parent: &Parent, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    let mut place = serializer.serialize_struct("Parent", 3)?;
+    place.serialize_field("run_id", &parent.run_id)?;
+    place.serialize_field("seq", &parent.seq)?;
+    place.serialize_field("hash", &parent.hash)?;
+    place.end()
 }
 
 impl Fork {
