@@ -149,16 +149,31 @@ fn no_cost_is_negative_or_not_a_number() {
 }
 
 #[test]
-fn the_built_in_catalog_knows_the_models_of_three_providers_and_its_date() {
+fn the_built_in_catalog_knows_the_models_of_the_providers_and_its_date() {
     let catalog = Catalog::built_in();
     assert!(catalog.dated().is_some());
-    for provider in ["openai", "anthropic", "google"] {
+    for (provider, least) in [
+        ("openai", 6),
+        ("anthropic", 6),
+        ("google", 6),
+        ("deepseek", 2),
+        ("groq", 2),
+        ("mistral", 4),
+        ("perplexity", 3),
+        ("xai", 4),
+    ] {
         let models = catalog.models().filter(|model| model.provider == provider);
-        assert!(models.count() > 5, "{provider}");
+        assert!(models.count() >= least, "{provider}");
     }
     for model in catalog.models() {
-        let pricing = model.pricing.unwrap();
-        assert!(pricing.errors().is_empty() && pricing.cached_input.is_some(), "{}", model.id);
+        // Tokens are not all that an answer of this provider costs.
+        let Some(pricing) = model.pricing else {
+            assert_eq!(model.provider, "perplexity", "{}", model.id);
+            continue;
+        };
+        assert!(pricing.errors().is_empty(), "{}", model.id);
+        // The only model whose provider names no price for what it had cached.
+        assert!(pricing.cached_input.is_some() || model.id == "qwen/qwen3.8-27b", "{}", model.id);
         let written = pricing.cache_write.is_some() && pricing.cache_write_1h.is_some();
         assert!(written || model.provider != "anthropic", "{}", model.id);
     }
