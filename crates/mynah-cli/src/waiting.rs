@@ -6,7 +6,6 @@ use mynah::{
     HaltReason,
     log::{End, Fact},
 };
-use serde_json::Value;
 
 use crate::{
     gist::detail,
@@ -27,21 +26,7 @@ struct Call {
 impl<'f> Waiting<'f> {
     /// What a run waits for that stopped so, after these facts.
     pub(crate) fn new(end: &'f End, facts: &[Fact]) -> Self {
-        let answer = facts.iter().rev().find_map(|fact| match fact {
-            Fact::AssistantCompleted { response, .. } => Some(response),
-            _ => None,
-        });
-        let listed = |name: &str| end.metadata.get(name).and_then(Value::as_array);
-        let waits = |id: &str| match end.reason {
-            HaltReason::ManualToolCalls => listed("manual_tool_calls")
-                .is_none_or(|calls| calls.iter().any(|call| call["id"] == id)),
-            HaltReason::UncertainTools => {
-                listed("uncertain_tool_calls").is_some_and(|ids| ids.iter().any(|i| *i == id))
-            }
-            _ => false,
-        };
-        let calls = answer.into_iter().flat_map(|answer| answer.tool_calls());
-        let calls = calls.filter(|call| waits(&call.id)).map(|call| Call {
+        let calls = end.waiting_calls(facts).into_iter().map(|call| Call {
             id: call.id.clone(),
             says: format!("{} {}", call.name, call.arguments),
         });

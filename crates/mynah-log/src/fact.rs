@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mynah_data::{
-    Breach, Error, HaltReason, Message, Metadata, Pricing, Response, Thread, ToolOutcome, ToolSpec,
+    Breach, Error, HaltReason, Message, Metadata, Pricing, Response, Thread, ToolCall, ToolOutcome,
+    ToolSpec,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -538,6 +539,26 @@ impl End {
     pub fn waits(&self) -> bool {
         use HaltReason::{AskUser, ManualToolCalls, UncertainTools};
         matches!(self.reason, AskUser | ManualToolCalls | UncertainTools)
+    }
+
+    /// Of these facts' last answer, the calls that the run waits for which stopped so after them.
+    pub fn waiting_calls<'f, I>(&self, facts: I) -> Vec<&'f ToolCall>
+    where
+        I: IntoIterator<Item = &'f Fact, IntoIter: DoubleEndedIterator>,
+    {
+        let answer = facts.into_iter().rev().find_map(|fact| match fact {
+            Fact::AssistantCompleted { response, .. } => Some(response),
+            _ => None,
+        });
+        let listed = |name: &str| self.metadata.get(name).and_then(Value::as_array);
+        let waits = |call: &&ToolCall| match self.reason {
+            HaltReason::ManualToolCalls => listed("manual_tool_calls")
+                .is_none_or(|calls| calls.iter().any(|named| named["id"] == call.id.as_str())),
+            HaltReason::UncertainTools => listed("uncertain_tool_calls")
+                .is_some_and(|ids| ids.iter().any(|id| *id == call.id)),
+            _ => false,
+        };
+        answer.into_iter().flat_map(|answer| answer.tool_calls()).filter(waits).collect()
     }
 
     /// The fact of stopping so.

@@ -2,8 +2,10 @@
 
 use std::{future::IntoFuture, sync::Arc};
 
-use mynah_data::{ChatResult, Error, HaltReason, LogReason, Message, Result, SessionReason};
-use mynah_log::{About, End, Fact, Log};
+use mynah_data::{
+    ChatResult, Error, HaltReason, LogReason, Message, Result, SessionReason, ToolCall,
+};
+use mynah_log::{About, Fact, Log};
 use mynah_step::{
     BoxFuture, NOBODY_KNOWS, OnUncertain, Recorded, Recorder, Tape, Tool, active, take_over,
 };
@@ -267,7 +269,8 @@ impl Resume {
         if self.message.is_some() && !self.approved.is_empty() {
             return Err(self.refused("a message can follow the approved calls when they are done"));
         }
-        let mut missing = self.unanswered(waiting_calls(loaded, end))?;
+        let mut missing =
+            self.unanswered(end.waiting_calls(loaded.kept.records.iter().map(|(_, fact)| fact)))?;
         let (mut tool_results, mut approved) = (self.tool_results.clone(), self.approved.clone());
         if end.reason == HaltReason::UncertainTools {
             match self.on_uncertain {
@@ -295,7 +298,7 @@ impl Resume {
     }
 
     /// Of the calls that the run waits for, those of which nothing was said.
-    fn unanswered(&self, mut waiting: Vec<WaitingCall>) -> Result<Vec<String>> {
+    fn unanswered(&self, mut waiting: Vec<&ToolCall>) -> Result<Vec<String>> {
         let results = self.tool_results.iter().map(|(id, _)| id);
         let rejected = self.rejected.iter().map(|(id, _)| id);
         let tools = self.engine.resolve_tools(&self.options);
@@ -322,7 +325,7 @@ impl Resume {
                 )));
             }
         }
-        Ok(waiting.into_iter().map(|call| call.id).collect())
+        Ok(waiting.into_iter().map(|call| call.id.clone()).collect())
     }
 
     fn refused(&self, why: &str) -> Error {
@@ -340,29 +343,4 @@ impl IntoFuture for Resume {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move { chatted(&mut self.stream().await?).await })
     }
-}
-
-struct WaitingCall {
-    id: String,
-    name: String,
-}
-
-/// The calls that a run waits for which stopped so.
-fn waiting_calls(loaded: &Loaded, end: &End) -> Vec<WaitingCall> {
-    let answer = loaded.kept.records.iter().rev().find_map(|(_, fact)| match fact {
-        Fact::AssistantCompleted { response, .. } => Some(response),
-        _ => None,
-    });
-    let calls = answer.into_iter().flat_map(|response| response.tool_calls());
-    let listed = |name: &str| end.metadata.get(name).and_then(Value::as_array);
-    let waits = |id: &str| match end.reason {
-        HaltReason::ManualToolCalls => listed("manual_tool_calls")
-            .is_none_or(|calls| calls.iter().any(|call| call["id"] == id)),
-        HaltReason::UncertainTools => {
-            listed("uncertain_tool_calls").is_some_and(|ids| ids.iter().any(|known| *known == id))
-        }
-        _ => false,
-    };
-    let calls = calls.filter(|call| waits(&call.id));
-    calls.map(|call| WaitingCall { id: call.id.clone(), name: call.name.clone() }).collect()
 }
