@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt, sync::Arc};
 use serde::{Deserialize, Serialize, de};
 use serde_json::Value;
 
-use crate::{Image, ImageDetail, Metadata, ToolCall};
+use crate::{Image, ImageDetail, Metadata, ToolCall, tool::present};
 
 /// Who a message is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -34,8 +34,8 @@ impl Role {
 }
 
 /// One piece of a message. Their order is the order in which the model wrote them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Part {
     /// Text.
@@ -43,7 +43,7 @@ pub enum Part {
         /// The text.
         text: String,
         /// Anything else.
-        #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+        #[serde(skip_serializing_if = "Metadata::is_empty")]
         metadata: Metadata,
     },
     /// An image.
@@ -51,10 +51,9 @@ pub enum Part {
         /// The image.
         image: Image,
         /// How closely to look.
-        #[serde(default)]
         detail: ImageDetail,
         /// Anything else.
-        #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+        #[serde(skip_serializing_if = "Metadata::is_empty")]
         metadata: Metadata,
     },
     /// The model's reasoning, to be given back to providers that want it.
@@ -62,13 +61,13 @@ pub enum Part {
         /// What is readable of it.
         text: String,
         /// The provider's signature over it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         signature: Option<String>,
         /// Whether the provider withheld the text.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(skip_serializing_if = "is_false")]
         redacted: bool,
         /// What the provider must get back, as it came: ids, encrypted content. Adapters write beside it whose it is.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         data: Option<Value>,
     },
     /// A tool call.
@@ -366,6 +365,83 @@ impl<'de> Deserialize<'de> for Message {
             metadata: wire.metadata,
             ..message
         })
+    }
+}
+
+impl<'de> Deserialize<'de> for Part {
+    /// Reads the members of every kind at once: `type` need not stand first, and what stood before it would be read twice.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Kind {
+            Text,
+            Image,
+            Reasoning,
+            ToolCall,
+            Refusal,
+        }
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Wire {
+            r#type: Kind,
+            text: Option<String>,
+            metadata: Option<Metadata>,
+            image: Option<Image>,
+            detail: Option<ImageDetail>,
+            signature: Option<String>,
+            redacted: Option<bool>,
+            data: Option<Value>,
+            id: Option<String>,
+            name: Option<String>,
+            #[serde(default, deserialize_with = "present")]
+            arguments: Option<Value>,
+            raw_arguments: Option<String>,
+        }
+        let mut wire = Wire::deserialize(deserializer)?;
+        let text = |text: Option<String>| text.ok_or_else(|| de::Error::missing_field("text"));
+        let part = match wire.r#type {
+            Kind::Text => Self::Text {
+                text: text(wire.text.take())?,
+                metadata: wire.metadata.take().unwrap_or_default(),
+            },
+            Kind::Image => Self::Image {
+                image: wire.image.take().ok_or_else(|| de::Error::missing_field("image"))?,
+                detail: wire.detail.take().unwrap_or_default(),
+                metadata: wire.metadata.take().unwrap_or_default(),
+            },
+            Kind::Reasoning => Self::Reasoning {
+                text: text(wire.text.take())?,
+                signature: wire.signature.take(),
+                redacted: wire.redacted.take().unwrap_or_default(),
+                data: wire.data.take(),
+            },
+            Kind::ToolCall => {
+                let id = wire.id.take().ok_or_else(|| de::Error::missing_field("id"))?;
+                let name = wire.name.take().ok_or_else(|| de::Error::missing_field("name"))?;
+                let (arguments, raw) = (wire.arguments.take(), wire.raw_arguments.take());
+                let mut call = ToolCall::read(id, name, arguments, raw);
+                call.metadata = wire.metadata.take().unwrap_or_default();
+                Self::tool_call(call)
+            }
+            Kind::Refusal => Self::Refusal { text: text(wire.text.take())? },
+        };
+        match wire {
+            Wire {
+                r#type: _,
+                text: None,
+                metadata: None,
+                image: None,
+                detail: None,
+                signature: None,
+                redacted: None,
+                data: None,
+                id: None,
+                name: None,
+                arguments: None,
+                raw_arguments: None,
+            } => Ok(part),
+            _ => Err(de::Error::custom("a part with members of another kind of part")),
+        }
     }
 }
 

@@ -121,6 +121,31 @@ impl ToolCall {
         }
     }
 
+    /// A call as it was written down: with both forms of its arguments, or with one.
+    pub(crate) fn read(
+        id: String,
+        name: String,
+        arguments: Option<Value>,
+        raw_arguments: Option<String>,
+    ) -> Self {
+        match (raw_arguments, arguments) {
+            // A call that was cut off before its arguments; one that has none says `{}` beside its empty text.
+            (Some(raw), Some(Value::Null)) if !raw.trim().is_empty() => Self::new(id, name, raw),
+            (Some(raw), Some(arguments)) => {
+                let mut call = Self::new(id, name, raw);
+                // The text also has the order of the members, which not every store keeps.
+                if call.arguments != arguments {
+                    call.arguments = arguments;
+                }
+                call
+            }
+            (Some(raw), None) => Self::new(id, name, raw),
+            (None, arguments) => {
+                Self::from_value(id, name, some_arguments(arguments.unwrap_or_default()))
+            }
+        }
+    }
+
     /// What is wrong with the argument text, if it is not one JSON value.
     pub fn argument_error(&self) -> Option<String> {
         if !self.arguments.is_null() {
@@ -171,33 +196,18 @@ impl<'de> Deserialize<'de> for ToolCall {
             #[serde(default)]
             metadata: Metadata,
         }
-        /// Null is told from what is not there.
-        fn present<'de, D: serde::Deserializer<'de>>(json: D) -> Result<Option<Value>, D::Error> {
-            Value::deserialize(json).map(Some)
-        }
         let wire = Wire::deserialize(deserializer)?;
-        let mut call = match (wire.raw_arguments, wire.arguments) {
-            // A call that was cut off before its arguments; one that has none says `{}` beside its empty text.
-            (Some(raw), Some(Value::Null)) if !raw.trim().is_empty() => {
-                Self::new(wire.id, wire.name, raw)
-            }
-            (Some(raw), Some(arguments)) => {
-                let mut call = Self::new(wire.id, wire.name, raw);
-                // The text also has the order of the members, which not every store keeps.
-                if call.arguments != arguments {
-                    call.arguments = arguments;
-                }
-                call
-            }
-            (Some(raw), None) => Self::new(wire.id, wire.name, raw),
-            (None, arguments) => {
-                let arguments = some_arguments(arguments.unwrap_or_default());
-                Self::from_value(wire.id, wire.name, arguments)
-            }
-        };
+        let mut call = Self::read(wire.id, wire.name, wire.arguments, wire.raw_arguments);
         call.metadata = wire.metadata;
         Ok(call)
     }
+}
+
+/// Null is told from what is not there.
+pub(crate) fn present<'de, D: serde::Deserializer<'de>>(
+    json: D,
+) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(json).map(Some)
 }
 
 /// What came of a tool call.
