@@ -7,7 +7,6 @@ use mynah_data::{Event, Message, Part, Request, Role};
 use serde_json::{Value, json};
 
 const PROVIDER: &str = "provider";
-const DATA: &str = "data";
 
 /// Writes the provider beside what only it can read.
 pub(super) fn mark(provider: &str, event: Event) -> Event {
@@ -15,11 +14,16 @@ pub(super) fn mark(provider: &str, event: Event) -> Event {
         Event::ReasoningCompleted { id, text, signature, redacted, data }
             if signature.is_some() || data.is_some() =>
         {
-            let mut kept = json!({PROVIDER: provider});
-            if let Some(data) = data {
-                kept[DATA] = data;
-            }
-            Event::ReasoningCompleted { id, text, signature, redacted, data: Some(kept) }
+            let data = match data {
+                None => Some(json!({PROVIDER: provider})),
+                Some(Value::Object(mut kept)) => {
+                    kept.insert(PROVIDER.to_owned(), provider.into());
+                    Some(Value::Object(kept))
+                }
+                // One provider alone withholds text so, and the others pass it by.
+                data => data,
+            };
+            Event::ReasoningCompleted { id, text, signature, redacted, data }
         }
         Event::ToolCallCompleted(mut call) if !call.metadata.is_empty() => {
             Arc::make_mut(&mut call).metadata.insert(PROVIDER.to_owned(), provider.into());
@@ -64,14 +68,14 @@ fn own_part(provider: &str, mut part: Part) -> Option<Part> {
         Part::Reasoning { text, signature, redacted, data } => {
             let Some(Value::Object(kept)) = data else { return Some(part) };
             let Some(origin) = kept.shift_remove(PROVIDER) else { return Some(part) };
-            let inner = kept.shift_remove(DATA);
-            if origin == provider {
-                *data = inner;
-            } else {
+            let is_bare = kept.is_empty();
+            if origin != provider {
                 (*signature, *redacted, *data) = (None, false, None);
                 if text.is_empty() {
                     return None;
                 }
+            } else if is_bare {
+                *data = None;
             }
         }
         Part::ToolCall(call) if call.metadata.contains_key(PROVIDER) => {
