@@ -519,13 +519,14 @@ impl PartialEq for Error {
     }
 }
 
+/// As `fn main() -> Result<()>` prints it: the message, and what else is known.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Error")
-            .field("kind", &self.0.kind)
-            .field("message", &self.to_string())
-            .field("metadata", &self.0.metadata)
-            .finish()
+        write!(f, "{self}")?;
+        if self.0.metadata.is_empty() {
+            return Ok(());
+        }
+        write!(f, " {}", Value::Object(self.0.metadata.clone()))
     }
 }
 

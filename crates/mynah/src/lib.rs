@@ -73,6 +73,7 @@ pub use mynah_data::{
     ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
 };
 pub use mynah_log as log;
+pub use mynah_step as step;
 pub use mynah_step::{
     Adapter, BoxFuture, EncodeError, Fallback, Handler, HandlerExecutor, JsonEncoder, MetricsSink,
     ModelCall, ModelStream, OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld, Tool,

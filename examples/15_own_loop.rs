@@ -1,0 +1,61 @@
+//! A loop of one's own: what it asks of the world is recorded, so that it can be cut off, resumed and replayed.
+
+use std::sync::Arc;
+
+use mynah::{
+    HaltReason, Message, Metadata, Request, Result, Thread, Tool, ToolCall, ToolOutcome,
+    log::{End, Extent, Fact, MemoryLog, verify_run},
+    step::{Config, Context},
+    testing::{Script, Scripted},
+};
+use serde_json::json;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let model = || {
+        Scripted::play([
+            Script::new().tool_call("c0", "roll", json!({})).call_tools(),
+            Script::new().text("Enough.").stop(),
+        ])
+    };
+    let roll = Tool::new("roll", "Rolls a die", json!({"type": "object"}))
+        .handler(async |_, context| context.random().await.map(|chance| json!(chance % 6 + 1)));
+    let config = || Config::new(&log, "run-1").adapter(model()).tools([roll.clone()]);
+
+    // The process ends after the dice: the context is dropped in the middle of the run.
+    println!("cut off: {}", agent(&Context::new(config())?, true).await?);
+
+    // The same loop, from its beginning. What was done answers from the records; the rest is done now.
+    let said = agent(&Context::new(config().resume().await?)?, false).await?;
+    println!("resumed: {said} {}", verify_run(&log, "run-1").await?.status);
+
+    let again = agent(&Context::new(config().replay().await?)?, false).await?;
+    println!("replayed: {}", again == said);
+    Ok(())
+}
+
+async fn agent(context: &Context, dies: bool) -> Result<String> {
+    let mut thread = Thread::from("Roll until you are tired.");
+    let about = None;
+    let started = Fact::RunStarted { thread: thread.clone(), extent: Extent::Chat, about };
+    context.emit(started).await?;
+    let said = loop {
+        let answer = context.llm_call(Request::from(thread.clone())).await?.response;
+        thread.extend([answer.message.clone()]);
+        let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
+        if calls.is_empty() {
+            break answer.into_text()?;
+        }
+        for result in context.call_tools(calls).await? {
+            if let ToolOutcome::Ok(value) = result.outcome? {
+                thread.extend([Message::tool_result(&result.call_id, value)]);
+            }
+        }
+        if dies {
+            return context.flush().await.map(|()| "power failure".to_owned());
+        }
+    };
+    context.emit(Fact::Completed(End::new(HaltReason::Completed, Metadata::new()))).await?;
+    Ok(said)
+}
