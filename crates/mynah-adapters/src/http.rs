@@ -459,6 +459,8 @@ struct Answering {
     reader: Reader,
     hash: Sha256,
     linger: Option<Pin<Box<Sleep>>>,
+    /// What ended it, until all that was said before is told.
+    failure: Option<Error>,
     context: ErrorContext,
 }
 
@@ -479,6 +481,7 @@ impl Answering {
             body: Some(Box::pin(response.bytes_stream())),
             hash: Sha256::new(),
             linger: None,
+            failure: None,
         }
     }
 
@@ -524,13 +527,15 @@ impl Stream for Answering {
             if let Some(event) = self.reader.next_event() {
                 return Poll::Ready(Some(Ok(origin::mark(&self.context.provider, event))));
             }
+            if let Some(error) = self.failure.take() {
+                return Poll::Ready(Some(Err(self.context.complete(error))));
+            }
             if self.body.is_none() {
                 return Poll::Ready(None);
             }
             if let Err(error) = ready!(self.poll_read(cx)) {
-                // What was said before the failure is told before it.
                 self.body = None;
-                return Poll::Ready(Some(Err(self.context.complete(error))));
+                self.failure = Some(error);
             }
         }
     }
