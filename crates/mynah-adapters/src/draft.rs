@@ -246,6 +246,11 @@ impl Draft {
         self.raw_finish_reason = (!raw.is_empty()).then(|| raw.to_owned());
     }
 
+    /// Whether the provider has said why the model stopped.
+    pub fn has_finished(&self) -> bool {
+        self.finish_reason.is_some()
+    }
+
     /// The answer is not whole, whatever its reason to stop is called: a call without arguments may have lost them.
     pub fn cut_off(&mut self) {
         self.cut_off = true;

@@ -224,6 +224,10 @@ fn an_answer_may_come_whole_or_as_a_list() {
     unfinished["candidates"][0]["finishReason"].take();
     let (told, read) = read_whole(&unfinished);
     assert_eq!((folded(&told).finish_reason, read), (None, Ok(())), "it came whole all the same");
+    let (told, read) = read_whole(&json!([chunks[0]]));
+    assert_eq!(folded(&told).text(), "Hel");
+    let broken = read.map_err(|error| error.reason());
+    assert_eq!(broken, Err("network_error"), "a list has its end");
     for body in [json!(chunks), whole] {
         let (told, read) = read_whole(&body);
         assert_eq!(read, Ok(()));

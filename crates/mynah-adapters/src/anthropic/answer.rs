@@ -20,7 +20,6 @@ pub(super) struct Answer {
     blocks: Vec<Open>,
     /// Counters so far: those of the beginning, overlaid by those of the end.
     counters: Metadata,
-    stop_reason: Option<String>,
 }
 
 /// A block that is being written.
@@ -72,12 +71,9 @@ members! {
 
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
+        // Some gateways end so.
         if frame.data.trim() == "[DONE]" {
-            // Some gateways end so; it says nothing of an answer that was not finished.
-            if self.stop_reason.is_some() {
-                draft.end();
-            }
-            return Ok(());
+            return end(draft);
         }
         let mut message = Message::default();
         loose::read(frame.data, &mut message)?;
@@ -105,7 +101,7 @@ impl Decoder for Answer {
                 }
                 self.count(message.usage.into_object().unwrap_or_default(), draft);
             }
-            "message_stop" => draft.end(),
+            "message_stop" => end(draft)?,
             "ping" => {}
             "error" => return Err(failure::in_stream(&reread()?)),
             _ => draft.raw(reread()?),
@@ -141,7 +137,7 @@ impl Decoder for Answer {
 
 impl Answer {
     pub(super) fn new(form_tool: Option<String>) -> Self {
-        Self { form_tool, blocks: Vec::new(), counters: Metadata::new(), stop_reason: None }
+        Self { form_tool, blocks: Vec::new(), counters: Metadata::new() }
     }
 
     fn start(&mut self, mut message: Metadata, draft: &mut Draft) {
@@ -274,7 +270,6 @@ impl Answer {
         if reason == "pause_turn" {
             draft.pause();
         }
-        self.stop_reason = Some(reason.to_owned());
         if self.form_tool.is_some() && !draft.has_calls() {
             draft.note("structured_output_tool", true);
         }
@@ -291,6 +286,15 @@ impl Answer {
         overlay(&mut self.counters, counters);
         draft.usage(usage(self.counters.clone()));
     }
+}
+
+/// The end mark says nothing of an answer that was not finished.
+fn end(draft: &mut Draft) -> Result<()> {
+    if !draft.has_finished() {
+        return Err(failure::broke_off());
+    }
+    draft.end();
+    Ok(())
 }
 
 /// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.

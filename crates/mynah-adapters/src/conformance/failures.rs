@@ -91,6 +91,20 @@ pub(super) async fn a_stream_without_its_end_is_an_error(subject: &dyn Subject) 
     }
 }
 
+/// An end mark that does not say why the model stopped itself is only good after the news of that.
+pub(super) async fn an_end_without_a_reason_is_an_error(subject: &dyn Subject) {
+    let pieces = subject.answer(Scenario::Text).expect("text");
+    let Some((end, said)) = pieces.split_last() else { return };
+    for kept in 0..said.len() {
+        let cut = [&said[..kept], std::slice::from_ref(end)].concat();
+        let heard = hear(subject, &serving(stream(subject, &cut)).await, request()).await;
+        if heard.error.is_some() || heard.response.finish_reason.is_none() {
+            assert_broke_off(&heard, &format!("{kept} of {} pieces and the end", said.len()));
+            assert_eq!(heard.response.text(), text_of(&cut));
+        }
+    }
+}
+
 pub(super) async fn a_connection_that_breaks_is_an_error(subject: &dyn Subject) {
     let mut pieces = subject.answer(Scenario::Text).expect("text");
     pieces.pop();

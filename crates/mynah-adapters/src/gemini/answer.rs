@@ -89,6 +89,9 @@ impl Decoder for Answer {
         if body.trim_start().starts_with('[') {
             let chunks: Vec<&RawValue> = serde_json::from_str(body).map_err(failure::malformed)?;
             chunks.into_iter().try_for_each(|chunk| self.chunk(chunk.get(), draft))?;
+            if self.has_candidate && !draft.may_end() {
+                return Err(failure::broke_off());
+            }
         } else {
             self.chunk(body, draft)?;
         }
