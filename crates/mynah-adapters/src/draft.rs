@@ -209,6 +209,11 @@ impl Draft {
         }
     }
 
+    /// The arguments of a call that is not complete, written otherwise than in the pieces that were told.
+    pub(crate) fn rewrite_arguments(&mut self, CallKey(key): CallKey, whole: &str) {
+        whole.clone_into(&mut self.calls[key].arguments);
+    }
+
     /// What the provider must get back with a call.
     pub fn call_metadata(&mut self, CallKey(key): CallKey, metadata: Metadata) {
         self.calls[key].metadata.extend(metadata);
