@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, Loose, members, overlay, take_count, telling, text_of},
+    loose::{self, Loose, members, overlay, take_count, telling, tells, text_of},
     sse::Frame,
 };
 
@@ -73,13 +73,17 @@ impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
         // Some gateways end so.
         if frame.data.trim() == "[DONE]" {
-            return end(draft);
+            return self.end(draft);
         }
         let mut message = Message::default();
         loose::read(frame.data, &mut message)?;
         let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
         let index = message.index.number().unwrap_or_default();
-        match message.kind.text() {
+        let kind = match message.kind.text() {
+            "" => frame.event,
+            kind => kind,
+        };
+        match kind {
             "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
             "content_block_start" => {
                 self.open(index, message.content_block.into_object().unwrap_or_default(), draft)
@@ -101,7 +105,7 @@ impl Decoder for Answer {
                 }
                 self.count(message.usage.into_object().unwrap_or_default(), draft);
             }
-            "message_stop" => end(draft)?,
+            "message_stop" => self.end(draft)?,
             "ping" => {}
             "error" => return Err(failure::in_stream(&reread()?)),
             _ => draft.raw(reread()?),
@@ -111,7 +115,7 @@ impl Decoder for Answer {
 
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
         let mut message: Metadata = serde_json::from_str(body).map_err(failure::malformed)?;
-        if message.contains_key("error") {
+        if message.get("error").is_some_and(tells) {
             return Err(failure::in_stream(&Value::Object(message)));
         }
         let content = match message.shift_remove("content") {
@@ -282,19 +286,23 @@ impl Answer {
         }
     }
 
+    /// The end mark says nothing of an answer that was not finished.
+    fn end(&mut self, draft: &mut Draft) -> Result<()> {
+        if !draft.has_finished() {
+            return Err(failure::broke_off());
+        }
+        // Some gateways close no blocks.
+        while let Some(index) = self.blocks.first().map(|open| open.index) {
+            self.close(index, draft);
+        }
+        draft.end();
+        Ok(())
+    }
+
     fn count(&mut self, counters: Metadata, draft: &mut Draft) {
         overlay(&mut self.counters, counters);
         draft.usage(usage(self.counters.clone()));
     }
-}
-
-/// The end mark says nothing of an answer that was not finished.
-fn end(draft: &mut Draft) -> Result<()> {
-    if !draft.has_finished() {
-        return Err(failure::broke_off());
-    }
-    draft.end();
-    Ok(())
 }
 
 /// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.
