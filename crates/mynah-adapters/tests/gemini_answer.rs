@@ -147,6 +147,9 @@ fn i09_i10_a_prompt_that_is_blocked_is_an_error() {
             "{body}"
         );
     }
+    let empty = json!({"candidates": [], "usageMetadata": {"promptTokenCount": 4}});
+    assert_eq!(failed(&stream(&[empty])).reason(), "malformed_response");
+    assert_eq!(failed("data: {\"candi").reason(), "network_error");
 }
 
 #[test]

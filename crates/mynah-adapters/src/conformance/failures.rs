@@ -132,6 +132,8 @@ pub(super) async fn nonsense_is_an_error(subject: &dyn Subject) {
         Reply::stream(subject.content_type(), ["data: {\"choices\": [}\n\n", "data: nonsense\n\n"]),
         Reply::json(200, "nonsense"),
         Reply::json(200, "{}"),
+        Reply::stream("text/html", ["<!doctype html>\n<title>Sign in</title>\n"]),
+        Reply::stream(subject.content_type(), ["\n<html>\n\n</html>\n\n"]),
     ] {
         let error = hear(subject, &serving(reply.clone()).await, request()).await.error;
         let error = error.unwrap_or_else(|| panic!("{reply:?} is taken for an answer"));
