@@ -11,14 +11,16 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::Stream;
-use mynah_data::{AdapterReason, Error, Event, Metadata, ModelRef, Request, Result};
+use mynah_data::{
+    AdapterReason, Error, Event, Metadata, ModelRef, Request, ResponseBuilder, Result,
+};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::Sleep;
 
@@ -41,7 +43,8 @@ mod origin;
 ///
 /// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
 /// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
-/// `retry_after_ms` where they are known; `connected` is false where the server could not be reached.
+/// `retry_after_ms` where they are known; `connected` is false where the server could not be reached. The error of an answer
+/// that began and failed before its first event has an empty response as `partial`.
 ///
 /// What a provider must get back with its reasoning and its calls bears its name: after a switch of adapters in one
 /// conversation, the next provider gets the words of the reasoning and neither signatures nor encrypted items.
@@ -461,6 +464,7 @@ struct Answering {
     linger: Option<Pin<Box<Sleep>>>,
     /// What ended it, until all that was said before is told.
     failure: Option<Error>,
+    has_told: bool,
     context: ErrorContext,
 }
 
@@ -482,6 +486,7 @@ impl Answering {
             hash: Sha256::new(),
             linger: None,
             failure: None,
+            has_told: false,
         }
     }
 
@@ -525,9 +530,15 @@ impl Stream for Answering {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         loop {
             if let Some(event) = self.reader.next_event() {
+                self.has_told = true;
                 return Poll::Ready(Some(Ok(origin::mark(&self.context.provider, event))));
             }
-            if let Some(error) = self.failure.take() {
+            if let Some(mut error) = self.failure.take() {
+                if !self.has_told {
+                    let mut partial = ResponseBuilder::new();
+                    partial.apply(&Event::Error { error: error.clone() });
+                    error = error.with("partial", json!(partial.into_response()));
+                }
                 return Poll::Ready(Some(Err(self.context.complete(error))));
             }
             if self.body.is_none() {

@@ -18,11 +18,15 @@ use mynah_adapters::{
     keys::Keys,
     presets::PRESETS,
 };
-use mynah_data::{AdapterReason, EngineReason, Error, ErrorKind, Event, Metadata, Request, Result};
+use mynah_data::{
+    AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Metadata, Request,
+    Response, Result,
+};
 use mynah_step::{Adapter, ModelCall};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use secrecy::SecretString;
+use serde::Deserialize as _;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
@@ -180,6 +184,22 @@ async fn an_answer_does_not_wait_for_a_body_that_never_ends() {
     let heard = tokio::time::timeout(Duration::from_secs(5), hear(chat(&server), call()));
     let events = heard.await.expect("the end mark ends it").unwrap();
     assert!(matches!(events.last(), Some(Event::MessageCompleted { .. })));
+}
+
+#[tokio::test]
+async fn an_answer_that_fails_before_its_first_event_is_told_apart_from_a_refusal() {
+    let failed = |reply: Reply| async move {
+        let server = Server::start(move |_| reply.clone()).await.unwrap();
+        hear(chat(&server), call()).await.unwrap_err()
+    };
+    for body in ["", "data: {\"choi", "data: {\"error\":{\"code\":529}}\n\n"] {
+        let partial = failed(Reply::stream("text/event-stream", [body])).await;
+        let partial = Response::deserialize(&partial.metadata()["partial"]).unwrap();
+        assert_eq!(partial.text(), "", "{body}");
+        assert_eq!(partial.finish_reason, Some(FinishReason::Error), "{body}");
+    }
+    let refused = failed(Reply::json(529, "{}")).await;
+    assert!(!refused.metadata().contains_key("partial"), "{refused:?}");
 }
 
 #[tokio::test]
