@@ -203,6 +203,39 @@ async fn an_answer_that_fails_before_its_first_event_is_told_apart_from_a_refusa
 }
 
 #[tokio::test]
+async fn a_server_may_be_silent_for_five_minutes() {
+    let keep_alive = ANSWER.split_inclusive("\n\n").next().unwrap().to_owned() + ": still here\n\n";
+    let server = Server::start(move |_| {
+        Reply::stream("text/event-stream", [keep_alive.as_str()]).then_hang()
+    });
+    let server = server.await.unwrap();
+    let request = Request::from("hi").with_model("m");
+    let mut stream = Arc::new(chat(&server)).open(request, call()).await.unwrap();
+    for expected in ["message_started", "text_delta"] {
+        assert_eq!(stream.next().await.unwrap().unwrap().type_name(), expected);
+    }
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    let error = stream.next().await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout), "{error:?}");
+    assert_eq!(began.elapsed().as_secs(), 300);
+    assert!(stream.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_server_that_answers_nothing_or_half_an_error_is_not_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let patience = || ModelCall { stream_timeout: Some(Duration::from_millis(200)), ..call() };
+    let mute = HttpAdapter::named("openai-chat").unwrap().with_base_url(&url).unwrap();
+    let error = hear(mute, patience()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout), "{error:?}");
+    let server = Server::start(|_| Reply::json(500, "{\"error\":").then_hang()).await.unwrap();
+    let error = hear(chat(&server), patience()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ProviderUnavailable), "{error:?}");
+}
+
+#[tokio::test]
 async fn calls_go_through_a_proxy() {
     let proxy = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let http = Http::builder().proxy(proxy.url()).build().unwrap();
