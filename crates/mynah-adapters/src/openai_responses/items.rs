@@ -311,7 +311,13 @@ impl Item {
                     (Some(item), Source::Text) => Some(Arc::from(format!("{item}.{index}"))),
                     _ => None,
                 };
-                self.pieces.push(Piece { source, index, block, told: String::new(), annotated: false });
+                self.pieces.push(Piece {
+                    source,
+                    index,
+                    block,
+                    told: String::new(),
+                    annotated: false,
+                });
                 self.pieces.len() - 1
             }
         }
