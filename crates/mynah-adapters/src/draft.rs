@@ -209,6 +209,11 @@ impl Draft {
         }
     }
 
+    /// The arguments of a call that is not complete, written otherwise than in the pieces that were told.
+    pub(crate) fn rewrite_arguments(&mut self, CallKey(key): CallKey, whole: &str) {
+        whole.clone_into(&mut self.calls[key].arguments);
+    }
+
     /// What the provider must get back with a call.
     pub fn call_metadata(&mut self, CallKey(key): CallKey, metadata: Metadata) {
         self.calls[key].metadata.extend(metadata);
@@ -244,6 +249,11 @@ impl Draft {
     pub fn finish(&mut self, reason: FinishReason, raw: &str) {
         self.finish_reason = Some(reason);
         self.raw_finish_reason = (!raw.is_empty()).then(|| raw.to_owned());
+    }
+
+    /// Whether the provider has said why the model stopped.
+    pub fn has_finished(&self) -> bool {
+        self.finish_reason.is_some()
     }
 
     /// The answer is not whole, whatever its reason to stop is called: a call without arguments may have lost them.

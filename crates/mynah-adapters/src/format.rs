@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, time::SystemTime};
 
-use mynah_data::{Event, Metadata, Request, Result};
+use mynah_data::{Error, Event, Metadata, Request, Result};
 use mynah_step::ModelCall;
 use serde_json::Value;
 
@@ -189,6 +189,11 @@ pub trait Decoder: Send {
     /// # Errors
     /// As for a frame.
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()>;
+
+    /// What a stream fails with that ended before the provider said so. It broke off, unless the decoder knows better.
+    fn unfinished(&self) -> Error {
+        failure::broke_off()
+    }
 }
 
 /// How a body comes.
@@ -288,7 +293,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Servers also mislabel what they send: a stream as JSON, an error or a whole answer as a stream. The first byte tells.
+    /// Servers also mislabel what they send: a stream as JSON, an error, a whole answer or a page as a stream. The first byte
+    /// tells.
     fn look(&mut self, bytes: &[u8]) {
         let speaks = |byte: &&u8| !byte.is_ascii_whitespace() && !BYTE_ORDER_MARK.contains(byte);
         if let (false, Some(first)) = (self.is_sure, bytes.iter().find(speaks)) {
@@ -297,6 +303,7 @@ impl Reader {
                 (Delivery::Streamed, b'{' | b'[') if !self.framer.begins_with_json() => {
                     Delivery::Whole
                 }
+                (_, b'<') => Delivery::Whole,
                 (Delivery::Whole, b'd' | b'e' | b'i' | b':') => Delivery::Streamed,
                 (told, _) => told,
             };
@@ -312,7 +319,11 @@ impl Reader {
         match self.delivery {
             Delivery::Whole => {
                 let body = String::from_utf8_lossy(&self.whole);
-                decoder.whole(body.trim_start_matches('\u{feff}'), draft)?;
+                let body = body.trim_start_matches('\u{feff}');
+                if body.trim_start().starts_with('<') {
+                    return Err(failure::malformed("the server sent a page, not an answer"));
+                }
+                decoder.whole(body, draft)?;
                 draft.check()?;
             }
             Delivery::Streamed => {
@@ -321,7 +332,8 @@ impl Reader {
                 if !draft.may_end() || (last.is_err() && !draft.has_ended()) {
                     return Err(match last {
                         Err(error) if !failure::is_malformed(&error) => error,
-                        _ => failure::broke_off(),
+                        Err(_) => failure::broke_off(),
+                        Ok(()) => decoder.unfinished(),
                     });
                 }
             }

@@ -11,14 +11,16 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::Stream;
-use mynah_data::{AdapterReason, Error, Event, Metadata, ModelRef, Request, Result};
+use mynah_data::{
+    AdapterReason, Error, Event, Metadata, ModelRef, Request, ResponseBuilder, Result,
+};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::Sleep;
 
@@ -41,12 +43,16 @@ mod origin;
 ///
 /// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
 /// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
-/// `retry_after_ms` where they are known; `connected` is false where the server could not be reached.
+/// `retry_after_ms` where they are known; `connected` is false where the server could not be reached. The error of an answer
+/// that began and failed before its first event has an empty response as `partial`.
 ///
 /// What a provider must get back with its reasoning and its calls bears its name: after a switch of adapters in one
 /// conversation, the next provider gets the words of the reasoning and neither signatures nor encrypted items.
 ///
-/// `request_timeout` and `stream_timeout` are kept by whoever polls the stream. Dropping the stream closes the connection.
+/// A server that is silent for as long as `stream_timeout` says fails the call with `timeout`: from the request to its
+/// answer, and from one byte of it to the next, keep-alives included. Without one that is 5 minutes, for models may think
+/// for long. The body of an error is waited for no longer than 10 seconds. `request_timeout` is kept by whoever polls the
+/// stream. Dropping the stream closes the connection.
 ///
 /// ```
 /// use mynah_adapters::http::HttpAdapter;
@@ -211,7 +217,10 @@ impl HttpAdapter {
             Err(error) => Err(error),
         };
         match sent {
-            Ok(response) => Ok(Box::pin(Answering::new(&self, &request, response, context))),
+            Ok(response) => {
+                let silence = longest_silence(&call);
+                Ok(Box::pin(Answering::new(&self, &request, response, silence, context)))
+            }
             Err(error) => Err(context.complete(error)),
         }
     }
@@ -255,9 +264,13 @@ impl HttpAdapter {
             self.authorize(outgoing, &mut headers, context)?;
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let sent = self.http()?.client(&url).post(url).headers(headers).body(body).send().await;
-        let response = sent.map_err(transport_error)?;
-        if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+        let silence = longest_silence(call);
+        let sent = self.http()?.client(&url).post(url).headers(headers).body(body).send();
+        let response = unless_silent(silence, sent).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(refusal(response, silence.min(MAX_ERROR_WAIT)).await)
     }
 
     /// Where a request goes: to the server that the caller names, or that the environment does.
@@ -379,21 +392,50 @@ fn insert_header(headers: &mut HeaderMap, name: &str, value: &str) -> Result<()>
 /// The largest error body that is read.
 const MAX_ERROR_BODY: usize = 64 << 10;
 
+/// The longest that it is waited for.
+const MAX_ERROR_WAIT: Duration = Duration::from_secs(10);
+
 /// The error of a response whose status is not success.
-async fn refusal(mut response: Response) -> Error {
+async fn refusal(mut response: Response, wait: Duration) -> Error {
     let mut body = Vec::new();
-    while body.len() < MAX_ERROR_BODY {
-        match response.chunk().await {
-            Ok(Some(bytes)) => body.extend_from_slice(&bytes),
-            // The status says enough.
-            Ok(None) | Err(_) => break,
+    let read = async {
+        while body.len() < MAX_ERROR_BODY
+            && let Ok(Some(bytes)) = response.chunk().await
+        {
+            body.extend_from_slice(&bytes);
         }
-    }
+    };
+    // However far that came: the status says enough.
+    let _ = tokio::time::timeout(wait, read).await;
     failure::of_response(response.status().as_u16(), header_of(response.headers()), &body)
 }
 
 fn header_of<'h>(headers: &'h HeaderMap) -> impl Fn(&str) -> Option<&'h str> {
     move |name| headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// The longest silence of a server where the call does not say.
+const MAX_SILENCE: Duration = Duration::from_secs(300);
+
+fn longest_silence(call: &ModelCall) -> Duration {
+    call.stream_timeout.unwrap_or(MAX_SILENCE)
+}
+
+/// What a server sends next.
+async fn unless_silent<T>(
+    limit: Duration,
+    next: impl Future<Output = reqwest::Result<T>>,
+) -> Result<T> {
+    match tokio::time::timeout(limit, next).await {
+        Ok(next) => next.map_err(transport_error),
+        Err(_) => Err(was_silent(limit)),
+    }
+}
+
+fn was_silent(limit: Duration) -> Error {
+    let limit = limit.as_secs_f64();
+    Error::adapter(AdapterReason::Timeout)
+        .with_message(format!("adapter error: timeout: the server was silent for {limit} s"))
 }
 
 fn transport_error(error: reqwest::Error) -> Error {
@@ -459,6 +501,12 @@ struct Answering {
     reader: Reader,
     hash: Sha256,
     linger: Option<Pin<Box<Sleep>>>,
+    max_silence: Duration,
+    /// While nothing comes.
+    silence: Option<Pin<Box<Sleep>>>,
+    /// What ended it, until all that was said before is told.
+    failure: Option<Error>,
+    has_told: bool,
     context: ErrorContext,
 }
 
@@ -467,6 +515,7 @@ impl Answering {
         adapter: &HttpAdapter,
         request: &Request,
         response: Response,
+        max_silence: Duration,
         context: ErrorContext,
     ) -> Self {
         let header = header_of(response.headers());
@@ -479,6 +528,10 @@ impl Answering {
             body: Some(Box::pin(response.bytes_stream())),
             hash: Sha256::new(),
             linger: None,
+            max_silence,
+            silence: None,
+            failure: None,
+            has_told: false,
         }
     }
 
@@ -493,7 +546,13 @@ impl Answering {
                 return Poll::Ready(self.finish());
             }
         }
-        Poll::Ready(match ready!(body.as_mut().poll_next(cx)) {
+        let Poll::Ready(next) = body.as_mut().poll_next(cx) else {
+            let limit = self.max_silence;
+            let silence = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+            return silence.as_mut().poll(cx).map(|()| Err(was_silent(limit)));
+        };
+        self.silence = None;
+        Poll::Ready(match next {
             Some(Ok(bytes)) => {
                 self.hash.update(&bytes);
                 self.reader.push(&bytes)
@@ -522,15 +581,23 @@ impl Stream for Answering {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         loop {
             if let Some(event) = self.reader.next_event() {
+                self.has_told = true;
                 return Poll::Ready(Some(Ok(origin::mark(&self.context.provider, event))));
+            }
+            if let Some(mut error) = self.failure.take() {
+                if !self.has_told {
+                    let mut partial = ResponseBuilder::new();
+                    partial.apply(&Event::Error { error: error.clone() });
+                    error = error.with("partial", json!(partial.into_response()));
+                }
+                return Poll::Ready(Some(Err(self.context.complete(error))));
             }
             if self.body.is_none() {
                 return Poll::Ready(None);
             }
             if let Err(error) = ready!(self.poll_read(cx)) {
-                // What was said before the failure is told before it.
                 self.body = None;
-                return Poll::Ready(Some(Err(self.context.complete(error))));
+                self.failure = Some(error);
             }
         }
     }

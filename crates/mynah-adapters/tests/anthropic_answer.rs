@@ -229,6 +229,38 @@ fn gateways_are_understood() {
 }
 
 #[test]
+fn blocks_that_nobody_closed_are_complete_at_the_end_and_names_may_stand_in_the_frame_alone() {
+    let unclosed = concat!(
+        "event: message_start\ndata: {\"message\":{\"id\":\"m\",\"model\":\"c\"}}\n\n",
+        "event: content_block_start\ndata: {\"index\":0,\"content_block\":{\"type\":\"thinking\"}}\n\n",
+        "event: content_block_delta\ndata: {\"index\":0,\"delta\":{\"type\":\"thinking_delta\",\"thinking\":\"hm\"}}\n\n",
+        "event: content_block_delta\ndata: {\"index\":0,\"delta\":{\"type\":\"signature_delta\",\"signature\":\"sig\"}}\n\n",
+        "event: content_block_start\ndata: {\"index\":1,\"content_block\":{\"type\":\"text\",\"text\":\"hi\"}}\n\n",
+        "event: message_delta\ndata: {\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n",
+        "event: message_stop\ndata: {}\n\n",
+    );
+    let response = read(unclosed);
+    let signed = |part: &Part| matches!(part, Part::Reasoning { text, signature: Some(signature), .. } if text == "hm" && signature == "sig");
+    assert!(signed(&response.message.parts()[0]), "{response:?}");
+    assert_eq!(response.text(), "hi");
+}
+
+#[test]
+fn a_whole_answer_may_say_that_it_has_no_error() {
+    let body = json!({
+        "id": "m", "model": "c", "content": [{"type": "text", "text": "hi"}],
+        "stop_reason": "end_turn", "error": null,
+    });
+    let (told, read) = events(
+        &Anthropic::default(),
+        &Request::from("hi"),
+        Delivery::Whole,
+        [body.to_string().as_bytes()],
+    );
+    assert_eq!((folded(&told).text().as_ref(), read), ("hi", Ok(())));
+}
+
+#[test]
 fn n16_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
     use AdapterReason::*;
     for (kind, expected) in [

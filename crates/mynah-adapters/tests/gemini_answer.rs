@@ -147,6 +147,9 @@ fn i09_i10_a_prompt_that_is_blocked_is_an_error() {
             "{body}"
         );
     }
+    let empty = json!({"candidates": [], "usageMetadata": {"promptTokenCount": 4}});
+    assert_eq!(failed(&stream(&[empty])).reason(), "malformed_response");
+    assert_eq!(failed("data: {\"candi").reason(), "network_error");
 }
 
 #[test]
@@ -224,6 +227,10 @@ fn an_answer_may_come_whole_or_as_a_list() {
     unfinished["candidates"][0]["finishReason"].take();
     let (told, read) = read_whole(&unfinished);
     assert_eq!((folded(&told).finish_reason, read), (None, Ok(())), "it came whole all the same");
+    let (told, read) = read_whole(&json!([chunks[0]]));
+    assert_eq!(folded(&told).text(), "Hel");
+    let broken = read.map_err(|error| error.reason());
+    assert_eq!(broken, Err("network_error"), "a list has its end");
     for body in [json!(chunks), whole] {
         let (told, read) = read_whole(&body);
         assert_eq!(read, Ok(()));

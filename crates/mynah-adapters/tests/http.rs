@@ -18,11 +18,15 @@ use mynah_adapters::{
     keys::Keys,
     presets::PRESETS,
 };
-use mynah_data::{AdapterReason, EngineReason, Error, ErrorKind, Event, Metadata, Request, Result};
+use mynah_data::{
+    AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Metadata, Request,
+    Response, Result,
+};
 use mynah_step::{Adapter, ModelCall};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use secrecy::SecretString;
+use serde::Deserialize as _;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
@@ -180,6 +184,55 @@ async fn an_answer_does_not_wait_for_a_body_that_never_ends() {
     let heard = tokio::time::timeout(Duration::from_secs(5), hear(chat(&server), call()));
     let events = heard.await.expect("the end mark ends it").unwrap();
     assert!(matches!(events.last(), Some(Event::MessageCompleted { .. })));
+}
+
+#[tokio::test]
+async fn an_answer_that_fails_before_its_first_event_is_told_apart_from_a_refusal() {
+    let failed = |reply: Reply| async move {
+        let server = Server::start(move |_| reply.clone()).await.unwrap();
+        hear(chat(&server), call()).await.unwrap_err()
+    };
+    for body in ["", "data: {\"choi", "data: {\"error\":{\"code\":529}}\n\n"] {
+        let partial = failed(Reply::stream("text/event-stream", [body])).await;
+        let partial = Response::deserialize(&partial.metadata()["partial"]).unwrap();
+        assert_eq!(partial.text(), "", "{body}");
+        assert_eq!(partial.finish_reason, Some(FinishReason::Error), "{body}");
+    }
+    let refused = failed(Reply::json(529, "{}")).await;
+    assert!(!refused.metadata().contains_key("partial"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_server_may_be_silent_for_five_minutes() {
+    let keep_alive = ANSWER.split_inclusive("\n\n").next().unwrap().to_owned() + ": still here\n\n";
+    let server = Server::start(move |_| {
+        Reply::stream("text/event-stream", [keep_alive.as_str()]).then_hang()
+    });
+    let server = server.await.unwrap();
+    let request = Request::from("hi").with_model("m");
+    let mut stream = Arc::new(chat(&server)).open(request, call()).await.unwrap();
+    for expected in ["message_started", "text_delta"] {
+        assert_eq!(stream.next().await.unwrap().unwrap().type_name(), expected);
+    }
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    let error = stream.next().await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout), "{error:?}");
+    assert_eq!(began.elapsed().as_secs(), 300);
+    assert!(stream.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_server_that_answers_nothing_or_half_an_error_is_not_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let patience = || ModelCall { stream_timeout: Some(Duration::from_millis(200)), ..call() };
+    let mute = HttpAdapter::named("openai-chat").unwrap().with_base_url(&url).unwrap();
+    let error = hear(mute, patience()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout), "{error:?}");
+    let server = Server::start(|_| Reply::json(500, "{\"error\":").then_hang()).await.unwrap();
+    let error = hear(chat(&server), patience()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ProviderUnavailable), "{error:?}");
 }
 
 #[tokio::test]

@@ -70,6 +70,17 @@ fn text_comes_in_pieces_and_is_told_once() {
 }
 
 #[test]
+fn a_text_that_is_written_anew_is_not_mixed_with_what_was_told() {
+    let said = json!({"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "It is 20°, sunny."}]});
+    let told = [
+        json!({"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": "It's 20"}),
+        json!({"type": "response.output_text.done", "item_id": "msg_1", "output_index": 0, "content_index": 0, "text": "It is 20°, sunny."}),
+        completed(json!([said])),
+    ];
+    assert_eq!(read(&body(&told)).text(), "It's 20");
+}
+
+#[test]
 fn o21_whatever_a_server_leaves_away_the_call_is_whole() {
     let item = |arguments: &str| json!({"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": arguments});
     let nameless =
@@ -90,7 +101,9 @@ fn o21_whatever_a_server_leaves_away_the_call_is_whole() {
             end.clone(),
         ],
         vec![added(item("")), done(item("{\"x\":1}")), completed(json!([]))],
-        vec![added(item("")), whole, completed(json!([]))],
+        vec![added(item("")), whole.clone(), completed(json!([]))],
+        vec![added(item("")), delta("{ \"x\": 1 }"), whole, end.clone()],
+        vec![added(item("")), delta("{ \"x\": 1 }"), end.clone()],
         vec![added(item("")), delta("{\"x\""), end.clone()],
         vec![delta("{\"x\""), delta(":1}"), done(item("{\"x\":1}")), end.clone()],
         vec![done(nameless.clone()), completed(json!([nameless]))],

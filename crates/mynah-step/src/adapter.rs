@@ -95,7 +95,7 @@ pub struct ModelCall {
     pub api_key: Option<SecretString>,
     /// The longest the call may take.
     pub request_timeout: Option<Duration>,
-    /// The longest silence between two events.
+    /// The longest silence between two events; adapters over HTTP have a limit of their own where this is none.
     pub stream_timeout: Option<Duration>,
 }
 

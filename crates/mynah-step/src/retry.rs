@@ -22,6 +22,8 @@ use crate::{World, world::fraction};
 /// assert!((2000..=2250).contains(&delay.as_millis()));
 /// assert!(policy.delay(1, &Error::adapter(AdapterReason::InvalidRequest), &SystemWorld).is_none());
 /// assert!(policy.delay(3, &limited, &SystemWorld).is_none());
+/// let tomorrow = limited.with("retry_after_ms", 86_400_000);
+/// assert!(policy.delay(1, &tomorrow, &SystemWorld).is_none());
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -39,6 +41,8 @@ pub struct RetryPolicy {
     pub retry_on: Vec<AdapterReason>,
     /// Whether a wait that the provider asks for is kept.
     pub respect_retry_after: bool,
+    /// The longest wait that the provider may ask for: a call that is to be tried later than that has failed.
+    pub max_retry_after_ms: u64,
     /// No try begins later than this after the first.
     pub max_elapsed_ms: Option<u64>,
 }
@@ -53,6 +57,7 @@ impl Default for RetryPolicy {
             jitter_ms: 250,
             retry_on: vec![RateLimited, ProviderUnavailable, Overloaded, Timeout, NetworkError],
             respect_retry_after: true,
+            max_retry_after_ms: 60_000,
             max_elapsed_ms: None,
         }
     }
@@ -92,6 +97,9 @@ impl RetryPolicy {
             return None;
         }
         let asked = error.retry_after_ms().filter(|ms| self.respect_retry_after && *ms > 0);
+        if asked.is_some_and(|ms| ms > self.max_retry_after_ms) {
+            return None;
+        }
         let doubled =
             self.base_delay_ms.saturating_mul(1u64.checked_shl(attempt - 1).unwrap_or(u64::MAX));
         let wait = asked.unwrap_or(doubled.min(self.max_delay_ms));

@@ -53,6 +53,21 @@ async fn y03_a_wait_that_the_provider_asks_for_is_kept_with_jitter_on_top() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_wait_beyond_the_policys_bound_is_not_begun() {
+    for (asked, calls) in [(60_000, 2), (60_001, 1), (u64::MAX, 1)] {
+        let limited = json!([{"preflight_error": "rate_limited", "retry_after_ms": asked}]);
+        let (engine, model) = engine([limited, says("hi")]);
+        let begun = Instant::now();
+        let outcome = engine.generate("hello").retry(RetryPolicy::default()).await;
+        assert_eq!((outcome.is_ok(), model.calls()), (calls == 2, calls), "{asked}");
+        assert_eq!(begun.elapsed().is_zero(), calls == 1, "{asked}");
+    }
+    let policy = RetryPolicy::from_json(&json!({"max_retry_after_ms": 1})).unwrap();
+    let limited = Error::adapter(AdapterReason::RateLimited).with("retry_after_ms", 2);
+    assert_eq!(policy.delay(1, &limited, &Chance::LEAST), None);
+}
+
 #[test]
 fn y03_a_wait_that_the_provider_asks_for_can_be_ignored() {
     let policy = RetryPolicy::from_json(&json!({"respect_retry_after": false})).unwrap();

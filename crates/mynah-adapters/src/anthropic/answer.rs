@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, Loose, members, overlay, take_count, telling, text_of},
+    loose::{self, Loose, members, overlay, take_count, telling, tells, text_of},
     sse::Frame,
 };
 
@@ -20,7 +20,6 @@ pub(super) struct Answer {
     blocks: Vec<Open>,
     /// Counters so far: those of the beginning, overlaid by those of the end.
     counters: Metadata,
-    stop_reason: Option<String>,
 }
 
 /// A block that is being written.
@@ -72,18 +71,19 @@ members! {
 
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
+        // Some gateways end so.
         if frame.data.trim() == "[DONE]" {
-            // Some gateways end so; it says nothing of an answer that was not finished.
-            if self.stop_reason.is_some() {
-                draft.end();
-            }
-            return Ok(());
+            return self.end(draft);
         }
         let mut message = Message::default();
         loose::read(frame.data, &mut message)?;
         let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
         let index = message.index.number().unwrap_or_default();
-        match message.kind.text() {
+        let kind = match message.kind.text() {
+            "" => frame.event,
+            kind => kind,
+        };
+        match kind {
             "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
             "content_block_start" => {
                 self.open(index, message.content_block.into_object().unwrap_or_default(), draft)
@@ -105,7 +105,7 @@ impl Decoder for Answer {
                 }
                 self.count(message.usage.into_object().unwrap_or_default(), draft);
             }
-            "message_stop" => draft.end(),
+            "message_stop" => self.end(draft)?,
             "ping" => {}
             "error" => return Err(failure::in_stream(&reread()?)),
             _ => draft.raw(reread()?),
@@ -115,7 +115,7 @@ impl Decoder for Answer {
 
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
         let mut message: Metadata = serde_json::from_str(body).map_err(failure::malformed)?;
-        if message.contains_key("error") {
+        if message.get("error").is_some_and(tells) {
             return Err(failure::in_stream(&Value::Object(message)));
         }
         let content = match message.shift_remove("content") {
@@ -141,7 +141,7 @@ impl Decoder for Answer {
 
 impl Answer {
     pub(super) fn new(form_tool: Option<String>) -> Self {
-        Self { form_tool, blocks: Vec::new(), counters: Metadata::new(), stop_reason: None }
+        Self { form_tool, blocks: Vec::new(), counters: Metadata::new() }
     }
 
     fn start(&mut self, mut message: Metadata, draft: &mut Draft) {
@@ -274,7 +274,6 @@ impl Answer {
         if reason == "pause_turn" {
             draft.pause();
         }
-        self.stop_reason = Some(reason.to_owned());
         if self.form_tool.is_some() && !draft.has_calls() {
             draft.note("structured_output_tool", true);
         }
@@ -285,6 +284,19 @@ impl Answer {
         if !rest.is_empty() {
             draft.raw(json!({"type": "message_delta", "delta": rest}));
         }
+    }
+
+    /// The end mark says nothing of an answer that was not finished.
+    fn end(&mut self, draft: &mut Draft) -> Result<()> {
+        if !draft.has_finished() {
+            return Err(failure::broke_off());
+        }
+        // Some gateways close no blocks.
+        while let Some(index) = self.blocks.first().map(|open| open.index) {
+            self.close(index, draft);
+        }
+        draft.end();
+        Ok(())
     }
 
     fn count(&mut self, counters: Metadata, draft: &mut Draft) {

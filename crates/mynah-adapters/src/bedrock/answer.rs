@@ -94,13 +94,11 @@ impl Decoder for Answer {
                 }
             }
             "contentBlockStop" => self.close(index, draft),
-            "messageStop" => {
-                stop(message.stop_reason.text(), draft);
-                draft.end_possible();
-            }
+            "messageStop" => stop(message.stop_reason.text(), draft),
+            // The last of all: what ends before it broke off.
             "metadata" => {
                 draft.usage(usage(message.usage.into_object().unwrap_or_default()));
-                if draft.may_end() {
+                if draft.has_finished() {
                     draft.end();
                 }
             }

@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use mynah_data::{AdapterReason, Error, ErrorKind, Event};
 
 use super::{
-    KEY, REQUEST_ID, Reply, Scenario, Server, Subject, hear, open, reply, request, serving, stream,
+    Heard, KEY, REQUEST_ID, Reply, Scenario, Server, Subject, hear, open, request, serving, stream,
 };
 
 pub(super) async fn each_status_has_its_reason(subject: &dyn Subject) {
@@ -65,21 +65,42 @@ pub(super) async fn a_prompt_that_is_too_long_is_told_apart(subject: &dyn Subjec
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ContextLengthExceeded), "{error:?}");
 }
 
+/// However the pieces come, and whether the last of them is closed or not, what they said is told before the error.
 pub(super) async fn a_stream_without_its_end_is_an_error(subject: &dyn Subject) {
     for scenario in [Scenario::Text, Scenario::ToolCall, Scenario::Reasoning] {
         let Some(pieces) = subject.answer(scenario) else { continue };
         for kept in 0..pieces.len() {
-            let reply = stream(subject, &pieces[..kept]);
-            let heard = hear(subject, &serving(reply).await, request()).await;
+            let said = &pieces[..kept];
+            let apart = hear(subject, &serving(stream(subject, said)).await, request()).await;
+            let at_once = serving(at_once(subject, said)).await;
+            let at_once = hear(subject, &at_once, request()).await;
+            let mut open = said.to_vec();
+            if let Some(last) = open.last_mut() {
+                last.truncate(last.trim_end().len());
+            }
+            let open = hear(subject, &serving(stream(subject, &open)).await, request()).await;
             let told = format!("{scenario:?} after {kept} of {} pieces", pieces.len());
-            let error = heard.error.unwrap_or_else(|| panic!("{told} is taken for whole"));
-            assert_eq!(
-                error.kind(),
-                ErrorKind::Adapter(AdapterReason::NetworkError),
-                "{told}: {error:?}"
-            );
-            let ends = |event: &Event| matches!(event, Event::MessageCompleted { .. });
-            assert!(!heard.events.iter().any(ends), "{told}");
+            for heard in [&apart, &at_once, &open] {
+                assert_broke_off(heard, &told);
+                assert_eq!(heard.events, apart.events, "{told}");
+            }
+            if scenario == Scenario::Text {
+                assert_eq!(apart.response.text(), text_of(said), "{told}");
+            }
+        }
+    }
+}
+
+/// An end mark that does not say why the model stopped itself is only good after the news of that.
+pub(super) async fn an_end_without_a_reason_is_an_error(subject: &dyn Subject) {
+    let pieces = subject.answer(Scenario::Text).expect("text");
+    let Some((end, said)) = pieces.split_last() else { return };
+    for kept in 0..said.len() {
+        let cut = [&said[..kept], std::slice::from_ref(end)].concat();
+        let heard = hear(subject, &serving(stream(subject, &cut)).await, request()).await;
+        if heard.error.is_some() || heard.response.finish_reason.is_none() {
+            assert_broke_off(&heard, &format!("{kept} of {} pieces and the end", said.len()));
+            assert_eq!(heard.response.text(), text_of(&cut));
         }
     }
 }
@@ -95,12 +116,15 @@ pub(super) async fn a_connection_that_breaks_is_an_error(subject: &dyn Subject) 
 }
 
 pub(super) async fn a_failure_in_the_middle_is_an_error(subject: &dyn Subject) {
-    let Some(reply) = reply(subject, Scenario::Overloaded) else { return };
-    let heard = hear(subject, &serving(reply).await, request()).await;
-    let error = heard.error.expect("the provider says that it failed");
-    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Overloaded), "{error:?}");
-    assert_eq!(error.metadata()["request_id"], REQUEST_ID);
-    assert_eq!(heard.response.text(), "Hel", "what was said before stays");
+    let Some(pieces) = subject.answer(Scenario::Overloaded) else { return };
+    for reply in [stream(subject, &pieces), at_once(subject, &pieces)] {
+        let reply = reply.with_header("x-request-id", REQUEST_ID);
+        let heard = hear(subject, &serving(reply).await, request()).await;
+        let error = heard.error.expect("the provider says that it failed");
+        assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Overloaded), "{error:?}");
+        assert_eq!(error.metadata()["request_id"], REQUEST_ID);
+        assert_eq!(heard.response.text(), "Hel", "what was said before stays");
+    }
 }
 
 pub(super) async fn nonsense_is_an_error(subject: &dyn Subject) {
@@ -108,6 +132,8 @@ pub(super) async fn nonsense_is_an_error(subject: &dyn Subject) {
         Reply::stream(subject.content_type(), ["data: {\"choices\": [}\n\n", "data: nonsense\n\n"]),
         Reply::json(200, "nonsense"),
         Reply::json(200, "{}"),
+        Reply::stream("text/html", ["<!doctype html>\n<title>Sign in</title>\n"]),
+        Reply::stream(subject.content_type(), ["\n<html>\n\n</html>\n\n"]),
     ] {
         let error = hear(subject, &serving(reply.clone()).await, request()).await.error;
         let error = error.unwrap_or_else(|| panic!("{reply:?} is taken for an answer"));
@@ -174,6 +200,25 @@ pub(super) async fn a_dropped_stream_closes_its_connection(subject: &dyn Subject
         server.client_leaves(Duration::from_millis(500)).await,
         "the connection is still there"
     );
+}
+
+/// A reply with all of these pieces in one.
+fn at_once(subject: &dyn Subject, pieces: &[String]) -> Reply {
+    let body: Vec<u8> = pieces.iter().flat_map(|piece| subject.frame(piece)).collect();
+    Reply::stream(subject.content_type(), [body])
+}
+
+/// What these pieces of [`Scenario::Text`] say.
+fn text_of(pieces: &[String]) -> String {
+    let is_said = |text: &&str| pieces.iter().any(|piece| piece.contains(text));
+    ["Hello", " wörld 🐦"].into_iter().filter(is_said).collect()
+}
+
+fn assert_broke_off(heard: &Heard, told: &str) {
+    let Some(error) = &heard.error else { panic!("{told} is taken for whole") };
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{told}: {error:?}");
+    let ends = |event: &Event| matches!(event, Event::MessageCompleted { .. });
+    assert!(!heard.events.iter().any(ends), "{told}");
 }
 
 /// The error of a call that never becomes a stream.

@@ -98,6 +98,7 @@ pub async fn run(subject: &dyn Subject) {
     failures::a_pause_that_is_asked_for_is_told(subject).await;
     failures::a_prompt_that_is_too_long_is_told_apart(subject).await;
     failures::a_stream_without_its_end_is_an_error(subject).await;
+    failures::an_end_without_a_reason_is_an_error(subject).await;
     failures::a_connection_that_breaks_is_an_error(subject).await;
     failures::a_failure_in_the_middle_is_an_error(subject).await;
     failures::nonsense_is_an_error(subject).await;

@@ -20,6 +20,7 @@ pub(super) struct Answer {
     /// The block that is being written.
     open: Option<Open>,
     blocks: usize,
+    has_chunk: bool,
     has_candidate: bool,
     /// Counters so far: some are left away now and then.
     counters: Metadata,
@@ -89,16 +90,27 @@ impl Decoder for Answer {
         if body.trim_start().starts_with('[') {
             let chunks: Vec<&RawValue> = serde_json::from_str(body).map_err(failure::malformed)?;
             chunks.into_iter().try_for_each(|chunk| self.chunk(chunk.get(), draft))?;
+            if self.has_candidate && !draft.may_end() {
+                return Err(failure::broke_off());
+            }
         } else {
             self.chunk(body, draft)?;
         }
         if !self.has_candidate {
-            return Err(failure::malformed("the answer has no candidates"));
+            return Err(no_candidates());
         }
         self.close(None, draft);
         draft.end();
         Ok(())
     }
+
+    fn unfinished(&self) -> Error {
+        if self.has_chunk && !self.has_candidate { no_candidates() } else { failure::broke_off() }
+    }
+}
+
+fn no_candidates() -> Error {
+    failure::malformed("the answer has no candidates")
 }
 
 impl Answer {
@@ -108,6 +120,7 @@ impl Answer {
         if chunk.error.is_failure() {
             return Err(failure::in_stream(&chunk.error.into_value()));
         }
+        self.has_chunk = true;
         draft.start(Some(chunk.id.text()), Some(chunk.model.text()));
         let mut unknown = telling(chunk.unknown);
         if let Some(feedback) = chunk.feedback.into_object() {

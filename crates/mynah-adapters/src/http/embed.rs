@@ -8,7 +8,7 @@ use reqwest::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{HttpAdapter, transport_error};
+use super::{HttpAdapter, MAX_SILENCE, unless_silent};
 use crate::{
     embed::{Embedder, Embeddings},
     failure,
@@ -316,7 +316,7 @@ fn batches(texts: &[String], most: usize) -> impl Iterator<Item = &[String]> {
 
 async fn read(mut response: Response) -> Result<Vec<u8>> {
     let mut body = Vec::new();
-    while let Some(bytes) = response.chunk().await.map_err(transport_error)? {
+    while let Some(bytes) = unless_silent(MAX_SILENCE, response.chunk()).await? {
         if (body.len() + bytes.len()) as u64 > MAX_BODY {
             return Err(too_large("the answer", MAX_BODY));
         }

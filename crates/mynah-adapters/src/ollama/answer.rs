@@ -70,7 +70,12 @@ impl Decoder for Answer {
         if chunk.message.is_none() {
             return Err(failure::malformed("the answer has no message"));
         }
-        self.chunk(Chunk { done: Loose::Flag(true), ..chunk }, draft);
+        // One line of a stream says that it is not the last.
+        let is_last = chunk.done != Loose::Flag(false);
+        self.chunk(Chunk { done: Loose::Flag(is_last), ..chunk }, draft);
+        if !is_last {
+            return Err(failure::broke_off());
+        }
         draft.end();
         Ok(())
     }

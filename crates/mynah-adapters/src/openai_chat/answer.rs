@@ -92,6 +92,10 @@ members! {
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
         if frame.data.trim() == "[DONE]" {
+            // Gateways say so even where what they pass on broke off.
+            if !draft.has_finished() {
+                return Err(failure::broke_off());
+            }
             self.close_reasoning(draft);
             draft.end();
             return Ok(());

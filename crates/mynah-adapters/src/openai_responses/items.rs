@@ -170,8 +170,7 @@ struct Piece {
     source: Source,
     index: u64,
     block: Block,
-    /// How many of its bytes were told.
-    told: usize,
+    told: String,
     annotated: bool,
 }
 
@@ -247,7 +246,7 @@ impl Item {
     /// Takes a part of the item's content, with what it holds so far.
     pub(super) fn part(&mut self, source: Source, index: u64, part: &Metadata, draft: &mut Draft) {
         // Some servers tell a thought as one thing, and list it as the other.
-        let was_told = |piece: &Piece| piece.source == source && piece.told > 0;
+        let was_told = |piece: &Piece| piece.source == source && !piece.told.is_empty();
         if self.has_reasoned && !self.pieces.iter().any(was_told) {
             return;
         }
@@ -274,8 +273,8 @@ impl Item {
         }
         let place = self.place(source, index);
         let piece = &mut self.pieces[place];
-        let begins = piece.told == 0;
-        piece.told += delta.len();
+        let begins = piece.told.is_empty();
+        piece.told.push_str(&delta);
         match (source, self.kind) {
             (Source::Text, _) => draft.text(&piece.block, delta),
             (Source::Refusal, _) => draft.refusal(&delta),
@@ -290,11 +289,15 @@ impl Item {
         }
     }
 
-    /// Takes a whole text, of which the beginning was told.
+    /// Takes a whole text, of which the beginning was told. Some servers write it anew: words that were told stay, and of
+    /// arguments the last writing counts.
     pub(super) fn tell_rest(&mut self, source: Source, index: u64, whole: &str, draft: &mut Draft) {
         let place = self.place(source, index);
-        let rest = whole.get(self.pieces[place].told..).unwrap_or_default();
-        self.tell(source, index, rest.to_owned(), draft);
+        match (whole.strip_prefix(self.pieces[place].told.as_str()), self.kind) {
+            (Some(rest), _) => self.tell(source, index, rest.to_owned(), draft),
+            (None, Kind::Call(key)) if !whole.is_empty() => draft.rewrite_arguments(key, whole),
+            _ => {}
+        }
     }
 
     /// Where a text is. Beyond a number that no answer has, all are taken for the last one.
@@ -308,7 +311,13 @@ impl Item {
                     (Some(item), Source::Text) => Some(Arc::from(format!("{item}.{index}"))),
                     _ => None,
                 };
-                self.pieces.push(Piece { source, index, block, told: 0, annotated: false });
+                self.pieces.push(Piece {
+                    source,
+                    index,
+                    block,
+                    told: String::new(),
+                    annotated: false,
+                });
                 self.pieces.len() - 1
             }
         }

@@ -471,10 +471,9 @@ impl Subject for Converse {
         };
         let mut pieces = vec![r#"messageStart {"role":"assistant","p":"a"}"#.to_owned()];
         pieces.extend(said);
-        pieces.push(format!(
-            r#"messageStop {{"stopReason":"{reason}"}}
-metadata {{"usage":{{"inputTokens":11,"outputTokens":7,"totalTokens":18}},"metrics":{{"latencyMs":1}}}}"#
-        ));
+        pieces.push(format!(r#"messageStop {{"stopReason":"{reason}"}}"#));
+        let usage = r#"metadata {"usage":{"inputTokens":11,"outputTokens":7,"totalTokens":18},"metrics":{"latencyMs":1}}"#;
+        pieces.push(usage.to_owned());
         Some(pieces)
     }
 
