@@ -163,7 +163,11 @@ pub const PRESETS: &[Preset] = &[
         base_url: "https://api.mistral.ai",
         version: "v1",
         key_variables: &["MISTRAL_API_KEY"],
-        format: chat!(usage_on_request: false, reasoning_back: ReasoningBack::Thinking),
+        format: chat!(
+            usage_on_request: false,
+            short_call_ids: true,
+            reasoning_back: ReasoningBack::Thinking
+        ),
     },
     Preset {
         name: "ollama",

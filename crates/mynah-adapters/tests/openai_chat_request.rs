@@ -115,6 +115,33 @@ fn o07_o12_tools_calls_and_results() {
 }
 
 #[test]
+fn ids_of_calls_fit_the_server_and_their_results() {
+    let ids = ["call_1", "toolu_01ABC", "", "aB3xK9mP2"];
+    let call = |id: &&str| Part::tool_call(ToolCall::new(*id, "search", "{}"));
+    let clock = Part::image(Image::from_url("https://e.com/clock"));
+    let results = ids.map(|id| Message::tool_parts(id, [Part::text("found"), clock.clone()]));
+    let calls = Message::assistant_parts(ids.iter().map(call));
+    let request = Request::new([calls].into_iter().chain(results)).with_model("m");
+    let sent = |short_call_ids| {
+        let format = OpenAiChat::new(Dialect { short_call_ids, ..Dialect::COMPATIBLE });
+        let messages = format.body(&request, &ModelCall::default()).unwrap()["messages"].take();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let calls = messages[0]["tool_calls"].as_array().unwrap();
+        let called: Vec<String> = calls.iter().map(|call| text(&call["id"])).collect();
+        let results = messages.as_array().unwrap()[1..5].iter();
+        let answered: Vec<String> = results.map(|result| text(&result["tool_call_id"])).collect();
+        assert_eq!(called, answered);
+        assert_eq!(
+            messages[5]["content"][0]["text"],
+            format!("Images of the result of {}:", called[0])
+        );
+        called
+    };
+    assert_eq!(sent(false), ids);
+    assert_eq!(sent(true), ["16xj2wjzp", "kfmrsjvv6", "54xu4jzhi", "aB3xK9mP2"]);
+}
+
+#[test]
 fn o08_each_choice_of_a_tool_has_its_form() {
     let own = Metadata::from_iter([("type".to_owned(), json!("allowed_tools"))]);
     for (choice, expected) in [

@@ -54,6 +54,8 @@ pub struct Dialect {
     pub json_schema: bool,
     /// Whether messages may name their author.
     pub names: bool,
+    /// Whether the id of a call must be nine letters or digits.
+    pub short_call_ids: bool,
     /// How reasoning goes back.
     pub reasoning_back: ReasoningBack,
     /// The header of the key, where it is not `Authorization`.
@@ -83,6 +85,7 @@ impl Dialect {
         prompt_cache: true,
         json_schema: true,
         names: true,
+        short_call_ids: false,
         reasoning_back: ReasoningBack::Never,
         key_header: None,
     };

@@ -1,5 +1,7 @@
 //! A request as Chat Completions wants it.
 
+use std::borrow::Cow;
+
 use mynah_data::{
     EngineReason, Error, Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat,
     Result, Role, ToolChoice,
@@ -68,8 +70,9 @@ fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
             Role::User => json!({"role": "user", "content": content(message)?}),
             Role::Assistant => assistant(dialect, message),
             Role::Tool => {
-                images.extend(tool_images(message)?);
-                json!({"role": "tool", "tool_call_id": message.tool_call_id(), "content": joined_text(message)})
+                let id = call_id(dialect, message.tool_call_id().unwrap_or_default());
+                images.extend(tool_images(message, &id)?);
+                json!({"role": "tool", "tool_call_id": id, "content": joined_text(message)})
             }
         };
         if let (Some(name), true) = (message.name(), dialect.names && message.role() != Role::Tool)
@@ -101,17 +104,36 @@ fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
     Ok(json!({"type": "image_url", "image_url": {"url": image_url(image)?, "detail": detail}}))
 }
 
-fn tool_images(message: &Message) -> Result<Vec<Value>> {
+fn tool_images(message: &Message, id: &str) -> Result<Vec<Value>> {
     let images = message.parts().iter().filter_map(|part| match part {
         Part::Image { image, detail, .. } => Some(image_part(image, *detail)),
         _ => None,
     });
     let mut images = images.collect::<Result<Vec<_>>>()?;
     if !images.is_empty() {
-        let id = message.tool_call_id().unwrap_or_default();
         images.insert(0, json!({"type": "text", "text": format!("Images of the result of {id}:")}));
     }
     Ok(images)
+}
+
+/// The id of a call as the server takes it. One that does not fit is always written as the same other one.
+fn call_id<'i>(dialect: &Dialect, id: &'i str) -> Cow<'i, str> {
+    const LENGTH: usize = 9;
+    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let fits = id.len() == LENGTH && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if fits || !dialect.short_call_ids {
+        return id.into();
+    }
+    // FNV-1a: what was sent before must be sent again alike, by every build.
+    let mut hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let letters = (0..LENGTH).map(|_| {
+        let letter = LETTERS[(hash % 36) as usize];
+        hash /= 36;
+        char::from(letter)
+    });
+    letters.collect()
 }
 
 fn assistant(dialect: &Dialect, message: &Message) -> Value {
@@ -132,7 +154,8 @@ fn assistant(dialect: &Dialect, message: &Message) -> Value {
         .tool_calls()
         .map(|call| {
             let function = json!({"name": call.name, "arguments": argument_object(call)});
-            let mut wire = json!({"id": call.id, "type": "function", "function": function});
+            let mut wire =
+                json!({"id": call_id(dialect, &call.id), "type": "function", "function": function});
             if let Some(extra) = call.metadata.get("extra_content") {
                 wire["extra_content"] = extra.clone();
             }
