@@ -57,6 +57,11 @@ pub(crate) fn argument_map(call: &ToolCall) -> Value {
     if call.arguments.is_object() { call.arguments.clone() } else { json!({}) }
 }
 
+/// Whether text says nothing: some servers refuse it.
+pub(crate) fn is_blank(text: &str) -> bool {
+    text.trim().is_empty()
+}
+
 /// Whether a tool's result tells of a failure.
 pub(crate) fn is_error(result: &Message) -> bool {
     result.metadata().get("is_error").and_then(Value::as_bool) == Some(true)
