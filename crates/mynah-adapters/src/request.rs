@@ -67,6 +67,20 @@ pub(crate) fn is_error(result: &Message) -> bool {
     result.metadata().get("is_error").and_then(Value::as_bool) == Some(true)
 }
 
+/// What a tool's result says, for formats that have no other place to say that it failed.
+pub(crate) fn result_text(result: &Message) -> String {
+    let text = joined_text(result);
+    if is_error(result) && !tells_failure(&text) { format!("error: {text}") } else { text }
+}
+
+/// Whether text says by itself that something failed: in its first word, or as an object with an `error`.
+fn tells_failure(text: &str) -> bool {
+    let word = text.trim_start().get(.."error".len());
+    let object = || serde_json::from_str::<Metadata>(text);
+    word.is_some_and(|word| word.eq_ignore_ascii_case("error"))
+        || object().is_ok_and(|object| object.contains_key("error"))
+}
+
 /// The media type of an image and its bytes as base64.
 pub(crate) fn inline_image(image: &Image) -> Result<(&str, String)> {
     let media_type = image.mime_type.as_deref().ok_or(ImageError::MissingMimeType);

@@ -53,6 +53,30 @@ fn every_format_writes_every_kind_of_request() {
     }
 }
 
+#[test]
+fn what_says_by_itself_that_it_failed_does_not_say_it_twice() {
+    let told = r#"{"error":"broke"}"#;
+    for (said, sent) in [
+        (told, told),
+        ("Error: broke", "Error: broke"),
+        ("broke", "error: broke"),
+        ("", "error: "),
+        (r#"{"ok":false}"#, r#"error: {"ok":false}"#),
+    ] {
+        let result = || Message::tool_error("call_1", said);
+        for (name, place) in [
+            ("openai", "/input/0/output"),
+            ("openai-chat", "/messages/0/content"),
+            ("ollama", "/messages/0/content"),
+        ] {
+            let format = Preset::named(name).unwrap().format();
+            let request = Request::new([result()]).with_model("m");
+            let body = format.body(&request, &ModelCall::default()).unwrap();
+            assert_eq!(body.pointer(place), Some(&json!(sent)), "{name}");
+        }
+    }
+}
+
 fn check(name: &str, body: Result<Value>, expected: Expected) {
     match (body, expected) {
         (Ok(body), Expected::At(place, value)) => {
@@ -162,7 +186,7 @@ fn expected(name: &str, cell: &str) -> Expected {
         ),
         ("openai", "failed tool result") => At(
             "/input/2",
-            json!({"type": "function_call_output", "call_id": "call_1", "output": "broke"}),
+            json!({"type": "function_call_output", "call_id": "call_1", "output": "error: broke"}),
         ),
         ("openai", "reasoning") => At(
             "/input/1",
@@ -196,9 +220,10 @@ fn expected(name: &str, cell: &str) -> Expected {
         ("openai-chat", "tool result") => {
             At("/messages/2", json!({"role": "tool", "tool_call_id": "call_1", "content": "found"}))
         }
-        ("openai-chat", "failed tool result") => {
-            At("/messages/2", json!({"role": "tool", "tool_call_id": "call_1", "content": "broke"}))
-        }
+        ("openai-chat", "failed tool result") => At(
+            "/messages/2",
+            json!({"role": "tool", "tool_call_id": "call_1", "content": "error: broke"}),
+        ),
         ("openai-chat", "reasoning") => NotAt("/messages/1/reasoning_content"),
         ("openai-chat", "structured output") => At(
             "/response_format",
@@ -324,7 +349,7 @@ fn expected(name: &str, cell: &str) -> Expected {
             "/messages/2",
             json!({"role": "tool", "content": "found", "tool_call_id": "call_1", "tool_name": "search"}),
         ),
-        ("ollama", "failed tool result") => At("/messages/2/content", json!("broke")),
+        ("ollama", "failed tool result") => At("/messages/2/content", json!("error: broke")),
         ("ollama", "reasoning") => At("/messages/1/thinking", json!("because")),
         ("ollama", "structured output") => At("/format", schema),
         // The server keeps what it last read.

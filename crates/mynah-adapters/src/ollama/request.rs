@@ -5,7 +5,7 @@ use mynah_data::{
 };
 use serde_json::{Value, json};
 
-use crate::request::{function, image_base64, joined_text, model_id, unsupported};
+use crate::request::{function, image_base64, joined_text, model_id, result_text, unsupported};
 
 pub(super) fn body(request: &Request) -> Result<Value> {
     let mut body = Metadata::new();
@@ -85,6 +85,7 @@ fn wire_message(message: &Message, request: &Request) -> Result<Value> {
         Role::Assistant => assistant(message, &mut wire),
         Role::Tool => {
             let id = message.tool_call_id().unwrap_or_default();
+            wire["content"] = result_text(message).into();
             wire["tool_call_id"] = id.into();
             let mut calls = request.messages.iter().flat_map(|message| message.tool_calls());
             if let Some(call) = calls.find(|call| call.id == id) {

@@ -10,7 +10,9 @@ use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use super::{Dialect, ReasoningBack};
-use crate::request::{argument_object, function, image_url, joined_text, model_id, prompt_cache};
+use crate::request::{
+    argument_object, function, image_url, joined_text, model_id, prompt_cache, result_text,
+};
 
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
@@ -72,7 +74,7 @@ fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
             Role::Tool => {
                 let id = call_id(dialect, message.tool_call_id().unwrap_or_default());
                 images.extend(tool_images(message, &id)?);
-                json!({"role": "tool", "tool_call_id": id, "content": joined_text(message)})
+                json!({"role": "tool", "tool_call_id": id, "content": result_text(message)})
             }
         };
         if let (Some(name), true) = (message.name(), dialect.names && message.role() != Role::Tool)
