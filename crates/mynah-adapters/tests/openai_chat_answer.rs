@@ -142,6 +142,27 @@ fn an_error_may_stand_in_the_place_of_a_chunk() {
 }
 
 #[test]
+fn a_gateway_says_beside_the_answer_what_failed_behind_it() {
+    let error = json!({"code": 429, "message": "upstream rate limited"});
+    for (member, delivery) in [("message", Delivery::Whole), ("delta", Delivery::Streamed)] {
+        let said = json!({"choices": [{
+            "index": 0, "finish_reason": "error", member: {"content": "par"}, "error": error,
+        }]});
+        let body = match delivery {
+            Delivery::Whole => said.to_string(),
+            Delivery::Streamed => body(&[said]),
+        };
+        let (_, read) =
+            events(&OpenAiChat::default(), &Request::from("hi"), delivery, [body.as_bytes()]);
+        let error = read.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Adapter(AdapterReason::RateLimited), "upstream rate limited")
+        );
+    }
+}
+
+#[test]
 fn calls_without_ids_or_with_the_same_one_get_their_own() {
     let whole = |id: Value| json!({"id": id, "function": {"name": "f", "arguments": "{}"}});
     let ids = |delta: Value| -> Vec<String> {

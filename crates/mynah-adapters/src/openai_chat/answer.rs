@@ -57,6 +57,8 @@ members! {
         message: Option<Box<Delta<'a>>> = "message",
         finish_reason: Loose<'a> = "finish_reason",
         native_finish_reason: Loose<'a> = "native_finish_reason",
+        /// What a gateway says of a provider that failed.
+        error: Loose<'a> = "error",
     } ignoring []
 }
 
@@ -152,6 +154,9 @@ impl Answer {
                 if !delta.is_empty() {
                     rest.insert("delta".to_owned(), Value::Object(delta));
                 }
+            }
+            if choice.error.is_failure() {
+                return Err(failure::in_stream(&take(&mut choice.error).into_value()));
             }
             self.finish(choice.finish_reason.text(), choice.native_finish_reason.text(), draft)?;
             if !rest.is_empty() {
