@@ -43,6 +43,16 @@ pub(crate) fn joined_text(message: &Message) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
+/// Refuses to forbid several calls at once, for formats that cannot say it.
+pub(crate) fn check_parallel(parallel: &Value, request: &Request) -> Result<()> {
+    match parallel.as_bool() {
+        Some(false) if !request.tools.is_empty() => {
+            Err(unsupported("this provider cannot be kept from calling several tools at once"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The argument text of a call, for servers that read it again: what is not whole JSON becomes `{}`.
 pub(crate) fn argument_object(call: &ToolCall) -> &str {
     if call.arguments.is_null() || call.raw_arguments.trim().is_empty() {

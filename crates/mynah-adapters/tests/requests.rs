@@ -9,7 +9,8 @@
 
 use mynah_adapters::presets::Preset;
 use mynah_data::{
-    Image, Message, Part, PromptCache, Request, ResponseFormat, Result, ToolCall, ToolSpec,
+    Image, Message, Part, PromptCache, Request, ResponseFormat, Result, ToolCall, ToolChoice,
+    ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -51,6 +52,41 @@ fn every_format_writes_every_kind_of_request() {
             );
         }
     }
+}
+
+#[test]
+fn one_call_at_a_time_is_asked_for_or_refused() {
+    let sent = |name: &str, model: &str, parallel: bool, choice: Option<ToolChoice>| {
+        let options = json!({"parallel_tool_calls": parallel});
+        let request = Request {
+            options: options.as_object().unwrap().clone(),
+            tool_choice: choice,
+            ..request(name, "tools")
+        };
+        let format = Preset::named(name).unwrap().format();
+        format.body(&request.with_model(model), &ModelCall::default())
+    };
+    for (name, model) in
+        [("gemini", "gemini-3-pro"), ("ollama", "qwen3:4b"), ("bedrock", "amazon.nova-pro-v1:0")]
+    {
+        assert_eq!(sent(name, model, false, None).unwrap_err().reason(), "unsupported_feature");
+        let body = sent(name, model, true, None).unwrap().to_string();
+        assert!(!body.to_ascii_lowercase().contains("parallel"), "{body}");
+    }
+    let claude = |parallel, choice| {
+        let body = sent("bedrock", "us.anthropic.claude-sonnet-5", parallel, choice).unwrap();
+        body.pointer("/additionalModelRequestFields/tool_choice").cloned()
+    };
+    assert_eq!(claude(true, None), None);
+    assert_eq!(
+        claude(false, None),
+        Some(json!({"disable_parallel_tool_use": true, "type": "auto"}))
+    );
+    assert_eq!(
+        claude(false, Some(ToolChoice::Required)),
+        Some(json!({"disable_parallel_tool_use": true})),
+        "Converse says the rest"
+    );
 }
 
 #[test]

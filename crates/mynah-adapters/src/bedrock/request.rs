@@ -7,8 +7,8 @@ use mynah_data::{
 use serde_json::{Value, json};
 
 use crate::request::{
-    argument_map, called_tools, camel_case, extend_member, inline_image, is_blank, is_error,
-    joined_text, model_id, plain_id, several, unsupported,
+    argument_map, called_tools, camel_case, check_parallel, extend_member, inline_image, is_blank,
+    is_error, joined_text, model_id, model_name, plain_id, several, unsupported,
 };
 
 /// Options of Converse itself. Any other is the model's.
@@ -57,10 +57,30 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     inference.extend(request.max_tokens.map(|limit| ("maxTokens".to_owned(), limit.into())));
     inference.extend(request.temperature.map(|degree| ("temperature".to_owned(), degree.into())));
     extend_member(&mut body, "inferenceConfig", inference);
-    for (name, value) in request.options.clone() {
+    let mut options = request.options.clone();
+    if let Some(parallel) = options.shift_remove("parallel_tool_calls") {
+        set_parallel(&parallel, request, &mut body)?;
+    }
+    for (name, value) in options {
         pass_on(&name, value, &mut body);
     }
     Ok(Value::Object(body))
+}
+
+/// Converse has no word for it, but passes the model's own on. What says the same twice is refused.
+fn set_parallel(parallel: &Value, request: &Request, body: &mut Metadata) -> Result<()> {
+    if !model_name(request).contains("claude") {
+        return check_parallel(parallel, request);
+    }
+    if parallel == &Value::Bool(false) && !request.tools.is_empty() {
+        let mut choice = json!({"disable_parallel_tool_use": true});
+        if body.get("toolConfig").is_some_and(|config| config.get("toolChoice").is_none()) {
+            choice["type"] = "auto".into();
+        }
+        let members = Metadata::from_iter([("tool_choice".to_owned(), choice)]);
+        extend_member(body, "additionalModelRequestFields", members);
+    }
+    Ok(())
 }
 
 /// Puts an option of the caller's where it belongs.

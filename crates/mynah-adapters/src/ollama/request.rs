@@ -5,7 +5,9 @@ use mynah_data::{
 };
 use serde_json::{Value, json};
 
-use crate::request::{function, image_base64, joined_text, model_id, result_text, unsupported};
+use crate::request::{
+    check_parallel, function, image_base64, joined_text, model_id, result_text, unsupported,
+};
 
 pub(super) fn body(request: &Request) -> Result<Value> {
     let mut body = Metadata::new();
@@ -28,6 +30,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     }
     for (name, value) in request.options.clone() {
         match (name.as_str(), value) {
+            ("parallel_tool_calls", value) => check_parallel(&value, request)?,
             ("options", Value::Object(own)) => options.extend(own),
             ("stop", Value::String(stop)) => drop(options.insert(name, json!([stop]))),
             (known, value) if is_member(known) => drop(body.insert(name, value)),
