@@ -8,7 +8,7 @@
 
 use mynah_adapters::{
     format::Format,
-    openai_chat::{Dialect, OpenAiChat, ReasoningBack},
+    openai_chat::{CompletionTokens, Dialect, OpenAiChat, ReasoningBack},
 };
 use mynah_data::{
     CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part,
@@ -44,7 +44,16 @@ fn o03_the_limit_has_the_name_that_the_model_knows() {
     for model in ["gpt-3.5-turbo", "gpt-4", "gpt-4-turbo", "llama"] {
         assert_eq!(limit(model, Dialect::OPENAI), [Some(9), None], "{model}");
     }
-    for model in ["gpt-4o", "gpt-4.1-mini", "gpt-5", "o3", "chatgpt-4o-latest"] {
+    let azure =
+        Dialect { max_completion_tokens: CompletionTokens::NotTheOldest, ..Dialect::OPENAI };
+    for (model, expected) in [
+        ("my-deployment", [None, Some(9)]),
+        ("o4-mini", [None, Some(9)]),
+        ("gpt-35-turbo", [Some(9), None]),
+    ] {
+        assert_eq!(limit(model, azure), expected, "{model}");
+    }
+    for model in ["gpt-4o", "gpt-4.1-mini", "gpt-5", "o3", "ft:o4-mini:us", "chatgpt-4o-latest"] {
         assert_eq!(limit(model, Dialect::OPENAI), [None, Some(9)], "{model}");
         assert_eq!(limit(model, Dialect::COMPATIBLE), [Some(9), None], "{model} elsewhere");
     }

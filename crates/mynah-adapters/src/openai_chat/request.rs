@@ -9,7 +9,7 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use super::{Dialect, ReasoningBack};
+use super::{CompletionTokens, Dialect, ReasoningBack};
 use crate::request::{
     argument_object, function, image_url, joined_text, model_id, prompt_cache, result_text,
 };
@@ -31,7 +31,11 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
         set("temperature", temperature.into());
     }
     if let Some(max_tokens) = request.max_tokens {
-        let is_new = dialect.max_completion_tokens && wants_completion_tokens(model);
+        let is_new = match dialect.max_completion_tokens {
+            CompletionTokens::Never => false,
+            CompletionTokens::NewerModels => is_newer(model),
+            CompletionTokens::NotTheOldest => !is_oldest(model),
+        };
         set(if is_new { "max_completion_tokens" } else { "max_tokens" }, max_tokens.into());
     }
     if let Some(format) = response_format(dialect, request)? {
@@ -49,14 +53,20 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
 }
 
 /// OpenAI's reasoning models refuse `max_tokens`, and its oldest models do not know the other name.
-fn wants_completion_tokens(model: &str) -> bool {
+fn is_newer(model: &str) -> bool {
+    // Models that users trained are called after what they were trained from.
+    let model = model.strip_prefix("ft:").unwrap_or(model);
     let is_o_series =
         model.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    let gpt = model.strip_prefix("gpt-");
-    let is_new_gpt = gpt.is_some_and(|version| {
-        !(version.starts_with("3.5") || version == "4" || version.starts_with("4-"))
-    });
-    is_o_series || is_new_gpt || model.starts_with("chatgpt-")
+    let is_gpt = ["gpt-", "chatgpt-"].iter().any(|name| model.starts_with(name));
+    is_o_series || (is_gpt && !is_oldest(model))
+}
+
+fn is_oldest(model: &str) -> bool {
+    let gpt = model.strip_prefix("ft:").unwrap_or(model).strip_prefix("gpt-");
+    gpt.is_some_and(|version| {
+        version == "4" || ["3.5", "35", "4-"].iter().any(|old| version.starts_with(old))
+    })
 }
 
 fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
