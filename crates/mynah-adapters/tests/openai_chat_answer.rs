@@ -315,6 +315,22 @@ fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
 }
 
 #[test]
+fn usage_may_stand_among_a_servers_own_members() {
+    let chunks = [
+        json!({"choices": [{"index": 0, "delta": {"content": "hi"}}], "x_groq": {"id": "req_1"}}),
+        json!({
+            "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+            "x_groq": {"id": "req_1", "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}},
+        }),
+    ];
+    let usage = read(&body(&chunks)).usage;
+    assert_eq!(
+        (usage.input_tokens, usage.output_tokens, usage.total_tokens),
+        (Some(3), Some(2), Some(5))
+    );
+}
+
+#[test]
 fn only_the_first_choice_is_the_answer() {
     let chunks = [
         json!({"choices": [{"index": 1, "delta": {"content": "other"}}]}),

@@ -166,7 +166,9 @@ impl Answer {
         if others {
             draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
         }
-        if let Some(counters) = chunk.usage.into_object() {
+        // Groq may say it among its own members alone.
+        let own = unknown.get("x_groq").and_then(|own| own.get("usage")?.as_object());
+        if let Some(counters) = chunk.usage.into_object().or_else(|| own.cloned()) {
             draft.usage(usage(counters));
         }
         if !unknown.is_empty() && unknown != self.unknown {
