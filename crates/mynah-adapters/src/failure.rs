@@ -261,6 +261,7 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         | "too_many_requests" => RateLimited,
         "overloaded_error"
         | "overloaded"
+        | "capacity_exceeded"
         | "server_overloaded"
         | "server_is_overloaded"
         | "slow_down" => Overloaded,
@@ -288,7 +289,7 @@ fn by_word(word: &str) -> Option<AdapterReason> {
 
 /// What providers say in words alone.
 fn by_message(message: &str) -> Option<AdapterReason> {
-    const TOO_LONG: [&str; 12] = [
+    const TOO_LONG: [&str; 14] = [
         "prompt is too long",
         "maximum context length",
         "context window",
@@ -301,6 +302,8 @@ fn by_message(message: &str) -> Option<AdapterReason> {
         "maximum prompt length",
         "exceed context limit",
         "too many tokens",
+        "maximum model length",
+        "`inputs` tokens + `max_new_tokens` must be",
     ];
     const BAD_KEY: [&str; 4] =
         ["incorrect api key", "invalid api key", "api key not valid", "api key is invalid"];
@@ -308,6 +311,8 @@ fn by_message(message: &str) -> Option<AdapterReason> {
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
     if says(&TOO_LONG) {
         Some(AdapterReason::ContextLengthExceeded)
+    } else if says(&["flagged as potentially violating"]) {
+        Some(AdapterReason::ContentFilter)
     } else if says(&["is overloaded", "experiencing high demand"]) {
         Some(AdapterReason::Overloaded)
     } else {
@@ -322,7 +327,11 @@ fn by_status(status: u16) -> AdapterReason {
         402 | 403 => PermissionDenied,
         404 => NotFound,
         408 => Timeout,
+        // What the server itself depends on failed.
+        424 => ProviderUnavailable,
         429 => RateLimited,
+        // Groq's own, for a tier without room.
+        498 => Overloaded,
         501 => UnsupportedFeature,
         529 => Overloaded,
         500..=599 => ProviderUnavailable,

@@ -207,7 +207,7 @@ fn an_answer_that_fails_or_breaks_off_is_an_error() {
     for (lines, reason, message) in [
         (
             vec![said.clone(), failure],
-            "unknown",
+            "provider_unavailable",
             "an error was encountered while running the model",
         ),
         (
