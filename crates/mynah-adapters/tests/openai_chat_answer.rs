@@ -267,6 +267,7 @@ fn reasoning_comes_under_several_names() {
     for delta in [
         json!({"reasoning_content": "hm", "content": null}),
         json!({"reasoning": "hm"}),
+        json!({"reasoning_content": "", "reasoning": "hm"}),
         json!({"reasoning_details": [{"type": "reasoning.text", "text": "hm"}]}),
         json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}),
     ] {

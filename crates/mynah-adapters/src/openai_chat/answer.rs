@@ -180,11 +180,10 @@ impl Answer {
 
     /// Takes what the model says, and gives back what is not known of it.
     fn delta(&mut self, delta: &mut Delta<'_>, draft: &mut Draft) -> Metadata {
-        let mut reasoning = match take(&mut delta.reasoning_content) {
-            Loose::Null => take(&mut delta.reasoning),
-            said => said,
+        let mut reasoning = take(&mut delta.reasoning_content).into_text();
+        if reasoning.is_empty() {
+            reasoning = take(&mut delta.reasoning).into_text();
         }
-        .into_text();
         for detail in take(&mut delta.reasoning_details).into_objects() {
             let told = ["text", "summary"].iter().find_map(|name| detail.get(*name)?.as_str());
             if let (true, Some(told)) = (reasoning.is_empty(), told) {
