@@ -208,7 +208,8 @@ fn o17_each_finish_reason_has_its_meaning() {
         ("tool_calls", ToolCalls),
         ("function_call", ToolCalls),
         ("content_filter", ContentFilter),
-        ("eos", Other),
+        ("eos", Stop),
+        ("novelty", Other),
     ] {
         let response = read(&answer(&[json!({"content": "x"})], reason));
         assert_eq!(

@@ -343,7 +343,7 @@ impl Answer {
             "error" => return fail(AdapterReason::ProviderUnavailable),
             // Some gateways say something else of a call that was cut off, and pass other providers' words on.
             reason if is_limit(reason) || is_limit(native) => FinishReason::Length,
-            "stop" => FinishReason::Stop,
+            "stop" | "eos" => FinishReason::Stop,
             "tool_calls" | "tool_call" | "tool_use" | "function_call" => FinishReason::ToolCalls,
             "content_filter" => FinishReason::ContentFilter,
             _ => FinishReason::Other,
