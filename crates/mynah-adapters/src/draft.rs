@@ -8,6 +8,7 @@ use std::{
 use mynah_data::{
     Event, FinishReason, Message, Metadata, Part, Request, Result, Role, ToolCall, Usage,
 };
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::failure;
@@ -207,6 +208,12 @@ impl Draft {
             let (id, arguments_delta) = (call.id.clone(), delta.to_owned());
             self.say(Event::ToolCallDelta { id, arguments_delta });
         }
+    }
+
+    /// Whether a call's arguments are all there, as far as one can see.
+    pub(crate) fn has_whole_arguments(&self, CallKey(key): CallKey) -> bool {
+        let arguments = self.calls[key].arguments.trim();
+        arguments.ends_with('}') && serde_json::from_str::<IgnoredAny>(arguments).is_ok()
     }
 
     /// What the provider must get back with a call.

@@ -186,6 +186,26 @@ fn calls_without_ids_or_with_the_same_one_get_their_own() {
 }
 
 #[test]
+fn a_name_after_whole_arguments_begins_a_call() {
+    let piece = |name: &str, arguments: &str| json!({"tool_calls": [{"index": 0, "function": {"name": name, "arguments": arguments}}]});
+    let calls = |deltas: &[Value]| -> Vec<(String, String)> {
+        let response = read(&answer(deltas, "tool_calls"));
+        let calls = response.tool_calls();
+        calls.map(|call| (call.name.clone(), call.raw_arguments.clone())).collect()
+    };
+    let told = |name: &str, arguments: &str| (name.to_owned(), arguments.to_owned());
+    assert_eq!(
+        calls(&[piece("f", "{}"), piece("g", "{\"x\":"), piece("", "1}"), piece("f", "{}")]),
+        [told("f", "{}"), told("g", "{\"x\":1}"), told("f", "{}")]
+    );
+    assert_eq!(
+        calls(&[piece("f", ""), piece("f", "{\"x\":"), piece("f", "{}"), piece("f", "}")]),
+        [told("f", "{\"x\":{}}")],
+        "some servers repeat the name"
+    );
+}
+
+#[test]
 fn arguments_may_be_an_object_and_the_name_may_come_later() {
     let deltas = [
         json!({"tool_calls": [{"index": 0, "id": "a", "function": {"arguments": {"x": 1.5}}}]}),

@@ -34,6 +34,8 @@ struct Call {
     index: Option<u64>,
     /// The id as the server wrote it.
     id: String,
+    /// The server repeats the name with each piece.
+    in_pieces: bool,
 }
 
 members! {
@@ -294,9 +296,11 @@ impl Answer {
     fn call(&mut self, delta: CallDelta<'_>, draft: &mut Draft) -> Metadata {
         let function = delta.function.unwrap_or_default();
         let named = !function.name.text().is_empty();
-        let key = self.call_key(delta.index.number(), delta.id.text(), named, draft);
+        let arguments = function.arguments.into_text();
+        let begins = named && arguments.trim_start().starts_with('{');
+        let key = self.call_key(delta.index.number(), delta.id.text(), named, begins, draft);
         draft.call(key, delta.id.text(), function.name.text());
-        draft.arguments(key, &function.arguments.into_text());
+        draft.arguments(key, &arguments);
         if let Some(extra) = delta.extra_content {
             draft.call_metadata(key, Metadata::from_iter([("extra_content".to_owned(), extra)]));
         }
@@ -304,20 +308,29 @@ impl Answer {
     }
 
     /// The call that a piece belongs to: that of its index. Servers that leave the index away, or give several calls the
-    /// same one, tell calls apart by id, and begin each with its name.
+    /// same one, tell calls apart by id, and begin each with its name: what `begins` is new where the last one is whole.
     fn call_key(
         &mut self,
         index: Option<u64>,
         id: &str,
         named: bool,
+        begins: bool,
         draft: &mut Draft,
     ) -> CallKey {
-        let found = match index {
+        let mut found = match index {
             Some(_) => self.calls.iter_mut().rev().find(|call| call.index == index),
             None => {
                 self.calls.last_mut().filter(|call| !named || (!id.is_empty() && call.id == id))
             }
         };
+        if let Some(call) = &mut found
+            && begins
+            && !call.in_pieces
+            && (id.is_empty() || call.id != id)
+        {
+            call.in_pieces = !draft.has_whole_arguments(call.key);
+            found = found.filter(|call| call.in_pieces);
+        }
         match found {
             Some(call) if id.is_empty() || call.id.is_empty() || call.id == id => {
                 if call.id.is_empty() {
@@ -327,7 +340,7 @@ impl Answer {
             }
             _ => {
                 let key = draft.open_call();
-                self.calls.push(Call { key, index, id: id.to_owned() });
+                self.calls.push(Call { key, index, id: id.to_owned(), in_pieces: false });
                 key
             }
         }
