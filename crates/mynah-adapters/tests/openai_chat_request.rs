@@ -218,6 +218,15 @@ fn reasoning_goes_back_as_each_server_wants_it() {
 }
 
 #[test]
+fn an_answer_that_says_nothing_is_left_away() {
+    let request = Request::new([Message::user("a"), Message::assistant(""), Message::user("b")]);
+    assert_eq!(
+        body(request)["messages"],
+        json!([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
+    );
+}
+
+#[test]
 fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
     let mut cache = PromptCache::default();
     let call = ModelCall { session_id: Some("s1".to_owned()), ..ModelCall::default() };

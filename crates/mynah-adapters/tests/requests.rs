@@ -375,7 +375,7 @@ fn expected(name: &str, cell: &str) -> Expected {
             At("/system", json!([{"text": "be brief"}, {"cachePoint": {"type": "default"}}]))
         }
 
-        ("ollama", "image by address") => Refused("invalid_request"),
+        ("ollama", "image by address") => Refused("unsupported_feature"),
         ("ollama", "image by bytes") => At("/messages/0/images", json!(["YmlyZA=="])),
         ("ollama", "tool call") => At(
             "/messages/1/tool_calls",

@@ -1,7 +1,8 @@
 //! A request as Ollama wants it.
 
 use mynah_data::{
-    Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall, ToolChoice,
+    ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
+    ToolChoice,
 };
 use serde_json::{Value, json};
 
@@ -77,6 +78,9 @@ fn messages(request: &Request) -> Result<Vec<Value>> {
 fn wire_message(message: &Message, request: &Request) -> Result<Value> {
     let mut wire = json!({"role": message.role().as_str(), "content": joined_text(message)});
     let images = message.parts().iter().filter_map(|part| match part {
+        Part::Image { image, .. } if matches!(image.source, ImageSource::Url(_)) => {
+            Some(Err(unsupported("Ollama fetches no images: give their bytes")))
+        }
         Part::Image { image, .. } => Some(image_base64(image)),
         _ => None,
     });

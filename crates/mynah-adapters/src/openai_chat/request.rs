@@ -87,6 +87,10 @@ fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
                 json!({"role": "tool", "tool_call_id": id, "content": result_text(message)})
             }
         };
+        // An answer without anything in it is refused by some.
+        if wire == json!({"role": "assistant", "content": ""}) {
+            continue;
+        }
         if let (Some(name), true) = (message.name(), dialect.names && message.role() != Role::Tool)
         {
             wire["name"] = name.into();
