@@ -8,6 +8,7 @@ use std::{
 use mynah_data::{
     Event, FinishReason, Message, Metadata, Part, Request, Result, Role, ToolCall, Usage,
 };
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::failure;
@@ -212,6 +213,12 @@ impl Draft {
     /// The arguments of a call that is not complete, written otherwise than in the pieces that were told.
     pub(crate) fn rewrite_arguments(&mut self, CallKey(key): CallKey, whole: &str) {
         whole.clone_into(&mut self.calls[key].arguments);
+    }
+
+    /// Whether a call's arguments are all there, as far as one can see.
+    pub(crate) fn has_whole_arguments(&self, CallKey(key): CallKey) -> bool {
+        let arguments = self.calls[key].arguments.trim();
+        arguments.ends_with('}') && serde_json::from_str::<IgnoredAny>(arguments).is_ok()
     }
 
     /// What the provider must get back with a call.

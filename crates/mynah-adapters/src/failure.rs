@@ -124,6 +124,8 @@ struct Said {
     kind: Option<String>,
     request_id: Option<String>,
     retry_after_ms: Option<u64>,
+    /// What was asked did not pass a check of its content.
+    flagged: bool,
 }
 
 impl Said {
@@ -147,8 +149,16 @@ impl Said {
         let detail_of = |name: &str| details().find_map(|detail| detail.get(name)?.as_str());
         let inner = error.get("innererror").and_then(|inner| inner.get("code")?.as_str());
         let delay = detail_of("retryDelay").and_then(|delay| delay.strip_suffix('s'));
+        let about = |name: &str| error.get("metadata").and_then(|about| about.get(name));
+        let message = message_of(error).or_else(|| message_of(body));
+        let behind = about("raw").and_then(passed_on).map(|raw| {
+            let provider = about("provider_name").and_then(scalar);
+            let words = [message.clone(), provider, Some(raw)];
+            words.into_iter().flatten().collect::<Vec<_>>().join(": ")
+        });
         Self {
-            message: message_of(error).or_else(|| message_of(body)),
+            message: behind.or(message),
+            flagged: ["reasons", "flagged_input"].iter().any(|name| about(name).is_some_and(tells)),
             kind: kind
                 .or(detail_of("reason"))
                 .or(inner)
@@ -175,6 +185,9 @@ impl Said {
 
     /// The provider's words first, for a 400 can mean anything; then the status.
     fn reason(&self, status: Option<u16>) -> AdapterReason {
+        if self.flagged {
+            return AdapterReason::ContentFilter;
+        }
         let words = [&self.code, &self.kind].into_iter().flatten();
         let named = words.filter_map(|word| by_word(&word.to_ascii_lowercase())).next();
         let is_refusal = status.is_none_or(|status| matches!(status, 400 | 413 | 422 | 503));
@@ -212,6 +225,21 @@ fn message_of(error: &Value) -> Option<String> {
     }
     let said = NAMES.iter().find_map(|name| error.get(*name).filter(|said| tells(said)))?;
     Some(scalar(said).unwrap_or_else(|| said.to_string()))
+}
+
+/// What a gateway passes on of what the provider behind it said: JSON, as such or as text, or words.
+fn passed_on(raw: &Value) -> Option<String> {
+    let said = |value: &Value| {
+        let error = first(value).get("error").unwrap_or(first(value));
+        message_of(error).or_else(|| message_of(first(value)))
+    };
+    match raw {
+        Value::String(text) => match serde_json::from_str::<Value>(text) {
+            Ok(value) => said(&value),
+            Err(_) => plain(text),
+        },
+        value => said(value),
+    }
 }
 
 fn by_word(word: &str) -> Option<AdapterReason> {
@@ -261,6 +289,7 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         | "too_many_requests" => RateLimited,
         "overloaded_error"
         | "overloaded"
+        | "capacity_exceeded"
         | "server_overloaded"
         | "server_is_overloaded"
         | "slow_down" => Overloaded,
@@ -288,7 +317,7 @@ fn by_word(word: &str) -> Option<AdapterReason> {
 
 /// What providers say in words alone.
 fn by_message(message: &str) -> Option<AdapterReason> {
-    const TOO_LONG: [&str; 12] = [
+    const TOO_LONG: [&str; 14] = [
         "prompt is too long",
         "maximum context length",
         "context window",
@@ -301,6 +330,8 @@ fn by_message(message: &str) -> Option<AdapterReason> {
         "maximum prompt length",
         "exceed context limit",
         "too many tokens",
+        "maximum model length",
+        "`inputs` tokens + `max_new_tokens` must be",
     ];
     const BAD_KEY: [&str; 4] =
         ["incorrect api key", "invalid api key", "api key not valid", "api key is invalid"];
@@ -308,6 +339,8 @@ fn by_message(message: &str) -> Option<AdapterReason> {
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
     if says(&TOO_LONG) {
         Some(AdapterReason::ContextLengthExceeded)
+    } else if says(&["flagged as potentially violating"]) {
+        Some(AdapterReason::ContentFilter)
     } else if says(&["is overloaded", "experiencing high demand"]) {
         Some(AdapterReason::Overloaded)
     } else {
@@ -322,7 +355,11 @@ fn by_status(status: u16) -> AdapterReason {
         402 | 403 => PermissionDenied,
         404 => NotFound,
         408 => Timeout,
+        // What the server itself depends on failed.
+        424 => ProviderUnavailable,
         429 => RateLimited,
+        // Groq's own, for a tier without room.
+        498 => Overloaded,
         501 => UnsupportedFeature,
         529 => Overloaded,
         500..=599 => ProviderUnavailable,

@@ -464,8 +464,12 @@ struct ErrorContext {
 impl ErrorContext {
     /// Names the provider, and takes out the key, which some providers repeat in their messages.
     fn complete(&self, mut error: Error) -> Error {
-        for secret in &self.secrets {
-            error = without(secret.expose_secret(), error);
+        // A short word is no key: it stands in the place of one where none is needed.
+        let is_word =
+            |text: &str| text.len() < 8 && text.bytes().all(|byte| byte.is_ascii_alphabetic());
+        let secrets = self.secrets.iter().map(ExposeSecret::expose_secret);
+        for secret in secrets.filter(|secret| !is_word(secret)) {
+            error = without(secret, error);
         }
         if let (Some(id), false) = (&self.request_id, error.metadata().contains_key("request_id")) {
             error = error.with("request_id", id.as_str());

@@ -9,7 +9,7 @@ use crate::{
     format::Format,
     gemini::Gemini,
     ollama::Ollama,
-    openai_chat::{Dialect, OpenAiChat, ReasoningBack},
+    openai_chat::{CompletionTokens, Dialect, OpenAiChat, ReasoningBack},
     openai_responses::{self, OpenAiResponses},
 };
 
@@ -105,7 +105,11 @@ pub const PRESETS: &[Preset] = &[
         version: "openai/v1",
         key_variables: &["AZURE_OPENAI_API_KEY"],
         format: || {
-            Arc::new(OpenAiChat::new(Dialect { key_header: Some("api-key"), ..Dialect::OPENAI }))
+            Arc::new(OpenAiChat::new(Dialect {
+                max_completion_tokens: CompletionTokens::NotTheOldest,
+                key_header: Some("api-key"),
+                ..Dialect::OPENAI
+            }))
         },
     },
     #[cfg(feature = "bedrock")]
@@ -163,7 +167,11 @@ pub const PRESETS: &[Preset] = &[
         base_url: "https://api.mistral.ai",
         version: "v1",
         key_variables: &["MISTRAL_API_KEY"],
-        format: chat!(usage_on_request: false, reasoning_back: ReasoningBack::Thinking),
+        format: chat!(
+            usage_on_request: false,
+            short_call_ids: true,
+            reasoning_back: ReasoningBack::Thinking
+        ),
     },
     Preset {
         name: "ollama",

@@ -43,6 +43,16 @@ pub(crate) fn joined_text(message: &Message) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
+/// Refuses to forbid several calls at once, for formats that cannot say it.
+pub(crate) fn check_parallel(parallel: &Value, request: &Request) -> Result<()> {
+    match parallel.as_bool() {
+        Some(false) if !request.tools.is_empty() => {
+            Err(unsupported("this provider cannot be kept from calling several tools at once"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The argument text of a call, for servers that read it again: what is not whole JSON becomes `{}`.
 pub(crate) fn argument_object(call: &ToolCall) -> &str {
     if call.arguments.is_null() || call.raw_arguments.trim().is_empty() {
@@ -57,9 +67,28 @@ pub(crate) fn argument_map(call: &ToolCall) -> Value {
     if call.arguments.is_object() { call.arguments.clone() } else { json!({}) }
 }
 
+/// Whether text says nothing: some servers refuse it.
+pub(crate) fn is_blank(text: &str) -> bool {
+    text.trim().is_empty()
+}
+
 /// Whether a tool's result tells of a failure.
 pub(crate) fn is_error(result: &Message) -> bool {
     result.metadata().get("is_error").and_then(Value::as_bool) == Some(true)
+}
+
+/// What a tool's result says, for formats that have no other place to say that it failed.
+pub(crate) fn result_text(result: &Message) -> String {
+    let text = joined_text(result);
+    if is_error(result) && !tells_failure(&text) { format!("error: {text}") } else { text }
+}
+
+/// Whether text says by itself that something failed: in its first word, or as an object with an `error`.
+fn tells_failure(text: &str) -> bool {
+    let word = text.trim_start().get(.."error".len());
+    let object = || serde_json::from_str::<Metadata>(text);
+    word.is_some_and(|word| word.eq_ignore_ascii_case("error"))
+        || object().is_ok_and(|object| object.contains_key("error"))
 }
 
 /// The media type of an image and its bytes as base64.

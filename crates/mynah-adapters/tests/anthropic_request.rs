@@ -158,6 +158,32 @@ fn n21_reasoning_goes_back_as_it_came_or_not_at_all() {
 }
 
 #[test]
+fn blank_text_is_left_away() {
+    let call = Part::tool_call(ToolCall::new("c1", "search", "{}"));
+    let request = Request::new([
+        Message::system(" "),
+        Message::user_parts([Part::text("\n"), Part::text("hi")]),
+        Message::assistant_parts([Part::text("\n\n"), call]),
+        Message::tool_result("c1", "found"),
+        Message::assistant(" "),
+    ]);
+    let sent = body(request);
+    assert_eq!(sent.get("system"), None);
+    assert_eq!(
+        sent["messages"],
+        json!([
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": [
+                {"type": "tool_use", "id": "c1", "name": "search", "input": {}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": "found"},
+            ]},
+        ])
+    );
+}
+
+#[test]
 fn n08_newer_models_are_given_the_schema_and_older_ones_a_tool() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
     let request = Request::from("hi")

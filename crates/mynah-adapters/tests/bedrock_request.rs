@@ -88,6 +88,32 @@ fn a_conversation_is_written_in_turns() {
 }
 
 #[test]
+fn blank_text_is_left_away() {
+    let call = Part::tool_call(ToolCall::new("c1", "search", "{}"));
+    let request = Request::new([
+        Message::system(" "),
+        Message::user_parts([Part::text("\n"), Part::text("hi")]),
+        Message::assistant_parts([Part::text("\n\n"), call]),
+        Message::tool_result("c1", " "),
+        Message::assistant(" "),
+    ]);
+    let sent = body(request);
+    assert_eq!(sent.get("system"), None);
+    assert_eq!(
+        sent["messages"],
+        json!([
+            {"role": "user", "content": [{"text": "hi"}]},
+            {"role": "assistant", "content": [
+                {"toolUse": {"toolUseId": "c1", "name": "search", "input": {}}},
+            ]},
+            {"role": "user", "content": [
+                {"toolResult": {"toolUseId": "c1", "content": [{"text": "(empty)"}]}},
+            ]},
+        ])
+    );
+}
+
+#[test]
 fn a_model_is_one_segment_of_the_path() {
     let path = |model: &str| Bedrock::default().path(&Request::from("hi").with_model(model));
     assert_eq!(path("amazon.nova-lite-v1:0"), "model/amazon.nova-lite-v1%3A0/converse-stream");

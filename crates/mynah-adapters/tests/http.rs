@@ -140,6 +140,18 @@ async fn k05_a_missing_key_is_told_before_anything_is_sent() {
 }
 
 #[tokio::test]
+async fn a_word_in_the_place_of_a_key_is_no_secret() {
+    let said = r#"{"error":{"message":"none of the models takes sk-call"}}"#;
+    let server = Server::start(move |_| Reply::json(400, said)).await.unwrap();
+    let told = async |key: &str| {
+        let call = ModelCall { api_key: Some(SecretString::from(key)), ..call() };
+        hear(chat(&server), call).await.unwrap_err().to_string()
+    };
+    assert_eq!(told("none").await, "none of the models takes sk-call");
+    assert_eq!(told("sk-call").await, "none of the models takes …");
+}
+
+#[tokio::test]
 async fn a_server_of_ones_own_needs_no_key_unless_one_is_named() {
     let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let adapter = HttpAdapter::named("llamacpp").unwrap().with_base_url(server.url()).unwrap();

@@ -53,7 +53,7 @@ fn images_go_as_their_bytes_and_addresses_are_refused() {
     );
     let url = Part::image(Image::from_url("https://example.com/a.png"));
     let error = refused(Request::new([Message::user_parts([url])]));
-    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::InvalidRequest));
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn an_answer_that_fails_or_breaks_off_is_an_error() {
     for (lines, reason, message) in [
         (
             vec![said.clone(), failure],
-            "unknown",
+            "provider_unavailable",
             "an error was encountered while running the model",
         ),
         (

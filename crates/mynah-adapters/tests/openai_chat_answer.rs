@@ -142,6 +142,27 @@ fn an_error_may_stand_in_the_place_of_a_chunk() {
 }
 
 #[test]
+fn a_gateway_says_beside_the_answer_what_failed_behind_it() {
+    let error = json!({"code": 429, "message": "upstream rate limited"});
+    for (member, delivery) in [("message", Delivery::Whole), ("delta", Delivery::Streamed)] {
+        let said = json!({"choices": [{
+            "index": 0, "finish_reason": "error", member: {"content": "par"}, "error": error,
+        }]});
+        let body = match delivery {
+            Delivery::Whole => said.to_string(),
+            Delivery::Streamed => body(&[said]),
+        };
+        let (_, read) =
+            events(&OpenAiChat::default(), &Request::from("hi"), delivery, [body.as_bytes()]);
+        let error = read.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Adapter(AdapterReason::RateLimited), "upstream rate limited")
+        );
+    }
+}
+
+#[test]
 fn calls_without_ids_or_with_the_same_one_get_their_own() {
     let whole = |id: Value| json!({"id": id, "function": {"name": "f", "arguments": "{}"}});
     let ids = |delta: Value| -> Vec<String> {
@@ -162,6 +183,26 @@ fn calls_without_ids_or_with_the_same_one_get_their_own() {
     let indexed = |index: u64, id: &str| json!({"index": index, "id": id, "function": {"name": "f", "arguments": "{}"}});
     assert_eq!(ids(json!({"tool_calls": [indexed(0, "a"), indexed(0, "b")]})), ["a", "b"]);
     assert_eq!(ids(json!({"tool_calls": [indexed(0, "a"), indexed(1, "a")]})), ["a", "call_3"]);
+}
+
+#[test]
+fn a_name_after_whole_arguments_begins_a_call() {
+    let piece = |name: &str, arguments: &str| json!({"tool_calls": [{"index": 0, "function": {"name": name, "arguments": arguments}}]});
+    let calls = |deltas: &[Value]| -> Vec<(String, String)> {
+        let response = read(&answer(deltas, "tool_calls"));
+        let calls = response.tool_calls();
+        calls.map(|call| (call.name.clone(), call.raw_arguments.clone())).collect()
+    };
+    let told = |name: &str, arguments: &str| (name.to_owned(), arguments.to_owned());
+    assert_eq!(
+        calls(&[piece("f", "{}"), piece("g", "{\"x\":"), piece("", "1}"), piece("f", "{}")]),
+        [told("f", "{}"), told("g", "{\"x\":1}"), told("f", "{}")]
+    );
+    assert_eq!(
+        calls(&[piece("f", ""), piece("f", "{\"x\":"), piece("f", "{}"), piece("f", "}")]),
+        [told("f", "{\"x\":{}}")],
+        "some servers repeat the name"
+    );
 }
 
 #[test]
@@ -187,7 +228,8 @@ fn o17_each_finish_reason_has_its_meaning() {
         ("tool_calls", ToolCalls),
         ("function_call", ToolCalls),
         ("content_filter", ContentFilter),
-        ("eos", Other),
+        ("eos", Stop),
+        ("novelty", Other),
     ] {
         let response = read(&answer(&[json!({"content": "x"})], reason));
         assert_eq!(
@@ -246,6 +288,7 @@ fn reasoning_comes_under_several_names() {
     for delta in [
         json!({"reasoning_content": "hm", "content": null}),
         json!({"reasoning": "hm"}),
+        json!({"reasoning_content": "", "reasoning": "hm"}),
         json!({"reasoning_details": [{"type": "reasoning.text", "text": "hm"}]}),
         json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}),
     ] {
@@ -291,6 +334,22 @@ fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
         assert_eq!(folded(&events).usage, expected);
         assert_eq!(events.iter().filter(|event| matches!(event, Event::Usage { .. })).count(), 1);
     }
+}
+
+#[test]
+fn usage_may_stand_among_a_servers_own_members() {
+    let chunks = [
+        json!({"choices": [{"index": 0, "delta": {"content": "hi"}}], "x_groq": {"id": "req_1"}}),
+        json!({
+            "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+            "x_groq": {"id": "req_1", "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}},
+        }),
+    ];
+    let usage = read(&body(&chunks)).usage;
+    assert_eq!(
+        (usage.input_tokens, usage.output_tokens, usage.total_tokens),
+        (Some(3), Some(2), Some(5))
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@
 
 use mynah_adapters::{
     format::Format,
-    openai_chat::{Dialect, OpenAiChat, ReasoningBack},
+    openai_chat::{CompletionTokens, Dialect, OpenAiChat, ReasoningBack},
 };
 use mynah_data::{
     CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part,
@@ -44,7 +44,16 @@ fn o03_the_limit_has_the_name_that_the_model_knows() {
     for model in ["gpt-3.5-turbo", "gpt-4", "gpt-4-turbo", "llama"] {
         assert_eq!(limit(model, Dialect::OPENAI), [Some(9), None], "{model}");
     }
-    for model in ["gpt-4o", "gpt-4.1-mini", "gpt-5", "o3", "chatgpt-4o-latest"] {
+    let azure =
+        Dialect { max_completion_tokens: CompletionTokens::NotTheOldest, ..Dialect::OPENAI };
+    for (model, expected) in [
+        ("my-deployment", [None, Some(9)]),
+        ("o4-mini", [None, Some(9)]),
+        ("gpt-35-turbo", [Some(9), None]),
+    ] {
+        assert_eq!(limit(model, azure), expected, "{model}");
+    }
+    for model in ["gpt-4o", "gpt-4.1-mini", "gpt-5", "o3", "ft:o4-mini:us", "chatgpt-4o-latest"] {
         assert_eq!(limit(model, Dialect::OPENAI), [None, Some(9)], "{model}");
         assert_eq!(limit(model, Dialect::COMPATIBLE), [Some(9), None], "{model} elsewhere");
     }
@@ -115,6 +124,33 @@ fn o07_o12_tools_calls_and_results() {
 }
 
 #[test]
+fn ids_of_calls_fit_the_server_and_their_results() {
+    let ids = ["call_1", "toolu_01ABC", "", "aB3xK9mP2"];
+    let call = |id: &&str| Part::tool_call(ToolCall::new(*id, "search", "{}"));
+    let clock = Part::image(Image::from_url("https://e.com/clock"));
+    let results = ids.map(|id| Message::tool_parts(id, [Part::text("found"), clock.clone()]));
+    let calls = Message::assistant_parts(ids.iter().map(call));
+    let request = Request::new([calls].into_iter().chain(results)).with_model("m");
+    let sent = |short_call_ids| {
+        let format = OpenAiChat::new(Dialect { short_call_ids, ..Dialect::COMPATIBLE });
+        let messages = format.body(&request, &ModelCall::default()).unwrap()["messages"].take();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let calls = messages[0]["tool_calls"].as_array().unwrap();
+        let called: Vec<String> = calls.iter().map(|call| text(&call["id"])).collect();
+        let results = messages.as_array().unwrap()[1..5].iter();
+        let answered: Vec<String> = results.map(|result| text(&result["tool_call_id"])).collect();
+        assert_eq!(called, answered);
+        assert_eq!(
+            messages[5]["content"][0]["text"],
+            format!("Images of the result of {}:", called[0])
+        );
+        called
+    };
+    assert_eq!(sent(false), ids);
+    assert_eq!(sent(true), ["16xj2wjzp", "kfmrsjvv6", "54xu4jzhi", "aB3xK9mP2"]);
+}
+
+#[test]
 fn o08_each_choice_of_a_tool_has_its_form() {
     let own = Metadata::from_iter([("type".to_owned(), json!("allowed_tools"))]);
     for (choice, expected) in [
@@ -179,6 +215,15 @@ fn reasoning_goes_back_as_each_server_wants_it() {
         {"type": "text", "text": "so"},
     ]);
     assert_eq!(sent(ReasoningBack::Thinking), json!({"role": "assistant", "content": parts}));
+}
+
+#[test]
+fn an_answer_that_says_nothing_is_left_away() {
+    let request = Request::new([Message::user("a"), Message::assistant(""), Message::user("b")]);
+    assert_eq!(
+        body(request)["messages"],
+        json!([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
+    );
 }
 
 #[test]

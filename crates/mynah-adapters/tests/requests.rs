@@ -9,7 +9,8 @@
 
 use mynah_adapters::presets::Preset;
 use mynah_data::{
-    Image, Message, Part, PromptCache, Request, ResponseFormat, Result, ToolCall, ToolSpec,
+    Image, Message, Part, PromptCache, Request, ResponseFormat, Result, ToolCall, ToolChoice,
+    ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -49,6 +50,65 @@ fn every_format_writes_every_kind_of_request() {
                 format.body(&request, &ModelCall::default()),
                 expected(name, cell),
             );
+        }
+    }
+}
+
+#[test]
+fn one_call_at_a_time_is_asked_for_or_refused() {
+    let sent = |name: &str, model: &str, parallel: bool, choice: Option<ToolChoice>| {
+        let options = json!({"parallel_tool_calls": parallel});
+        let request = Request {
+            options: options.as_object().unwrap().clone(),
+            tool_choice: choice,
+            ..request(name, "tools")
+        };
+        let format = Preset::named(name).unwrap().format();
+        format.body(&request.with_model(model), &ModelCall::default())
+    };
+    for (name, model) in
+        [("gemini", "gemini-3-pro"), ("ollama", "qwen3:4b"), ("bedrock", "amazon.nova-pro-v1:0")]
+    {
+        assert_eq!(sent(name, model, false, None).unwrap_err().reason(), "unsupported_feature");
+        let body = sent(name, model, true, None).unwrap().to_string();
+        assert!(!body.to_ascii_lowercase().contains("parallel"), "{body}");
+    }
+    let claude = |parallel, choice| {
+        let body = sent("bedrock", "us.anthropic.claude-sonnet-5", parallel, choice).unwrap();
+        body.pointer("/additionalModelRequestFields/tool_choice").cloned()
+    };
+    assert_eq!(claude(true, None), None);
+    assert_eq!(
+        claude(false, None),
+        Some(json!({"disable_parallel_tool_use": true, "type": "auto"}))
+    );
+    assert_eq!(
+        claude(false, Some(ToolChoice::Required)),
+        Some(json!({"disable_parallel_tool_use": true})),
+        "Converse says the rest"
+    );
+}
+
+#[test]
+fn what_says_by_itself_that_it_failed_does_not_say_it_twice() {
+    let told = r#"{"error":"broke"}"#;
+    for (said, sent) in [
+        (told, told),
+        ("Error: broke", "Error: broke"),
+        ("broke", "error: broke"),
+        ("", "error: "),
+        (r#"{"ok":false}"#, r#"error: {"ok":false}"#),
+    ] {
+        let result = || Message::tool_error("call_1", said);
+        for (name, place) in [
+            ("openai", "/input/0/output"),
+            ("openai-chat", "/messages/0/content"),
+            ("ollama", "/messages/0/content"),
+        ] {
+            let format = Preset::named(name).unwrap().format();
+            let request = Request::new([result()]).with_model("m");
+            let body = format.body(&request, &ModelCall::default()).unwrap();
+            assert_eq!(body.pointer(place), Some(&json!(sent)), "{name}");
         }
     }
 }
@@ -162,7 +222,7 @@ fn expected(name: &str, cell: &str) -> Expected {
         ),
         ("openai", "failed tool result") => At(
             "/input/2",
-            json!({"type": "function_call_output", "call_id": "call_1", "output": "broke"}),
+            json!({"type": "function_call_output", "call_id": "call_1", "output": "error: broke"}),
         ),
         ("openai", "reasoning") => At(
             "/input/1",
@@ -196,9 +256,10 @@ fn expected(name: &str, cell: &str) -> Expected {
         ("openai-chat", "tool result") => {
             At("/messages/2", json!({"role": "tool", "tool_call_id": "call_1", "content": "found"}))
         }
-        ("openai-chat", "failed tool result") => {
-            At("/messages/2", json!({"role": "tool", "tool_call_id": "call_1", "content": "broke"}))
-        }
+        ("openai-chat", "failed tool result") => At(
+            "/messages/2",
+            json!({"role": "tool", "tool_call_id": "call_1", "content": "error: broke"}),
+        ),
         ("openai-chat", "reasoning") => NotAt("/messages/1/reasoning_content"),
         ("openai-chat", "structured output") => At(
             "/response_format",
@@ -314,7 +375,7 @@ fn expected(name: &str, cell: &str) -> Expected {
             At("/system", json!([{"text": "be brief"}, {"cachePoint": {"type": "default"}}]))
         }
 
-        ("ollama", "image by address") => Refused("invalid_request"),
+        ("ollama", "image by address") => Refused("unsupported_feature"),
         ("ollama", "image by bytes") => At("/messages/0/images", json!(["YmlyZA=="])),
         ("ollama", "tool call") => At(
             "/messages/1/tool_calls",
@@ -324,7 +385,7 @@ fn expected(name: &str, cell: &str) -> Expected {
             "/messages/2",
             json!({"role": "tool", "content": "found", "tool_call_id": "call_1", "tool_name": "search"}),
         ),
-        ("ollama", "failed tool result") => At("/messages/2/content", json!("broke")),
+        ("ollama", "failed tool result") => At("/messages/2/content", json!("error: broke")),
         ("ollama", "reasoning") => At("/messages/1/thinking", json!("because")),
         ("ollama", "structured output") => At("/format", schema),
         // The server keeps what it last read.

@@ -9,8 +9,8 @@ use std::{
 use clap::Args;
 use futures_util::StreamExt as _;
 use mynah::{
-    EngineReason, Error, ErrorKind, Event, FinishReason, Generate, Image, Message, Options, Part,
-    Request, Response, ResponseFormat, StreamReason, ToolSpec,
+    EngineReason, Error, ErrorKind, Event, FinishReason, Generate, Image, Message, Metadata,
+    Options, Part, Request, Response, ResponseFormat, StreamReason, ToolSpec,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -171,7 +171,9 @@ impl Arguments {
         if let Some(file) = &self.schema {
             let schema = parse(file)?;
             let name = schema_name(&schema, file);
-            request = request.with_response_format(ResponseFormat::json_schema(name, schema));
+            let strict = can_be_strict(&schema);
+            let format = ResponseFormat::JsonSchema { name, schema, strict };
+            request = request.with_response_format(format);
         }
         Ok(request)
     }
@@ -276,6 +278,48 @@ fn described(tool: Value) -> serde_json::Result<ToolSpec> {
     let mut tool = ToolSpec::new(name, description, schema);
     tool.metadata.extend(strict.map(|strict| ("strict".to_owned(), strict.into())));
     Ok(tool)
+}
+
+/// Whether providers that enforce schemas take this one: the answer is an object, and no object of it may have other
+/// properties than all that it says.
+fn can_be_strict(schema: &Value) -> bool {
+    const REFUSED: [&str; 11] = [
+        "allOf",
+        "oneOf",
+        "not",
+        "if",
+        "then",
+        "else",
+        "dependentRequired",
+        "dependentSchemas",
+        "patternProperties",
+        "prefixItems",
+        "unevaluatedProperties",
+    ];
+    fn holds(schema: &Value) -> bool {
+        let Some(schema) = schema.as_object() else {
+            return false;
+        };
+        let each = |name: &str| schema.get(name).and_then(Value::as_object).into_iter().flatten();
+        let required = schema.get("required").and_then(Value::as_array);
+        let needs =
+            |name: &String| required.is_some_and(|names| names.iter().any(|known| known == name));
+        let is_closed = || schema.get("additionalProperties") == Some(&Value::Bool(false));
+        let choices = schema.get("anyOf").and_then(Value::as_array).into_iter().flatten();
+        let named = ["properties", "$defs", "definitions"].into_iter().flat_map(each);
+        !REFUSED.iter().any(|name| schema.contains_key(*name))
+            && (!may_be_object(schema) || is_closed())
+            && each("properties").all(|(name, _)| needs(name))
+            && named.map(|(_, inner)| inner).chain(schema.get("items")).chain(choices).all(holds)
+    }
+    fn may_be_object(schema: &Metadata) -> bool {
+        match schema.get("type") {
+            Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
+            Some(kind) => kind == "object",
+            None => schema.contains_key("properties"),
+        }
+    }
+    schema.get("type").is_some_and(|kind| kind == "object") && holds(schema)
 }
 
 /// A name for a schema, as providers want one: its title, or what its file is called.

@@ -58,6 +58,33 @@ fn a_stream_tells_its_events_before_the_response() {
 }
 
 #[test]
+fn a_schema_is_strict_where_providers_take_it_so() {
+    let name = json!({"type": "string"});
+    let closed = |properties: Value, required: &[&str]| json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
+    let person = closed(json!({"name": name}), &["name"]);
+    let list = |of: &Value| closed(json!({"of": {"type": "array", "items": of}}), &["of"]);
+    let optional = closed(json!({"name": name}), &[]);
+    let mut open = person.clone();
+    open["additionalProperties"] = true.into();
+    for (schema, strict) in [
+        (&person, true),
+        (&list(&person), true),
+        (&optional, false),
+        (&open, false),
+        (&list(&optional), false),
+        (&closed(json!({"name": {"oneOf": [name]}}), &["name"]), false),
+        (&json!({"anyOf": [person]}), false),
+        (&name, false),
+    ] {
+        let server = Server::new([format!("{PIECES}{END}")]);
+        let file = file("generate_strict.json", schema.to_string());
+        assert_eq!(server.generate(&["hi", "--schema", &file]).code, Some(0));
+        let (_, body) = server.heard().pop().unwrap();
+        assert_eq!(body["response_format"]["json_schema"]["strict"], strict, "{schema}");
+    }
+}
+
+#[test]
 fn everything_that_is_asked_for_is_sent() {
     let server = Server::new([format!("{PIECES}{END}")]);
     let tools = file(
@@ -89,7 +116,7 @@ fn everything_that_is_asked_for_is_sent() {
     assert_eq!((told.code, &*told.stderr), (Some(0), ""));
     let (head, body) = server.heard().pop().unwrap();
     assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{head}");
-    let form = json!({"name": "generate_a_form", "schema": {"type": "object"}, "strict": true});
+    let form = json!({"name": "generate_a_form", "schema": {"type": "object"}, "strict": false});
     let expected = json!({
         "model": "m",
         "messages": [

@@ -7,8 +7,8 @@ use mynah_data::{
 use serde_json::{Value, json};
 
 use crate::request::{
-    argument_map, called_tools, inline_image, is_error, joined_text, model_id, model_name,
-    plain_id, several, unsupported,
+    argument_map, called_tools, inline_image, is_blank, is_error, joined_text, model_id,
+    model_name, plain_id, several, unsupported,
 };
 
 /// The limit for models of which none is known: what every model takes.
@@ -104,7 +104,7 @@ fn system(request: &Request) -> Option<Value> {
     let blocks: Vec<Value> = messages
         .filter_map(|message| {
             let text = joined_text(message);
-            let block = (!text.is_empty()).then(|| json!({"type": "text", "text": text}))?;
+            let block = (!is_blank(&text)).then(|| json!({"type": "text", "text": text}))?;
             Some(marked(block, cache_mark(message)))
         })
         .collect();
@@ -151,7 +151,7 @@ fn messages(request: &Request) -> Result<Vec<Value>> {
 
 fn user(message: &Message) -> Result<Vec<Value>> {
     let blocks = message.parts().iter().filter_map(|part| match part {
-        Part::Text { text, metadata } if !text.is_empty() => {
+        Part::Text { text, metadata } if !is_blank(text) => {
             Some(Ok(marked(json!({"type": "text", "text": text}), metadata.get("cache_control"))))
         }
         Part::Image { image, metadata, .. } => {
@@ -164,10 +164,10 @@ fn user(message: &Message) -> Result<Vec<Value>> {
 
 fn assistant(message: &Message) -> Vec<Value> {
     let blocks = message.parts().iter().filter_map(|part| match part {
-        Part::Text { text, metadata } if !text.is_empty() => {
+        Part::Text { text, metadata } if !is_blank(text) => {
             Some(marked(json!({"type": "text", "text": text}), metadata.get("cache_control")))
         }
-        Part::Refusal { text } if !text.is_empty() => Some(json!({"type": "text", "text": text})),
+        Part::Refusal { text } if !is_blank(text) => Some(json!({"type": "text", "text": text})),
         Part::Reasoning { text, signature, data, .. } => {
             reasoning(text, signature.as_deref(), data.as_ref())
         }

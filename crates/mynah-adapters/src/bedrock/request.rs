@@ -7,8 +7,8 @@ use mynah_data::{
 use serde_json::{Value, json};
 
 use crate::request::{
-    argument_map, called_tools, camel_case, extend_member, inline_image, is_error, joined_text,
-    model_id, plain_id, several, unsupported,
+    argument_map, called_tools, camel_case, check_parallel, extend_member, inline_image, is_blank,
+    is_error, joined_text, model_id, model_name, plain_id, several, unsupported,
 };
 
 /// Options of Converse itself. Any other is the model's.
@@ -57,10 +57,30 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     inference.extend(request.max_tokens.map(|limit| ("maxTokens".to_owned(), limit.into())));
     inference.extend(request.temperature.map(|degree| ("temperature".to_owned(), degree.into())));
     extend_member(&mut body, "inferenceConfig", inference);
-    for (name, value) in request.options.clone() {
+    let mut options = request.options.clone();
+    if let Some(parallel) = options.shift_remove("parallel_tool_calls") {
+        set_parallel(&parallel, request, &mut body)?;
+    }
+    for (name, value) in options {
         pass_on(&name, value, &mut body);
     }
     Ok(Value::Object(body))
+}
+
+/// Converse has no word for it, but passes the model's own on. What says the same twice is refused.
+fn set_parallel(parallel: &Value, request: &Request, body: &mut Metadata) -> Result<()> {
+    if !model_name(request).contains("claude") {
+        return check_parallel(parallel, request);
+    }
+    if parallel == &Value::Bool(false) && !request.tools.is_empty() {
+        let mut choice = json!({"disable_parallel_tool_use": true});
+        if body.get("toolConfig").is_some_and(|config| config.get("toolChoice").is_none()) {
+            choice["type"] = "auto".into();
+        }
+        let members = Metadata::from_iter([("tool_choice".to_owned(), choice)]);
+        extend_member(body, "additionalModelRequestFields", members);
+    }
+    Ok(())
 }
 
 /// Puts an option of the caller's where it belongs.
@@ -94,7 +114,7 @@ fn system(request: &Request) -> Vec<Value> {
     let messages = request.messages.iter().filter(|message| message.role() == Role::System);
     let blocks = messages.flat_map(|message| {
         let text = joined_text(message);
-        let block = (!text.is_empty()).then(|| json!({"text": text}));
+        let block = (!is_blank(&text)).then(|| json!({"text": text}));
         block.into_iter().chain(mark(message.metadata()))
     });
     blocks.collect()
@@ -128,7 +148,7 @@ fn user(message: &Message) -> Result<Vec<Value>> {
     let mut blocks = Vec::new();
     for part in message.parts() {
         match part {
-            Part::Text { text, metadata } if !text.is_empty() => {
+            Part::Text { text, metadata } if !is_blank(text) => {
                 blocks.push(json!({"text": text}));
                 blocks.extend(mark(metadata));
             }
@@ -144,7 +164,7 @@ fn user(message: &Message) -> Result<Vec<Value>> {
 
 fn assistant(message: &Message) -> Vec<Value> {
     let blocks = message.parts().iter().filter_map(|part| match part {
-        Part::Text { text, .. } | Part::Refusal { text } if !text.is_empty() => {
+        Part::Text { text, .. } | Part::Refusal { text } if !is_blank(text) => {
             Some(json!({"text": text}))
         }
         // Reasoning goes back as it came, or not at all: without its signature it is refused.
@@ -170,7 +190,8 @@ fn tool_result(message: &Message) -> Result<Value> {
     let mut content = user(message)?;
     content.retain(|block| block.get("cachePoint").is_none());
     if content.is_empty() {
-        content.push(json!({"text": ""}));
+        // Neither nothing nor blank text is taken.
+        content.push(json!({"text": "(empty)"}));
     }
     let id = plain_id(message.tool_call_id().unwrap_or_default());
     let mut result = json!({"toolUseId": id, "content": content});

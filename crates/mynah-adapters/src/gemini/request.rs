@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::{generation, schema};
 use crate::request::{
-    argument_map, camel_case, extend_member, inline_image, is_error, joined_text, model_id, several,
+    argument_map, camel_case, check_parallel, extend_member, inline_image, is_error, joined_text,
+    model_id, several,
 };
 
 /// The calls of the conversation, by id.
@@ -52,6 +53,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
             ("tools", Value::Array(own)) => tools.extend(own),
             ("generationConfig", Value::Object(own)) => config.extend(own),
             ("toolConfig", Value::Object(own)) => extend_member(&mut body, "toolConfig", own),
+            ("parallelToolCalls", value) => check_parallel(&value, request)?,
             ("stop", value) => drop(config.insert("stopSequences".to_owned(), several(value))),
             ("maxTokens", value) => drop(config.insert("maxOutputTokens".to_owned(), value)),
             (own, value) if BESIDE.contains(&own) => drop(body.insert(own.to_owned(), value)),

@@ -51,7 +51,28 @@ fn in_dialect(schema: &Value) -> Option<Value> {
         };
         written.insert(name.clone(), value);
     }
-    Some(Value::Object(written))
+    is_complete(&written).then_some(Value::Object(written))
+}
+
+/// Whether the dialect takes it: it knows no schema without a type, and asks of each type for what belongs to it, and for no
+/// more.
+fn is_complete(schema: &Metadata) -> bool {
+    let kind = schema.get("type").and_then(Value::as_str).map(str::to_ascii_lowercase);
+    let has = |name: &str| schema.contains_key(name);
+    let list = |name: &str| schema.get(name).and_then(Value::as_array).into_iter().flatten();
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let knows = |name: &Value| {
+        properties.zip(name.as_str()).is_some_and(|(known, name)| known.contains_key(name))
+    };
+    let is_object = kind.as_deref() == Some("object");
+    (kind.is_some() || has("anyOf"))
+        && has("items") == (kind.as_deref() == Some("array"))
+        && has("properties") == is_object
+        && properties.is_none_or(|properties| !properties.is_empty())
+        && (is_object || !has("required"))
+        && list("required").all(knows)
+        && (kind.as_deref() == Some("string") || !has("enum"))
+        && list("enum").all(|choice| choice != "")
 }
 
 fn each(properties: &Value) -> Option<Value> {

@@ -1,11 +1,14 @@
 //! A request as Ollama wants it.
 
 use mynah_data::{
-    Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall, ToolChoice,
+    ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
+    ToolChoice,
 };
 use serde_json::{Value, json};
 
-use crate::request::{function, image_base64, joined_text, model_id, unsupported};
+use crate::request::{
+    check_parallel, function, image_base64, joined_text, model_id, result_text, unsupported,
+};
 
 pub(super) fn body(request: &Request) -> Result<Value> {
     let mut body = Metadata::new();
@@ -28,6 +31,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     }
     for (name, value) in request.options.clone() {
         match (name.as_str(), value) {
+            ("parallel_tool_calls", value) => check_parallel(&value, request)?,
             ("options", Value::Object(own)) => options.extend(own),
             ("stop", Value::String(stop)) => drop(options.insert(name, json!([stop]))),
             (known, value) if is_member(known) => drop(body.insert(name, value)),
@@ -74,6 +78,9 @@ fn messages(request: &Request) -> Result<Vec<Value>> {
 fn wire_message(message: &Message, request: &Request) -> Result<Value> {
     let mut wire = json!({"role": message.role().as_str(), "content": joined_text(message)});
     let images = message.parts().iter().filter_map(|part| match part {
+        Part::Image { image, .. } if matches!(image.source, ImageSource::Url(_)) => {
+            Some(Err(unsupported("Ollama fetches no images: give their bytes")))
+        }
         Part::Image { image, .. } => Some(image_base64(image)),
         _ => None,
     });
@@ -85,6 +92,7 @@ fn wire_message(message: &Message, request: &Request) -> Result<Value> {
         Role::Assistant => assistant(message, &mut wire),
         Role::Tool => {
             let id = message.tool_call_id().unwrap_or_default();
+            wire["content"] = result_text(message).into();
             wire["tool_call_id"] = id.into();
             let mut calls = request.messages.iter().flat_map(|message| message.tool_calls());
             if let Some(call) = calls.find(|call| call.id == id) {

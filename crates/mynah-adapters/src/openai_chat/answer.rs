@@ -34,6 +34,8 @@ struct Call {
     index: Option<u64>,
     /// The id as the server wrote it.
     id: String,
+    /// The server repeats the name with each piece.
+    in_pieces: bool,
 }
 
 members! {
@@ -57,6 +59,8 @@ members! {
         message: Option<Box<Delta<'a>>> = "message",
         finish_reason: Loose<'a> = "finish_reason",
         native_finish_reason: Loose<'a> = "native_finish_reason",
+        /// What a gateway says of a provider that failed.
+        error: Loose<'a> = "error",
     } ignoring []
 }
 
@@ -157,6 +161,9 @@ impl Answer {
                     rest.insert("delta".to_owned(), Value::Object(delta));
                 }
             }
+            if choice.error.is_failure() {
+                return Err(failure::in_stream(&take(&mut choice.error).into_value()));
+            }
             self.finish(choice.finish_reason.text(), choice.native_finish_reason.text(), draft)?;
             if !rest.is_empty() {
                 unknown.insert("choices".to_owned(), json!([rest]));
@@ -165,7 +172,9 @@ impl Answer {
         if others {
             draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
         }
-        if let Some(counters) = chunk.usage.into_object() {
+        // Groq may say it among its own members alone.
+        let own = unknown.get("x_groq").and_then(|own| own.get("usage")?.as_object());
+        if let Some(counters) = chunk.usage.into_object().or_else(|| own.cloned()) {
             draft.usage(usage(counters));
         }
         if !unknown.is_empty() && unknown != self.unknown {
@@ -177,11 +186,10 @@ impl Answer {
 
     /// Takes what the model says, and gives back what is not known of it.
     fn delta(&mut self, delta: &mut Delta<'_>, draft: &mut Draft) -> Metadata {
-        let mut reasoning = match take(&mut delta.reasoning_content) {
-            Loose::Null => take(&mut delta.reasoning),
-            said => said,
+        let mut reasoning = take(&mut delta.reasoning_content).into_text();
+        if reasoning.is_empty() {
+            reasoning = take(&mut delta.reasoning).into_text();
         }
-        .into_text();
         for detail in take(&mut delta.reasoning_details).into_objects() {
             let told = ["text", "summary"].iter().find_map(|name| detail.get(*name)?.as_str());
             if let (true, Some(told)) = (reasoning.is_empty(), told) {
@@ -292,9 +300,11 @@ impl Answer {
     fn call(&mut self, delta: CallDelta<'_>, draft: &mut Draft) -> Metadata {
         let function = delta.function.unwrap_or_default();
         let named = !function.name.text().is_empty();
-        let key = self.call_key(delta.index.number(), delta.id.text(), named, draft);
+        let arguments = function.arguments.into_text();
+        let begins = named && arguments.trim_start().starts_with('{');
+        let key = self.call_key(delta.index.number(), delta.id.text(), named, begins, draft);
         draft.call(key, delta.id.text(), function.name.text());
-        draft.arguments(key, &function.arguments.into_text());
+        draft.arguments(key, &arguments);
         if let Some(extra) = delta.extra_content {
             draft.call_metadata(key, Metadata::from_iter([("extra_content".to_owned(), extra)]));
         }
@@ -302,20 +312,29 @@ impl Answer {
     }
 
     /// The call that a piece belongs to: that of its index. Servers that leave the index away, or give several calls the
-    /// same one, tell calls apart by id, and begin each with its name.
+    /// same one, tell calls apart by id, and begin each with its name: what `begins` is new where the last one is whole.
     fn call_key(
         &mut self,
         index: Option<u64>,
         id: &str,
         named: bool,
+        begins: bool,
         draft: &mut Draft,
     ) -> CallKey {
-        let found = match index {
+        let mut found = match index {
             Some(_) => self.calls.iter_mut().rev().find(|call| call.index == index),
             None => {
                 self.calls.last_mut().filter(|call| !named || (!id.is_empty() && call.id == id))
             }
         };
+        if let Some(call) = &mut found
+            && begins
+            && !call.in_pieces
+            && (id.is_empty() || call.id != id)
+        {
+            call.in_pieces = !draft.has_whole_arguments(call.key);
+            found = found.filter(|call| call.in_pieces);
+        }
         match found {
             Some(call) if id.is_empty() || call.id.is_empty() || call.id == id => {
                 if call.id.is_empty() {
@@ -325,7 +344,7 @@ impl Answer {
             }
             _ => {
                 let key = draft.open_call();
-                self.calls.push(Call { key, index, id: id.to_owned() });
+                self.calls.push(Call { key, index, id: id.to_owned(), in_pieces: false });
                 key
             }
         }
@@ -341,7 +360,7 @@ impl Answer {
             "error" => return fail(AdapterReason::ProviderUnavailable),
             // Some gateways say something else of a call that was cut off, and pass other providers' words on.
             reason if is_limit(reason) || is_limit(native) => FinishReason::Length,
-            "stop" => FinishReason::Stop,
+            "stop" | "eos" => FinishReason::Stop,
             "tool_calls" | "tool_call" | "tool_use" | "function_call" => FinishReason::ToolCalls,
             "content_filter" => FinishReason::ContentFilter,
             _ => FinishReason::Other,

@@ -46,18 +46,32 @@ pub struct Dialect {
     pub done_mark: bool,
     /// Whether usage must be asked for with `stream_options`.
     pub usage_on_request: bool,
-    /// Whether newer models take `max_completion_tokens` for the limit, instead of `max_tokens`.
-    pub max_completion_tokens: bool,
+    /// Which models take `max_completion_tokens` for the limit, instead of `max_tokens`.
+    pub max_completion_tokens: CompletionTokens,
     /// Whether `prompt_cache_key` and `prompt_cache_retention` are known.
     pub prompt_cache: bool,
     /// Whether `response_format` may hold a JSON schema.
     pub json_schema: bool,
     /// Whether messages may name their author.
     pub names: bool,
+    /// Whether the id of a call must be nine letters or digits.
+    pub short_call_ids: bool,
     /// How reasoning goes back.
     pub reasoning_back: ReasoningBack,
     /// The header of the key, where it is not `Authorization`.
     pub key_header: Option<&'static str>,
+}
+
+/// Which models know the newer name of the limit. Those that reason know no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CompletionTokens {
+    /// None.
+    Never,
+    /// Those that are called as OpenAI's newer models are.
+    NewerModels,
+    /// All that are not called as OpenAI's oldest models are: for servers where users name the models.
+    NotTheOldest,
 }
 
 /// How the reasoning of earlier answers goes back to the server.
@@ -79,17 +93,22 @@ impl Dialect {
     pub const OPENAI: Self = Self {
         done_mark: true,
         usage_on_request: true,
-        max_completion_tokens: true,
+        max_completion_tokens: CompletionTokens::NewerModels,
         prompt_cache: true,
         json_schema: true,
         names: true,
+        short_call_ids: false,
         reasoning_back: ReasoningBack::Never,
         key_header: None,
     };
 
     /// What most other servers understand.
-    pub const COMPATIBLE: Self =
-        Self { max_completion_tokens: false, prompt_cache: false, names: false, ..Self::OPENAI };
+    pub const COMPATIBLE: Self = Self {
+        max_completion_tokens: CompletionTokens::Never,
+        prompt_cache: false,
+        names: false,
+        ..Self::OPENAI
+    };
 }
 
 impl Default for Dialect {

@@ -1,5 +1,7 @@
 //! A request as Chat Completions wants it.
 
+use std::borrow::Cow;
+
 use mynah_data::{
     EngineReason, Error, Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat,
     Result, Role, ToolChoice,
@@ -7,8 +9,10 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use super::{Dialect, ReasoningBack};
-use crate::request::{argument_object, function, image_url, joined_text, model_id, prompt_cache};
+use super::{CompletionTokens, Dialect, ReasoningBack};
+use crate::request::{
+    argument_object, function, image_url, joined_text, model_id, prompt_cache, result_text,
+};
 
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
@@ -27,7 +31,11 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
         set("temperature", temperature.into());
     }
     if let Some(max_tokens) = request.max_tokens {
-        let is_new = dialect.max_completion_tokens && wants_completion_tokens(model);
+        let is_new = match dialect.max_completion_tokens {
+            CompletionTokens::Never => false,
+            CompletionTokens::NewerModels => is_newer(model),
+            CompletionTokens::NotTheOldest => !is_oldest(model),
+        };
         set(if is_new { "max_completion_tokens" } else { "max_tokens" }, max_tokens.into());
     }
     if let Some(format) = response_format(dialect, request)? {
@@ -45,14 +53,20 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
 }
 
 /// OpenAI's reasoning models refuse `max_tokens`, and its oldest models do not know the other name.
-fn wants_completion_tokens(model: &str) -> bool {
+fn is_newer(model: &str) -> bool {
+    // Models that users trained are called after what they were trained from.
+    let model = model.strip_prefix("ft:").unwrap_or(model);
     let is_o_series =
         model.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    let gpt = model.strip_prefix("gpt-");
-    let is_new_gpt = gpt.is_some_and(|version| {
-        !(version.starts_with("3.5") || version == "4" || version.starts_with("4-"))
-    });
-    is_o_series || is_new_gpt || model.starts_with("chatgpt-")
+    let is_gpt = ["gpt-", "chatgpt-"].iter().any(|name| model.starts_with(name));
+    is_o_series || (is_gpt && !is_oldest(model))
+}
+
+fn is_oldest(model: &str) -> bool {
+    let gpt = model.strip_prefix("ft:").unwrap_or(model).strip_prefix("gpt-");
+    gpt.is_some_and(|version| {
+        version == "4" || ["3.5", "35", "4-"].iter().any(|old| version.starts_with(old))
+    })
 }
 
 fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
@@ -68,10 +82,15 @@ fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
             Role::User => json!({"role": "user", "content": content(message)?}),
             Role::Assistant => assistant(dialect, message),
             Role::Tool => {
-                images.extend(tool_images(message)?);
-                json!({"role": "tool", "tool_call_id": message.tool_call_id(), "content": joined_text(message)})
+                let id = call_id(dialect, message.tool_call_id().unwrap_or_default());
+                images.extend(tool_images(message, &id)?);
+                json!({"role": "tool", "tool_call_id": id, "content": result_text(message)})
             }
         };
+        // An answer without anything in it is refused by some.
+        if wire == json!({"role": "assistant", "content": ""}) {
+            continue;
+        }
         if let (Some(name), true) = (message.name(), dialect.names && message.role() != Role::Tool)
         {
             wire["name"] = name.into();
@@ -101,17 +120,36 @@ fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
     Ok(json!({"type": "image_url", "image_url": {"url": image_url(image)?, "detail": detail}}))
 }
 
-fn tool_images(message: &Message) -> Result<Vec<Value>> {
+fn tool_images(message: &Message, id: &str) -> Result<Vec<Value>> {
     let images = message.parts().iter().filter_map(|part| match part {
         Part::Image { image, detail, .. } => Some(image_part(image, *detail)),
         _ => None,
     });
     let mut images = images.collect::<Result<Vec<_>>>()?;
     if !images.is_empty() {
-        let id = message.tool_call_id().unwrap_or_default();
         images.insert(0, json!({"type": "text", "text": format!("Images of the result of {id}:")}));
     }
     Ok(images)
+}
+
+/// The id of a call as the server takes it. One that does not fit is always written as the same other one.
+fn call_id<'i>(dialect: &Dialect, id: &'i str) -> Cow<'i, str> {
+    const LENGTH: usize = 9;
+    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let fits = id.len() == LENGTH && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if fits || !dialect.short_call_ids {
+        return id.into();
+    }
+    // FNV-1a: what was sent before must be sent again alike, by every build.
+    let mut hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let letters = (0..LENGTH).map(|_| {
+        let letter = LETTERS[(hash % 36) as usize];
+        hash /= 36;
+        char::from(letter)
+    });
+    letters.collect()
 }
 
 fn assistant(dialect: &Dialect, message: &Message) -> Value {
@@ -132,7 +170,8 @@ fn assistant(dialect: &Dialect, message: &Message) -> Value {
         .tool_calls()
         .map(|call| {
             let function = json!({"name": call.name, "arguments": argument_object(call)});
-            let mut wire = json!({"id": call.id, "type": "function", "function": function});
+            let mut wire =
+                json!({"id": call_id(dialect, &call.id), "type": "function", "function": function});
             if let Some(extra) = call.metadata.get("extra_content") {
                 wire["extra_content"] = extra.clone();
             }

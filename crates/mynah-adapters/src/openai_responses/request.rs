@@ -8,7 +8,10 @@ use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use super::Dialect;
-use crate::request::{argument_object, function, image_url, joined_text, model_id, prompt_cache};
+use crate::request::{
+    argument_object, function, image_url, is_error, joined_text, model_id, prompt_cache,
+    result_text,
+};
 
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 
@@ -116,14 +119,15 @@ fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
 fn content(message: &Message) -> Result<Value> {
     let has_images = message.parts().iter().any(|part| matches!(part, Part::Image { .. }));
     if !has_images {
-        return Ok(joined_text(message).into());
+        return Ok(result_text(message).into());
     }
+    let failed = is_error(message).then(|| Ok(json!({"type": "input_text", "text": "error:"})));
     let parts = message.parts().iter().filter_map(|part| match part {
         Part::Text { text, .. } => Some(Ok(json!({"type": "input_text", "text": text}))),
         Part::Image { image, detail, .. } => Some(image_part(image, *detail)),
         _ => None,
     });
-    parts.collect()
+    failed.into_iter().chain(parts).collect()
 }
 
 fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
