@@ -173,14 +173,9 @@ impl Resume {
     }
 
     /// A run that goes on, its lease taken.
-    pub(crate) async fn prepare(mut self, loaded: Loaded) -> Result<(Driver, Filter)> {
+    pub(crate) async fn prepare(self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
         let mut fact = self.resumption(&loaded)?;
-        if self.request_id.is_some() {
-            // Each call has an id of its own; the run is still the one that began with the first.
-            let first = loaded.about.options.get("request_id").cloned().unwrap_or_default();
-            self.options = self.options.set("request_id", first);
-        }
         let (mut earlier, last) = loaded.abouts();
         earlier.push(last);
         let earlier = earlier.into_iter().map(|about| loaded.part(about, &Options::new()));

@@ -7,8 +7,8 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    Engine, Event, Options, Session, Status, Thread, Tool, ToolOutcome, Tools, cancel_run,
-    fork_run,
+    Engine, Event, Metadata, Options, Session, Status, Thread, Tool, ToolOutcome, Tools,
+    cancel_run, fork_run,
     log::{About, Append, Extent, Fact, Log, MemoryLog, Record, RunFilter, RunStatus},
     restore_session,
     testing::{self, Scripted},
@@ -164,6 +164,21 @@ async fn submitted_tool_results_go_on_with_the_run_that_waits() -> mynah::Result
     assert_eq!(done.status(), Status::Completed);
     assert_eq!(restore_session(&log, "s").await?.session, done);
     assert_eq!(engine.replay(&log, &*run_of(&done)).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_caller_sees_and_how_it_names_its_call_is_no_part_of_a_run() -> mynah::Result<()> {
+    let (engine, log) = (asker(1)?, MemoryLog::new());
+    let quiet = || Options::new().emit_text_deltas(false).emit_tool_deltas(false);
+    let (session, _) = engine.start("go").record(&log).await?;
+    let reply = engine.reply(&session, "blue").options(quiet()).include_raw_chunks(true);
+    let (after, _) = reply.request_id("mine").record(&log).await?;
+    assert_eq!(run_of(&after), run_of(&session));
+    let (_, about) = began(&log, &run_of(&after)).await;
+    assert_eq!(about.options, Metadata::new());
+    let replay = engine.replay(&log, &*run_of(&after)).options(quiet()).request_id("other");
+    assert_eq!(replay.await?.status, "equal");
     Ok(())
 }
 
