@@ -156,9 +156,11 @@ impl Resume {
         self
     }
 
-    /// Goes on as a call of its own would: its options are all that is said, and the result tells only of what comes now.
+    /// Goes on as a call of its own would, with its own engine and options: the run keeps nothing of what was said before but
+    /// its budget, and the result tells only of what comes now.
     pub(crate) fn with_call(mut self, request_id: String) -> Self {
         self.request_id = Some(request_id);
+        self.allow_changed = true;
         self
     }
 
@@ -212,12 +214,12 @@ impl Resume {
     /// What this engine makes of what is left of the run, and what that runs with if it is something else than before.
     fn part(&self, loaded: &Loaded) -> Result<(Part, Option<Box<About>>)> {
         let (_, recorded) = loaded.abouts();
-        let options = if self.request_id.is_some() {
-            self.options.clone()
-        } else {
-            let recorded = Options::from_json(Value::Object(recorded.options.clone()))?;
-            recorded.overlay(self.options.clone())
-        };
+        let mut before = recorded.options.clone();
+        if self.request_id.is_some() {
+            // What may be spent is the run's, and not the call's, unless it says otherwise.
+            before.retain(|name, _| name == "budget");
+        }
+        let options = Options::from_json(Value::Object(before))?.overlay(self.options.clone());
         let asked = |past| Asked {
             engine: &self.engine,
             conversation: joined(&loaded.before, &loaded.thread),

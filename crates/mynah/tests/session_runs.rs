@@ -7,7 +7,7 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    Engine, Event, Metadata, Options, Session, Status, Thread, Tool, ToolOutcome, Tools,
+    Budget, Engine, Event, Metadata, Options, Session, Status, Thread, Tool, ToolOutcome, Tools,
     cancel_run, fork_run,
     log::{About, Append, Extent, Fact, Log, MemoryLog, Record, RunFilter, RunStatus},
     restore_session,
@@ -183,14 +183,31 @@ async fn what_a_caller_sees_and_how_it_names_its_call_is_no_part_of_a_run() -> m
 }
 
 #[tokio::test]
-async fn another_engine_or_other_options_begin_a_run_of_their_own() -> mynah::Result<()> {
+async fn another_engine_or_other_options_go_on_with_the_run_that_waits() -> mynah::Result<()> {
     for changed in [asker(0)?.model("other"), asker(0)?] {
         let log = MemoryLog::new();
         let (waiting, _) = asker(1)?.start("go").max_turns(3).record(&log).await?;
         let changed = changed.adapter(Scripted::new([says("fine")])?);
-        let (done, _) = changed.reply(&waiting, "yes").record(&log).await?;
-        assert_ne!(run_of(&done), run_of(&waiting));
-        assert_eq!(began(&log, &run_of(&done)).await.0, Thread::from("yes"));
+        let (done, result) = changed.reply(&waiting, "yes").record(&log).await?;
+        assert_eq!((run_of(&done), result.text().as_ref()), (run_of(&waiting), "fine"));
+        assert_eq!(changed.replay(&log, &*run_of(&done)).await?.status, "equal");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_is_given_within_the_budget_of_the_run_that_waits() -> mynah::Result<()> {
+    let budget = |turns| Budget::new().max_turns(turns);
+    for (said, reason) in [
+        (Options::new(), "budget_exceeded"),
+        (Options::new().max_turns(2).budget(budget(1)), "budget_exceeded"),
+        (Options::new().budget(budget(2)), "completed"),
+    ] {
+        let (engine, log) = (asker(1)?, MemoryLog::new());
+        let (waiting, _) = engine.start("go").budget(budget(1)).record(&log).await?;
+        let (after, result) = engine.reply(&waiting, "yes").options(said).record(&log).await?;
+        assert_eq!((run_of(&after), result.halted_reason.as_str()), (run_of(&waiting), reason));
+        assert_eq!(engine.replay(&log, &*run_of(&after)).await?.status, "equal");
     }
     Ok(())
 }
