@@ -3,9 +3,9 @@
 use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{
-    ChatResult, Error, HaltReason, LogReason, Message, Result, SessionReason, ToolCall,
+    ChatResult, Error, HaltReason, LogReason, Message, Result, Role, SessionReason, ToolCall,
 };
-use mynah_log::{About, Fact, Log};
+use mynah_log::{About, Fact, Log, RunStatus};
 use mynah_step::{
     BoxFuture, NOBODY_KNOWS, OnUncertain, Recorded, Recorder, Tape, Tool, active, take_over,
 };
@@ -89,7 +89,7 @@ impl Resume {
         self.message(Message::user(text))
     }
 
-    /// What a person answered, as a message.
+    /// What a person answered, as a message of the user.
     pub fn message(mut self, message: Message) -> Self {
         self.message = Some(message);
         self
@@ -257,14 +257,23 @@ impl Resume {
                 return Err(error.with("run_id", self.run.as_str()));
             }
             Some(Fact::Suspended(end)) => end,
-            _ if given => return Err(self.refused("it does not wait for anything")),
+            _ if given => {
+                return Err(self.refused(RunStatus::Running, "it does not wait for anything"));
+            }
             _ => return Ok(None),
         };
-        if end.reason == HaltReason::AskUser && self.message.is_none() {
-            return Err(self.refused("it waits for an answer"));
-        }
-        if self.message.is_some() && !self.approved.is_empty() {
-            return Err(self.refused("a message can follow the approved calls when they are done"));
+        let refused = |why| self.refused(RunStatus::Suspended, why);
+        match &self.message {
+            None if end.reason == HaltReason::AskUser => {
+                return Err(refused("it waits for an answer"));
+            }
+            Some(message) if message.role() != Role::User => {
+                return Err(refused("it waits for an answer of the user"));
+            }
+            Some(_) if !self.approved.is_empty() => {
+                return Err(refused("a message can follow the approved calls when they are done"));
+            }
+            _ => {}
         }
         let mut missing =
             self.unanswered(end.waiting_calls(loaded.kept.records.iter().map(|(_, fact)| fact)))?;
@@ -286,7 +295,7 @@ impl Resume {
                 }
                 _ => "it waits for tool results",
             };
-            return Err(self.refused(waits).with("missing_tool_calls", missing));
+            return Err(refused(waits).with("missing_tool_calls", missing));
         }
         let message = self.message.clone().map(Arc::new);
         let (rejected, request_id) = (self.rejected.clone(), self.request_id.clone());
@@ -325,10 +334,11 @@ impl Resume {
         Ok(waiting.into_iter().map(|call| call.id.clone()).collect())
     }
 
-    fn refused(&self, why: &str) -> Error {
+    fn refused(&self, status: RunStatus, why: &str) -> Error {
         Error::session(SessionReason::InvalidStatus)
             .with_message(format!("session error: invalid_status: run {}: {why}", self.run))
             .with("operation", "resume")
+            .with("status", status.as_str())
             .with("run_id", self.run.as_str())
     }
 }

@@ -5,8 +5,8 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    ChatResult, Engine, Event, HaltReason, Mode, OnUncertain, StepResult, Tool, ToolOutcome, Tools,
-    fork_run,
+    ChatResult, Engine, Event, HaltReason, Message, Mode, OnUncertain, StepResult, Tool,
+    ToolOutcome, Tools, fork_run,
     log::{Append, Fact, Log, MemoryLog, Record, verify},
     replay_run,
     testing::{self, Scripted},
@@ -220,10 +220,18 @@ async fn a_run_that_waits_goes_on_with_what_it_waited_for_and_nothing_else() -> 
     let log = Arc::new(MemoryLog::new());
     let waiting = engine(1)?.chat("go").mode(Mode::Manual).record(&log).await?;
     let run = waiting.run_id.unwrap_or_default();
-    assert_eq!(
-        later(1)?.resume(&log, &*run).await.expect_err("no results").reason(),
-        "invalid_status"
-    );
+    let resume = || Ok::<_, mynah::Error>(later(1)?.resume(&log, &*run));
+    let (result, said) = (Message::tool_result("c0", 1), Message::assistant("I say so"));
+    for refused in [
+        resume()?,
+        resume()?.tool_result("c0", 1).message(result),
+        resume()?.tool_result("c0", 1).message(said),
+    ] {
+        let error = refused.await.expect_err("no results, or nobody's answer");
+        assert_eq!(error.reason(), "invalid_status");
+        assert_eq!(error.metadata()["operation"], "resume");
+        assert_eq!(error.metadata()["status"], "suspended");
+    }
     let done = later(1)?.resume(&log, &*run).tool_result("c0", json!({"n": 1})).await?;
     assert_eq!((done.text().as_ref(), done.thread.messages.len()), ("done", 4));
     assert_eq!(engine(1)?.replay(&log, &*run).await?.status, "equal");
