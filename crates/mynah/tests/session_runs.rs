@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mynah::{
     Budget, Engine, Event, Metadata, Options, Session, Status, Thread, Tool, ToolOutcome, Tools,
     cancel_run, fork_run,
-    log::{About, Append, Extent, Fact, Log, MemoryLog, Record, RunFilter, RunStatus},
+    log::{About, Append, Extent, Fact, Log, MemoryLog, Redact, RunFilter, RunStatus, Warrant},
     restore_session,
     testing::{self, Scripted},
 };
@@ -218,12 +218,13 @@ async fn the_run_that_is_missing_or_was_redacted_is_named() -> mynah::Result<()>
     let (first, _) = engine.start("one").record(&log).await?;
     let (second, _) = engine.reply(&first, "two").record(&log).await?;
     let (first, second) = (run_of(&first), run_of(&second));
-    let alone = copy_runs(&log, &[(&second, false)]).await;
+    let alone = copy_run(&log, &second).await;
     let error = engine.replay(&alone, &*second).await.expect_err("the run before is gone");
     assert_eq!((error.reason(), &error.metadata()["run_id"]), ("run_not_found", &json!(first)));
     assert_eq!(error.metadata()["needed_by"], json!(second));
-    let redacted = copy_runs(&log, &[(&first, true), (&second, false)]).await;
-    let error = engine.replay(&redacted, &*second).await.expect_err("the run before is redacted");
+    let redact = Redact::kind(&*first, "assistant_completed");
+    redact.perform(&log, &Warrant::new("ann", "she asked for it", 0)).await?;
+    let error = engine.replay(&log, &*second).await.expect_err("the run before is redacted");
     assert_eq!((error.reason(), &error.metadata()["run_id"]), ("redacted", &json!(first)));
     Ok(())
 }
@@ -589,19 +590,11 @@ async fn copy(log: &MemoryLog, cut_run: &str, last: u64) -> MemoryLog {
     copy
 }
 
-/// Some runs of a log, with or without what is in their records.
-async fn copy_runs(log: &MemoryLog, runs: &[(&Arc<str>, bool)]) -> MemoryLog {
+/// A log with one run of another.
+async fn copy_run(log: &MemoryLog, run: &str) -> MemoryLog {
     let copy = MemoryLog::new();
-    for (run, redacted) in runs {
-        let records = log.read(run, 1, 10_000).await.expect("a run");
-        let keep =
-            |record: Record| match *redacted && &*record.envelope().kind == "assistant_completed" {
-                true => record.without_body(),
-                false => record,
-            };
-        let records = records.into_iter().map(keep).collect();
-        copy.append(Append::new(Arc::clone(run), None, records)).await.expect("a copy");
-    }
+    let records = log.read(run, 1, 10_000).await.expect("a run");
+    copy.append(Append::new(run, None, records)).await.expect("a copy");
     copy
 }
 
