@@ -13,7 +13,7 @@ use mynah::{
 };
 use plans::{cases, plan, runtime};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(300), ..ProptestConfig::default() })]
@@ -157,6 +157,24 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_not_run_again_unasked() 
         let replayed = self::engine(1)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?;
         assert_eq!(replayed.status, "equal", "{policy:?}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn tools_that_were_not_all_announced_did_not_run() -> mynah::Result<()> {
+    let calls = json!([
+        {"tool_call": {"id": "c0", "name": "echo"}}, {"tool_call": {"id": "c1", "name": "echo"}},
+        {"finish": "tool_calls"},
+    ]);
+    let whole =
+        || Ok::<_, mynah::Error>(later(1)?.adapter(Scripted::new([calls.clone(), says_done()])?));
+    let (log, run) = cut(&whole()?, "tool_scheduled").await?;
+    let result = later(1)?.resume(&log, &*run).await?;
+    assert_eq!((result.text().as_ref(), result.steps[0].tool_results.len()), ("done", 2));
+    assert_eq!(whole()?.replay(&log, &*run).await?.status, "equal");
+    let announced =
+        read(&log, &run).await.iter().filter(|r| &*r.envelope().kind == "tool_scheduled").count();
+    assert_eq!(announced, 2);
     Ok(())
 }
 
@@ -321,8 +339,13 @@ async fn a_tool_starts_only_when_its_announcement_is_kept() -> mynah::Result<()>
 
 /// A log with a run that ended without its end, right after its first record of this kind.
 async fn cut_after(kind: &str) -> mynah::Result<(Arc<MemoryLog>, Arc<str>)> {
+    cut(&engine(1)?, kind).await
+}
+
+/// The same, with a run of this engine.
+async fn cut(engine: &Engine, kind: &str) -> mynah::Result<(Arc<MemoryLog>, Arc<str>)> {
     let log = Arc::new(MemoryLog::new());
-    let run = engine(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
     let records = read(&log, &run).await;
     let end = records
         .iter()
@@ -339,7 +362,11 @@ fn later(number: u8) -> mynah::Result<Engine> {
 }
 
 fn last_script() -> mynah::Result<Scripted> {
-    Scripted::new([json!([{"text": "do"}, {"text": "ne"}, {"finish": "stop"}])])
+    Scripted::new([says_done()])
+}
+
+fn says_done() -> Value {
+    json!([{"text": "do"}, {"text": "ne"}, {"finish": "stop"}])
 }
 
 /// An engine whose tool gives a number.
@@ -352,7 +379,7 @@ fn engine(number: u8) -> mynah::Result<Engine> {
 fn script() -> mynah::Result<Scripted> {
     Scripted::new([
         json!([{"tool_call": {"id": "c0", "name": "echo"}}, {"finish": "tool_calls"}]),
-        json!([{"text": "do"}, {"text": "ne"}, {"finish": "stop"}]),
+        says_done(),
     ])
 }
 

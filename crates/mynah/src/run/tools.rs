@@ -48,6 +48,8 @@ impl Driver {
             self.state.attempt_of(id).max(self.tape.announced(id).unwrap_or_default())
         };
         let before: Vec<u32> = ids.iter().map(before).collect();
+        // Tools start when all of them are announced: where the process ended before that, none did.
+        let started = !before.contains(&0);
         for id in ids {
             if self.tape.ran_out() {
                 return self.stop_short();
@@ -68,7 +70,7 @@ impl Driver {
             self.state.open_calls().map(|call| (call.id.as_str(), call)).collect();
         for (id, before) in ids.iter().zip(before) {
             let Some(call) = calls.get(id.as_str()).map(|call| Arc::clone(call)) else { continue };
-            if cut_off || self.tape.outcome_of(id).is_some() || (live && before == 0) {
+            if cut_off || self.tape.outcome_of(id).is_some() || (live && !started) {
                 runs.waiting.push_back(call);
             } else if live && self.is_uncertain(&call, before) {
                 runs.uncertain.push(call.id.clone());
