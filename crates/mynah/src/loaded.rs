@@ -2,7 +2,8 @@
 
 use mynah_data::{Error, HaltReason, LogReason, Messages, Result, Session, SessionRun, Thread};
 use mynah_log::{
-    About, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Totals, Verifier, cbor,
+    About, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Removals, Totals,
+    Verifier, cbor,
 };
 use mynah_step::mismatch;
 use serde::Deserialize as _;
@@ -48,7 +49,12 @@ impl Kept {
             for record in page {
                 verifier.check(&record)?;
                 let wrong = |what| Corrupt { run: run.to_owned(), seq: record.seq(), what };
-                let fact = read(&record).map_err(wrong)?.ok_or_else(|| redacted(&record))?;
+                let Some(fact) = read(&record).map_err(wrong)? else {
+                    let removals = Removals::read(log).await?;
+                    let taken = removals.is_redacted(&record);
+                    let missing = || wrong("its body is missing, and no tombstone says why".into());
+                    return Err(if taken { redacted(&record) } else { missing().into() });
+                };
                 records.push((record, fact));
             }
         }

@@ -65,6 +65,10 @@ pub(crate) const DENIED: [&str; 13] = [
     "api_key",
 ];
 
+/// Names of what concerns the caller alone: a run is the same whatever they say, so its records do not hold them.
+pub(crate) const UNRECORDED: [&str; 4] =
+    ["emit_text_deltas", "emit_tool_deltas", "include_raw_chunks", "request_id"];
+
 /// Options that are functions: said by name they would be lost, so they are refused.
 const CODE: [&str; 2] = ["halt_when", "on_event"];
 

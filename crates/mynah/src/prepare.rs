@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     engine::{Engine, overlay_tools},
-    options::{Options, Settings, said},
+    options::{Options, Settings, UNRECORDED, said},
     run::{Beginning, Driver, Finalize, Meter, Policy, Resumption, Setup},
     stream::Filter,
 };
@@ -162,8 +162,8 @@ impl Asked<'_> {
                 model: request.model.as_ref().map(ToString::to_string),
                 pricing,
                 tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
-                params: parts.params.clone(),
-                options: own,
+                params: recorded(parts.params.clone()),
+                options: recorded(own),
                 finalizes: final_request.is_some(),
                 described: described.iter().map(|tool| tool.name().to_owned()).collect(),
                 parent: self.past.about().and_then(|about| about.parent.clone()),
@@ -298,6 +298,12 @@ impl Asked<'_> {
             require_raw_response_hash: settings.require_raw_response_hash,
         }
     }
+}
+
+/// What records hold of what was said.
+fn recorded(mut said: Metadata) -> Metadata {
+    said.retain(|name, _| !UNRECORDED.contains(&name.as_str()));
+    said
 }
 
 /// A conversation, and what joined since.

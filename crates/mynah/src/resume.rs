@@ -3,9 +3,9 @@
 use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{
-    ChatResult, Error, HaltReason, LogReason, Message, Result, SessionReason, ToolCall,
+    ChatResult, Error, HaltReason, LogReason, Message, Result, Role, SessionReason, ToolCall,
 };
-use mynah_log::{About, Fact, Log};
+use mynah_log::{About, Fact, Log, RunStatus};
 use mynah_step::{
     BoxFuture, NOBODY_KNOWS, OnUncertain, Recorded, Recorder, Tape, Tool, active, take_over,
 };
@@ -89,7 +89,7 @@ impl Resume {
         self.message(Message::user(text))
     }
 
-    /// What a person answered, as a message.
+    /// What a person answered, as a message of the user.
     pub fn message(mut self, message: Message) -> Self {
         self.message = Some(message);
         self
@@ -156,9 +156,11 @@ impl Resume {
         self
     }
 
-    /// Goes on as a call of its own would: its options are all that is said, and the result tells only of what comes now.
+    /// Goes on as a call of its own would, with its own engine and options: the run keeps nothing of what was said before but
+    /// its budget, and the result tells only of what comes now.
     pub(crate) fn with_call(mut self, request_id: String) -> Self {
         self.request_id = Some(request_id);
+        self.allow_changed = true;
         self
     }
 
@@ -173,14 +175,9 @@ impl Resume {
     }
 
     /// A run that goes on, its lease taken.
-    pub(crate) async fn prepare(mut self, loaded: Loaded) -> Result<(Driver, Filter)> {
+    pub(crate) async fn prepare(self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
         let mut fact = self.resumption(&loaded)?;
-        if self.request_id.is_some() {
-            // Each call has an id of its own; the run is still the one that began with the first.
-            let first = loaded.about.options.get("request_id").cloned().unwrap_or_default();
-            self.options = self.options.set("request_id", first);
-        }
         let (mut earlier, last) = loaded.abouts();
         earlier.push(last);
         let earlier = earlier.into_iter().map(|about| loaded.part(about, &Options::new()));
@@ -217,12 +214,12 @@ impl Resume {
     /// What this engine makes of what is left of the run, and what that runs with if it is something else than before.
     fn part(&self, loaded: &Loaded) -> Result<(Part, Option<Box<About>>)> {
         let (_, recorded) = loaded.abouts();
-        let options = if self.request_id.is_some() {
-            self.options.clone()
-        } else {
-            let recorded = Options::from_json(Value::Object(recorded.options.clone()))?;
-            recorded.overlay(self.options.clone())
-        };
+        let mut before = recorded.options.clone();
+        if self.request_id.is_some() {
+            // What may be spent is the run's, and not the call's, unless it says otherwise.
+            before.retain(|name, _| name == "budget");
+        }
+        let options = Options::from_json(Value::Object(before))?.overlay(self.options.clone());
         let asked = |past| Asked {
             engine: &self.engine,
             conversation: joined(&loaded.before, &loaded.thread),
@@ -260,14 +257,23 @@ impl Resume {
                 return Err(error.with("run_id", self.run.as_str()));
             }
             Some(Fact::Suspended(end)) => end,
-            _ if given => return Err(self.refused("it does not wait for anything")),
+            _ if given => {
+                return Err(self.refused(RunStatus::Running, "it does not wait for anything"));
+            }
             _ => return Ok(None),
         };
-        if end.reason == HaltReason::AskUser && self.message.is_none() {
-            return Err(self.refused("it waits for an answer"));
-        }
-        if self.message.is_some() && !self.approved.is_empty() {
-            return Err(self.refused("a message can follow the approved calls when they are done"));
+        let refused = |why| self.refused(RunStatus::Suspended, why);
+        match &self.message {
+            None if end.reason == HaltReason::AskUser => {
+                return Err(refused("it waits for an answer"));
+            }
+            Some(message) if message.role() != Role::User => {
+                return Err(refused("it waits for an answer of the user"));
+            }
+            Some(_) if !self.approved.is_empty() => {
+                return Err(refused("a message can follow the approved calls when they are done"));
+            }
+            _ => {}
         }
         let mut missing =
             self.unanswered(end.waiting_calls(loaded.kept.records.iter().map(|(_, fact)| fact)))?;
@@ -289,7 +295,7 @@ impl Resume {
                 }
                 _ => "it waits for tool results",
             };
-            return Err(self.refused(waits).with("missing_tool_calls", missing));
+            return Err(refused(waits).with("missing_tool_calls", missing));
         }
         let message = self.message.clone().map(Arc::new);
         let (rejected, request_id) = (self.rejected.clone(), self.request_id.clone());
@@ -328,10 +334,11 @@ impl Resume {
         Ok(waiting.into_iter().map(|call| call.id.clone()).collect())
     }
 
-    fn refused(&self, why: &str) -> Error {
+    fn refused(&self, status: RunStatus, why: &str) -> Error {
         Error::session(SessionReason::InvalidStatus)
             .with_message(format!("session error: invalid_status: run {}: {why}", self.run))
             .with("operation", "resume")
+            .with("status", status.as_str())
             .with("run_id", self.run.as_str())
     }
 }

@@ -33,8 +33,8 @@ use crate::{
 /// says otherwise.
 ///
 /// Kept in a log, the turn is a run that names the run of the turn before and holds only what joined since. Where that run
-/// waits for this turn (for an answer, or for tool results that were submitted), and engine and options are those that it
-/// began with, the turn goes on with it instead.
+/// waits for this turn (for an answer, or for tool results that were submitted), the turn goes on with it instead: with its
+/// own engine and options, and within the budget of the run unless it says another, of which what the run spent is spent.
 ///
 /// ```
 /// # use mynah::{Engine, testing::{self, Scripted}};
@@ -229,12 +229,8 @@ impl Next {
                 let loaded = Loaded::read(&*log, &run.run_id).await?;
                 if self.is_of(&loaded) {
                     match answer.prepare(loaded).await {
-                        // It waits for something else, or began with another engine or other options.
-                        Err(error)
-                            if matches!(
-                                error.kind(),
-                                ErrorKind::Replay(_) | ErrorKind::Session(_)
-                            ) => {}
+                        // It waits for something else.
+                        Err(error) if matches!(error.kind(), ErrorKind::Session(_)) => {}
                         prepared => return prepared,
                     }
                 }

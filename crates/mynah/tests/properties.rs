@@ -4,17 +4,18 @@
 
 mod plans;
 
-use std::sync::Arc;
+use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use mynah::{
-    Collector, Event, HaltReason, Options, Session, SessionReducer, Status, Thread, Tools,
-    TurnResult,
-    log::{Append, Chain, Fact, Log, MemoryLog, Seal, Totals, verify},
+    Collector, Engine, Event, HaltReason, Metadata, OnUncertain, Options, Session, SessionReducer,
+    Status, Thread, Tool, ToolOutcome, Tools, TurnResult,
+    log::{Append, Chain, End, Fact, Log, MemoryLog, Seal, Totals, verify_run},
+    testing::Scripted,
 };
 use plans::{cases, plan, runtime};
 use proptest::{prelude::*, sample::Index};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(500), ..ProptestConfig::default() })]
@@ -185,6 +186,7 @@ proptest! {
             let facts = facts(&log, &run).await;
             let Some((seq, path, forged)) = forge(&facts, which) else { return Ok(()) };
             let log = rechained(&run, &forged).await?;
+            prop_assert!(verify_run(&log, &run).await.is_ok());
             let replayed = plan.engine().replay(&log, &*run).replay_tools(Tools::Rerun).await;
             let found = replayed.err().map(|error| error.metadata().get("seq").and_then(Value::as_u64));
             if is_given(facts[seq - 1].kind(), &path) {
@@ -196,6 +198,83 @@ proptest! {
             Ok(())
         })?;
     }
+
+    #[test]
+    fn records_that_are_missing_doubled_or_swapped_in_a_sound_chain_end_a_replay_and_a_resume(
+        plan in plan(), damage in 0..3u8, which in any::<(Index, Index)>(),
+    ) {
+        runtime().block_on(async {
+            tokio::time::pause();
+            let log = Arc::new(MemoryLog::new());
+            let live = plan.engine().chat("go").options(plan.options()).record(&log).stream();
+            let Some(run) = live.run_id().map(str::to_owned) else { return Ok::<_, TestCaseError>(()) };
+            let _ = fold(live).await;
+            let _ = plan.engine().resume(&log, &*run).answer("yes").await;
+            let mut facts = facts(&log, &run).await;
+            if facts.is_empty() { return Ok(()) }
+            let (one, other) = (which.0.index(facts.len()), which.1.index(facts.len()));
+            match damage {
+                0 => drop(facts.remove(one)),
+                1 => facts.insert(other, facts[one].clone()),
+                _ => facts.swap(one, other),
+            }
+            // A log takes in no run without a beginning.
+            let Ok(log) = rechained(&run, &facts).await else { return Ok(()) };
+            for tools in [Tools::Rerun, Tools::Recorded] {
+                ends(plan.engine().replay(&log, &*run).replay_tools(tools)).await?;
+            }
+            ends(mynah::replay_run(&log, &*run)).await?;
+            for policy in [OnUncertain::Suspend, OnUncertain::Rerun, OnUncertain::Fail] {
+                let log = rechained(&run, &facts).await?;
+                ends(plan.engine().resume(&log, &*run).on_uncertain(policy)).await?;
+                ends(plan.engine().resume(&log, &*run).answer("yes").on_uncertain(policy)).await?;
+            }
+            Ok(())
+        })?;
+    }
+}
+
+/// Comes to an end, whichever. Time stands still while anything happens.
+async fn ends(performed: impl IntoFuture) -> Result<(), TestCaseError> {
+    let ended = tokio::time::timeout(Duration::from_secs(3600), performed.into_future()).await;
+    prop_assert!(ended.is_ok());
+    Ok(())
+}
+
+/// A question that nobody asked: its tool has no outcome.
+#[test]
+fn a_run_that_waits_for_what_no_record_tells_is_a_mismatch() -> Result<(), TestCaseError> {
+    runtime().block_on(async {
+        let uncertain = |calls: Value| {
+            let metadata = Metadata::from_iter([("uncertain_tool_calls".to_owned(), calls)]);
+            End::new(HaltReason::UncertainTools, metadata)
+        };
+        let asked = End::new(HaltReason::AskUser, Metadata::new());
+        let listed = [json!([]), json!("c0"), json!([1]), json!(["c1"]), Value::Null];
+        for end in listed.map(uncertain).into_iter().chain([asked]) {
+            let engine = || {
+                let calls =
+                    json!([{"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}]);
+                let ask =
+                    Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("?"));
+                Scripted::new([calls]).map(|model| Engine::new(model).tool(ask))
+            };
+            let failed = |error: mynah::Error| TestCaseError::fail(error.to_string());
+            let log = Arc::new(MemoryLog::new());
+            let live = engine().map_err(failed)?.chat("go").record(&log).await.map_err(failed)?;
+            let run = live.run_id.unwrap_or_default();
+            let mut facts = facts(&log, &run).await;
+            facts.truncate(4);
+            facts.push(Fact::Suspended(end));
+            let log = rechained(&run, &facts).await?;
+            let replayed = engine().map_err(failed)?.replay(&log, &*run).await;
+            prop_assert_eq!(replayed.unwrap_err().metadata()["seq"].as_u64(), Some(5));
+            let resumed = engine().map_err(failed)?.resume(&log, &*run).answer("yes");
+            let error = resumed.on_uncertain(OnUncertain::Rerun).await.unwrap_err();
+            prop_assert_eq!(error.metadata()["seq"].as_u64(), Some(5), "{}", error);
+        }
+        Ok(())
+    })
 }
 
 /// Whether a member of a fact came from outside: from the caller, or from the model. A replay takes it from the record, and
@@ -270,7 +349,6 @@ async fn rechained(run: &str, facts: &[Fact]) -> Result<Arc<MemoryLog>, TestCase
         totals.count(&fact);
         records.push(chain.append(0, [7; 16], &fact).map_err(failed)?);
     }
-    prop_assert!(verify(run, &records).is_ok());
     let log = Arc::new(MemoryLog::new());
     log.append(Append::new(run, None, records)).await.map_err(failed)?;
     Ok(log)

@@ -5,15 +5,15 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    ChatResult, Engine, Event, HaltReason, Mode, OnUncertain, StepResult, Tool, ToolOutcome, Tools,
-    fork_run,
+    ChatResult, Engine, Event, HaltReason, Message, Mode, OnUncertain, StepResult, Tool,
+    ToolOutcome, Tools, fork_run,
     log::{Append, Fact, Log, MemoryLog, Record, verify},
     replay_run,
     testing::{self, Scripted},
 };
 use plans::{cases, plan, runtime};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(300), ..ProptestConfig::default() })]
@@ -161,6 +161,24 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_not_run_again_unasked() 
 }
 
 #[tokio::test]
+async fn tools_that_were_not_all_announced_did_not_run() -> mynah::Result<()> {
+    let calls = json!([
+        {"tool_call": {"id": "c0", "name": "echo"}}, {"tool_call": {"id": "c1", "name": "echo"}},
+        {"finish": "tool_calls"},
+    ]);
+    let whole =
+        || Ok::<_, mynah::Error>(later(1)?.adapter(Scripted::new([calls.clone(), says_done()])?));
+    let (log, run) = cut(&whole()?, "tool_scheduled").await?;
+    let result = later(1)?.resume(&log, &*run).await?;
+    assert_eq!((result.text().as_ref(), result.steps[0].tool_results.len()), ("done", 2));
+    assert_eq!(whole()?.replay(&log, &*run).await?.status, "equal");
+    let announced =
+        read(&log, &run).await.iter().filter(|r| &*r.envelope().kind == "tool_scheduled").count();
+    assert_eq!(announced, 2);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_completed_tool_is_not_run_again() -> mynah::Result<()> {
     let (log, run) = cut_after("tool_completed").await?;
     let never =
@@ -220,10 +238,18 @@ async fn a_run_that_waits_goes_on_with_what_it_waited_for_and_nothing_else() -> 
     let log = Arc::new(MemoryLog::new());
     let waiting = engine(1)?.chat("go").mode(Mode::Manual).record(&log).await?;
     let run = waiting.run_id.unwrap_or_default();
-    assert_eq!(
-        later(1)?.resume(&log, &*run).await.expect_err("no results").reason(),
-        "invalid_status"
-    );
+    let resume = || Ok::<_, mynah::Error>(later(1)?.resume(&log, &*run));
+    let (result, said) = (Message::tool_result("c0", 1), Message::assistant("I say so"));
+    for refused in [
+        resume()?,
+        resume()?.tool_result("c0", 1).message(result),
+        resume()?.tool_result("c0", 1).message(said),
+    ] {
+        let error = refused.await.expect_err("no results, or nobody's answer");
+        assert_eq!(error.reason(), "invalid_status");
+        assert_eq!(error.metadata()["operation"], "resume");
+        assert_eq!(error.metadata()["status"], "suspended");
+    }
     let done = later(1)?.resume(&log, &*run).tool_result("c0", json!({"n": 1})).await?;
     assert_eq!((done.text().as_ref(), done.thread.messages.len()), ("done", 4));
     assert_eq!(engine(1)?.replay(&log, &*run).await?.status, "equal");
@@ -313,8 +339,13 @@ async fn a_tool_starts_only_when_its_announcement_is_kept() -> mynah::Result<()>
 
 /// A log with a run that ended without its end, right after its first record of this kind.
 async fn cut_after(kind: &str) -> mynah::Result<(Arc<MemoryLog>, Arc<str>)> {
+    cut(&engine(1)?, kind).await
+}
+
+/// The same, with a run of this engine.
+async fn cut(engine: &Engine, kind: &str) -> mynah::Result<(Arc<MemoryLog>, Arc<str>)> {
     let log = Arc::new(MemoryLog::new());
-    let run = engine(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
     let records = read(&log, &run).await;
     let end = records
         .iter()
@@ -331,7 +362,11 @@ fn later(number: u8) -> mynah::Result<Engine> {
 }
 
 fn last_script() -> mynah::Result<Scripted> {
-    Scripted::new([json!([{"text": "do"}, {"text": "ne"}, {"finish": "stop"}])])
+    Scripted::new([says_done()])
+}
+
+fn says_done() -> Value {
+    json!([{"text": "do"}, {"text": "ne"}, {"finish": "stop"}])
 }
 
 /// An engine whose tool gives a number.
@@ -344,7 +379,7 @@ fn engine(number: u8) -> mynah::Result<Engine> {
 fn script() -> mynah::Result<Scripted> {
     Scripted::new([
         json!([{"tool_call": {"id": "c0", "name": "echo"}}, {"finish": "tool_calls"}]),
-        json!([{"text": "do"}, {"text": "ne"}, {"finish": "stop"}]),
+        says_done(),
     ])
 }
 

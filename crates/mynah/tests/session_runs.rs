@@ -7,9 +7,9 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    Engine, Event, Options, Session, Status, Thread, Tool, ToolOutcome, Tools, cancel_run,
-    fork_run,
-    log::{About, Append, Extent, Fact, Log, MemoryLog, Record, RunFilter, RunStatus},
+    Budget, Engine, Event, Metadata, Options, Session, Status, Thread, Tool, ToolOutcome, Tools,
+    cancel_run, fork_run,
+    log::{About, Append, Extent, Fact, Log, MemoryLog, Redact, RunFilter, RunStatus, Warrant},
     restore_session,
     testing::{self, Scripted},
 };
@@ -168,14 +168,46 @@ async fn submitted_tool_results_go_on_with_the_run_that_waits() -> mynah::Result
 }
 
 #[tokio::test]
-async fn another_engine_or_other_options_begin_a_run_of_their_own() -> mynah::Result<()> {
+async fn what_a_caller_sees_and_how_it_names_its_call_is_no_part_of_a_run() -> mynah::Result<()> {
+    let (engine, log) = (asker(1)?, MemoryLog::new());
+    let quiet = || Options::new().emit_text_deltas(false).emit_tool_deltas(false);
+    let (session, _) = engine.start("go").record(&log).await?;
+    let reply = engine.reply(&session, "blue").options(quiet()).include_raw_chunks(true);
+    let (after, _) = reply.request_id("mine").record(&log).await?;
+    assert_eq!(run_of(&after), run_of(&session));
+    let (_, about) = began(&log, &run_of(&after)).await;
+    assert_eq!(about.options, Metadata::new());
+    let replay = engine.replay(&log, &*run_of(&after)).options(quiet()).request_id("other");
+    assert_eq!(replay.await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_engine_or_other_options_go_on_with_the_run_that_waits() -> mynah::Result<()> {
     for changed in [asker(0)?.model("other"), asker(0)?] {
         let log = MemoryLog::new();
         let (waiting, _) = asker(1)?.start("go").max_turns(3).record(&log).await?;
         let changed = changed.adapter(Scripted::new([says("fine")])?);
-        let (done, _) = changed.reply(&waiting, "yes").record(&log).await?;
-        assert_ne!(run_of(&done), run_of(&waiting));
-        assert_eq!(began(&log, &run_of(&done)).await.0, Thread::from("yes"));
+        let (done, result) = changed.reply(&waiting, "yes").record(&log).await?;
+        assert_eq!((run_of(&done), result.text().as_ref()), (run_of(&waiting), "fine"));
+        assert_eq!(changed.replay(&log, &*run_of(&done)).await?.status, "equal");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_is_given_within_the_budget_of_the_run_that_waits() -> mynah::Result<()> {
+    let budget = |turns| Budget::new().max_turns(turns);
+    for (said, reason) in [
+        (Options::new(), "budget_exceeded"),
+        (Options::new().max_turns(2).budget(budget(1)), "budget_exceeded"),
+        (Options::new().budget(budget(2)), "completed"),
+    ] {
+        let (engine, log) = (asker(1)?, MemoryLog::new());
+        let (waiting, _) = engine.start("go").budget(budget(1)).record(&log).await?;
+        let (after, result) = engine.reply(&waiting, "yes").options(said).record(&log).await?;
+        assert_eq!((run_of(&after), result.halted_reason.as_str()), (run_of(&waiting), reason));
+        assert_eq!(engine.replay(&log, &*run_of(&after)).await?.status, "equal");
     }
     Ok(())
 }
@@ -186,12 +218,13 @@ async fn the_run_that_is_missing_or_was_redacted_is_named() -> mynah::Result<()>
     let (first, _) = engine.start("one").record(&log).await?;
     let (second, _) = engine.reply(&first, "two").record(&log).await?;
     let (first, second) = (run_of(&first), run_of(&second));
-    let alone = copy_runs(&log, &[(&second, false)]).await;
+    let alone = copy_run(&log, &second).await;
     let error = engine.replay(&alone, &*second).await.expect_err("the run before is gone");
     assert_eq!((error.reason(), &error.metadata()["run_id"]), ("run_not_found", &json!(first)));
     assert_eq!(error.metadata()["needed_by"], json!(second));
-    let redacted = copy_runs(&log, &[(&first, true), (&second, false)]).await;
-    let error = engine.replay(&redacted, &*second).await.expect_err("the run before is redacted");
+    let redact = Redact::kind(&*first, "assistant_completed");
+    redact.perform(&log, &Warrant::new("ann", "she asked for it", 0)).await?;
+    let error = engine.replay(&log, &*second).await.expect_err("the run before is redacted");
     assert_eq!((error.reason(), &error.metadata()["run_id"]), ("redacted", &json!(first)));
     Ok(())
 }
@@ -557,19 +590,11 @@ async fn copy(log: &MemoryLog, cut_run: &str, last: u64) -> MemoryLog {
     copy
 }
 
-/// Some runs of a log, with or without what is in their records.
-async fn copy_runs(log: &MemoryLog, runs: &[(&Arc<str>, bool)]) -> MemoryLog {
+/// A log with one run of another.
+async fn copy_run(log: &MemoryLog, run: &str) -> MemoryLog {
     let copy = MemoryLog::new();
-    for (run, redacted) in runs {
-        let records = log.read(run, 1, 10_000).await.expect("a run");
-        let keep =
-            |record: Record| match *redacted && &*record.envelope().kind == "assistant_completed" {
-                true => record.without_body(),
-                false => record,
-            };
-        let records = records.into_iter().map(keep).collect();
-        copy.append(Append::new(Arc::clone(run), None, records)).await.expect("a copy");
-    }
+    let records = log.read(run, 1, 10_000).await.expect("a run");
+    copy.append(Append::new(run, None, records)).await.expect("a copy");
     copy
 }
 

@@ -130,8 +130,7 @@ impl RunState {
                 self.passed_by_calling(budget, nudge.as_ref().map_or(0, Message::size))
             }
             Action::RunTools(_) => {
-                let calls = self.open.iter().flat_map(|turn| &turn.calls);
-                let new = calls.filter(|call| call.attempt == 0 && call.settled.is_none());
+                let new = self.unsettled().filter(|call| call.attempt == 0);
                 self.spent.passed_by_tools(budget, new.count())
             }
             _ => None,
@@ -161,9 +160,8 @@ impl RunState {
             end.metadata.insert("structured_finalize".to_owned(), told);
             return Action::Finish(end);
         }
-        if let Some(turn) = &self.open {
-            let waiting = turn.calls.iter().filter(|call| call.settled.is_none());
-            return Action::RunTools(waiting.map(|call| call.id.clone()).collect());
+        if self.open.is_some() {
+            return Action::RunTools(self.unsettled().map(|call| call.id.clone()).collect());
         }
         let Some(step) = self.steps_of_pass().last() else {
             return match self.halt() {

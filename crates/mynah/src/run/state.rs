@@ -1,6 +1,9 @@
 //! What a run knows: a fold of its facts.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use mynah_data::{
     ASK_USER_SENTINEL, Breach, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Messages,
@@ -87,8 +90,16 @@ impl OpenTurn {
             approved: false,
             settled: None,
         };
-        let calls: Vec<_> = ids.iter().map(call).collect();
-        let places = ids.iter().enumerate().map(|(place, id)| (id.clone(), place)).collect();
+        let named: HashSet<&str> = response.tool_calls().map(|call| call.id.as_str()).collect();
+        let (mut calls, mut places) = (Vec::with_capacity(ids.len()), HashMap::new());
+        // What is no call of the answer, or was there before, could never come out.
+        for id in ids.iter().filter(|id| named.contains(id.as_str())) {
+            places.entry(id.clone()).or_insert_with(|| {
+                calls.push(call(id));
+                calls.len() - 1
+            });
+        }
+        drop(named);
         Self { unsettled: calls.len(), response, calls, places, plan, approved }
     }
 
@@ -239,6 +250,7 @@ impl RunState {
         } else if let (false, Some(step)) = (approved.is_empty(), self.steps.last()) {
             let plan = Plan::Tools { run: approved, manual: Vec::new() };
             self.open = Some(OpenTurn::new(step.response.clone(), plan, true));
+            self.close_if_settled();
         }
         self.thread.extend(message);
     }
@@ -280,6 +292,12 @@ impl RunState {
     /// The calls of the turn whose tools are not all done.
     pub(super) fn open_calls(&self) -> impl Iterator<Item = &Arc<ToolCall>> {
         self.open.iter().flat_map(|turn| turn.response.message.shared_tool_calls())
+    }
+
+    /// The calls to run of which nothing came yet.
+    pub(super) fn unsettled(&self) -> impl Iterator<Item = &PlannedCall> {
+        let calls = self.open.iter().flat_map(|turn| &turn.calls);
+        calls.filter(|call| call.settled.is_none())
     }
 
     /// The last try of a call that was announced; 0 before the first.

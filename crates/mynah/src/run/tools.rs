@@ -48,7 +48,8 @@ impl Driver {
             self.state.attempt_of(id).max(self.tape.announced(id).unwrap_or_default())
         };
         let before: Vec<u32> = ids.iter().map(before).collect();
-        let mut announced = false;
+        // Tools start when all of them are announced: where the process ended before that, none did.
+        let started = !before.contains(&0);
         for id in ids {
             if self.tape.ran_out() {
                 return self.stop_short();
@@ -57,7 +58,6 @@ impl Driver {
                 return self.interrupt(reason);
             }
             if self.state.attempt_of(id) == 0 {
-                announced = true;
                 self.commit(Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call: None });
             }
         }
@@ -70,7 +70,7 @@ impl Driver {
             self.state.open_calls().map(|call| (call.id.as_str(), call)).collect();
         for (id, before) in ids.iter().zip(before) {
             let Some(call) = calls.get(id.as_str()).map(|call| Arc::clone(call)) else { continue };
-            if cut_off || self.tape.outcome_of(id).is_some() || (live && before == 0) {
+            if cut_off || self.tape.outcome_of(id).is_some() || (live && !started) {
                 runs.waiting.push_back(call);
             } else if live && self.is_uncertain(&call, before) {
                 runs.uncertain.push(call.id.clone());
@@ -80,12 +80,6 @@ impl Driver {
         }
         if self.tape.upcoming().is_none() {
             self.announce_again(&mut runs);
-        }
-        let waits = matches!(self.tape.upcoming(), Some(Fact::Suspended(_)));
-        if self.tape.is_replaying() && !(live || announced || waits || !runs.waiting.is_empty()) {
-            // The records say something else than what came of these calls.
-            let call_id = ids.first().cloned().unwrap_or_default();
-            self.commit(Fact::ToolScheduled { call_id, attempt: 1, call: None });
         }
         self.phase = Phase::Announced(runs);
     }
@@ -208,7 +202,7 @@ impl Driver {
         {
             self.fault = Some(error);
         } else if runs.early.is_empty() {
-            self.phase = Phase::Decide;
+            self.decide_again();
         } else {
             let (call, outcome) = runs.early.remove(early.unwrap_or_default());
             self.tool_done(&call, outcome);
@@ -234,11 +228,22 @@ impl Driver {
         {
             let listed = end.metadata.get("uncertain_tool_calls").cloned().unwrap_or_default();
             uncertain = serde_json::from_value(listed).unwrap_or_default();
+            uncertain.retain(|id| self.state.unsettled().any(|call| call.id == *id));
         }
         if uncertain.is_empty() {
-            self.phase = Phase::Decide;
+            self.decide_again();
         } else {
             self.wait_for(uncertain);
+        }
+    }
+
+    /// What comes next follows from what came of the calls. Where the records hold something else, the run differs from them
+    /// here: the same calls would be asked for again without end.
+    fn decide_again(&mut self) {
+        self.phase = Phase::Decide;
+        let left = self.state.unsettled().next().filter(|_| self.tape.upcoming().is_some());
+        if let Some(call_id) = left.map(|call| call.id.clone()) {
+            self.commit(Fact::ToolScheduled { call_id, attempt: 1, call: None });
         }
     }
 
