@@ -28,7 +28,7 @@ pub(crate) struct ModelArgs {
     /// Try again so many times after a failure that may pass; 2 unless told otherwise.
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
-    /// The longest that the call may take.
+    /// The longest that the call may take. A server that sends nothing for 5 minutes is given up without it.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     timeout: Option<Duration>,
     #[command(flatten)]
