@@ -9,11 +9,16 @@
 mod common;
 
 use common::{events, folded, sse, streamed};
-use mynah_adapters::{anthropic::Anthropic, format::Delivery};
-use mynah_data::{
-    AdapterReason, Error, ErrorKind, Event, FinishReason, Part, Request, Response, ResponseFormat,
-    ToolCall,
+use mynah_adapters::{
+    anthropic::Anthropic,
+    format::{Delivery, Format},
+    openai_responses::OpenAiResponses,
 };
+use mynah_data::{
+    AdapterReason, Error, ErrorKind, Event, FinishReason, Message, Part, Request, Response,
+    ResponseFormat, ToolCall,
+};
+use mynah_step::ModelCall;
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
 
@@ -111,6 +116,22 @@ fn a_pause_keeps_what_must_go_back() {
         ]
     );
     assert_eq!(response.tool_calls().count(), 0, "they are not ours to answer");
+}
+
+#[test]
+fn what_the_provider_made_of_the_conversation_goes_back_to_it_alone() {
+    let pieces = ["The user ", "asked."];
+    let pieces = pieces.map(|piece| json!({"type": "compaction_delta", "content": piece}));
+    let body = answer(&[(json!({"type": "compaction"}), pieces.to_vec())], "compaction");
+    let events = streamed(&Anthropic::default(), &body);
+    assert!(matches!(events.last(), Some(Event::MessageCompleted { paused: true, .. })));
+    let request = Request::new([Message::clone(&folded(&events).message)]).with_model("m");
+    let sent = |format: &dyn Format| format.body(&request, &ModelCall::default()).unwrap();
+    assert_eq!(
+        sent(&Anthropic::default())["messages"],
+        json!([{"role": "assistant", "content": [{"type": "compaction", "content": "The user asked."}]}])
+    );
+    assert_eq!(sent(&OpenAiResponses::default())["input"], json!([]));
 }
 
 #[test]

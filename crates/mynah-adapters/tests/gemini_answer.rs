@@ -274,7 +274,7 @@ fn what_is_not_known_is_passed_on() {
     chunk["candidates"][0]["groundingMetadata"] = json!({"webSearchQueries": ["q"]});
     chunk["modelStatus"] = json!({"modelStage": "PREVIEW"});
     let other = json!({"candidates": [{"index": 1, "content": {"parts": [{"text": "no"}]}, "finishReason": "STOP"}]});
-    let partial = said(json!([{"functionCall": {"name": "f", "partialArgs": [1]}}]));
+    let partial = said(json!([{"functionCall": {"name": "f", "novelty": [1]}}]));
     let told = streamed(&Gemini::default(), &stream(&[other.clone(), partial, chunk]));
     let raw: Vec<Value> = told
         .iter()
@@ -287,7 +287,7 @@ fn what_is_not_known_is_passed_on() {
         raw,
         [
             other,
-            json!({"candidates": [{"content": {"parts": [{"functionCall": {"partialArgs": [1]}}]}}]}),
+            json!({"candidates": [{"content": {"parts": [{"functionCall": {"novelty": [1]}}]}}]}),
             json!({
                 "modelStatus": {"modelStage": "PREVIEW"},
                 "candidates": [{"groundingMetadata": {"webSearchQueries": ["q"]}}],
@@ -295,6 +295,55 @@ fn what_is_not_known_is_passed_on() {
         ]
     );
     assert_eq!(folded(&told).text(), "", "only the first candidate is the answer");
+}
+
+#[test]
+fn the_arguments_of_a_call_may_come_in_pieces() {
+    let call = |pieces: Value, goes_on: bool| {
+        said(json!([{"functionCall": {"partialArgs": pieces, "willContinue": goes_on}}]))
+    };
+    let first = said(json!([{
+        "functionCall": {"name": "f", "id": "a", "willContinue": true}, "thoughtSignature": "sig",
+    }]));
+    let pieces = [
+        first.clone(),
+        call(json!([{"jsonPath": "$.city", "stringValue": "New ", "willContinue": true}]), true),
+        call(json!([{"jsonPath": "$.city", "stringValue": "York"}]), true),
+        call(
+            json!([{"jsonPath": "$.days[0].n", "numberValue": 1}, {"jsonPath": "$['all days'][0]", "boolValue": true}]),
+            true,
+        ),
+        call(json!([{"jsonPath": "$.none", "nullValue": "NULL_VALUE"}]), true),
+        said(json!([{"functionCall": {}}])),
+        said(json!([{"functionCall": {"name": "g", "args": {}}}])),
+        finished("STOP"),
+    ];
+    let response = read(&stream(&pieces));
+    let calls: Vec<_> = response.tool_calls().collect();
+    assert_eq!(
+        calls.iter().map(|call| (call.name.as_str(), &call.arguments)).collect::<Vec<_>>(),
+        [
+            (
+                "f",
+                &json!({"city": "New York", "days": [{"n": 1}], "all days": [true], "none": null})
+            ),
+            ("g", &json!({})),
+        ]
+    );
+    assert_eq!(
+        (calls[0].id.as_str(), &calls[0].metadata["thoughtSignature"]),
+        ("a", &json!("sig"))
+    );
+    for (piece, reason) in [
+        (json!({"jsonPath": "$.city", "stringValue": "New "}), "MAX_TOKENS"),
+        (json!({"jsonPath": "$.list[7]", "stringValue": "x"}), "STOP"),
+        (json!({"jsonPath": "city", "stringValue": "x"}), "STOP"),
+        (json!({"jsonPath": format!("${}", ".a".repeat(100)), "stringValue": "x"}), "STOP"),
+    ] {
+        let cut = read(&stream(&[first.clone(), call(json!([piece]), true), finished(reason)]));
+        let call = cut.tool_calls().next().unwrap();
+        assert_eq!((call.name.as_str(), &call.arguments), ("f", &Value::Null), "{piece}");
+    }
 }
 
 #[test]

@@ -45,11 +45,11 @@ fn every_format_writes_every_kind_of_request() {
         for cell in CELLS {
             let format = Preset::named(name).unwrap().format();
             let request = request(name, cell).with_model(model);
-            check(
-                &format!("{name}, {cell}"),
-                format.body(&request, &ModelCall::default()),
-                expected(name, cell),
-            );
+            let body = format.body(&request, &ModelCall::default());
+            if let Ok(body) = &body {
+                check_frame(name, cell, body);
+            }
+            check(&format!("{name}, {cell}"), body, expected(name, cell));
         }
     }
 }
@@ -111,6 +111,54 @@ fn what_says_by_itself_that_it_failed_does_not_say_it_twice() {
             assert_eq!(body.pointer(place), Some(&json!(sent)), "{name}");
         }
     }
+}
+
+/// Beside the conversation and what the cell asks for, a body holds what every body of the format does, and no more.
+fn check_frame(name: &str, cell: &str, body: &Value) {
+    let every = match name {
+        "openai" => {
+            json!({"model": "gpt-5.2", "store": false, "include": ["reasoning.encrypted_content"], "stream": true})
+        }
+        "openai-chat" => {
+            json!({"model": "gpt-5.2", "stream": true, "stream_options": {"include_usage": true}})
+        }
+        "anthropic" => json!({"model": "claude-sonnet-5", "max_tokens": 4096, "stream": true}),
+        "ollama" => json!({"model": "qwen3:4b", "stream": true}),
+        _ => json!({}),
+    };
+    let conversation = match name {
+        "openai" => "input",
+        "gemini" => "contents",
+        _ => "messages",
+    };
+    let asked: &[&str] = match (name, cell) {
+        ("anthropic", "system") => &["system"],
+        ("gemini", "system" | "caching") => &["systemInstruction"],
+        ("bedrock", "system" | "caching") => &["system"],
+        ("bedrock", "tools") => &["toolConfig"],
+        (_, "tools") => &["tools"],
+        // Calls in the conversation demand that their tools are described.
+        ("anthropic", "tool call" | "tool result" | "failed tool result" | "reasoning") => {
+            &["tools", "tool_choice"]
+        }
+        ("bedrock", "tool call" | "tool result" | "failed tool result" | "reasoning") => {
+            &["toolConfig"]
+        }
+        ("openai", "structured output") => &["text"],
+        ("openai-chat", "structured output") => &["response_format"],
+        ("anthropic", "structured output") => &["output_config"],
+        ("gemini", "structured output") => &["generationConfig"],
+        ("bedrock", "structured output") => &["outputConfig"],
+        ("ollama", "structured output") => &["format"],
+        ("openai" | "openai-chat", "caching") => &["prompt_cache_key"],
+        ("anthropic", "caching") => &["system", "cache_control"],
+        _ => &[],
+    };
+    let mut rest = body.as_object().unwrap().clone();
+    for member in asked.iter().chain([&conversation]) {
+        assert!(rest.shift_remove(*member).is_some(), "{name}, {cell}: {member} of {body:#}");
+    }
+    assert_eq!(Value::Object(rest), every, "{name}, {cell}");
 }
 
 fn check(name: &str, body: Result<Value>, expected: Expected) {

@@ -5,6 +5,7 @@ use std::{mem::take, sync::Arc};
 use mynah_data::{FinishReason, Metadata, Result, Usage};
 use serde_json::{Value, json};
 
+use super::request::must_go_back;
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
@@ -64,6 +65,7 @@ members! {
         partial_json: Loose<'a> = "partial_json",
         thinking: Loose<'a> = "thinking",
         signature: Loose<'a> = "signature",
+        content: Loose<'a> = "content",
         stop_reason: Loose<'a> = "stop_reason",
         stop_sequence: Loose<'a> = "stop_sequence",
     } ignoring []
@@ -186,8 +188,8 @@ impl Answer {
                 Kind::Call(key)
             }
             "redacted_thinking" => Kind::Opaque { block, input: String::new() },
-            // The provider's own tools: their calls and results are not ours to answer, and must go back.
-            kind if kind.ends_with("tool_use") || kind.ends_with("tool_result") => {
+            // The provider's own tools, and what it made of the conversation: not ours to answer, and must go back.
+            kind if must_go_back(kind) => {
                 draft.raw(Value::Object(block.clone()));
                 Kind::Opaque { block, input: String::new() }
             }
@@ -215,6 +217,11 @@ impl Answer {
             }
             ("input_json_delta", Kind::Opaque { input, .. }) => {
                 input.push_str(delta.partial_json.text())
+            }
+            ("compaction_delta", Kind::Opaque { block, .. }) => {
+                let content = text_of(block, "content").to_owned();
+                let content = content + &take(&mut delta.content).into_text();
+                block.insert("content".to_owned(), content.into());
             }
             ("thinking_delta", Kind::Thinking { .. }) => {
                 draft.reasoning(&open.id, take(&mut delta.thinking).into_text())
@@ -271,7 +278,7 @@ impl Answer {
             _ => FinishReason::Other,
         };
         draft.finish(why, reason);
-        if reason == "pause_turn" {
+        if matches!(reason, "pause_turn" | "compaction") {
             draft.pause();
         }
         if self.form_tool.is_some() && !draft.has_calls() {

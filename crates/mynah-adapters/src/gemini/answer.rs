@@ -5,9 +5,12 @@ use std::sync::Arc;
 use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
 use serde_json::{Value, json, value::RawValue};
 
-use super::request::{SIGNATURE, WITHOUT_ID};
+use super::{
+    pieces,
+    request::{SIGNATURE, WITHOUT_ID},
+};
 use crate::{
-    draft::{Block, Draft},
+    draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
     loose::{self, List, Loose, members, overlay, take_count, telling},
@@ -21,6 +24,8 @@ pub(super) struct Answer {
     open: Option<Open>,
     blocks: usize,
     has_chunk: bool,
+    /// The call whose arguments come in pieces.
+    call: Option<OpenCall>,
     has_candidate: bool,
     /// Counters so far: some are left away now and then.
     counters: Metadata,
@@ -31,6 +36,12 @@ pub(super) struct Answer {
 struct Open {
     block: Block,
     is_thought: bool,
+}
+
+struct OpenCall {
+    key: CallKey,
+    /// None where a piece had no place in them.
+    arguments: Option<Value>,
 }
 
 members! {
@@ -74,6 +85,8 @@ members! {
         id: Loose<'a> = "id",
         name: Loose<'a> = "name",
         args: Option<&'a RawValue> = "args",
+        pieces: Loose<'a> = "partialArgs",
+        goes_on: Loose<'a> = "willContinue",
     } ignoring []
 }
 
@@ -182,6 +195,12 @@ impl Answer {
         let reason = candidate.finish_reason.text();
         if !reason.is_empty() {
             self.close(None, draft);
+            if reason == "STOP" {
+                self.end_call(draft);
+            } else if self.call.take().is_some() {
+                // What was to come of its arguments is lost.
+                draft.cut_off();
+            }
             finish(reason, draft);
             if !goes_on {
                 draft.end_possible();
@@ -198,7 +217,7 @@ impl Answer {
             (Some(call), _) => {
                 self.close(None, draft);
                 draft.go_on();
-                let unknown = function_call(*call, signature, draft);
+                let unknown = self.call(*call, signature, draft);
                 if !unknown.is_empty() {
                     rest.insert("functionCall".to_owned(), unknown.into());
                 }
@@ -281,27 +300,71 @@ impl Answer {
         }
     }
 
+    /// Takes a call or a piece of one, and gives back what is not known of it.
+    fn call(
+        &mut self,
+        call: FunctionCall<'_>,
+        signature: Option<String>,
+        draft: &mut Draft,
+    ) -> Metadata {
+        let is_new = self.call.is_none() || !call.name.text().is_empty();
+        if is_new {
+            self.end_call(draft);
+        }
+        let key = match &self.call {
+            Some(open) => open.key,
+            None => draft.open_call(),
+        };
+        let without_id = is_new && call.id.text().is_empty();
+        let without_id = without_id.then(|| (WITHOUT_ID.to_owned(), true.into()));
+        let signature = signature.map(|signature| (SIGNATURE.to_owned(), signature.into()));
+        draft.call_metadata(key, without_id.into_iter().chain(signature).collect());
+        draft.call(key, call.id.text(), call.name.text());
+        let args = call.args.map(RawValue::get).filter(|args| *args != "null").unwrap_or_default();
+        let goes_on = call.goes_on.is_true();
+        let mut lost = Vec::new();
+        let mut pieces = call.pieces.into_objects().peekable();
+        if goes_on || !is_new || pieces.peek().is_some() {
+            let whole = serde_json::from_str(args).unwrap_or_else(|_| json!({}));
+            let open = self.call.get_or_insert(OpenCall { key, arguments: Some(whole) });
+            for piece in pieces {
+                let arguments = open.arguments.as_mut();
+                if arguments.and_then(|arguments| pieces::put(arguments, &piece)).is_none() {
+                    open.arguments = None;
+                    lost.push(Value::Object(piece));
+                }
+            }
+            if !goes_on {
+                self.end_call(draft);
+            }
+        } else {
+            // Some gateways write the object as text.
+            match serde_json::from_str::<String>(args) {
+                Ok(text) => draft.arguments(key, &text),
+                Err(_) => draft.arguments(key, args),
+            }
+            draft.close_call(key);
+        }
+        let lost = ("partialArgs".to_owned(), Value::Array(lost));
+        telling(call.unknown.into_iter().chain([lost]))
+    }
+
+    /// The call whose arguments came in pieces is complete.
+    fn end_call(&mut self, draft: &mut Draft) {
+        match self.call.take() {
+            Some(OpenCall { key, arguments: Some(arguments) }) => {
+                draft.arguments(key, &arguments.to_string());
+                draft.close_call(key);
+            }
+            Some(_) => draft.cut_off(),
+            None => {}
+        }
+    }
+
     fn next_block(&mut self) -> Block {
         self.blocks += 1;
         Some(Arc::from((self.blocks - 1).to_string()))
     }
-}
-
-/// Calls come whole. Gives back what is not known of this one.
-fn function_call(call: FunctionCall<'_>, signature: Option<String>, draft: &mut Draft) -> Metadata {
-    let key = draft.open_call();
-    let without_id = call.id.text().is_empty().then(|| (WITHOUT_ID.to_owned(), true.into()));
-    let signature = signature.map(|signature| (SIGNATURE.to_owned(), signature.into()));
-    draft.call_metadata(key, without_id.into_iter().chain(signature).collect());
-    draft.call(key, call.id.text(), call.name.text());
-    let args = call.args.map(RawValue::get).filter(|args| *args != "null").unwrap_or_default();
-    // Some gateways write the object as text.
-    match serde_json::from_str::<String>(args) {
-        Ok(text) => draft.arguments(key, &text),
-        Err(_) => draft.arguments(key, args),
-    }
-    draft.close_call(key);
-    telling(call.unknown)
 }
 
 fn finish(reason: &str, draft: &mut Draft) {

@@ -151,6 +151,8 @@ fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
                 match data.get("type").and_then(Value::as_str) {
                     Some("message") => phase = data.get("phase"),
                     Some("reasoning") => items.extend(reasoning(signature.as_ref(), data, stored)),
+                    // Another provider's block of this name has content of its own.
+                    Some("compaction") if data.contains_key("content") => {}
                     Some(kind) if is_item(kind) => items.push(Value::Object(data.clone())),
                     _ => {}
                 }
