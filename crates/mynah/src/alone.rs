@@ -19,7 +19,7 @@ impl Loaded {
     /// What an engine did that had the run, as the records tell it: they answer for models and tools.
     pub(crate) fn part(&self, about: &About, options: &Options) -> Result<Part> {
         let mut recorded = Options::from_json(Value::Object(about.options.clone()))?;
-        recorded.halt_when = self.halted_after().map(HaltWhen::After);
+        recorded.halt_when = self.halted_after();
         let asked = Asked {
             engine: &engine(about),
             conversation: joined(&self.before, &self.thread),
@@ -35,8 +35,8 @@ impl Loaded {
         Ok(part)
     }
 
-    /// How often the model had answered when the caller's own condition ended the conversation, if it did.
-    fn halted_after(&self) -> Option<usize> {
+    /// The caller's own condition, if it ended the conversation: it held when the model had answered so often.
+    pub(crate) fn halted_after(&self) -> Option<HaltWhen> {
         let records = &self.kept.records;
         let halts = |(_, fact): &(Record, Fact)| match fact {
             Fact::Completed(end) | Fact::FinalizeStarted { conversation: end, .. } => {
@@ -47,7 +47,7 @@ impl Loaded {
         let is_answer =
             |(_, fact): &&(Record, Fact)| matches!(fact, Fact::AssistantCompleted { .. });
         let place = records.iter().position(halts)?;
-        Some(records[..place].iter().filter(is_answer).count())
+        Some(HaltWhen::After(records[..place].iter().filter(is_answer).count()))
     }
 }
 

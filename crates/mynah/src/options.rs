@@ -304,7 +304,8 @@ macro_rules! option_setters {
             }
 
             /// Halts after a turn for which this is true, unless something else ends the chat. Must depend on its argument
-            /// alone: it is not recorded, but asked again when a run is replayed or resumed, which must be given the same.
+            /// alone: it is not recorded, but asked again when a run is replayed or resumed. A resume must be given the same; for
+            /// a replay to which none is given the records tell when it held.
             pub fn halt_when(
                 mut $self_,
                 condition: impl Fn(&mynah_data::StepResult) -> bool + Send + Sync + 'static,

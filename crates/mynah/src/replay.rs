@@ -205,7 +205,8 @@ impl Replay {
         loaded: &Loaded,
         recorded: &'a About,
     ) -> Result<Asked<'a>> {
-        let options = Options::from_json(Value::Object(recorded.options.clone()))?;
+        let mut options = Options::from_json(Value::Object(recorded.options.clone()))?;
+        options.halt_when = loaded.halted_after();
         Ok(Asked {
             engine,
             conversation: joined(&loaded.before, &loaded.thread),

@@ -223,13 +223,15 @@ async fn a_tool_that_is_run_again_is_told_of() -> mynah::Result<()> {
 }
 
 #[tokio::test]
-async fn a_run_that_a_condition_ended_ends_there_when_its_records_are_alone() -> mynah::Result<()> {
+async fn a_run_that_a_condition_ended_ends_there_unless_another_is_given() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
     let halted = engine(1)?.chat("go").halt_when(|_: &StepResult| true).record(&log).await?;
     assert_eq!(halted.halted_reason, HaltReason::HaltWhen);
     let run = halted.run_id.unwrap_or_default();
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");
-    assert_eq!(engine(1)?.replay(&log, &*run).await.expect_err("it goes on").reason(), "kind");
+    assert_eq!(engine(1)?.replay(&log, &*run).await?.status, "equal");
+    let other = engine(1)?.replay(&log, &*run).halt_when(|_: &StepResult| false).await;
+    assert_eq!(other.expect_err("it goes on").reason(), "kind");
     Ok(())
 }
 

@@ -111,7 +111,7 @@ impl<W: Write> Stage<'_, W> {
         }
         resume = approve.iter().fold(resume, |resume, id| resume.approve(id));
         resume = reject.iter().fold(resume, |resume, id| resume.reject(id, ""));
-        let mut stream = resume.options(options).stream().await?;
+        let mut stream = resume.options(options.clone()).stream().await?;
         if let Some(error) = stream.refusal() {
             return Err(error.clone().into());
         }
@@ -124,6 +124,7 @@ impl<W: Write> Stage<'_, W> {
             }
         })
         .await?;
+        self.remember(options);
         let told = match (beginning.extent, stream.last_step(), completed.into_inner()) {
             (Extent::Chat, _, Some(result)) => Told::Chat(Box::new(result)),
             (Extent::Step, Some(step), _) => Told::Step(Box::new(step.clone())),

@@ -326,7 +326,7 @@ impl<W: Write> Stage<'_, W> {
     }
 
     /// Keeps what the records of the operation's run do not tell.
-    fn remember(&mut self, options: Options) {
+    pub(super) fn remember(&mut self, options: Options) {
         if let Some(run) = self.log.as_ref().and_then(|log| log.written()) {
             self.options.insert(run, options);
         }
