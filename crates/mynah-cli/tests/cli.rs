@@ -7,7 +7,7 @@ use std::{
     process::Stdio,
 };
 
-use common::{feed, file, mynah, run};
+use common::{Store, feed, file, mynah, run};
 
 const HELLO: &str = r#"{
   "scripts": [ [ {"text": "hello"}, {"finish": "stop"} ] ],
@@ -18,9 +18,27 @@ const HELLO: &str = r#"{
 fn help_names_the_verbs_and_the_exit_codes() {
     let help = run(["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
-    for part in ["Usage: mynah <COMMAND>", "play", "Examples:", "Exit codes:"] {
+    for part in ["Usage: mynah [OPTIONS] <COMMAND>", "play", "Examples:", "Exit codes:"] {
         assert!(help.stdout.contains(part), "{part:?} is missing in\n{}", help.stdout);
     }
+}
+
+#[test]
+fn what_every_verb_takes_may_stand_before_the_verb() {
+    let store = Store::with(common::RUNS);
+    let (url, scenario) = (store.url(), store.file("hello.json", HELLO));
+    let after = run(["runs", "--log", &url, "--json"]);
+    assert_eq!((after.code, after.stdout.lines().count()), (Some(0), 5));
+    assert_eq!(run(["--log", &url, "--json", "runs"]), after);
+    assert_eq!(run(["--json", "runs", "--log", &url]), after);
+    // Nearer to the verb wins.
+    assert_eq!(run(["--log", "sqlite:/nowhere", "runs", "--json", "--log", &url]), after);
+
+    let played = run(["play", "--stable", &scenario]);
+    assert_eq!(played.code, Some(0));
+    assert_eq!(run(["play", "--stable", "--json", &scenario]), played);
+    assert_eq!(run(["--log", &url, "play", &scenario]).code, Some(0));
+    assert_eq!(store.json(&["runs"]).len(), 6, "play kept its run where it was told to");
 }
 
 #[test]
@@ -65,7 +83,7 @@ fn the_documented_example_does_what_is_documented() {
 #[test]
 fn wrong_usage_is_exit_code_2_and_says_what_is_right() {
     let wrong: [(&[&str], &str); 5] = [
-        (&[], "Usage: mynah <COMMAND>"),
+        (&[], "Usage: mynah [OPTIONS] <COMMAND>"),
         (&["sing"], "unrecognized subcommand 'sing'"),
         (&["play"], "<FILE>"),
         (&["play", "--loud", "x.json"], "unexpected argument '--loud'"),
