@@ -36,8 +36,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = Place::parse(&place.log)?.open_to_write()?;
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?;
-        // Nothing follows a seal.
-        let last = run.records - u64::from(run.seal.is_some());
+        // Nothing but the seal follows an end, and nothing follows that.
+        let end = u64::from(run.status.is_ended()) + u64::from(run.seal.is_some());
+        let last = run.records.saturating_sub(end);
         if !(1..=last).contains(&at) {
             return Err(Failure::input(format!(
                 "--at {at}: run {} can be branched at its records 1 to {last}",
