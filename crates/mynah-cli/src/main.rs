@@ -332,7 +332,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Nobody may be left to read it; the exit code still tells.
-            let _ = writeln!(io::stderr(), "mynah: {}", failure.message);
+            let _ = writeln!(io::stderr(), "mynah: {}", text::plain(&failure.message));
             ExitCode::from(failure.code)
         }
     }

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::{
     Failure, LogArgs, RemovalArgs, now, runs, runtime,
-    text::{Moment, count},
+    text::{Moment, count, line},
     written,
 };
 
@@ -105,6 +105,7 @@ fn write_json(found: &[RunSummary], done: bool, out: &mut impl Write) -> io::Res
 fn write_text(found: &[RunSummary], done: bool, out: &mut impl Write) -> io::Result<()> {
     for RunSummary { run_id, started, status, records, .. } in found {
         let (started, records) = (Moment(*started), count(*records, "record"));
+        let run_id = line(run_id);
         writeln!(out, "{run_id}  {started}  {}  {records}", status.as_str())?;
     }
     let told = match (found.len() as u64, done) {

@@ -8,6 +8,7 @@ use std::{
 };
 
 use common::{Store, feed, file, mynah, run};
+use mynah::log::{Append, Chain, Extent, Fact, Log as _, SqliteLog};
 
 const HELLO: &str = r#"{
   "scripts": [ [ {"text": "hello"}, {"finish": "stop"} ] ],
@@ -39,6 +40,39 @@ fn what_every_verb_takes_may_stand_before_the_verb() {
     assert_eq!(run(["play", "--stable", "--json", &scenario]), played);
     assert_eq!(run(["--log", &url, "play", &scenario]).code, Some(0));
     assert_eq!(store.json(&["runs"]).len(), 6, "play kept its run where it was told to");
+}
+
+#[test]
+fn the_id_of_a_run_from_elsewhere_does_nothing_to_a_terminal() {
+    let store = Store::new();
+    let id = "a\u{1b}[2J\u{202e}b";
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let log = SqliteLog::open(&store.path).unwrap();
+        let (thread, extent) = (mynah::Thread::from("hi"), Extent::Chat);
+        let started = Fact::RunStarted { thread, extent, about: None };
+        let record = Chain::new(id).append(0, [0; 16], &started).unwrap();
+        log.append(Append::new(id, None, vec![record])).await.unwrap();
+    });
+    let bundle = store.path.with_extension("ndjson").display().to_string();
+    let verbs: [&[&str]; 10] = [
+        &["runs"],
+        &["show", "last"],
+        &["verify"],
+        &["replay", "last"],
+        &["export", "last", "-o", &bundle],
+        &["redact", "last", "--all", "--reason", "age"],
+        &["prune", "--older-than", "1d", "--include-unfinished", "--reason", "age"],
+        &["fork", "last", "--at", "7"],
+        &["cancel", "last"],
+        &["cancel", "last"],
+    ];
+    for verb in verbs {
+        let told = store.run(verb);
+        let text = told.stdout + &told.stderr;
+        assert!(text.contains(r"a\u{1b}[2J\u{202e}b"), "{verb:?}: {text}");
+        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{verb:?}: {text}");
+    }
 }
 
 #[test]
