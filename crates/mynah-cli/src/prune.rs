@@ -109,7 +109,10 @@ fn write_text(found: &[RunSummary], done: bool, out: &mut impl Write) -> io::Res
         writeln!(out, "{run_id}  {started}  {}  {records}", status.as_str())?;
     }
     let told = match (found.len() as u64, done) {
-        (0, _) => "nothing to prune".to_owned(),
+        (0, _) => {
+            "nothing to prune; what has not ended stays, and what a run that stays goes on from"
+                .to_owned()
+        }
         (runs, true) => {
             format!("{}, {} pruned", count(runs, "run"), count(records(found), "record"))
         }
