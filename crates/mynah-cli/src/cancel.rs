@@ -14,7 +14,7 @@ use crate::{
     ledger::Ledger,
     runtime,
     store::{self, Place},
-    text::count,
+    text::{count, line},
     written,
 };
 
@@ -51,7 +51,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             let line = json!({"run_id": run, "status": status, "records": records});
             writeln!(out, "{line}")
         } else {
-            writeln!(out, "{run}  {status}  {}", count(records, "record"))
+            writeln!(out, "{}  {status}  {}", line(&run), count(records, "record"))
         })
     })
 }

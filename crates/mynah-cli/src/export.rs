@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::{
     Failure, LogArgs, runtime,
     store::{self, Place},
-    text::plain,
+    text::{line, plain},
     verify::described,
     written,
 };
@@ -49,7 +49,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         // Not on standard output, which may be the file.
         let _ = writeln!(
             io::stderr(),
-            "run {run} goes on from earlier runs of its session; to restore its conversation, export them too: {}",
+            "run {} goes on from earlier runs of its session; to restore its conversation, export them too: {}",
+            line(&run),
             listed(&needed)
         );
     }
@@ -68,7 +69,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         writeln!(out, "{}", json!({"run_id": run, "file": path, "report": report, "needs": needed}))
     } else {
         let Bundle { report, .. } = bundle;
-        writeln!(out, "{}: {run}  {}", path.display(), described(&report))
+        writeln!(out, "{}: {}  {}", path.display(), line(&run), described(&report))
     })
 }
 

@@ -1,14 +1,18 @@
 //! `mynah fork`: branches a run.
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+};
 
 use clap::Args;
 use mynah::fork_run;
 use serde_json::json;
 
 use crate::{
-    Failure, LogArgs, runtime,
+    Failure, LogArgs, play, resume, runtime,
     store::{self, Place},
+    text::line,
     written,
 };
 
@@ -16,9 +20,10 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah show last --records                see where to branch
   mynah fork last --at 5                   a new run with the records 1 to 5
   mynah resume last --agent FILE.json      go on with it
+  mynah fork last --at 5 --agent FILE.json both at once
 
 Exit codes: 0 done; 1 the run is not what it was; 2 no such run or record; 4 a log that could
-not be used.";
+not be used; with an agent also those of `mynah resume`.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -29,31 +34,51 @@ pub(crate) struct Arguments {
     /// The last record that the new run keeps.
     #[arg(long, value_name = "SEQ")]
     at: u64,
+    /// Go on with it: the agent is a scenario file.
+    #[arg(long, value_name = "FILE")]
+    agent: Option<PathBuf>,
+    /// Go on although the agent is not the one that the run began with.
+    #[arg(long, requires = "agent")]
+    allow_changed_agent: bool,
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: place, run, at } = arguments;
+    let Arguments { log: place, run, at, agent, allow_changed_agent } = arguments;
+    // A run is not branched for an agent that cannot go on with it.
+    agent.as_deref().map(play::agent).transpose()?;
+    let fork = runtime()?.block_on(branch(&place, &run, at, agent.is_none()))?;
+    match agent {
+        Some(agent) => {
+            resume::main(resume::Arguments::new(place, fork, agent, allow_changed_agent))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Makes the branch, tells of it, and how it goes on if nobody does that now. Gives its id.
+async fn branch(place: &LogArgs, run: &str, at: u64, tells_how: bool) -> Result<String, Failure> {
     let log = Place::parse(&place.log)?.open_to_write()?;
-    runtime()?.block_on(async {
-        let run = store::find(log.as_ref(), &run).await?;
-        // Nothing follows a seal.
-        let last = run.records - u64::from(run.seal.is_some());
-        if !(1..=last).contains(&at) {
-            return Err(Failure::input(format!(
-                "--at {at}: run {} can be branched at its records 1 to {last}",
-                run.run_id
-            )));
-        }
-        let forked = fork_run(&log, &*run.run_id, at).await?;
-        let mut out = io::stdout().lock();
-        if place.json {
-            return written(writeln!(out, "{}", json!(forked)));
-        }
+    let run = store::find(log.as_ref(), run).await?;
+    // Nothing but the seal follows an end, and nothing follows that.
+    let end = u64::from(run.status.is_ended()) + u64::from(run.seal.is_some());
+    let last = run.records.saturating_sub(end);
+    if !(1..=last).contains(&at) {
+        return Err(Failure::input(format!(
+            "--at {at}: run {} can be branched at its records 1 to {last}",
+            run.run_id
+        )));
+    }
+    let forked = fork_run(&log, &*run.run_id, at).await?;
+    let mut out = io::stdout().lock();
+    written(if place.json {
+        writeln!(out, "{}", json!(forked))
+    } else {
+        let (fork, run) = (&forked.run_id, line(&run.run_id));
+        writeln!(out, "{fork}  forked from {run} at record {at}")
+    })?;
+    if tells_how && !place.json {
         let go_on = place.command("resume", &forked.run_id, " --agent FILE");
-        written(writeln!(
-            out,
-            "{}  forked from {} at record {at}\ngo on with: {go_on}",
-            forked.run_id, run.run_id
-        ))
-    })
+        written(writeln!(out, "go on with: {go_on}"))?;
+    }
+    Ok(forked.run_id.to_string())
 }

@@ -53,6 +53,14 @@ use mynah::{
 #[derive(Parser)]
 #[command(name = "mynah", version, about, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
+    // Verbs have these themselves where they say more of them. Here they stand so that they may be said before the verb, and
+    // of a verb to which they change nothing.
+    /// Where runs are kept: memory: or sqlite:PATH.
+    #[arg(id = "log", long = "log", value_name = "URL", global = true)]
+    _log: Option<String>,
+    /// One JSON value a line.
+    #[arg(id = "json", long = "json", global = true)]
+    _json: bool,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -324,7 +332,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Nobody may be left to read it; the exit code still tells.
-            let _ = writeln!(io::stderr(), "mynah: {}", failure.message);
+            let _ = writeln!(io::stderr(), "mynah: {}", text::plain(&failure.message));
             ExitCode::from(failure.code)
         }
     }

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::{
     Failure, LogArgs, RemovalArgs, now, runs, runtime,
-    text::{Moment, count},
+    text::{Moment, count, line},
     written,
 };
 
@@ -105,10 +105,14 @@ fn write_json(found: &[RunSummary], done: bool, out: &mut impl Write) -> io::Res
 fn write_text(found: &[RunSummary], done: bool, out: &mut impl Write) -> io::Result<()> {
     for RunSummary { run_id, started, status, records, .. } in found {
         let (started, records) = (Moment(*started), count(*records, "record"));
+        let run_id = line(run_id);
         writeln!(out, "{run_id}  {started}  {}  {records}", status.as_str())?;
     }
     let told = match (found.len() as u64, done) {
-        (0, _) => "nothing to prune".to_owned(),
+        (0, _) => {
+            "nothing to prune; what has not ended stays, and what a run that stays goes on from"
+                .to_owned()
+        }
         (runs, true) => {
             format!("{}, {} pruned", count(runs, "run"), count(records(found), "record"))
         }

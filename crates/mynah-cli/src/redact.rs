@@ -7,7 +7,10 @@ use mynah::log::{Redact, Redactable};
 use serde_json::json;
 
 use crate::{
-    Failure, LogArgs, RemovalArgs, runtime, store, text::count, verify::with_run, written,
+    Failure, LogArgs, RemovalArgs, runtime, store,
+    text::{count, line},
+    verify::with_run,
+    written,
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
@@ -60,7 +63,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     written(if json {
         write_json(&run, &found, removal.yes, &mut out)
     } else {
-        write_text(&run, kind.as_deref(), &found, removal.yes, &mut out)
+        write_text(&line(&run), kind.as_deref(), &found, removal.yes, &mut out)
     })
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs, play, runtime,
     store::{self, Place},
-    text::{count, short},
+    text::{count, line, plain, short},
     written,
 };
 
@@ -80,7 +80,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 written(writeln!(out, "{line}"))
             }
             Ok(replayed) => {
-                written(writeln!(out, "{run}  equal  {}", count(replayed.records, "record")))
+                let (run, records) = (line(&run), count(replayed.records, "record"));
+                written(writeln!(out, "{run}  equal  {records}"))
             }
             Err(error) => {
                 let Some(status) = finding(&error) else { return Err(Failure::of(&error)) };
@@ -110,10 +111,10 @@ fn finding(error: &Error) -> Option<&'static str> {
 }
 
 fn write_difference(run: &str, error: &Error, out: &mut impl Write) -> io::Result<()> {
-    let metadata = error.metadata();
+    let (run, metadata) = (line(run), error.metadata());
     let text = |member: &str| metadata.get(member).and_then(Value::as_str);
     let (ErrorKind::Replay(_), Some(seq)) = (error.kind(), metadata.get("seq")) else {
-        return writeln!(out, "{run}  corrupt: {error}");
+        return writeln!(out, "{run}  corrupt: {}", plain(&error.to_string()));
     };
     let produced = text("kind").unwrap_or("nothing");
     let expected = text("expected_kind");

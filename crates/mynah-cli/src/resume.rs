@@ -136,6 +136,27 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 impl Arguments {
+    /// Goes on with a run of this log, with nothing to say to it.
+    pub(crate) fn new(
+        log: LogArgs,
+        run: String,
+        agent: PathBuf,
+        allow_changed_agent: bool,
+    ) -> Self {
+        Self {
+            log,
+            run,
+            message: None,
+            agent,
+            answer: None,
+            tool_results: Vec::new(),
+            approve: Vec::new(),
+            reject: Vec::new(),
+            allow_changed_agent,
+            on_uncertain: Policy::Suspend,
+        }
+    }
+
     /// The command that goes on with a run in the same way.
     fn command(&self, run: &str) -> String {
         let agent = quoted(&self.agent.display().to_string());

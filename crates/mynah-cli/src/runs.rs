@@ -14,7 +14,7 @@ use mynah::{
 use crate::{
     Failure, LogArgs, now, runtime,
     store::Place,
-    text::{Moment, Span, short, write_columns},
+    text::{Moment, Span, line, short, write_columns},
     written,
 };
 
@@ -131,7 +131,7 @@ fn row(run: &RunSummary) -> [String; 9] {
         cost => format!("{cost:.4}"),
     };
     [
-        run.run_id.to_string(),
+        line(&run.run_id),
         Moment(run.started).to_string(),
         run.status.as_str().to_owned(),
         run.model.as_deref().map_or("-".to_owned(), |model| short(model, 30)),

@@ -14,7 +14,7 @@ use crate::{
     gist::detail,
     runtime,
     store::{self, Place, fact, previous},
-    text::{Moment, Span, count, plain, short},
+    text::{Moment, Span, count, line, plain, short},
     tree, written,
 };
 
@@ -116,7 +116,7 @@ fn write_summary(run: &RunSummary, json: bool, out: &mut impl Write) -> io::Resu
     }
     let status = run.status.as_str();
     let took = Span(run.updated.saturating_sub(run.started));
-    writeln!(out, "run {}  {status}", run.run_id)?;
+    writeln!(out, "run {}  {status}", line(&run.run_id))?;
     let model = run.model.as_deref().map(|model| format!(", {}", plain(model)));
     writeln!(out, "{} UTC, {took}{}", Moment(run.started), model.unwrap_or_default())?;
     let totals = &run.totals;

@@ -207,8 +207,13 @@ impl Failure {
                 | LogReason::Pruned
                 | LogReason::Redacted,
             )
+            | ErrorKind::Session(_)
             | ErrorKind::Validation(_) => Self::input(error.to_string()),
-            _ => Self::file(error.to_string()),
+            ErrorKind::Log(_) => Self::file(error.to_string()),
+            _ if error.metadata().get("connected") == Some(&Value::Bool(false)) => {
+                Self::file(error.to_string())
+            }
+            _ => Self::finding(error.to_string()),
         }
     }
 }

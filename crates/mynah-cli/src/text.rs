@@ -115,7 +115,7 @@ pub(crate) fn write_columns<const N: usize>(
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() && c != '\n' && c != '\t' {
+        if is_obeyed(c) && c != '\n' && c != '\t' {
             // Writing to a string does not fail.
             let _ = write!(plain, "{}", c.escape_default());
         } else {
@@ -125,9 +125,20 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
+/// Whether a terminal does something else with it than to show it: also those that turn the order of what follows.
+fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The same, on one line.
+pub(crate) fn line(text: &str) -> String {
+    plain(text).replace(['\n', '\t'], " ")
+}
+
 /// The beginning of a text, on one line.
 pub(crate) fn short(text: &str, limit: usize) -> String {
-    let line = plain(text).replace(['\n', '\t'], " ");
+    let line = line(text);
     match line.char_indices().nth(limit) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
@@ -232,6 +243,8 @@ mod tests {
     #[test]
     fn a_terminal_is_not_told_what_to_do() {
         assert_eq!(plain("a\u{1b}[2Jb\n\tc\r"), "a\\u{1b}[2Jb\n\tc\\r");
+        assert_eq!(plain("\u{202e}fdp.\u{2066}x"), "\\u{202e}fdp.\\u{2066}x");
+        assert_eq!(line("one\n\ttwo"), "one  two");
         assert_eq!(short("one\ntwo three", 7), "one two…");
         assert_eq!(short("äöü", 3), "äöü");
     }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs, input, runtime,
     store::{self, Place},
-    text::{count, plain},
+    text::{count, line, plain},
     written,
 };
 
@@ -79,7 +79,7 @@ fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
         told["inclusion"] = json!(inclusion);
         return written(writeln!(out, "{told}"));
     }
-    written(writeln!(out, "{}  {}", plain(&run_id), described(&report)))?;
+    written(writeln!(out, "{}  {}", line(&run_id), described(&report)))?;
     let Some(Inclusion { index, size, root, .. }) = inclusion else { return Ok(()) };
     written(writeln!(out, "leaf {} of {size} in the log with root {root}", index + 1))
 }
@@ -135,8 +135,10 @@ impl Tally<'_> {
                 let told = json!({"status": "corrupt", "err": error});
                 writeln!(out, "{}", with_run(run, told))
             }
-            (false, Ok(report)) => writeln!(out, "{run}  {}", described(report)),
-            (false, Err(error)) => writeln!(out, "{run}  corrupt: {}", wrong(error)),
+            (false, Ok(report)) => writeln!(out, "{}  {}", line(run), described(report)),
+            (false, Err(error)) => {
+                writeln!(out, "{}  corrupt: {}", line(run), plain(&wrong(error)))
+            }
         })
     }
 
@@ -169,7 +171,7 @@ impl Tally<'_> {
                 } else {
                     let place =
                         if error.metadata().contains_key("seq") { "list of seals" } else { "file" };
-                    writeln!(out, "the log's {place}  corrupt: {}", wrong(&error))
+                    writeln!(out, "the log's {place}  corrupt: {}", plain(&wrong(&error)))
                 })
             }
             Err(error) => Err(Failure::of(&error)),

@@ -7,7 +7,8 @@ use std::{
     process::Stdio,
 };
 
-use common::{feed, file, mynah, run};
+use common::{Store, feed, file, mynah, run};
+use mynah::log::{Append, Chain, Extent, Fact, Log as _, SqliteLog};
 
 const HELLO: &str = r#"{
   "scripts": [ [ {"text": "hello"}, {"finish": "stop"} ] ],
@@ -18,8 +19,59 @@ const HELLO: &str = r#"{
 fn help_names_the_verbs_and_the_exit_codes() {
     let help = run(["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
-    for part in ["Usage: mynah <COMMAND>", "play", "Examples:", "Exit codes:"] {
+    for part in ["Usage: mynah [OPTIONS] <COMMAND>", "play", "Examples:", "Exit codes:"] {
         assert!(help.stdout.contains(part), "{part:?} is missing in\n{}", help.stdout);
+    }
+}
+
+#[test]
+fn what_every_verb_takes_may_stand_before_the_verb() {
+    let store = Store::with(common::RUNS);
+    let (url, scenario) = (store.url(), store.file("hello.json", HELLO));
+    let after = run(["runs", "--log", &url, "--json"]);
+    assert_eq!((after.code, after.stdout.lines().count()), (Some(0), 5));
+    assert_eq!(run(["--log", &url, "--json", "runs"]), after);
+    assert_eq!(run(["--json", "runs", "--log", &url]), after);
+    // Nearer to the verb wins.
+    assert_eq!(run(["--log", "sqlite:/nowhere", "runs", "--json", "--log", &url]), after);
+
+    let played = run(["play", "--stable", &scenario]);
+    assert_eq!(played.code, Some(0));
+    assert_eq!(run(["play", "--stable", "--json", &scenario]), played);
+    assert_eq!(run(["--log", &url, "play", &scenario]).code, Some(0));
+    assert_eq!(store.json(&["runs"]).len(), 6, "play kept its run where it was told to");
+}
+
+#[test]
+fn the_id_of_a_run_from_elsewhere_does_nothing_to_a_terminal() {
+    let store = Store::new();
+    let id = "a\u{1b}[2J\u{202e}b";
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let log = SqliteLog::open(&store.path).unwrap();
+        let (thread, extent) = (mynah::Thread::from("hi"), Extent::Chat);
+        let started = Fact::RunStarted { thread, extent, about: None };
+        let record = Chain::new(id).append(0, [0; 16], &started).unwrap();
+        log.append(Append::new(id, None, vec![record])).await.unwrap();
+    });
+    let bundle = store.path.with_extension("ndjson").display().to_string();
+    let verbs: [&[&str]; 10] = [
+        &["runs"],
+        &["show", "last"],
+        &["verify"],
+        &["replay", "last"],
+        &["export", "last", "-o", &bundle],
+        &["redact", "last", "--all", "--reason", "age"],
+        &["prune", "--older-than", "1d", "--include-unfinished", "--reason", "age"],
+        &["fork", "last", "--at", "7"],
+        &["cancel", "last"],
+        &["cancel", "last"],
+    ];
+    for verb in verbs {
+        let told = store.run(verb);
+        let text = told.stdout + &told.stderr;
+        assert!(text.contains(r"a\u{1b}[2J\u{202e}b"), "{verb:?}: {text}");
+        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{verb:?}: {text}");
     }
 }
 
@@ -65,7 +117,7 @@ fn the_documented_example_does_what_is_documented() {
 #[test]
 fn wrong_usage_is_exit_code_2_and_says_what_is_right() {
     let wrong: [(&[&str], &str); 5] = [
-        (&[], "Usage: mynah <COMMAND>"),
+        (&[], "Usage: mynah [OPTIONS] <COMMAND>"),
         (&["sing"], "unrecognized subcommand 'sing'"),
         (&["play"], "<FILE>"),
         (&["play", "--loud", "x.json"], "unexpected argument '--loud'"),

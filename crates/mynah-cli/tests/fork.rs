@@ -35,6 +35,32 @@ fn a_fork_keeps_the_records_up_to_a_place_and_says_how_to_go_on() {
 }
 
 #[test]
+fn with_an_agent_a_fork_goes_on_at_once() {
+    let store = Store::with(RUNS);
+    let agent = store.file("otherwise.json", OTHERWISE);
+    let fork = ["fork", "run-1", "--at", "6", "--agent", &agent];
+    let went_on = store.run(&fork);
+    assert_eq!((went_on.code, went_on.stderr.as_str()), (Some(0), ""));
+    let listed = &store.json(&["runs", "--limit", "1"])[0];
+    let id = text(listed, "run_id");
+    let said = format!("{id}  forked from run-1 at record 6\nThere is no soup today.\n");
+    assert_eq!((went_on.stdout, text(listed, "status")), (said, "completed".into()));
+
+    let told = store.json(&fork);
+    assert_eq!(told[0]["parent"]["run_id"], "run-1");
+    let last = told.last().unwrap();
+    assert_eq!(
+        (&last["run_id"], &last["ok"]["halted_reason"]),
+        (&told[0]["run_id"], &json!("completed"))
+    );
+
+    let runs = store.json(&["runs"]).len();
+    let missing = store.run(&["fork", "run-1", "--at", "6", "--agent", "missing.json"]);
+    assert_eq!((missing.code, missing.stdout.as_str()), (Some(4), ""), "{}", missing.stderr);
+    assert_eq!(store.json(&["runs"]).len(), runs, "nothing was branched");
+}
+
+#[test]
 fn a_fork_that_goes_on_differently_differs_from_there() {
     let store = Store::with(RUNS);
     let fork = text(&store.json(&["fork", "run-1", "--at", "6"])[0], "run_id");
@@ -120,11 +146,11 @@ fn what_cannot_be_branched_or_compared_is_refused() {
     let cases: [(&[&str], &str); 8] = [
         (
             &["fork", "run-1", "--at", "0"],
-            "--at 0: run run-1 can be branched at its records 1 to 8",
+            "--at 0: run run-1 can be branched at its records 1 to 7",
         ),
         (
-            &["fork", "run-1", "--at", "9"],
-            "--at 9: run run-1 can be branched at its records 1 to 8",
+            &["fork", "run-1", "--at", "8"],
+            "--at 8: run run-1 can be branched at its records 1 to 7",
         ),
         (&["fork", "run-1", "--at", "soon"], "invalid value 'soon'"),
         (&["fork", "run-1"], "--at <SEQ>"),

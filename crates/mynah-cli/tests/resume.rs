@@ -320,6 +320,17 @@ fn a_scenario_that_is_interrupted_says_how_its_run_goes_on() {
     assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Soup.\n"), "{}", resumed.stderr);
 }
 
+#[test]
+fn a_run_whose_model_call_fails_has_failed_and_the_log_has_not() {
+    let (store, _) = waiting();
+    let agent =
+        AGENT.replace(r#"{"text": "Two soups, "}, "#, r#"{"preflight_error": "rate_limited"}, "#);
+    let agent = store.file("refused.json", &agent);
+    let resumed = store.run(&["resume", "run-0", "two", "--agent", &agent]);
+    assert_eq!(resumed.code, Some(1), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("rate_limited"), "{}", resumed.stderr);
+}
+
 /// Does what control-C does, and gives the exit code and what was said on standard error.
 #[cfg(unix)]
 fn interrupt(child: std::process::Child) -> (Option<i32>, String) {

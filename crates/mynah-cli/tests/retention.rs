@@ -130,7 +130,8 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
     assert_eq!(gone[0]["run_id"], "run-0");
     assert_eq!(gone[1], json!({"dry_run": false, "runs": 1, "records": 9}));
     assert_eq!(store.ok(&[&prune[..], &["--limit", "1", "--yes"]].concat()).lines().count(), 2);
-    assert_eq!(store.ok(&prune), "nothing to prune\n", "the one that waits stays");
+    let why = "what has not ended stays, and what a run that stays goes on from";
+    assert_eq!(store.ok(&prune), format!("nothing to prune; {why}\n"), "the one that waits stays");
     let listed = store.json(&["runs"]);
     assert_eq!(listed.iter().map(|run| &run["run_id"]).collect::<Vec<_>>(), ["run-2"]);
     let after = store.ok(&["verify"]);

@@ -173,11 +173,14 @@ async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Repo
     Ok(report)
 }
 
-/// Whether a record has its body, or a tombstone says why not.
+/// Whether a record has its body, with a fact in it that can be read, or a tombstone says why not.
 pub(crate) fn check_body(record: &Record, gone: Option<&Gone>) -> Result<(), Corrupt> {
     let named = gone.and_then(|gone| gone.bodies.get(&record.seq()));
     let what = match (record.body(), named) {
-        (Some(_), None) => return Ok(()),
+        (Some(_), None) => match record.fact() {
+            Ok(_) => return Ok(()),
+            Err(what) => return Err(corrupt(&record.envelope().run, record.seq(), what)),
+        },
         (None, None) => "its body is missing, and no tombstone says why",
         (_, Some(hash)) if *hash != record.hash() => {
             "a tombstone names another record in its place"

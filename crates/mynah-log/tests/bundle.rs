@@ -4,15 +4,17 @@
 
 use std::io::{BufReader, Cursor};
 
-use mynah_data::{ErrorKind, LogReason};
+use mynah_data::{ErrorKind, LogReason, Thread};
 use mynah_log::{
-    Append, Log, MAINTENANCE, MemoryLog, Prune, Redact, Removals, RunFilter, Warrant,
+    Append, Body, Chain, Extent, Fact, Hash, Log, MAINTENANCE, MemoryLog, Prune, Record, Redact,
+    Removals, RunFilter, Warrant,
     bundle::{self, Imported},
+    cbor,
     conformance::Sample,
     verify_run, verify_seals,
 };
 use proptest::prelude::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[tokio::test]
 async fn what_is_imported_is_what_was_exported() {
@@ -181,6 +183,68 @@ proptest! {
             nothing_comes_of(&changed);
         }
     }
+}
+
+#[tokio::test]
+async fn a_fact_that_no_reader_understands_is_corrupt_for_whoever_checks_it() {
+    for payload in [
+        json!({"kind": "turn_started", "turn": "seven", "prompt": null}),
+        json!({"kind": "turn_started", "turn": 1, "prompt": null, "mood": "good"}),
+    ] {
+        let mut chain = Chain::new("run");
+        let first =
+            Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
+        let facts = [first, Fact::TurnStarted { turn: 1, prompt: None }];
+        let mut records =
+            facts.map(|fact| chain.append(0, [0; 16], &fact).expect("a record")).to_vec();
+        let sound = MemoryLog::new();
+        sound.append(Append::new("run", None, records.clone())).await.expect("a run");
+        let strange = holding(&records[1], &payload);
+        let file = String::from_utf8(export(&sound, "run").await).expect("text");
+        let mut lines: Vec<Value> =
+            file.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let body = strange.body().expect("a body");
+        lines[2]["record"] = json!({
+            "envelope": hex(strange.envelope_bytes()),
+            "salt": hex(&body.salt),
+            "payload": hex(&body.payload),
+        });
+        lines[3]["end"]["hash"] = json!(strange.hash());
+        let file: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let file = file.as_bytes();
+
+        records[1] = strange;
+        let log = MemoryLog::new();
+        log.append(Append::new("run", None, records)).await.expect("a sound chain");
+        let target = MemoryLog::new();
+        for found in [
+            verify_run(&log, "run").await.map(drop),
+            bundle::verify(file).map(drop),
+            import(&target, file).await.map(drop),
+        ] {
+            let error = found.expect_err("a fact that cannot be read");
+            assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
+            assert_eq!(error.metadata()["seq"], 2, "{error}");
+            assert!(error.to_string().contains("payload: "), "{error}");
+        }
+        assert_eq!(target.head("run").await, Ok(None));
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The same record with another payload, and the commitment to that.
+fn holding(record: &Record, payload: &Value) -> Record {
+    let payload = cbor::to_vec(payload).expect("CBOR").into();
+    let body = Body { payload, ..record.body().expect("a body").clone() };
+    let old = record.envelope().body.0;
+    let new = Hash::of(&[b"mynah record body 1\n", &body.salt, &body.payload]).0;
+    let mut envelope = record.envelope_bytes().to_vec();
+    let place = envelope.windows(32).position(|bytes| bytes == old).expect("the commitment");
+    envelope[place..place + 32].copy_from_slice(&new);
+    Record::from_parts(envelope, Some(body)).expect("a record")
 }
 
 /// What fails leaves nothing behind; what does not fail is a bundle.

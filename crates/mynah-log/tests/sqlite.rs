@@ -206,8 +206,8 @@ async fn a_run_that_cannot_be_written_does_not_fail_those_who_share_its_commit()
         log.append(run.batch()).await.expect("a new run");
     }
     let other = Connection::open(&path).expect("a connection");
-    let trouble = "CREATE TRIGGER trouble BEFORE UPDATE ON runs WHEN new.id = 'run-3' \
-                   BEGIN SELECT RAISE(ABORT, 'trouble'); END";
+    let trouble = "CREATE UNIQUE INDEX trouble ON runs \
+                   (CASE WHEN id = 'run-3' AND seq = 2 THEN 'run-0' ELSE id END)";
     other.execute_batch(trouble).expect("a run that cannot be written");
     other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     let append = |run: Sample| {
@@ -308,6 +308,17 @@ async fn a_damaged_index_is_found_though_every_run_can_be_read() {
             "{error}"
         );
     }
+}
+
+#[tokio::test]
+async fn what_a_file_would_do_by_itself_is_not_done() {
+    let (_folder, path) = file();
+    drop(SqliteLog::open(&path).expect("a log"));
+    let trigger = "CREATE TRIGGER forget AFTER INSERT ON runs BEGIN DELETE FROM runs; END";
+    Connection::open(&path).expect("a file").execute_batch(trigger).expect("a trigger");
+    let log = SqliteLog::open(&path).expect("a log");
+    log.append(Sample::new("run", 0).sealed().batch()).await.expect("a run");
+    assert_eq!(mynah_log::verify_run(&log, "run").await.expect("a sound run").status, "verified");
 }
 
 #[tokio::test]

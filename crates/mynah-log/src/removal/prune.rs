@@ -92,9 +92,8 @@ impl Prune {
                         together
                     }
                 };
-                if chosen.len() + together.len() <= self.limit {
-                    chosen.extend(together);
-                }
+                // Of a session the newest go first, so that the rest of it is whole where the limit cuts it.
+                chosen.extend(together.into_iter().take(self.limit - chosen.len()));
                 if chosen.len() >= self.limit {
                     return Ok(chosen);
                 }
@@ -212,7 +211,8 @@ mod tests {
             found.iter().map(|run| run.run_id.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(chosen(Prune::before(50)).await, ["alone", "b2", "b1"], "a3 stays");
-        assert_eq!(chosen(Prune::before(50).limit(2)).await, ["alone"], "b1 does not go alone");
+        assert_eq!(chosen(Prune::before(50).limit(2)).await, ["alone", "b2"], "b1 goes after b2");
+        assert_eq!(chosen(Prune::before(50).limit(0)).await, [""; 0]);
         let all = ["a3", "a2", "a1", "alone", "b2", "b1", "late"];
         assert_eq!(chosen(Prune::before(100)).await, all);
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use mynah_data::{Error, LogReason, Result};
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, config::DbConfig};
 
 use super::{Answer, runs};
 use crate::Durability;
@@ -122,8 +122,10 @@ impl File {
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let opened = Connection::open_with_flags(path, flags).and_then(|connection| {
             connection.busy_timeout(PATIENCE)?;
-            // A file may come from anywhere: what its schema says is not to call functions.
+            // A file may come from anywhere: what its schema says is not to call functions, and does nothing by itself.
             connection.pragma_update(None, "trusted_schema", false)?;
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
             Ok(connection)
         });
         opened.map_err(|error| self.failure(&error))
