@@ -32,8 +32,13 @@ use crate::loaded::Kept;
 /// assert_eq!(otherwise.text(), "good day");
 /// # Ok(()) }
 /// ```
-pub fn fork_run<L: Log + Clone>(log: &L, run: impl Into<String>, at: u64) -> Fork {
-    Fork { log: Arc::new(log.clone()), run: run.into(), at, world: Arc::new(SystemWorld) }
+pub fn fork_run<L: Log + Clone>(log: &L, run: impl AsRef<str>, at: u64) -> Fork {
+    Fork {
+        log: Arc::new(log.clone()),
+        run: run.as_ref().to_owned(),
+        at,
+        world: Arc::new(SystemWorld),
+    }
 }
 
 /// A run to be branched off; see [`fork_run`].

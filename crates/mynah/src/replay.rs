@@ -76,11 +76,11 @@ impl Engine {
     /// assert_eq!(replayed.status, "equal");
     /// # Ok(()) }
     /// ```
-    pub fn replay<L: Log + Clone>(&self, log: &L, run: impl Into<String>) -> Replay {
+    pub fn replay<L: Log + Clone>(&self, log: &L, run: impl AsRef<str>) -> Replay {
         Replay {
             engine: Some(self.clone()),
             log: Arc::new(log.clone()),
-            run: run.into(),
+            run: run.as_ref().to_owned(),
             tools: Tools::default(),
             change: None,
             options: Options::new(),
@@ -106,11 +106,11 @@ impl Engine {
 /// assert_eq!(replayed.records, 5);
 /// # Ok(()) }
 /// ```
-pub fn replay_run<L: Log + Clone>(log: &L, run: impl Into<String>) -> Replay {
+pub fn replay_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Replay {
     Replay {
         engine: None,
         log: Arc::new(log.clone()),
-        run: run.into(),
+        run: run.as_ref().to_owned(),
         tools: Tools::Recorded,
         options: Options::new(),
         change: None,

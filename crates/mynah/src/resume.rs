@@ -62,8 +62,8 @@ impl Engine {
     /// assert_eq!(done.text(), "Two it is.");
     /// # Ok(()) }
     /// ```
-    pub fn resume<L: Log + Clone>(&self, log: &L, run: impl Into<String>) -> Resume {
-        Resume::new(self.clone(), Arc::new(log.clone()), run.into())
+    pub fn resume<L: Log + Clone>(&self, log: &L, run: impl AsRef<str>) -> Resume {
+        Resume::new(self.clone(), Arc::new(log.clone()), run.as_ref().to_owned())
     }
 }
 
