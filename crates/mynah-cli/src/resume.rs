@@ -9,8 +9,8 @@ use std::{
 use clap::{Args, ValueEnum};
 use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, Engine, Error, ErrorKind, Event, OnUncertain,
-    log::{Fact, Log as _, RunStatus},
+    ChatResult, Engine, Error, ErrorKind, Event, OnUncertain, SessionReason,
+    log::{Extent, Fact, Log as _, RunStatus},
 };
 use serde_json::{Value, json};
 
@@ -261,10 +261,32 @@ async fn resume(
         }
     }
     if arguments.log.json {
-        let result = completed.map_or_else(|| json!(stream.last_step()), |result| json!(result));
-        written(teller.line(&json!({"run_id": run, "ok": result})))?;
+        let result = match (completed, stream.last_step(), extent(log, run).await?) {
+            (Some(result), ..) => json!(result),
+            (None, Some(step), Extent::Generate) => json!(step.response),
+            (None, step, _) => json!(step),
+        };
+        let told = match mynah::restore_turn(log, run).await {
+            Ok(mut restored) => {
+                // The link to the run is beside it.
+                restored.session.last_run = None;
+                json!({"session": restored.session, "result": result})
+            }
+            Err(error) if error.kind() == ErrorKind::Session(SessionReason::NoSession) => result,
+            Err(error) => return Err(error.into()),
+        };
+        written(teller.line(&json!({"run_id": run, "ok": told})))?;
     }
     Ok(())
+}
+
+/// How far the call went that a run is.
+async fn extent(log: &Ledger, run: &str) -> Result<Extent, Error> {
+    let first = log.read(run, 1, 1).await?;
+    Ok(match first.first().and_then(|record| record.fact().ok().flatten()) {
+        Some(Fact::RunStarted { extent, .. }) => extent,
+        _ => Extent::Chat,
+    })
 }
 
 /// Every fact of a run that is still there.

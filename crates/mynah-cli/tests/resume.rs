@@ -56,6 +56,31 @@ fn a_run_goes_on_with_an_answer_and_its_text_is_told() {
 }
 
 #[test]
+fn in_json_it_comes_to_what_the_call_would_have_come_to() {
+    let begun = r#"{
+      "scripts": [ [ {"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"} ] ],
+      "tools": [ {"name": "ask", "returns": {"ask_user": "How many?"}} ],
+      "ops": [
+        {"op": "session.start", "id": "s", "messages": [{"role": "user", "content": "Soup?"}]},
+        {"op": "generate", "messages": [{"role": "user", "content": "Hi"}], "crash_after": 1}
+      ]
+    }"#;
+    let (store, _) = waiting_in(begun);
+    let agent = r#"{
+      "scripts": [ [ {"text": "Two."}, {"finish": "stop"} ] ],
+      "tools": [ {"name": "ask", "returns": {"ask_user": "How many?"}} ]
+    }"#;
+    let agent = store.file("agent.json", agent);
+    let last = |lines: Vec<Value>| lines.last().unwrap()["ok"].clone();
+    let turn = last(store.json(&["resume", "run-0", "two", "--agent", &agent]));
+    let told =
+        (&turn["session"]["id"], &turn["session"]["status"], &turn["result"]["halted_reason"]);
+    assert_eq!(told, (&json!("s"), &json!("completed"), &json!("completed")));
+    let answer = last(store.json(&["resume", "run-1", "--agent", &agent]));
+    assert_eq!(answer["output_text"], "Two.");
+}
+
+#[test]
 fn in_json_its_events_are_told_and_then_what_it_came_to() {
     let (store, agent) = waiting();
     let told = store.json(&["resume", "run-0", "two", "--agent", &agent]);
