@@ -107,6 +107,19 @@ impl Loaded {
         Ok(self)
     }
 
+    /// Reads a run whose conversation is known to whoever asks, so that the runs before it need not be read.
+    pub(crate) async fn read_knowing(
+        log: &dyn Log,
+        run: &str,
+        conversation: &Messages,
+    ) -> Result<Self> {
+        let mut loaded = Self::of(Kept::read(log, run).await?)?;
+        let before = loaded.previous().map_or(0, |previous| previous.messages);
+        let before = usize::try_from(before).unwrap_or(usize::MAX);
+        loaded.before = conversation.iter().take(before).cloned().collect();
+        Ok(loaded)
+    }
+
     /// Reads a run up to where another goes on from it.
     pub(crate) async fn read_until(log: &dyn Log, previous: &Previous) -> Result<Self> {
         Self::until(log, previous).await?.after_what_was(log).await

@@ -226,7 +226,7 @@ impl Next {
             if head == Some(point)
                 && let Some(answer) = self.answer(&log, &run)
             {
-                let loaded = Loaded::read(&*log, &run.run_id).await?;
+                let loaded = Loaded::read_knowing(&*log, &run.run_id, &run.messages).await?;
                 if self.is_of(&loaded) {
                     match answer.prepare(loaded).await {
                         // It waits for something else.
