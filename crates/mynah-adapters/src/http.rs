@@ -138,13 +138,17 @@ impl HttpAdapter {
     /// # Errors
     /// A URL that is none, or that holds a password.
     pub fn with_base_url(mut self, url: &str) -> Result<Self> {
-        let refused = |code: &str| Error::invalid_option("base_url", code);
-        let url = Url::parse(url).map_err(|_| refused("malformed"))?;
+        let refused = |code: &str, why: &str| {
+            let message = format!("validation failed: base_url: {why}");
+            Error::invalid_option("base_url", code).with_message(message)
+        };
+        let malformed = || refused("malformed", "an address begins with http:// or https://");
+        let url = Url::parse(url).map_err(|_| malformed())?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-            return Err(refused("malformed"));
+            return Err(malformed());
         }
         if url.password().is_some() || !url.username().is_empty() {
-            return Err(refused("credentials"));
+            return Err(refused("credentials", "a password does not belong in an address"));
         }
         self.base_url = Some(url);
         Ok(self)

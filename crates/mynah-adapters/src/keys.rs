@@ -161,9 +161,10 @@ impl Keys {
                 key.or_else(|| found(format!("{name} in {}", path.display()), in_file(path, name)));
         }
         key.ok_or_else(|| {
+            let advice = variables.first().map(|name| format!("; set {name}")).unwrap_or_default();
             Error::engine(EngineReason::MissingKey)
                 .with_message(format!(
-                    "engine error: missing_key: no API key for {provider}; looked at {}",
+                    "engine error: missing_key: no API key for {provider}{advice} (looked at {})",
                     checked.join(", ")
                 ))
                 .with_provider(provider)

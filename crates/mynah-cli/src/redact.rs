@@ -94,7 +94,7 @@ fn write_text(
         },
         (records, true) => format!("{} of run {run} redacted", count(records, "record")),
         (records, false) => format!(
-            "{} of run {run} would lose what they hold; nothing was changed: --yes takes it away",
+            "{} of run {run} would be redacted; nothing was changed: --yes does it",
             count(records, "record")
         ),
     };

@@ -236,9 +236,12 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         (&["-m", "anthropic:x", "--dotenv=none.env", "hi"], "ANTHROPIC_API_KEY in none.env"),
         (
             &["-m", "bedrock:x", "hi"],
-            "AWS_ACCESS_KEY_ID; profiles and credentials files are not read",
+            "AWS_ACCESS_KEY_ID); profiles and credentials files are not read",
         ),
-        (&["-m", "llamacpp:x", "--base-url", "ftp://a", "hi"], "base_url: malformed"),
+        (
+            &["-m", "llamacpp:x", "--base-url", "ftp://a", "hi"],
+            "base_url: an address begins with http:// or https://",
+        ),
         (&["-m", "azure:x", "--api-key-env", "KEY_OF_TEST", "hi"], "no address of its own"),
         (&["-m", script, "--tools", &list, "hi"], "generate_wrong_tools.json: 1: unknown field"),
         (&["-m", script, "--schema", &no_json, "hi"], "generate_wrong_schema.json: EOF"),

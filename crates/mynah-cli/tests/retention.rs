@@ -175,7 +175,7 @@ fn redact_takes_away_what_records_hold() {
     let store = Store::with(RUNS);
     let redact = ["redact", "run-0", "--record", "1", "4", "--reason", "card number"];
     let told = store.ok(&redact);
-    assert!(told.contains("2 records of run run-0 would lose what they hold"), "{told}");
+    assert!(told.contains("2 records of run run-0 would be redacted"), "{told}");
     assert!(store.ok(&["show", "run-0"]).contains("card 4111"), "a dry run changes nothing");
     let gone = store.json(&[&redact[..], &["--yes"]].concat());
     assert_eq!((&gone[0]["seq"], &gone[0]["kind"]), (&json!(1), &json!("run_started")));
