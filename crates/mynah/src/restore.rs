@@ -21,7 +21,8 @@ pub struct Restored {
 /// Gives a session back from the records of its turns alone: the one that its caller held after the last of them.
 ///
 /// What was done to it without the model since then, as handing in tool results, is not in the records, and of two turns
-/// from the same state the one counts that began last. A session that was kept without an id cannot be found.
+/// from the same state the one counts whose run began last, unless it was refused. A session that was kept without an id
+/// cannot be found.
 ///
 /// ```
 /// # use mynah::{Engine, Session, testing::Scripted};
@@ -47,7 +48,15 @@ pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
         let message = format!("session error: no_session: no run in this log is a turn of {id:?}");
         Error::session(SessionReason::NoSession).with_message(message).with("session_id", id)
     })?;
-    restore_turn(log, &newest.run_id).await
+    let mut turn = Loaded::read(log, &newest.run_id).await?;
+    // A turn that was refused left the session as it was, and the run that waited before it may have gone on since.
+    while let Some(previous) = turn.previous().filter(|_| turn.refusal().is_some()) {
+        if log.head(&previous.run_id).await?.is_none_or(|head| head.seq == previous.seq) {
+            break;
+        }
+        turn = Loaded::read(log, &previous.run_id).await?;
+    }
+    session_of(log, turn).await
 }
 
 /// Gives the session back whose turn this run is: the one that its caller held after it, whatever came later. So a session
@@ -77,6 +86,11 @@ pub async fn restore_turn<L: Log>(log: &L, run: &str) -> Result<Restored> {
             .with_message(message)
             .with("run_id", run));
     }
+    session_of(log, loaded).await
+}
+
+/// The session that a turn left.
+async fn session_of<L: Log>(log: &L, loaded: Loaded) -> Result<Restored> {
     let before = loaded.session_before();
     let unfinished = (!loaded.was_told()).then(|| Arc::from(loaded.kept.run.as_str()));
     let told = if loaded.was_told() && loaded.refusal().is_none() {

@@ -37,6 +37,12 @@ impl Plan {
         Self { scripts: self.scripts.iter().skip(calls).cloned().collect(), ..self.clone() }
     }
 
+    #[allow(dead_code, reason = "most tests spend")]
+    pub(crate) fn without_budget(mut self) -> Self {
+        self.options["budget"] = Value::Null;
+        self
+    }
+
     pub(crate) fn options(&self) -> Options {
         Options::from_json(self.options.clone()).unwrap_or_default().request_id("same")
     }
