@@ -94,8 +94,9 @@ async fn verify(log: &dyn Log, run: Option<&str>, json: bool) -> Result<(), Fail
         let mut filter = RunFilter::new();
         loop {
             let page = log.runs(filter.clone()).await.map_err(|error| Failure::of(&error))?;
-            for run in &page.runs {
-                tally.look(&run.run_id, json, &mut out).await?;
+            let damaged = page.damaged.iter().map(|damaged| &*damaged.run);
+            for run in page.runs.iter().map(|run| &*run.run_id).chain(damaged) {
+                tally.look(run, json, &mut out).await?;
             }
             let Some(next) = page.next else { break };
             filter = filter.after(next);
@@ -171,7 +172,11 @@ impl Tally<'_> {
                 } else {
                     let place =
                         if error.metadata().contains_key("seq") { "list of seals" } else { "file" };
-                    writeln!(out, "the log's {place}  corrupt: {}", plain(&wrong(&error)))
+                    writeln!(
+                        out,
+                        "the log's {place}  corrupt: {}",
+                        plain(without_class(&error.to_string()))
+                    )
                 })
             }
             Err(error) => Err(Failure::of(&error)),
@@ -215,10 +220,13 @@ pub(crate) fn described(report: &Report) -> String {
 fn wrong(error: &Error) -> String {
     let metadata = error.metadata();
     match (metadata.get("seq"), metadata.get("what").and_then(Value::as_str)) {
+        (Some(seq), Some(what)) if seq == 0 => what.to_owned(),
         (Some(seq), Some(what)) => format!("record {seq}: {what}"),
-        _ => {
-            let told = error.to_string();
-            told.strip_prefix("log error: corrupt: ").unwrap_or(&told).to_owned()
-        }
+        _ => without_class(&error.to_string()).to_owned(),
     }
+}
+
+/// An error's message, where it was said already of what kind it is.
+fn without_class(told: &str) -> &str {
+    told.strip_prefix("log error: corrupt: ").unwrap_or(told)
 }
