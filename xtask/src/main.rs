@@ -221,7 +221,7 @@ fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {
     let failed = |e| format!("{file}: {e}");
     let whole = fs::read_to_string(file.to_string()).map_err(failed)?;
     run(&format!("{mynah} redact last --kind tool_completed --reason test --yes {log}"))?;
-    run(&format!("{mynah} export last {log} -o {file}"))?;
+    run(&format!("{mynah} export last {log} -o {file} --force"))?;
     run(&verify)?;
     // A digit of the last payload: it is not what was committed to any more.
     let at = whole.rfind("\"payload\":\"").ok_or("the bundle has no payload")? + 20;

@@ -103,12 +103,26 @@ fn a_bad_file_is_refused_and_leaves_nothing_behind() {
     let said = format!("mynah: {path}: {said}; it is a SQLite file: --log {url} names it\n");
     assert_eq!(refused.stderr, said);
     other.play(&RUNS.replace("Ann", "Bob"));
-    store.ok(&["export", "run-0", "-o", &file]);
+    store.ok(&["export", "run-0", "-o", &file, "--force"]);
     let refused = other.run(&["import", &file]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("another run of this id"), "{}", refused.stderr);
     assert_eq!(store.run(&["export", "nothing"]).code, Some(2));
     assert_eq!(store.run(&["export", "run-0", "-o", "/nowhere/at.all"]).code, Some(4));
+}
+
+#[test]
+fn a_file_that_is_there_is_written_over_only_by_force() {
+    let store = Store::with(RUNS);
+    let file = store.beside("run.ndjson");
+    fs::write(&file, "precious").unwrap();
+    let refused = store.run(&["export", "run-0", "-o", &file]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""));
+    let said = format!("mynah: {file}: it is there already; --force writes over it\n");
+    assert_eq!(refused.stderr, said);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+    store.ok(&["export", "run-0", "-o", &file, "--force"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), store.ok(&["export", "run-0"]));
 }
 
 #[test]
