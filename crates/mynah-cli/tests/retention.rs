@@ -247,6 +247,20 @@ fn what_was_redacted_here_is_not_brought_back_by_an_import() {
 }
 
 #[test]
+fn redact_says_of_a_run_that_has_not_ended_that_it_cannot_go_on() {
+    let store = Store::with(RUNS);
+    let redact = ["redact", "run-2", "--record", "1", "--reason", "x"];
+    for (flags, then) in [(&[] as &[&str], "then"), (&["--yes"], "now")] {
+        let told = store.run(&[&redact[..], flags].concat());
+        assert_eq!(told.code, Some(0));
+        let said = format!(
+            "run run-2 has not ended, and it cannot go on {then}: `mynah cancel` ends it\n"
+        );
+        assert_eq!(told.stderr, said);
+    }
+}
+
+#[test]
 fn a_later_turn_of_a_session_names_the_runs_that_it_needs() {
     let store = Store::with(
         r#"{
