@@ -142,7 +142,7 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
 
     let gone = store.json(&[&prune[..], &["--yes", "--status", "completed"]].concat());
     assert_eq!(gone[0]["run_id"], "run-0");
-    assert_eq!(gone[1], json!({"dry_run": false, "runs": 1, "records": 9}));
+    assert_eq!(gone[1], json!({"dry_run": false, "runs": 1, "records": 9, "in_use": []}));
     assert_eq!(store.ok(&[&prune[..], &["--limit", "1", "--yes"]].concat()).lines().count(), 2);
     let why = "what has not ended stays, and what a run that stays goes on from";
     assert_eq!(store.ok(&prune), format!("nothing to prune; {why}\n"), "the one that waits stays");
@@ -182,6 +182,20 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
         assert_eq!(store.run(wrong).code, Some(2), "{wrong:?}");
     }
     assert_eq!(Store::new().run(&[&prune[..], &["--yes"]].concat()).code, Some(4), "no such log");
+}
+
+#[test]
+fn a_run_that_a_process_goes_on_with_is_named_and_the_others_are_pruned() {
+    let store = Store::with(RUNS);
+    let hold = "UPDATE runs SET owner = 'other', until = 9000000000000000000 WHERE id = 'run-2'";
+    rusqlite::Connection::open(&store.path).unwrap().execute_batch(hold).unwrap();
+    let prune = ["prune", "--older-than", "30d", "--reason", "age", "--include-unfinished"];
+    let told = store.ok(&[&prune[..], &["--yes"]].concat());
+    let stays = "run-2  stays: it is in use, or a run that is goes on from it\n";
+    assert!(told.starts_with(stays) && told.ends_with("\n2 runs, 14 records pruned\n"), "{told}");
+    let told = store.json(&[&prune[..], &["--yes"]].concat());
+    assert_eq!(told, [json!({"dry_run": false, "runs": 0, "records": 0, "in_use": ["run-2"]})]);
+    assert_eq!(store.ok(&[&prune[..], &["--yes"]].concat()), format!("{stays}nothing pruned\n"));
 }
 
 #[test]
@@ -233,20 +247,6 @@ fn redact_takes_away_what_records_hold() {
 }
 
 #[test]
-fn what_was_redacted_here_is_not_brought_back_by_an_import() {
-    let store = Store::with(RUNS);
-    let file = store.beside("whole.ndjson");
-    store.ok(&["export", "run-0", "-o", &file]);
-    store.ok(&["redact", "run-0", "--record", "1", "--reason", "x", "--yes"]);
-    let told = store.ok(&["import", &file]);
-    let said =
-        "  it was there already; of 1 record this log keeps no body, as it was redacted here\n";
-    assert!(told.ends_with(said), "{told}");
-    assert_eq!(store.json(&["import", &file])[0]["withheld"], 1);
-    assert!(!store.ok(&["show", "run-0"]).contains("4111"));
-}
-
-#[test]
 fn redact_says_of_a_run_that_has_not_ended_that_it_cannot_go_on() {
     let store = Store::with(RUNS);
     let redact = ["redact", "run-2", "--record", "1", "--reason", "x"];
@@ -258,6 +258,20 @@ fn redact_says_of_a_run_that_has_not_ended_that_it_cannot_go_on() {
         );
         assert_eq!(told.stderr, said);
     }
+}
+
+#[test]
+fn what_was_redacted_here_is_not_brought_back_by_an_import() {
+    let store = Store::with(RUNS);
+    let file = store.beside("whole.ndjson");
+    store.ok(&["export", "run-0", "-o", &file]);
+    store.ok(&["redact", "run-0", "--record", "1", "--reason", "x", "--yes"]);
+    let told = store.ok(&["import", &file]);
+    let said =
+        "  it was there already; of 1 record this log keeps no body, as it was redacted here\n";
+    assert!(told.ends_with(said), "{told}");
+    assert_eq!(store.json(&["import", &file])[0]["withheld"], 1);
+    assert!(!store.ok(&["show", "run-0"]).contains("4111"));
 }
 
 #[test]
