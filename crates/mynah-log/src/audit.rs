@@ -84,6 +84,41 @@ impl<'l> Auditor<'l> {
         }
     }
 
+    /// How many leaves the log's tree had when this was its root; none if it never was. So a root that was kept elsewhere tells
+    /// whether the log still begins with all that it held then.
+    ///
+    /// ```
+    /// use mynah_log::{Auditor, Log, MemoryLog, conformance::Sample};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+    /// # let log = MemoryLog::new();
+    /// # log.append(Sample::new("run-1", 0).sealed().batch()).await?;
+    /// let kept = Auditor::new(&log).verify_seals().await?.root();
+    /// # log.append(Sample::new("run-2", 1).sealed().batch()).await?;
+    /// assert_eq!(Auditor::new(&log).leaves_under(&kept).await?, Some(1));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A log that cannot be read.
+    pub async fn leaves_under(&self, root: &Hash) -> Result<Option<u64>> {
+        let mut tree = Tree::new();
+        if tree.root() == *root {
+            return Ok(Some(0));
+        }
+        loop {
+            let seals = self.log.seals(tree.size(), PORTION).await?;
+            for seal in &seals {
+                tree.push(seal.leaf());
+                if tree.root() == *root {
+                    return Ok(Some(tree.size()));
+                }
+            }
+            if seals.is_empty() {
+                return Ok(None);
+            }
+        }
+    }
+
     /// Whether nothing was taken away since the tombstones were read. If something was, they are forgotten.
     async fn is_current(&mut self) -> Result<bool> {
         let head = self.log.head(MAINTENANCE).await?;
