@@ -5,7 +5,7 @@
     tools/verify.py --vectors docs/format.md    check the vectors of the format
 
 Everything that is checked here is described in docs/format.md.
-Exit codes: 0 it is what it says; 1 it is not; 2 wrong usage, or a file that cannot be read.
+Exit codes: 0 it is what it says; 1 it is not; 2 wrong usage, or another kind of file.
 """
 import hashlib
 import json
@@ -196,12 +196,11 @@ def strictly(pairs):
     demand(len(dict(pairs)) == len(pairs), "a JSON key stands twice")
     return dict(pairs)
 
-def read_lines(file):
-    while line := file.readline(MAX_LINE + 1):
-        demand(line.endswith(b"\n"), "the line has no end, or is too long")
-        value = json.loads(line, object_pairs_hook=strictly)
-        demand(type(value) is dict and len(value) == 1, "it is not a line of a bundle")
-        yield next(iter(value.items()))
+def read_line(line):
+    demand(line.endswith(b"\n"), "the line has no end, or is too long")
+    value = json.loads(line, object_pairs_hook=strictly)
+    demand(type(value) is dict and len(value) == 1, "it is not a line of a bundle")
+    return next(iter(value.items()))
 
 def as_json(value):
     """A CBOR value as JSON shows it: there is no NaN."""
@@ -217,14 +216,12 @@ def read_record(entry):
     salt, payload = (bytes.fromhex(entry[key]) if key in entry else None for key in ("salt", "payload"))
     demand(salt is None or len(salt) == 16, "a salt has 16 bytes")
     record = Record(bytes.fromhex(entry["envelope"]), salt, payload)
-    is_shown = "fact" not in entry or tells(entry["fact"], as_json(record.fact))
-    demand(is_shown, "the fact that is shown is not the one in its bytes")
+    demand("fact" not in entry or tells(entry["fact"], as_json(record.fact)), "the fact that is shown is not the one in its bytes")
     return record
 
 def read_tombstone(entry, run):
     record = read_record(entry)
-    is_right = record.envelope["run"] == MAINTENANCE and record.fact["run_id"] == run
-    demand(is_right, "it is not a tombstone of the run")
+    demand(record.envelope["run"] == MAINTENANCE and record.fact["run_id"] == run, "it is not a tombstone of the run")
     return dict(record.fact["removed"]["bodies"])
 
 def check_inclusion(hash_, index, size, proof, root):
@@ -239,24 +236,25 @@ def check_end(end, run):
     demand(not root or len(run.gone) == run.redacted, "records are missing before the last line")
     demand((root is None) == (end["inclusion"] is None), "a proof goes with a seal")
     if root:
-        tree = end["inclusion"]
-        check_inclusion(leaf(run.head), tree["index"], tree["size"], tree["proof"], tree["root"])
+        check_inclusion(leaf(run.head), **end["inclusion"])
 
 def check_bundle(file):
-    number, run, is_done, gone = 1, None, False, {}
+    number, header, run, is_done, gone = 0, None, None, False, {}
     try:
-        lines = read_lines(file)
-        kind, header = next(lines, (None, None))
-        demand(kind == "bundle" and header == {"version": 1, "run_id": header["run_id"]}, "it is not a bundle")
-        for number, (kind, entry) in enumerate(lines, 2):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
+            kind, entry = read_line(line)
             demand(not is_done, "it follows the end")
-            if kind == "tombstone" and run is None:
+            if number == 1:
+                demand(kind == "bundle" and entry == {"version": 1, "run_id": entry["run_id"]}, "it is not a bundle")
+                header = entry
+            elif kind == "tombstone" and run is None:
                 gone |= read_tombstone(entry, header["run_id"])
-                continue
-            run = run or Run(header["run_id"], gone)
-            demand(kind == "record" or (kind == "end" and run.leaves), "it does not belong here")
-            is_done = kind == "end"
-            check_end(entry, run) if is_done else run.check(read_record(entry))
+            else:
+                run = run or Run(header["run_id"], gone)
+                demand(kind == "record" or (kind == "end" and run.leaves), "it does not belong here")
+                is_done = kind == "end"
+                check_end(entry, run) if is_done else run.check(read_record(entry))
+        number += not is_done
         demand(is_done, "the bundle ends too early")
     except (Corrupt, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Corrupt(f"line {number}: {error}") from None
@@ -286,7 +284,9 @@ def main(arguments):
             with open(arguments[1], encoding="utf-8") as page:
                 print(check_vectors(page))
         elif len(arguments) == 1 and not arguments[0].startswith("-"):
-            with open(arguments[0], "rb") as file:
+            with open(arguments[0], "rb", buffering=1 << 16) as file:
+                if not any(mark in file.peek() for mark in (b'{"bundle":', b'{"record":', b'{"tombstone":')):
+                    raise OSError(f"{arguments[0]}: not a file that `mynah export` wrote")
                 print(check_bundle(file))
         else:
             print(__doc__.strip(), file=sys.stderr)

@@ -209,7 +209,8 @@ fn verifier() -> Result<(), String> {
 }
 
 fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {
-    let (file, log) = (file.display(), format!("--log sqlite:{}", log.display()));
+    let (file, path) = (file.display(), log.display());
+    let log = format!("--log sqlite:{path}");
     let mynah = "cargo run --quiet -p mynah-cli --";
     let verify = format!("python3 tools/verify.py {file}");
     let scenario = "scenarios/tools/values_become_text_or_json.json";
@@ -222,19 +223,29 @@ fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {
     let failed = |e| format!("{file}: {e}");
     let whole = fs::read_to_string(file.to_string()).map_err(failed)?;
     run(&format!("{mynah} redact last --kind tool_completed --reason test --yes {log}"))?;
-    run(&format!("{mynah} export last {log} -o {file}"))?;
+    run(&format!("{mynah} export last {log} -o {file} --force"))?;
     run(&verify)?;
     // A digit of the last payload: it is not what was committed to any more.
     let at = whole.rfind("\"payload\":\"").ok_or("the bundle has no payload")? + 20;
     let other = if whole.as_bytes()[at] == b'0' { "1" } else { "0" };
+    let line = whole[..at].lines().count();
     let mut changed = whole;
     changed.replace_range(at..=at, other);
-    fs::write(file.to_string(), changed).map_err(failed)?;
-    match command(&verify).stderr(Stdio::null()).status() {
-        Ok(status) if status.code() == Some(1) => Ok(()),
-        Ok(status) => Err(format!("a changed run was not refused: {status}")),
-        Err(e) => Err(format!("cannot start python3: {e}")),
+    fs::write(file.to_string(), &changed).map_err(failed)?;
+    refused(&verify, 1, &format!("line {line}: the body is not"))?;
+    fs::write(file.to_string(), changed.replacen("{\"record\"", "{record", 1)).map_err(failed)?;
+    refused(&verify, 1, "line 2: ")?;
+    refused(&format!("python3 tools/verify.py {path}"), 2, "not a file that `mynah export` wrote")
+}
+
+/// Runs a command that has to end with this code, and to say so much of why.
+fn refused(line: &str, code: i32, says: &str) -> Result<(), String> {
+    let done = command(line).output().map_err(|e| format!("cannot start {line}: {e}"))?;
+    let told = String::from_utf8_lossy(&done.stderr);
+    if done.status.code() == Some(code) && told.contains(says) {
+        return Ok(());
     }
+    Err(format!("{line}: expected exit code {code} and {says:?}, not {}: {told}", done.status))
 }
 
 /// Gives each fuzz target five minutes, where there is something to fuzz with.

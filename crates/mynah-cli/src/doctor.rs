@@ -4,6 +4,8 @@ use std::{
     collections::BTreeSet,
     env,
     io::{self, Write as _},
+    path::Path,
+    sync::Arc,
 };
 
 use clap::Args;
@@ -15,7 +17,7 @@ use mynah::{
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, runtime,
+    DEFAULT_LOG, Failure, LogArgs, runtime,
     store::{Place, lost},
     text::{count, plain},
     written,
@@ -26,7 +28,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah doctor --log sqlite:runs.db --json
 
 Of keys only the names are told.
-Exit codes: 0 all is well; 1 the file is damaged, or a run is not what it was; 4 a log that could not be used.";
+Exit codes: 0 all is well, or there is no log in this folder yet; 1 the file is damaged, or a run is not what it was; 4 a log that could not be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -47,6 +49,11 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let keys = found_keys();
     let found = if keys.is_empty() { "none found".to_owned() } else { keys.join(", ") };
     tell(json, "keys", &found, json!({"keys": keys}))?;
+    // Somebody who names a log expects one.
+    if url == DEFAULT_LOG && matches!(&place, Place::Sqlite(path) if !Path::new(path).exists()) {
+        let none = format!("{url}: none yet; `mynah demo` shows what one is for");
+        return tell(json, "log", &none, json!({"log": url, "schema": null}));
+    }
     let log = place.open_to_read().inspect_err(|failure| {
         let why = failure.message();
         // What could not be told is not worse than what is told next.
@@ -82,9 +89,11 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
     let mut filter = RunFilter::new().limit(1000);
     loop {
         let page = log.runs(filter.clone()).await?;
-        runs += page.runs.len();
-        let wanted = SAMPLE - sample.len();
+        runs += page.runs.len() + page.damaged.len();
+        let wanted = SAMPLE.saturating_sub(sample.len());
         sample.extend(page.runs.into_iter().take(wanted).map(|run| run.run_id));
+        // Of these it is known already that they are worth a look.
+        sample.extend(page.damaged.into_iter().map(|damaged| Arc::from(damaged.run)));
         let Some(next) = page.next else { break };
         filter = filter.after(next);
     }
@@ -102,6 +111,9 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
     }
     let verified = sample.len() - corrupt.len();
     let told = match corrupt.len() {
+        0 if verified < runs => {
+            format!("{verified} of {runs} runs verified; `mynah verify` checks all")
+        }
         0 => format!("{} verified", count(verified as u64, "run")),
         wrong => format!("{verified} verified, {wrong} corrupt"),
     };

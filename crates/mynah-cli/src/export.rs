@@ -37,10 +37,19 @@ pub(crate) struct Arguments {
     /// The file; standard output if there is none. It appears when it is whole.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Write over a file that is there.
+    #[arg(long, requires = "output")]
+    force: bool,
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, run, output } = arguments;
+    let Arguments { log: LogArgs { log, json }, run, output, force } = arguments;
+    if let Some(path) = output.as_ref().filter(|path| !force && path.symlink_metadata().is_ok()) {
+        return Err(Failure::input(format!(
+            "{}: it is there already; --force writes over it",
+            path.display()
+        )));
+    }
     let log = Place::parse(&log)?.open_to_read()?;
     let runtime = runtime()?;
     let run = runtime.block_on(store::find(log.as_ref(), &run))?.run_id;

@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 use mynah::{
     ErrorKind,
-    log::{Prune, RunStatus, RunSummary},
+    log::{Prune, PruneReport, RunStatus, RunSummary},
 };
 use serde_json::json;
 
@@ -25,6 +25,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah show log:maintenance --records               what was ever taken out
 
 The oldest go first, by when they began. A run that a later run of its session goes on from stays as long as that one does.
+A run that a process goes on with stays, and is named.
 Pruned ids are not given again: export what may be wanted back.";
 
 #[derive(Args)]
@@ -69,14 +70,16 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let mut prune = Prune::before(now().saturating_sub(age));
     (prune.status, prune.unfinished) = (arguments.status, arguments.include_unfinished);
     prune.limit = arguments.limit.unwrap_or(usize::MAX);
-    let found = runtime()?.block_on(async {
+    let found: mynah::Result<_> = runtime()?.block_on(async {
         if removal.yes {
-            prune.perform(log.as_ref(), &removal.warrant()).await
+            let PruneReport { pruned, in_use, .. } =
+                prune.perform(log.as_ref(), &removal.warrant()).await?;
+            Ok((pruned, in_use))
         } else {
-            prune.candidates(log.as_ref()).await
+            Ok((prune.candidates(log.as_ref()).await?, Vec::new()))
         }
     });
-    let found = found.map_err(|error| match arguments.status {
+    let (found, in_use) = found.map_err(|error| match arguments.status {
         Some(status) if matches!(error.kind(), ErrorKind::Validation(_)) => {
             Failure::input(format!(
                 "--status {}: those have not ended; --include-unfinished takes them too",
@@ -87,28 +90,44 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     })?;
     let mut out = BufWriter::new(io::stdout().lock());
     written(if *json {
-        write_json(&found, removal.yes, &mut out)
+        write_json(&found, &in_use, removal.yes, &mut out)
     } else {
-        write_text(&found, removal.yes, &mut out)
+        write_text(&found, &in_use, removal.yes, &mut out)
     })
 }
 
-fn write_json(found: &[RunSummary], done: bool, out: &mut impl Write) -> io::Result<()> {
+fn write_json(
+    found: &[RunSummary],
+    in_use: &[RunSummary],
+    done: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
     for run in found {
         writeln!(out, "{}", json!(run))?;
     }
     let (runs, records) = (found.len(), records(found));
-    writeln!(out, "{}", json!({"dry_run": !done, "runs": runs, "records": records}))?;
+    let in_use: Vec<&str> = in_use.iter().map(|run| &*run.run_id).collect();
+    let told = json!({"dry_run": !done, "runs": runs, "records": records, "in_use": in_use});
+    writeln!(out, "{told}")?;
     out.flush()
 }
 
-fn write_text(found: &[RunSummary], done: bool, out: &mut impl Write) -> io::Result<()> {
+fn write_text(
+    found: &[RunSummary],
+    in_use: &[RunSummary],
+    done: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    for RunSummary { run_id, .. } in in_use {
+        writeln!(out, "{}  stays: it is in use, or a run that is goes on from it", line(run_id))?;
+    }
     for RunSummary { run_id, started, status, records, .. } in found {
         let (started, records) = (Moment(*started), count(*records, "record"));
         let run_id = line(run_id);
         writeln!(out, "{run_id}  {started}  {}  {records}", status.as_str())?;
     }
     let told = match (found.len() as u64, done) {
+        (0, _) if !in_use.is_empty() => "nothing pruned".to_owned(),
         (0, _) => {
             "nothing to prune; what has not ended stays, and what a run that stays goes on from"
                 .to_owned()

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write};
 
 use clap::Args;
-use mynah::log::{Redact, Redactable};
+use mynah::log::{Redact, Redactable, RunSummary};
 use serde_json::json;
 
 use crate::{
@@ -45,7 +45,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run, record, kind, removal, .. } = arguments;
     let log = removal.open(&log)?;
     let runtime = runtime()?;
-    let run = runtime.block_on(store::find(log.as_ref(), &run))?.run_id.to_string();
+    let RunSummary { run_id, status, .. } = runtime.block_on(store::find(log.as_ref(), &run))?;
+    let run = run_id.to_string();
     let redact = match &kind {
         Some(kind) => Redact::kind(&*run, kind),
         None if record.is_empty() => Redact::all(&*run),
@@ -59,6 +60,15 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         }
     });
     let found = found.map_err(|error| Failure::of(&error))?;
+    if !status.is_ended() && !found.is_empty() {
+        let then = if removal.yes { "it cannot go on now" } else { "it cannot go on then" };
+        // Not among the records, so that whoever reads them need not look for it.
+        let _ = writeln!(
+            io::stderr(),
+            "run {} has not ended, and {then}: `mynah cancel` ends it",
+            line(&run)
+        );
+    }
     let mut out = BufWriter::new(io::stdout().lock());
     written(if json {
         write_json(&run, &found, removal.yes, &mut out)

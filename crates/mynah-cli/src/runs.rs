@@ -7,14 +7,16 @@ use std::{
 
 use clap::Args;
 use mynah::{
-    ErrorKind, SystemWorld, World as _,
-    log::{Log as _, RunFilter, RunPage, RunStatus, RunSummary},
+    Error, ErrorKind, SystemWorld, World as _,
+    log::{Corrupt, Log as _, RunFilter, RunPage, RunStatus, RunSummary},
 };
+use serde_json::json;
 
 use crate::{
     Failure, LogArgs, now, runtime,
     store::Place,
     text::{Moment, Span, line, short, write_columns},
+    verify::with_run,
     written,
 };
 
@@ -99,13 +101,24 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         // Not among the runs, so that whoever reads them need not look for it.
         let _ = writeln!(io::stderr(), "there are more: --after {next}");
     }
-    Ok(())
+    if page.damaged.is_empty() {
+        return Ok(());
+    }
+    let damaged: Vec<String> = page.damaged.iter().map(Corrupt::to_string).collect();
+    Err(Failure::finding(format!(
+        "not listed, as the log's index is damaged: {}",
+        damaged.join("; ")
+    )))
 }
 
 fn write_json(page: &RunPage, out: &mut impl Write) -> io::Result<()> {
     for run in &page.runs {
         serde_json::to_writer(&mut *out, run)?;
         out.write_all(b"\n")?;
+    }
+    for damaged in &page.damaged {
+        let error = Error::from(damaged.clone());
+        writeln!(out, "{}", with_run(&damaged.run, json!({"status": "corrupt", "err": error})))?;
     }
     out.flush()
 }
@@ -115,7 +128,8 @@ const HEADINGS: [&str; 9] =
 
 fn write_table(page: &RunPage, out: &mut impl Write) -> io::Result<()> {
     if page.runs.is_empty() {
-        writeln!(out, "no runs")?;
+        let none = if page.damaged.is_empty() { "no runs" } else { "no runs that can be listed" };
+        writeln!(out, "{none}")?;
         return out.flush();
     }
     let rows: Vec<[String; 9]> = page.runs.iter().map(row).collect();

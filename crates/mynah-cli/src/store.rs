@@ -99,7 +99,7 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
         "last" => RunFilter::new().limit(1),
         prefix => RunFilter::new().prefix(prefix).limit(2),
     };
-    let mut runs = log.runs(filter).await?.runs;
+    let mut runs = log.runs(filter).await?.sound()?.to_vec();
     match (runs.pop(), runs.pop()) {
         (Some(_), _) if name.is_empty() => Err(Failure::input("the run's id is empty")),
         (Some(run), None) if log.run(&run.run_id).await?.is_none() => {

@@ -9,7 +9,7 @@ use clap::Args;
 use mynah::{
     Error, ErrorKind, LogReason,
     log::{
-        Auditor, Head, Log, Report, RunFilter,
+        Auditor, Hash, Head, Log, Report, RunFilter,
         bundle::{self, Bundle, Inclusion},
         merkle::Tree,
     },
@@ -27,6 +27,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah verify                             every run of the log, and its list of seals
   mynah verify last                        the newest run
   mynah verify 01KA --json                 the run whose id begins so
+  mynah verify --root 5f1c…                that nothing is missing that had this root, kept elsewhere
   mynah verify run.ndjson                  a file that `mynah export` wrote, without the log
   gunzip < run.gz | mynah verify -         the same, from standard input
 
@@ -41,6 +42,13 @@ pub(crate) struct Arguments {
     /// every run.
     #[arg(value_name = "RUN|FILE")]
     run: Option<String>,
+    /// A root of the log's tree that was kept elsewhere: the log must still begin with all that it held then.
+    #[arg(long, value_name = "HEX", value_parser = root, conflicts_with = "run")]
+    root: Option<Hash>,
+}
+
+fn root(text: &str) -> Result<Hash, String> {
+    Hash::from_hex(text).ok_or_else(|| "give the 64 digits that `mynah verify` tells".to_owned())
 }
 
 /// What was looked at, and what was found wrong.
@@ -51,7 +59,7 @@ struct Tally<'l> {
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, run } = arguments;
+    let Arguments { log: LogArgs { log, json }, run, root } = arguments;
     if let Some(file) = run.as_deref().map(Path::new)
         && (file == Path::new("-")
             || file.is_file()
@@ -60,7 +68,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         return verify_file(file, json);
     }
     let log = Place::parse(&log)?.open_to_read()?;
-    runtime()?.block_on(verify(log.as_ref(), run.as_deref(), json))
+    runtime()?.block_on(verify(log.as_ref(), run.as_deref(), root, json))
 }
 
 fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
@@ -84,7 +92,12 @@ fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
     written(writeln!(out, "leaf {} of {size} in the log with root {root}", index + 1))
 }
 
-async fn verify(log: &dyn Log, run: Option<&str>, json: bool) -> Result<(), Failure> {
+async fn verify(
+    log: &dyn Log,
+    run: Option<&str>,
+    root: Option<Hash>,
+    json: bool,
+) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut tally = Tally { auditor: Auditor::new(log), runs: 0, corrupt: 0 };
     if let Some(name) = run {
@@ -94,13 +107,17 @@ async fn verify(log: &dyn Log, run: Option<&str>, json: bool) -> Result<(), Fail
         let mut filter = RunFilter::new();
         loop {
             let page = log.runs(filter.clone()).await.map_err(|error| Failure::of(&error))?;
-            for run in &page.runs {
-                tally.look(&run.run_id, json, &mut out).await?;
+            let damaged = page.damaged.iter().map(|damaged| &*damaged.run);
+            for run in page.runs.iter().map(|run| &*run.run_id).chain(damaged) {
+                tally.look(run, json, &mut out).await?;
             }
             let Some(next) = page.next else { break };
             filter = filter.after(next);
         }
         tally.look_at_seals(json, &mut out).await?;
+        if let Some(root) = root {
+            tally.look_for(&root, json, &mut out).await?;
+        }
     }
     written(out.flush())?;
     match (tally.corrupt, tally.runs) {
@@ -171,11 +188,37 @@ impl Tally<'_> {
                 } else {
                     let place =
                         if error.metadata().contains_key("seq") { "list of seals" } else { "file" };
-                    writeln!(out, "the log's {place}  corrupt: {}", plain(&wrong(&error)))
+                    writeln!(
+                        out,
+                        "the log's {place}  corrupt: {}",
+                        plain(without_class(&error.to_string()))
+                    )
                 })
             }
             Err(error) => Err(Failure::of(&error)),
         }
+    }
+
+    /// Looks whether the log's tree ever had this root.
+    async fn look_for(
+        &mut self,
+        root: &Hash,
+        json: bool,
+        out: &mut impl Write,
+    ) -> Result<(), Failure> {
+        let leaves = match self.auditor.leaves_under(root).await {
+            // That was told of the list of seals.
+            Err(error) if is_corrupt(&error) => return Ok(()),
+            leaves => leaves?,
+        };
+        self.corrupt += u64::from(leaves.is_none());
+        written(match leaves {
+            _ if json => writeln!(out, "{}", json!({"kept": {"root": root, "leaves": leaves}})),
+            Some(leaves) => {
+                writeln!(out, "root {root}  verified: the log had it at leaf {leaves}")
+            }
+            None => writeln!(out, "root {root}  corrupt: the log does not begin with what had it"),
+        })
     }
 }
 
@@ -215,10 +258,13 @@ pub(crate) fn described(report: &Report) -> String {
 fn wrong(error: &Error) -> String {
     let metadata = error.metadata();
     match (metadata.get("seq"), metadata.get("what").and_then(Value::as_str)) {
+        (Some(seq), Some(what)) if seq == 0 => what.to_owned(),
         (Some(seq), Some(what)) => format!("record {seq}: {what}"),
-        _ => {
-            let told = error.to_string();
-            told.strip_prefix("log error: corrupt: ").unwrap_or(&told).to_owned()
-        }
+        _ => without_class(&error.to_string()).to_owned(),
     }
+}
+
+/// An error's message, where it was said already of what kind it is.
+fn without_class(told: &str) -> &str {
+    told.strip_prefix("log error: corrupt: ").unwrap_or(told)
 }

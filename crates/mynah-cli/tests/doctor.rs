@@ -55,6 +55,59 @@ fn a_run_that_is_not_what_it_was_is_a_finding() {
 }
 
 #[test]
+fn a_sample_is_told_from_the_whole() {
+    let chat = json!({"op": "chat", "messages": [{"role": "user", "content": "hi"}]});
+    let script = json!([{"text": "hello"}, {"finish": "stop"}]);
+    let store =
+        Store::with(&json!({"scripts": vec![script; 12], "ops": vec![chat; 12]}).to_string());
+    let told = examine(&store, &[]);
+    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
+    let said = "runs      12\nsample    10 of 12 runs verified; `mynah verify` checks all\n";
+    assert!(told.stdout.ends_with(said), "{}", told.stdout);
+}
+
+#[test]
+fn one_damaged_row_of_the_index_is_named_and_the_other_runs_are_told() {
+    let store = Store::with(RUNS);
+    let damage = "UPDATE runs SET status = 99 WHERE id = 'run-1'";
+    rusqlite::Connection::open(&store.path).unwrap().execute_batch(damage).unwrap();
+
+    let listed = store.run(&["runs"]);
+    assert_eq!((listed.code, listed.stdout.lines().count()), (Some(1), 5), "{}", listed.stdout);
+    let said = "mynah: not listed, as the log's index is damaged: run run-1: its row is not";
+    assert!(listed.stderr.starts_with(said), "{}", listed.stderr);
+    let listed = lines(&store.run(&["runs", "--json"]));
+    let told: Vec<_> = listed.iter().map(|run| (&run["run_id"], &run["status"])).collect();
+    assert_eq!(told.last(), Some(&(&json!("run-1"), &json!("corrupt"))));
+    assert_eq!((told.len(), &listed[4]["err"]["reason"]), (5, &json!("corrupt")));
+
+    let found = store.run(&["verify"]);
+    assert_eq!((found.code, found.stdout.lines().count()), (Some(1), 6), "{}", found.stdout);
+    assert!(found.stdout.contains("\nrun-1  corrupt: its row is not as"), "{}", found.stdout);
+    assert_eq!(found.stdout.matches("  verified  ").count(), 2, "{}", found.stdout);
+    assert!(found.stdout.contains("\n5 runs, 3 seals, root "), "{}", found.stdout);
+
+    let told = examine(&store, &[]);
+    assert_eq!(told.code, Some(1));
+    assert!(
+        told.stdout.ends_with("runs      5\nsample    4 verified, 1 corrupt\n"),
+        "{}",
+        told.stdout
+    );
+}
+
+#[test]
+fn a_folder_without_a_log_is_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = mynah(["doctor"]);
+    command.env_remove("MYNAH_LOG").current_dir(folder.path());
+    let told = feed(command, b"");
+    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
+    assert!(told.stdout.contains("\nlog       sqlite:mynah.db: none yet; "), "{}", told.stdout);
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "looking makes no file");
+}
+
+#[test]
 fn a_damaged_file_is_found_though_every_run_can_be_read() {
     let store = Store::with(RUNS);
     store.damage("runs_by_session", |page| page[5..9].fill(0x3f));

@@ -103,12 +103,26 @@ fn a_bad_file_is_refused_and_leaves_nothing_behind() {
     let said = format!("mynah: {path}: {said}; it is a SQLite file: --log {url} names it\n");
     assert_eq!(refused.stderr, said);
     other.play(&RUNS.replace("Ann", "Bob"));
-    store.ok(&["export", "run-0", "-o", &file]);
+    store.ok(&["export", "run-0", "-o", &file, "--force"]);
     let refused = other.run(&["import", &file]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("another run of this id"), "{}", refused.stderr);
     assert_eq!(store.run(&["export", "nothing"]).code, Some(2));
     assert_eq!(store.run(&["export", "run-0", "-o", "/nowhere/at.all"]).code, Some(4));
+}
+
+#[test]
+fn a_file_that_is_there_is_written_over_only_by_force() {
+    let store = Store::with(RUNS);
+    let file = store.beside("run.ndjson");
+    fs::write(&file, "precious").unwrap();
+    let refused = store.run(&["export", "run-0", "-o", &file]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""));
+    let said = format!("mynah: {file}: it is there already; --force writes over it\n");
+    assert_eq!(refused.stderr, said);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+    store.ok(&["export", "run-0", "-o", &file, "--force"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), store.ok(&["export", "run-0"]));
 }
 
 #[test]
@@ -128,7 +142,7 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
 
     let gone = store.json(&[&prune[..], &["--yes", "--status", "completed"]].concat());
     assert_eq!(gone[0]["run_id"], "run-0");
-    assert_eq!(gone[1], json!({"dry_run": false, "runs": 1, "records": 9}));
+    assert_eq!(gone[1], json!({"dry_run": false, "runs": 1, "records": 9, "in_use": []}));
     assert_eq!(store.ok(&[&prune[..], &["--limit", "1", "--yes"]].concat()).lines().count(), 2);
     let why = "what has not ended stays, and what a run that stays goes on from";
     assert_eq!(store.ok(&prune), format!("nothing to prune; {why}\n"), "the one that waits stays");
@@ -168,6 +182,20 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
         assert_eq!(store.run(wrong).code, Some(2), "{wrong:?}");
     }
     assert_eq!(Store::new().run(&[&prune[..], &["--yes"]].concat()).code, Some(4), "no such log");
+}
+
+#[test]
+fn a_run_that_a_process_goes_on_with_is_named_and_the_others_are_pruned() {
+    let store = Store::with(RUNS);
+    let hold = "UPDATE runs SET owner = 'other', until = 9000000000000000000 WHERE id = 'run-2'";
+    rusqlite::Connection::open(&store.path).unwrap().execute_batch(hold).unwrap();
+    let prune = ["prune", "--older-than", "30d", "--reason", "age", "--include-unfinished"];
+    let told = store.ok(&[&prune[..], &["--yes"]].concat());
+    let stays = "run-2  stays: it is in use, or a run that is goes on from it\n";
+    assert!(told.starts_with(stays) && told.ends_with("\n2 runs, 14 records pruned\n"), "{told}");
+    let told = store.json(&[&prune[..], &["--yes"]].concat());
+    assert_eq!(told, [json!({"dry_run": false, "runs": 0, "records": 0, "in_use": ["run-2"]})]);
+    assert_eq!(store.ok(&[&prune[..], &["--yes"]].concat()), format!("{stays}nothing pruned\n"));
 }
 
 #[test]
@@ -215,6 +243,20 @@ fn redact_takes_away_what_records_hold() {
     ] {
         let refused = store.run(wrong);
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{wrong:?}");
+    }
+}
+
+#[test]
+fn redact_says_of_a_run_that_has_not_ended_that_it_cannot_go_on() {
+    let store = Store::with(RUNS);
+    let redact = ["redact", "run-2", "--record", "1", "--reason", "x"];
+    for (flags, then) in [(&[] as &[&str], "then"), (&["--yes"], "now")] {
+        let told = store.run(&[&redact[..], flags].concat());
+        assert_eq!(told.code, Some(0));
+        let said = format!(
+            "run run-2 has not ended, and it cannot go on {then}: `mynah cancel` ends it\n"
+        );
+        assert_eq!(told.stderr, said);
     }
 }
 

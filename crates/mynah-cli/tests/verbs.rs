@@ -84,6 +84,34 @@ fn runs_can_be_chosen_and_paged() {
 }
 
 #[test]
+fn a_root_that_was_kept_elsewhere_tells_whether_something_is_missing() {
+    let store = Store::with(RUNS);
+    let root = text(store.json(&["verify"]).last().unwrap(), "root");
+    let kept = ["verify", "--root", &root];
+    let told = store.run(&kept);
+    let said = format!("\nroot {root}  verified: the log had it at leaf 3\n");
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    assert!(told.stdout.ends_with(&said), "{}", told.stdout);
+    store.play(RUNS, true);
+    let told = store.json(&kept);
+    assert_eq!(told.last(), Some(&json!({"kept": {"root": root, "leaves": 3}})), "it has grown");
+
+    // All there is of the first run that has a seal, and of its seal.
+    let gone = "DELETE FROM records WHERE key IN (SELECT key FROM records WHERE instr(envelope, 'run-1') > 0);
+         DELETE FROM runs WHERE id = 'run-1';
+         DELETE FROM seals WHERE place = 0;
+         UPDATE seals SET place = -place; UPDATE seals SET place = -place - 1";
+    rusqlite::Connection::open(&store.path).unwrap().execute_batch(gone).unwrap();
+    assert_eq!(store.run(&["verify"]).code, Some(0), "nobody else can tell");
+    let told = store.run(&kept);
+    assert_eq!(told.code, Some(1));
+    let said = format!("\nroot {root}  corrupt: the log does not begin with what had it\n");
+    assert!(told.stdout.ends_with(&said), "{}", told.stdout);
+    assert_eq!(store.run(&["verify", "--root", "5f"]).code, Some(2));
+    assert_eq!(store.run(&["verify", "run-1", "--root", &root]).code, Some(2));
+}
+
+#[test]
 fn verify_looks_at_every_run_and_at_the_seals() {
     let store = Store::with(RUNS);
     let verified = store.run(&["verify"]);

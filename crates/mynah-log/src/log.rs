@@ -59,8 +59,8 @@ pub trait Log: Send + Sync + 'static {
     /// of each run that has one, and each tombstone.
     fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>>;
 
-    /// Checks what only the log itself can see: that what it keeps its records in is sound, and that nothing lies in it that
-    /// belongs to no run.
+    /// Checks what only the log itself can see: that what it keeps its records in is sound, that nothing lies in it that
+    /// belongs to no run, and that the ids which it gives no more are those of runs that are gone.
     fn check(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }

@@ -155,7 +155,7 @@ impl State {
         };
         let matching = |(place, run): (&Place, &Arc<str>)| {
             let summary = &self.runs.get(run)?.entry.summary;
-            filter.matches(summary).then(|| (*place, summary.clone()))
+            filter.matches(summary).then(|| (*place, Ok(summary.clone())))
         };
         let wanted = size.saturating_add(1);
         let found = if filter.oldest_first {

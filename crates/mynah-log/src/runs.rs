@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mynah_data::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Hash, Head, Record, Totals};
+use crate::{Corrupt, Hash, Head, Record, Totals};
 
 /// Whether a run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -242,17 +242,37 @@ impl RunFilter {
 pub struct RunPage {
     /// The runs, newest first unless asked otherwise; of those that began at the same time, the one that came last.
     pub runs: Vec<RunSummary>,
+    /// What is wrong with those that the index has, and cannot tell of. They count towards the size of a page.
+    pub damaged: Vec<Corrupt>,
     /// What to give as `after` for more; none if there is no more.
     pub next: Option<String>,
 }
 
 impl RunPage {
+    /// The runs, for who needs all of them.
+    ///
+    /// # Errors
+    /// The first that is damaged.
+    pub fn sound(&self) -> Result<&[RunSummary]> {
+        match self.damaged.first() {
+            Some(corrupt) => Err(corrupt.clone().into()),
+            None => Ok(&self.runs),
+        }
+    }
+
     /// A page of runs with their places, of which one too many was looked up.
-    pub(crate) fn cut(mut found: Vec<(Place, RunSummary)>, size: usize) -> Self {
+    pub(crate) fn cut(mut found: Vec<(Place, Result<RunSummary, Corrupt>)>, size: usize) -> Self {
         let has_more = found.len() > size;
         found.truncate(size);
         let next = found.last().filter(|_| has_more).map(|(place, _)| place.to_string());
-        Self { runs: found.into_iter().map(|(_, run)| run).collect(), next }
+        let mut page = Self { next, ..Self::default() };
+        for (_, run) in found {
+            match run {
+                Ok(run) => page.runs.push(run),
+                Err(corrupt) => page.damaged.push(corrupt),
+            }
+        }
+        page
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{Chain, Fact, Hash, Record, Totals, removal::misplaced};
 pub struct Corrupt {
     /// The run.
     pub run: String,
-    /// The first record that is wrong.
+    /// The first record that is wrong; 0 where it is none of its records.
     pub seq: u64,
     /// How.
     pub what: String,
@@ -20,7 +20,11 @@ pub struct Corrupt {
 
 impl fmt::Display for Corrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "run {}, record {}: {}", self.run, self.seq, self.what)
+        let Self { run, seq, what } = self;
+        match seq {
+            0 => write!(f, "run {run}: {what}"),
+            seq => write!(f, "run {run}, record {seq}: {what}"),
+        }
     }
 }
 

@@ -88,7 +88,7 @@ async fn a_log_from_before_runs_could_be_pruned_is_brought_up_to_date() {
     assert!(error.to_string().contains("brings it up to date"), "{error}");
     let log = SqliteLog::open(&path).expect("a log");
     let gone = Prune::before(15).perform(&log, &warrant()).await.expect("an old run");
-    assert_eq!(gone.len(), 1);
+    assert_eq!(gone.pruned.len(), 1);
     verify_seals(&log).await.expect("a sound list");
 }
 
@@ -153,6 +153,8 @@ async fn a_tail_cut_off_the_maintenance_run_is_found() {
     let book = Book::removed().await;
     book.cut(1).await;
     verify_run(&book.log, "said").await.expect("its tombstone is there");
+    is_corrupt(verify_seals(&book.log).await.expect_err("an id that is gone"), "quiet", 0);
+    book.change("DELETE FROM pruned");
     is_corrupt(verify_seals(&book.log).await.expect_err("a leaf of no record"), MAINTENANCE, 2);
     book.change("DELETE FROM seals WHERE place = 4");
     is_corrupt(verify_seals(&book.log).await.expect_err("a seal of no run"), "quiet", 0);
@@ -164,7 +166,7 @@ async fn a_tail_cut_off_the_maintenance_run_is_found() {
     Prune::before(35).include_unfinished().perform(&book.log, &warrant()).await.expect("three");
     let kept = verify_seals(&book.log).await.expect("a sound list");
     book.cut(2).await;
-    book.change("DELETE FROM seals WHERE place = 5");
+    book.change("DELETE FROM seals WHERE place = 5; DELETE FROM pruned WHERE id = 'open'");
     let tree = verify_seals(&book.log).await.expect("nothing is missing");
     assert_eq!((kept.size(), tree.size()), (6, 5));
     assert_ne!(kept.root(), tree.root());
@@ -194,11 +196,27 @@ async fn a_forged_tombstone_is_found() {
     // And one with another fingerprint for a run that is gone.
     let book = Book::new().await;
     book.change(
-        "DELETE FROM records WHERE key BETWEEN 5 AND 8; DELETE FROM runs WHERE id = 'quiet'",
+        "DELETE FROM records WHERE key BETWEEN 5 AND 8; DELETE FROM runs WHERE id = 'quiet'; \
+         INSERT INTO pruned VALUES ('quiet')",
     );
     let removed = Removed::Run { records: 4, hash: head.hash, sealed: true };
     book.forge("quiet", removed);
     is_corrupt(verify_seals(&book.log).await.expect_err("another seal"), "quiet", 0);
+}
+
+#[tokio::test]
+async fn ids_that_are_not_given_again_are_those_of_runs_with_a_tombstone() {
+    let book = Book::removed().await;
+    book.change("INSERT INTO pruned VALUES ('never')");
+    is_corrupt(verify_seals(&book.log).await.expect_err("an id too many"), "never", 0);
+    book.change("UPDATE pruned SET id = 'open' WHERE id = 'never'");
+    is_corrupt(verify_seals(&book.log).await.expect_err("a run that is there"), "open", 0);
+    book.change("DELETE FROM pruned WHERE id = 'open'");
+    verify_seals(&book.log).await.expect("all is as it was");
+    book.change("DELETE FROM pruned");
+    let error = verify_seals(&book.log).await.expect_err("an id that could be given again");
+    assert!(error.to_string().contains("run quiet is gone, and its id could be"), "{error}");
+    is_corrupt(error, MAINTENANCE, 2);
 }
 
 /// The list of seals as it was in version 2 of the tables.

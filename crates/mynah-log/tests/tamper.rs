@@ -268,6 +268,55 @@ async fn every_change_of_the_index_is_found() {
 }
 
 #[tokio::test]
+async fn a_damaged_row_of_the_index_does_not_hide_the_others() {
+    for damage in
+        ["status = 99", "seq = -1", "hash = x'00'", "recent = x'00'", "model = CAST(x'ff' AS TEXT)"]
+    {
+        for run in ["sealed", "open"] {
+            let book = Book::new().await;
+            book.change(&format!("UPDATE runs SET {damage} WHERE id = '{run}'"));
+            let (mut filter, mut sound, mut damaged) = (RunFilter::new().limit(1), 0, Vec::new());
+            loop {
+                let page = book.log.runs(filter.clone()).await.expect("a page");
+                sound += page.runs.len();
+                damaged.extend(page.damaged.iter().map(|corrupt| corrupt.run.clone()));
+                assert_eq!(page.sound().is_err(), !page.damaged.is_empty());
+                let Some(next) = page.next else { break };
+                filter = filter.after(next);
+            }
+            assert_eq!((sound, damaged), (3, vec![run.to_owned()]), "{damage}");
+            assert_eq!(book.found(run).await, 0, "{damage}");
+            for other in
+                ["before", "sealed", "open", "last"].into_iter().filter(|other| *other != run)
+            {
+                book.is_sound(other).await;
+            }
+        }
+    }
+    // An id that is no text is named as well as it can be.
+    let book = Book::new().await;
+    book.change("UPDATE runs SET id = CAST(x'ff' AS TEXT) WHERE id = 'open'");
+    let page = book.log.runs(RunFilter::new()).await.expect("a page");
+    assert_eq!((page.runs.len(), &*page.damaged[0].run), (3, "\u{fffd}"));
+}
+
+#[tokio::test]
+async fn where_the_index_differs_is_told_in_words() {
+    let table = [
+        ("status = 3", "status: the index says failed, the records say completed"),
+        ("model = NULL", "model: the index says none, the records say \"gpt-4.1-mini\""),
+        ("session = 's'", "session: the index says \"s\", the records say none"),
+        ("turns = 7", "turns: the index says 7, the records say 1"),
+    ];
+    for (change, said) in table {
+        let book = Book::new().await;
+        book.change(&format!("UPDATE runs SET {change} WHERE id = 'sealed'"));
+        let error = verify_run(&book.log, "sealed").await.expect_err("another index");
+        assert!(error.to_string().ends_with(said), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn every_change_of_the_seals_is_found() {
     let book = Book::new().await;
     let root = verify_seals(&book.log).await.expect("a sound list").root();
@@ -457,10 +506,11 @@ impl Book {
         assert_eq!(error.metadata()["run_id"], run, "{error}");
         let seq = error.metadata()["seq"].as_u64().expect("a number");
         let text = error.to_string();
-        assert!(
-            text.contains(&format!("run {run}, record {seq}: ")),
-            "the message names it: {text}"
-        );
+        let named = match seq {
+            0 => format!("run {run}: "),
+            seq => format!("run {run}, record {seq}: "),
+        };
+        assert!(text.contains(&named), "the message names it: {text}");
         seq
     }
 

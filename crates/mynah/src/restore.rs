@@ -44,7 +44,7 @@ pub struct Restored {
 /// `no_session` if no run in the log is a turn of it; a run that is not what it was, or lacks what was taken away.
 pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
     let page = log.runs(RunFilter::new().session(id).limit(1)).await?;
-    let newest = page.runs.first().ok_or_else(|| {
+    let newest = page.sound()?.first().ok_or_else(|| {
         let message = format!("session error: no_session: no run in this log is a turn of {id:?}");
         Error::session(SessionReason::NoSession).with_message(message).with("session_id", id)
     })?;

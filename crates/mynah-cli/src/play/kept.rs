@@ -182,7 +182,7 @@ impl<W: Write> Stage<'_, W> {
 
 async fn newest(log: &Ledger) -> Result<String> {
     let page = log.runs(RunFilter::new().limit(1)).await?;
-    page.runs.first().map(|run| run.run_id.to_string()).ok_or_else(|| {
+    page.sound()?.first().map(|run| run.run_id.to_string()).ok_or_else(|| {
         Error::log(LogReason::RunNotFound)
             .with_message("log error: run_not_found: there are no runs in this log")
     })

@@ -28,7 +28,7 @@ impl Counters {
         let mut filter = RunFilter::new();
         loop {
             let page = log.runs(filter.clone()).await?;
-            count += page.runs.len() as u64;
+            count += (page.runs.len() + page.damaged.len()) as u64;
             newest = newest.max(page.runs.iter().map(|run| run.updated).max());
             let Some(next) = page.next else { break };
             filter = filter.after(next);

@@ -7,7 +7,7 @@ use mynah_data::{HaltReason, LogReason, Result};
 use super::{Sample, all, refused};
 use crate::{
     Append, Auditor, BoxFuture, Chain, Fact, Hash, Head, Log, MAINTENANCE, Prune, Record, Redact,
-    Removals, Removed, RunFilter, RunStatus, SealedRun, Tombstone, Warrant, verify_run,
+    Removals, Removed, RunFilter, RunStatus, RunSummary, SealedRun, Tombstone, Warrant, verify_run,
     verify_seals,
 };
 
@@ -174,7 +174,8 @@ pub(super) async fn pruned_runs_are_gone_and_their_seals_stay(log: &dyn Log) {
     assert_eq!(found.iter().map(|run| &*run.run_id).collect::<Vec<_>>(), ["run-0", "run-1"]);
     assert_eq!(listed(log, RunFilter::new()).await.len(), 5, "a dry run changes nothing");
 
-    assert_eq!(prune.perform(log, &warrant(999)).await.as_ref(), Ok(&found));
+    let done = prune.perform(log, &warrant(999)).await.expect("two runs");
+    assert_eq!((&done.pruned, done.in_use), (&found, vec![]));
     assert_eq!(listed(log, RunFilter::new()).await, ["run-4", "run-3", "run-2"]);
     for run in ["run-0", "run-1"] {
         assert_eq!(log.run(run).await, Ok(None));
@@ -253,6 +254,28 @@ pub(super) async fn what_is_pruned_is_chosen(log: &dyn Log) {
     }
     assert_eq!(seen, ["cancelled", "failed", "done"]);
     verify_seals(log).await.expect("a sound list");
+}
+
+pub(super) async fn a_run_that_somebody_goes_on_with_is_not_pruned_and_the_others_are(
+    log: &dyn Log,
+) {
+    for name in ["held", "left", "free"] {
+        let mut run = Sample::new(name, 5).user("hi");
+        log.append(run.batch()).await.expect("a run");
+    }
+    log.append(Sample::new("done", 5).sealed().batch()).await.expect("a run");
+    log.lease("held", "bob", Duration::from_nanos(500), 0).await.expect("a free run");
+    log.lease("left", "bob", Duration::from_nanos(100), 0).await.expect("a free run");
+    let done = Prune::before(100).include_unfinished().perform(log, &warrant(200)).await;
+    let done = done.expect("a log that can be written");
+    let names =
+        |runs: &[RunSummary]| runs.iter().map(|run| run.run_id.to_string()).collect::<Vec<_>>();
+    assert_eq!(
+        (names(&done.pruned), names(&done.in_use)),
+        (vec!["left".to_owned(), "free".to_owned(), "done".to_owned()], vec!["held".to_owned()])
+    );
+    assert_eq!(listed(log, RunFilter::new()).await, ["held"]);
+    assert_eq!(verify_seals(log).await.map(|tree| tree.size()), Ok(4));
 }
 
 pub(super) async fn of_those_who_remove_at_once_none_is_lost(log: &dyn Log) {

@@ -11,9 +11,9 @@ mod removals;
 use mynah_data::{ErrorKind, LogReason, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Append, Chain, Fact, Hash, Log, Record};
+use crate::{Append, Chain, Fact, Hash, Log, Record, RunSummary};
 
-pub use prune::Prune;
+pub use prune::{Prune, PruneReport};
 pub use redact::{Redact, Redactable};
 pub(crate) use removals::Gone;
 pub use removals::{Pruned, Removals};
@@ -84,6 +84,12 @@ impl Warrant {
     /// On this one's word, for this reason, now.
     pub fn new(by: impl Into<String>, reason: impl Into<String>, at: i64) -> Self {
         Self { by: by.into(), reason: reason.into(), at }
+    }
+
+    /// The tombstone of a whole run.
+    fn of(&self, run: &RunSummary) -> Tombstone {
+        let (records, hash, sealed) = (run.records, run.hash, run.seal.is_some());
+        self.tombstone(&run.run_id, Removed::Run { records, hash, sealed })
     }
 
     fn tombstone(&self, run: &str, removed: Removed) -> Tombstone {

@@ -2,9 +2,10 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use mynah_data::{Error, Result};
+use mynah_data::{Error, ErrorKind, LogReason, Result};
+use serde_json::Value;
 
-use super::{MAINTENANCE, Removals, Removed, Warrant, bury};
+use super::{MAINTENANCE, Removals, Warrant, bury};
 use crate::{Auditor, Fact, Log, RunFilter, RunStatus, RunSummary};
 
 /// How many runs go in one commit.
@@ -22,8 +23,8 @@ const BATCH: usize = 64;
 /// # log.append(Sample::new("run-1", 0).sealed().batch()).await?;
 /// let prune = Prune::before(1_000).limit(100);
 /// assert_eq!(prune.candidates(&log).await?.len(), 1);
-/// prune.perform(&log, &Warrant::new("ann", "older than a month", 2_000)).await?;
-/// assert_eq!(log.run("run-1").await?, None);
+/// let done = prune.perform(&log, &Warrant::new("ann", "older than a month", 2_000)).await?;
+/// assert_eq!((done.pruned.len(), log.run("run-1").await?), (1, None));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -103,26 +104,37 @@ impl Prune {
         }
     }
 
-    /// Takes them out, some dozens in one commit, and gives what went. A run that is not what it was stays, as evidence, and
-    /// ends it.
+    /// Takes them out, some dozens in one commit. A run that somebody goes on with stays, and with it what it goes on from. One
+    /// that is not what it was stays, as evidence, and ends it.
     ///
     /// # Errors
-    /// As [`candidates`](Self::candidates); a run that is corrupt, went on meanwhile, or is held by someone.
-    pub async fn perform(&self, log: &dyn Log, warrant: &Warrant) -> Result<Vec<RunSummary>> {
+    /// As [`candidates`](Self::candidates), and a run that is corrupt.
+    pub async fn perform(&self, log: &dyn Log, warrant: &Warrant) -> Result<PruneReport> {
         let chosen = self.candidates(log).await?;
         let mut auditor = Auditor::new(log);
         let mut chain = Removals::read(log).await?.into_chain();
+        let mut going = ids(&chosen);
         for batch in chosen.chunks(BATCH) {
-            let mut tombstones = Vec::with_capacity(batch.len());
-            for run in batch {
+            for run in batch.iter().filter(|run| going.contains(&run.run_id)) {
                 auditor.verify_run(&run.run_id).await?;
-                let (records, hash, sealed) = (run.records, run.hash, run.seal.is_some());
-                let removed = Removed::Run { records, hash, sealed };
-                tombstones.push((warrant.at, warrant.tombstone(&run.run_id, removed)));
             }
-            chain = bury(log, chain, &tombstones).await?;
+            loop {
+                let batch = batch.iter().filter(|run| going.contains(&run.run_id));
+                let tombstones: Vec<_> = batch.map(|run| (warrant.at, warrant.of(run))).collect();
+                match bury(log, chain.clone(), &tombstones).await {
+                    Ok(longer) => {
+                        chain = longer;
+                        break;
+                    }
+                    Err(error) => match in_use(&error).filter(|run| going.contains(*run)) {
+                        Some(run) => spare(log, run, &mut going).await?,
+                        None => return Err(error),
+                    },
+                }
+            }
         }
-        Ok(chosen)
+        let (pruned, in_use) = chosen.into_iter().partition(|run| going.contains(&run.run_id));
+        Ok(PruneReport { pruned, in_use })
     }
 
     fn picks(&self, run: &RunSummary) -> bool {
@@ -150,19 +162,51 @@ impl Prune {
     }
 }
 
+/// What came of pruning.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct PruneReport {
+    /// What went.
+    pub pruned: Vec<RunSummary>,
+    /// What stays, as somebody goes on with it, or with a run that goes on from it.
+    pub in_use: Vec<RunSummary>,
+}
+
+/// The run that could not be taken out, as somebody goes on with it.
+fn in_use(error: &Error) -> Option<&str> {
+    match error.kind() {
+        ErrorKind::Log(LogReason::Leased | LogReason::HeadMismatch) => {
+            error.metadata().get("run_id").and_then(Value::as_str)
+        }
+        _ => None,
+    }
+}
+
+fn ids(runs: &[RunSummary]) -> HashSet<Arc<str>> {
+    runs.iter().map(|run| Arc::clone(&run.run_id)).collect()
+}
+
+/// Lets a run stay, and with it what it goes on from.
+async fn spare(log: &dyn Log, run: &str, going: &mut HashSet<Arc<str>>) -> Result<()> {
+    let mut needed = Some(run.to_owned());
+    while let Some(run) = needed.filter(|run| going.remove(&**run)) {
+        needed = previous(log, &run).await?;
+    }
+    Ok(())
+}
+
 /// Leaves out what a run that stays goes on from: its first record names it, whatever the session is called.
 async fn spare_needed(log: &dyn Log, mut chosen: Vec<RunSummary>) -> Result<Vec<RunSummary>> {
-    let mut going: HashSet<Arc<str>> = chosen.iter().map(|run| Arc::clone(&run.run_id)).collect();
+    let mut going = ids(&chosen);
     let mut filter = RunFilter::new();
     while !going.is_empty() {
         let page = log.runs(filter.clone()).await?;
-        for run in &page.runs {
-            let mut needed = match going.contains(&run.run_id) {
-                true => None,
-                false => previous(log, &run.run_id).await?,
-            };
-            while let Some(run) = needed.filter(|run| going.remove(&**run)) {
-                needed = previous(log, &run).await?;
+        // What a damaged one goes on from, nobody knows.
+        for run in page.sound()? {
+            if !going.contains(&run.run_id)
+                && let Some(needed) = previous(log, &run.run_id).await?
+            {
+                spare(log, &needed, &mut going).await?;
             }
         }
         let Some(next) = page.next else { break };

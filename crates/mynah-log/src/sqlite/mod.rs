@@ -21,7 +21,9 @@ use crate::{
     waiters::Waiters,
 };
 
-use self::{file::File, readers::Readers, store::Work, watcher::Watcher, writer::Writer};
+use self::{
+    file::File, readers::Readers, row::attempt, store::Work, watcher::Watcher, writer::Writer,
+};
 
 /// What SQLite gives: its own failure outside, which undoes what was done so far, and a log's
 /// refusal or result inside.
@@ -178,9 +180,10 @@ impl Log for SqliteLog {
 
     fn check(&self) -> BoxFuture<'_, Result<()>> {
         let file = self.0.file.clone();
-        Box::pin(self.0.readers.perform(move |connection| match file.check(connection)? {
-            Ok(()) => keys::check(connection),
-            damaged => Ok(damaged),
+        Box::pin(self.0.readers.perform(move |connection| {
+            attempt!(file.check(connection)?);
+            attempt!(keys::check(connection)?);
+            records::check_pruned(connection)
         }))
     }
 

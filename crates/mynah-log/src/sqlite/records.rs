@@ -1,15 +1,15 @@
 //! Rows of records: written from what was checked, read as if anyone could have written them.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params, types::Type};
 
 use super::{
     Answer,
-    row::{attempt, blob, sound},
+    row::{attempt, blob, lossy, sound},
     runs::{self, Known},
 };
-use crate::{Body, Corrupt, Hash, Record, RunSummary};
+use crate::{Body, Corrupt, Hash, MAINTENANCE, Record, Removed, RunSummary, Tombstone};
 
 /// How many bytes of records are read at once, about.
 const PORTION: usize = 16 << 20;
@@ -40,6 +40,11 @@ pub(super) fn read(
 ) -> Answer<Vec<Record>> {
     // The records, and how many there are, at one point in time.
     let _snapshot = connection.unchecked_transaction()?;
+    read_now(connection, run, from, limit)
+}
+
+/// The same, in a transaction that was begun.
+fn read_now(connection: &Connection, run: &str, from: u64, limit: usize) -> Answer<Vec<Record>> {
     let Some(known) = attempt!(runs::find(connection, run)?) else { return Ok(Ok(Vec::new())) };
     let last = known.entry.summary.records;
     let from = from.max(1);
@@ -64,6 +69,40 @@ pub(super) fn read(
         return Ok(Err(Corrupt { run: run.to_owned(), seq: next, what }.into()));
     }
     Ok(Ok(records))
+}
+
+/// Looks whether the ids that are not given again are those of the runs that are gone, as tombstones tell.
+pub(super) fn check_pruned(connection: &Connection) -> Answer<()> {
+    const PORTION: usize = 256;
+    let _snapshot = connection.unchecked_transaction()?;
+    let mut select = connection.prepare("SELECT id FROM pruned")?;
+    let ids = select.query_map([], |row| Ok(lossy(row, 0)))?;
+    let mut ids = ids.collect::<rusqlite::Result<BTreeSet<String>>>()?;
+    let mut seq = 0;
+    loop {
+        let tombstones = attempt!(read_now(connection, MAINTENANCE, seq + 1, PORTION)?);
+        for record in &tombstones {
+            seq = record.seq();
+            // One that is none is found by whoever verifies them.
+            let Ok(Tombstone { run_id, removed: Removed::Run { .. }, .. }) = Tombstone::of(record)
+            else {
+                continue;
+            };
+            if !ids.remove(&run_id) {
+                let what =
+                    format!("it says that run {run_id} is gone, and its id could be given again");
+                return Ok(Err(Corrupt { run: MAINTENANCE.to_owned(), seq, what }.into()));
+            }
+        }
+        if tombstones.is_empty() {
+            break;
+        }
+    }
+    let what = "its id is not given again, as if it were gone, and no tombstone says so";
+    Ok(match ids.pop_first() {
+        Some(run) => Err(Corrupt { run, seq: 0, what: what.to_owned() }.into()),
+        None => Ok(()),
+    })
 }
 
 /// The rows of records of a run, if all of them are there.

@@ -2,7 +2,6 @@
 
 use rusqlite::{Error, Row};
 
-use super::Answer;
 use crate::Corrupt;
 
 /// Ends early with a log's refusal, inside what SQLite gives.
@@ -10,7 +9,7 @@ macro_rules! attempt {
     ($result:expr) => {
         match $result {
             Ok(value) => value,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => return Ok(Err(error.into())),
         }
     };
 }
@@ -18,7 +17,11 @@ pub(super) use attempt;
 
 /// What was read from a row. If its values are not what they have to be, the log is corrupt there;
 /// any other failure is SQLite's own.
-pub(super) fn sound<T>(read: rusqlite::Result<T>, run: &str, seq: u64) -> Answer<T> {
+pub(super) fn sound<T>(
+    read: rusqlite::Result<T>,
+    run: &str,
+    seq: u64,
+) -> rusqlite::Result<Result<T, Corrupt>> {
     match read {
         Ok(value) => Ok(Ok(value)),
         Err(
@@ -28,7 +31,7 @@ pub(super) fn sound<T>(read: rusqlite::Result<T>, run: &str, seq: u64) -> Answer
             | Error::Utf8Error(..)),
         ) => {
             let what = format!("its row is not as it was written: {error}");
-            Ok(Err(Corrupt { run: run.to_owned(), seq, what }.into()))
+            Ok(Err(Corrupt { run: run.to_owned(), seq, what }))
         }
         Err(error) => Err(error),
     }
@@ -37,6 +40,12 @@ pub(super) fn sound<T>(read: rusqlite::Result<T>, run: &str, seq: u64) -> Answer
 /// Bytes, where they lie.
 pub(super) fn blob<'r>(row: &'r Row<'_>, column: usize) -> rusqlite::Result<&'r [u8]> {
     Ok(row.get_ref(column)?.as_blob()?)
+}
+
+/// A text, as far as it is one: to name what cannot be read.
+pub(super) fn lossy(row: &Row<'_>, column: usize) -> String {
+    let bytes = row.get_ref(column).ok().and_then(|value| value.as_bytes().ok());
+    String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned()
 }
 
 /// A number that is never negative.

@@ -11,7 +11,7 @@ use super::{
     Answer,
     keys::Recent,
     records,
-    row::{attempt, sound, unsigned},
+    row::{attempt, lossy, sound, unsigned},
 };
 use crate::{
     Corrupt, Hash, Head, Hold, MAINTENANCE, RunFilter, RunPage, RunStatus, RunSummary, SealedRun,
@@ -51,7 +51,7 @@ pub(super) fn head(connection: &Connection, run: &str) -> Answer<Option<Head>> {
 pub(super) fn find(connection: &Connection, run: &str) -> Answer<Option<Known>> {
     let mut select = connection.prepare_cached(select_runs!("id = ?1"))?;
     let found = select.query_row([run], |row| Ok(read(row))).optional()?;
-    sound(found.transpose(), run, 0)
+    Ok(sound(found.transpose(), run, 0)?.map_err(Into::into))
 }
 
 pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPage> {
@@ -95,9 +95,11 @@ pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPag
     let mut rows = select.query(params_from_iter(values))?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        let run: String = attempt!(sound(row.get(1), "", 0)?);
-        let Known { key, entry, .. } = attempt!(sound(read(row), &run, 0)?);
-        found.push((Place { started: entry.summary.started, key }, entry.summary));
+        let run = lossy(row, 1);
+        let place = row.get(3).and_then(|started| Ok(Place { started, key: row.get(0)? }));
+        let place = attempt!(sound(place, &run, 0)?);
+        let known = sound(read(row), &run, 0)?;
+        found.push((place, known.map(|known| known.entry.summary)));
     }
     Ok(Ok(RunPage::cut(found, size)))
 }
