@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 use mynah::{
-    Error, ErrorKind, LogReason,
+    ErrorKind, LogReason,
     adapters::presets::PRESETS,
     log::{FORMAT, Log, RunFilter, SqliteLog, verify_run},
 };
@@ -47,10 +47,11 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let keys = found_keys();
     let found = if keys.is_empty() { "none found".to_owned() } else { keys.join(", ") };
     tell(json, "keys", &found, json!({"keys": keys}))?;
-    let log = place.open_to_read().inspect_err(|failure| {
-        let why = failure.message();
+    let log = place.open_to_read().map_err(|failure| {
+        let found = json!({"log": url, "err": failure.err()});
         // What could not be told is not worse than what is told next.
-        let _ = tell(json, "log", &format!("{url}: not usable"), json!({"log": url, "err": why}));
+        let _ = tell(json, "log", &format!("{url}: not usable"), found);
+        failure.told()
     })?;
     let schema = match place {
         Place::Sqlite(_) => Some(SqliteLog::SCHEMA),
@@ -75,7 +76,7 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
         Ok(()) => tell(json, "storage", "sound", json!({"err": null}))?,
         Err(error) => {
             tell(json, "storage", "not sound", json!({"err": error}))?;
-            return Err(error.into());
+            return Err(Failure::of(&error).told());
         }
     }
     let (mut runs, mut sample) = (0, Vec::new());
@@ -95,7 +96,7 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Log(LogReason::Corrupt) => corrupt.push(error),
             Err(error) if error.kind() == ErrorKind::Log(LogReason::RunNotFound) => {
-                corrupt.push(Error::log(LogReason::Corrupt).with_message(lost(run)));
+                corrupt.push(lost(run));
             }
             Err(error) => return Err(error.into()),
         }

@@ -129,7 +129,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                     let line = json!({"run_id": run, "err": error});
                     written(writeln!(io::stdout(), "{line}"))?;
                 }
-                Err(arguments.refusal(&error, &ledger, &run).await?)
+                let refusal = arguments.refusal(&error, &ledger, &run).await;
+                // The line above is what there is to tell of it.
+                Err(refusal.unwrap_or_else(|failure| failure).told())
             }
         }
     })

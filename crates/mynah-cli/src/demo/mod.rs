@@ -195,5 +195,5 @@ fn unusable(what: &Path, error: &io::Error) -> Failure {
 }
 
 fn unexpected(what: &str) -> Failure {
-    Failure::finding(format!("the demonstration did not go as it should: {what}"))
+    Failure::unexpected(format!("the demonstration did not go as it should: {what}"))
 }
