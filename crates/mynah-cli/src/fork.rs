@@ -22,8 +22,9 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah show last --records                see where to branch
   mynah fork last --at 5                   a new run with the records 1 to 5
-  mynah resume last --agent FILE.json      go on with it
-  mynah fork last --at 5 --agent FILE.json both at once
+  mynah resume last --agent agent.json     go on with it
+  mynah fork last --at 5 --agent agent.json
+                                           both at once
 
 Exit codes: 0 done; 1 the run is not what it was; 2 no such run or record; 4 a log that could
 not be used; with an agent also those of `mynah resume`.";
@@ -48,7 +49,7 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: place, run, at, agent, allow_changed_agent } = arguments;
     // A run is not branched for an agent that cannot go on with it.
-    agent.as_deref().map(play::agent).transpose()?;
+    agent.as_deref().map(|agent| play::agent(agent, &[])).transpose()?;
     let fork = runtime()?.block_on(branch(&place, &run, at, agent.is_some()))?;
     match agent {
         Some(agent) => {

@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah::{Engine, SystemWorld, World};
+use mynah::{Engine, Message, SystemWorld, World};
 
 use self::{hashes::Hashes, world::Counters};
 use crate::{
@@ -73,7 +73,9 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
     }))
 }
 
-/// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone.
-pub(crate) fn agent(file: &Path) -> Result<Engine, Failure> {
-    scenario::agent(&read(file)?).map_err(|why| Failure::input(format!("{}: {why}", name(file))))
+/// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone. Its model goes on
+/// after these answers.
+pub(crate) fn agent(file: &Path, answers: &[Arc<Message>]) -> Result<Engine, Failure> {
+    scenario::agent(&read(file)?, answers)
+        .map_err(|why| Failure::input(format!("{}: {why}", name(file))))
 }
