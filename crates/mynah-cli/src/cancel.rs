@@ -20,7 +20,7 @@ use crate::{
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah runs --status suspended            see which runs wait
-  mynah cancel 01KA                        end one of them
+  mynah cancel last                        end the newest
 
 What the run did stays, and its seal is written. Nothing can follow that: `mynah fork` goes on elsewhere.
 A run that had come to its end and only lacked the seal gets that, and is as it ended.

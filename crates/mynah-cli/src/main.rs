@@ -185,8 +185,8 @@ const EXAMPLES: &str = "Examples:
   mynah demo                                   see what it is for, without a key
   mynah generate -m anthropic:claude-sonnet-5 'What is a mynah?'
                                                ask a model
-  mynah play scenarios/chat/tool_turn.json     perform a scenario
-  mynah play --log sqlite:mynah.db FILE.json   keep its runs
+  mynah play agent.json                        perform a scenario; the demo leaves one
+  mynah play --log sqlite:mynah.db agent.json  keep its runs
   mynah runs                                   list them
   mynah show last                              read the newest
   mynah replay last                            perform it again from its records

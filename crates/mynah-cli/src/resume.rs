@@ -30,7 +30,7 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah resume last --agent agent.json     after a crash
+  mynah resume last --agent agent.json     after a crash, or `mynah fork last --at 5`
   mynah resume last --agent agent.json --answer two
                                            with the answer to a question
   mynah resume last --agent agent.json --tool-result 'c1={\"celsius\": 21}'

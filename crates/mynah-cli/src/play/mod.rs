@@ -34,13 +34,13 @@ pub(crate) const EXAMPLES: &str = r#"A scenario:
   }
 
 Examples:
-  mynah play FILE.json                     perform it
-  mynah play FILE.json | jq .ok            look at the results
-  mynah play --stable FILE.json            the same bytes each time
-  mynah play --log sqlite:runs.db FILE.json
+  mynah play agent.json                    perform it
+  mynah play agent.json | jq .ok           look at the results
+  mynah play --stable agent.json           the same bytes each time
+  mynah play --log sqlite:mynah.db agent.json
                                            keep every run, and perform operations on runs
 
-The format is described in docs/scenario.md."#;
+`mynah demo` leaves such a file. The format is described in docs/scenario.md."#;
 
 pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), Failure> {
     let place = url.map(Place::parse).transpose()?;
