@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use mynah::{cancel_run, log::Log as _};
+use mynah::{Error, LogReason, cancel_run, log::Log as _};
 use serde_json::json;
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah runs --status suspended            see which runs wait
-  mynah cancel 01KA                        end one of them
+  mynah cancel last                        end the newest
 
 What the run did stays, and its seal is written. Nothing can follow that: `mynah fork` goes on elsewhere.
 A run that had come to its end and only lacked the seal gets that, and is as it ended.
@@ -41,8 +41,11 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?;
         if run.seal.is_some() {
-            let (run, status) = (&run.run_id, run.status.as_str());
-            return Err(Failure::input(format!("run {run} has ended already: {status}")));
+            let (run, status) = (&*run.run_id, run.status.as_str());
+            return Err(Error::log(LogReason::Sealed)
+                .with_message(format!("run {run} has ended already: {status}"))
+                .with("run_id", run)
+                .into());
         }
         let (status, run) = (cancel_run(&log, &run.run_id).await?.as_str(), run.run_id);
         let records = log.head(&run).await?.map_or(0, |head| head.seq);

@@ -20,6 +20,8 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
+  mynah fork last --at 5                   branch a run
+  mynah runs                               see the ids of both
   mynah diff 01KA last                     a run and the newest one
   mynah diff 01KA 01KB --json              every difference, whole
 

@@ -10,7 +10,7 @@ use std::{
 
 use clap::Args;
 use mynah::{
-    Error, ErrorKind, LogReason,
+    ErrorKind, LogReason,
     adapters::presets::PRESETS,
     log::{FORMAT, Log, RunFilter, SqliteLog, verify_run},
 };
@@ -54,10 +54,11 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let none = format!("{url}: none yet; `mynah demo` shows what one is for");
         return tell(json, "log", &none, json!({"log": url, "schema": null}));
     }
-    let log = place.open_to_read().inspect_err(|failure| {
-        let why = failure.message();
+    let log = place.open_to_read().map_err(|failure| {
+        let found = json!({"log": url, "err": failure.err()});
         // What could not be told is not worse than what is told next.
-        let _ = tell(json, "log", &format!("{url}: not usable"), json!({"log": url, "err": why}));
+        let _ = tell(json, "log", &format!("{url}: not usable"), found);
+        failure.told()
     })?;
     let schema = match place {
         Place::Sqlite(_) => Some(SqliteLog::SCHEMA),
@@ -82,7 +83,7 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
         Ok(()) => tell(json, "storage", "sound", json!({"err": null}))?,
         Err(error) => {
             tell(json, "storage", "not sound", json!({"err": error}))?;
-            return Err(error.into());
+            return Err(Failure::of(&error).told());
         }
     }
     let (mut runs, mut sample) = (0, Vec::new());
@@ -104,7 +105,7 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Log(LogReason::Corrupt) => corrupt.push(error),
             Err(error) if error.kind() == ErrorKind::Log(LogReason::RunNotFound) => {
-                corrupt.push(Error::log(LogReason::Corrupt).with_message(lost(run)));
+                corrupt.push(lost(run));
             }
             Err(error) => return Err(error.into()),
         }

@@ -6,7 +6,10 @@ use std::{
 };
 
 use clap::Args;
-use mynah::fork_run;
+use mynah::{
+    Error, LogReason, fork_run,
+    log::{Fact, Log},
+};
 use serde_json::json;
 
 use crate::{
@@ -19,8 +22,9 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah show last --records                see where to branch
   mynah fork last --at 5                   a new run with the records 1 to 5
-  mynah resume last --agent FILE.json      go on with it
-  mynah fork last --at 5 --agent FILE.json both at once
+  mynah resume last --agent agent.json     go on with it
+  mynah fork last --at 5 --agent agent.json
+                                           both at once
 
 Exit codes: 0 done; 1 the run is not what it was; 2 no such run or record; 4 a log that could
 not be used; with an agent also those of `mynah resume`.";
@@ -45,8 +49,8 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: place, run, at, agent, allow_changed_agent } = arguments;
     // A run is not branched for an agent that cannot go on with it.
-    agent.as_deref().map(play::agent).transpose()?;
-    let fork = runtime()?.block_on(branch(&place, &run, at, agent.is_none()))?;
+    agent.as_deref().map(|agent| play::agent(agent, &[])).transpose()?;
+    let fork = runtime()?.block_on(branch(&place, &run, at, agent.is_some()))?;
     match agent {
         Some(agent) => {
             resume::main(resume::Arguments::new(place, fork, agent, allow_changed_agent))
@@ -56,7 +60,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 /// Makes the branch, tells of it, and how it goes on if nobody does that now. Gives its id.
-async fn branch(place: &LogArgs, run: &str, at: u64, tells_how: bool) -> Result<String, Failure> {
+async fn branch(place: &LogArgs, run: &str, at: u64, goes_on: bool) -> Result<String, Failure> {
     let log = Place::parse(&place.log)?.open_to_write()?;
     let run = store::find(log.as_ref(), run).await?;
     // Nothing but the seal follows an end, and nothing follows that.
@@ -68,17 +72,44 @@ async fn branch(place: &LogArgs, run: &str, at: u64, tells_how: bool) -> Result<
             run.run_id
         )));
     }
+    let own_loop = is_of_its_own_loop(log.as_ref(), &run.run_id).await?;
+    if own_loop && goes_on {
+        return Err(Error::log(LogReason::OwnLoop)
+            .with_message(format!(
+                "run {} was written by a loop of its caller's own, and no agent can go on with it; \
+                 fork it without --agent, and that loop goes on with the fork: `Config::resume` in Rust",
+                run.run_id
+            ))
+            .with("run_id", &*run.run_id)
+            .into());
+    }
     let forked = fork_run(&log, &*run.run_id, at).await?;
     let mut out = io::stdout().lock();
-    written(if place.json {
-        writeln!(out, "{}", json!(forked))
-    } else {
-        let (fork, run) = (&forked.run_id, line(&run.run_id));
-        writeln!(out, "{fork}  forked from {run} at record {at}")
-    })?;
-    if tells_how && !place.json {
-        let go_on = place.command("resume", &forked.run_id, " --agent FILE");
-        written(writeln!(out, "go on with: {go_on}"))?;
+    if place.json {
+        written(writeln!(out, "{}", json!(forked)))?;
+        return Ok(forked.run_id.to_string());
+    }
+    let (fork, run) = (&forked.run_id, line(&run.run_id));
+    written(writeln!(out, "{fork}  forked from {run} at record {at}"))?;
+    match (goes_on, own_loop) {
+        (true, _) => {}
+        (false, true) => {
+            let how = "the loop that wrote it goes on with it: `Config::resume` in Rust";
+            written(writeln!(out, "{how}"))?;
+        }
+        (false, false) => {
+            let go_on = place.command("resume", fork, " --agent FILE");
+            written(writeln!(out, "go on with: {go_on}"))?;
+        }
     }
     Ok(forked.run_id.to_string())
+}
+
+/// Whether a run was written by a loop of its caller's own. What was taken away does not tell.
+async fn is_of_its_own_loop(log: &dyn Log, run: &str) -> Result<bool, Failure> {
+    let first = log.read(run, 1, 1).await?;
+    Ok(match first.first().and_then(|record| record.fact().ok().flatten()) {
+        Some(Fact::RunStarted { about: Some(about), .. }) => about.is_bare(),
+        fact => fact.is_some(),
+    })
 }

@@ -117,7 +117,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     match response {
         Ok(response) if !json => remark(&response),
         Ok(_) => Ok(()),
-        Err(error) => Err(failed(&error)),
+        Err(error) => Err(failed(&error).told()),
     }
 }
 

@@ -69,11 +69,12 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 
 /// A bad file, and a run that is not taken in, are bad input.
 fn refused(error: &Error) -> Failure {
-    match error.kind() {
-        ErrorKind::Log(LogReason::Corrupt) if error.metadata().contains_key("line") => {
-            Failure::input(error.to_string())
-        }
-        ErrorKind::Log(LogReason::HeadMismatch) => Failure::input(error.to_string()),
-        _ => Failure::of(error),
+    let is_bad_input = match error.kind() {
+        ErrorKind::Log(LogReason::Corrupt) => error.metadata().contains_key("line"),
+        kind => kind == ErrorKind::Log(LogReason::HeadMismatch),
+    };
+    match is_bad_input {
+        true => Failure::input(error.to_string()).because(error.clone()),
+        false => Failure::of(error),
     }
 }

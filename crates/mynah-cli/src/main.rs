@@ -6,6 +6,7 @@ mod demo;
 mod diff;
 mod doctor;
 mod export;
+mod failure;
 mod fork;
 mod generate;
 mod gist;
@@ -48,19 +49,22 @@ use mynah::{
     SystemWorld, World as _,
     log::{Log, Warrant},
 };
+use serde_json::json;
+
+pub(crate) use self::failure::Failure;
 
 /// A runtime for language-model work.
 #[derive(Parser)]
 #[command(name = "mynah", version, about, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
     // Verbs have these themselves where they say more of them. Here they stand so that they may be said before the verb, and
-    // of a verb to which they change nothing.
+    // of a verb to which they change nothing but how its errors are told.
     /// Where runs are kept: memory: or sqlite:PATH.
     #[arg(id = "log", long = "log", value_name = "URL", global = true)]
     _log: Option<String>,
     /// One JSON value a line.
-    #[arg(id = "json", long = "json", global = true)]
-    _json: bool,
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -181,8 +185,8 @@ const EXAMPLES: &str = "Examples:
   mynah demo                                   see what it is for, without a key
   mynah generate -m anthropic:claude-sonnet-5 'What is a mynah?'
                                                ask a model
-  mynah play scenarios/chat/tool_turn.json     perform a scenario
-  mynah play --log sqlite:mynah.db FILE.json   keep its runs
+  mynah play agent.json                        perform a scenario; the demo leaves one
+  mynah play --log sqlite:mynah.db agent.json  keep its runs
   mynah runs                                   list them
   mynah show last                              read the newest
   mynah replay last                            perform it again from its records
@@ -231,44 +235,6 @@ pub(crate) fn now() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Why the command ends with something other than 0.
-pub(crate) struct Failure {
-    code: u8,
-    message: String,
-}
-
-impl Failure {
-    /// Something that was looked for and found wrong.
-    pub(crate) fn finding(message: impl Into<String>) -> Self {
-        Self { code: 1, message: message.into() }
-    }
-
-    /// A bad input file.
-    pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self { code: 2, message: message.into() }
-    }
-
-    /// A run that waits.
-    pub(crate) fn waits(message: impl Into<String>) -> Self {
-        Self { code: 3, message: message.into() }
-    }
-
-    /// A person ended the program.
-    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
-        Self { code: 130, message: message.into() }
-    }
-
-    /// What is told of it.
-    pub(crate) fn message(&self) -> &str {
-        &self.message
-    }
-
-    /// A file that could not be used.
-    pub(crate) fn file(message: impl Into<String>) -> Self {
-        Self { code: 4, message: message.into() }
-    }
-}
-
 /// What runs the library's futures.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
@@ -295,7 +261,7 @@ pub(crate) fn written(done: io::Result<()>) -> Result<(), Failure> {
 }
 
 /// What was asked for. A variable that is empty says nothing.
-fn parse() -> Cli {
+fn parse() -> Result<Cli, clap::Error> {
     let is_empty = |name: &OsStr| env::var_os(name).is_some_and(|value| value.is_empty());
     let command = Cli::command().mut_subcommands(|verb| {
         verb.mut_args(|argument| match argument.get_env() {
@@ -303,12 +269,32 @@ fn parse() -> Cli {
             _ => argument,
         })
     });
-    let matches = command.get_matches();
-    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    Cli::from_arg_matches(&command.try_get_matches()?)
+}
+
+/// Ends the program over arguments that do not fit, or with the help that was asked for.
+fn refuse(error: &clap::Error) -> ! {
+    let asked_for =
+        |flag: &str| env::args_os().take_while(|word| word != "--").any(|word| word == flag);
+    if error.use_stderr() && asked_for("--json") {
+        let told = error.render().to_string();
+        let err = Failure::input(told.trim_start_matches("error: ").trim_end()).err();
+        // The parser tells people, and ends the program.
+        let _ = writeln!(io::stdout(), "{}", json!({"err": err}));
+    }
+    error.exit()
 }
 
 fn main() -> ExitCode {
-    let done = match parse().verb {
+    let Cli { verb, json, .. } = parse().unwrap_or_else(|error| refuse(&error));
+    match perform(verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.tell(json),
+    }
+}
+
+fn perform(verb: Verb) -> Result<(), Failure> {
+    match verb {
         Verb::Cancel(arguments) => cancel::main(arguments),
         Verb::Completions(arguments) => completions::main(arguments),
         Verb::Demo(arguments) => demo::main(arguments),
@@ -327,13 +313,5 @@ fn main() -> ExitCode {
         Verb::Prune(arguments) => prune::main(arguments),
         Verb::Redact(arguments) => redact::main(arguments),
         Verb::Play { file, log, stable } => play::main(&file, log.as_deref(), stable),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            // Nobody may be left to read it; the exit code still tells.
-            let _ = writeln!(io::stderr(), "mynah: {}", text::plain(&failure.message));
-            ExitCode::from(failure.code)
-        }
     }
 }

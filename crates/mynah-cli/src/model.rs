@@ -62,7 +62,7 @@ impl ModelArgs {
             ));
         };
         let mut engine = match name.strip_prefix("scripted:") {
-            Some(file) => play::agent(file.as_ref())?,
+            Some(file) => play::agent(file.as_ref(), &[])?,
             None => self.call_server(name)?,
         };
         engine = engine.catalog(self.catalog.catalog()?);

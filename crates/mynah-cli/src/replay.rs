@@ -18,8 +18,8 @@ use crate::{
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah replay last                        from its records alone
-  mynah replay last --agent FILE.json      against this agent, whose tools run again
-  mynah replay 01KA --agent FILE.json --tools recorded
+  mynah replay last --agent agent.json     against this agent, whose tools run again
+  mynah replay last --agent agent.json --tools recorded
                                            against this agent, and its tools are believed
   mynah replay last --json | jq .err.metadata.diff
 
@@ -62,7 +62,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let why = "--tools rerun: the tools are the agent's; --agent FILE names one";
         return Err(Failure::input(why));
     }
-    let engine = agent.as_deref().map(play::agent).transpose()?;
+    let engine = agent.as_deref().map(|agent| play::agent(agent, &[])).transpose()?;
     let log = Place::parse(&log)?.open_to_read()?;
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?.run_id;

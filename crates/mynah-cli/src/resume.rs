@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, Engine, Error, ErrorKind, Event, OnUncertain, SessionReason,
+    ChatResult, Engine, Error, ErrorKind, Event, Message, OnUncertain, SessionReason,
     log::{Extent, Fact, Log as _, RunStatus},
 };
 use serde_json::{Value, json};
@@ -30,17 +30,18 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah resume last --agent FILE.json      after a crash
-  mynah resume last --agent FILE.json --answer two
+  mynah resume last --agent agent.json     after a crash, or `mynah fork last --at 5`
+  mynah resume last --agent agent.json --answer two
                                            with the answer to a question
-  mynah resume 01KA --agent FILE.json --tool-result 'c1={\"celsius\": 21}'
+  mynah resume last --agent agent.json --tool-result 'c1={\"celsius\": 21}'
                                            with what came of a call
-  mynah resume 01KA --agent FILE.json --approve c1 --reject 'c2=too much'
+  mynah resume last --agent agent.json --approve c1 --reject 'c2=too much'
                                            running one call, and not the other
-  mynah resume 01KA --agent FILE.json --on-uncertain rerun
+  mynah resume last --agent agent.json --on-uncertain rerun
                                            running a tool again that may have run
 
-An agent is a scenario file: its engine, its tools, and its scripts from the first on.
+An agent is a scenario file: its engine, its tools, and its scripts after those that the run's
+answers are from; from the first on, where they are from others.
 Exit codes: 0 the run is done; 1 it failed, or is not what it was; 2 wrong usage; 3 it waits;
 4 a log that could not be used, or a run in other hands; 130 interrupted, and the run can go on.";
 
@@ -108,11 +109,11 @@ fn rejection(said: &str) -> (&str, &str) {
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let engine = play::agent(&arguments.agent)?;
     let log = Place::parse(&arguments.log.log)?.open_to_write()?;
     let ledger = Arc::new(Ledger::new(log));
     runtime()?.block_on(async {
         let run = store::find(ledger.as_ref(), &arguments.run).await?.run_id;
+        let engine = play::agent(&arguments.agent, &answers(&ledger, &run).await?)?;
         let resumed = unless_interrupted(resume(&engine, &ledger, &run, &arguments)).await;
         // Whatever happened, the run is nobody's any more.
         ledger.begin(None).await;
@@ -129,7 +130,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                     let line = json!({"run_id": run, "err": error});
                     written(writeln!(io::stdout(), "{line}"))?;
                 }
-                Err(arguments.refusal(&error, &ledger, &run).await?)
+                let refusal = arguments.refusal(&error, &ledger, &run).await;
+                // The line above is what there is to tell of it.
+                Err(refusal.unwrap_or_else(|failure| failure).told())
             }
         }
     })
@@ -293,6 +296,15 @@ async fn extent(log: &Ledger, run: &str) -> Result<Extent, Error> {
 async fn facts(log: &Ledger, run: &str) -> Result<Vec<Fact>, Failure> {
     let facts = store::facts(log, run).await?;
     Ok(facts.into_iter().filter_map(|(_, fact)| fact).collect())
+}
+
+/// What a run's model has answered.
+async fn answers(log: &Ledger, run: &str) -> Result<Vec<Arc<Message>>, Failure> {
+    let answer = |fact| match fact {
+        Fact::AssistantCompleted { response, .. } => Some(response.message),
+        _ => None,
+    };
+    Ok(facts(log, run).await?.into_iter().filter_map(answer).collect())
 }
 
 /// What the run's state means for whoever called the program.

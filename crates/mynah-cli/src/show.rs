@@ -21,9 +21,9 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah show last                          the newest run as a transcript
   mynah show last --tree                   when what happened: turns, tools, tries, side effects
-  mynah show 01KA --records                its records, one a line
-  mynah show 01KA --record 3               one of them, whole
-  mynah show 01KA --records --json         all of them, whole
+  mynah show last --records                its records, one a line
+  mynah show last --record 3               one of them, whole
+  mynah show last --records --json         all of them, whole
 
 What a run says is shown as it was recorded; `mynah verify` tells whether that is what happened.";
 

@@ -10,8 +10,6 @@ use mynah::{
     },
 };
 
-use serde_json::Value;
-
 use crate::{
     Failure,
     text::{Moment, plain},
@@ -72,7 +70,8 @@ impl Place {
     fn is_there(&self) -> Result<(), Failure> {
         match self {
             Self::Sqlite(path) if !Path::new(path).exists() => {
-                Err(Failure::file(format!("{path}: there is no such log; --log names another")))
+                let why = format!("{path}: there is no such log; --log names another");
+                Err(Failure::file(why).because(Error::log(LogReason::Unavailable)))
             }
             _ => Ok(()),
         }
@@ -102,27 +101,33 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
     let mut runs = log.runs(filter).await?.sound()?.to_vec();
     match (runs.pop(), runs.pop()) {
         (Some(_), _) if name.is_empty() => Err(Failure::input("the run's id is empty")),
-        (Some(run), None) if log.run(&run.run_id).await?.is_none() => {
-            Err(Failure::finding(lost(&run.run_id)))
-        }
+        (Some(run), None) if log.run(&run.run_id).await?.is_none() => Err(lost(&run.run_id).into()),
         (Some(run), None) => Ok(run),
         (None, _) if name == MAINTENANCE => {
-            Err(Failure::input("nothing was ever taken out of this log"))
+            Err(not_found("nothing was ever taken out of this log"))
         }
-        (None, _) if name == "last" => Err(Failure::input("there are no runs in this log")),
+        (None, _) if name == "last" => Err(not_found("there are no runs in this log")),
         (None, _) => Err(absent(log, name).await?),
-        (Some(a), Some(b)) => Err(Failure::input(format!(
-            "more than one run has an id that begins with {name:?}: {}, {}, …; give more of it",
-            b.run_id, a.run_id
-        ))),
+        (Some(a), Some(b)) => Err(Error::log(LogReason::AmbiguousRun)
+            .with_message(format!(
+                "more than one run has an id that begins with {name:?}: {}, {}, …; give more of it",
+                b.run_id, a.run_id
+            ))
+            .into()),
     }
 }
 
+fn not_found(why: impl Into<String>) -> Failure {
+    Error::log(LogReason::RunNotFound).with_message(why).into()
+}
+
 /// That a log lists a run which it does not find.
-pub(crate) fn lost(run: &str) -> String {
-    format!(
-        "log error: corrupt: the log lists run {run}, and finds no run of that id: its index is damaged, or the id is"
-    )
+pub(crate) fn lost(run: &str) -> Error {
+    Error::log(LogReason::Corrupt)
+        .with_message(format!(
+            "log error: corrupt: the log lists run {run}, and finds no run of that id: its index is damaged, or the id is"
+        ))
+        .with("run_id", run)
 }
 
 /// Why there is no run whose id begins so.
@@ -130,23 +135,26 @@ async fn absent(log: &dyn Log, name: &str) -> mynah::Result<Failure> {
     let removals = Removals::read(log).await?;
     let pruned = removals.pruned().filter(|(run, _)| run.starts_with(name));
     if let Some((run, Pruned { tombstone, at, .. })) = pruned.min_by_key(|(run, _)| run.len()) {
-        return Ok(Failure::input(format!(
-            "run {} was pruned on {} UTC; `mynah show {MAINTENANCE} --record {tombstone}` tells by whom and why",
-            plain(run),
-            Moment(at)
-        )));
+        return Ok(Error::log(LogReason::Pruned)
+            .with_message(format!(
+                "run {} was pruned on {} UTC; `mynah show {MAINTENANCE} --record {tombstone}` tells by whom and why",
+                plain(run),
+                Moment(at)
+            ))
+            .with("run_id", run)
+            .into());
     }
     let mut filter = RunFilter::new().limit(1000);
     loop {
         let page = log.runs(filter.clone()).await?;
         if page.runs.iter().any(|run| *run.run_id == *name) {
-            return Ok(Failure::finding(lost(name)));
+            return Ok(lost(name).into());
         }
         let Some(next) = page.next else { break };
         filter = filter.after(next);
     }
     let why = format!("no run has an id that begins with {name:?}; `mynah runs` lists them");
-    Ok(Failure::input(why))
+    Ok(not_found(why))
 }
 
 /// The run before a run that goes on from it.
@@ -182,44 +190,11 @@ pub(crate) async fn facts(
 pub(crate) fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
     record.fact().map_err(|what| {
         let (run, seq) = (&record.envelope().run, record.seq());
-        Failure::finding(format!("log error: corrupt: run {run}, record {seq}: {what}"))
+        Error::log(LogReason::Corrupt)
+            .with_message(format!("log error: corrupt: run {run}, record {seq}: {what}"))
+            .with("run_id", &**run)
+            .with("seq", seq)
+            .with("what", what)
+            .into()
     })
-}
-
-impl Failure {
-    /// What an error of the library means for whoever called the program.
-    pub(crate) fn of(error: &Error) -> Self {
-        match error.kind() {
-            ErrorKind::Log(LogReason::Corrupt) | ErrorKind::Replay(_) => {
-                Self::finding(error.to_string())
-            }
-            ErrorKind::Log(LogReason::Leased) => {
-                let run = error.metadata().get("run_id").and_then(Value::as_str);
-                Self::file(format!(
-                    "run {} is in other hands: another process goes on with it; wait until it is done, or end it",
-                    run.unwrap_or_default()
-                ))
-            }
-            ErrorKind::Log(
-                LogReason::RunNotFound
-                | LogReason::OwnLoop
-                | LogReason::Sealed
-                | LogReason::Pruned
-                | LogReason::Redacted,
-            )
-            | ErrorKind::Session(_)
-            | ErrorKind::Validation(_) => Self::input(error.to_string()),
-            ErrorKind::Log(_) => Self::file(error.to_string()),
-            _ if error.metadata().get("connected") == Some(&Value::Bool(false)) => {
-                Self::file(error.to_string())
-            }
-            _ => Self::finding(error.to_string()),
-        }
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::of(&error)
-    }
 }

@@ -139,9 +139,7 @@ impl Tally<'_> {
             Err(error) if is_corrupt(&error) => Err(error),
             // It was listed, so it is not for want of a run.
             Err(error) if error.kind() == ErrorKind::Log(LogReason::RunNotFound) => {
-                Err(Error::log(LogReason::Corrupt)
-                    .with_message(store::lost(run))
-                    .with("run_id", run))
+                Err(store::lost(run))
             }
             Err(error) => return Err(Failure::of(&error)),
         };

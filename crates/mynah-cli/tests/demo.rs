@@ -6,12 +6,12 @@ mod common;
 
 use std::fs;
 
-use common::{lines, run};
+use common::{feed, lines, mynah, run};
 use serde_json::json;
 
 const STORY: &str = r#"An agent at work, without a key: the model plays a script, everything else is real.
 
-1. It books a train. Whatever happens is recorded, in FOLDER/demo.db.
+1. It books a train. Whatever happens is recorded, in FOLDER/mynah.db.
 
    user       A berth on tonight's train to Vienna for ada@example.org, please.
    assistant  I pay for the berth first.
@@ -46,14 +46,20 @@ const STORY: &str = r#"An agent at work, without a key: the model plays a script
 
 Try next:
 
+   # all of it is in a folder
+   cd FOLDER
    # read the run
-   mynah show last --log sqlite:FOLDER/demo.db
+   mynah show last
    # see when what happened
-   mynah show last --tree --log sqlite:FOLDER/demo.db
+   mynah show last --tree
    # find the changed byte yourself
-   mynah verify --log sqlite:FOLDER/changed.db
-   # write a conversation as a file, and perform it
-   mynah play scenarios/chat/tool_turn.json
+   mynah verify --log sqlite:changed.db
+   # the same agent is in a file: change it, and see what it would do differently
+   mynah replay last --agent agent.json
+   # go on once more from where the card was paid
+   mynah fork last --at 5 --agent agent.json
+   # perform the file from its beginning
+   mynah play agent.json
    # see what else there is
    mynah --help
 "#;
@@ -77,9 +83,9 @@ fn the_demonstration_reads_as_a_story() {
     let tickets = fs::read_to_string(format!("{folder}/tickets.txt")).unwrap();
     assert_eq!(tickets, "\"ada@example.org\"\n");
     let verify = |file: &str| run(["verify", "--log", &format!("sqlite:{folder}/{file}")]).code;
-    assert_eq!((verify("demo.db"), verify("changed.db")), (Some(0), Some(1)));
+    assert_eq!((verify("mynah.db"), verify("changed.db")), (Some(0), Some(1)));
     let read = |file: &str| fs::read(format!("{folder}/{file}")).unwrap();
-    let (kept, changed) = (read("demo.db"), read("changed.db"));
+    let (kept, changed) = (read("mynah.db"), read("changed.db"));
     assert_eq!(kept.iter().zip(&changed).filter(|(a, b)| a != b).count(), 1, "one byte");
     assert_eq!(kept.len(), changed.len());
 }
@@ -99,16 +105,35 @@ fn its_steps_are_one_value_a_line_in_json() {
 }
 
 #[test]
+fn what_it_says_to_try_next_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = lines(&run(["demo", "--json", "--dir", folder.path().to_str().unwrap()]));
+    let next = told.last().unwrap()["next"].as_array().unwrap().clone();
+    let mut commands = next.iter().map(|command| command.as_str().unwrap());
+    assert_eq!(commands.next(), Some(&*format!("cd {}", folder.path().display())));
+    for line in commands {
+        let mut command = mynah(line.split(' ').skip(1));
+        command.current_dir(&folder).env_remove("MYNAH_LOG");
+        let ran = feed(command, b"");
+        let found_the_changed_byte = line.contains("changed.db");
+        assert_eq!(ran.code, Some(i32::from(found_the_changed_byte)), "{line}: {}", ran.stderr);
+    }
+    let fork = mynah(["show", "last"]).current_dir(&folder).output().unwrap();
+    let told = String::from_utf8(fork.stdout).unwrap();
+    assert_eq!(told.matches("I pay for the berth first.").count(), 1, "{told}");
+    assert!(told.ends_with("-- completed\n"), "{told}");
+}
+
+#[test]
 fn a_folder_that_cannot_be_used_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
-    fs::write(folder.path().join("demo.db"), "mine").unwrap();
+    fs::write(folder.path().join("mynah.db"), "mine").unwrap();
     let refused = run(["demo", "--dir", path]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""));
-    let said =
-        format!("mynah: {path}: there is a demonstration in it already; give another folder\n");
+    let said = format!("mynah: {path}: there is a mynah.db in it already; give another folder\n");
     assert_eq!(refused.stderr, said);
-    let refused = run(["demo", "--dir", &format!("{path}/demo.db/inside")]);
+    let refused = run(["demo", "--dir", &format!("{path}/mynah.db/inside")]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(4), ""));
-    assert!(refused.stderr.contains("demo.db/inside: "), "{}", refused.stderr);
+    assert!(refused.stderr.contains("mynah.db/inside: "), "{}", refused.stderr);
 }

@@ -169,7 +169,7 @@ fn a_log_that_cannot_be_used_is_told_with_the_rest() {
     let told = examine(&store, &["--json"]);
     assert_eq!(told.code, Some(4));
     let last = lines(&told).pop().unwrap();
-    assert!(last["err"].as_str().unwrap().contains("not a SQLite file"), "{last}");
+    assert!(last["err"]["message"].as_str().unwrap().contains("not a SQLite file"), "{last}");
     assert_eq!(run(["doctor", "--log", "memory:"]).code, Some(0));
     assert_eq!(run(["doctor", "--log", "paper:"]).code, Some(2));
 }

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{RUNS, Store, lines, run, text};
+use mynah::log::{Append, Chain, Extent, Fact, Log as _, SqliteLog};
 use serde_json::{Value, json};
 
 /// Goes on with an answer of its own.
@@ -58,6 +59,33 @@ fn with_an_agent_a_fork_goes_on_at_once() {
     let missing = store.run(&["fork", "run-1", "--at", "6", "--agent", "missing.json"]);
     assert_eq!((missing.code, missing.stdout.as_str()), (Some(4), ""), "{}", missing.stderr);
     assert_eq!(store.json(&["runs"]).len(), runs, "nothing was branched");
+}
+
+#[test]
+fn a_fork_of_a_loop_of_its_own_names_what_goes_on_with_it() {
+    let store = Store::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let log = SqliteLog::open(&store.path).unwrap();
+        let (thread, extent) = (mynah::Thread::from("hi"), Extent::Chat);
+        let started = Fact::RunStarted { thread, extent, about: None };
+        let record = Chain::new("own").append(0, [0; 16], &started).unwrap();
+        log.append(Append::new("own", None, vec![record])).await.unwrap();
+    });
+    let agent = store.file("otherwise.json", OTHERWISE);
+    let refused = store.run(&["fork", "own", "--at", "1", "--agent", &agent]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""));
+    assert!(refused.stderr.contains("`Config::resume` in Rust"), "{}", refused.stderr);
+    assert_eq!(store.json(&["runs"]).len(), 1, "nothing was branched");
+
+    let forked = store.run(&["fork", "own", "--at", "1"]);
+    assert_eq!((forked.code, forked.stderr.as_str()), (Some(0), ""));
+    let id = text(&store.json(&["runs", "--limit", "1"])[0], "run_id");
+    let said = format!(
+        "{id}  forked from own at record 1\nthe loop that wrote it goes on with it: `Config::resume` in Rust\n"
+    );
+    assert_eq!(forked.stdout, said);
+    assert_eq!(store.run(&["fork", &id, "--at", "1"]).stdout.lines().nth(1), said.lines().nth(1));
 }
 
 #[test]

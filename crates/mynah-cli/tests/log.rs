@@ -155,6 +155,22 @@ fn steps_and_single_calls_that_are_resumed_give_what_they_would_have_given() {
 }
 
 #[test]
+fn a_step_that_may_have_run_its_tool_says_so_when_it_is_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = url(&folder.path().join("runs.db"));
+    let messages = json!([{"role": "user", "content": "go"}]);
+    let ops = json!([{"op": "step", "messages": messages, "crash_after": 4}]);
+    assert_eq!(play(&log, &["--stable"], &scenario(0, ops)).code, Some(137));
+    let ops = json!([{"op": "resume"}, {"op": "resume", "tool_results": [["c0", 2]]}]);
+    let told = lines(&play(&log, &["--stable"], &scenario(1, ops)));
+    let waits = &told[0]["ok"];
+    assert_eq!(waits["halted_reason"], "uncertain_tools");
+    assert_eq!(waits["metadata"]["uncertain_tool_calls"], json!(["c0"]));
+    assert_eq!(waits["thread"]["messages"].as_array().unwrap().len(), 2, "{waits}");
+    assert_eq!(told[1]["ok"]["tool_results"][0]["content"], "2");
+}
+
+#[test]
 fn a_crash_after_a_record_that_never_comes_changes_nothing() {
     let mut chat = chat();
     let plain = play("memory:", &["--stable"], &scenario(0, json!([chat])));

@@ -81,6 +81,34 @@ fn in_json_it_comes_to_what_the_call_would_have_come_to() {
 }
 
 #[test]
+fn the_file_that_began_a_run_goes_on_with_it() {
+    let begun = r#"{
+      "scripts": [
+        [ {"text": "Hello."}, {"finish": "stop"} ],
+        [ {"preflight_error": "overloaded"} ],
+        [ {"text": "Let me "}, {"text": "ask."}, {"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}, {"text": "not heard"} ],
+        [ {"tool_call_start": {"id": "c1", "name": "pay"}}, {"tool_call_delta": {"id": "c1", "arguments_delta": "{}"}}, {"finish": "tool_calls"} ],
+        [ {"text": "Paid for two."}, {"finish": "stop"} ]
+      ],
+      "tools": [ {"name": "ask", "returns": {"ask_user": "How many?"}}, {"name": "pay", "returns": {"ok": "paid"}} ],
+      "ops": [
+        {"op": "chat", "messages": [{"role": "user", "content": "Hi"}]},
+        {"op": "chat", "messages": [{"role": "user", "content": "Soup?"}], "options": {"retry": {"max_attempts": 2, "base_delay_ms": 0}}}
+      ]
+    }"#;
+    let store = Store::with(begun);
+    let agent = store.file("agent.json", begun);
+    let resumed = store.run(&["resume", "run-1", "two", "--agent", &agent]);
+    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+    assert!(resumed.stdout.ends_with("Paid for two.\n"), "{}", resumed.stdout);
+    // After the call of `pay` is known, only the last answer is left to give.
+    let fork = ["fork", "run-1", "--at", "12", "--agent", &agent];
+    let forked = store.run(&fork);
+    assert_eq!((forked.code, forked.stderr.as_str()), (Some(0), ""));
+    assert_eq!(forked.stdout.lines().skip(1).collect::<Vec<_>>(), ["Paid for two."]);
+}
+
+#[test]
 fn in_json_its_events_are_told_and_then_what_it_came_to() {
     let (store, agent) = waiting();
     let told = store.json(&["resume", "run-0", "two", "--agent", &agent]);

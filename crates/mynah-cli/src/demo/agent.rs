@@ -9,7 +9,7 @@ use std::{
 
 use clap::ValueEnum;
 use futures_util::StreamExt as _;
-use mynah::{Engine, Event, EventStream, Tool, log::SqliteLog, testing::Scripted};
+use mynah::{Engine, Event, EventStream, Tool, ToolSpec, log::SqliteLog, testing::Scripted};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -17,6 +17,8 @@ use super::{CHARGES, LOG, TICKETS};
 use crate::{Failure, ledger::Ledger, runtime, store};
 
 pub(super) const GOAL: &str = "A berth on tonight's train to Vienna for ada@example.org, please.";
+
+const MODEL: &str = "scripted";
 
 /// What a process of the agent is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -68,22 +70,38 @@ async fn tell(mut stream: EventStream) -> Result<(), Failure> {
 }
 
 fn agent(act: Act, folder: &Path) -> Result<Engine, Failure> {
+    // What the model has answered is in the records; whoever asks it again finds that it has nothing to say.
+    let answers = answers().into_iter().skip(if act == Act::GoOn { 2 } else { 0 });
+    Ok(Engine::new(Scripted::new(answers)?)
+        .model(MODEL)
+        .tool(charge_card(folder.join(CHARGES)))
+        .tool(send_ticket(act, folder.join(TICKETS))))
+}
+
+/// The same agent as a scenario. Its tools only say that they did something.
+pub(super) fn scenario() -> Value {
+    let tools = [
+        (charge_card(PathBuf::new()), json!({"paid": "89 EUR"})),
+        (send_ticket(Act::GoOn, PathBuf::new()), json!({"sent": true})),
+    ];
+    let tools = tools.map(|(tool, result)| {
+        let ToolSpec { name, description, schema, idempotent, .. } = &**tool.spec();
+        json!({"name": name, "description": description, "schema": schema, "idempotent": idempotent, "returns": {"ok": result}})
+    });
+    let goal =
+        json!({"op": "chat", "messages": [{"role": "user", "content": GOAL}], "stream": true});
+    json!({"engine": {"model": MODEL}, "scripts": answers(), "tools": tools, "ops": [goal]})
+}
+
+fn answers() -> [Value; 3] {
     let call = |id: &str, name: &str, arguments: Value| json!({"tool_call": {"id": id, "name": name, "arguments": arguments}});
     let calls = json!({"finish": "tool_calls"});
     let usage = |input: u64| json!({"usage": {"input_tokens": input, "output_tokens": 12}});
-    let mut answers = vec![
+    [
         json!([{"text": "I pay for the berth first."}, call("c0", "charge_card", json!({"eur": 89})), usage(61), calls]),
         json!([{"text": "Now the ticket."}, call("c1", "send_ticket", json!({"to": "ada@example.org"})), usage(98), calls]),
         json!([{"text": "Your berth is booked, and the ticket is in your mail."}, usage(131), {"finish": "stop"}]),
-    ];
-    if act == Act::GoOn {
-        // What the model has answered is in the records; whoever asks it again finds that it has nothing to say.
-        answers.drain(..2);
-    }
-    Ok(Engine::new(Scripted::new(answers)?)
-        .model("scripted")
-        .tool(charge_card(folder.join(CHARGES)))
-        .tool(send_ticket(act, folder.join(TICKETS))))
+    ]
 }
 
 /// A tool that must not run twice.

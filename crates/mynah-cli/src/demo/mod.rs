@@ -29,11 +29,16 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah demo                               in a temporary folder
   mynah demo --dir trip                    in a folder of yours, which is made
-  mynah demo --json | jq -c .              its steps, one a line";
+  mynah demo --json | jq -c .              its steps, one a line
+
+In its folder the examples of the other verbs work: mynah.db is the log, agent.json the agent.";
 
 /// What the demonstration leaves in its folder.
-const LOG: &str = "demo.db";
+///
+/// The log is where every verb looks for one in the folder.
+const LOG: &str = "mynah.db";
 const CHANGED: &str = "changed.db";
+const AGENT: &str = "agent.json";
 const CHARGES: &str = "charges.txt";
 const TICKETS: &str = "tickets.txt";
 
@@ -61,7 +66,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     if folder.join(LOG).exists() {
         let folder = folder.display();
         return Err(Failure::input(format!(
-            "{folder}: there is a demonstration in it already; give another folder"
+            "{folder}: there is a {LOG} in it already; give another folder"
         )));
     }
     fs::create_dir_all(&folder).map_err(|error| unusable(&folder, &error))?;
@@ -82,7 +87,10 @@ impl Demo {
         let report = self.verify(&run, LOG)?;
         self.story.tell(&Told::Verified { report: &report? })?;
         self.tamper(&run)?;
-        self.story.tell(&Told::Ends { log: &self.folder.join(LOG) })
+        let agent = self.folder.join(AGENT);
+        fs::write(&agent, format!("{:#}\n", agent::scenario()))
+            .map_err(|error| unusable(&agent, &error))?;
+        self.story.tell(&Told::Ends { folder: &self.folder })
     }
 
     /// Lets the agent work until it is in the middle of a tool, and kills it there.
@@ -195,5 +203,5 @@ fn unusable(what: &Path, error: &io::Error) -> Failure {
 }
 
 fn unexpected(what: &str) -> Failure {
-    Failure::finding(format!("the demonstration did not go as it should: {what}"))
+    Failure::unexpected(format!("the demonstration did not go as it should: {what}"))
 }

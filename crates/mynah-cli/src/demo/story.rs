@@ -24,7 +24,7 @@ pub(super) enum Told<'a> {
     Replayed { records: u64 },
     Verified { report: &'a Report },
     Found { from: &'a str, to: &'a str, error: &'a Error },
-    Ends { log: &'a Path },
+    Ends { folder: &'a Path },
 }
 
 pub(super) struct Story {
@@ -132,9 +132,9 @@ impl Told<'_> {
                 error.metadata().get("seq").unwrap_or(&Value::Null),
                 error.metadata().get("what").and_then(Value::as_str).unwrap_or_default(),
             ),
-            Self::Ends { log } => {
+            Self::Ends { folder } => {
                 let mut text = "\nTry next:\n\n".to_owned();
-                for (command, what) in commands(log) {
+                for (command, what) in commands(folder) {
                     text += &format!("   # {what}\n   {command}\n");
                 }
                 text
@@ -160,8 +160,8 @@ impl Told<'_> {
             Self::Found { from, to, error } => {
                 json!({"step": "tamper", "from": from, "to": to, "err": error})
             }
-            Self::Ends { log } => {
-                let commands: Vec<String> = commands(log).map(|(command, _)| command).collect();
+            Self::Ends { folder } => {
+                let commands: Vec<String> = commands(folder).map(|(command, _)| command).collect();
                 json!({"step": "end", "next": commands})
             }
         })
@@ -175,18 +175,23 @@ fn times(number: u64) -> String {
     }
 }
 
-fn commands(log: &Path) -> impl Iterator<Item = (String, &'static str)> {
-    let url = |path: &Path| quoted(&format!("sqlite:{}", path.display()));
-    let (log, changed) = (url(log), url(&log.with_file_name(super::CHANGED)));
-    [
-        (format!("mynah show last --log {log}"), "read the run"),
-        (format!("mynah show last --tree --log {log}"), "see when what happened"),
-        (format!("mynah verify --log {changed}"), "find the changed byte yourself"),
+fn commands(folder: &Path) -> impl Iterator<Item = (String, &'static str)> {
+    let go_there = format!("cd {}", quoted(&folder.display().to_string()));
+    let there = [
+        ("mynah show last", "read the run"),
+        ("mynah show last --tree", "see when what happened"),
+        ("mynah verify --log sqlite:changed.db", "find the changed byte yourself"),
         (
-            "mynah play scenarios/chat/tool_turn.json".to_owned(),
-            "write a conversation as a file, and perform it",
+            "mynah replay last --agent agent.json",
+            "the same agent is in a file: change it, and see what it would do differently",
         ),
-        ("mynah --help".to_owned(), "see what else there is"),
-    ]
-    .into_iter()
+        (
+            "mynah fork last --at 5 --agent agent.json",
+            "go on once more from where the card was paid",
+        ),
+        ("mynah play agent.json", "perform the file from its beginning"),
+        ("mynah --help", "see what else there is"),
+    ];
+    let there = there.into_iter().map(|(command, what)| (command.to_owned(), what));
+    std::iter::once((go_there, "all of it is in a folder")).chain(there)
 }

@@ -126,7 +126,10 @@ impl<W: Write> Stage<'_, W> {
         .await?;
         self.remember(options);
         let told = match (beginning.extent, stream.last_step(), completed.into_inner()) {
-            (Extent::Chat, _, Some(result)) => Told::Chat(Box::new(result)),
+            // A step that waits for word on its tools has no result yet, and its run tells why.
+            (Extent::Chat, _, Some(result)) | (_, None, Some(result)) => {
+                Told::Chat(Box::new(result))
+            }
             (Extent::Step, Some(step), _) => Told::Step(Box::new(step.clone())),
             (Extent::Generate, Some(step), _) => Told::Response(Box::new(step.response.clone())),
             (Extent::Chat, ..) => fold.told(Kind::Chat),

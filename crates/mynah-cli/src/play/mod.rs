@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah::{Engine, SystemWorld, World};
+use mynah::{Engine, Message, SystemWorld, World};
 
 use self::{hashes::Hashes, world::Counters};
 use crate::{
@@ -34,13 +34,13 @@ pub(crate) const EXAMPLES: &str = r#"A scenario:
   }
 
 Examples:
-  mynah play FILE.json                     perform it
-  mynah play FILE.json | jq .ok            look at the results
-  mynah play --stable FILE.json            the same bytes each time
-  mynah play --log sqlite:runs.db FILE.json
+  mynah play agent.json                    perform it
+  mynah play agent.json | jq .ok           look at the results
+  mynah play --stable agent.json           the same bytes each time
+  mynah play --log sqlite:mynah.db agent.json
                                            keep every run, and perform operations on runs
 
-The format is described in docs/scenario.md."#;
+`mynah demo` leaves such a file. The format is described in docs/scenario.md."#;
 
 pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), Failure> {
     let place = url.map(Place::parse).transpose()?;
@@ -73,7 +73,9 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
     }))
 }
 
-/// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone.
-pub(crate) fn agent(file: &Path) -> Result<Engine, Failure> {
-    scenario::agent(&read(file)?).map_err(|why| Failure::input(format!("{}: {why}", name(file))))
+/// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone. Its model goes on
+/// after these answers.
+pub(crate) fn agent(file: &Path, answers: &[Arc<Message>]) -> Result<Engine, Failure> {
+    scenario::agent(&read(file)?, answers)
+        .map_err(|why| Failure::input(format!("{}: {why}", name(file))))
 }

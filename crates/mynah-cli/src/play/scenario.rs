@@ -1,7 +1,9 @@
 //! Scenario files: what they may say, and where they are wrong.
 
+use std::sync::Arc;
+
 use mynah::{
-    Engine, Metadata, ModelRef, OnUncertain, Pricing, Tools,
+    Engine, Message, Metadata, ModelRef, OnUncertain, Pricing, Tools,
     testing::{Script, Scripted},
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -112,17 +114,18 @@ impl Watch {
 /// Reads a scenario. The error names the place. What needs a log is wrong where there is none.
 pub(super) fn parse(text: &str, has_log: bool) -> Result<Scenario, String> {
     let mut file = Fields::of_file(text)?;
-    let engine = file.engine()?;
+    let engine = file.engine(&[])?;
     let ops = file.required::<Vec<Value>>("ops")?;
     file.finish("a scenario")?;
     let ops = each("ops", ops, |op| parse_op(op, has_log).map_err(|why| format!(": {why}")))?;
     Ok(Scenario { engine, ops })
 }
 
-/// Reads the engine of a scenario, which need not have operations. The error names the place.
-pub(super) fn agent(text: &str) -> Result<Engine, String> {
+/// Reads the engine of a scenario, which need not have operations. Its scripts follow those that gave these answers. The
+/// error names the place.
+pub(super) fn agent(text: &str, answers: &[Arc<Message>]) -> Result<Engine, String> {
     let mut file = Fields::of_file(text)?;
-    let engine = file.engine()?;
+    let engine = file.engine(answers)?;
     file.optional::<Vec<Value>>("ops")?;
     file.finish("a scenario").map(|()| engine)
 }
@@ -135,6 +138,32 @@ fn each<U>(
 ) -> Result<Vec<U>, String> {
     let indexed = list.into_iter().enumerate();
     indexed.map(|(index, item)| read(item).map_err(|why| format!("{name}.{index}{why}"))).collect()
+}
+
+/// How many scripts were played until the last of these answers; none if one of them is from no script.
+fn used(scripts: &[Value], answers: &[Arc<Message>]) -> usize {
+    let mut used = 0;
+    for answer in answers {
+        match scripts[used..].iter().position(|script| gives(script, answer)) {
+            Some(passed) => used += passed + 1,
+            None => return 0,
+        }
+    }
+    used
+}
+
+/// Whether a script says this text, and makes these calls.
+fn gives(script: &Value, answer: &Message) -> bool {
+    const ENDS: [&str; 3] = ["finish", "error", "disconnect"];
+    let goes_on = |entry: &&Value| !ENDS.iter().any(|end| entry.get(end).is_some());
+    let entries = || script.as_array().into_iter().flatten().take_while(goes_on);
+    let text = entries().filter_map(|entry| entry["text"].as_str());
+    let calls = entries().filter_map(|entry| {
+        let call = entry.get("tool_call").or_else(|| entry.get("tool_call_start"))?;
+        call["id"].as_str().zip(call["name"].as_str())
+    });
+    text.collect::<String>() == answer.text()
+        && calls.eq(answer.tool_calls().map(|call| (&*call.id, &*call.name)))
 }
 
 /// The engine with what the file says of it.
@@ -221,12 +250,13 @@ impl Fields {
         serde_json::from_str(text).map(Self).map_err(|error| error.to_string())
     }
 
-    /// The engine that the file's members describe.
-    fn engine(&mut self) -> Result<Engine, String> {
+    /// The engine that the file's members describe, after these answers of its model.
+    fn engine(&mut self, answers: &[Arc<Message>]) -> Result<Engine, String> {
         let engine = self.optional::<Metadata>("engine")?.unwrap_or_default();
         let scripts = self.optional::<Vec<Value>>("scripts")?.unwrap_or_default();
         let tools = self.optional::<Vec<Value>>("tools")?.unwrap_or_default();
-        let scripts = each("scripts", scripts, |script| {
+        let used = used(&scripts, answers);
+        let mut scripts = each("scripts", scripts, |script| {
             // An error begins with the entry's place, if it is an entry's.
             Script::from_json(&script).map_err(|error| match script {
                 Value::Array(_) => format!(".{error}"),
@@ -237,6 +267,7 @@ impl Fields {
             SimulatedTool::deserialize(tool).map_err(|error| format!(": {error}"))
         })?;
         let tools = tools.iter().map(SimulatedTool::tool);
+        let scripts = scripts.split_off(used);
         equip(Engine::new(Scripted::play(scripts)).tools(tools), engine)
             .map_err(|why| format!("engine: {why}"))
     }

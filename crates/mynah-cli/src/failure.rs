@@ -1,0 +1,128 @@
+//! Why the command ends with something other than 0, and how that is told.
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use mynah::{Error, ErrorKind, LogReason};
+use serde_json::{Value, json};
+
+use crate::text;
+
+/// Why the command ends with something other than 0.
+pub(crate) struct Failure {
+    code: u8,
+    message: String,
+    err: Err,
+}
+
+/// What `--json` tells of a failure.
+enum Err {
+    /// Nothing: a line of the verb's own has told it.
+    Told,
+    /// An error of the library.
+    Library(Error),
+    /// An error of this program, and its reason.
+    Program(&'static str),
+}
+
+impl Failure {
+    /// Something that was looked for and found wrong. The verb tells it in a line of its own.
+    pub(crate) fn finding(message: impl Into<String>) -> Self {
+        Self { code: 1, message: message.into(), err: Err::Told }
+    }
+
+    /// A run that waits. The verb tells it in a line of its own.
+    pub(crate) fn waits(message: impl Into<String>) -> Self {
+        Self { code: 3, message: message.into(), err: Err::Told }
+    }
+
+    /// Something that this program did not do as it should.
+    pub(crate) fn unexpected(message: impl Into<String>) -> Self {
+        Self { code: 1, message: message.into(), err: Err::Program("unexpected") }
+    }
+
+    /// Wrong usage, or a bad input file.
+    pub(crate) fn input(message: impl Into<String>) -> Self {
+        Self { code: 2, message: message.into(), err: Err::Program("bad_input") }
+    }
+
+    /// A file that could not be used.
+    pub(crate) fn file(message: impl Into<String>) -> Self {
+        Self { code: 4, message: message.into(), err: Err::Program("unusable") }
+    }
+
+    /// A person ended the program.
+    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
+        Self { code: 130, message: message.into(), err: Err::Program("interrupted") }
+    }
+
+    /// What an error of the library means for whoever called the program.
+    pub(crate) fn of(error: &Error) -> Self {
+        let failure = match error.kind() {
+            ErrorKind::Log(LogReason::Leased) => {
+                let run = error.metadata().get("run_id").and_then(Value::as_str);
+                Self::file(format!(
+                    "run {} is in other hands: another process goes on with it; wait until it is done, or end it",
+                    run.unwrap_or_default()
+                ))
+            }
+            ErrorKind::Log(
+                LogReason::RunNotFound
+                | LogReason::AmbiguousRun
+                | LogReason::OwnLoop
+                | LogReason::Sealed
+                | LogReason::Pruned
+                | LogReason::Redacted,
+            )
+            | ErrorKind::Session(_)
+            | ErrorKind::Validation(_) => Self::input(error.to_string()),
+            ErrorKind::Log(LogReason::Corrupt) => Self::finding(error.to_string()),
+            ErrorKind::Log(_) => Self::file(error.to_string()),
+            _ if error.metadata().get("connected") == Some(&Value::Bool(false)) => {
+                Self::file(error.to_string())
+            }
+            _ => Self::finding(error.to_string()),
+        };
+        failure.because(error.clone())
+    }
+
+    /// The same failure, which is an error of the library in other words.
+    pub(crate) fn because(self, error: Error) -> Self {
+        Self { err: Err::Library(error), ..self }
+    }
+
+    /// The same failure, of which a line of the verb's own has told.
+    pub(crate) fn told(self) -> Self {
+        Self { err: Err::Told, ..self }
+    }
+
+    /// What `--json` tells of it: `{"type", "reason", "message", "metadata"}`; nothing where that was told already.
+    pub(crate) fn err(&self) -> Option<Value> {
+        let message = &self.message;
+        match &self.err {
+            Err::Told => None,
+            Err::Library(error) => Some(error.clone().with_message(message).to_value()),
+            Err::Program(reason) => Some(json!({
+                "type": "cli_error", "reason": reason, "message": message, "metadata": {}
+            })),
+        }
+    }
+
+    /// Tells it to people, and under `--json` to programs too. This is the only place that does.
+    pub(crate) fn tell(&self, json: bool) -> ExitCode {
+        // Nobody may be left to read it; the exit code still tells.
+        if let Some(err) = self.err().filter(|_| json) {
+            let _ = writeln!(io::stdout(), "{}", json!({"err": err}));
+        }
+        let _ = writeln!(io::stderr(), "mynah: {}", text::plain(&self.message));
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::of(&error)
+    }
+}
