@@ -205,11 +205,21 @@ impl Arguments {
 /// The same error, in the words of this program.
 fn spoken(error: Error, run: &str) -> Error {
     match error.kind() {
+        ErrorKind::Replay(_) if lacks_condition(&error) => error.with_message(format!(
+            "run {run} has a halt_when that only the program has which began it; \
+             --allow-changed-agent goes on without it"
+        )),
         ErrorKind::Replay(_) => error.with_message(format!(
             "run {run} began with another agent; --allow-changed-agent goes on all the same"
         )),
         _ => error,
     }
+}
+
+/// Whether what differs is a condition that no record holds.
+fn lacks_condition(error: &Error) -> bool {
+    let diff = error.metadata().get("diff").and_then(Value::as_array);
+    diff.is_some_and(|diff| diff.iter().any(|place| place["path"] == "about.options.halt_when"))
 }
 
 /// Why a run did not go on.
@@ -238,6 +248,7 @@ async fn resume(
     arguments: &Arguments,
 ) -> Result<(), Stop> {
     let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
+    resume = resume.options(play::condition_of(log, run).await?);
     if let Some(text) = arguments.answer.as_ref().or(arguments.message.as_ref()) {
         resume = resume.answer(text);
     }

@@ -250,6 +250,36 @@ fn another_agent_is_refused_and_the_flag_that_allows_it_is_named() {
 }
 
 #[test]
+fn a_condition_that_is_written_down_holds_in_the_process_that_goes_on() {
+    for condition in [r#"{"step": 1}"#, r#"{"text_contains": "Enough"}"#] {
+        let begun = r#"{
+          "scripts": [ [ {"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"} ] ],
+          "tools": [ {"name": "pay", "returns": {"ok": "paid"}} ],
+          "ops": [ {"op": "chat", "options": {"halt_when": CONDITION}, "crash_after": 5,
+            "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"},
+                         {"role": "user", "content": "Pay."}]} ]
+        }"#;
+        let goes_on = r#"{
+          "scripts": [
+            [ {"text": "Enough."}, {"tool_call": {"id": "c1", "name": "pay"}}, {"finish": "tool_calls"} ],
+            [ {"text": "never said"}, {"finish": "stop"} ] ],
+          "tools": [ {"name": "pay", "returns": {"ok": "paid"}} ],
+          "ops": [ {"op": "resume"} ]
+        }"#;
+        let halted = json!({"halt_when_step_index": 1});
+        let (store, _) = waiting_in(&begun.replace("CONDITION", condition));
+        let agent = store.file("goes_on.json", goes_on);
+        let resumed = lines(&store.run(&["resume", "run-0", "--agent", &agent, "--json"]));
+        assert_eq!(resumed.last().unwrap()["ok"]["metadata"], halted, "{condition}");
+        let (store, _) = waiting_in(&begun.replace("CONDITION", condition));
+        let played =
+            lines(&common::feed(mynah(["play", "--log", &store.url(), "-"]), goes_on.as_bytes()));
+        assert_eq!(played.last().unwrap()["ok"]["metadata"], halted, "{condition}");
+        assert_eq!(store.run(&["replay", "run-0"]).code, Some(0));
+    }
+}
+
+#[test]
 fn a_run_that_waits_again_or_fails_tells_so_by_its_exit_code() {
     let (store, _) = waiting();
     let asking = r#"{"scripts": [ [ {"tool_call": {"id": "c9", "name": "ask"}}, {"finish": "tool_calls"} ] ],

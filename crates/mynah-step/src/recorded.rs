@@ -138,10 +138,9 @@ impl Recorded {
         self.of_tools.end(self.taken).is_none()
     }
 
-    /// Whether the run was ended while tools ran.
-    pub(crate) fn is_cut_off_in_tools(&self) -> bool {
-        let after = self.of_tools.end(self.taken).map(|end| &self.facts[end - self.taken].1);
-        matches!(after, Some(Fact::Cancelled { .. } | Fact::BudgetExceeded { .. }))
+    /// What comes after all that the running tools make.
+    pub(crate) fn after_tools(&self) -> Option<&Fact> {
+        self.of_tools.end(self.taken).map(|end| &self.facts[end - self.taken].1)
     }
 
     /// How a call of the turn came out.

@@ -157,9 +157,9 @@ impl Tape {
         self.recorded().is_some_and(Recorded::ends_in_tools)
     }
 
-    /// Whether the run was ended while tools ran.
-    pub fn is_cut_off_in_tools(&self) -> bool {
-        self.recorded().is_some_and(Recorded::is_cut_off_in_tools)
+    /// What the records have after all that the running tools make.
+    pub fn after_tools(&self) -> Option<&Fact> {
+        self.recorded().and_then(Recorded::after_tools)
     }
 
     /// Whether the records answer, not the world.

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use mynah_data::{EngineReason, Error, HaltReason, ModelRef, Request, Result};
 use mynah_log::{About, Fact, Record};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, Tool};
-use serde_json::Value;
 
 use crate::{
     engine::Engine,
     loaded::Loaded,
-    options::Options,
+    options::{HALT_WHEN, Options},
     prepare::{Asked, Part, Past, joined},
     run::HaltWhen,
 };
@@ -18,13 +17,11 @@ use crate::{
 impl Loaded {
     /// What an engine did that had the run, as the records tell it: they answer for models and tools.
     pub(crate) fn part(&self, about: &About, options: &Options) -> Result<Part> {
-        let mut recorded = Options::from_json(Value::Object(about.options.clone()))?;
-        recorded.halt_when = self.halted_after();
         let asked = Asked {
             engine: &engine(about),
             conversation: joined(&self.before, &self.thread),
             given: None,
-            options: recorded.overlay(options.clone()),
+            options: self.options(about)?.overlay(options.clone()),
             extent: self.extent,
             past: Past::AtItsPrice(about),
         };
@@ -35,8 +32,18 @@ impl Loaded {
         Ok(part)
     }
 
-    /// The caller's own condition, if it ended the conversation: it held when the model had answered so often.
-    pub(crate) fn halted_after(&self) -> Option<HaltWhen> {
+    /// The options of a call, as the records tell them: its `halt_when` holds where it held.
+    pub(crate) fn options(&self, about: &About) -> Result<Options> {
+        let mut options = Options::of(about)?;
+        options.halt_when = about
+            .options
+            .get(HALT_WHEN)
+            .map(|name| (name.clone(), HaltWhen::After(self.halted_after())));
+        Ok(options)
+    }
+
+    /// How often the model had answered when the caller's own condition ended the conversation, if it did.
+    fn halted_after(&self) -> Option<usize> {
         let records = &self.kept.records;
         let halts = |(_, fact): &(Record, Fact)| match fact {
             Fact::Completed(end) | Fact::FinalizeStarted { conversation: end, .. } => {
@@ -47,7 +54,7 @@ impl Loaded {
         let is_answer =
             |(_, fact): &&(Record, Fact)| matches!(fact, Fact::AssistantCompleted { .. });
         let place = records.iter().position(halts)?;
-        Some(HaltWhen::After(records[..place].iter().filter(is_answer).count()))
+        Some(records[..place].iter().filter(is_answer).count())
     }
 }
 

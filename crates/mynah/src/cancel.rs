@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    future::poll_fn,
+    future::{IntoFuture, poll_fn},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -10,10 +10,10 @@ use std::{
 
 use mynah_data::{Error, HaltReason, LogReason, Metadata, Result, StreamReason};
 use mynah_log::{End, Extent, Fact, Log, RunStatus};
-use mynah_step::{Recorder, SystemWorld, World, take_over};
+use mynah_step::{BoxFuture, Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::loaded::Kept;
+use crate::loaded::Walked;
 
 /// Ends runs from elsewhere: another task, a signal handler, a button.
 ///
@@ -90,6 +90,8 @@ impl Cancellation {
 /// Ends a run that has no end, from outside: one that waits, or whose process ended. It gets its seal, and can be neither
 /// resumed nor appended to. Tells how it ended: `cancelled`, unless its own end was recorded and only the seal was missing.
 ///
+/// What was taken out of its records is not needed for it.
+///
 /// ```
 /// # use mynah::{Engine, Mode, testing::Scripted};
 /// # use serde_json::json;
@@ -104,37 +106,65 @@ impl Cancellation {
 /// ```
 ///
 /// A process that was killed holds its run for up to three seconds more; that is waited for.
-///
-/// # Errors
-/// A run that is not there, not what it was, has its seal, or is in other hands.
-pub async fn cancel_run<L: Log + Clone>(log: &L, run: &str) -> Result<RunStatus> {
-    let kept = Kept::read(log, run).await?;
-    let status = match kept.last() {
-        Some(Fact::Sealed(_)) => {
+pub fn cancel_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Cancel {
+    let (log, run) = (Arc::new(log.clone()), run.as_ref().to_owned());
+    Cancel { log, run, world: Arc::new(SystemWorld) }
+}
+
+/// A run to be ended; see [`cancel_run`].
+#[must_use = "a run is not ended unless it is awaited"]
+pub struct Cancel {
+    log: Arc<dyn Log>,
+    run: String,
+    world: Arc<dyn World>,
+}
+
+impl Cancel {
+    /// Takes the time of its end from a world of the caller's own.
+    pub fn world(mut self, world: impl World) -> Self {
+        self.world = Arc::new(world);
+        self
+    }
+
+    async fn end(self) -> Result<RunStatus> {
+        let Self { log, run, world } = self;
+        let mut first = None;
+        let begin = |record| {
+            first.get_or_insert(record);
+            Ok(())
+        };
+        let Walked { chain, totals, status, report } = Walked::whole(&*log, &run, begin).await?;
+        if report.fingerprint.is_some() {
             let message = format!("log error: sealed: run {run} has ended");
             return Err(Error::log(LogReason::Sealed).with_message(message).with("run_id", run));
         }
-        Some(Fact::Completed(_)) => RunStatus::Completed,
-        Some(Fact::Failed(_)) => RunStatus::Failed,
-        Some(Fact::Cancelled { .. }) => RunStatus::Cancelled,
-        _ => RunStatus::Running,
-    };
-    let mut metadata = Metadata::new();
-    if let Some((_, Fact::RunStarted { extent: Extent::Generate | Extent::Step, .. })) =
-        kept.records.first()
-    {
-        metadata.insert("error".to_owned(), Error::stream(StreamReason::Cancelled).to_value());
+        let mut metadata = Metadata::new();
+        if let Some(Ok(Some(Fact::RunStarted {
+            extent: Extent::Generate | Extent::Step, ..
+        }))) = first.map(|first| first.fact())
+        {
+            metadata.insert("error".to_owned(), Error::stream(StreamReason::Cancelled).to_value());
+        }
+        let lease = take_over(&*log, &*world, &run, chain.head()).await?;
+        let mut recorder = Recorder::after(log, world, chain, totals).with_lease(lease);
+        if status.is_ended() {
+            recorder.seal()?;
+        } else {
+            let end = End::new(HaltReason::Cancelled, metadata);
+            recorder.commit(&Fact::Cancelled { end, partial: None, cuts: Vec::new() })?;
+        }
+        poll_fn(|cx| recorder.poll_flush(cx)).await?;
+        Ok(if status.is_ended() { status } else { RunStatus::Cancelled })
     }
-    let world: Arc<dyn World> = Arc::new(SystemWorld);
-    let lease = take_over(log, world.as_ref(), run, kept.chain.head()).await?;
-    let recorder = Recorder::after(Arc::new(log.clone()), world, kept.chain, kept.totals);
-    let mut recorder = recorder.with_lease(lease);
-    if status.is_ended() {
-        recorder.seal()?;
-    } else {
-        let end = End::new(HaltReason::Cancelled, metadata);
-        recorder.commit(&Fact::Cancelled { end, partial: None, cuts: Vec::new() })?;
+}
+
+impl IntoFuture for Cancel {
+    type Output = Result<RunStatus>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    /// # Errors
+    /// A run that is not there, not what it was, has its seal, or is in other hands.
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.end())
     }
-    poll_fn(|cx| recorder.poll_flush(cx)).await?;
-    Ok(if status.is_ended() { status } else { RunStatus::Cancelled })
 }

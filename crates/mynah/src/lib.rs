@@ -60,7 +60,7 @@ pub mod testing;
 mod turn;
 
 pub use call::{Chat, Generate, Step};
-pub use cancel::{CancelHandle, cancel_run};
+pub use cancel::{Cancel, CancelHandle, cancel_run};
 pub use engine::Engine;
 pub use fork::{Fork, Forked, fork_run};
 pub use mynah_adapters as adapters;

@@ -1,9 +1,11 @@
 //! Runs as they were kept.
 
+use std::fmt::Display;
+
 use mynah_data::{Error, HaltReason, LogReason, Messages, Result, Session, SessionRun, Thread};
 use mynah_log::{
-    About, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Removals, Totals,
-    Verifier, cbor,
+    About, Chain, Corrupt, Extent, Fact, Head, Log, MAINTENANCE, Previous, Record, Removals,
+    Report, RunStatus, RunSummary, Totals, Verifier, cbor,
 };
 use mynah_step::mismatch;
 use serde::Deserialize as _;
@@ -16,7 +18,104 @@ use crate::{
 /// How the fact of a record is read.
 type ReadFact = fn(&Record) -> std::result::Result<Option<Fact>, String>;
 
-/// The records of a run, verified, whoever wrote them.
+/// What the records of a run come to, verified, whoever wrote them and whatever was taken out of them.
+pub(crate) struct Walked {
+    pub(crate) chain: Chain,
+    pub(crate) totals: Totals,
+    pub(crate) status: RunStatus,
+    pub(crate) report: Report,
+}
+
+impl Walked {
+    /// Reads a run to its end, and holds what the log's index says of it against its records. Each of them is shown.
+    pub(crate) async fn whole(
+        log: &dyn Log,
+        run: &str,
+        visit: impl FnMut(Record) -> Result<()>,
+    ) -> Result<Self> {
+        let mut walked = Self::until(log, run, u64::MAX, visit).await?;
+        let indexed = log.run(run).await?.ok_or_else(|| not_found(run))?;
+        walked.check(log, run, &indexed).await?;
+        if walked.report.redacted > 0 {
+            // What was taken away cannot be counted again: the index has it since it came.
+            walked.totals = indexed.totals;
+        }
+        Ok(walked)
+    }
+
+    /// Reads a run up to a record.
+    async fn until(
+        log: &dyn Log,
+        run: &str,
+        last: u64,
+        mut visit: impl FnMut(Record) -> Result<()>,
+    ) -> Result<Self> {
+        const PAGE: usize = 256;
+        if run == MAINTENANCE {
+            return Err(Error::invalid_option("run", "is_maintenance").with_message(format!(
+                "validation failed: run: {run} is the log's own account of what was taken out of it"
+            )));
+        }
+        let (mut verifier, mut removals) = (Verifier::new(run), None);
+        let (mut seen, mut status) = (0, RunStatus::Running);
+        loop {
+            let wanted = usize::try_from(last.saturating_sub(seen)).unwrap_or(PAGE).min(PAGE);
+            let page = log.read(run, seen + 1, wanted).await?;
+            if page.is_empty() {
+                break;
+            }
+            for record in page {
+                verifier.check(&record)?;
+                if record.body().is_none() {
+                    let removals = match &mut removals {
+                        Some(removals) => removals,
+                        none => none.insert(Removals::read(log).await?),
+                    };
+                    if !removals.is_redacted(&record) {
+                        let what = "its body is missing, and no tombstone says why";
+                        return Err(corrupt(run, record.seq(), what));
+                    }
+                }
+                (seen, status) = (record.seq(), status.after(&record.envelope().kind));
+                visit(record)?;
+            }
+        }
+        if seen == 0 {
+            return Err(not_found(run));
+        }
+        let report = verifier.report();
+        let (chain, totals) = verifier.into_chain();
+        Ok(Self { chain, totals, status, report })
+    }
+
+    /// Holds what the log's index says of a run against its records.
+    async fn check(&self, log: &dyn Log, run: &str, indexed: &RunSummary) -> Result<()> {
+        let Some(Head { seq, hash }) = self.chain.head() else { return Err(not_found(run)) };
+        if indexed.records > seq && !log.read(run, seq + 1, 1).await?.is_empty() {
+            // It went on since it was read.
+            return Ok(());
+        }
+        if indexed.records > seq {
+            let what = format!("it is missing: the index counts {} records", indexed.records);
+            return Err(corrupt(run, seq + 1, what));
+        }
+        let differs = |what: &str, indexed: &dyn Display, found: &dyn Display| {
+            corrupt(run, seq, format!("the index says {what} {indexed}, the records say {found}"))
+        };
+        if indexed.records < seq {
+            return Err(differs("records", &indexed.records, &seq));
+        }
+        if indexed.hash != hash {
+            return Err(differs("hash", &indexed.hash, &hash));
+        }
+        if indexed.status != self.status {
+            return Err(differs("status", &indexed.status.as_str(), &self.status.as_str()));
+        }
+        Ok(())
+    }
+}
+
+/// The records of a run with what they tell, verified, whoever wrote them.
 pub(crate) struct Kept {
     pub(crate) run: String,
     pub(crate) records: Vec<(Record, Fact)>,
@@ -26,45 +125,27 @@ pub(crate) struct Kept {
 
 impl Kept {
     pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
-        Self::until(log, run, u64::MAX, Record::fact).await
+        Self::whole(log, run, Record::fact).await
+    }
+
+    /// Reads a run to its end.
+    async fn whole(log: &dyn Log, run: &str, read: ReadFact) -> Result<Self> {
+        let mut records = Vec::new();
+        let walked = Walked::whole(log, run, |record| keep(&mut records, record, read)).await?;
+        Ok(Self::of(run, records, walked))
     }
 
     /// Reads a run up to a record.
-    async fn until(log: &dyn Log, run: &str, last: u64, read: ReadFact) -> Result<Self> {
-        const PAGE: usize = 256;
-        if run == MAINTENANCE {
-            return Err(Error::invalid_option("run", "is_maintenance").with_message(format!(
-                "validation failed: run: {run} is the log's own account of what was taken out of it"
-            )));
-        }
-        let mut verifier = Verifier::new(run);
+    async fn until(log: &dyn Log, run: &str, last: u64) -> Result<Self> {
         let mut records = Vec::new();
-        loop {
-            let there = records.len() as u64;
-            let wanted = usize::try_from(last.saturating_sub(there)).unwrap_or(PAGE).min(PAGE);
-            let page = log.read(run, there + 1, wanted).await?;
-            if page.is_empty() {
-                break;
-            }
-            for record in page {
-                verifier.check(&record)?;
-                let wrong = |what| Corrupt { run: run.to_owned(), seq: record.seq(), what };
-                let Some(fact) = read(&record).map_err(wrong)? else {
-                    let removals = Removals::read(log).await?;
-                    let taken = removals.is_redacted(&record);
-                    let missing = || wrong("its body is missing, and no tombstone says why".into());
-                    return Err(if taken { redacted(&record) } else { missing().into() });
-                };
-                records.push((record, fact));
-            }
-        }
-        if records.is_empty() {
-            return Err(Error::log(LogReason::RunNotFound)
-                .with_message(format!("log error: run_not_found: no run has the id {run:?}"))
-                .with("run_id", run));
-        }
-        let (chain, totals) = verifier.into_chain();
-        Ok(Self { run: run.to_owned(), records, chain, totals })
+        let keep = |record| keep(&mut records, record, Record::fact);
+        let walked = Walked::until(log, run, last, keep).await?;
+        Ok(Self::of(run, records, walked))
+    }
+
+    fn of(run: &str, records: Vec<(Record, Fact)>, walked: Walked) -> Self {
+        let Walked { chain, totals, .. } = walked;
+        Self { run: run.to_owned(), records, chain, totals }
     }
 
     /// The last thing that happened.
@@ -98,7 +179,7 @@ impl Loaded {
             "turn_started" | "assistant_completed" | "tool_scheduled" => record.loose_fact(),
             _ => record.fact(),
         };
-        Self::of(Kept::until(log, run, u64::MAX, read).await?)?.after_what_was(log).await
+        Self::of(Kept::whole(log, run, read).await?)?.after_what_was(log).await
     }
 
     /// With the conversation that it goes on from.
@@ -242,14 +323,13 @@ impl Loaded {
 
     /// The same, up to the record that another run names.
     async fn until(log: &dyn Log, previous: &Previous) -> Result<Self> {
-        let loaded =
-            Self::of(Kept::until(log, &previous.run_id, previous.seq, Record::fact).await?)?;
+        let loaded = Self::of(Kept::until(log, &previous.run_id, previous.seq).await?)?;
         let found = loaded.kept.records.last().map(|(record, _)| (record.seq(), record.hash()));
         if found == Some((previous.seq, previous.hash)) {
             return Ok(loaded);
         }
-        let what = "it is not the record that the next run of the session names".to_owned();
-        Err(Corrupt { run: previous.run_id.clone(), seq: previous.seq, what }.into())
+        let what = "it is not the record that the next run of the session names";
+        Err(corrupt(&previous.run_id, previous.seq, what))
     }
 
     /// The conversation that this run goes on from, folded from the runs that hold it.
@@ -274,11 +354,29 @@ impl Loaded {
             if messages.len() as u64 != previous.messages {
                 let Previous { run_id: run, seq, messages: named, .. } = previous;
                 let what = format!("its conversation does not have {named} messages there");
-                return Err(Corrupt { run, seq, what }.into());
+                return Err(corrupt(&run, seq, what));
             }
         }
         Ok(messages)
     }
+}
+
+/// Keeps a record with the fact in it.
+fn keep(records: &mut Vec<(Record, Fact)>, record: Record, read: ReadFact) -> Result<()> {
+    let wrong = |what| corrupt(&record.envelope().run, record.seq(), what);
+    let fact = read(&record).map_err(wrong)?.ok_or_else(|| redacted(&record))?;
+    records.push((record, fact));
+    Ok(())
+}
+
+fn corrupt(run: &str, seq: u64, what: impl Into<String>) -> Error {
+    Corrupt { run: run.to_owned(), seq, what: what.into() }.into()
+}
+
+fn not_found(run: &str) -> Error {
+    Error::log(LogReason::RunNotFound)
+        .with_message(format!("log error: run_not_found: no run has the id {run:?}"))
+        .with("run_id", run)
 }
 
 fn redacted(record: &Record) -> Error {

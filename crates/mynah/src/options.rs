@@ -6,7 +6,7 @@ use mynah_data::{
     Budget, Error, FieldError, Metadata, Mode, ModelRef, PromptCache, ResponseFormat, Result,
     ToolChoice, ValidationReason,
 };
-use mynah_log::{Durability, Log};
+use mynah_log::{About, Durability, Log};
 use mynah_step::{RetryPolicy, SideEffectErrors, Tool, ToolExecutor, ToolResultEncoder};
 use secrecy::SecretString;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -36,7 +36,8 @@ pub struct Options {
     /// All that can be said in JSON, checked when the call is made.
     values: Metadata,
     pub(crate) tools: Option<Vec<Tool>>,
-    pub(crate) halt_when: Option<HaltWhen>,
+    /// The caller's own condition, and what the records tell of it.
+    pub(crate) halt_when: Option<(Value, HaltWhen)>,
     pub(crate) on_tool_error: Option<ErrorPolicy>,
     pub(crate) on_event: Option<Observer>,
     pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
@@ -69,8 +70,11 @@ pub(crate) const DENIED: [&str; 13] = [
 pub(crate) const UNRECORDED: [&str; 4] =
     ["emit_text_deltas", "emit_tool_deltas", "include_raw_chunks", "request_id"];
 
+/// Under which name records tell that a run has a condition of its caller's own.
+pub(crate) const HALT_WHEN: &str = "halt_when";
+
 /// Options that are functions: said by name they would be lost, so they are refused.
-const CODE: [&str; 2] = ["halt_when", "on_event"];
+const CODE: [&str; 2] = [HALT_WHEN, "on_event"];
 
 impl Options {
     /// Nothing said.
@@ -90,6 +94,19 @@ impl Options {
             }
             _ => Err(Error::invalid_option("options", "not_a_map")),
         }
+    }
+
+    /// What records tell of a call's options, but for its `halt_when`, which only its caller can ask.
+    pub(crate) fn of(about: &About) -> Result<Self> {
+        let mut values = about.options.clone();
+        values.shift_remove(HALT_WHEN);
+        Self::from_json(Value::Object(values))
+    }
+
+    /// Of what can be said in JSON, only this.
+    pub(crate) fn only(mut self, name: &str) -> Self {
+        self.values.retain(|said, _| said == name);
+        self
     }
 
     /// What was said, as far as it can be said in JSON.
@@ -304,14 +321,41 @@ macro_rules! option_setters {
             }
 
             /// Halts after a turn for which this is true, unless something else ends the chat. Must depend on its argument
-            /// alone: it is not recorded, but asked again when a run is replayed or resumed. A resume must be given the same; for
-            /// a replay to which none is given the records tell when it held.
+            /// alone: it is asked again when a run is replayed or resumed. The records tell only that there is one, so a resume
+            /// that is given none is refused; for a replay to which none is given they tell when it held.
             pub fn halt_when(
-                mut $self_,
+                self,
                 condition: impl Fn(&mynah_data::StepResult) -> bool + Send + Sync + 'static,
             ) -> Self {
-                let condition = std::sync::Arc::new(condition);
-                $options.halt_when = Some($crate::run::HaltWhen::Asked(condition));
+                self.halt_when_named(true, condition)
+            }
+
+            /// The same, under a name that the records keep, or data of which it is made: whoever resumes the run can tell from
+            /// them which condition it has, and one of another name is a change.
+            ///
+            /// ```
+            /// # use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
+            /// # use serde_json::json;
+            /// use mynah::log::MemoryLog;
+            /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+            /// # let engine = Engine::new(Scripted::new([
+            /// #     json!([{"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}]),
+            /// # ])?).tool(Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("How many?")));
+            /// let log = MemoryLog::new();
+            /// let waiting = engine.chat("order").halt_when_named("v1", |_| false).record(&log).await?;
+            ///
+            /// let resume = engine.resume(&log, waiting.run_id.unwrap()).answer("two");
+            /// let refused = resume.halt_when_named("v2", |_| true).await.unwrap_err();
+            /// assert_eq!(refused.metadata()["diff"][0]["path"], "about.options.halt_when");
+            /// # Ok(()) }
+            /// ```
+            pub fn halt_when_named(
+                mut $self_,
+                name: impl Into<serde_json::Value>,
+                condition: impl Fn(&mynah_data::StepResult) -> bool + Send + Sync + 'static,
+            ) -> Self {
+                let condition = $crate::run::HaltWhen::Asked(std::sync::Arc::new(condition));
+                $options.halt_when = Some((name.into(), condition));
                 $self_
             }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     engine::{Engine, overlay_tools},
-    options::{Options, Settings, UNRECORDED, said},
+    options::{HALT_WHEN, Options, Settings, UNRECORDED, said},
     run::{Beginning, Driver, Finalize, Meter, Policy, Resumption, Setup},
     stream::Filter,
 };
@@ -163,7 +163,7 @@ impl Asked<'_> {
                 pricing,
                 tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
                 params: recorded(parts.params.clone()),
-                options: recorded(own),
+                options: self.recorded_options(own),
                 finalizes: final_request.is_some(),
                 described: described.iter().map(|tool| tool.name().to_owned()).collect(),
                 parent: self.past.about().and_then(|about| about.parent.clone()),
@@ -194,6 +194,15 @@ impl Asked<'_> {
             settings.context = settings.context.or_else(|| context.cloned());
         }
         Ok((settings, own))
+    }
+
+    /// What records hold of the call's own options. Of a condition they tell that there is one, where it is asked.
+    fn recorded_options(&self, own: Metadata) -> Metadata {
+        let mut options = recorded(own);
+        if let (Some((name, _)), Extent::Chat) = (&self.options.halt_when, self.extent) {
+            options.insert(HALT_WHEN.to_owned(), name.clone());
+        }
+        options
     }
 
     /// The tools of the request itself, of which no more is known than what the model is told.
@@ -274,7 +283,7 @@ impl Asked<'_> {
                 mode: settings.mode,
                 max_turns: settings.max_turns,
                 budget: settings.budget,
-                halt_when: options.halt_when,
+                halt_when: options.halt_when.map(|(_, condition)| condition),
                 finalize: final_request.is_some().then_some(Finalize { nudge }),
                 on_unknown_tool: settings.on_unknown_tool,
                 tools: tools.into(),

@@ -6,7 +6,6 @@ use mynah_data::{Message, Messages, Result, Role, Thread};
 use mynah_log::{About, Log};
 use mynah_step::{BoxFuture, Recorded, Tape};
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::{
     engine::Engine,
@@ -175,7 +174,10 @@ impl Replay {
             loaded.thread.messages = changed.since(loaded.before.len()).cloned().collect();
         }
         let (earlier, last) = loaded.abouts();
-        let earlier = earlier.into_iter().map(|about| loaded.part(about, &self.options));
+        // A condition that is given is the last engine's.
+        let mut options = self.options.clone();
+        options.halt_when = None;
+        let earlier = earlier.into_iter().map(|about| loaded.part(about, &options));
         let earlier = earlier.collect::<Result<Vec<Part>>>()?;
         let mut part = match &self.engine {
             Some(engine) => self.asked(engine, &loaded, last)?.prepare()?,
@@ -205,13 +207,11 @@ impl Replay {
         loaded: &Loaded,
         recorded: &'a About,
     ) -> Result<Asked<'a>> {
-        let mut options = Options::from_json(Value::Object(recorded.options.clone()))?;
-        options.halt_when = loaded.halted_after();
         Ok(Asked {
             engine,
             conversation: joined(&loaded.before, &loaded.thread),
             given: None,
-            options: options.overlay(self.options.clone()),
+            options: loaded.options(recorded)?.overlay(self.options.clone()),
             extent: loaded.extent,
             past: Past::Again(recorded),
         })

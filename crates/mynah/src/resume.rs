@@ -15,7 +15,7 @@ use crate::{
     call::chatted,
     engine::Engine,
     loaded::{Kept, Loaded},
-    options::{Options, option_setters},
+    options::{HALT_WHEN, Options, option_setters},
     prepare::{Asked, Part, Past, joined},
     run::{Beginning, Driver, Resumption},
     stream::{EventStream, Filter},
@@ -214,12 +214,12 @@ impl Resume {
     /// What this engine makes of what is left of the run, and what that runs with if it is something else than before.
     fn part(&self, loaded: &Loaded) -> Result<(Part, Option<Box<About>>)> {
         let (_, recorded) = loaded.abouts();
-        let mut before = recorded.options.clone();
-        if self.request_id.is_some() {
+        let options = match self.request_id {
+            None => Options::of(recorded)?,
             // What may be spent is the run's, and not the call's, unless it says otherwise.
-            before.retain(|name, _| name == "budget");
-        }
-        let options = Options::from_json(Value::Object(before))?.overlay(self.options.clone());
+            Some(_) => Options::of(recorded)?.only("budget"),
+        };
+        let options = options.overlay(self.options.clone());
         let asked = |past| Asked {
             engine: &self.engine,
             conversation: joined(&loaded.before, &loaded.thread),
@@ -232,10 +232,16 @@ impl Resume {
         let part = asked(Past::AtItsPrice(recorded)).prepare()?;
         let Some(difference) = loaded.difference(&part) else { return Ok((part, None)) };
         if !self.allow_changed {
-            let message = format!(
-                "{difference}: the engine or the call is not the one that the run ran with; \
+            let lacks_condition =
+                self.options.halt_when.is_none() && recorded.options.contains_key(HALT_WHEN);
+            let what = if lacks_condition {
+                "the run has a halt_when, which its records cannot hold; give it again, or \
+                 allow_changed_engine() goes on without it"
+            } else {
+                "the engine or the call is not the one that the run ran with; \
                  allow_changed_engine() goes on all the same"
-            );
+            };
+            let message = format!("{difference}: {what}");
             return Err(difference.with_message(message));
         }
         let part = asked(Past::Again(recorded)).prepare()?;

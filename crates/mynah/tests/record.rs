@@ -236,6 +236,59 @@ async fn a_run_that_a_condition_ended_ends_there_unless_another_is_given() -> my
 }
 
 #[tokio::test]
+async fn a_run_with_a_condition_goes_on_with_one_or_says_that_it_has_none() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let chat = engine(1)?.chat("go").halt_when(|_: &StepResult| true).record(&log);
+    let run = chat.await?.run_id.unwrap_or_default();
+    let records = read(&log, &run).await;
+    for end in 1..=records.len() - 2 {
+        let cut = || async {
+            let log = Arc::new(MemoryLog::new());
+            log.append(Append::new(&*run, None, records[..end].to_vec())).await.map(|_| log)
+        };
+        let engine = || if end < 3 { engine(1) } else { later(1) };
+        let log = cut().await?;
+        let resume = || engine().map(|engine| engine.resume(&log, &*run));
+        let resume = || resume().map(|resume| resume.on_uncertain(OnUncertain::Rerun));
+        let refused = resume()?.await.expect_err("nobody has the condition");
+        assert_eq!((refused.kind().type_name(), refused.reason()), ("replay_mismatch", "payload"));
+        let lacks = json!({"path": "about.options.halt_when", "recorded": true, "produced": null});
+        assert_eq!(refused.metadata()["diff"], json!([lacks]), "{refused}");
+        assert!(refused.to_string().contains("give it again"), "{refused}");
+        assert_eq!(read(&log, &run).await.len(), end, "nothing was written");
+        let halted = resume()?.halt_when(|_: &StepResult| true).await?;
+        assert_eq!(halted.halted_reason, HaltReason::HaltWhen, "from record {end} on");
+        assert_eq!(replay_run(&log, &*run).await?.status, "equal");
+        let log = cut().await?;
+        let resume = engine()?.resume(&log, &*run).on_uncertain(OnUncertain::Rerun);
+        let done = resume.allow_changed_engine().await?;
+        assert_eq!(done.halted_reason, HaltReason::Completed, "from record {end} on");
+        assert_eq!(replay_run(&log, &*run).await?.status, "equal");
+        assert_eq!(engine()?.replay(&log, &*run).await?.status, "equal");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_condition_of_the_last_engine_is_not_asked_of_what_others_did() -> mynah::Result<()> {
+    let calls =
+        |tool: &str| json!([{"tool_call": {"id": tool, "name": tool}}, {"finish": "tool_calls"}]);
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("?"));
+    let engine = |scripts: &[Value]| -> mynah::Result<Engine> {
+        Ok(engine(1)?.adapter(Scripted::new(scripts.to_vec())?).tool(ask.clone()))
+    };
+    let log = Arc::new(MemoryLog::new());
+    let waiting = engine(&[calls("echo"), calls("ask")])?.chat("go").record(&log).await?;
+    let run = waiting.run_id.unwrap_or_default();
+    let resume = engine(&[calls("echo")])?.resume(&log, &*run).answer("yes");
+    let halted = resume.allow_changed_engine().halt_when(|_: &StepResult| true).await?;
+    assert_eq!((halted.halted_reason, halted.steps.len()), (HaltReason::HaltWhen, 3));
+    let replay = engine(&[])?.replay(&log, &*run).halt_when(|_: &StepResult| true);
+    assert_eq!(replay.await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_run_that_waits_goes_on_with_what_it_waited_for_and_nothing_else() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
     let waiting = engine(1)?.chat("go").mode(Mode::Manual).record(&log).await?;

@@ -91,6 +91,7 @@ impl<W: Write> Stage<'_, W> {
         let GoOn { message, tool_results, approve, reject, on_uncertain } = go_on;
         let beginning = beginning(log, run).await?;
         let options = self.options_of(run, options, &beginning)?;
+        let options = options::condition_of(log, run).await?.overlay(options);
         let mut thread = beginning.thread.clone();
         if watch.take.is_some() {
             // What was told before the run goes on is not told again, and belongs to the partial result.

@@ -16,6 +16,7 @@ use std::{
 
 use mynah::{Engine, Message, SystemWorld, World};
 
+pub(crate) use self::options::condition_of;
 use self::{hashes::Hashes, world::Counters};
 use crate::{
     Failure,

@@ -1,8 +1,11 @@
 //! The options of an operation: the library's, with what a file says in its own way.
 
-use mynah::{Error, Message, Metadata, Options, Result, Role, StepResult, Thread};
+use mynah::{
+    Error, Message, Metadata, Options, Result, Role, StepResult, Thread,
+    log::{Fact, Log},
+};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::tools::SimulatedTool;
 
@@ -13,6 +16,26 @@ enum HaltWhen {
     TextContains(String),
     /// From 0.
     Step(usize),
+    /// When the conversation has so many answers. A step is recorded so, since whoever goes on with the run need not know
+    /// with how many it began.
+    Answers(usize),
+}
+
+impl HaltWhen {
+    /// The options with this condition, in a call that starts from `thread`.
+    fn add_to(self, options: Options, thread: &Thread) -> Options {
+        let count = match self {
+            Self::TextContains(text) => {
+                let name = json!({"text_contains": text});
+                return options
+                    .halt_when_named(name, move |step: &StepResult| step.text().contains(&text));
+            }
+            Self::Step(index) => answers(thread).saturating_add(index).saturating_add(1),
+            Self::Answers(count) => count,
+        };
+        let name = json!({"answers": count});
+        options.halt_when_named(name, move |step: &StepResult| answers(&step.thread) == count)
+    }
 }
 
 /// Reads the options of a call that starts from `thread`. What does not fit is the call's own error, as it is for options
@@ -24,11 +47,7 @@ pub(super) fn read(mut values: Metadata, thread: &Thread) -> Result<Options> {
     if let Some(condition) = halt_when {
         let condition = HaltWhen::deserialize(condition)
             .map_err(|_| Error::invalid_option("halt_when", "invalid_shape"))?;
-        let before = answers(thread);
-        options = options.halt_when(move |step: &StepResult| match &condition {
-            HaltWhen::TextContains(text) => step.text().contains(text),
-            HaltWhen::Step(index) => answers(&step.thread) == before + index + 1,
-        });
+        options = condition.add_to(options, thread);
     }
     if let Some(tools) = tools {
         let tools = Vec::<SimulatedTool>::deserialize(tools).map_err(|error| {
@@ -37,6 +56,31 @@ pub(super) fn read(mut values: Metadata, thread: &Thread) -> Result<Options> {
         options = options.tools(tools.iter().map(SimulatedTool::tool));
     }
     Ok(options)
+}
+
+/// The condition that a run has, as its records tell it, if it is one that can be written down. Whether they are what they
+/// were is found out when the run goes on.
+pub(crate) async fn condition_of(log: &dyn Log, run: &str) -> Result<Options> {
+    let (mut next, mut condition) = (1, None);
+    loop {
+        let page = log.read(run, next, 256).await?;
+        if page.is_empty() {
+            let condition = condition.and_then(|told| HaltWhen::deserialize(told).ok());
+            let add = |condition: HaltWhen| condition.add_to(Options::new(), &Thread::new());
+            return Ok(condition.map_or_else(Options::new, add));
+        }
+        next += page.len() as u64;
+        let tells = |kind: &str| matches!(kind, "run_started" | "resumed");
+        for record in page.iter().filter(|record| tells(&record.envelope().kind)) {
+            if let Ok(Some(
+                Fact::RunStarted { about: Some(about), .. }
+                | Fact::Resumed { about: Some(about), .. },
+            )) = record.fact()
+            {
+                condition = about.options.get("halt_when").cloned();
+            }
+        }
+    }
 }
 
 /// How often the model has answered. A step's place in a chat is the answers that came before it.

@@ -47,8 +47,8 @@ pub enum OnUnknownTool {
 pub(crate) enum HaltWhen {
     /// It is asked after each step.
     Asked(Arc<dyn Fn(&StepResult) -> bool + Send + Sync>),
-    /// It held after so many steps, as the records tell.
-    After(usize),
+    /// It held after so many steps, as the records tell; none if it never did.
+    After(Option<usize>),
 }
 
 /// The engine's and the call's settings, as far as they decide what comes next.
@@ -228,7 +228,7 @@ impl RunState {
         }
         let halts = policy.halt_when.as_ref().is_some_and(|halt_when| match halt_when {
             HaltWhen::Asked(condition) => condition(step),
-            HaltWhen::After(steps) => self.steps.len() == *steps,
+            HaltWhen::After(steps) => *steps == Some(self.steps.len()),
         });
         if halts {
             return Some(end(HaltReason::HaltWhen, "halt_when_step_index", json!(index)));

@@ -12,8 +12,8 @@ use mynah_data::{
 };
 use mynah_log::{End, Fact};
 use mynah_step::{
-    BoxFuture, Desk, OnUncertain, Settled, Tape, Tool, ToolContext, Watch, is_not_rerun, run_tool,
-    uncertain,
+    BoxFuture, Desk, OnUncertain, Settled, Tape, Tool, ToolContext, WallClock, Watch, is_not_rerun,
+    run_tool, uncertain,
 };
 use tracing::Instrument as _;
 
@@ -62,7 +62,7 @@ impl Driver {
             }
         }
         let mut runs = ToolRuns::default();
-        let cut_off = self.tape.is_cut_off_in_tools();
+        let cut_off = self.is_cut_off();
         // Where the records go on, what has no outcome in them is not run.
         let live =
             !self.tape.is_replaying() || (self.tape.is_resuming() && self.tape.ends_in_tools());
@@ -82,6 +82,15 @@ impl Driver {
             self.announce_again(&mut runs);
         }
         self.phase = Phase::Announced(runs);
+    }
+
+    /// Whether the run was ended while its tools ran: by somebody, or by the time, if that is limited.
+    fn is_cut_off(&self) -> bool {
+        match self.tape.after_tools() {
+            Some(Fact::Cancelled { .. }) => true,
+            Some(fact) => self.wall_clock.is_some() && WallClock::recorded(fact).is_some(),
+            None => false,
+        }
     }
 
     /// Whether nobody knows if a call ran that was announced before the process ended, and it may do harm if it is run twice.
