@@ -313,7 +313,7 @@ impl Reader {
     /// The body has ended. `metadata` goes to the response.
     ///
     /// # Errors
-    /// `network_error` if the provider had not said that this was all.
+    /// `network_error` if the provider had not said that this was all, `malformed_response` if it said nothing in this format.
     pub fn finish(&mut self, metadata: Metadata) -> Result<()> {
         let (decoder, draft) = (&mut self.decoder, &mut self.draft);
         match self.delivery {
@@ -328,6 +328,11 @@ impl Reader {
             }
             Delivery::Streamed => {
                 let last = self.framer.finish(&mut |frame| take(frame, decoder.as_mut(), draft));
+                if self.framer.is_foreign() && !draft.may_end() {
+                    return Err(failure::malformed(
+                        "the server sent something else than an answer",
+                    ));
+                }
                 // What the end of the body cut through says nothing, but that the provider was not done.
                 if !draft.may_end() || (last.is_err() && !draft.has_ended()) {
                     return Err(match last {

@@ -291,7 +291,7 @@ fn n16_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
         ("authentication_error", AuthenticationFailed),
         ("invalid_request_error", InvalidRequest),
         ("timeout_error", Timeout),
-        ("novelty", Unknown),
+        ("novelty", ProviderUnavailable),
     ] {
         let error =
             json!({"type": "error", "error": {"type": kind, "message": "m"}, "request_id": "r"});

@@ -418,7 +418,7 @@ fn o23_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
             json!({"message": "m", "code": "context_length_exceeded"}),
             AdapterReason::ContextLengthExceeded,
         ),
-        (json!("m"), AdapterReason::Unknown),
+        (json!("m"), AdapterReason::ProviderUnavailable),
     ] {
         let told = failed(&sse([json!({"error": error}).to_string().as_str()]));
         assert_eq!(
