@@ -113,6 +113,13 @@ pub trait Format: Send + Sync + 'static {
         None
     }
 
+    /// What a variable would hold, as the provider's own tools keep it in their files. `environment` has the variables that are
+    /// set.
+    fn stored(&self, name: &str, environment: Setting<'_>) -> Option<String> {
+        let _ = (name, environment);
+        None
+    }
+
     /// The headers that let a call in: that of the key, unless the format signs calls instead.
     ///
     /// # Errors
@@ -129,6 +136,13 @@ pub trait Format: Send + Sync + 'static {
 
     /// A decoder for the answer to this request.
     fn decoder(&self, request: &Request) -> Box<dyn Decoder>;
+
+    /// Whose model is asked, where a server has models of several makers: what only one of them can read is not given to
+    /// another.
+    fn maker<'r>(&self, request: &'r Request) -> Option<&'r str> {
+        let _ = request;
+        None
+    }
 
     /// Whether the form of the answer must come from a second call; see [`mynah_step::Adapter`].
     fn needs_structured_finalize(&self, request: &Request) -> bool {

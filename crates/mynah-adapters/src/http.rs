@@ -40,8 +40,9 @@ mod origin;
 /// `retry_after_ms` where they are known; `connected` is false where the server could not be reached. The error of an answer
 /// that began and failed before its first event has an empty response as `partial`.
 ///
-/// What a provider must get back with its reasoning and its calls bears its name: after a switch of adapters in one
-/// conversation, the next provider gets the words of the reasoning and neither signatures nor encrypted items.
+/// What a provider must get back with its reasoning and its calls bears its name, and at a server with models of several
+/// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
+/// nor encrypted items.
 ///
 /// A server that is silent for as long as `stream_timeout` says fails the call with `timeout`: from the request to its
 /// answer, and from one byte of it to the next, keep-alives included. Without one that is 5 minutes, for models may think
@@ -207,7 +208,11 @@ impl HttpAdapter {
         {
             model.id = id.to_owned();
         }
-        origin::only_own(&self.name, &mut request);
+        let origin = match self.format.maker(&request) {
+            Some(maker) => format!("{}/{maker}", self.name),
+            None => self.name.clone(),
+        };
+        origin::only_own(&origin, &mut request);
         let (key, mut context) = self.admission(&call)?;
         let path = self.format.path(&request);
         let sent = match self.format.body(&request, &call) {
@@ -217,7 +222,7 @@ impl HttpAdapter {
         match sent {
             Ok(response) => {
                 let silence = longest_silence(&call);
-                Ok(Box::pin(Answering::new(&self, &request, response, silence, context)))
+                Ok(Box::pin(Answering::new(&self, &request, response, silence, context, origin)))
             }
             Err(error) => Err(context.complete(error)),
         }
@@ -226,10 +231,15 @@ impl HttpAdapter {
     /// The key for a call, where the server needs one, and what errors must not tell of it.
     fn admission(&self, call: &ModelCall) -> Result<(Option<FoundKey>, ErrorContext)> {
         let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
+        let is_ours = !self.keys.wants_key();
+        let stored = |name: &&str| Some(FoundKey::stored(name, self.stored(name)?));
         let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
-            Err(_) if variables.is_empty() && !self.keys.wants_key() => None,
-            Err(error) => return Err(hinted(error, self.format.key_hint())),
             Ok(key) => Some(key),
+            Err(_) if variables.is_empty() && is_ours => None,
+            Err(error) => match variables.iter().find_map(stored).filter(|_| is_ours) {
+                None => return Err(hinted(error, self.format.key_hint())),
+                key => key,
+            },
         };
         let secrets = key.iter().map(|key| SecretString::from(key.expose())).collect();
         let context = ErrorContext { provider: self.name.clone(), secrets, request_id: None };
@@ -284,7 +294,15 @@ impl HttpAdapter {
     }
 
     fn setting(&self, name: &str) -> Option<String> {
+        self.variable(name).or_else(|| self.stored(name))
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
         Some(self.keys.variable(name)?.expose_secret().to_owned())
+    }
+
+    fn stored(&self, name: &str) -> Option<String> {
+        self.format.stored(name, &|name| self.variable(name))
     }
 
     /// Adds the headers that let the call in.
@@ -297,7 +315,11 @@ impl HttpAdapter {
         let asked = RefCell::new(Vec::new());
         let setting = |name: &str| self.setting(name);
         let secret = |name: &str| {
-            let value = self.setting(name)?;
+            // What signs a call is from one place.
+            let value = match outgoing.key.is_stored() {
+                true => self.stored(name)?,
+                false => self.variable(name)?,
+            };
             asked.borrow_mut().push(SecretString::from(value.as_str()));
             Some(value)
         };

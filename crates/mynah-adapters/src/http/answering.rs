@@ -37,6 +37,8 @@ pub(super) struct Answering {
     failure: Option<Error>,
     has_told: bool,
     context: ErrorContext,
+    /// Whose answer it is.
+    origin: String,
 }
 
 impl Answering {
@@ -46,6 +48,7 @@ impl Answering {
         response: Response,
         max_silence: Duration,
         context: ErrorContext,
+        origin: String,
     ) -> Self {
         let header = header_of(response.headers());
         let delivery = Delivery::of(header("content-type"));
@@ -61,6 +64,7 @@ impl Answering {
             silence: None,
             failure: None,
             has_told: false,
+            origin,
         }
     }
 
@@ -111,7 +115,7 @@ impl Stream for Answering {
         loop {
             if let Some(event) = self.reader.next_event() {
                 self.has_told = true;
-                return Poll::Ready(Some(Ok(origin::mark(&self.context.provider, event))));
+                return Poll::Ready(Some(Ok(origin::mark(&self.origin, event))));
             }
             if let Some(mut error) = self.failure.take() {
                 if !self.has_told {
