@@ -47,6 +47,8 @@ pub fn of_response<'h>(
 }
 
 /// The error that a provider reports in the middle of an answer: the JSON of the frame, or its `error` member.
+///
+/// Where its words are not known, the provider failed: it had taken the request.
 pub fn in_stream(frame: &Value) -> Error {
     let said = Said::read(frame);
     // Gateways pass the status of the provider behind them as a code.
@@ -194,12 +196,14 @@ impl Said {
         let told = self.message.as_deref().filter(|_| is_refusal).and_then(by_message);
         let by_status = status.map(by_status);
         // A word for "something failed" must not hide a status that says what.
-        match named {
+        let reason = match named {
             Some(AdapterReason::InvalidRequest | AdapterReason::ProviderUnavailable) => {
-                told.or(by_status).or(named).unwrap_or(AdapterReason::Unknown)
+                told.or(by_status).or(named)
             }
-            _ => named.or(told).or(by_status).unwrap_or(AdapterReason::Unknown),
-        }
+            _ => named.or(told).or(by_status),
+        };
+        // Without a status the request was taken: it failed for the provider's reasons.
+        reason.unwrap_or(AdapterReason::ProviderUnavailable)
     }
 }
 

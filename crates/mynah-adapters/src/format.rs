@@ -113,6 +113,13 @@ pub trait Format: Send + Sync + 'static {
         None
     }
 
+    /// What a variable would hold, as the provider's own tools keep it in their files. `environment` has the variables that are
+    /// set.
+    fn stored(&self, name: &str, environment: Setting<'_>) -> Option<String> {
+        let _ = (name, environment);
+        None
+    }
+
     /// The headers that let a call in: that of the key, unless the format signs calls instead.
     ///
     /// # Errors
@@ -129,6 +136,13 @@ pub trait Format: Send + Sync + 'static {
 
     /// A decoder for the answer to this request.
     fn decoder(&self, request: &Request) -> Box<dyn Decoder>;
+
+    /// Whose model is asked, where a server has models of several makers: what only one of them can read is not given to
+    /// another.
+    fn maker<'r>(&self, request: &'r Request) -> Option<&'r str> {
+        let _ = request;
+        None
+    }
 
     /// Whether the form of the answer must come from a second call; see [`mynah_step::Adapter`].
     fn needs_structured_finalize(&self, request: &Request) -> bool {
@@ -313,7 +327,7 @@ impl Reader {
     /// The body has ended. `metadata` goes to the response.
     ///
     /// # Errors
-    /// `network_error` if the provider had not said that this was all.
+    /// `network_error` if the provider had not said that this was all, `malformed_response` if it said nothing in this format.
     pub fn finish(&mut self, metadata: Metadata) -> Result<()> {
         let (decoder, draft) = (&mut self.decoder, &mut self.draft);
         match self.delivery {
@@ -328,6 +342,11 @@ impl Reader {
             }
             Delivery::Streamed => {
                 let last = self.framer.finish(&mut |frame| take(frame, decoder.as_mut(), draft));
+                if self.framer.is_foreign() && !draft.may_end() {
+                    return Err(failure::malformed(
+                        "the server sent something else than an answer",
+                    ));
+                }
                 // What the end of the body cut through says nothing, but that the provider was not done.
                 if !draft.may_end() || (last.is_err() && !draft.has_ended()) {
                     return Err(match last {

@@ -3,38 +3,32 @@
 use std::{
     cell::RefCell,
     fmt,
-    pin::Pin,
     sync::{Arc, OnceLock},
-    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use bytes::Bytes;
-use futures_util::Stream;
-use mynah_data::{
-    AdapterReason, Error, Event, Metadata, ModelRef, Request, ResponseBuilder, Result,
-};
+use mynah_data::{AdapterReason, Error, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use tokio::time::Sleep;
+use serde_json::Value;
 
+use self::answering::Answering;
 pub use self::{
     client::{Http, HttpBuilder},
     embed::HttpEmbedder,
 };
 use crate::{
     failure,
-    format::{Delivery, Format, Outgoing, Reader},
+    format::{Format, Outgoing},
     keys::{FoundKey, Keys},
     presets::{PRESETS, Preset},
 };
 
+mod answering;
 mod client;
 mod embed;
 mod origin;
@@ -46,8 +40,9 @@ mod origin;
 /// `retry_after_ms` where they are known; `connected` is false where the server could not be reached. The error of an answer
 /// that began and failed before its first event has an empty response as `partial`.
 ///
-/// What a provider must get back with its reasoning and its calls bears its name: after a switch of adapters in one
-/// conversation, the next provider gets the words of the reasoning and neither signatures nor encrypted items.
+/// What a provider must get back with its reasoning and its calls bears its name, and at a server with models of several
+/// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
+/// nor encrypted items.
 ///
 /// A server that is silent for as long as `stream_timeout` says fails the call with `timeout`: from the request to its
 /// answer, and from one byte of it to the next, keep-alives included. Without one that is 5 minutes, for models may think
@@ -213,7 +208,11 @@ impl HttpAdapter {
         {
             model.id = id.to_owned();
         }
-        origin::only_own(&self.name, &mut request);
+        let origin = match self.format.maker(&request) {
+            Some(maker) => format!("{}/{maker}", self.name),
+            None => self.name.clone(),
+        };
+        origin::only_own(&origin, &mut request);
         let (key, mut context) = self.admission(&call)?;
         let path = self.format.path(&request);
         let sent = match self.format.body(&request, &call) {
@@ -223,7 +222,7 @@ impl HttpAdapter {
         match sent {
             Ok(response) => {
                 let silence = longest_silence(&call);
-                Ok(Box::pin(Answering::new(&self, &request, response, silence, context)))
+                Ok(Box::pin(Answering::new(&self, &request, response, silence, context, origin)))
             }
             Err(error) => Err(context.complete(error)),
         }
@@ -232,10 +231,15 @@ impl HttpAdapter {
     /// The key for a call, where the server needs one, and what errors must not tell of it.
     fn admission(&self, call: &ModelCall) -> Result<(Option<FoundKey>, ErrorContext)> {
         let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
+        let is_ours = !self.keys.wants_key();
+        let stored = |name: &&str| Some(FoundKey::stored(name, self.stored(name)?));
         let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
-            Err(_) if variables.is_empty() && !self.keys.wants_key() => None,
-            Err(error) => return Err(hinted(error, self.format.key_hint())),
             Ok(key) => Some(key),
+            Err(_) if variables.is_empty() && is_ours => None,
+            Err(error) => match variables.iter().find_map(stored).filter(|_| is_ours) {
+                None => return Err(hinted(error, self.format.key_hint())),
+                key => key,
+            },
         };
         let secrets = key.iter().map(|key| SecretString::from(key.expose())).collect();
         let context = ErrorContext { provider: self.name.clone(), secrets, request_id: None };
@@ -290,7 +294,15 @@ impl HttpAdapter {
     }
 
     fn setting(&self, name: &str) -> Option<String> {
+        self.variable(name).or_else(|| self.stored(name))
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
         Some(self.keys.variable(name)?.expose_secret().to_owned())
+    }
+
+    fn stored(&self, name: &str) -> Option<String> {
+        self.format.stored(name, &|name| self.variable(name))
     }
 
     /// Adds the headers that let the call in.
@@ -303,7 +315,11 @@ impl HttpAdapter {
         let asked = RefCell::new(Vec::new());
         let setting = |name: &str| self.setting(name);
         let secret = |name: &str| {
-            let value = self.setting(name)?;
+            // What signs a call is from one place.
+            let value = match outgoing.key.is_stored() {
+                true => self.stored(name)?,
+                false => self.variable(name)?,
+            };
             asked.borrow_mut().push(SecretString::from(value.as_str()));
             Some(value)
         };
@@ -497,116 +513,4 @@ fn without(secret: &str, error: Error) -> Error {
         redact(&mut told[member], secret);
     }
     serde_json::from_value(told).unwrap_or(error)
-}
-
-/// How long an answer that said its end mark is given to end its body, so that the connection can be used again.
-const LINGER: Duration = Duration::from_millis(250);
-
-/// An answer as it comes in.
-struct Answering {
-    /// None once it has ended.
-    body: Option<Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>>,
-    reader: Reader,
-    hash: Sha256,
-    linger: Option<Pin<Box<Sleep>>>,
-    max_silence: Duration,
-    /// While nothing comes.
-    silence: Option<Pin<Box<Sleep>>>,
-    /// What ended it, until all that was said before is told.
-    failure: Option<Error>,
-    has_told: bool,
-    context: ErrorContext,
-}
-
-impl Answering {
-    fn new(
-        adapter: &HttpAdapter,
-        request: &Request,
-        response: Response,
-        max_silence: Duration,
-        context: ErrorContext,
-    ) -> Self {
-        let header = header_of(response.headers());
-        let delivery = Delivery::of(header("content-type"));
-        let request_id = failure::request_id(&header).map(str::to_owned);
-        drop(header);
-        Self {
-            reader: Reader::new(adapter.format.as_ref(), request, delivery),
-            context: ErrorContext { request_id, ..context },
-            body: Some(Box::pin(response.bytes_stream())),
-            hash: Sha256::new(),
-            linger: None,
-            max_silence,
-            silence: None,
-            failure: None,
-            has_told: false,
-        }
-    }
-
-    /// Reads on until there is an event; `None` once the body has ended.
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let Some(body) = &mut self.body else {
-            return Poll::Ready(Ok(()));
-        };
-        if self.reader.has_ended() {
-            let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
-            if linger.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(self.finish());
-            }
-        }
-        let Poll::Ready(next) = body.as_mut().poll_next(cx) else {
-            let limit = self.max_silence;
-            let silence = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-            return silence.as_mut().poll(cx).map(|()| Err(was_silent(limit)));
-        };
-        self.silence = None;
-        Poll::Ready(match next {
-            Some(Ok(bytes)) => {
-                self.hash.update(&bytes);
-                self.reader.push(&bytes)
-            }
-            // What breaks after the answer's end takes nothing from it.
-            Some(Err(error)) if !self.reader.has_ended() => Err(transport_error(error)),
-            _ => self.finish(),
-        })
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        self.body = None;
-        let hash: String =
-            self.hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut metadata = Metadata::from_iter([("raw_response_hash".to_owned(), hash.into())]);
-        if let Some(id) = &self.context.request_id {
-            metadata.insert("provider_request_id".to_owned(), id.as_str().into());
-        }
-        self.reader.finish(metadata)
-    }
-}
-
-impl Stream for Answering {
-    type Item = Result<Event>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
-        loop {
-            if let Some(event) = self.reader.next_event() {
-                self.has_told = true;
-                return Poll::Ready(Some(Ok(origin::mark(&self.context.provider, event))));
-            }
-            if let Some(mut error) = self.failure.take() {
-                if !self.has_told {
-                    let mut partial = ResponseBuilder::new();
-                    partial.apply(&Event::Error { error: error.clone() });
-                    error = error.with("partial", json!(partial.into_response()));
-                }
-                return Poll::Ready(Some(Err(self.context.complete(error))));
-            }
-            if self.body.is_none() {
-                return Poll::Ready(None);
-            }
-            if let Err(error) = ready!(self.poll_read(cx)) {
-                self.body = None;
-                self.failure = Some(error);
-            }
-        }
-    }
 }

@@ -42,6 +42,7 @@ type Environment = dyn Fn(&str) -> Option<String> + Send + Sync;
 pub struct FoundKey {
     key: SecretString,
     source: String,
+    is_stored: bool,
 }
 
 impl FoundKey {
@@ -53,6 +54,18 @@ impl FoundKey {
     /// Where it was found: `call`, `set`, the name of a variable, or that and the file.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// What a variable would hold, found in the files of the provider's own tools.
+    #[cfg(feature = "http")]
+    pub(crate) fn stored(variable: &str, key: String) -> Self {
+        let source = format!("{variable} in the provider's own files");
+        Self { key: key.into(), source, is_stored: true }
+    }
+
+    /// Whether it was found in the files of the provider's own tools: what belongs to it is there too.
+    pub fn is_stored(&self) -> bool {
+        self.is_stored
     }
 }
 
@@ -139,7 +152,7 @@ impl Keys {
         let mut found = |source: String, key: Option<SecretString>| {
             let key = key.filter(|key| !key.expose_secret().trim().is_empty());
             checked.push(source.clone());
-            key.map(|key| FoundKey { key, source })
+            key.map(|key| FoundKey { key, source, is_stored: false })
         };
         let set = || {
             let set = self.set.read().unwrap_or_else(PoisonError::into_inner);

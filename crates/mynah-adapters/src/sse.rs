@@ -34,6 +34,11 @@ pub trait Framer: Send {
     /// What the sink refuses.
     fn finish(&mut self, sink: FrameSink<'_>) -> Result<()>;
 
+    /// Whether the body began as no body in these frames does: a server sent something else under their name.
+    fn is_foreign(&self) -> bool {
+        false
+    }
+
     /// Whether a body in these frames may begin as a JSON document does. One that does although it may not is a JSON document.
     fn begins_with_json(&self) -> bool {
         false
@@ -95,11 +100,19 @@ impl Framer for SseFramer {
         self.lines.finish(&mut |held, line| event.take(held, line, sink))?;
         event.dispatch(&self.lines.held, sink)
     }
+
+    fn is_foreign(&self) -> bool {
+        self.event.began_well == Some(false)
+    }
 }
 
 /// Decodes lines of JSON; blank lines are skipped, and the last one need not be ended.
 #[derive(Debug)]
-pub struct LineFramer(Lines);
+pub struct LineFramer {
+    lines: Lines,
+    /// Whether the first line that says something is as it should be.
+    began_well: Option<bool>,
+}
 
 impl LineFramer {
     /// At the beginning of a body.
@@ -109,15 +122,7 @@ impl LineFramer {
 
     /// With another limit on the size of a line.
     pub fn with_limit(limit: usize) -> Self {
-        Self(Lines::new(limit))
-    }
-
-    fn take(held: &[u8], line: Range<usize>, sink: FrameSink<'_>) -> Result<Keep> {
-        let data = text_of(&held[line]);
-        if !data.trim().is_empty() {
-            sink(Frame { event: "", data: &data })?;
-        }
-        Ok(Keep::Nothing)
+        Self { lines: Lines::new(limit), began_well: None }
     }
 }
 
@@ -129,11 +134,17 @@ impl Default for LineFramer {
 
 impl Framer for LineFramer {
     fn push(&mut self, bytes: &[u8], sink: FrameSink<'_>) -> Result<()> {
-        self.0.push(bytes, &mut |held, line| Self::take(held, line, sink))
+        let began = &mut self.began_well;
+        self.lines.push(bytes, &mut |held, line| take_line(began, &held[line], sink))
     }
 
     fn finish(&mut self, sink: FrameSink<'_>) -> Result<()> {
-        self.0.finish(&mut |held, line| Self::take(held, line, sink)).map(drop)
+        let began = &mut self.began_well;
+        self.lines.finish(&mut |held, line| take_line(began, &held[line], sink))
+    }
+
+    fn is_foreign(&self) -> bool {
+        self.began_well == Some(false)
     }
 
     fn begins_with_json(&self) -> bool {
@@ -141,12 +152,26 @@ impl Framer for LineFramer {
     }
 }
 
+fn take_line(began_well: &mut Option<bool>, line: &[u8], sink: FrameSink<'_>) -> Result<Keep> {
+    let data = text_of(line);
+    let said = data.trim_start();
+    if !said.is_empty() {
+        began_well.get_or_insert_with(|| said.starts_with(['{', '[']));
+        sink(Frame { event: "", data: &data })?;
+    }
+    Ok(Keep::Nothing)
+}
+
 /// The fields of an event so far, as places in the bytes that are held.
 #[derive(Debug, Default)]
 struct Event {
+    /// Whether the first line of the body is a field.
+    began_well: Option<bool>,
     name: Range<usize>,
     data: Vec<Range<usize>>,
 }
+
+const FIELDS: [&[u8]; 4] = [b"data", b"event", b"id", b"retry"];
 
 impl Event {
     fn take(&mut self, held: &[u8], line: Range<usize>, sink: FrameSink<'_>) -> Result<Keep> {
@@ -158,7 +183,11 @@ impl Event {
         let colon = memchr(b':', text).unwrap_or(text.len());
         let space = usize::from(text.get(colon + 1) == Some(&b' '));
         let value = (line.start + colon + 1 + space).min(line.end)..line.end;
-        match &text[..colon] {
+        let name = &text[..colon];
+        // The end of the body may have cut through it.
+        let is_field = || FIELDS.iter().any(|field| field.starts_with(name));
+        self.began_well.get_or_insert_with(is_field);
+        match name {
             b"data" => self.data.push(value),
             b"event" => self.name = value,
             _ => {}

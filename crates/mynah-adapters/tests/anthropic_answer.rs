@@ -89,6 +89,38 @@ fn n12_each_stop_reason_has_its_meaning() {
 }
 
 #[test]
+fn what_the_provider_says_of_a_refusal_is_the_refusal_and_what_was_said_before_is_text() {
+    let details =
+        json!({"type": "refusal", "category": "cyber", "explanation": "It was declined."});
+    let said = json!({"type": "text", "text": "Hello.."});
+    let streamed = [
+        json!({"type": "message_start", "message": {"id": "m", "model": "c"}}),
+        json!({"type": "content_block_start", "index": 0, "content_block": said}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "refusal", "stop_details": details}}),
+        json!({"type": "message_stop"}),
+    ];
+    let whole = json!({
+        "id": "m", "model": "c", "content": [said], "stop_reason": "refusal", "stop_details": details,
+    });
+    for (delivery, body) in
+        [(Delivery::Streamed, body(&streamed)), (Delivery::Whole, whole.to_string())]
+    {
+        let (events, read) =
+            events(&Anthropic::default(), &Request::from("hi"), delivery, [body.as_bytes()]);
+        assert_eq!(read, Ok(()));
+        let response = folded(&events);
+        let refusal = Part::Refusal { text: "It was declined.".to_owned() };
+        assert_eq!(response.message.parts(), [Part::text("Hello.."), refusal]);
+        assert_eq!(response.text(), "Hello..");
+        assert_eq!(
+            (response.finish_reason, response.raw_finish_reason.as_deref()),
+            (Some(FinishReason::ContentFilter), Some("refusal"))
+        );
+    }
+}
+
+#[test]
 fn a_pause_keeps_what_must_go_back() {
     let search = json!({"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}});
     let found = json!({"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"encrypted_content": "e"}]});
@@ -291,7 +323,7 @@ fn n16_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
         ("authentication_error", AuthenticationFailed),
         ("invalid_request_error", InvalidRequest),
         ("timeout_error", Timeout),
-        ("novelty", Unknown),
+        ("novelty", ProviderUnavailable),
     ] {
         let error =
             json!({"type": "error", "error": {"type": kind, "message": "m"}, "request_id": "r"});

@@ -173,7 +173,7 @@ fn an_exception_has_its_reason() {
         ("modelStreamErrorException", ProviderUnavailable),
         ("serviceUnavailableException", ProviderUnavailable),
         ("validationException", InvalidRequest),
-        ("noveltyException", Unknown),
+        ("noveltyException", ProviderUnavailable),
     ] {
         let body = framed(&[
             delta(0, json!({"text": "Hel"})),

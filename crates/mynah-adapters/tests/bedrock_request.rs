@@ -7,6 +7,7 @@
 )]
 
 use std::{
+    collections::HashMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -292,6 +293,51 @@ async fn what_a_call_is_signed_with_is_in_no_error() {
 }
 
 #[tokio::test]
+async fn a_profile_has_what_the_variables_do_not_say() {
+    let home = tempfile::tempdir().unwrap();
+    let credentials = "# mine\n[default]\naws_access_key_id = AKIA-DEFAULT\naws_secret_access_key=s1\n\n\
+        [dev]\naws_access_key_id=AKIA-DEV ; of the team\nAWS_SECRET_ACCESS_KEY = s2\naws_session_token = session-of-dev\n\
+        [sso]\nsso_session = x\n";
+    let config = "[default]\nregion = us-east-2\ns3 =\n  region = none\n[profile dev]\nregion = eu-west-3\n\
+        [profile sso]\nregion = us-east-1\n";
+    std::fs::create_dir(home.path().join(".aws")).unwrap();
+    std::fs::write(home.path().join(".aws/credentials"), credentials).unwrap();
+    std::fs::write(home.path().join(".aws/config"), config).unwrap();
+    let home = home.path().to_str().unwrap();
+    let server = Server::start(|_| Reply::json(404, r#"{"message": "no session-of-dev"}"#));
+    let server = server.await.unwrap();
+    let signed = async |variables: &[(&str, &str)]| {
+        let variables = [&[("HOME", home)], variables].concat();
+        let error = open(adapter(&variables).with_base_url(server.url()).unwrap()).await;
+        let received = server.received().pop().unwrap();
+        let signature = received.header("authorization").unwrap().to_owned();
+        let session = received.header("x-amz-security-token").map(str::to_owned);
+        (signature, session, error.to_string())
+    };
+    let (signature, session, _) = signed(&[]).await;
+    assert!(signature.contains("Credential=AKIA-DEFAULT/"), "{signature}");
+    assert!(signature.contains("/us-east-2/"), "{signature}");
+    assert_eq!(session, None);
+    let (signature, session, told) = signed(&[("AWS_PROFILE", "dev")]).await;
+    assert!(signature.contains("Credential=AKIA-DEV/"), "{signature}");
+    assert!(signature.contains("/eu-west-3/"), "{signature}");
+    assert_eq!((session.as_deref(), told.as_str()), (Some("session-of-dev"), "no …"));
+    let set = [("AWS_ACCESS_KEY_ID", "AKIA-SET"), ("AWS_SECRET_ACCESS_KEY", "s3")];
+    let region = [("AWS_PROFILE", "dev"), ("AWS_DEFAULT_REGION", "ap-south-1")];
+    let (signature, session, _) = signed(&[set, region].concat()).await;
+    assert!(signature.contains("Credential=AKIA-SET/"), "{signature}");
+    assert!(signature.contains("/ap-south-1/"), "{signature}");
+    assert_eq!(session, None, "what signs a call is from one place");
+    for missing in [&[("AWS_PROFILE", "sso")][..], &[("AWS_PROFILE", "nobody")], &set[..1]] {
+        let error = open(adapter(&[&[("HOME", home)], missing].concat())).await;
+        assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::MissingKey), "{missing:?}");
+    }
+    let files = [("AWS_SHARED_CREDENTIALS_FILE", "/nowhere"), ("AWS_CONFIG_FILE", "/nowhere")];
+    let error = open(adapter(&[&[("HOME", home)], &files[..]].concat())).await;
+    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::MissingKey));
+}
+
+#[tokio::test]
 async fn the_bearer_token_comes_before_what_signs_and_the_region_names_the_server() {
     let token = [("AWS_BEARER_TOKEN_BEDROCK", "token"), ("AWS_ACCESS_KEY_ID", "a")];
     let reply = Reply::json(404, r#"{"message": "no"}"#);
@@ -324,14 +370,13 @@ fn refused(request: Request) -> Error {
     Bedrock::default().body(&request.with_model("m"), &ModelCall::default()).unwrap_err()
 }
 
-fn environment(variables: &[(&'static str, &'static str)]) -> Keys {
-    let variables = variables.to_vec();
-    Keys::new().with_environment(move |name| {
-        variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
-    })
+fn environment(variables: &[(&str, &str)]) -> Keys {
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let variables: HashMap<String, String> = variables.iter().map(owned).collect();
+    Keys::new().with_environment(move |name| variables.get(name).cloned())
 }
 
-fn adapter(variables: &[(&'static str, &'static str)]) -> HttpAdapter {
+fn adapter(variables: &[(&str, &str)]) -> HttpAdapter {
     HttpAdapter::named("bedrock").unwrap().with_keys(environment(variables))
 }
 

@@ -123,6 +123,17 @@ async fn an_answer_that_does_not_fit_is_malformed() {
     }
 }
 
+#[tokio::test]
+async fn a_named_embedder_can_call_another_server_and_a_provider_without_embeddings_is_refused() {
+    let server = Server::start(lengths).await.unwrap();
+    let embedder = HttpEmbedder::named("llamacpp:m").unwrap().with_base_url(server.url()).unwrap();
+    assert_eq!(embedder.vectors(["abc"]).await.unwrap().vectors, [[3.0]]);
+    assert!(HttpEmbedder::named("llamacpp:m").unwrap().with_base_url("nowhere").is_err());
+    let error = HttpEmbedder::named("anthropic:claude-sonnet-5").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
+    assert_eq!(error.metadata()["provider"], "anthropic");
+}
+
 /// Answers with the length of each text.
 fn lengths(asked: &Received) -> Reply {
     let texts = asked.body["input"].as_array().unwrap().iter().enumerate();

@@ -6,8 +6,15 @@
     reason = "helpers fail as tests do"
 )]
 
-use mynah_adapters::failure;
-use mynah_data::{AdapterReason, ErrorKind};
+mod common;
+
+use mynah_adapters::{
+    failure,
+    format::{Delivery, Format},
+    ollama::Ollama,
+    openai_chat::OpenAiChat,
+};
+use mynah_data::{AdapterReason, Error, ErrorKind, Request};
 
 #[test]
 fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
@@ -233,6 +240,52 @@ fn what_kind_of_error_it_is_and_how_long_to_wait_may_stand_in_other_places() {
 }
 
 #[test]
+fn what_fails_in_the_middle_of_an_answer_fails_for_the_providers_reasons() {
+    let (chat, ollama) = (OpenAiChat::default(), Ollama::default());
+    let formats: [(&dyn Format, &str); 2] = [
+        (
+            &chat,
+            "data: {\"error\":{\"message\":\"the runner was killed\",\"type\":\"novelty\"}}\n\n",
+        ),
+        (&ollama, "{\"error\":\"the runner was killed\"}\n"),
+    ];
+    for (format, body) in formats {
+        let error = failed(format, body);
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Adapter(AdapterReason::ProviderUnavailable), "the runner was killed")
+        );
+    }
+}
+
+#[test]
+fn words_in_the_place_of_a_stream_are_malformed_and_half_a_line_of_one_broke_off() {
+    let (chat, ollama) = (OpenAiChat::default(), Ollama::default());
+    let formats: [(&dyn Format, &[&str]); 2] = [
+        (&chat, &["d", "data: {\"choices", "event: message\nda", ": wait\n", "", "\n\n"]),
+        (&ollama, &["{\"model\":", "", "\n"]),
+    ];
+    for (format, halves) in formats {
+        for words in
+            ["upstream connect error", "internal error: x\n", "error code: 520\nid\n", "OK"]
+        {
+            assert_eq!(
+                failed(format, words).kind(),
+                ErrorKind::Adapter(AdapterReason::MalformedResponse),
+                "{words:?}"
+            );
+        }
+        for half in halves {
+            assert_eq!(
+                failed(format, half).kind(),
+                ErrorKind::Adapter(AdapterReason::NetworkError),
+                "{half:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn y09_a_pause_may_be_milliseconds_seconds_or_a_date() {
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     for (headers, expected) in [
@@ -250,4 +303,9 @@ fn y09_a_pause_may_be_milliseconds_seconds_or_a_date() {
         let error = failure::of_response(429, header, b"");
         assert_eq!(error.retry_after_ms(), expected, "{headers:?}");
     }
+}
+
+fn failed(format: &dyn Format, body: &str) -> Error {
+    let request = Request::from("hi");
+    common::events(format, &request, Delivery::Streamed, [body.as_bytes()]).1.unwrap_err()
 }

@@ -206,6 +206,43 @@ fn a_name_after_whole_arguments_begins_a_call() {
 }
 
 #[test]
+fn a_name_may_come_in_pieces_or_with_each_piece() {
+    let piece = |name: &str, arguments: &str| json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": name, "arguments": arguments}}]});
+    let next = |name: &str, arguments: &str| json!({"tool_calls": [{"index": 1, "id": "b", "function": {"name": name, "arguments": arguments}}]});
+    let told = |name: &str, arguments: &str| ToolCall::new("a", name, arguments);
+    let other = ToolCall::new("b", "now", "{}");
+    for (deltas, expected) in [
+        (
+            vec![piece("get_", ""), piece("weather", ""), piece("", "{}")],
+            vec![told("get_weather", "{}")],
+        ),
+        (
+            vec![piece("get_", ""), piece("weather", "{"), piece("", "}")],
+            vec![told("get_weather", "{}")],
+        ),
+        (vec![piece("get_", ""), piece("get_weather", "{}")], vec![told("get_weather", "{}")]),
+        (vec![piece("get_", ""), piece("get_", "{"), piece("get_", "}")], vec![told("get_", "{}")]),
+        (vec![piece("get_", ""), piece("weather", "")], vec![told("get_weather", "")]),
+        (
+            vec![
+                piece("get_", ""),
+                piece("weather", ""),
+                next("no", ""),
+                next("w", "{}"),
+                piece("", "{}"),
+            ],
+            vec![told("get_weather", "{}"), other],
+        ),
+    ] {
+        let response = read(&answer(&deltas, "tool_calls"));
+        assert_eq!(response.tool_calls().cloned().collect::<Vec<_>>(), expected, "{deltas:?}");
+    }
+    let before_text = [piece("get_", ""), piece("weather", ""), json!({"content": "so"})];
+    let parts = read(&answer(&before_text, "tool_calls")).message.parts().to_vec();
+    assert_eq!(parts, [Part::tool_call(told("get_weather", "")), Part::text("so")]);
+}
+
+#[test]
 fn arguments_may_be_an_object_and_the_name_may_come_later() {
     let deltas = [
         json!({"tool_calls": [{"index": 0, "id": "a", "function": {"arguments": {"x": 1.5}}}]}),
@@ -228,6 +265,7 @@ fn o17_each_finish_reason_has_its_meaning() {
         ("tool_calls", ToolCalls),
         ("function_call", ToolCalls),
         ("content_filter", ContentFilter),
+        ("refusal", ContentFilter),
         ("eos", Stop),
         ("novelty", Other),
     ] {
@@ -418,7 +456,7 @@ fn o23_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
             json!({"message": "m", "code": "context_length_exceeded"}),
             AdapterReason::ContextLengthExceeded,
         ),
-        (json!("m"), AdapterReason::Unknown),
+        (json!("m"), AdapterReason::ProviderUnavailable),
     ] {
         let told = failed(&sse([json!({"error": error}).to_string().as_str()]));
         assert_eq!(

@@ -130,8 +130,9 @@ fn ids_of_calls_fit_the_server_and_their_results() {
     let clock = Part::image(Image::from_url("https://e.com/clock"));
     let results = ids.map(|id| Message::tool_parts(id, [Part::text("found"), clock.clone()]));
     let calls = Message::assistant_parts(ids.iter().map(call));
-    let request = Request::new([calls].into_iter().chain(results)).with_model("m");
-    let sent = |short_call_ids| {
+    let request = Request::new([calls].into_iter().chain(results));
+    let sent = |short_call_ids, model: &str| {
+        let request = request.clone().with_model(model);
         let format = OpenAiChat::new(Dialect { short_call_ids, ..Dialect::COMPATIBLE });
         let messages = format.body(&request, &ModelCall::default()).unwrap()["messages"].take();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -146,8 +147,9 @@ fn ids_of_calls_fit_the_server_and_their_results() {
         );
         called
     };
-    assert_eq!(sent(false), ids);
-    assert_eq!(sent(true), ["16xj2wjzp", "kfmrsjvv6", "54xu4jzhi", "aB3xK9mP2"]);
+    assert_eq!(sent(false, "m"), ids);
+    assert_eq!(sent(true, "m"), sent(false, "mistralai/mistral-large"), "behind a gateway too");
+    assert_eq!(sent(true, "m"), ["16xj2wjzp", "kfmrsjvv6", "54xu4jzhi", "aB3xK9mP2"]);
 }
 
 #[test]

@@ -38,6 +38,35 @@ async fn reasoning_goes_back_to_whoever_thought_it_and_to_nobody_else() {
 }
 
 #[tokio::test]
+async fn one_server_with_models_of_several_makers_counts_as_several() {
+    let models = [
+        ("openrouter", ["anthropic/claude-sonnet-5", "anthropic/claude-opus-5", "openai/gpt-5"]),
+        (
+            "bedrock",
+            [
+                "us.anthropic.claude-sonnet-5-v1:0",
+                "arn:aws:bedrock:eu-west-1:1:inference-profile/eu.anthropic.claude-opus-5",
+                "zai.glm-4.7",
+            ],
+        ),
+    ];
+    for (name, [model, sibling, stranger]) in models {
+        let Some((_, subject)) = subjects().into_iter().find(|(known, _)| *known == name) else {
+            continue;
+        };
+        let pieces = thoughts(name, &*subject).unwrap();
+        let (answer, _) = ask_model(&*subject, &pieces, Request::from("hi"), model).await;
+        for (to, goes_back) in [(model, true), (sibling, true), (stranger, false)] {
+            let results = answer.tool_calls().map(|call| Message::tool_result(&call.id, "found"));
+            let thread = [Message::user("hi"), answer.clone()].into_iter().chain(results);
+            let text = subject.answer(Scenario::Text).unwrap();
+            let (_, sent) = ask_model(&*subject, &text, Request::new(thread), to).await;
+            assert_eq!(sent.contains("sig-1"), goes_back, "{model} to {to}: {sent}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_bears_no_name_is_taken_for_ones_own() {
     for (name, subject) in subjects() {
         if !["anthropic", "gemini", "bedrock"].contains(&name) {
@@ -95,12 +124,21 @@ fn thoughts(name: &str, subject: &dyn Subject) -> Option<Vec<String>> {
 
 /// The answer to a request, and the request as it was sent.
 async fn ask(subject: &dyn Subject, pieces: &[String], request: Request) -> (Message, String) {
+    ask_model(subject, pieces, request, "model-1").await
+}
+
+async fn ask_model(
+    subject: &dyn Subject,
+    pieces: &[String],
+    request: Request,
+    model: &str,
+) -> (Message, String) {
     let body = pieces.iter().map(|piece| subject.frame(piece));
     let reply = Reply::stream(subject.content_type(), body);
     let server = Server::start(move |_| reply.clone()).await.unwrap();
     let key = Some(SecretString::from("key"));
     let call = ModelCall { api_key: key, ..ModelCall::default() };
-    let opened = subject.adapter(server.url()).open(request.with_model("model-1"), call).await;
+    let opened = subject.adapter(server.url()).open(request.with_model(model), call).await;
     let mut stream = opened.unwrap();
     let mut answer = ResponseBuilder::new();
     while let Some(event) = stream.next().await {

@@ -8,9 +8,10 @@ use std::{
 
 use clap::Args;
 use futures_util::StreamExt as _;
+use jsonschema::Validator;
 use mynah::{
-    EngineReason, Error, ErrorKind, Event, FinishReason, Generate, Image, Message, Metadata,
-    Options, Part, Request, Response, ResponseFormat, StreamReason, ToolSpec,
+    AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Generate, Image, Message,
+    Metadata, Options, Part, Request, Response, ResponseFormat, StreamReason, ToolSpec,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -35,8 +36,9 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah generate -m scripted:scenarios/chat/tool_turn.json --json --stream hi
 
 Keys come from the provider's own variable, such as ANTHROPIC_API_KEY.
-Exit codes: 0 the model answered; 1 the call failed, or its answer broke off; 2 wrong usage, a bad
-input file, no key; 4 a server, file or log that could not be used; 130 interrupted.";
+Exit codes: 0 the model answered; 1 the call failed, or its answer broke off or does not fit the
+schema; 2 wrong usage, a bad input file, no key; 4 a server, file or log that could not be used;
+130 interrupted.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -87,7 +89,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     if let Some(log) = &log {
         options = options.record(log);
     }
-    let call = engine.generate(arguments.request()?).options(options);
+    let form = arguments.schema.as_deref().map(Form::read).transpose()?;
+    let call = engine.generate(arguments.request(form.as_ref())?).options(options);
     let Arguments { json, stream, log: url, .. } = arguments;
     let mut teller = Teller::new(json);
     let answered = unless_interrupted(answer(call, stream || !json, &mut teller));
@@ -102,7 +105,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             None => "interrupted; nothing was kept".to_owned(),
         }));
     };
-    let Answered { response, run_id } = answered?;
+    let Answered { mut response, run_id } = answered?;
+    if let Some(form) = form {
+        response = response.and_then(|response| form.check(response));
+    }
     if json {
         let mut line = match &response {
             Ok(response) => json!({"ok": response}),
@@ -146,7 +152,7 @@ async fn answer(call: Generate, tells: bool, teller: &mut Teller) -> Result<Answ
 }
 
 impl Arguments {
-    fn request(&self) -> Result<Request, Failure> {
+    fn request(&self, form: Option<&Form>) -> Result<Request, Failure> {
         let mut parts = Vec::new();
         let text = self.text()?;
         if !text.is_empty() {
@@ -168,12 +174,8 @@ impl Arguments {
             });
             request = request.with_tools(tools.collect::<Result<Vec<_>, _>>()?);
         }
-        if let Some(file) = &self.schema {
-            let schema = parse(file)?;
-            let name = schema_name(&schema, file);
-            let strict = can_be_strict(&schema);
-            let format = ResponseFormat::JsonSchema { name, schema, strict };
-            request = request.with_response_format(format);
+        if let Some(form) = form {
+            request = request.with_response_format(form.format.clone());
         }
         Ok(request)
     }
@@ -191,6 +193,46 @@ impl Arguments {
         // What a shell puts at the end of a line is not meant for the model.
         text.truncate(text.trim_end_matches(['\n', '\r']).len());
         Ok(text)
+    }
+}
+
+/// What the answer must be.
+struct Form {
+    format: ResponseFormat,
+    validator: Validator,
+}
+
+impl Form {
+    fn read(file: &Path) -> Result<Self, Failure> {
+        let schema: Value = parse(file)?;
+        let validator = jsonschema::validator_for(&schema).map_err(|error| {
+            Failure::input(format!("{}: not JSON Schema: {error}", file.display()))
+        })?;
+        let (name, strict) = (schema_name(&schema, file), can_be_strict(&schema));
+        Ok(Self { format: ResponseFormat::JsonSchema { name, schema, strict }, validator })
+    }
+
+    /// Not every provider enforces a schema. An answer that its finish reason says is none, or not whole, is not looked at.
+    fn check(&self, response: Response) -> mynah::Result<Response> {
+        use FinishReason::{ContentFilter, Length, ToolCalls};
+        if matches!(response.finish_reason, Some(ContentFilter | Length | ToolCalls)) {
+            return Ok(response);
+        }
+        let Err(why) = self.fits(&response.text()) else { return Ok(response) };
+        let message = format!("adapter error: malformed_response: {why}");
+        Err(Error::adapter(AdapterReason::MalformedResponse)
+            .with_message(message)
+            .with("response", json!(response)))
+    }
+
+    fn fits(&self, text: &str) -> Result<(), String> {
+        let answer: Value = serde_json::from_str(text)
+            .map_err(|error| format!("the answer is not JSON: {error}"))?;
+        self.validator.validate(&answer).map_err(|error| {
+            let place = error.instance_path().to_string();
+            let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
+            format!("the answer does not fit the schema: {place}{error}")
+        })
     }
 }
 

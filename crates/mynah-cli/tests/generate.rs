@@ -78,15 +78,53 @@ fn a_schema_is_strict_where_providers_take_it_so() {
     ] {
         let server = Server::new([format!("{PIECES}{END}")]);
         let file = file("generate_strict.json", schema.to_string());
-        assert_eq!(server.generate(&["hi", "--schema", &file]).code, Some(0));
+        server.generate(&["hi", "--schema", &file]);
         let (_, body) = server.heard().pop().unwrap();
         assert_eq!(body["response_format"]["json_schema"]["strict"], strict, "{schema}");
     }
 }
 
 #[test]
+fn an_answer_that_does_not_fit_its_schema_is_a_failure() {
+    let schema =
+        json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]});
+    let file = file("generate_person.json", schema.to_string());
+    let ask = |text: &str, finish: &str| {
+        let server = Server::new([answer(text, finish)]);
+        server.generate(&["hi", "--schema", &file, "--json"])
+    };
+    let fits = ask(r#"{"name": "Ada"}"#, "stop");
+    assert_eq!(
+        (fits.code, &lines(&fits)[0]["ok"]["output_text"]),
+        (Some(0), &json!(r#"{"name": "Ada"}"#))
+    );
+    for (text, why) in [
+        ("Ada", "the answer is not JSON: expected value at line 1 column 1"),
+        ("{}", "the answer does not fit the schema: \"name\" is a required property"),
+        (
+            r#"{"name": 1}"#,
+            "the answer does not fit the schema: /name: 1 is not of type \"string\"",
+        ),
+    ] {
+        let told = ask(text, "stop");
+        assert_eq!(told.code, Some(1), "{text}: {}", told.stderr);
+        let error = &lines(&told)[0]["err"];
+        assert_eq!(error["reason"], "malformed_response");
+        assert_eq!(error["message"], format!("adapter error: malformed_response: {why}"));
+        assert_eq!(error["metadata"]["response"]["output_text"], text);
+    }
+    for finish in ["length", "content_filter"] {
+        assert_eq!(
+            ask("{", finish).code,
+            Some(0),
+            "{finish} says by itself that this is no answer"
+        );
+    }
+}
+
+#[test]
 fn everything_that_is_asked_for_is_sent() {
-    let server = Server::new([format!("{PIECES}{END}")]);
+    let server = Server::new([answer("{}", "stop")]);
     let tools = file(
         "generate_tools.json",
         r#"[{"name": "now", "description": "The time", "schema": {"type": "object"}},
@@ -225,6 +263,7 @@ fn a_server_that_is_silent_is_not_waited_for() {
 fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
     let list = file("generate_wrong_tools.json", r#"[{"name": "a"}, {"nam": "b"}]"#);
     let no_json = file("generate_wrong_schema.json", "{");
+    let no_schema = file("generate_no_schema.json", r#"{"type": "novelty"}"#);
     let no_image = file("generate_wrong_image", "text");
     let script = "scripted:../../scenarios/chat/tool_turn.json";
     let table = [
@@ -245,6 +284,10 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         (&["-m", "azure:x", "--api-key-env", "KEY_OF_TEST", "hi"], "no address of its own"),
         (&["-m", script, "--tools", &list, "hi"], "generate_wrong_tools.json: 1: unknown field"),
         (&["-m", script, "--schema", &no_json, "hi"], "generate_wrong_schema.json: EOF"),
+        (
+            &["-m", script, "--schema", &no_schema, "hi"],
+            "generate_no_schema.json: not JSON Schema: ",
+        ),
         (&["-m", script, "--image", &no_image, "hi"], "not a PNG, JPEG, GIF or WebP image"),
         (&["-m", script, "--param", "temperature=9", "hi"], "temperature"),
         (&["-m", script, "--param", "x", "hi"], "give a name, =, and JSON"),
@@ -330,6 +373,15 @@ fn a_key_is_sent_in_its_header_and_is_nowhere_else() {
         let found = bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes());
         assert_eq!(found, path.ends_with("keys.env"), "{}", path.display());
     }
+}
+
+/// An answer that says this, and why it ends.
+fn answer(text: &str, finish: &str) -> String {
+    let choice = json!({"index": 0, "delta": {"content": text}, "finish_reason": finish});
+    let chunk = json!({"id": "c1", "model": "m-1", "choices": [choice]});
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\ndata: {chunk}\n\ndata: [DONE]\n\n"
+    )
 }
 
 /// A server that gives these answers, one a connection, and remembers what it was asked. An empty answer never comes.

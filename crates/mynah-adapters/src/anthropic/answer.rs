@@ -288,6 +288,9 @@ impl Answer {
             draft.note("stop_sequence", sequence);
         }
         let rest = telling(rest);
+        if let ("refusal", Some(Value::Object(details))) = (reason, rest.get("stop_details")) {
+            draft.refusal(text_of(details, "explanation"));
+        }
         if !rest.is_empty() {
             draft.raw(json!({"type": "message_delta", "delta": rest}));
         }

@@ -18,6 +18,9 @@ use crate::format::{Decoder, Format};
 /// to which the prompt is cached; [`Request::prompt_cache`] leaves the place to the provider. Of the options, `stop` and
 /// `parallel_tool_calls` are understood as other providers mean them, and all others are passed on.
 ///
+/// A refusal is told by the provider, which keeps the model from going on: its explanation is the refusal, and what the model
+/// had said before stays the text.
+///
 /// A JSON schema is enforced by the provider where the model can do that. Older models are made to call a tool with that
 /// schema, and what they give it is the text of the answer.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,6 +2,7 @@
 
 mod answer;
 mod frames;
+mod profile;
 mod request;
 mod sign;
 
@@ -22,8 +23,11 @@ use crate::{
 ///
 /// A key that was given or set, or that is in `AWS_BEARER_TOKEN_BEDROCK`, goes as it is. Without one, calls are signed with
 /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and, where there is one, `AWS_SESSION_TOKEN`. `AWS_REGION` or
-/// `AWS_DEFAULT_REGION` says where the server is; so does the adapter option `region`. Profiles and credentials files are not
-/// read: `aws configure export-credentials --format env` gives the variables of one.
+/// `AWS_DEFAULT_REGION` says where the server is; so does the adapter option `region`.
+///
+/// What these variables do not say is looked for in the files of Amazon's own tools, `~/.aws/credentials` and `~/.aws/config`, or where
+/// `AWS_SHARED_CREDENTIALS_FILE` and `AWS_CONFIG_FILE` say: keys and region of the profile `AWS_PROFILE`, or else `default`. For a
+/// profile without keys of its own, `aws configure export-credentials --format env` gives the variables.
 ///
 /// Beside what every format does: `cache_control` in the metadata of a text part, a message or a tool, and
 /// [`Request::prompt_cache`], become cache points. Options that Converse knows go to their places, all others to the model
@@ -62,9 +66,13 @@ impl Format for Bedrock {
 
     fn key_hint(&self) -> Option<&'static str> {
         Some(
-            "profiles and credentials files are not read: \
-             `aws configure export-credentials --format env` gives the variables of one",
+            "the profile AWS_PROFILE of ~/.aws is read where it holds keys itself: \
+             `aws configure export-credentials --format env` gives the variables of any other",
         )
+    }
+
+    fn stored(&self, name: &str, environment: Setting<'_>) -> Option<String> {
+        profile::value(name, environment)
     }
 
     fn authorize(&self, outgoing: &Outgoing<'_>) -> Result<Vec<(Cow<'static, str>, String)>> {
@@ -82,6 +90,16 @@ impl Format for Bedrock {
     fn decoder(&self, _: &Request) -> Box<dyn Decoder> {
         Box::new(answer::Answer::default())
     }
+
+    /// `anthropic` in `anthropic.claude-…`, `us.anthropic.claude-…`, and in the name of a resource that ends with one of these.
+    fn maker<'r>(&self, request: &'r Request) -> Option<&'r str> {
+        const PLACES: [&str; 8] = ["apac", "au", "ca", "eu", "global", "jp", "us", "us-gov"];
+        let (first, rest) = model_name(request).rsplit('/').next()?.split_once('.')?;
+        match PLACES.contains(&first) {
+            true => Some(rest.split_once('.')?.0),
+            false => Some(first),
+        }
+    }
 }
 
 /// What a region's name may hold: it becomes part of an address.
@@ -93,8 +111,9 @@ fn region(call: &ModelCall, setting: Setting<'_>) -> Result<String> {
     let named = call.adapter_opts.get("region").and_then(Value::as_str).map(str::to_owned);
     let region = named.or_else(|| setting("AWS_REGION")).or_else(|| setting("AWS_DEFAULT_REGION"));
     let region = region.ok_or_else(|| {
-        Error::invalid_option("region", "required")
-            .with_message("no region; looked at the option region, AWS_REGION, AWS_DEFAULT_REGION")
+        Error::invalid_option("region", "required").with_message(
+            "no region; looked at the option region, AWS_REGION, AWS_DEFAULT_REGION, the profile",
+        )
     })?;
     if is_region(&region) { Ok(region) } else { Err(Error::invalid_option("region", "malformed")) }
 }

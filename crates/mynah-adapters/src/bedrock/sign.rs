@@ -14,7 +14,9 @@ use crate::format::Outgoing;
 /// The variable with the name of the key that signs.
 pub(super) const ACCESS_KEY: &str = "AWS_ACCESS_KEY_ID";
 
-const SECRET_KEY: &str = "AWS_SECRET_ACCESS_KEY";
+pub(super) const SECRET_KEY: &str = "AWS_SECRET_ACCESS_KEY";
+
+pub(super) const SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
 
 /// The headers that sign this call: its address, its time and its body.
 pub(super) fn headers(
@@ -28,7 +30,7 @@ pub(super) fn headers(
             ))
             .with("checked", [SECRET_KEY])
     })?;
-    let session = (outgoing.secret)("AWS_SESSION_TOKEN");
+    let session = (outgoing.secret)(SESSION_TOKEN);
     let identity =
         Credentials::new(outgoing.key.expose(), secret, session, None, "environment").into();
     let params = v4::SigningParams::builder()

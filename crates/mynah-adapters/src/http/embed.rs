@@ -13,7 +13,7 @@ use crate::{
     embed::{Embedder, Embeddings},
     failure,
     format::MAX_BODY,
-    request::path_segment,
+    request::{path_segment, unsupported},
     sse::too_large,
 };
 
@@ -54,9 +54,14 @@ impl HttpEmbedder {
     /// A model of a known server, such as `openai:text-embedding-3-small` or `gemini:gemini-embedding-001`.
     ///
     /// # Errors
-    /// A name that [`HttpAdapter::for_model`] refuses.
+    /// A name that [`HttpAdapter::for_model`] refuses, and `unsupported_feature` for a server without embeddings in a form that
+    /// is known here.
     pub fn named(name: &str) -> Result<Self> {
         let (adapter, model) = HttpAdapter::for_model(name)?;
+        if let name @ ("anthropic" | "bedrock") = adapter.name.as_str() {
+            return Err(unsupported(&format!("{name} gives no embeddings in a known form"))
+                .with_provider(name));
+        }
         Ok(Self::new(adapter, model.id))
     }
 
@@ -71,6 +76,15 @@ impl HttpEmbedder {
         let retry = RetryPolicy::default();
         let (dimensions, params) = (None, Metadata::new());
         Self { adapter, model: model.into(), wire, dimensions, params, retry }
+    }
+
+    /// Calls another server; see [`HttpAdapter::with_base_url`].
+    ///
+    /// # Errors
+    /// A URL that is none, or that holds a password.
+    pub fn with_base_url(mut self, url: &str) -> Result<Self> {
+        self.adapter = self.adapter.with_base_url(url)?;
+        Ok(self)
     }
 
     /// Vectors of this length, where the model can give them.

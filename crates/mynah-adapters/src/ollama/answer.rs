@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{AdapterReason, Error, ErrorKind, FinishReason, Metadata, Result, Usage};
+use mynah_data::{FinishReason, Metadata, Result, Usage};
 use serde_json::{Deserializer, Value, value::RawValue};
 
 use crate::{
@@ -85,14 +85,7 @@ fn read(text: &str) -> Result<Chunk<'_>> {
     let mut chunk = Chunk::default();
     loose::read(text, &mut chunk)?;
     if chunk.error.is_failure() {
-        let error = failure::in_stream(&serde_json::from_str(text).map_err(failure::malformed)?);
-        return Err(match error.kind() {
-            // A request that was taken fails for the server's reasons.
-            ErrorKind::Adapter(AdapterReason::Unknown) => {
-                Error::adapter(AdapterReason::ProviderUnavailable).with_message(error.to_string())
-            }
-            _ => error,
-        });
+        return Err(failure::in_stream(&serde_json::from_str(text).map_err(failure::malformed)?));
     }
     Ok(chunk)
 }

@@ -22,6 +22,8 @@ pub(super) struct Answer {
     /// `reasoning_details`, put together from their pieces.
     details: Vec<Metadata>,
     calls: Vec<Call>,
+    /// A call and its name, which may go on until something else comes.
+    naming: Option<(CallKey, String)>,
     /// The members that we do not know, as they were told last: some servers repeat them on every chunk.
     unknown: Metadata,
 }
@@ -100,7 +102,7 @@ impl Decoder for Answer {
             if !draft.has_finished() {
                 return Err(failure::broke_off());
             }
-            self.close_reasoning(draft);
+            self.close(draft);
             draft.end();
             return Ok(());
         }
@@ -109,7 +111,7 @@ impl Decoder for Answer {
 
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
         self.chunk(body, true, draft)?;
-        self.close_reasoning(draft);
+        self.close(draft);
         draft.end();
         Ok(())
     }
@@ -123,6 +125,7 @@ impl Answer {
             is_reasoning: false,
             details: Vec::new(),
             calls: Vec::new(),
+            naming: None,
             unknown: Metadata::new(),
         }
     }
@@ -202,8 +205,7 @@ impl Answer {
         match take(&mut delta.content) {
             Loose::Text(text) => {
                 if !text.is_empty() {
-                    self.interrupt_reasoning(draft);
-                    draft.text(&None, text);
+                    self.text(text, draft);
                 }
             }
             parts => parts.into_objects().for_each(|part| self.part(part, draft)),
@@ -233,8 +235,7 @@ impl Answer {
             |part: Option<&Value>| part.and_then(Value::as_str).unwrap_or_default().to_owned();
         match part.get("type").and_then(Value::as_str) {
             Some("text" | "output_text") => {
-                self.interrupt_reasoning(draft);
-                draft.text(&None, text(part.get("text")));
+                self.text(text(part.get("text")), draft);
             }
             Some("thinking") => match part.get("thinking") {
                 Some(Value::Array(pieces)) => {
@@ -248,8 +249,15 @@ impl Answer {
         }
     }
 
+    fn text(&mut self, text: impl Into<String>, draft: &mut Draft) {
+        self.end_name(draft);
+        self.interrupt_reasoning(draft);
+        draft.text(&None, text);
+    }
+
     fn reason(&mut self, text: String, draft: &mut Draft) {
         if !text.is_empty() {
+            self.end_name(draft);
             self.is_reasoning = true;
             draft.reasoning(&self.reasoning, text);
         }
@@ -285,6 +293,12 @@ impl Answer {
         }
     }
 
+    /// Nothing more is said.
+    fn close(&mut self, draft: &mut Draft) {
+        self.end_name(draft);
+        self.close_reasoning(draft);
+    }
+
     fn close_reasoning(&mut self, draft: &mut Draft) {
         if !take(&mut self.is_reasoning) {
             return;
@@ -303,12 +317,36 @@ impl Answer {
         let arguments = function.arguments.into_text();
         let begins = named && arguments.trim_start().starts_with('{');
         let key = self.call_key(delta.index.number(), delta.id.text(), named, begins, draft);
-        draft.call(key, delta.id.text(), function.name.text());
-        draft.arguments(key, &arguments);
+        draft.call(key, delta.id.text(), "");
+        self.name(key, function.name.text(), draft);
+        if !arguments.is_empty() {
+            self.end_name(draft);
+            draft.arguments(key, &arguments);
+        }
         if let Some(extra) = delta.extra_content {
             draft.call_metadata(key, Metadata::from_iter([("extra_content".to_owned(), extra)]));
         }
         telling(delta.unknown.into_iter().chain(function.unknown))
+    }
+
+    /// Some servers write a name in pieces, others repeat it with each piece of the arguments.
+    fn name(&mut self, key: CallKey, piece: &str, draft: &mut Draft) {
+        if self.naming.as_ref().is_some_and(|(named, _)| *named != key) {
+            self.end_name(draft);
+        }
+        if !piece.is_empty() {
+            let (_, name) = self.naming.get_or_insert_with(|| (key, String::new()));
+            match piece.starts_with(name.as_str()) {
+                true => piece.clone_into(name),
+                false => name.push_str(piece),
+            }
+        }
+    }
+
+    fn end_name(&mut self, draft: &mut Draft) {
+        if let Some((key, name)) = self.naming.take() {
+            draft.call(key, "", &name);
+        }
     }
 
     /// The call that a piece belongs to: that of its index. Servers that leave the index away, or give several calls the
@@ -362,12 +400,12 @@ impl Answer {
             reason if is_limit(reason) || is_limit(native) => FinishReason::Length,
             "stop" | "eos" => FinishReason::Stop,
             "tool_calls" | "tool_call" | "tool_use" | "function_call" => FinishReason::ToolCalls,
-            "content_filter" => FinishReason::ContentFilter,
+            "content_filter" | "refusal" => FinishReason::ContentFilter,
             _ => FinishReason::Other,
         };
         draft.finish(why, if native.is_empty() { reason } else { native });
         if !self.done_mark {
-            self.close_reasoning(draft);
+            self.close(draft);
             draft.end_possible();
         }
         Ok(())

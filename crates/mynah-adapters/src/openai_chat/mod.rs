@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{
     format::{Decoder, Format},
-    request::{key_header, openai_headers},
+    request::{key_header, model_name, openai_headers},
 };
 
 /// The Chat Completions format.
@@ -54,7 +54,7 @@ pub struct Dialect {
     pub json_schema: bool,
     /// Whether messages may name their author.
     pub names: bool,
-    /// Whether the id of a call must be nine letters or digits.
+    /// Whether the id of a call must be nine letters or digits. It must wherever a model is one of `mistralai/`.
     pub short_call_ids: bool,
     /// How reasoning goes back.
     pub reasoning_back: ReasoningBack,
@@ -136,5 +136,12 @@ impl Format for OpenAiChat {
 
     fn decoder(&self, _: &Request) -> Box<dyn Decoder> {
         Box::new(answer::Answer::new(self.dialect.done_mark))
+    }
+
+    /// A gateway names the maker before the model.
+    fn maker<'r>(&self, request: &'r Request) -> Option<&'r str> {
+        let is_gateway = self.dialect.reasoning_back == ReasoningBack::Details;
+        let (maker, _) = model_name(request).split_once('/').filter(|_| is_gateway)?;
+        Some(maker)
     }
 }

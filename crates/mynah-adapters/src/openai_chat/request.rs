@@ -16,6 +16,8 @@ use crate::request::{
 
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
+    let short_call_ids = dialect.short_call_ids || model.starts_with("mistralai/");
+    let dialect = &Dialect { short_call_ids, ..*dialect };
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
     set("model", model.into());

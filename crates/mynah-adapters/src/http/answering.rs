@@ -1,0 +1,137 @@
+//! An answer as it comes in: bytes from a connection, events to whoever polls.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use mynah_data::{Error, Event, Metadata, Request, ResponseBuilder, Result};
+use reqwest::Response;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tokio::time::Sleep;
+
+use super::{ErrorContext, HttpAdapter, header_of, origin, transport_error, was_silent};
+use crate::{
+    failure,
+    format::{Delivery, Reader},
+};
+
+/// How long an answer that said its end mark is given to end its body, so that the connection can be used again.
+const LINGER: Duration = Duration::from_millis(250);
+
+/// An answer as it comes in.
+pub(super) struct Answering {
+    /// None once it has ended.
+    body: Option<Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>>,
+    reader: Reader,
+    hash: Sha256,
+    linger: Option<Pin<Box<Sleep>>>,
+    max_silence: Duration,
+    /// While nothing comes.
+    silence: Option<Pin<Box<Sleep>>>,
+    /// What ended it, until all that was said before is told.
+    failure: Option<Error>,
+    has_told: bool,
+    context: ErrorContext,
+    /// Whose answer it is.
+    origin: String,
+}
+
+impl Answering {
+    pub(super) fn new(
+        adapter: &HttpAdapter,
+        request: &Request,
+        response: Response,
+        max_silence: Duration,
+        context: ErrorContext,
+        origin: String,
+    ) -> Self {
+        let header = header_of(response.headers());
+        let delivery = Delivery::of(header("content-type"));
+        let request_id = failure::request_id(&header).map(str::to_owned);
+        drop(header);
+        Self {
+            reader: Reader::new(adapter.format.as_ref(), request, delivery),
+            context: ErrorContext { request_id, ..context },
+            body: Some(Box::pin(response.bytes_stream())),
+            hash: Sha256::new(),
+            linger: None,
+            max_silence,
+            silence: None,
+            failure: None,
+            has_told: false,
+            origin,
+        }
+    }
+
+    /// Reads on until there is an event; `None` once the body has ended.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(Ok(()));
+        };
+        if self.reader.has_ended() {
+            let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+            if linger.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(self.finish());
+            }
+        }
+        let Poll::Ready(next) = body.as_mut().poll_next(cx) else {
+            let limit = self.max_silence;
+            let silence = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+            return silence.as_mut().poll(cx).map(|()| Err(was_silent(limit)));
+        };
+        self.silence = None;
+        Poll::Ready(match next {
+            Some(Ok(bytes)) => {
+                self.hash.update(&bytes);
+                self.reader.push(&bytes)
+            }
+            // What breaks after the answer's end takes nothing from it.
+            Some(Err(error)) if !self.reader.has_ended() => Err(transport_error(error)),
+            _ => self.finish(),
+        })
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.body = None;
+        let hash: String =
+            self.hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut metadata = Metadata::from_iter([("raw_response_hash".to_owned(), hash.into())]);
+        if let Some(id) = &self.context.request_id {
+            metadata.insert("provider_request_id".to_owned(), id.as_str().into());
+        }
+        self.reader.finish(metadata)
+    }
+}
+
+impl Stream for Answering {
+    type Item = Result<Event>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
+        loop {
+            if let Some(event) = self.reader.next_event() {
+                self.has_told = true;
+                return Poll::Ready(Some(Ok(origin::mark(&self.origin, event))));
+            }
+            if let Some(mut error) = self.failure.take() {
+                if !self.has_told {
+                    let mut partial = ResponseBuilder::new();
+                    partial.apply(&Event::Error { error: error.clone() });
+                    error = error.with("partial", json!(partial.into_response()));
+                }
+                return Poll::Ready(Some(Err(self.context.complete(error))));
+            }
+            if self.body.is_none() {
+                return Poll::Ready(None);
+            }
+            if let Err(error) = ready!(self.poll_read(cx)) {
+                self.body = None;
+                self.failure = Some(error);
+            }
+        }
+    }
+}
