@@ -218,7 +218,7 @@ impl Replay {
     }
 
     async fn compare(self) -> Result<Replayed> {
-        let loaded = Loaded::read(self.log.as_ref(), &self.run).await?;
+        let loaded = Loaded::to_compare(self.log.as_ref(), &self.run).await?;
         let (records, refusal) = (loaded.kept.records.len() as u64, loaded.refusal());
         match EventStream::new(self.perform(loaded)).drain(drop).await {
             // A run that its provider refused is equal when it is refused the same way.
