@@ -5,12 +5,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
     thread,
-    time::Duration,
 };
 
 use mynah::{
     Result,
-    log::{Append, BoxFuture, Head, Lease, Log, Record, RunFilter, RunPage, RunSummary, SealedRun},
+    log::{Append, Head, Log, LogFuture, Record, forward_log},
 };
 use tokio::runtime::Handle;
 
@@ -70,7 +69,7 @@ impl Ledger {
 }
 
 /// An append that is done whoever waits for it.
-struct Unstoppable(Option<BoxFuture<'static, Result<Head>>>);
+struct Unstoppable(Option<LogFuture<'static, Head>>);
 
 impl Future for Unstoppable {
     type Output = Result<Head>;
@@ -92,7 +91,7 @@ impl Drop for Unstoppable {
 }
 
 impl Log for Ledger {
-    fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
         Box::pin(async move {
             let last = batch.records.last().map_or(0, Record::seq);
             let crash_after = self.notes().crash_after.filter(|after| *after <= last);
@@ -103,7 +102,7 @@ impl Log for Ledger {
             self.notes().run = Some(Arc::clone(&batch.run));
             let (inner, writing) = (Arc::clone(&self.inner), Arc::clone(&self.writing));
             let writing = writing.lock_owned().await;
-            let append: BoxFuture<'static, Result<Head>> = Box::pin(async move {
+            let append: LogFuture<'static, Head> = Box::pin(async move {
                 let appended = inner.append(batch).await;
                 drop(writing);
                 appended
@@ -116,45 +115,5 @@ impl Log for Ledger {
         })
     }
 
-    fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>> {
-        self.inner.read(run, from, limit)
-    }
-
-    fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
-        self.inner.head(run)
-    }
-
-    fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
-        self.inner.wait(run, beyond)
-    }
-
-    fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
-        self.inner.run(run)
-    }
-
-    fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {
-        self.inner.runs(filter)
-    }
-
-    fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>> {
-        self.inner.seals(from, limit)
-    }
-
-    fn lease(
-        &self,
-        run: &str,
-        owner: &str,
-        term: Duration,
-        now: i64,
-    ) -> BoxFuture<'_, Result<Lease>> {
-        self.inner.lease(run, owner, term, now)
-    }
-
-    fn check(&self) -> BoxFuture<'_, Result<()>> {
-        self.inner.check()
-    }
-
-    fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
-        self.inner.release(lease)
-    }
+    forward_log!(self => self.inner);
 }

@@ -3,6 +3,7 @@
 use std::{
     io::{self, BufWriter, Write},
     path::Path,
+    sync::Arc,
 };
 
 use clap::Args;
@@ -101,7 +102,11 @@ async fn verify(
     let mut out = BufWriter::new(io::stdout().lock());
     let mut tally = Tally { auditor: Auditor::new(log), runs: 0, corrupt: 0 };
     if let Some(name) = run {
-        let run = store::find(log, name).await?.run_id;
+        let run = match log.run(name).await {
+            // It is the one, whatever is wrong with it.
+            Err(error) if is_corrupt(&error) => Arc::from(name),
+            _ => store::find(log, name).await?.run_id,
+        };
         tally.look(&run, json, &mut out).await?;
     } else {
         let mut filter = RunFilter::new();

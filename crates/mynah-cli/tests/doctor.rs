@@ -87,6 +87,9 @@ fn one_damaged_row_of_the_index_is_named_and_the_other_runs_are_told() {
     assert_eq!(found.stdout.matches("  verified  ").count(), 2, "{}", found.stdout);
     assert!(found.stdout.contains("\n5 runs, 3 seals, root "), "{}", found.stdout);
 
+    let alone = store.run(&["verify", "run-1", "--json"]);
+    assert_eq!((alone.code, &lines(&alone)[0]["status"]), (Some(1), &json!("corrupt")));
+
     let told = examine(&store, &[]);
     assert_eq!(told.code, Some(1));
     assert!(

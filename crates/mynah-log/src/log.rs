@@ -9,6 +9,9 @@ use crate::{Hash, Head, Record, RunFilter, RunPage, RunSummary, merkle};
 /// A future that can be sent to another thread.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// What a log gives, in time.
+pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
+
 /// Where records are kept. One trait, several backends, one [suite](crate::conformance) over all of
 /// them.
 ///
@@ -36,96 +39,123 @@ pub trait Log: Send + Sync + 'static {
     ///
     /// Records of the [maintenance run](crate::MAINTENANCE) are tombstones: with each of them the log takes away, at once and
     /// in the same commit, what it names. What it names must be there as it says.
-    fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>>;
+    fn append(&self, batch: Append) -> LogFuture<'_, Head>;
 
     /// The records of a run from a place on, in order, at most so many. Fewer do not mean that
     /// there are no more, as large records come in smaller portions: none does.
-    fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>>;
+    fn read(&self, run: &str, from: u64, limit: usize) -> LogFuture<'_, Vec<Record>>;
 
     /// Where a run's chain ends; none if there is no such run.
-    fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>>;
+    fn head(&self, run: &str) -> LogFuture<'_, Option<Head>>;
 
     /// Waits until a run has records beyond a place, whoever appends them. A run that has its seal
     /// and nothing beyond is not waited for: it gives an error.
-    fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>>;
+    fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, ()>;
 
     /// What the index knows of a run; none if there is no such run.
-    fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>>;
+    fn run(&self, run: &str) -> LogFuture<'_, Option<RunSummary>>;
 
     /// Runs from the newest on, from an index: no run is read. The maintenance run is not among them.
-    fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>>;
+    fn runs(&self, filter: RunFilter) -> LogFuture<'_, RunPage>;
 
     /// The leaves of the log's own tree, in the order in which they came, from a place (from 0) on, at most so many: the seal
     /// of each run that has one, and each tombstone.
-    fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>>;
+    fn seals(&self, from: u64, limit: usize) -> LogFuture<'_, Vec<SealedRun>>;
 
     /// Checks what only the log itself can see: that what it keeps its records in is sound, that nothing lies in it that
     /// belongs to no run, and that the ids which it gives no more are those of runs that are gone.
-    fn check(&self) -> BoxFuture<'_, Result<()>> {
+    fn check(&self) -> LogFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
     /// Takes the right to append to a run, for a while, or keeps it for longer. `now` is in
     /// nanoseconds since 1970: logs have no clock. Whoever asks again under the same name is taken
     /// for the same, so a name must not be shared.
-    fn lease(
-        &self,
-        run: &str,
-        owner: &str,
-        term: Duration,
-        now: i64,
-    ) -> BoxFuture<'_, Result<Lease>>;
+    fn lease(&self, run: &str, owner: &str, term: Duration, now: i64) -> LogFuture<'_, Lease>;
 
     /// Gives the right back; nothing happens if it was lost already.
-    fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>>;
+    fn release(&self, lease: &Lease) -> LogFuture<'_, ()>;
+}
+
+/// Writes the methods of a [`Log`] that leaves them to another log: all but `append`.
+///
+/// ```
+/// use mynah_data::{Error, LogReason};
+/// use mynah_log::{Append, Head, Log, LogFuture, MemoryLog, forward_log};
+///
+/// /// A log that is full.
+/// struct Full(MemoryLog);
+///
+/// impl Log for Full {
+///     fn append(&self, _: Append) -> LogFuture<'_, Head> {
+///         Box::pin(async { Err(Error::log(LogReason::Unavailable)) })
+///     }
+///
+///     forward_log!(self => self.0);
+/// }
+/// ```
+#[macro_export]
+macro_rules! forward_log {
+    ($self:ident => $log:expr) => {
+        fn read(
+            &$self,
+            run: &str,
+            from: u64,
+            limit: usize,
+        ) -> $crate::LogFuture<'_, Vec<$crate::Record>> {
+            $crate::Log::read(&$log, run, from, limit)
+        }
+
+        fn head(&$self, run: &str) -> $crate::LogFuture<'_, Option<$crate::Head>> {
+            $crate::Log::head(&$log, run)
+        }
+
+        fn wait(&$self, run: &str, beyond: u64) -> $crate::LogFuture<'_, ()> {
+            $crate::Log::wait(&$log, run, beyond)
+        }
+
+        fn run(&$self, run: &str) -> $crate::LogFuture<'_, Option<$crate::RunSummary>> {
+            $crate::Log::run(&$log, run)
+        }
+
+        fn runs(&$self, filter: $crate::RunFilter) -> $crate::LogFuture<'_, $crate::RunPage> {
+            $crate::Log::runs(&$log, filter)
+        }
+
+        fn seals(
+            &$self,
+            from: u64,
+            limit: usize,
+        ) -> $crate::LogFuture<'_, Vec<$crate::SealedRun>> {
+            $crate::Log::seals(&$log, from, limit)
+        }
+
+        fn check(&$self) -> $crate::LogFuture<'_, ()> {
+            $crate::Log::check(&$log)
+        }
+
+        fn lease(
+            &$self,
+            run: &str,
+            owner: &str,
+            term: ::std::time::Duration,
+            now: i64,
+        ) -> $crate::LogFuture<'_, $crate::Lease> {
+            $crate::Log::lease(&$log, run, owner, term, now)
+        }
+
+        fn release(&$self, lease: &$crate::Lease) -> $crate::LogFuture<'_, ()> {
+            $crate::Log::release(&$log, lease)
+        }
+    };
 }
 
 impl<L: Log + ?Sized> Log for Arc<L> {
-    fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
         (**self).append(batch)
     }
 
-    fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>> {
-        (**self).read(run, from, limit)
-    }
-
-    fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
-        (**self).head(run)
-    }
-
-    fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
-        (**self).wait(run, beyond)
-    }
-
-    fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
-        (**self).run(run)
-    }
-
-    fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {
-        (**self).runs(filter)
-    }
-
-    fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>> {
-        (**self).seals(from, limit)
-    }
-
-    fn check(&self) -> BoxFuture<'_, Result<()>> {
-        (**self).check()
-    }
-
-    fn lease(
-        &self,
-        run: &str,
-        owner: &str,
-        term: Duration,
-        now: i64,
-    ) -> BoxFuture<'_, Result<Lease>> {
-        (**self).lease(run, owner, term, now)
-    }
-
-    fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
-        (**self).release(lease)
-    }
+    forward_log!(self => **self);
 }
 
 /// Records to be kept.

@@ -230,13 +230,11 @@ mod tests {
     use std::{
         io::Cursor,
         sync::atomic::{AtomicUsize, Ordering::Relaxed},
-        time::Duration,
     };
 
     use super::*;
     use crate::{
-        Auditor, BoxFuture, Lease, MemoryLog, Redact, RunFilter, RunPage, RunSummary, SealedRun,
-        Warrant, bundle::export, conformance::Sample,
+        Auditor, LogFuture, MemoryLog, Redact, Warrant, bundle::export, conformance::Sample,
     };
 
     #[tokio::test]
@@ -309,7 +307,7 @@ mod tests {
     }
 
     impl Log for Interrupted {
-        fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
+        fn append(&self, batch: Append) -> LogFuture<'_, Head> {
             let left = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
             match left {
                 Ok(_) => self.log.append(batch),
@@ -317,42 +315,6 @@ mod tests {
             }
         }
 
-        fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>> {
-            self.log.read(run, from, limit)
-        }
-
-        fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
-            self.log.head(run)
-        }
-
-        fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
-            self.log.wait(run, beyond)
-        }
-
-        fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
-            self.log.run(run)
-        }
-
-        fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {
-            self.log.runs(filter)
-        }
-
-        fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>> {
-            self.log.seals(from, limit)
-        }
-
-        fn lease(
-            &self,
-            run: &str,
-            owner: &str,
-            term: Duration,
-            now: i64,
-        ) -> BoxFuture<'_, Result<Lease>> {
-            self.log.lease(run, owner, term, now)
-        }
-
-        fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
-            self.log.release(lease)
-        }
+        crate::forward_log!(self => self.log);
     }
 }

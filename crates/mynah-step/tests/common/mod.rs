@@ -16,15 +16,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures_util::{future::BoxFuture as LogFuture, stream};
+use futures_util::stream;
 use mynah_data::{
     AdapterReason, Error, Event, FinishReason, HaltReason, LogReason, Metadata, Request, Result,
     Thread, ToolCall, ToolOutcome, Usage,
 };
-use mynah_log::{
-    Append, End, Extent, Fact, Head, Lease, Log, MemoryLog, Record, RunFilter, RunPage, RunSummary,
-    SealedRun,
-};
+use mynah_log::{Append, End, Extent, Fact, Head, Log, LogFuture, MemoryLog, Record};
 use mynah_step::{
     Adapter, BoxFuture, Config, Context, MetricsSink, Mode, ModelCall, ModelStream, RetryPolicy,
     Tool, ToolContext, World,
@@ -209,7 +206,7 @@ impl Failing {
 }
 
 impl Log for Failing {
-    fn append(&self, batch: Append) -> LogFuture<'_, Result<Head>> {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
         let left = self.after.load(Ordering::Relaxed);
         if left > 0 {
             self.after.store(left - 1, Ordering::Relaxed);
@@ -221,43 +218,7 @@ impl Log for Failing {
         }
     }
 
-    fn read(&self, run: &str, from: u64, limit: usize) -> LogFuture<'_, Result<Vec<Record>>> {
-        self.log.read(run, from, limit)
-    }
-
-    fn head(&self, run: &str) -> LogFuture<'_, Result<Option<Head>>> {
-        self.log.head(run)
-    }
-
-    fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, Result<()>> {
-        self.log.wait(run, beyond)
-    }
-
-    fn run(&self, run: &str) -> LogFuture<'_, Result<Option<RunSummary>>> {
-        self.log.run(run)
-    }
-
-    fn runs(&self, filter: RunFilter) -> LogFuture<'_, Result<RunPage>> {
-        self.log.runs(filter)
-    }
-
-    fn seals(&self, from: u64, limit: usize) -> LogFuture<'_, Result<Vec<SealedRun>>> {
-        self.log.seals(from, limit)
-    }
-
-    fn lease(
-        &self,
-        run: &str,
-        owner: &str,
-        term: Duration,
-        now: i64,
-    ) -> LogFuture<'_, Result<Lease>> {
-        self.log.lease(run, owner, term, now)
-    }
-
-    fn release(&self, lease: &Lease) -> LogFuture<'_, Result<()>> {
-        self.log.release(lease)
-    }
+    mynah_log::forward_log!(self => self.log);
 }
 
 /// Everything that was told, in order.
