@@ -77,7 +77,7 @@ impl HttpAdapter {
     /// use mynah_data::ModelRef;
     ///
     /// let (_adapter, model) = HttpAdapter::for_model("openai-chat:gpt-4.1-mini")?;
-    /// assert_eq!(model, ModelRef::from(("openai", "gpt-4.1-mini")));
+    /// assert_eq!(model, ModelRef::from(("openai-chat", "gpt-4.1-mini")));
     /// # Ok::<(), mynah_data::Error>(())
     /// ```
     ///
@@ -92,8 +92,7 @@ impl HttpAdapter {
                 known_names()
             )));
         }
-        let provider = Preset::named(adapter).map_or(adapter, |preset| preset.provider());
-        Ok((Self::named(adapter)?, ModelRef::from((provider, id))))
+        Ok((Self::named(adapter)?, ModelRef::from((adapter, id))))
     }
 
     /// The server of this name, with an HTTP client of its own; see [`PRESETS`].

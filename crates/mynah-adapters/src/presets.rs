@@ -39,15 +39,6 @@ impl Preset {
         PRESETS.iter().find(|preset| preset.name == name)
     }
 
-    /// Whose models it has, as a catalog names them.
-    pub fn provider(&self) -> &'static str {
-        match self.name {
-            "openai-chat" => "openai",
-            "gemini" => "google",
-            name => name,
-        }
-    }
-
     /// What it speaks.
     pub fn format(&self) -> Arc<dyn Format> {
         (self.format)()

@@ -54,12 +54,12 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let none = format!("{url}: none yet; `mynah demo` shows what one is for");
         return tell(json, "log", &none, json!({"log": url, "schema": null}));
     }
-    let log = place.open_to_read().map_err(|failure| {
-        let found = json!({"log": url, "err": failure.err()});
+    let log = place.open_to_read().inspect_err(|failure| {
+        let why = failure.err();
         // What could not be told is not worse than what is told next.
-        let _ = tell(json, "log", &format!("{url}: not usable"), found);
-        failure.told()
-    })?;
+        let _ = tell(json, "log", &format!("{url}: not usable"), json!({"log": url, "err": why}));
+    });
+    let log = log.map_err(Failure::told)?;
     let schema = match place {
         Place::Sqlite(_) => Some(SqliteLog::SCHEMA),
         Place::Memory => None,

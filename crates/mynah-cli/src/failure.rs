@@ -14,12 +14,12 @@ use crate::text;
 pub(crate) struct Failure {
     code: u8,
     message: String,
-    err: Err,
+    cause: Cause,
 }
 
-/// What `--json` tells of a failure.
-enum Err {
-    /// Nothing: a line of the verb's own has told it.
+/// What a failure is, for `--json`.
+enum Cause {
+    /// What a line of the verb's own has told.
     Told,
     /// An error of the library.
     Library(Error),
@@ -30,32 +30,32 @@ enum Err {
 impl Failure {
     /// Something that was looked for and found wrong. The verb tells it in a line of its own.
     pub(crate) fn finding(message: impl Into<String>) -> Self {
-        Self { code: 1, message: message.into(), err: Err::Told }
+        Self { code: 1, message: message.into(), cause: Cause::Told }
     }
 
     /// A run that waits. The verb tells it in a line of its own.
     pub(crate) fn waits(message: impl Into<String>) -> Self {
-        Self { code: 3, message: message.into(), err: Err::Told }
+        Self { code: 3, message: message.into(), cause: Cause::Told }
     }
 
     /// Something that this program did not do as it should.
     pub(crate) fn unexpected(message: impl Into<String>) -> Self {
-        Self { code: 1, message: message.into(), err: Err::Program("unexpected") }
+        Self { code: 1, message: message.into(), cause: Cause::Program("unexpected") }
     }
 
     /// Wrong usage, or a bad input file.
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self { code: 2, message: message.into(), err: Err::Program("bad_input") }
+        Self { code: 2, message: message.into(), cause: Cause::Program("bad_input") }
     }
 
     /// A file that could not be used.
     pub(crate) fn file(message: impl Into<String>) -> Self {
-        Self { code: 4, message: message.into(), err: Err::Program("unusable") }
+        Self { code: 4, message: message.into(), cause: Cause::Program("unusable") }
     }
 
     /// A person ended the program.
     pub(crate) fn interrupted(message: impl Into<String>) -> Self {
-        Self { code: 130, message: message.into(), err: Err::Program("interrupted") }
+        Self { code: 130, message: message.into(), cause: Cause::Program("interrupted") }
     }
 
     /// What an error of the library means for whoever called the program.
@@ -90,21 +90,21 @@ impl Failure {
 
     /// The same failure, which is an error of the library in other words.
     pub(crate) fn because(self, error: Error) -> Self {
-        Self { err: Err::Library(error), ..self }
+        Self { cause: Cause::Library(error), ..self }
     }
 
     /// The same failure, of which a line of the verb's own has told.
     pub(crate) fn told(self) -> Self {
-        Self { err: Err::Told, ..self }
+        Self { cause: Cause::Told, ..self }
     }
 
     /// What `--json` tells of it: `{"type", "reason", "message", "metadata"}`; nothing where that was told already.
     pub(crate) fn err(&self) -> Option<Value> {
         let message = &self.message;
-        match &self.err {
-            Err::Told => None,
-            Err::Library(error) => Some(error.clone().with_message(message).to_value()),
-            Err::Program(reason) => Some(json!({
+        match &self.cause {
+            Cause::Told => None,
+            Cause::Library(error) => Some(error.clone().with_message(message).to_value()),
+            Cause::Program(reason) => Some(json!({
                 "type": "cli_error", "reason": reason, "message": message, "metadata": {}
             })),
         }

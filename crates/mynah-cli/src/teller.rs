@@ -58,8 +58,15 @@ impl Teller {
         self.out.flush()
     }
 
-    /// Ends a line that was begun.
+    /// Ends a line that was begun. What is told no more ends its line too.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.is_open) { writeln!(self.out) } else { Ok(()) }
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        // Nobody may be left to read it.
+        let _ = self.close();
     }
 }

@@ -43,6 +43,22 @@ fn what_every_verb_takes_may_stand_before_the_verb() {
 }
 
 #[test]
+fn a_model_is_shown_by_the_name_that_it_was_called_by() {
+    let store = Store::new();
+    for name in ["openai-chat:m", "openai:m", "gemini:m", "llamacpp:m"] {
+        // Nobody listens there, and the call is kept all the same.
+        let call = ["--base-url", "http://127.0.0.1:9", "--retries", "0", "--log", &store.url()];
+        let mut command = mynah(["generate", "hi", "-m", name].into_iter().chain(call));
+        command.env("OPENAI_API_KEY", "k").env("GEMINI_API_KEY", "k");
+        assert_eq!(feed(command, b"").code, Some(4), "{name}");
+        assert_eq!(store.json(&["runs", "--limit", "1"])[0]["model"], name);
+        assert!(store.run(&["runs"]).stdout.contains(name), "{name}");
+        assert!(store.run(&["show", "last"]).stdout.contains(&format!(", {name}\n")), "{name}");
+        assert_eq!(store.json(&["runs", "--model", name]).len(), 1, "{name}");
+    }
+}
+
+#[test]
 fn the_id_of_a_run_from_elsewhere_does_nothing_to_a_terminal() {
     let store = Store::new();
     let id = "a\u{1b}[2J\u{202e}b";

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::fs;
+use std::{fs, path::Path};
 
 use common::{feed, lines, mynah, run};
 use serde_json::json;
@@ -69,7 +69,10 @@ Try next:
 fn the_demonstration_reads_as_a_story() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("trip").to_str().unwrap().to_owned();
-    let told = run(["demo", "--dir", &folder]);
+    let mut command = mynah(["demo", "--dir", &folder]);
+    let program = Path::new(command.get_program()).to_owned();
+    command.env("PATH", program.parent().unwrap());
+    let told = feed(command, b"");
     assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
     let (before, rest) = told.stdout.split_once("fingerprint ").unwrap();
     let (hash, after) = rest.split_at(64);
@@ -107,9 +110,13 @@ fn its_steps_are_one_value_a_line_in_json() {
 #[test]
 fn what_it_says_to_try_next_works() {
     let folder = tempfile::tempdir().unwrap();
-    let told = lines(&run(["demo", "--json", "--dir", folder.path().to_str().unwrap()]));
+    let mut command = mynah(["demo", "--json", "--dir", folder.path().to_str().unwrap()]);
+    let alias = format!("alias mynah={}", command.get_program().to_str().unwrap());
+    command.env("PATH", "/nowhere");
+    let told = lines(&feed(command, b""));
     let next = told.last().unwrap()["next"].as_array().unwrap().clone();
     let mut commands = next.iter().map(|command| command.as_str().unwrap());
+    assert_eq!(commands.next(), Some(&*alias), "it is not on the path");
     assert_eq!(commands.next(), Some(&*format!("cd {}", folder.path().display())));
     for line in commands {
         let mut command = mynah(line.split(' ').skip(1));

@@ -275,7 +275,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         (&["-m", "anthropic:x", "--dotenv=none.env", "hi"], "ANTHROPIC_API_KEY in none.env"),
         (
             &["-m", "bedrock:x", "hi"],
-            "AWS_ACCESS_KEY_ID); profiles and credentials files are not read",
+            "AWS_ACCESS_KEY_ID); the profile AWS_PROFILE of ~/.aws is read where it holds keys itself",
         ),
         (
             &["-m", "llamacpp:x", "--base-url", "ftp://a", "hi"],

@@ -8,44 +8,6 @@ use common::{RUNS, Ran, Store, lines, run};
 use mynah::log::{Log as _, SqliteLog};
 use serde_json::{Value, json};
 
-/// What was wrong, in one line of standard output, as it is told to people on standard error.
-fn err(arguments: &[&str]) -> (Option<i32>, String, Value) {
-    let ran = run(arguments.iter().copied().chain(["--json"]));
-    let told: Vec<Value> = lines(&ran).into_iter().filter(|line| line["err"].is_object()).collect();
-    let [line] = &*told else { panic!("{arguments:?} told {told:?}, {ran:?}") };
-    let err = &line["err"];
-    let Value::Object(members) = err else { panic!("{arguments:?} told {err}") };
-    assert_eq!(
-        members.keys().collect::<Vec<_>>(),
-        ["type", "reason", "message", "metadata"],
-        "{arguments:?}"
-    );
-    assert!(!ran.stderr.is_empty(), "{arguments:?} told people nothing");
-    let Ran { code, stdout, stderr } = run(arguments.iter().copied());
-    let told = ran.stderr.replace(" --json", "");
-    assert_eq!((code, stderr), (ran.code, told), "{arguments:?} without --json");
-    assert!(!stdout.contains("\"err\""), "{arguments:?} told people JSON");
-    let kind = format!("{} / {}", err["type"].as_str().unwrap(), err["reason"].as_str().unwrap());
-    (code, kind, err.clone())
-}
-
-/// Every verb that names a run, with all else that it needs.
-fn verbs_of_a_run<'a>(name: &'a str, agent: &'a str, url: &'a str) -> Vec<Vec<&'a str>> {
-    let verbs: [&[&str]; 10] = [
-        &["show", name],
-        &["verify", name],
-        &["replay", name],
-        &["resume", name, "--agent", agent],
-        &["cancel", name],
-        &["fork", name, "--at", "1"],
-        &["fork", name, "--at", "1", "--agent", agent],
-        &["diff", name, name],
-        &["export", name],
-        &["redact", name, "--all", "--reason", "age"],
-    ];
-    verbs.map(|verb| [verb, &["--log", url]].concat()).to_vec()
-}
-
 #[test]
 fn a_run_that_is_not_there_is_told_once_by_every_verb() {
     let store = Store::with(RUNS);
@@ -155,4 +117,39 @@ fn what_the_verb_was_asked_for_is_no_error_beside_it() {
     for ran in [&differ, &waits] {
         assert!(lines(ran).iter().all(|line| line.get("err").is_none()), "{ran:?}");
     }
+}
+
+/// What was wrong, in one line of standard output, as it is told to people on standard error.
+fn err(arguments: &[&str]) -> (Option<i32>, String, Value) {
+    let ran = run(arguments.iter().copied().chain(["--json"]));
+    let mut told: Vec<Value> =
+        lines(&ran).into_iter().filter(|line| line["err"].is_object()).collect();
+    assert_eq!(told.len(), 1, "{arguments:?} told {ran:?}");
+    let err = told.remove(0)["err"].take();
+    let members: Vec<&String> = err.as_object().unwrap().keys().collect();
+    assert_eq!(members, ["type", "reason", "message", "metadata"], "{arguments:?}");
+    assert!(!ran.stderr.is_empty(), "{arguments:?} told people nothing");
+    let Ran { code, stdout, stderr } = run(arguments.iter().copied());
+    let told = ran.stderr.replace(" --json", "");
+    assert_eq!((code, stderr), (ran.code, told), "{arguments:?} without --json");
+    assert!(!stdout.contains("\"err\""), "{arguments:?} told people JSON");
+    let kind = format!("{} / {}", err["type"].as_str().unwrap(), err["reason"].as_str().unwrap());
+    (code, kind, err)
+}
+
+/// Every verb that names a run, with all else that it needs.
+fn verbs_of_a_run<'a>(name: &'a str, agent: &'a str, url: &'a str) -> Vec<Vec<&'a str>> {
+    let verbs: [&[&str]; 10] = [
+        &["show", name],
+        &["verify", name],
+        &["replay", name],
+        &["resume", name, "--agent", agent],
+        &["cancel", name],
+        &["fork", name, "--at", "1"],
+        &["fork", name, "--at", "1", "--agent", agent],
+        &["diff", name, name],
+        &["export", name],
+        &["redact", name, "--all", "--reason", "age"],
+    ];
+    verbs.map(|verb| [verb, &["--log", url]].concat()).to_vec()
 }

@@ -171,6 +171,31 @@ fn a_step_that_may_have_run_its_tool_says_so_when_it_is_resumed() {
 }
 
 #[test]
+fn a_changed_engine_goes_on_where_the_operation_allows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = url(&folder.path().join("runs.db"));
+    let mut chat = chat();
+    chat["crash_after"] = json!(3);
+    assert_eq!(play(&log, &["--stable"], &scenario(0, json!([chat]))).code, Some(137));
+    let changed = json!({"max_turns": 3});
+    let ops = json!([
+        {"op": "resume", "options": changed},
+        {"op": "resume", "options": changed, "allow_changed_engine": true},
+        {"op": "verify"}, {"op": "replay"},
+    ]);
+    let told = lines(&play(&log, &["--stable"], &scenario(1, ops)));
+    let refused = &told[0]["err"];
+    assert_eq!(refused["type"], "replay_mismatch");
+    assert_eq!(refused["metadata"]["diff"][0]["path"], "about.options.max_turns");
+    assert!(refused["message"].as_str().unwrap().contains("allow_changed_engine"), "{refused}");
+    assert_eq!(told[1]["ok"]["halted_reason"], "completed");
+    assert_eq!(
+        (&told[2]["ok"]["status"], &told[3]["ok"]["status"]),
+        (&json!("verified"), &json!("equal"))
+    );
+}
+
+#[test]
 fn a_crash_after_a_record_that_never_comes_changes_nothing() {
     let mut chat = chat();
     let plain = play("memory:", &["--stable"], &scenario(0, json!([chat])));

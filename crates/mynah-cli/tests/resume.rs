@@ -5,7 +5,7 @@
 mod common;
 
 use std::{
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _},
     process::Stdio,
 };
 
@@ -366,6 +366,8 @@ fn an_interrupted_run_can_go_on_at_once() {
     }
     let (code, said) = interrupt(child);
     assert_eq!(code, Some(130));
+    let last: Value = serde_json::from_str(&told.last().unwrap().unwrap()).unwrap();
+    assert_eq!(last["err"]["reason"], "interrupted");
     let expected = format!(
         "mynah: interrupted; run run-0 can go on:\n  mynah resume run-0 --agent {slow} --log {url}\n"
     );
@@ -375,6 +377,25 @@ fn an_interrupted_run_can_go_on_at_once() {
     assert_eq!(resumed.stdout, "Two soups, then.\\u{1b}[2J\n");
     let verified = &store.json(&["verify", "run-0"])[0];
     assert_eq!(verified["status"], json!("verified"));
+}
+
+#[cfg(unix)]
+#[test]
+fn text_that_is_interrupted_ends_its_line() {
+    let (store, _) = waiting();
+    let slow = r#"{"scripts": [ [ {"text": "Well,"}, {"delay_ms": 60000}, {"finish": "stop"} ] ],
+                   "tools": [{"name": "ask"}, {"name": "cook", "manual": true}, {"name": "pay"}]}"#;
+    let slow = store.file("slow.json", slow);
+    let mut command = mynah(["resume", "run-0", "two", "--agent", &slow, "--log", &store.url()]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = child.stdout.take().unwrap();
+    let mut text = [0; 5];
+    told.read_exact(&mut text).unwrap();
+    assert_eq!(&text, b"Well,");
+    assert_eq!(interrupt(child).0, Some(130));
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "\n");
 }
 
 #[cfg(unix)]

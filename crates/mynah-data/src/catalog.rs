@@ -180,12 +180,16 @@ impl Catalog {
         models.get(*place)
     }
 
-    /// What is known of a model. Where its provider is named, it must be that provider's.
+    /// What is known of a model. Where its provider is named, it must be that provider's; an adapter that is not called
+    /// after its provider, such as `openai-chat`, stands for it.
     pub fn find(&self, model: &ModelRef) -> Option<&ModelInfo> {
-        match model.provider {
-            Some(_) => self.get(&model.to_string()),
-            None => self.get(&model.id),
-        }
+        let provider = match model.provider.as_deref() {
+            None => return self.get(&model.id),
+            Some("openai-chat") => "openai",
+            Some("gemini") => "google",
+            Some(provider) => provider,
+        };
+        self.get(&model.to_string()).or_else(|| self.get(&format!("{provider}:{}", model.id)))
     }
 
     /// The model with what is known of it, where it says nothing itself.

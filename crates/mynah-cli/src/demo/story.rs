@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    env,
     io::{self, Write},
     path::Path,
 };
@@ -193,5 +194,16 @@ fn commands(folder: &Path) -> impl Iterator<Item = (String, &'static str)> {
         ("mynah --help", "see what else there is"),
     ];
     let there = there.into_iter().map(|(command, what)| (command.to_owned(), what));
-    std::iter::once((go_there, "all of it is in a folder")).chain(there)
+    let go_there = (go_there, "all of it is in a folder");
+    call_it_mynah().into_iter().chain([go_there]).chain(there)
+}
+
+/// What makes `mynah` this program, where it is not on the path.
+fn call_it_mynah() -> Option<(String, &'static str)> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let name = format!("mynah{}", env::consts::EXE_SUFFIX);
+    let is_on_path = env::split_paths(&path).any(|folder| folder.join(&name).is_file());
+    let program = env::current_exe().ok().filter(|_| !is_on_path)?;
+    let alias = format!("alias mynah={}", quoted(&program.display().to_string()));
+    Some((alias, "it is not on your path"))
 }

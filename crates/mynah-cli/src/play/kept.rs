@@ -88,7 +88,8 @@ impl<W: Write> Stage<'_, W> {
         options: Metadata,
         watch: Watch,
     ) -> Result<Told, Stop> {
-        let GoOn { message, tool_results, approve, reject, on_uncertain } = go_on;
+        let GoOn { message, tool_results, approve, reject, on_uncertain, allow_changed_engine } =
+            go_on;
         let beginning = beginning(log, run).await?;
         let options = self.options_of(run, options, &beginning)?;
         let options = options::condition_of(log, run).await?.overlay(options);
@@ -109,6 +110,9 @@ impl<W: Write> Stage<'_, W> {
         }
         for (id, content) in tool_results {
             resume = resume.tool_result(id, content);
+        }
+        if allow_changed_engine {
+            resume = resume.allow_changed_engine();
         }
         resume = approve.iter().fold(resume, |resume, id| resume.approve(id));
         resume = reject.iter().fold(resume, |resume, id| resume.reject(id, ""));

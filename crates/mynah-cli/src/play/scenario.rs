@@ -75,6 +75,8 @@ pub(super) struct GoOn {
     pub(super) approve: Vec<String>,
     pub(super) reject: Vec<String>,
     pub(super) on_uncertain: OnUncertain,
+    /// Although the engine or the options are not those that the run began with.
+    pub(super) allow_changed_engine: bool,
 }
 
 /// The calls that need no session.
@@ -334,6 +336,7 @@ impl Fields {
                         ("fail", OnUncertain::Fail),
                     ],
                 )?,
+                allow_changed_engine: self.optional("allow_changed_engine")?.unwrap_or_default(),
             })),
         })
     }
