@@ -246,14 +246,15 @@ impl Loaded {
         matches!(self.kept.last(), Some(Fact::Sealed(_) | Fact::Suspended(_)))
     }
 
-    /// The session when the turn began that this run is.
+    /// The session when the turn began that this run is, with its data as they were last.
     pub(crate) fn session_before(&self) -> Session {
         let mut session = Session::from(self.thread.clone());
         if !self.before.is_empty() {
             session.thread.messages = self.before.clone();
             session.thread.extend(self.thread.messages.iter().cloned());
         }
-        if let Some(link) = &self.about.session {
+        let (_, last) = self.abouts();
+        if let Some(link) = &last.session {
             session.id = link.id.clone();
             session.context = link.context.clone();
             session.metadata = link.metadata.clone();

@@ -243,7 +243,7 @@ impl Next {
     /// What the waiting run goes on with, if all that joined the conversation since can be told so.
     fn answer(&self, log: &Arc<dyn Log>, run: &SessionRun) -> Option<Resume> {
         let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.run_id.to_string());
-        let resume = resume.with_call(self.request_id.clone()?);
+        let resume = resume.with_call(self.request_id.clone()?, self.session.clone());
         let mut resume = resume.options(self.options.clone());
         for message in self.session.thread.messages.since(run.messages.len()) {
             let text = message.text();
@@ -258,12 +258,9 @@ impl Next {
         })
     }
 
-    /// Whether the session is as it was when the run began.
+    /// Whether the run is a turn of this session, whatever the session's data are by now.
     fn is_of(&self, loaded: &Loaded) -> bool {
-        loaded.about.session.as_ref().is_some_and(|link| {
-            let Session { id, context, metadata, .. } = &self.session;
-            (&link.id, &link.context, &link.metadata) == (id, context, metadata)
-        })
+        loaded.about.session.as_ref().is_some_and(|link| link.id == self.session.id)
     }
 
     /// Begins a run, after another that holds the conversation up to some point, or with the whole conversation.
