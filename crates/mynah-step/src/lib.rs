@@ -32,7 +32,7 @@ pub use desk::Desk;
 pub use effects::SideEffectErrors;
 pub use fallback::Fallback;
 pub use lease::{LEASE, take_over};
-pub use metrics::{MetricsSink, Watch};
+pub use metrics::{MetricsSink, Watch, tell_exceeded};
 pub use recorded::{NOBODY_KNOWS, Recorded, differences, is_not_rerun, mismatch, uncertain};
 pub use recorder::Recorder;
 pub use retry::RetryPolicy;

@@ -28,7 +28,7 @@ pub use self::{
 };
 use crate::{
     Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape, WallClock, active,
-    desk::Want, effects::Effects, recorder::ends,
+    desk::Want, effects::Effects, metrics::tell_exceeded, recorder::ends,
 };
 
 /// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
@@ -265,11 +265,7 @@ impl Context {
         cuts: Vec<Cut>,
     ) -> Result<Error> {
         if !self.is_replaying() {
-            let Breach { limit, cap, actual, .. } = &breach;
-            tracing::warn!(run = self.run_id(), %limit, %cap, %actual, "budget exceeded");
-        }
-        if let Some(metrics) = self.metrics() {
-            metrics.budget_exceeded(breach.limit.as_str());
+            tell_exceeded(Some(self.run_id()), &breach, self.0.config.metrics.as_ref());
         }
         let error = Error::budget_exceeded(&breach, partial.as_deref());
         self.put(Fact::BudgetExceeded { breach, partial, cuts }).await?;
