@@ -138,9 +138,16 @@ impl Recorder {
     /// some map in it have another order there: what is told now is told so again.
     ///
     /// # Errors
-    /// A fact that has no deterministic encoding, or comes after the end; a log that could not be written before.
+    /// A fact that has no deterministic encoding, stands before the beginning or after the end; a log that could not be written
+    /// before.
     pub fn commit(&mut self, fact: &Fact) -> Result<Option<Fact>> {
         self.is_ours()?;
+        if self.chain.head().is_none() != matches!(fact, Fact::RunStarted { .. }) {
+            return Err(Error::invalid_option("fact", "out_of_place").with_message(format!(
+                "validation failed: fact: a run begins once, with run_started, and {} is out of its place",
+                fact.kind()
+            )));
+        }
         if self.sealed {
             return Err(Error::log(LogReason::Sealed)
                 .with_message(format!("log error: sealed: run {} has ended", self.chain.run())));
