@@ -34,7 +34,8 @@ use crate::{
 ///
 /// Kept in a log, the turn is a run that names the run of the turn before and holds only what joined since. Where that run
 /// waits for this turn (for an answer, or for tool results that were submitted), the turn goes on with it instead: with its
-/// own engine and options, and within the budget of the run unless it says another, of which what the run spent is spent.
+/// own engine and options and the session's data as they are now, and within the budget of the run unless it says another, of
+/// which what the run spent is spent.
 ///
 /// ```
 /// # use mynah::{Engine, testing::{self, Scripted}};
