@@ -218,6 +218,16 @@ pub enum Place {
     MidStream,
 }
 
+impl Place {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PreCall => "pre_call",
+            Self::MidStream => "mid_stream",
+        }
+    }
+}
+
 /// A limit that was passed.
 ///
 /// ```

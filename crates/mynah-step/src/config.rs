@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use mynah_data::{Budget, Catalog, Result};
+use mynah_data::{Budget, Catalog, Error, LogReason, Result};
 use mynah_log::{Log, Record};
 
 use crate::{Adapter, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool, World};
@@ -171,7 +171,7 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// A log that cannot be read.
+    /// `run_not_found`, or a log that cannot be read.
     pub async fn resume(self) -> Result<Self> {
         let records = self.records().await?;
         Ok(self.mode(Mode::Resume(records)))
@@ -181,7 +181,7 @@ impl Config {
     /// `replay_mismatch`. Tools are run and compared, unless they [answer from their records](crate::Tool::recorded).
     ///
     /// # Errors
-    /// A log that cannot be read.
+    /// `run_not_found`, or a log that cannot be read.
     pub async fn replay(self) -> Result<Self> {
         let records = self.records().await?;
         Ok(self.mode(Mode::Replay(records)))
@@ -192,12 +192,20 @@ impl Config {
         let mut records = Vec::new();
         loop {
             let page = self.log.read(&self.run_id, records.len() as u64 + 1, 256).await?;
-            if page.is_empty() {
-                return Ok(records);
+            match page.is_empty() {
+                true if records.is_empty() => return Err(run_not_found(&self.run_id)),
+                true => return Ok(records),
+                false => records.extend(page),
             }
-            records.extend(page);
         }
     }
+}
+
+/// Says that a log has no such run.
+pub fn run_not_found(run: &str) -> Error {
+    Error::log(LogReason::RunNotFound)
+        .with_message(format!("log error: run_not_found: no run has the id {run:?}"))
+        .with("run_id", run)
 }
 
 impl fmt::Debug for Config {

@@ -26,13 +26,13 @@ mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, check_raw_hash, open_model};
 pub use budget::{Heard, Spent, WallClock, active, check_price, price_of, prompt_size};
-pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, OnUncertain, Registry};
+pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, OnUncertain, Registry, run_not_found};
 pub use context::{Answer, CallTool, Context, ToolResult};
 pub use desk::Desk;
 pub use effects::SideEffectErrors;
 pub use fallback::Fallback;
 pub use lease::{LEASE, take_over};
-pub use metrics::{MetricsSink, Watch};
+pub use metrics::{MetricsSink, Watch, tell_exceeded};
 pub use recorded::{NOBODY_KNOWS, Recorded, differences, is_not_rerun, mismatch, uncertain};
 pub use recorder::Recorder;
 pub use retry::RetryPolicy;

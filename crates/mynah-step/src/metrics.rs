@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mynah_data::{ModelRef, Usage};
+use mynah_data::{Breach, ModelRef, Usage};
 use tokio::time::Instant;
 
 /// Who is told how long things take, and how they went. Called in hot paths and from several threads: it must be quick.
@@ -42,14 +42,23 @@ pub trait MetricsSink: Send + Sync + 'static {
         let _ = (tool, failure, took);
     }
 
-    /// Records were written: how many, the failure if it failed, how long it took until they were safe.
-    fn append(&self, records: usize, failure: Option<&str>, took: Duration) {
-        let _ = (records, failure, took);
+    /// Records were written together: the kind of each, the failure if it failed, how long it took until they were safe.
+    fn append(&self, kinds: &[&str], failure: Option<&str>, took: Duration) {
+        let _ = (kinds, failure, took);
     }
 
     /// A run passed a limit of its budget.
     fn budget_exceeded(&self, limit: &str) {
         let _ = limit;
+    }
+}
+
+/// Tells that a run passed a limit of its budget, in the world: whoever is told of it, and whoever watches the program.
+pub fn tell_exceeded(run: Option<&str>, breach: &Breach, metrics: Option<&Arc<dyn MetricsSink>>) {
+    let Breach { limit, cap, actual, place, .. } = breach;
+    tracing::warn!(run, %limit, %cap, %actual, "where" = place.as_str(), "budget exceeded");
+    if let Some(metrics) = metrics {
+        metrics.budget_exceeded(limit.as_str());
     }
 }
 

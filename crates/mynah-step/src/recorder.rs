@@ -1,6 +1,7 @@
 //! Writing a run's facts.
 
 use std::{
+    borrow::Cow,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -43,8 +44,8 @@ pub struct Recorder {
     beat: Option<Pin<Box<Sleep>>>,
     keeping: Option<BoxFuture<Result<Lease>>>,
     metrics: Option<Arc<dyn MetricsSink>>,
-    /// How many records are being written, and since when.
-    began: Option<(usize, Instant)>,
+    /// The kinds of the records that are being written, and since when they are, for who is told.
+    began: Option<(Vec<Cow<'static, str>>, Instant)>,
 }
 
 /// How many records, and how many bytes, may wait to be written before whoever makes more has to wait: neither a slow disk nor
@@ -137,9 +138,16 @@ impl Recorder {
     /// some map in it have another order there: what is told now is told so again.
     ///
     /// # Errors
-    /// A fact that has no deterministic encoding, or comes after the end; a log that could not be written before.
+    /// A fact that has no deterministic encoding, stands before the beginning or after the end; a log that could not be written
+    /// before.
     pub fn commit(&mut self, fact: &Fact) -> Result<Option<Fact>> {
         self.is_ours()?;
+        if self.chain.head().is_none() != matches!(fact, Fact::RunStarted { .. }) {
+            return Err(Error::invalid_option("fact", "out_of_place").with_message(format!(
+                "validation failed: fact: a run begins once, with run_started, and {} is out of its place",
+                fact.kind()
+            )));
+        }
         if self.sealed {
             return Err(Error::log(LogReason::Sealed)
                 .with_message(format!("log error: sealed: run {} has ended", self.chain.run())));
@@ -274,10 +282,10 @@ impl Recorder {
                         Err(too_late())
                     }
                 };
-                if let (Some(metrics), Some((records, began))) = (&self.metrics, self.began.take())
-                {
+                if let (Some(metrics), Some((kinds, began))) = (&self.metrics, self.began.take()) {
+                    let kinds: Vec<&str> = kinds.iter().map(|kind| &**kind).collect();
                     let failure = written.as_ref().err().map(Error::reason);
-                    metrics.append(records, failure, began.elapsed());
+                    metrics.append(&kinds, failure, began.elapsed());
                 }
                 match written {
                     Ok(head) => self.written = Some(head),
@@ -291,7 +299,8 @@ impl Recorder {
             }
             let records = std::mem::take(&mut self.pending);
             self.waiting = 0;
-            self.began = self.metrics.as_ref().map(|_| (records.len(), Instant::now()));
+            let kinds = || records.iter().map(|record| record.envelope().kind.clone()).collect();
+            self.began = self.metrics.as_ref().map(|_| (kinds(), Instant::now()));
             let now = records.last().map_or(0, |record| record.envelope().ts);
             let batch = Append::new(Arc::clone(self.chain.run()), self.written, records);
             let mut batch = batch.durability(self.durability);

@@ -54,6 +54,34 @@ async fn records_that_are_not_the_runs_own_or_were_changed_are_refused_before_an
 }
 
 #[tokio::test]
+async fn a_run_begins_once_and_before_anything_else() {
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log)).expect("a run");
+    let out_of_place = |done: Result<(), Error>| {
+        let error = done.expect_err("it is out of place");
+        let named = (&error.metadata()["field"], error.kind().type_name());
+        assert_eq!(named, (&json!("fact"), "validation_error"), "{error}");
+    };
+    out_of_place(context.now().await.map(drop));
+    out_of_place(end(&context).await);
+    assert_eq!(begin(&context).await, Ok(()));
+    out_of_place(begin(&context).await);
+    assert!(context.now().await.is_ok());
+    assert_eq!(end(&context).await, Ok(()));
+    let expected = ["run_started", "side_effect", "completed", "sealed"];
+    assert_eq!(kinds(&facts(&read(&log).await)), expected);
+}
+
+#[tokio::test]
+async fn a_run_that_is_not_there_cannot_be_performed_again() {
+    let config = || plain(&Arc::new(MemoryLog::new()));
+    for missing in [config().resume().await.map(drop), config().replay().await.map(drop)] {
+        let error = missing.expect_err("there is none");
+        assert_eq!((error.reason(), &error.metadata()["run_id"]), ("run_not_found", &json!(RUN)));
+    }
+}
+
+#[tokio::test]
 async fn a_resumed_run_goes_on_in_its_chain_and_counts_its_turns_on() {
     let log = Arc::new(MemoryLog::new());
     let context = Context::new(plain(&log).adapter(plays([says(&["one"])]))).expect("a run");
@@ -194,14 +222,11 @@ async fn every_call_append_and_passed_limit_is_told_once_and_nothing_of_a_replay
         json!({"tool": "none", "failure": "not_found"}),
     ];
     assert_eq!(told.calls(), expected);
-    let appended: u64 = told
-        .0
-        .lock()
-        .expect("nobody panicked")
-        .iter()
-        .filter_map(|told| told["append"].as_u64())
-        .sum();
-    assert_eq!(appended, read(&log).await.len() as u64);
+    let all = told.0.lock().expect("nobody panicked").clone();
+    let appended = all.iter().filter_map(|told| told["append"].as_array()).flatten();
+    let records = read(&log).await;
+    let kinds = records.iter().map(|record| json!(record.envelope().kind));
+    assert_eq!(appended.cloned().collect::<Vec<_>>(), kinds.collect::<Vec<_>>());
     told.0.lock().expect("nobody panicked").clear();
     let again = config().mode(Mode::Replay(read(&log).await));
     assert_eq!(perform(again, agent).await, Ok(false));
@@ -256,5 +281,5 @@ async fn a_failed_append_is_told_with_its_reason() {
     assert_eq!(begin(&context).await, Ok(()));
     assert!(context.flush().await.is_err());
     let told = told.0.lock().expect("nobody panicked").clone();
-    assert_eq!(told, [json!({"append": 1, "failure": "unavailable"})]);
+    assert_eq!(told, [json!({"append": ["run_started"], "failure": "unavailable"})]);
 }

@@ -267,7 +267,29 @@ impl Engine {
         self.with(|parts| parts.metrics = Some(sink))
     }
 
-    /// The engine that runs a tool's call.
+    /// The engine that runs a tool's call. What a tool asks of it is the world to the run, so it belongs into a side effect:
+    ///
+    /// ```
+    /// use mynah::{Engine, Tool, ToolContext, log::MemoryLog, testing::Scripted};
+    /// use serde_json::json;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// let translate = Tool::new("translate", "", json!({})).handler(async |word, context: ToolContext| {
+    ///     let engine = Engine::of(&context).unwrap_or_else(Engine::without_adapter);
+    ///     let asked = async { Ok::<_, mynah::Error>(engine.generate(word.to_string()).await?.text().to_string()) };
+    ///     context.side_effect("translation", asked).await
+    /// });
+    /// let model = Scripted::new([
+    ///     json!([{"tool_call": {"id": "c0", "name": "translate"}}, {"finish": "tool_calls"}]),
+    ///     json!([{"text": "oiseau"}, {"finish": "stop"}]),
+    ///     json!([{"text": "In French: oiseau."}, {"finish": "stop"}]),
+    /// ])?;
+    /// let (log, engine) = (MemoryLog::new(), Engine::new(model).tool(translate));
+    /// let run = engine.chat("What is a bird?").record(&log).await?.run_id.unwrap();
+    /// // The scripts are used up: nobody asks the model again.
+    /// assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    /// # Ok(()) }
+    /// ```
     pub fn of(context: &ToolContext) -> Option<Self> {
         let parts = Arc::clone(context.engine.as_ref()?).downcast::<Parts>().ok()?;
         Some(Self(parts))

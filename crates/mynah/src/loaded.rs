@@ -7,7 +7,7 @@ use mynah_log::{
     About, Chain, Corrupt, Extent, Fact, Head, Log, MAINTENANCE, Previous, Record, Removals,
     Report, RunStatus, RunSummary, Totals, Verifier, cbor,
 };
-use mynah_step::mismatch;
+use mynah_step::{mismatch, run_not_found};
 use serde::Deserialize as _;
 
 use crate::{
@@ -34,7 +34,7 @@ impl Walked {
         visit: impl FnMut(Record) -> Result<()>,
     ) -> Result<Self> {
         let mut walked = Self::until(log, run, u64::MAX, visit).await?;
-        let indexed = log.run(run).await?.ok_or_else(|| not_found(run))?;
+        let indexed = log.run(run).await?.ok_or_else(|| run_not_found(run))?;
         walked.check(log, run, &indexed).await?;
         if walked.report.redacted > 0 {
             // What was taken away cannot be counted again: the index has it since it came.
@@ -81,7 +81,7 @@ impl Walked {
             }
         }
         if seen == 0 {
-            return Err(not_found(run));
+            return Err(run_not_found(run));
         }
         let report = verifier.report();
         let (chain, totals) = verifier.into_chain();
@@ -90,7 +90,7 @@ impl Walked {
 
     /// Holds what the log's index says of a run against its records.
     async fn check(&self, log: &dyn Log, run: &str, indexed: &RunSummary) -> Result<()> {
-        let Some(Head { seq, hash }) = self.chain.head() else { return Err(not_found(run)) };
+        let Some(Head { seq, hash }) = self.chain.head() else { return Err(run_not_found(run)) };
         if indexed.records > seq && !log.read(run, seq + 1, 1).await?.is_empty() {
             // It went on since it was read.
             return Ok(());
@@ -246,14 +246,15 @@ impl Loaded {
         matches!(self.kept.last(), Some(Fact::Sealed(_) | Fact::Suspended(_)))
     }
 
-    /// The session when the turn began that this run is.
+    /// The session when the turn began that this run is, with its data as they were last.
     pub(crate) fn session_before(&self) -> Session {
         let mut session = Session::from(self.thread.clone());
         if !self.before.is_empty() {
             session.thread.messages = self.before.clone();
             session.thread.extend(self.thread.messages.iter().cloned());
         }
-        if let Some(link) = &self.about.session {
+        let (_, last) = self.abouts();
+        if let Some(link) = &last.session {
             session.id = link.id.clone();
             session.context = link.context.clone();
             session.metadata = link.metadata.clone();
@@ -371,12 +372,6 @@ fn keep(records: &mut Vec<(Record, Fact)>, record: Record, read: ReadFact) -> Re
 
 fn corrupt(run: &str, seq: u64, what: impl Into<String>) -> Error {
     Corrupt { run: run.to_owned(), seq, what: what.into() }.into()
-}
-
-fn not_found(run: &str) -> Error {
-    Error::log(LogReason::RunNotFound)
-        .with_message(format!("log error: run_not_found: no run has the id {run:?}"))
-        .with("run_id", run)
 }
 
 fn redacted(record: &Record) -> Error {

@@ -3,7 +3,8 @@
 use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{
-    ChatResult, Error, HaltReason, LogReason, Message, Result, Role, SessionReason, ToolCall,
+    ChatResult, Error, HaltReason, LogReason, Message, Result, Role, Session, SessionReason,
+    ToolCall,
 };
 use mynah_log::{About, Fact, Log, RunStatus};
 use mynah_step::{
@@ -35,6 +36,8 @@ pub struct Resume {
     allow_changed: bool,
     /// The id of the call, if it is a call of its own.
     request_id: Option<String>,
+    /// The session as it is now, if that goes on.
+    session: Option<Session>,
     options: Options,
 }
 
@@ -80,6 +83,7 @@ impl Resume {
             on_uncertain: OnUncertain::default(),
             allow_changed: false,
             request_id: None,
+            session: None,
             options: Options::new(),
         }
     }
@@ -156,10 +160,11 @@ impl Resume {
         self
     }
 
-    /// Goes on as a call of its own would, with its own engine and options: the run keeps nothing of what was said before but
-    /// its budget, and the result tells only of what comes now.
-    pub(crate) fn with_call(mut self, request_id: String) -> Self {
+    /// Goes on as a call of its own would, with its own engine and options, and the session's data as they are now: the run keeps
+    /// nothing of what was said before but its budget, and the result tells only of what comes now.
+    pub(crate) fn with_call(mut self, request_id: String, session: Session) -> Self {
         self.request_id = Some(request_id);
+        self.session = Some(session);
         self.allow_changed = true;
         self
     }
@@ -214,6 +219,12 @@ impl Resume {
     /// What this engine makes of what is left of the run, and what that runs with if it is something else than before.
     fn part(&self, loaded: &Loaded) -> Result<(Part, Option<Box<About>>)> {
         let (_, recorded) = loaded.abouts();
+        let mut recorded = recorded.clone();
+        if let (Some(link), Some(session)) = (&mut recorded.session, &self.session) {
+            link.context.clone_from(&session.context);
+            link.metadata.clone_from(&session.metadata);
+        }
+        let recorded = &recorded;
         let options = match self.request_id {
             None => Options::of(recorded)?,
             // What may be spent is the run's, and not the call's, unless it says otherwise.

@@ -34,7 +34,8 @@ use crate::{
 ///
 /// Kept in a log, the turn is a run that names the run of the turn before and holds only what joined since. Where that run
 /// waits for this turn (for an answer, or for tool results that were submitted), the turn goes on with it instead: with its
-/// own engine and options, and within the budget of the run unless it says another, of which what the run spent is spent.
+/// own engine and options and the session's data as they are now, and within the budget of the run unless it says another, of
+/// which what the run spent is spent.
 ///
 /// ```
 /// # use mynah::{Engine, testing::{self, Scripted}};
@@ -243,7 +244,7 @@ impl Next {
     /// What the waiting run goes on with, if all that joined the conversation since can be told so.
     fn answer(&self, log: &Arc<dyn Log>, run: &SessionRun) -> Option<Resume> {
         let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.run_id.to_string());
-        let resume = resume.with_call(self.request_id.clone()?);
+        let resume = resume.with_call(self.request_id.clone()?, self.session.clone());
         let mut resume = resume.options(self.options.clone());
         for message in self.session.thread.messages.since(run.messages.len()) {
             let text = message.text();
@@ -258,12 +259,9 @@ impl Next {
         })
     }
 
-    /// Whether the session is as it was when the run began.
+    /// Whether the run is a turn of this session, whatever the session's data are by now.
     fn is_of(&self, loaded: &Loaded) -> bool {
-        loaded.about.session.as_ref().is_some_and(|link| {
-            let Session { id, context, metadata, .. } = &self.session;
-            (&link.id, &link.context, &link.metadata) == (id, context, metadata)
-        })
+        loaded.about.session.as_ref().is_some_and(|link| link.id == self.session.id)
     }
 
     /// Begins a run, after another that holds the conversation up to some point, or with the whole conversation.

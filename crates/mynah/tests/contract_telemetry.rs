@@ -137,6 +137,31 @@ async fn y07_each_try_but_the_last_is_told_of() {
 }
 
 #[tokio::test]
+async fn a_limit_that_is_passed_is_told_once_with_its_figures_and_place() {
+    let recorder = Recorder::install();
+    let log = std::sync::Arc::new(mynah::log::MemoryLog::new());
+    let told = |limit: &str, actual: &str, place: &str, run: &str| {
+        let fields = [("limit", limit), ("cap", "1"), ("actual", actual), ("where", place)];
+        let fields = fields.into_iter().chain([("run", run), ("message", "budget exceeded")]);
+        fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    };
+    let engine = || Engine::new(scripted([says("far too long")])).model("m");
+    let ended = engine().chat("go").param("budget", json!({"max_output_tokens": 1})).record(&log);
+    let long = ended.await.unwrap().run_id.unwrap_or_default();
+    let ended = engine().chat("hello").param("budget", json!({"max_input_tokens": 1})).record(&log);
+    let asked = ended.await.unwrap().run_id.unwrap_or_default();
+    for run in [&long, &asked] {
+        engine().replay(&log, &**run).await.unwrap();
+    }
+    let fields: Vec<_> = recorder.events().into_iter().map(|event| event.fields).collect();
+    let expected: [recorder::Fields; 2] = [
+        told("output_tokens", "4", "mid_stream", &long),
+        told("input_tokens", "2", "pre_call", &asked),
+    ];
+    assert_eq!(fields, expected);
+}
+
+#[tokio::test]
 async fn a_key_reaches_the_adapter_and_nothing_else() {
     const KEY: &str = "sk-b7f3c1d9";
     let recorder = Recorder::install();

@@ -22,6 +22,44 @@ use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
 
 #[tokio::test(start_paused = true)]
+async fn a_tool_that_hangs_when_it_is_run_again_is_given_up_after_its_own_time() -> mynah::Result<()>
+{
+    let calls = |ids: &[&str]| {
+        let calls = ids.iter().map(|id| json!({"tool_call": {"id": id, "name": id}}));
+        Value::from_iter(calls.chain([json!({"finish": "tool_calls"})]))
+    };
+    let engine = |hangs: Option<(&'static str, bool)>| -> mynah::Result<Engine> {
+        let tool = |name: &'static str| {
+            let tool = Tool::new(name, "", json!({})).timeout(Duration::from_secs(7));
+            tool.handler(move |_, context: ToolContext| async move {
+                let is_here = hangs.filter(|(other, _)| *other == name);
+                if is_here.is_some_and(|(_, at_once)| at_once) {
+                    std::future::pending::<()>().await;
+                }
+                let drawn = context.random().await?;
+                if is_here.is_some() {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, mynah::Error>(json!(drawn))
+            })
+        };
+        let scripts = [calls(&["a", "b"]), json!([{"text": "done"}, {"finish": "stop"}])];
+        Ok(Engine::new(Scripted::new(scripts)?).tool(tool("a")).tool(tool("b")))
+    };
+    let log = Arc::new(MemoryLog::new());
+    let run = engine(None)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    for (name, at_once) in [("a", true), ("a", false), ("b", true), ("b", false)] {
+        let began = tokio::time::Instant::now();
+        let replayed = engine(Some((name, at_once)))?.replay(&log, &*run).await;
+        let error = replayed.expect_err("it does not come to the same");
+        assert_eq!(error.kind().type_name(), "replay_mismatch", "{name} {at_once}: {error}");
+        assert_eq!(error.metadata()["kind"], "tool_failed", "{name} {at_once}: {error}");
+        assert_eq!(began.elapsed(), Duration::from_secs(7), "{name} {at_once}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn time_chance_and_side_effects_of_a_tool_are_records_of_its_try() -> mynah::Result<()> {
     let ran = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&ran);

@@ -214,6 +214,32 @@ async fn another_engine_or_other_options_go_on_with_the_run_that_waits() -> myna
 }
 
 #[tokio::test]
+async fn a_session_whose_data_changed_goes_on_with_the_run_that_waits() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let calls = json!([{"tool_call": {"id": "c1", "name": "who"}}, {"finish": "tool_calls"}]);
+    let who = Tool::new("who", "", json!({})).handler(async |_, context| json!(*context.context));
+    let session = Session::from("go").with_id("s").with_metadata("owner", "ann");
+    let (mut session, _) = asker(0)?.tool(who.clone()).start(session).record(&log).await?;
+    let waiting = run_of(&session);
+    session.context = mynah::Metadata::from_iter([("tenant".to_owned(), json!(7))]);
+    session.metadata.insert("owner".to_owned(), json!("bob"));
+    let engine = asker(0)?.adapter(Scripted::new([calls, says("done")])?).tool(who);
+    let (session, result) = engine.reply(&session, "yes").record(&log).await?;
+    assert_eq!(run_of(&session), waiting);
+    assert_eq!(result.steps[0].tool_results[0].text(), r#"{"tenant":7}"#);
+    assert_eq!(restore_session(&log, "s").await?.session, session);
+    assert_eq!(engine.replay(&log, &*waiting).await?.status, "equal");
+    assert_eq!(mynah::replay_run(&log, &*waiting).await?.status, "equal");
+    let (next, _) = talker(1)?.reply(&session, "more").record(&log).await?;
+    assert_eq!(restore_session(&log, "s").await?.session, next);
+    // Another session does not answer its question.
+    let (asking, _) = asker(0)?.start(Session::from("go").with_id("a")).record(&log).await?;
+    let (other, _) = asker(1)?.reply(&asking.clone().with_id("b"), "yes").record(&log).await?;
+    assert_ne!(run_of(&other), run_of(&asking));
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_answer_is_given_within_the_budget_of_the_run_that_waits() -> mynah::Result<()> {
     let budget = |turns| Budget::new().max_turns(turns);
     for (said, reason) in [

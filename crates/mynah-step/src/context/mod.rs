@@ -17,7 +17,7 @@ use std::{
 
 use futures_util::future::{Either, select};
 use mynah_data::{Breach, Budget, Error, LogReason, Place, Response, Result, ValidationReason};
-use mynah_log::{Cut, End, Fact, Record, Verifier};
+use mynah_log::{Corrupt, Cut, End, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::sync::{Mutex as Queue, watch};
@@ -28,7 +28,7 @@ pub use self::{
 };
 use crate::{
     Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape, WallClock, active,
-    desk::Want, effects::Effects, recorder::ends,
+    desk::Want, effects::Effects, metrics::tell_exceeded, recorder::ends,
 };
 
 /// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
@@ -217,8 +217,10 @@ impl Context {
     /// # Errors
     /// A fact that has no place here, `replay_mismatch`, or a log that cannot be written.
     pub async fn emit(&self, fact: Fact) -> Result<()> {
-        if matches!(fact, Fact::Sealed(_)) {
-            return Err(Error::invalid_option("fact", "sealed_by_itself"));
+        match fact {
+            Fact::Sealed(_) => return Err(Error::invalid_option("fact", "sealed_by_itself")),
+            Fact::Removed(_) => return Err(Error::invalid_option("fact", "of_the_log")),
+            _ => {}
         }
         self.put(fact).await.map(drop)
     }
@@ -265,11 +267,7 @@ impl Context {
         cuts: Vec<Cut>,
     ) -> Result<Error> {
         if !self.is_replaying() {
-            let Breach { limit, cap, actual, .. } = &breach;
-            tracing::warn!(run = self.run_id(), %limit, %cap, %actual, "budget exceeded");
-        }
-        if let Some(metrics) = self.metrics() {
-            metrics.budget_exceeded(breach.limit.as_str());
+            tell_exceeded(Some(self.run_id()), &breach, self.0.config.metrics.as_ref());
         }
         let error = Error::budget_exceeded(&breach, partial.as_deref());
         self.put(Fact::BudgetExceeded { breach, partial, cuts }).await?;
@@ -423,14 +421,9 @@ fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<(Record, Fact)>, Ver
     let mut facts = Vec::with_capacity(records.len());
     for record in records {
         verifier.check(&record)?;
-        let fact = record.fact().ok().flatten().ok_or_else(|| {
-            let (seq, what) = (record.seq(), "its body was taken away");
-            Error::log(LogReason::Corrupt)
-                .with_message(format!("log error: corrupt: run {run}, record {seq}: {what}"))
-                .with("run_id", run)
-                .with("seq", seq)
-                .with("what", what)
-        })?;
+        let wrong = |what| Corrupt { run: run.to_owned(), seq: record.seq(), what };
+        let fact = record.fact().map_err(wrong)?;
+        let fact = fact.ok_or_else(|| wrong("its body was taken away".to_owned()))?;
         facts.push((record, fact));
     }
     Ok((facts, verifier))

@@ -246,8 +246,8 @@ impl MetricsSink for Told {
         self.tell(json!({"tool": tool, "failure": failure}));
     }
 
-    fn append(&self, records: usize, failure: Option<&str>, _: Duration) {
-        self.tell(json!({"append": records, "failure": failure}));
+    fn append(&self, kinds: &[&str], failure: Option<&str>, _: Duration) {
+        self.tell(json!({"append": kinds, "failure": failure}));
     }
 
     fn budget_exceeded(&self, limit: &str) {

@@ -4,7 +4,7 @@ use std::task::Context;
 
 use mynah_data::{Breach, Budget, HaltReason, Place, Pricing, Response};
 use mynah_log::Fact;
-use mynah_step::{WallClock, prompt_size};
+use mynah_step::{WallClock, prompt_size, tell_exceeded};
 
 use super::{
     decide::Action,
@@ -78,8 +78,9 @@ impl Driver {
     /// Stops the run because its budget is used up, and keeps what there is of it.
     pub(super) fn exceed(&mut self, breach: Breach) {
         let answering = matches!(self.phase, Phase::Opening(_) | Phase::Answering(_));
-        if let Some(metrics) = self.metrics() {
-            metrics.budget_exceeded(breach.limit.as_str());
+        if self.is_live() {
+            let run = self.run_id().map(|run| &**run);
+            tell_exceeded(run, &breach, self.setup.metrics.as_ref());
         }
         let partial = self.cut_off(answering, HaltReason::BudgetExceeded.as_str());
         let cuts = std::mem::take(&mut self.cuts).finish();

@@ -338,10 +338,9 @@ impl Driver {
         }
     }
 
-    /// Who is told of what happens now; nobody of what the records tell.
-    pub(super) fn metrics(&self) -> Option<&Arc<dyn MetricsSink>> {
-        let metrics = self.setup.metrics.as_ref()?;
-        (self.tape.upcoming().is_none() && !self.tape.ran_out()).then_some(metrics)
+    /// Whether what happens now happens in the world.
+    pub(super) fn is_live(&self) -> bool {
+        self.tape.upcoming().is_none() && !self.tape.ran_out()
     }
 
     /// What the model had said when it was cut off.
