@@ -87,9 +87,12 @@ impl Loose<'_> {
 
     /// The objects of a list, or the only one; nothing else counts.
     pub(crate) fn into_objects(self) -> impl Iterator<Item = Metadata> {
-        let list = match self.into_value() {
-            Value::Array(list) => list,
-            only => vec![only],
+        let list = match self {
+            Self::Json(value) => match *value {
+                Value::Array(list) => list,
+                only => vec![only],
+            },
+            _ => Vec::new(),
         };
         list.into_iter().filter_map(into_object)
     }
@@ -108,61 +111,74 @@ fn into_object(value: Value) -> Option<Metadata> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Loose<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(LooseVisitor)
+impl<'de> Place<'de> for Loose<'de> {
+    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
+        json.deserialize_any(LooseVisitor(self))
     }
 }
 
-struct LooseVisitor;
+/// Null is nothing.
+impl<'de> Place<'de> for Option<Loose<'de>> {
+    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
+        let mut read = Loose::Null;
+        read.put(json)?;
+        *self = (read != Loose::Null).then_some(read);
+        Ok(())
+    }
+}
 
-impl<'de> de::Visitor<'de> for LooseVisitor {
-    type Value = Loose<'de>;
+struct LooseVisitor<'p, 'a>(&'p mut Loose<'a>);
+
+impl<'a> LooseVisitor<'_, 'a> {
+    fn is<E>(self, read: Loose<'a>) -> Result<(), E> {
+        *self.0 = read;
+        Ok(())
+    }
+}
+
+impl<'de> de::Visitor<'de> for LooseVisitor<'_, 'de> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any JSON")
     }
 
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Loose::Text(Cow::Borrowed(text)))
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<(), E> {
+        self.is(Loose::Text(Cow::Borrowed(text)))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Loose::Text(Cow::Owned(text.to_owned())))
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        self.is(Loose::Text(Cow::Owned(text.to_owned())))
     }
 
-    fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
-        Ok(Loose::Text(Cow::Owned(text)))
+    fn visit_unit<E>(self) -> Result<(), E> {
+        self.is(Loose::Null)
     }
 
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Loose::Null)
+    fn visit_bool<E>(self, flag: bool) -> Result<(), E> {
+        self.is(Loose::Flag(flag))
     }
 
-    fn visit_bool<E>(self, flag: bool) -> Result<Self::Value, E> {
-        Ok(Loose::Flag(flag))
+    fn visit_i64<E>(self, number: i64) -> Result<(), E> {
+        self.is(Loose::Number(number.into()))
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-        Ok(Loose::Number(number.into()))
+    fn visit_u64<E>(self, number: u64) -> Result<(), E> {
+        self.is(Loose::Number(number.into()))
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-        Ok(Loose::Number(number.into()))
+    fn visit_f64<E>(self, number: f64) -> Result<(), E> {
+        self.is(Number::from_f64(number).map_or(Loose::Null, Loose::Number))
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-        Ok(Number::from_f64(number).map_or(Loose::Null, Loose::Number))
+    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
+        let value = Value::deserialize(SeqAccessDeserializer::new(list))?;
+        self.is(Loose::Json(Box::new(value)))
     }
 
-    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
-        Value::deserialize(SeqAccessDeserializer::new(list))
-            .map(|value| Loose::Json(Box::new(value)))
-    }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        Value::deserialize(MapAccessDeserializer::new(map))
-            .map(|value| Loose::Json(Box::new(value)))
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        let value = Value::deserialize(MapAccessDeserializer::new(map))?;
+        self.is(Loose::Json(Box::new(value)))
     }
 }
 
@@ -268,7 +284,7 @@ macro_rules! replaced {
         })*
     };
 }
-replaced!(Loose<'de>, Option<Loose<'de>>, Option<Value>, Option<&'de RawValue>);
+replaced!(Option<Value>, Option<&'de RawValue>);
 
 impl<'de, T: Members<'de>> Place<'de> for T {
     fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
@@ -448,9 +464,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
 
 /// Leaves away what says nothing: null, and empty text, lists and objects.
 pub(crate) fn telling(members: impl IntoIterator<Item = (String, Value)>) -> Metadata {
-    let mut members = members.into_iter().filter(|(_, value)| tells(value)).peekable();
+    let members = members.into_iter();
     // Nearly always there is nothing, and a map has its price.
-    if members.peek().is_none() { Metadata::new() } else { members.collect() }
+    match members.size_hint() {
+        (_, Some(0)) => Metadata::new(),
+        _ => members.filter(|(_, value)| tells(value)).collect(),
+    }
 }
 
 pub(crate) fn tells(value: &Value) -> bool {

@@ -248,22 +248,30 @@ impl Lines {
         Self { held: Vec::new(), line: 0, searched: 0, after_cr: false, first: true, limit }
     }
 
-    fn push(&mut self, bytes: &[u8], sink: LineSink<'_>) -> Result<()> {
-        let kept = if self.held.is_empty() {
-            let kept = self.scan(bytes, sink)?;
-            self.held.extend_from_slice(&bytes[kept..]);
-            kept
-        } else {
+    fn push(&mut self, mut bytes: &[u8], sink: LineSink<'_>) -> Result<()> {
+        // Only the frame that a cut went through is put together; the others are read where they lie.
+        while !self.held.is_empty() && !bytes.is_empty() {
+            let end = memchr2(b'\r', b'\n', bytes).map_or(bytes.len(), |end| end + 1);
             let mut held = std::mem::take(&mut self.held);
-            held.extend_from_slice(bytes);
-            let kept = self.scan(&held, sink)?;
-            held.drain(..kept);
+            held.extend_from_slice(&bytes[..end]);
+            let done = self.scan(&held, sink)?;
+            held.drain(..done);
             self.held = held;
-            kept
-        };
-        self.line -= kept;
-        self.searched -= kept;
+            self.forget(done);
+            bytes = &bytes[end..];
+        }
+        if !bytes.is_empty() {
+            let done = self.scan(bytes, sink)?;
+            self.held.extend_from_slice(&bytes[done..]);
+            self.forget(done);
+        }
         self.check(self.held.len())
+    }
+
+    /// Counts places from behind what is done with.
+    fn forget(&mut self, done: usize) {
+        self.line -= done;
+        self.searched -= done;
     }
 
     fn check(&self, length: usize) -> Result<()> {

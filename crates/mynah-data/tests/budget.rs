@@ -156,10 +156,13 @@ fn the_built_in_catalog_knows_the_models_of_the_providers_and_its_date() {
         ("openai", 6),
         ("anthropic", 6),
         ("google", 6),
+        ("bedrock", 12),
         ("deepseek", 2),
+        ("fireworks", 6),
         ("groq", 2),
         ("mistral", 4),
         ("perplexity", 3),
+        ("together", 6),
         ("xai", 4),
     ] {
         let models = catalog.models().filter(|model| model.provider == provider);
@@ -197,7 +200,8 @@ fn a_model_is_found_by_its_id_its_alias_its_provider_and_its_date() {
     assert_eq!(of(("openai", "gpt-4.1").into()), Some("openai"));
     assert_eq!(of(("openai-chat", "gpt-4.1").into()), Some("openai"));
     assert_eq!(of(("gemini", "gemini-2.5-pro").into()), Some("google"));
-    assert_eq!(of(("azure", "gpt-4.1").into()), None);
+    assert_eq!(of(("azure", "gpt-4.1").into()), None, "a deployment is called as its user likes");
+    assert_eq!(id("bedrock:global.anthropic.claude-sonnet-5"), Some("anthropic.claude-sonnet-5"));
     assert_eq!(of("gpt-4.1".into()), Some("openai"));
 }
 
