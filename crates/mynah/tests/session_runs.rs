@@ -368,6 +368,13 @@ async fn what_a_run_that_waits_goes_on_from_is_not_pruned() -> mynah::Result<()>
     let warrant = mynah::log::Warrant::new("ann", "age", 0);
     let gone = mynah::log::Prune::before(i64::MAX).perform(&log, &warrant).await?;
     assert_eq!(gone.pruned, []);
+    // Nor does it go while somebody goes on with the run that needs it.
+    let run = run_of(&waiting);
+    let lease = log.lease(&run, "ann", std::time::Duration::from_secs(1), 0).await?;
+    let all = mynah::log::Prune::before(i64::MAX).include_unfinished();
+    let done = all.perform(&log, &warrant).await?;
+    assert_eq!((done.pruned.len(), done.in_use.len()), (0, 2));
+    log.release(&lease).await?;
     let done = engine.resume(&log, &*run_of(&waiting)).answer("yes").await?;
     assert_eq!(done.text(), "done");
     Ok(())

@@ -113,17 +113,18 @@ impl Prune {
         let chosen = self.candidates(log).await?;
         let mut auditor = Auditor::new(log);
         let mut chain = Removals::read(log).await?.into_chain();
-        let mut going = ids(&chosen);
+        let (mut going, mut gone) = (ids(&chosen), HashSet::new());
         for batch in chosen.chunks(BATCH) {
             for run in batch.iter().filter(|run| going.contains(&run.run_id)) {
                 auditor.verify_run(&run.run_id).await?;
             }
             loop {
                 let batch = batch.iter().filter(|run| going.contains(&run.run_id));
-                let tombstones: Vec<_> = batch.map(|run| (warrant.at, warrant.of(run))).collect();
-                match bury(log, chain.clone(), &tombstones).await {
+                let tombstones = batch.clone().map(|run| (warrant.at, warrant.of(run)));
+                match bury(log, chain.clone(), &tombstones.collect::<Vec<_>>()).await {
                     Ok(longer) => {
                         chain = longer;
+                        gone.extend(batch.map(|run| Arc::clone(&run.run_id)));
                         break;
                     }
                     Err(error) => match in_use(&error).filter(|run| going.contains(*run)) {
@@ -133,7 +134,7 @@ impl Prune {
                 }
             }
         }
-        let (pruned, in_use) = chosen.into_iter().partition(|run| going.contains(&run.run_id));
+        let (pruned, in_use) = chosen.into_iter().partition(|run| gone.contains(&run.run_id));
         Ok(PruneReport { pruned, in_use })
     }
 
