@@ -186,7 +186,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_fact_that_no_reader_understands_is_corrupt_for_whoever_checks_it() {
+async fn a_fact_that_no_reader_understands_does_not_come_in() {
     for payload in [
         json!({"kind": "turn_started", "turn": "seven", "prompt": null}),
         json!({"kind": "turn_started", "turn": 1, "prompt": null, "mood": "good"}),
@@ -195,10 +195,9 @@ async fn a_fact_that_no_reader_understands_is_corrupt_for_whoever_checks_it() {
         let first =
             Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
         let facts = [first, Fact::TurnStarted { turn: 1, prompt: None }];
-        let mut records =
-            facts.map(|fact| chain.append(0, [0; 16], &fact).expect("a record")).to_vec();
+        let records = facts.map(|fact| chain.append(0, [0; 16], &fact).expect("a record"));
         let sound = MemoryLog::new();
-        sound.append(Append::new("run", None, records.clone())).await.expect("a run");
+        sound.append(Append::new("run", None, records.to_vec())).await.expect("a run");
         let strange = holding(&records[1], &payload);
         let file = String::from_utf8(export(&sound, "run").await).expect("text");
         let mut lines: Vec<Value> =
@@ -213,15 +212,8 @@ async fn a_fact_that_no_reader_understands_is_corrupt_for_whoever_checks_it() {
         let file: String = lines.iter().map(|line| format!("{line}\n")).collect();
         let file = file.as_bytes();
 
-        records[1] = strange;
-        let log = MemoryLog::new();
-        log.append(Append::new("run", None, records)).await.expect("a sound chain");
         let target = MemoryLog::new();
-        for found in [
-            verify_run(&log, "run").await.map(drop),
-            bundle::verify(file).map(drop),
-            import(&target, file).await.map(drop),
-        ] {
+        for found in [bundle::verify(file).map(drop), import(&target, file).await.map(drop)] {
             let error = found.expect_err("a fact that cannot be read");
             assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
             assert_eq!(error.metadata()["seq"], 2, "{error}");

@@ -84,6 +84,8 @@ impl<R: BufRead> Reader<R> {
         let judged = entry.record().map_err(wrong).and_then(|record| {
             self.verifier.check(&record)?;
             check_body(&record, Some(&self.gone))?;
+            // A file is from anybody: what nobody can read does not come in.
+            record.fact().map_err(wrong)?;
             Ok(record)
         });
         let record = judged.map_err(|corrupt| self.lines.corrupt(corrupt))?;
