@@ -7,8 +7,8 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    Budget, Engine, Event, Metadata, Options, Session, Status, Thread, Tool, ToolOutcome, Tools,
-    cancel_run, fork_run,
+    Budget, Engine, Event, Message, Metadata, Options, Session, Status, Thread, Tool, ToolOutcome,
+    Tools, cancel_run, fork_run,
     log::{About, Append, Extent, Fact, Log, MemoryLog, Redact, RunFilter, RunStatus, Warrant},
     restore_session,
     testing::{self, Scripted},
@@ -401,14 +401,15 @@ async fn what_a_person_approves_is_run_and_what_they_reject_is_not() -> mynah::R
     assert_eq!(twice.reason(), "unknown_tool_call_id");
     assert_eq!(log.head(&run).await?, before, "nothing was written");
 
-    let done = resume().approve("c0").reject("c1", "too dear").tool_result("c2", "mine").await?;
-    let told = |id: &str| {
-        let mut messages = done.thread.messages.iter();
-        messages.find(|m| m.tool_call_id() == Some(id)).map(|m| m.text().into_owned())
-    };
-    assert_eq!(told("c0").as_deref(), Some(r#"{"x":0}"#));
-    assert_eq!(told("c1").as_deref(), Some(r#"{"error":"a person rejected the call: too dear"}"#));
-    assert_eq!((told("c2").as_deref(), done.text().as_ref()), (Some("mine"), "done"));
+    let done = resume().tool_result("c2", "mine").reject("c1", "too dear").approve("c0").await?;
+    let told = done.thread.messages.iter().filter(|message| message.tool_call_id().is_some());
+    let expected = [
+        Message::tool_result("c0", r#"{"x":0}"#),
+        Message::tool_error("c1", r#"{"error":"a person rejected the call: too dear"}"#),
+        Message::tool_result("c2", "mine"),
+    ];
+    assert_eq!(told.map(|message| (**message).clone()).collect::<Vec<_>>(), expected);
+    assert_eq!(done.text(), "done");
     for tools in [Tools::Rerun, Tools::Recorded] {
         assert_eq!(engine.replay(&log, &*run).replay_tools(tools).await?.status, "equal");
     }

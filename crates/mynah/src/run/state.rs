@@ -128,8 +128,11 @@ impl RunState {
         match fact {
             Fact::RunStarted { thread, extent, .. } => self.begin(thread, extent),
             Fact::Resumed { message, tool_results, approved, rejected, .. } => {
-                let rejected = rejected.into_iter().map(|(id, why)| (id, rejection(&why)));
-                self.resume(message, tool_results.into_iter().chain(rejected), approved);
+                let rejected =
+                    rejected.into_iter().map(|(id, why)| Message::tool_error(id, rejection(&why)));
+                let given =
+                    tool_results.into_iter().map(|(id, text)| Message::tool_result(id, text));
+                self.resume(message, given.chain(rejected).collect(), approved);
             }
             Fact::UserMessage { message } => self.thread.messages.push(message),
             Fact::TurnStarted { .. } => self.turn_started(),
@@ -225,7 +228,7 @@ impl RunState {
     fn resume(
         &mut self,
         message: Option<Arc<Message>>,
-        results: impl Iterator<Item = (String, String)>,
+        results: Vec<Message>,
         approved: Vec<String>,
     ) {
         if self.end.take().is_some() {
@@ -235,23 +238,26 @@ impl RunState {
             self.answered_at = self.steps.len();
             self.repaired.clear();
         }
-        for (id, content) in results {
-            match &self.open {
-                Some(turn) if turn.call(&id).is_some() => {
-                    self.settle(Message::tool_result(id, content), None)
-                }
-                _ => self.thread.messages.push(Message::tool_result(id, content)),
-            }
-        }
         if self.open.is_some() {
             for id in &approved {
                 self.planned_mut(id).into_iter().for_each(|call| call.approved = true);
             }
         } else if let (false, Some(step)) = (approved.is_empty(), self.steps.last()) {
-            let plan = Plan::Tools { run: approved, manual: Vec::new() };
+            // What is given waits for what is run, so that both join the thread in the order of the calls.
+            let is_given = |id| results.iter().any(|result| result.tool_call_id() == Some(id));
+            let ids = step.response.tool_calls().map(|call| &call.id);
+            let run = ids.filter(|id| approved.contains(id) || is_given(id)).cloned().collect();
+            let plan = Plan::Tools { run, manual: Vec::new() };
             self.open = Some(OpenTurn::new(step.response.clone(), plan, true));
-            self.close_if_settled();
         }
+        for result in results {
+            let id = result.tool_call_id().unwrap_or_default();
+            match &self.open {
+                Some(turn) if turn.call(id).is_some() => self.settle(result, None),
+                _ => self.thread.messages.push(result),
+            }
+        }
+        self.close_if_settled();
         self.thread.extend(message);
     }
 
