@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeSet, fs};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mynah_data::{
     AdapterReason, CacheRetention, EngineReason, Error, Image, ImageError, ImageSource, Message,
-    Metadata, Part, Request, Result, ToolCall, ToolSpec,
+    Metadata, Part, Request, Result, Role, ToolCall, ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -32,6 +32,27 @@ pub(crate) fn path_segment(text: &str) -> String {
         }
     }
     written
+}
+
+/// What each side says in turn: what the same one says in a row is one, and who says nothing is left away.
+pub(crate) fn turns<S: PartialEq>(
+    said: impl Iterator<Item = Result<(S, Vec<Value>)>>,
+) -> Result<Vec<(S, Vec<Value>)>> {
+    let mut turns: Vec<(S, Vec<Value>)> = Vec::new();
+    for said in said {
+        let (side, mut parts) = said?;
+        match turns.last_mut() {
+            _ if parts.is_empty() => {}
+            Some((last, known)) if *last == side => known.append(&mut parts),
+            _ => turns.push((side, parts)),
+        }
+    }
+    Ok(turns)
+}
+
+/// The conversation without the system's messages.
+pub(crate) fn dialogue(request: &Request) -> impl Iterator<Item = &Message> {
+    request.messages.iter().map(AsRef::as_ref).filter(|message| message.role() != Role::System)
 }
 
 /// The texts of a message as one, each on a line of its own.

@@ -6,10 +6,14 @@
     reason = "helpers fail as tests do"
 )]
 
+#[path = "common/asked.rs"]
+mod asked;
+
+use asked::{search, with_options};
 use mynah_adapters::{anthropic::Anthropic, format::Format};
 use mynah_data::{
     AdapterReason, CacheRetention, ErrorKind, Image, Message, Metadata, ModelRef, Part,
-    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec,
+    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -266,17 +270,13 @@ fn calls_without_tools_are_described_and_not_to_be_repeated() {
 fn the_callers_own_params_are_passed_on() {
     let options = json!({"stop": "END", "thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}, "top_k": 5});
     let format = ResponseFormat::json_schema("x", json!({"type": "object"}));
-    let request = Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") };
+    let request = with_options(&options);
     let sent = body(request.with_response_format(format));
     assert_eq!(sent["stop_sequences"], json!(["END"]));
     assert_eq!(sent.get("stop"), None);
     assert_eq!((&sent["thinking"], &sent["top_k"]), (&options["thinking"], &json!(5)));
     assert_eq!(sent["output_config"]["effort"], "low");
     assert_eq!(sent["output_config"]["format"]["type"], "json_schema");
-}
-
-fn search() -> ToolSpec {
-    ToolSpec::new("search", "finds", json!({"type": "object"}))
 }
 
 fn body(request: Request) -> Value {

@@ -6,12 +6,16 @@
     reason = "helpers fail as tests do"
 )]
 
+#[path = "common/asked.rs"]
+mod asked;
+
 use std::{
     collections::HashMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
+use asked::{search, with_options};
 use mynah_adapters::{
     bedrock::Bedrock,
     conformance::{Reply, Server},
@@ -223,8 +227,7 @@ fn the_callers_own_params_are_passed_on_to_their_places() {
         "guardrail_config": {"guardrailIdentifier": "g"}, "requestMetadata": {"a": "b"},
         "additionalModelRequestFields": {"own": 1},
     });
-    let sent =
-        body(Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") });
+    let sent = body(with_options(&options));
     assert_eq!(sent["inferenceConfig"], json!({"stopSequences": ["END"], "topP": 0.5}));
     assert_eq!(
         sent["additionalModelRequestFields"],
@@ -356,10 +359,6 @@ async fn the_bearer_token_comes_before_what_signs_and_the_region_names_the_serve
         Bedrock::default().base_url(&call, &|_| None).unwrap().as_deref(),
         Some("https://bedrock-runtime.cn-north-1.amazonaws.com.cn")
     );
-}
-
-fn search() -> ToolSpec {
-    ToolSpec::new("search", "finds", json!({"type": "object"}))
 }
 
 fn body(request: Request) -> Value {

@@ -6,6 +6,10 @@
     reason = "helpers fail as tests do"
 )]
 
+#[path = "common/asked.rs"]
+mod asked;
+
+use asked::search;
 use mynah_adapters::{format::Format, gemini::Gemini};
 use mynah_data::{Image, Message, Part, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec};
 use mynah_step::ModelCall;
@@ -306,10 +310,6 @@ fn the_callers_own_params_are_passed_on_to_their_places() {
             "retrievalConfig": {"languageCode": "en"},
         })
     );
-}
-
-fn search() -> ToolSpec {
-    ToolSpec::new("search", "finds", json!({"type": "object"}))
 }
 
 fn body(request: Request) -> Value {

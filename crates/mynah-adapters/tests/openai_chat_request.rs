@@ -6,6 +6,10 @@
     reason = "helpers fail as tests do"
 )]
 
+#[path = "common/asked.rs"]
+mod asked;
+
+use asked::with_options;
 use mynah_adapters::{
     format::Format,
     openai_chat::{CompletionTokens, Dialect, OpenAiChat, ReasoningBack},
@@ -247,7 +251,7 @@ fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
 fn o04_the_callers_own_params_come_last_and_win() {
     let options =
         json!({"top_p": 0.5, "stop": ["x"], "parallel_tool_calls": false, "stream_options": {}});
-    let request = Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") };
+    let request = with_options(&options);
     let body = body(request);
     for (name, value) in options.as_object().unwrap() {
         assert_eq!(&body[name], value);

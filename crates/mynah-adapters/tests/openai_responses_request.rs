@@ -6,6 +6,10 @@
     reason = "helpers fail as tests do"
 )]
 
+#[path = "common/asked.rs"]
+mod asked;
+
+use asked::with_options;
 use mynah_adapters::{
     format::Format,
     openai_responses::{Dialect, OpenAiResponses},
@@ -58,7 +62,7 @@ fn models_that_reason_are_asked_for_their_reasoning() {
 #[test]
 fn what_the_provider_keeps_is_the_callers_choice() {
     let sent = |options: Value| {
-        let body = body(with_options(options));
+        let body = body(with_options(&options));
         ["store", "include"].map(|name| body.get(name).cloned())
     };
     assert_eq!(sent(json!({"previous_response_id": "resp_1"})), [None, None]);
@@ -227,7 +231,7 @@ fn o04_the_callers_own_params_come_last_and_lists_are_added_to() {
         "tools": [{"type": "web_search"}], "include": ["reasoning.encrypted_content", "web_search_call.action.sources"],
         "max_output_tokens": 9, "instructions": "Be kind.",
     });
-    let request = Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") }
+    let request = with_options(&options)
         .with_tools([ToolSpec::new("f", "", json!({}))])
         .with_response_format(ResponseFormat::JsonObject)
         .with_max_tokens(5)
@@ -292,10 +296,6 @@ fn thought(signature: Option<&str>, data: Value) -> Part {
         redacted: true,
         data: Some(data),
     }
-}
-
-fn with_options(options: Value) -> Request {
-    Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") }
 }
 
 fn body(request: Request) -> Value {

@@ -7,8 +7,8 @@ use mynah_data::{
 use serde_json::{Value, json};
 
 use crate::request::{
-    argument_map, called_tools, inline_image, is_blank, is_error, joined_text, model_id,
-    model_name, plain_id, several, unsupported,
+    argument_map, called_tools, dialogue, inline_image, is_blank, is_error, joined_text, model_id,
+    model_name, plain_id, several, turns, unsupported,
 };
 
 /// The limit for models of which none is known: what every model takes.
@@ -115,32 +115,25 @@ fn system(request: &Request) -> Option<Value> {
     (!texts.is_empty()).then(|| texts.join("\n\n").into())
 }
 
-/// Turns take each other's place: what the same side says in a row is one message, results of tools first.
 fn messages(request: &Request) -> Result<Vec<Value>> {
-    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
-    for message in request.messages.iter() {
+    let said = |message: &Message| {
         let (role, mut blocks) = match message.role() {
-            Role::System => continue,
-            Role::User => ("user", user(message)?),
             Role::Assistant => ("assistant", assistant(message)),
             Role::Tool => ("user", vec![tool_result(message)?]),
+            _ => ("user", user(message)?),
         };
         if let (Some(last), Some(mark)) = (blocks.last_mut(), cache_mark(message)) {
             last["cache_control"] = mark.clone();
         }
-        match turns.last_mut() {
-            _ if blocks.is_empty() => {}
-            Some((last, said)) if *last == role => said.append(&mut blocks),
-            _ => turns.push((role, blocks)),
-        }
-    }
+        Ok((role, blocks))
+    };
     let plain = |blocks: &[Value]| match blocks {
         [only] if only.as_object().is_some_and(|block| block.len() == 2) => {
             only.get("text").filter(|_| only["type"] == "text").cloned()
         }
         _ => None,
     };
-    Ok(turns
+    Ok(turns(dialogue(request).map(said))?
         .into_iter()
         .map(|(role, blocks)| {
             let content = plain(&blocks).unwrap_or_else(|| blocks.into());

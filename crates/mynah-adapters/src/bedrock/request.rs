@@ -7,8 +7,8 @@ use mynah_data::{
 use serde_json::{Value, json};
 
 use crate::request::{
-    argument_map, called_tools, camel_case, check_parallel, extend_member, inline_image, is_blank,
-    is_error, joined_text, model_id, model_name, plain_id, several, unsupported,
+    argument_map, called_tools, camel_case, check_parallel, dialogue, extend_member, inline_image,
+    is_blank, is_error, joined_text, model_id, model_name, plain_id, several, turns, unsupported,
 };
 
 /// Options of Converse itself. Any other is the model's.
@@ -120,25 +120,19 @@ fn system(request: &Request) -> Vec<Value> {
     blocks.collect()
 }
 
-/// Turns take each other's place: what the same side says in a row is one message.
 fn messages(request: &Request) -> Result<Vec<Value>> {
-    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
-    for message in request.messages.iter() {
+    let said = |message: &Message| {
         let (role, mut blocks) = match message.role() {
-            Role::System => continue,
-            Role::User => ("user", user(message)?),
             Role::Assistant => ("assistant", assistant(message)),
             Role::Tool => ("user", vec![tool_result(message)?]),
+            _ => ("user", user(message)?),
         };
         if !blocks.is_empty() {
             blocks.extend(mark(message.metadata()));
         }
-        match turns.last_mut() {
-            _ if blocks.is_empty() => {}
-            Some((last, said)) if *last == role => said.append(&mut blocks),
-            _ => turns.push((role, blocks)),
-        }
-    }
+        Ok((role, blocks))
+    };
+    let turns = turns(dialogue(request).map(said))?;
     let messages =
         turns.into_iter().map(|(role, content)| json!({"role": role, "content": content}));
     Ok(messages.collect())

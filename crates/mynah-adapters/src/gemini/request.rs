@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::{generation, schema};
 use crate::request::{
-    argument_map, camel_case, check_parallel, extend_member, inline_image, is_error, joined_text,
-    model_id, several,
+    argument_map, camel_case, check_parallel, dialogue, extend_member, inline_image, is_error,
+    joined_text, model_id, several, turns,
 };
 
 /// The calls of the conversation, by id.
@@ -99,22 +99,16 @@ fn instructions(request: &Request) -> Option<String> {
 /// Results of tools that were called together go back together: the provider counts them.
 fn contents(request: &Request, needs_signatures: bool) -> Result<Vec<Value>> {
     let mut calls = Calls::new();
-    let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
-    for message in request.messages.iter() {
+    let said = dialogue(request).map(|message| {
         calls.extend(message.tool_calls().map(|call| (call.id.as_str(), call)));
-        let mut parts = match message.role() {
-            Role::System => continue,
-            Role::User => user(message)?,
+        let parts = match message.role() {
             Role::Assistant => model(message, needs_signatures)?,
             Role::Tool => vec![function_response(message, &calls)?],
+            _ => user(message)?,
         };
-        match turns.last_mut() {
-            _ if parts.is_empty() => {}
-            Some((last, said)) if *last == message.role() => said.append(&mut parts),
-            _ => turns.push((message.role(), parts)),
-        }
-    }
-    let contents = turns.into_iter().map(|(role, parts)| {
+        Ok((message.role(), parts))
+    });
+    let contents = turns(said)?.into_iter().map(|(role, parts)| {
         let role = if role == Role::Assistant { "model" } else { "user" };
         json!({"role": role, "parts": parts})
     });
