@@ -10,10 +10,7 @@ use mynah_log::{
 use mynah_step::{mismatch, run_not_found};
 use serde::Deserialize as _;
 
-use crate::{
-    prepare::Part,
-    run::{Meter, RunState},
-};
+use crate::run::{Meter, RunState};
 
 /// How the fact of a record is read.
 type ReadFact = fn(&Record) -> std::result::Result<Option<Fact>, String>;
@@ -225,7 +222,7 @@ impl Loaded {
     }
 
     /// How what it ran with last differs from what an engine would run with, if it does.
-    pub(crate) fn difference(&self, part: &Part) -> Option<Error> {
+    pub(crate) fn difference(&self, engine: Option<&About>) -> Option<Error> {
         let tells = |(_, fact): &&(Record, Fact)| match fact {
             Fact::RunStarted { .. } => true,
             Fact::Resumed { about, .. } => about.is_some(),
@@ -234,7 +231,7 @@ impl Loaded {
         let (record, recorded) = self.kept.records.iter().rev().find(tells)?;
         let mut produced = recorded.clone();
         if let Fact::RunStarted { about, .. } | Fact::Resumed { about, .. } = &mut produced {
-            about.clone_from(&part.about);
+            *about = engine.map(|engine| Box::new(engine.clone()));
         }
         let same = cbor::to_vec(recorded).ok()? == cbor::to_vec(&produced).ok()?;
         let difference = || mismatch(&self.kept.run, record.seq(), Some(recorded), &produced);

@@ -152,8 +152,8 @@ impl Resume {
         self
     }
 
-    /// Goes on with an engine whose model, tools or params, or with options, that are not those that the run ran with. What
-    /// was done stays as it was, and the records tell what it goes on with. [`Engine::replay`] then holds its engine against
+    /// Goes on with an engine whose model, tools or params are not those that the run ran with; options that this call says
+    /// itself need no leave. What was done stays as it was, and the records tell what it goes on with. [`Engine::replay`] then holds its engine against
     /// what the last one did; for the engines before it their records answer.
     pub fn allow_changed_engine(mut self) -> Self {
         self.allow_changed = true;
@@ -241,8 +241,13 @@ impl Resume {
         };
         // A run that goes on with the same engine keeps the price that it had.
         let part = asked(Past::AtItsPrice(recorded)).prepare()?;
-        let Some(difference) = loaded.difference(&part) else { return Ok((part, None)) };
-        if !self.allow_changed {
+        if loaded.difference(part.about.as_deref()).is_none() {
+            return Ok((part, None));
+        }
+        let unsaid = part.about.as_deref().map(|about| self.unsaid(about, recorded));
+        if let Some(difference) = loaded.difference(unsaid.as_ref())
+            && !self.allow_changed
+        {
             let lacks_condition =
                 self.options.halt_when.is_none() && recorded.options.contains_key(HALT_WHEN);
             let what = if lacks_condition {
@@ -258,6 +263,16 @@ impl Resume {
         let part = asked(Past::Again(recorded)).prepare()?;
         let about = part.about.clone();
         Ok((part, about))
+    }
+
+    /// What the engine runs with, but for the options that this call says: whoever says them means them.
+    fn unsaid(&self, about: &About, recorded: &About) -> About {
+        let is_said = |name: &String| self.options.values().contains_key(name);
+        let mut options = about.options.clone();
+        options.retain(|name, _| !is_said(name));
+        let said = recorded.options.iter().filter(|(name, _)| is_said(name));
+        options.extend(said.map(|(name, value)| (name.clone(), value.clone())));
+        About { options, finalizes: recorded.finalizes, ..about.clone() }
     }
 
     /// What the run goes on with; none where it does not wait.

@@ -499,6 +499,19 @@ async fn another_engine_is_refused_unless_it_is_allowed() -> mynah::Result<()> {
 }
 
 #[tokio::test]
+async fn an_option_of_the_call_that_resumes_is_meant() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let engine = calls(["c0"])?.tool(Tool::new("pick", "", json!({})).manual());
+    let turns = |limit| Budget::new().max_turns(limit);
+    let waiting = engine.chat("go").budget(turns(1)).record(&log).await?;
+    let run = waiting.run_id.unwrap_or_default();
+    let done = engine.resume(&log, &*run).tool_result("c0", 1).budget(turns(2)).await?;
+    assert_eq!(done.text(), "done");
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_request_with_tools_replays_and_resumes() -> mynah::Result<()> {
     let log = MemoryLog::new();
     let spec = Tool::new("pick", "", json!({})).spec().clone();
