@@ -153,8 +153,8 @@ impl Resume {
     }
 
     /// Goes on with an engine whose model, tools or params are not those that the run ran with; options that this call says
-    /// itself need no leave. What was done stays as it was, and the records tell what it goes on with. [`Engine::replay`] then holds its engine against
-    /// what the last one did; for the engines before it their records answer.
+    /// itself need no leave. What was done stays as it was, and the records tell what it goes on with. [`Engine::replay`] then
+    /// holds its engine against what the last one did; for the engines before it their records answer.
     pub fn allow_changed_engine(mut self) -> Self {
         self.allow_changed = true;
         self
