@@ -275,7 +275,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         (&["-m", "anthropic:x", "--dotenv=none.env", "hi"], "ANTHROPIC_API_KEY in none.env"),
         (
             &["-m", "bedrock:x", "hi"],
-            "AWS_ACCESS_KEY_ID); the profile AWS_PROFILE of ~/.aws is read where it holds keys itself",
+            "AWS_ACCESS_KEY_ID); the profile AWS_PROFILE of ~/.aws is read",
         ),
         (
             &["-m", "llamacpp:x", "--base-url", "ftp://a", "hi"],
@@ -297,6 +297,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         let mut command = mynah(["generate"].iter().chain(arguments).copied());
         command.env_remove("ANTHROPIC_API_KEY").env_remove("MYNAH_MODEL").env("KEY_OF_TEST", KEY);
         command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_BEARER_TOKEN_BEDROCK");
+        command.env("AWS_SHARED_CREDENTIALS_FILE", "none").env("AWS_CONFIG_FILE", "none");
         let told = feed(command, b"");
         assert_eq!(told.code, Some(2), "{arguments:?}: {}", told.stderr);
         assert!(told.stderr.contains(why), "{arguments:?}: {}", told.stderr);
