@@ -204,10 +204,10 @@ impl<'de> Deserialize<'de> for ToolCall {
 }
 
 /// Null is told from what is not there.
-pub(crate) fn present<'de, D: serde::Deserializer<'de>>(
+pub(crate) fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     json: D,
-) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(json).map(Some)
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(json).map(Some)
 }
 
 /// What came of a tool call.
@@ -359,33 +359,44 @@ impl Serialize for ToolOutcome {
 }
 
 impl<'de> Deserialize<'de> for ToolOutcome {
+    /// Reads the members of every kind at once: those of another kind are refused.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        use serde::de::Error as _;
-        let mut map = Metadata::deserialize(deserializer)?;
-        let outcome = if let Some(value) = map.shift_remove("ok") {
-            Self::Ok(value)
-        } else if let Some(error) = map.shift_remove("error") {
-            let transient = match map.shift_remove("transient") {
-                None => false,
-                Some(flag) => {
-                    flag.as_bool().ok_or_else(|| D::Error::custom("transient is not a boolean"))?
-                }
-            };
-            Self::Error { error, transient }
-        } else if let Some(question) = map.shift_remove("ask_user") {
-            let question = String::deserialize(question).map_err(D::Error::custom)?;
-            let opts = map.shift_remove("opts").unwrap_or_else(|| Value::Object(Metadata::new()));
-            Self::AskUser { question, opts: Metadata::deserialize(opts).map_err(D::Error::custom)? }
-        } else if let Some(reason) = map.shift_remove("halt") {
-            let reason = HaltReason::deserialize(reason).map_err(D::Error::custom)?;
-            Self::Halt { reason, result: map.shift_remove("result").unwrap_or(Value::Null) }
-        } else {
-            return Err(D::Error::custom("expected one of ok, error, ask_user, halt"));
-        };
-        match map.keys().next() {
-            Some(key) => Err(D::Error::custom(format!("unknown field `{key}`"))),
-            None => Ok(outcome),
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Wire {
+            #[serde(default, deserialize_with = "present")]
+            ok: Option<Value>,
+            #[serde(default, deserialize_with = "present")]
+            error: Option<Value>,
+            #[serde(default, deserialize_with = "present")]
+            transient: Option<bool>,
+            #[serde(default, deserialize_with = "present")]
+            ask_user: Option<String>,
+            #[serde(default, deserialize_with = "present")]
+            opts: Option<Metadata>,
+            #[serde(default, deserialize_with = "present")]
+            halt: Option<HaltReason>,
+            #[serde(default, deserialize_with = "present")]
+            result: Option<Value>,
         }
+        let wire = Wire::deserialize(deserializer)?;
+        let (failed, asked) = ((wire.error, wire.transient), (wire.ask_user, wire.opts));
+        Ok(match (wire.ok, failed, asked, (wire.halt, wire.result)) {
+            (Some(value), (None, None), (None, None), (None, None)) => Self::Ok(value),
+            (None, (Some(error), transient), (None, None), (None, None)) => {
+                Self::Error { error, transient: transient.unwrap_or_default() }
+            }
+            (None, (None, None), (Some(question), opts), (None, None)) => {
+                Self::AskUser { question, opts: opts.unwrap_or_default() }
+            }
+            (None, (None, None), (None, None), (Some(reason), result)) => {
+                Self::Halt { reason, result: result.unwrap_or_default() }
+            }
+            _ => {
+                let expected = "expected one of ok, error, ask_user, halt, and what belongs to it";
+                return Err(serde::de::Error::custom(expected));
+            }
+        })
     }
 }
 

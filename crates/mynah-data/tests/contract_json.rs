@@ -119,7 +119,19 @@ fn j02_outcomes_of_a_tool_have_the_form_of_a_scenario() {
     assert_form(&ToolOutcome::transient(5), r#"{"error":5,"transient":true}"#);
     assert_form(&ToolOutcome::ask("?"), r#"{"ask_user":"?","opts":{}}"#);
     assert_form(&ToolOutcome::halt("done", 1), r#"{"halt":"done","result":1}"#);
-    for wrong in [r#"{}"#, r#"{"ok":1,"error":2}"#, r#"{"error":1,"transient":"yes"}"#, r#"5"#] {
+    for wrong in [
+        r#"{}"#,
+        r#"{"ok":1,"error":2}"#,
+        r#"{"ok":1,"transient":true}"#,
+        r#"{"ok":1,"more":2}"#,
+        r#"{"error":1,"transient":"yes"}"#,
+        r#"{"error":1,"transient":null}"#,
+        r#"{"ask_user":"?","result":1}"#,
+        r#"{"ask_user":"?","opts":null}"#,
+        r#"{"halt":"done","opts":{}}"#,
+        r#"{"result":1}"#,
+        r#"5"#,
+    ] {
         refused::<ToolOutcome>(wrong);
     }
 }
