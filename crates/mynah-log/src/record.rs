@@ -281,10 +281,9 @@ impl Chain {
                 .with_message(format!("a fact that cannot be recorded: {error}"))
         };
         let writer = &mut self.writer;
-        writer.start();
-        writer.write(fact).map_err(unencodable)?;
+        let payload = Arc::from(writer.encode(fact).map_err(unencodable)?);
         self.reordered = writer.reordered;
-        let body = Body { salt, payload: Arc::from(writer.bytes()) };
+        let body = Body { salt, payload };
         let envelope = Envelope {
             v: FORMAT,
             run: Arc::clone(&self.run),

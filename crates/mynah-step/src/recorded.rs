@@ -25,6 +25,8 @@ use crate::{
 pub struct Recorded {
     pub(crate) run: Arc<str>,
     facts: VecDeque<(Record, Fact)>,
+    /// Writes what the loop made, to be compared.
+    writer: cbor::Writer,
     /// How many facts stood before these.
     taken: usize,
     of_tools: OfTools,
@@ -49,20 +51,21 @@ pub struct Recorded {
 
 impl Recorded {
     /// Compares with these records.
-    pub fn new(run: Arc<str>, records: Vec<(Record, Fact)>) -> Self {
+    pub fn new(run: Arc<str>, mut records: Vec<(Record, Fact)>) -> Self {
         let last = records.last().map_or(0, |(record, _)| record.seq());
         let announced = announced(&records);
         let handovers = handovers(&records);
         let LeftBehind { places, anew, open } = LeftBehind::of(&records);
-        let made_again = |(index, (_, fact)): &(usize, (Record, Fact))| {
-            !matches!(fact, Fact::Sealed(_)) && !fact.is_seam() && !places.contains(index)
-        };
-        let facts = records.into_iter().enumerate().filter(made_again);
-        let facts: VecDeque<_> = facts.map(|(_, record)| record).collect();
+        let mut place = 0..;
+        records.retain(|(_, fact)| {
+            let is_left = place.next().is_some_and(|place| places.contains(&place));
+            !matches!(fact, Fact::Sealed(_)) && !fact.is_seam() && !is_left
+        });
         Self {
             run,
-            of_tools: OfTools::new(facts.iter().map(|(_, fact)| fact)),
-            facts,
+            of_tools: OfTools::new(records.iter().map(|(_, fact)| fact)),
+            facts: records.into(),
+            writer: cbor::Writer::new(),
             taken: 0,
             last,
             answered: HashSet::new(),
@@ -283,7 +286,8 @@ impl Recorded {
     pub(crate) fn compare(&mut self, fact: &Fact) -> Result<Fact> {
         let next = self.take();
         let as_branch = next.as_ref().and_then(|(_, recorded)| as_branch(fact, recorded));
-        let produced = cbor::to_vec(as_branch.as_ref().unwrap_or(fact)).unwrap_or_default();
+        let produced = as_branch.as_ref().unwrap_or(fact);
+        let produced = self.writer.encode(produced).unwrap_or_default();
         let is_same =
             |record: &Record| record.body().is_some_and(|body| *body.payload == *produced);
         let recorded = match next {

@@ -10,12 +10,13 @@ use super::{Error, MAX_DEPTH, half_bits, half_value, major, simple};
 /// Bytes that are not the deterministic encoding of a value of this type, with the place.
 pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
     let mut reader = Reader::new(bytes);
-    let value = T::deserialize(&mut reader).map_err(|error| match error.offset {
-        Some(_) => error,
-        None => Error { offset: Some(reader.at), ..error },
-    })?;
-    reader.end()?;
-    Ok(value)
+    let mut value = T::deserialize(&mut reader);
+    if let Err(error) = &mut value {
+        error.0.offset.get_or_insert(reader.at);
+    } else if let Err(error) = reader.end() {
+        value = Err(error);
+    }
+    value
 }
 
 /// Reads items one after the other. Nobody is told beforehand how many there will be: what is claimed is not there yet, and
@@ -176,14 +177,12 @@ impl<'de> Reader<'de> {
         }
     }
 
-    fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+    fn enter(&mut self) -> Result<(), Error> {
         if self.depth == MAX_DEPTH {
             return Err(Error::at("nested too deep", self.at));
         }
         self.depth += 1;
-        let value = read(self);
-        self.depth -= 1;
-        value
+        Ok(())
     }
 
     /// How many items follow. Each takes a byte at least, so a length beyond the bytes is a lie.
@@ -210,27 +209,26 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
             major::TEXT => visitor.visit_borrowed_str(self.text(&head)?),
             major::ARRAY => {
                 let left = self.len(&head)?;
-                self.nested(|reader| {
-                    let mut items = Items { reader, left };
-                    let value = visitor.visit_seq(&mut items)?;
-                    if items.left > 0 {
-                        Err(Error::at("more items than expected", start))
-                    } else {
-                        Ok(value)
-                    }
-                })
+                self.enter()?;
+                let mut items = Items { reader: self, left };
+                // A value may be large: it stays where it was made.
+                let mut value = visitor.visit_seq(&mut items);
+                if items.left > 0 && value.is_ok() {
+                    value = Err(Error::at("more items than expected", start));
+                }
+                items.reader.depth -= 1;
+                value
             }
             major::MAP => {
                 let left = self.len(&head)?;
-                self.nested(|reader| {
-                    let mut entries = Entries { reader, left, last: None };
-                    let value = visitor.visit_map(&mut entries)?;
-                    if entries.left > 0 {
-                        Err(Error::at("more entries than expected", start))
-                    } else {
-                        Ok(value)
-                    }
-                })
+                self.enter()?;
+                let mut entries = Entries { reader: self, left, last: None };
+                let mut value = visitor.visit_map(&mut entries);
+                if entries.left > 0 && value.is_ok() {
+                    value = Err(Error::at("more entries than expected", start));
+                }
+                entries.reader.depth -= 1;
+                value
             }
             major::SIMPLE => match head.first {
                 simple::FALSE => visitor.visit_bool(false),
@@ -273,7 +271,12 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
                 let name = self.text(&head)?;
                 visitor.visit_enum(de::value::BorrowedStrDeserializer::new(name))
             }
-            (major::MAP, 1) => self.nested(|reader| visitor.visit_enum(Variant { reader })),
+            (major::MAP, 1) => {
+                self.enter()?;
+                let value = visitor.visit_enum(Variant { reader: &mut *self });
+                self.depth -= 1;
+                value
+            }
             _ => Err(Error::at("expected a variant", start)),
         }
     }

@@ -24,39 +24,45 @@ use std::fmt;
 
 pub(crate) use de::Reader;
 pub use de::from_slice;
-pub(crate) use ser::Writer;
-pub use ser::to_vec;
+pub use ser::{Writer, to_vec};
 
 /// How deep values may nest.
 pub const MAX_DEPTH: usize = 128;
 
 /// Why a value could not be written, or bytes not be read.
+///
+/// One word wide: whatever is written or read gives a `Result`, and most of them hold next to nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
+pub struct Error(Box<Wrong>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wrong {
     message: String,
     offset: Option<usize>,
 }
 
 impl Error {
+    #[cold]
     pub(crate) fn new(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), offset: None }
+        Self(Box::new(Wrong { message: message.to_string(), offset: None }))
     }
 
+    #[cold]
     fn at(message: impl fmt::Display, offset: usize) -> Self {
-        Self { message: message.to_string(), offset: Some(offset) }
+        Self(Box::new(Wrong { message: message.to_string(), offset: Some(offset) }))
     }
 
     /// Where in the bytes.
     pub fn offset(&self) -> Option<usize> {
-        self.offset
+        self.0.offset
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.offset {
-            Some(offset) => write!(f, "{} at byte {offset}", self.message),
-            None => f.write_str(&self.message),
+        match self.0.offset {
+            Some(offset) => write!(f, "{} at byte {offset}", self.0.message),
+            None => f.write_str(&self.0.message),
         }
     }
 }
@@ -138,6 +144,12 @@ fn half_value(bits: u16) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_result_is_hardly_larger_than_what_it_holds() {
+        assert_eq!(size_of::<Result<(), Error>>(), size_of::<usize>());
+        assert_eq!(size_of::<Result<&str, Error>>(), size_of::<&str>());
+    }
 
     #[test]
     fn every_half_comes_back_from_its_value() {

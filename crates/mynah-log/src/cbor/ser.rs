@@ -11,20 +11,14 @@ use super::{Error, MAX_DEPTH, half_bits, major, simple};
 /// # Errors
 /// A map with two equal keys, a length that is not known beforehand, or too deep a nesting.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
-    // Room for what most values take, so that it is not made bit by bit.
-    let mut writer = Writer {
-        out: Vec::with_capacity(512),
-        keys: Vec::with_capacity(32),
-        scratch: Vec::with_capacity(512),
-        ..Writer::default()
-    };
-    writer.write(value)?;
+    let mut writer = Writer::new();
+    writer.encode(value)?;
     Ok(writer.out)
 }
 
-/// Writes values one after the other, into the same memory.
+/// Writes values one after the other, into the same memory: for who writes many.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Writer {
+pub struct Writer {
     out: Vec<u8>,
     /// The keys of the maps that are being written, the innermost map's last.
     keys: Vec<Key>,
@@ -46,6 +40,34 @@ struct Key {
 }
 
 impl Writer {
+    /// A writer with room for what most values take, so that it is not made bit by bit.
+    pub fn new() -> Self {
+        Self {
+            out: Vec::with_capacity(512),
+            keys: Vec::with_capacity(32),
+            scratch: Vec::with_capacity(512),
+            ..Self::default()
+        }
+    }
+
+    /// The bytes of a value, as [`to_vec`] gives them.
+    ///
+    /// ```
+    /// use mynah_log::cbor;
+    /// let mut writer = cbor::Writer::new();
+    /// assert_eq!(writer.encode(&[1, 2])?, cbor::to_vec(&[1, 2])?);
+    /// assert_eq!(writer.encode("a")?, [0x61, b'a']);
+    /// # Ok::<(), cbor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`to_vec`].
+    pub fn encode<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<&[u8], Error> {
+        self.start();
+        value.serialize(&mut *self)?;
+        Ok(&self.out)
+    }
+
     /// Starts anew.
     pub(crate) fn start(&mut self) {
         self.out.clear();
@@ -56,10 +78,6 @@ impl Writer {
     /// All that was written since the start.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.out
-    }
-
-    pub(crate) fn write<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-        value.serialize(self)
     }
 
     #[inline]
@@ -326,7 +344,7 @@ impl<'a> ser::Serializer for &'a mut Writer {
 }
 
 /// The items of a list.
-pub(crate) struct Items<'a> {
+pub struct Items<'a> {
     writer: &'a mut Writer,
     /// Whether the list is the content of a variant.
     wrapped: bool,
@@ -367,7 +385,7 @@ items!(
 );
 
 /// The entries of a map, written as they come and put in order at the end if they are not.
-pub(crate) struct Entries<'a> {
+pub struct Entries<'a> {
     writer: &'a mut Writer,
     start: usize,
     /// The first of the map's own keys.

@@ -199,19 +199,20 @@ impl Driver {
 pub(super) struct PromptDigest {
     messages: usize,
     digest: Hash,
+    writer: cbor::Writer,
 }
 
 impl PromptDigest {
     /// Of nothing but so many messages that it began with.
     pub(super) fn new(messages: usize) -> Self {
-        Self { messages, digest: Hash::of(&[]) }
+        Self { messages, digest: Hash::of(&[]), writer: cbor::Writer::default() }
     }
 
     fn after(&mut self, messages: &Messages) -> Hash {
         while let Some(message) = messages.get(self.messages) {
             // What has no encoding was refused before it could be asked.
-            let bytes = cbor::to_vec(&**message).unwrap_or_default();
-            self.digest = Hash::of(&[&self.digest.0, &bytes]);
+            let bytes = self.writer.encode(&**message).unwrap_or_default();
+            self.digest = Hash::of(&[&self.digest.0, bytes]);
             self.messages += 1;
         }
         self.digest
