@@ -48,26 +48,29 @@ async fn recorded() {
 
 /// Performing a long run again, against running and keeping it; and a long run's turn, against a short one's. Both take turns,
 /// and of each the least time counts: a busy machine disturbs both alike.
+///
+/// Both let go of what came of it before the clock is read: of the engine too, as the scripted model holds the conversation with
+/// all that it was asked. In a replay it is asked nothing, and so has no answers.
 async fn replayed() {
     let mut turns = Vec::new();
     for length in [100, 1_000] {
         let (mut again, mut live) = (Duration::MAX, Duration::MAX);
         for _ in 0..20 {
-            let (log, engine) = (Arc::new(MemoryLog::new()), || talking(length, 1));
-            let first = engine();
+            let (log, first) = (Arc::new(MemoryLog::new()), talking(length, 1));
             let start = now();
-            // Both let go of what came of it before the clock is read.
             let Ok(Some(run)) = first.chat("go").record(&log).await.map(|result| result.run_id)
             else {
                 return eprintln!("the run failed");
             };
+            drop(first);
             live = live.min(start.elapsed());
-            let second = engine();
+            let second = listening([]);
             let start = now();
             let replay = second.replay(&log, &*run).replay_tools(Tools::Recorded);
             if let Err(error) = replay.await {
                 return eprintln!("{error}");
             }
+            drop(second);
             again = again.min(start.elapsed());
         }
         turns.push(per(again, length));
@@ -110,7 +113,11 @@ fn talking(turns: usize, pieces: usize) -> Engine {
             .tool_call(format!("c{n}"), "echo", json!({"x": n}))
             .call_tools()
     };
-    let scripts = (0..turns - 1).map(call).chain([Script::new().text("done").stop()]);
+    listening((0..turns - 1).map(call).chain([Script::new().text("done").stop()]))
+}
+
+/// A model with these answers, and its tool.
+fn listening(scripts: impl IntoIterator<Item = Script>) -> Engine {
     let echo = Tool::new("echo", "gives its arguments back", json!({"type": "object"}))
         .handler(async |arguments: Value, _| arguments);
     Engine::new(Scripted::play(scripts)).tool(echo).param("max_turns", 100_000)
