@@ -155,11 +155,16 @@ pub async fn verify_seals(log: &dyn Log) -> Result<Tree> {
     Auditor::new(log).verify_seals().await
 }
 
-/// Reads a run as far as the index counts, and checks its records. Each is shown.
-pub(crate) async fn walk(
+/// Reads a run as far as the index counts, checks its records, and holds what the index says against them: for whoever goes
+/// on with it. Each record is shown; whether a body that is missing was taken away is for the caller to find out. Gives what
+/// the records come to, without what bodies would tell that are missing.
+///
+/// # Errors
+/// The first thing that is wrong, what `visit` gives, or a log that cannot be read.
+pub async fn walk(
     log: &dyn Log,
     indexed: &RunSummary,
-    mut visit: impl FnMut(&Record) -> Result<(), Corrupt>,
+    mut visit: impl FnMut(&Record) -> Result<()>,
 ) -> Result<(Verifier, RunSummary)> {
     let run = &*indexed.run_id;
     let mut verifier = Verifier::new(run);
@@ -197,7 +202,7 @@ async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Repo
         return Err(if is_pruned { entry::pruned(run) } else { entry::not_found(run) });
     };
     let gone = removals.of(run);
-    let walked = walk(log, &indexed, |record| check_body(record, gone)).await?;
+    let walked = walk(log, &indexed, |record| Ok(check_body(record, gone)?)).await?;
     let report = walked.0.report();
     if let Some(gone) = gone {
         if let Some(pruned) = gone.run {

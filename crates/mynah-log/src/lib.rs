@@ -30,7 +30,7 @@ mod tail;
 mod verify;
 mod waiters;
 
-pub use audit::{Auditor, verify_run, verify_seals};
+pub use audit::{Auditor, verify_run, verify_seals, walk};
 pub use cuts::{Cut, CutRecorder, expand};
 pub use fact::{
     About, DirectCall, Effect, End, Extent, Fact, Inside, Parent, Plan, Previous, Resolution, Seal,

@@ -46,7 +46,7 @@ impl RunStatus {
     }
 
     /// The status of a run whose last record is of this kind; a seal changes nothing.
-    pub fn after(self, kind: &str) -> Self {
+    fn after(self, kind: &str) -> Self {
         match kind {
             "suspended" => Self::Suspended,
             "completed" => Self::Completed,

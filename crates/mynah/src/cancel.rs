@@ -9,7 +9,7 @@ use std::{
 };
 
 use mynah_data::{Error, HaltReason, LogReason, Metadata, Result, StreamReason};
-use mynah_log::{End, Extent, Fact, Log, RunStatus};
+use mynah_log::{End, Extent, Fact, Log, Record, RunStatus};
 use mynah_step::{BoxFuture, Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
@@ -129,12 +129,13 @@ impl Cancel {
     async fn end(self) -> Result<RunStatus> {
         let Self { log, run, world } = self;
         let mut first = None;
-        let begin = |record| {
-            first.get_or_insert(record);
+        let begin = |record: &Record| {
+            first.get_or_insert_with(|| record.clone());
             Ok(())
         };
-        let Walked { chain, totals, status, report } = Walked::whole(&*log, &run, begin).await?;
-        if report.fingerprint.is_some() {
+        let Walked { verifier, run: found, .. } = Walked::whole(&*log, &run, begin).await?;
+        let status = found.status;
+        if verifier.report().fingerprint.is_some() {
             let message = format!("log error: sealed: run {run} has ended");
             return Err(Error::log(LogReason::Sealed).with_message(message).with("run_id", run));
         }
@@ -145,8 +146,9 @@ impl Cancel {
         {
             metadata.insert("error".to_owned(), Error::stream(StreamReason::Cancelled).to_value());
         }
+        let (chain, _) = verifier.into_chain();
         let lease = take_over(&*log, &*world, &run, chain.head()).await?;
-        let mut recorder = Recorder::after(log, world, chain, totals).with_lease(lease);
+        let mut recorder = Recorder::after(log, world, chain, found.totals).with_lease(lease);
         if status.is_ended() {
             recorder.seal()?;
         } else {

@@ -1,11 +1,9 @@
 //! Runs as they were kept.
 
-use std::fmt::Display;
-
 use mynah_data::{Error, HaltReason, LogReason, Messages, Result, Session, SessionRun, Thread};
 use mynah_log::{
-    About, Chain, Corrupt, Extent, Fact, Head, Log, MAINTENANCE, Previous, Record, Removals,
-    Report, RunStatus, RunSummary, Totals, Verifier, cbor,
+    About, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Removals, RunSummary,
+    Totals, Verifier, cbor, walk,
 };
 use mynah_step::{mismatch, run_not_found};
 use serde::Deserialize as _;
@@ -15,100 +13,43 @@ use crate::run::{Meter, RunState};
 /// How the fact of a record is read.
 type ReadFact = fn(&Record) -> std::result::Result<Option<Fact>, String>;
 
-/// What the records of a run come to, verified, whoever wrote them and whatever was taken out of them.
+/// A run that was read to its end, verified, whoever wrote it and whatever was taken out of it.
 pub(crate) struct Walked {
-    pub(crate) chain: Chain,
-    pub(crate) totals: Totals,
-    pub(crate) status: RunStatus,
-    pub(crate) report: Report,
+    pub(crate) verifier: Verifier,
+    /// What its records come to.
+    pub(crate) run: RunSummary,
+    /// The first record whose body was taken away.
+    redacted: Option<Record>,
 }
 
 impl Walked {
-    /// Reads a run to its end, and holds what the log's index says of it against its records. Each of them is shown.
+    /// Reads a run, and holds what the log's index says of it against its records. Each of them is shown.
     pub(crate) async fn whole(
         log: &dyn Log,
         run: &str,
-        visit: impl FnMut(Record) -> Result<()>,
+        mut visit: impl FnMut(&Record) -> Result<()>,
     ) -> Result<Self> {
-        let mut walked = Self::until(log, run, u64::MAX, visit).await?;
-        let indexed = log.run(run).await?.ok_or_else(|| run_not_found(run))?;
-        walked.check(log, run, &indexed).await?;
-        if walked.report.redacted > 0 {
-            // What was taken away cannot be counted again: the index has it since it came.
-            walked.totals = indexed.totals;
-        }
-        Ok(walked)
-    }
-
-    /// Reads a run up to a record.
-    async fn until(
-        log: &dyn Log,
-        run: &str,
-        last: u64,
-        mut visit: impl FnMut(Record) -> Result<()>,
-    ) -> Result<Self> {
-        const PAGE: usize = 256;
         if run == MAINTENANCE {
             return Err(Error::invalid_option("run", "is_maintenance").with_message(format!(
                 "validation failed: run: {run} is the log's own account of what was taken out of it"
             )));
         }
-        let (mut verifier, mut removals) = (Verifier::new(run), None);
-        let (mut seen, mut status) = (0, RunStatus::Running);
-        loop {
-            let wanted = usize::try_from(last.saturating_sub(seen)).unwrap_or(PAGE).min(PAGE);
-            let page = log.read(run, seen + 1, wanted).await?;
-            if page.is_empty() {
-                break;
+        let indexed = log.run(run).await?.ok_or_else(|| run_not_found(run))?;
+        let mut bare = Vec::new();
+        let walked = walk(log, &indexed, |record| {
+            if record.body().is_none() {
+                bare.push(record.clone());
             }
-            for record in page {
-                verifier.check(&record)?;
-                if record.body().is_none() {
-                    let removals = match &mut removals {
-                        Some(removals) => removals,
-                        none => none.insert(Removals::read(log).await?),
-                    };
-                    if !removals.is_redacted(&record) {
-                        let what = "its body is missing, and no tombstone says why";
-                        return Err(corrupt(run, record.seq(), what));
-                    }
-                }
-                (seen, status) = (record.seq(), status.after(&record.envelope().kind));
-                visit(record)?;
-            }
+            visit(record)
+        });
+        let (verifier, mut run) = walked.await?;
+        if !bare.is_empty() {
+            let removals = Removals::read(log).await?;
+            bare.iter().try_for_each(|record| check_removed(&removals, record))?;
+            // What was taken away cannot be counted again: the index has it since it came.
+            run.totals = indexed.totals;
         }
-        if seen == 0 {
-            return Err(run_not_found(run));
-        }
-        let report = verifier.report();
-        let (chain, totals) = verifier.into_chain();
-        Ok(Self { chain, totals, status, report })
-    }
-
-    /// Holds what the log's index says of a run against its records.
-    async fn check(&self, log: &dyn Log, run: &str, indexed: &RunSummary) -> Result<()> {
-        let Some(Head { seq, hash }) = self.chain.head() else { return Err(run_not_found(run)) };
-        if indexed.records > seq && !log.read(run, seq + 1, 1).await?.is_empty() {
-            // It went on since it was read.
-            return Ok(());
-        }
-        if indexed.records > seq {
-            let what = format!("it is missing: the index counts {} records", indexed.records);
-            return Err(corrupt(run, seq + 1, what));
-        }
-        let differs = |what: &str, indexed: &dyn Display, found: &dyn Display| {
-            corrupt(run, seq, format!("the index says {what} {indexed}, the records say {found}"))
-        };
-        if indexed.records < seq {
-            return Err(differs("records", &indexed.records, &seq));
-        }
-        if indexed.hash != hash {
-            return Err(differs("hash", &indexed.hash, &hash));
-        }
-        if indexed.status != self.status {
-            return Err(differs("status", &indexed.status.as_str(), &self.status.as_str()));
-        }
-        Ok(())
+        Ok(Self { verifier, run, redacted: bare.into_iter().next() })
     }
 }
 
@@ -128,20 +69,42 @@ impl Kept {
     /// Reads a run to its end.
     async fn whole(log: &dyn Log, run: &str, read: ReadFact) -> Result<Self> {
         let mut records = Vec::new();
-        let walked = Walked::whole(log, run, |record| keep(&mut records, record, read)).await?;
-        Ok(Self::of(run, records, walked))
+        let Walked { verifier, redacted, .. } =
+            Walked::whole(log, run, |record| keep(&mut records, record, read)).await?;
+        match redacted {
+            Some(record) => Err(was_redacted(&record)),
+            None => Ok(Self::of(run, records, verifier)),
+        }
     }
 
     /// Reads a run up to a record.
     async fn until(log: &dyn Log, run: &str, last: u64) -> Result<Self> {
-        let mut records = Vec::new();
-        let keep = |record| keep(&mut records, record, Record::fact);
-        let walked = Walked::until(log, run, last, keep).await?;
-        Ok(Self::of(run, records, walked))
+        const PAGE: usize = 256;
+        let (mut verifier, mut records) = (Verifier::new(run), Vec::new());
+        loop {
+            let left = last.saturating_sub(records.len() as u64);
+            let wanted = usize::try_from(left).unwrap_or(PAGE).min(PAGE);
+            let page = log.read(run, records.len() as u64 + 1, wanted).await?;
+            if page.is_empty() {
+                break;
+            }
+            for record in &page {
+                verifier.check(record)?;
+                if record.body().is_none() {
+                    check_removed(&Removals::read(log).await?, record)?;
+                    return Err(was_redacted(record));
+                }
+                keep(&mut records, record, Record::fact)?;
+            }
+        }
+        if records.is_empty() {
+            return Err(run_not_found(run));
+        }
+        Ok(Self::of(run, records, verifier))
     }
 
-    fn of(run: &str, records: Vec<(Record, Fact)>, walked: Walked) -> Self {
-        let Walked { chain, totals, .. } = walked;
+    fn of(run: &str, records: Vec<(Record, Fact)>, verifier: Verifier) -> Self {
+        let (chain, totals) = verifier.into_chain();
         Self { run: run.to_owned(), records, chain, totals }
     }
 
@@ -360,18 +323,27 @@ impl Loaded {
 }
 
 /// Keeps a record with the fact in it.
-fn keep(records: &mut Vec<(Record, Fact)>, record: Record, read: ReadFact) -> Result<()> {
+fn keep(records: &mut Vec<(Record, Fact)>, record: &Record, read: ReadFact) -> Result<()> {
     let wrong = |what| corrupt(&record.envelope().run, record.seq(), what);
-    let fact = read(&record).map_err(wrong)?.ok_or_else(|| redacted(&record))?;
-    records.push((record, fact));
+    let fact = read(record).map_err(wrong)?;
+    records.extend(fact.map(|fact| (record.clone(), fact)));
     Ok(())
+}
+
+/// Whether a record's body was taken away, and is not missing.
+fn check_removed(removals: &Removals, record: &Record) -> Result<()> {
+    let what = "its body is missing, and no tombstone says why";
+    match removals.is_redacted(record) {
+        true => Ok(()),
+        false => Err(corrupt(&record.envelope().run, record.seq(), what)),
+    }
 }
 
 fn corrupt(run: &str, seq: u64, what: impl Into<String>) -> Error {
     Corrupt { run: run.to_owned(), seq, what: what.into() }.into()
 }
 
-fn redacted(record: &Record) -> Error {
+fn was_redacted(record: &Record) -> Error {
     let (run, seq, kind) = (&record.envelope().run, record.seq(), &record.envelope().kind);
     Error::log(LogReason::Redacted)
         .with_message(format!(

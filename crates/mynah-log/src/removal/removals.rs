@@ -58,7 +58,7 @@ impl Removals {
         let mut removals =
             Self { chain: Chain::new(MAINTENANCE), hashes: Vec::new(), runs: HashMap::new() };
         if let Some(indexed) = log.run(MAINTENANCE).await? {
-            let walked = audit::walk(log, &indexed, |record| removals.take(record));
+            let walked = audit::walk(log, &indexed, |record| Ok(removals.take(record)?));
             let verifier = walked.await?.0;
             removals.chain = verifier.into_chain().0;
         }
