@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     log: LogArgs,
     /// The run: its id, the beginning of it, or `last`.
     run: String,
-    /// The file; standard output if there is none. It appears when it is whole.
+    /// The file; standard output if there is none, or for `-`. It appears when it is whole.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write over a file that is there.
@@ -44,6 +44,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run, output, force } = arguments;
+    let output = output.filter(|path| path != Path::new("-"));
     if let Some(path) = output.as_ref().filter(|path| !force && path.symlink_metadata().is_ok()) {
         return Err(Failure::input(format!(
             "{}: it is there already; --force writes over it",
@@ -105,9 +106,15 @@ fn listed(ids: &[String]) -> String {
     if ids.len() > SHOWN { format!("{shown}, … ({} in all)", ids.len()) } else { shown }
 }
 
-/// Writes it beside the file first, so that what has the file's name is whole.
+/// Writes it beside the file first, so that what has the file's name is whole. A link is followed, and what is no file, as a
+/// device, is written to as it is.
 async fn to_file(log: &dyn Log, run: &str, path: &Path) -> Result<Bundle, Failure> {
     let failed = |error: io::Error| Failure::file(format!("{}: {error}", path.display()));
+    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if path.metadata().is_ok_and(|there| !there.is_file()) {
+        let out = BufWriter::new(File::options().write(true).open(path).map_err(failed)?);
+        return bundle::export(log, run, out).await.map_err(|error| Failure::of(&error));
+    }
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let part = PathBuf::from(name);

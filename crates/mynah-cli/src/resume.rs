@@ -178,6 +178,11 @@ impl Arguments {
                         let told = waiting.told(&command);
                         return Ok(Failure::input(format!("run {run}: {wrong}; it {told}")));
                     }
+                    if self.answer.is_some() || self.message.is_some() {
+                        let told = waiting.told(&command);
+                        let wrong = "an answer is not what it waits for";
+                        return Ok(Failure::input(format!("run {run}: {wrong}; it {told}")));
+                    }
                 }
                 judge(log, run, &command).await?;
                 Ok(Failure::input(error.to_string()))

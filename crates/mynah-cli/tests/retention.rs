@@ -122,7 +122,24 @@ fn a_file_that_is_there_is_written_over_only_by_force() {
     assert_eq!(refused.stderr, said);
     assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
     store.ok(&["export", "run-0", "-o", &file, "--force"]);
+    let whole = store.ok(&["export", "run-0"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), whole);
+    assert_eq!(store.ok(&["export", "run-0", "-o", "-"]), whole);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_is_written_through_and_a_device_stays_one() {
+    use std::os::unix::fs::{FileTypeExt as _, symlink};
+    let store = Store::with(RUNS);
+    let (file, link) = (store.beside("run.ndjson"), store.beside("link.ndjson"));
+    fs::write(&file, "old").unwrap();
+    symlink(&file, &link).unwrap();
+    store.ok(&["export", "run-0", "-o", &link, "--force"]);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::read_to_string(&file).unwrap(), store.ok(&["export", "run-0"]));
+    store.ok(&["export", "run-0", "-o", "/dev/null", "--force"]);
+    assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
 }
 
 #[test]

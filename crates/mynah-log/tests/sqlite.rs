@@ -257,6 +257,17 @@ fn tables_of_a_newer_version_are_left_alone() {
 }
 
 #[test]
+fn a_file_that_cannot_be_written_is_refused_before_anything_is_to_be_written() {
+    let (_folder, path) = file();
+    drop(SqliteLog::open(&path).expect("a log"));
+    // SQLite only reads a file of a format that it does not know how to write, whoever owns it.
+    let mut bytes = std::fs::read(&path).expect("a file");
+    bytes[18] = 3;
+    std::fs::write(&path, bytes).expect("a file");
+    assert_eq!(reason(SqliteLog::open(&path)), LogReason::ReadOnly);
+}
+
+#[test]
 fn what_is_not_a_log_is_refused_and_left_as_it_is() {
     let (folder, path) = file();
     std::fs::write(&path, "Dear diary, today I wrote a text file of some length.").expect("a file");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use mynah_data::{Error, LogReason, Result};
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, config::DbConfig};
+use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, config::DbConfig};
 
 use super::{Answer, runs};
 use crate::Durability;
@@ -66,6 +66,13 @@ impl File {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection = self.open(&self.0, flags)?;
         self.version(&connection)?;
+        // Otherwise it would be found out when the first run has something to write, and a model has answered.
+        if connection.is_readonly(MAIN_DB).map_err(|error| self.failure(&error))? {
+            let path = self.0.display();
+            return Err(Error::log(LogReason::ReadOnly).with_message(format!(
+                "log error: read_only: {path}: see that the file and its folder may be written, or only read it"
+            )));
+        }
         self.prepare(&connection, durability).map_err(|error| self.failure(&error))?;
         self.migrate(&mut connection)?;
         Ok(connection)
