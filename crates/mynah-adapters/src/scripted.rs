@@ -310,6 +310,8 @@ impl Script {
 }
 
 /// An adapter that plays scripts, one for each call. Clones share the scripts and what was recorded.
+///
+/// Each one begins with its first script: in a process that goes on with a run, leave out those that were played.
 #[derive(Clone, Default)]
 pub struct Scripted(Arc<Shared>);
 

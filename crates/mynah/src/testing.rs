@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use crate::Engine;
 
-/// Checks that a kept run comes out the same when this engine performs it again: a test for changed prompts, models and tools.
+/// Checks that a kept run comes out the same when this engine performs it again: a test for changed models, params and tools.
 ///
 /// ```
 /// use mynah::{Engine, log::MemoryLog, testing::{Scripted, assert_replays}};
@@ -36,7 +36,9 @@ use crate::Engine;
 /// ```
 ///
 /// The model is not called, and side effects that tools ask of their context are not done; but tools run again, unless they are
-/// [`recorded`](crate::Tool::recorded). [`Engine::replay`](crate::Engine::replay) with `Tools::Recorded` runs none.
+/// [`recorded`](crate::Tool::recorded). [`Engine::replay`](crate::Engine::replay) with `Tools::Recorded` runs none. The
+/// conversation is the recorded one: what another prompt would change is told by
+/// [`Replay::system`](crate::Replay::system) and [`Replay::thread`](crate::Replay::thread).
 ///
 /// # Panics
 /// At the first difference: with its record, and every place in it that differs.
