@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Recorder,
-    desk::{Place, Want, gone},
+    desk::{Asked, Place, Want, gone},
     recorder::ends,
 };
 
@@ -28,7 +28,7 @@ pub struct Recorded {
     /// Writes what the loop made, to be compared.
     writer: cbor::Writer,
     /// How many facts stood before these.
-    taken: usize,
+    pub(crate) taken: usize,
     of_tools: OfTools,
     last: u64,
     /// Calls of the turn whose records answer for them: what happened inside them is passed by.
@@ -215,12 +215,14 @@ impl Recorded {
                 None
             }
             Want::Commit { fact, .. } | Want::Announce(fact) => Some(self.compare(fact).map(Some)),
-            Want::Recall { name, required } => {
-                if !required && !self.will_recall(place, name) {
+            Want::Recall { asked, required } => {
+                if !required && !self.will_recall(place, asked) {
                     return Some(Ok(None));
                 }
-                let is_next = matches!(self.upcoming(),
-                    Some(Fact::SideEffect { inside, name: next, .. }) if inside == place && next == name);
+                let is_next = self.upcoming().is_some_and(|next| {
+                    matches!(next, Fact::SideEffect { inside, .. } if inside == place)
+                        && is_of(next, asked)
+                });
                 is_next.then(|| Ok(self.take_fact()))
             }
             Want::Answer => match self.upcoming() {
@@ -238,14 +240,14 @@ impl Recorded {
         }
     }
 
-    /// Whether the next record made at a place is of a side effect of this name.
-    fn will_recall(&self, place: &Place, name: &str) -> bool {
+    /// Whether the next record made at a place is of a side effect.
+    fn will_recall(&self, place: &Place, asked: &Asked) -> bool {
         let mine = |fact: &&Fact| match place {
             Some(inside) => of_tool(fact).is_some_and(|(call, _)| call == inside.call_id),
             None => of_tool(fact).is_none(),
         };
         let next = self.facts.iter().map(|(_, fact)| fact).find(mine);
-        matches!(next, Some(Fact::SideEffect { name: next, .. }) if next == name)
+        next.is_some_and(|next| is_of(next, asked))
     }
 
     /// Ends the run because somebody who asks can't be answered.
@@ -269,13 +271,14 @@ impl Recorded {
                 let (outcome, content) = (ToolOutcome::Ok(Value::Null), String::new());
                 recorded.unwrap_or(Fact::ToolCompleted { call_id, attempt, outcome, content })
             }
-            Want::Recall { name, .. } => {
+            Want::Recall { asked, .. } => {
                 // Whatever would have come of it: it is not what differs.
                 let effect = match self.upcoming() {
                     Some(Fact::SideEffect { effect, .. }) => effect.clone(),
                     _ => Effect::Done(Value::Null),
                 };
-                Fact::SideEffect { inside: place.clone(), name: name.clone(), effect }
+                let (inside, name) = (place.clone(), asked.name.to_string());
+                Fact::SideEffect { inside, name, ahead: asked.ahead(), effect }
             }
         };
         self.difference(&fact, self.next())
@@ -422,6 +425,11 @@ fn is_answer(fact: &Fact) -> bool {
         Fact::SideEffect { inside, name, .. } => inside.is_none() && name == MODEL_CALL,
         _ => false,
     }
+}
+
+/// Whether a fact is what came of a side effect that was asked for.
+fn is_of(fact: &Fact, asked: &Asked) -> bool {
+    matches!(fact, Fact::SideEffect { name, ahead, .. } if **name == *asked.name && *ahead == asked.ahead())
 }
 
 /// Whether a fact is not the one that comes next, whatever it says.

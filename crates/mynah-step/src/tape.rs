@@ -185,6 +185,11 @@ impl Tape {
         }
     }
 
+    /// How many facts were made again so far.
+    pub(crate) fn taken(&self) -> usize {
+        self.recorded().map_or(0, |recorded| recorded.taken)
+    }
+
     /// Goes over to the world once everything recorded was made again, where the run is to go on and nobody has its lease
     /// yet: takes that first.
     pub(crate) fn poll_go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -185,7 +185,7 @@ impl Context {
     }
 
     /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
-    /// value without doing it.
+    /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order.
     ///
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). Also as
@@ -303,7 +303,7 @@ impl Context {
     /// Performs something, and serves whoever hands in facts meanwhile.
     async fn served<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
-        let mut stuck = false;
+        let mut stuck_at = None;
         poll_fn(move |cx| {
             // The run takes time from the first thing on that it does.
             if self.0.config.budget.is_some() {
@@ -324,15 +324,17 @@ impl Context {
                 let others = usize::from(desk.loop_waits());
                 let all = self.0.running.load(Ordering::Relaxed) + others;
                 if desk.is_stuck(&tape, all) {
-                    // What the loop does at once with this may be what comes next: it asks when it is polled.
-                    if !std::mem::replace(&mut stuck, true) {
+                    // What the loop does at once with this may be what comes next: it asks, or hears its answer, when it is
+                    // polled.
+                    let place = tape.taken();
+                    if stuck_at.replace(place) != Some(place) {
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }
                     desk.refuse_first(&mut tape);
                     continue;
                 }
-                stuck = false;
+                stuck_at = None;
                 tape.keep(cx);
                 tape.kick(cx);
                 return Poll::Pending;

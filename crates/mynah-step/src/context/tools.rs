@@ -241,7 +241,7 @@ impl Context {
             && !self.0.replaying
         {
             let harmless = tool.as_ref().is_none_or(|tool| tool.spec().idempotent);
-            context.effects.attempt = tries;
+            context.effects.begin(tries);
             match config.on_uncertain {
                 OnUncertain::Suspend if !harmless => {
                     return Err(uncertain(&call).with("tool_call_id", call.id.as_str()));
