@@ -4,6 +4,7 @@ mod model;
 mod tools;
 
 use std::{
+    collections::HashSet,
     fmt,
     future::poll_fn,
     pin::pin,
@@ -86,6 +87,8 @@ struct Shared {
     clock: Mutex<Option<WallClock>>,
     /// Calls that have no outcome yet.
     running: AtomicUsize,
+    /// Their ids.
+    called: Mutex<HashSet<String>>,
     cancelled: watch::Sender<bool>,
 }
 
@@ -149,6 +152,7 @@ impl Context {
             spent: Mutex::default(),
             clock: Mutex::new(clock),
             running: AtomicUsize::new(0),
+            called: Mutex::default(),
             cancelled: watch::Sender::new(false),
         })))
     }
@@ -365,7 +369,7 @@ impl Context {
                 return recorded.filter(|breach| breach.place == place).cloned();
             }
         }
-        let mut clock = self.0.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clock = lock(&self.0.clock);
         clock.as_mut()?.poll_passed(cx, place)
     }
 
@@ -385,11 +389,11 @@ impl Context {
     }
 
     fn spent(&self) -> MutexGuard<'_, Spent> {
-        self.0.spent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.spent)
     }
 
     fn tape(&self) -> MutexGuard<'_, Tape> {
-        self.0.tape.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.tape)
     }
 }
 
@@ -400,6 +404,10 @@ impl fmt::Debug for Context {
             .field("replaying", &self.0.replaying)
             .finish_non_exhaustive()
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn configured(recorder: Recorder, config: &Config) -> Recorder {
