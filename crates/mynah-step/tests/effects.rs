@@ -119,6 +119,17 @@ async fn a_failed_side_effect_that_is_not_recorded_is_done_again_and_nothing_is_
 }
 
 #[tokio::test]
+async fn the_name_of_failed_model_calls_is_not_for_side_effects() {
+    let (refused, facts) = twice(plain, async |context| {
+        let mine = context.side_effect("model_call", async { Ok::<_, String>("mine".to_owned()) });
+        mine.await.map_err(|error| error.reason())
+    })
+    .await;
+    assert_eq!(refused, Err("invalid_options"));
+    assert_eq!(kinds(&facts), ["run_started", "completed", "sealed"]);
+}
+
+#[tokio::test]
 async fn a_recorded_value_of_another_type_is_an_error_and_no_panic() {
     let log = Arc::new(MemoryLog::new());
     let text = async |context: &Context| {

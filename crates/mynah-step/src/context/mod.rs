@@ -29,7 +29,7 @@ pub use self::{
 };
 use crate::{
     Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape, WallClock, active,
-    desk::Want, effects::Effects, metrics::tell_exceeded, recorder::ends,
+    desk::Want, effects::Effects, metrics::tell_exceeded, recorded::MODEL_CALL, recorder::ends,
 };
 
 /// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
@@ -192,8 +192,8 @@ impl Context {
     /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order.
     ///
     /// # Errors
-    /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). Also as
-    /// [`Context::now`].
+    /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). The name `model_call`,
+    /// under which [`Context::llm_call`] keeps its failures. Also as [`Context::now`].
     pub async fn side_effect<T, E>(
         &self,
         name: &str,
@@ -203,6 +203,9 @@ impl Context {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
+        if name == MODEL_CALL {
+            return Err(Error::invalid_option("name", "reserved"));
+        }
         self.served(self.0.effects.side_effect(name, effect)).await
     }
 
