@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, Result, ToolCall, ToolReason};
+use mynah_data::{Error, Result, ToolCall, ToolReason, is_too_deep};
 use mynah_log::{Effect, Fact, Inside};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -115,12 +115,14 @@ impl Effects {
                 _ => Err(failed(name, "what is recorded is not understood")),
             };
         }
-        match effect.await {
-            Ok(value) => {
-                if self.is_kept() {
-                    let kept = serde_json::to_value(&value)
-                        .map_err(|why| failed(name, &format!("its value has no JSON: {why}")))?;
-                    self.keep(asked, Effect::done(kept)).await?;
+        let done = effect.await.and_then(|value| {
+            let kept = self.is_kept().then(|| recordable(&value)).transpose()?;
+            Ok((value, kept))
+        });
+        match done {
+            Ok((value, kept)) => {
+                if let Some(kept) = kept {
+                    self.keep(asked, kept).await?;
                 }
                 Ok(value)
             }
@@ -158,6 +160,16 @@ impl Effects {
 /// A side effect that failed; the same live and from its record.
 fn failed(name: &str, why: &str) -> Error {
     Error::tool(ToolReason::Failed).with_message(why).with("side_effect", json!(name))
+}
+
+/// What is recorded of a value; why it cannot be.
+fn recordable(value: &impl Serialize) -> std::result::Result<Effect, String> {
+    let value =
+        serde_json::to_value(value).map_err(|why| format!("its value has no JSON: {why}"))?;
+    match is_too_deep(&value) {
+        true => Err("its value is nested too deep to be recorded".to_owned()),
+        false => Ok(Effect::done(value)),
+    }
 }
 
 fn unfit(name: &str, why: &serde_json::Error) -> Error {

@@ -107,7 +107,8 @@ impl ToolContext {
     /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order.
     ///
     /// # Errors
-    /// The effect's own error, live and in a replay; see [`SideEffectErrors`]. Also as [`ToolContext::now`].
+    /// The effect's own error, live and in a replay; see [`SideEffectErrors`]. Where the run is kept, a value that cannot be
+    /// recorded, nested deeper than 96 levels or without JSON, is one. Also as [`ToolContext::now`].
     pub async fn side_effect<T, E>(
         &self,
         name: &str,

@@ -130,6 +130,34 @@ async fn the_name_of_failed_model_calls_is_not_for_side_effects() {
 }
 
 #[tokio::test]
+async fn a_value_that_cannot_be_recorded_is_a_failed_effect() {
+    let deep = |levels, leaf| (0..levels).fold(leaf, |value, _| json!([value]));
+    let out_of_order = json!({"b": 1, "a": 2});
+    let (fetched, facts) = twice(plain, async |context| {
+        let mut fetched = Vec::new();
+        for value in [deep(96, json!(1)), deep(97, json!(1)), deep(200, out_of_order.clone())] {
+            let effect = async { Ok::<_, String>(value) };
+            fetched.push(context.side_effect("fetch", effect).await.map_err(|e| e.to_string()));
+        }
+        let bytes = std::collections::HashMap::from([(vec![1_u8], 1)]);
+        let effect = async { Ok::<_, String>(bytes) };
+        fetched.push(
+            context.side_effect("odd", effect).await.map(|_| json!(1)).map_err(|e| e.to_string()),
+        );
+        fetched
+    })
+    .await;
+    let too_deep = || Err("its value is nested too deep to be recorded".to_owned());
+    let no_json = Err("its value has no JSON: key must be a string".to_owned());
+    assert_eq!(fetched, [Ok(deep(96, json!(1))), too_deep(), too_deep(), no_json]);
+    let effects = facts.iter().filter_map(|fact| match fact {
+        Fact::SideEffect { effect, .. } => Some(matches!(effect, Effect::Failed(_))),
+        _ => None,
+    });
+    assert_eq!(effects.collect::<Vec<_>>(), [false, true, true, true]);
+}
+
+#[tokio::test]
 async fn a_recorded_value_of_another_type_is_an_error_and_no_panic() {
     let log = Arc::new(MemoryLog::new());
     let text = async |context: &Context| {

@@ -143,6 +143,24 @@ async fn effects_of_one_name_at_once_inside_one_tool_keep_their_own_values() -> 
     Ok(())
 }
 
+#[tokio::test]
+async fn a_side_effect_too_deep_to_be_recorded_fails_the_tool_and_not_the_chat() -> mynah::Result<()>
+{
+    let tool = Tool::new("t", "", json!({})).handler(async |_, context: ToolContext| {
+        let deep = (0..127).fold(json!(1), |value, _| json!([value]));
+        context.side_effect("deep", async { Ok::<_, Error>(deep) }).await
+    });
+    let engine = Engine::new(calls(&["t"])?).tool(tool);
+    let log = Arc::new(MemoryLog::new());
+    let result = engine.chat("go").record(&log).await?;
+    assert_eq!(result.halted_reason, mynah::HaltReason::Completed);
+    let run = result.run_id.unwrap_or_default();
+    let why = json!("its value is nested too deep to be recorded");
+    assert_eq!(effects(&log, &run).await[0].2, Effect::Failed(why));
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn every_try_of_a_tool_is_announced_and_told() -> mynah::Result<()> {
     let tool = Tool::new("t", "", json!({})).idempotent(3).handler(async |_, context| {

@@ -192,7 +192,8 @@ impl Context {
     /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order.
     ///
     /// # Errors
-    /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). The name `model_call`,
+    /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). A value that
+    /// cannot be recorded, nested deeper than 96 levels or without JSON, is one. The name `model_call`,
     /// under which [`Context::llm_call`] keeps its failures. Also as [`Context::now`].
     pub async fn side_effect<T, E>(
         &self,
