@@ -178,7 +178,8 @@ impl Config {
     }
 
     /// The same, to perform the run again: the records answer the loop, nothing is written, and the first thing that differs is a
-    /// `replay_mismatch`. Tools are run and compared, unless they [answer from their records](crate::Tool::recorded).
+    /// `replay_mismatch`, records that are left at [the end](crate::Context::finish) included. Tools are run and compared, unless
+    /// they [answer from their records](crate::Tool::recorded).
     ///
     /// # Errors
     /// `run_not_found`, or a log that cannot be read.

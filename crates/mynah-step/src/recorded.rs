@@ -281,7 +281,15 @@ impl Recorded {
                 Fact::SideEffect { inside, name, ahead: asked.ahead(), effect }
             }
         };
-        self.difference(&fact, self.next())
+        self.difference(Some(&fact), self.next())
+    }
+
+    /// Ends the run: nothing that is recorded may be left.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        if self.differs.is_none() && self.next().is_some() {
+            self.differs = Some(self.difference(None, self.next()));
+        }
+        self.differs.clone().map_or(Ok(()), Err)
     }
 
     /// Takes a fact that must be the recorded one, and gives that.
@@ -294,7 +302,7 @@ impl Recorded {
             |record: &Record| record.body().is_some_and(|body| *body.payload == *produced);
         let recorded = match next {
             Some((record, recorded)) if is_same(&record) => recorded,
-            other => return Err(self.difference(fact, other.as_ref())),
+            other => return Err(self.difference(Some(fact), other.as_ref())),
         };
         // The process ended between the end and its seal.
         match &mut self.then {
@@ -304,7 +312,7 @@ impl Recorded {
         Ok(recorded)
     }
 
-    fn difference(&self, fact: &Fact, recorded: Option<&(Record, Fact)>) -> Error {
+    fn difference(&self, fact: Option<&Fact>, recorded: Option<&(Record, Fact)>) -> Error {
         match recorded {
             None => mismatch(&self.run, self.last + 1, None, fact),
             Some((record, recorded)) => match record.fact() {
@@ -316,21 +324,25 @@ impl Recorded {
     }
 }
 
-/// Says that a run, performed again, makes another fact than is recorded at a place, or one where nothing is recorded.
-pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: &Fact) -> Error {
+/// Says that a run, performed again, makes another fact than is recorded at a place, one where nothing is recorded, or none where
+/// one is.
+pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: Option<&Fact>) -> Error {
     let class = match (recorded, produced) {
         (None, _) => MismatchClass::Exhausted,
-        (Some(Fact::TurnStarted { turn: a, .. }), Fact::TurnStarted { turn: b, .. }) if a != b => {
+        (Some(Fact::TurnStarted { turn: a, .. }), Some(Fact::TurnStarted { turn: b, .. }))
+            if a != b =>
+        {
             MismatchClass::TurnId
         }
-        (Some(recorded), _) if recorded.kind() == produced.kind() => MismatchClass::Payload,
+        _ if recorded.map(Fact::kind) == produced.map(Fact::kind) => MismatchClass::Payload,
         _ => MismatchClass::Kind,
     };
+    let (made, expected) = (produced.map(Fact::kind), recorded.map(Fact::kind));
     let mut diff = Vec::new();
-    if let Some(recorded) = recorded.filter(|recorded| recorded.kind() == produced.kind()) {
+    if made == expected {
         diff = differences(&json!(recorded), &json!(produced));
     }
-    let (kind, expected) = (produced.kind(), recorded.map(Fact::kind));
+    let kind = made.unwrap_or("nothing");
     let what = match (expected, diff.first()) {
         (Some(_), Some(first)) => {
             format!("{kind} differs at {}", first["path"].as_str().unwrap_or(""))
@@ -342,7 +354,7 @@ pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: &Fact) -
         .with_message(format!("replay mismatch: {class}: run {run}, record {seq}: {what}"))
         .with("run_id", run)
         .with("seq", seq)
-        .with("kind", kind)
+        .with("kind", json!(made))
         .with("expected_kind", json!(expected))
         .with("diff", diff)
 }

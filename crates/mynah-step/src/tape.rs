@@ -185,6 +185,14 @@ impl Tape {
         }
     }
 
+    /// Ends the run: nothing that is recorded may be left.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        match self {
+            Self::Replaying(recorded) => recorded.finish(),
+            _ => Ok(()),
+        }
+    }
+
     /// How many facts were made again so far.
     pub(crate) fn taken(&self) -> usize {
         self.recorded().map_or(0, |recorded| recorded.taken)

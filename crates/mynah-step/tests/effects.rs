@@ -285,6 +285,30 @@ async fn a_replay_that_does_something_else_is_told_at_that_record_with_the_field
     assert!(paths[0].as_str().is_some_and(|path| path.starts_with("message")), "{paths}");
 }
 
+#[tokio::test]
+async fn a_replay_that_stops_early_is_told_at_its_end() {
+    let log = Arc::new(MemoryLog::new());
+    let random = async |context: &Context| context.random().await.is_ok();
+    assert_eq!(perform(plain(&log), &random).await, Ok(true));
+    let again = Context::new(plain(&log).replay().await.expect("records")).expect("a run");
+    assert_eq!(begin(&again).await, Ok(()));
+    let error = again.finish().await.expect_err("records are left");
+    assert_eq!(error.kind(), ErrorKind::Replay(MismatchClass::Kind));
+    let said = "replay mismatch: kind: run run-1, record 2: expected side_effect, got nothing";
+    assert_eq!(error.to_string(), said);
+    assert_eq!(error.metadata()["kind"], Value::Null);
+    let whole = Context::new(plain(&log).replay().await.expect("records")).expect("a run");
+    assert_eq!(begin(&whole).await, Ok(()));
+    assert!(random(&whole).await);
+    assert_eq!(end(&whole).await, Ok(()));
+    assert_eq!(whole.finish().await, Ok(()));
+    // What differed and was swallowed is told too.
+    let other = Context::new(plain(&log).replay().await.expect("records")).expect("a run");
+    assert_eq!(begin(&other).await, Ok(()));
+    assert!(other.now().await.is_err());
+    assert_eq!(other.finish().await.map_err(|error| error.reason()), Err("payload"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_loop_does_at_once_is_recorded_as_it_is_done_and_replays() {
     let (_, facts) = twice(plain, async |context| {

@@ -197,7 +197,7 @@ impl Loaded {
             *about = engine.map(|engine| Box::new(engine.clone()));
         }
         let same = cbor::to_vec(recorded).ok()? == cbor::to_vec(&produced).ok()?;
-        let difference = || mismatch(&self.kept.run, record.seq(), Some(recorded), &produced);
+        let difference = || mismatch(&self.kept.run, record.seq(), Some(recorded), Some(&produced));
         (!same).then(difference)
     }
 

@@ -67,8 +67,9 @@ use crate::{
 ///
 /// let live = agent(&Context::new(config.clone())?).await?;
 /// let records = log.read("run-1", 1, 100).await?;
-/// let again = agent(&Context::new(config.mode(Mode::Replay(records)))?).await?;
-/// assert_eq!(live, again);
+/// let context = Context::new(config.mode(Mode::Replay(records)))?;
+/// assert_eq!(agent(&context).await?, live);
+/// context.finish().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -288,6 +289,16 @@ impl Context {
     /// A log that cannot be written.
     pub async fn flush(&self) -> Result<()> {
         self.served(poll_fn(|cx| self.tape().poll_durable(cx))).await
+    }
+
+    /// Ends the loop: waits until everything recorded is safe. In a run that is performed again nothing that is
+    /// recorded may be left: a loop that stops too early is told so here, and nowhere else.
+    ///
+    /// # Errors
+    /// `replay_mismatch` if records are left, or the loop differed from them and went on; a log that cannot be written.
+    pub async fn finish(&self) -> Result<()> {
+        self.tape().finish()?;
+        self.flush().await
     }
 
     /// A duration to be recorded: in a replay the recorded one, as no two runs take the same time. Looks for `duration_ms` in
