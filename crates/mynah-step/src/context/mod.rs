@@ -448,7 +448,7 @@ fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<(Record, Fact)>, Ver
         verifier.check(&record)?;
         let wrong = |what| Corrupt { run: run.to_owned(), seq: record.seq(), what };
         let fact = record.fact().map_err(wrong)?;
-        let fact = fact.ok_or_else(|| wrong("its body was taken away".to_owned()))?;
+        let fact = fact.ok_or_else(|| wrong("its body is missing".to_owned()))?;
         facts.push((record, fact));
     }
     Ok((facts, verifier))
