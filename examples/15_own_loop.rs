@@ -30,7 +30,9 @@ async fn main() -> Result<()> {
     let said = agent(&Context::new(config().resume().await?)?, false).await?;
     println!("resumed: {said} {}", verify_run(&log, "run-1").await?.status);
 
-    let again = agent(&Context::new(config().replay().await?)?, false).await?;
+    let context = Context::new(config().replay().await?)?;
+    let again = agent(&context, false).await?;
+    context.finish().await?;
     println!("replayed: {}", again == said);
     Ok(())
 }

@@ -29,7 +29,7 @@ pub(crate) fn gist(fact: &Fact) -> String {
         },
         Fact::ToolCompleted { call_id, content, .. } => format!("[{call_id}] {content}"),
         Fact::ToolFailed { call_id, error, .. } => format!("[{call_id}] {error}"),
-        Fact::SideEffect { inside, name, effect } => {
+        Fact::SideEffect { inside, name, effect, .. } => {
             let place = inside.as_ref().map(|Inside { call_id, .. }| format!("[{call_id}] "));
             format!("{}{name} {}", place.unwrap_or_default(), outcome(effect))
         }

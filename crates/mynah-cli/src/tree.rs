@@ -113,7 +113,7 @@ impl Tree {
             Fact::ToolFailed { call_id, attempt, error, .. } => {
                 self.attempt(record, call_id, *attempt).says = format!("failed: {error}");
             }
-            Fact::SideEffect { inside: Some(inside), name, effect } => {
+            Fact::SideEffect { inside: Some(inside), name, effect, .. } => {
                 let says = outcome(effect);
                 let effect = Node::new(record, "side_effect", name, says);
                 self.attempt(record, &inside.call_id, inside.attempt).children.push(effect);

@@ -63,7 +63,7 @@ pub use result::{ChatResult, HaltReason, Mode, StepResult};
 pub use session::{Operation, Session, SessionReducer, SessionState, Status, TurnResult};
 pub use session_run::SessionRun;
 pub use thread::{Messages, Thread};
-pub use tool::{ASK_USER_SENTINEL, ToolCall, ToolOutcome, ToolSpec};
+pub use tool::{ASK_USER_SENTINEL, ToolCall, ToolOutcome, ToolSpec, is_too_deep};
 
 /// Free-form JSON members that travel with a value, in insertion order.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;

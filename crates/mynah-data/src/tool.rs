@@ -160,15 +160,28 @@ fn parse_arguments(text: &str) -> serde_json::Result<Value> {
         return Ok(some_arguments(Value::Null));
     }
     let value: Value = serde_json::from_str(text)?;
-    if depth(&value) > MAX_DEPTH {
+    if is_too_deep(&value) {
         return Err(serde::de::Error::custom(format!("nested deeper than {MAX_DEPTH} levels")));
     }
     Ok(some_arguments(value))
 }
 
-/// JSON can be read 127 levels deep, and arguments stand several levels down in what holds them: deeper ones would
-/// make a session that cannot be loaded again.
 const MAX_DEPTH: usize = 96;
+
+/// Whether a value is nested deeper than 96 levels. JSON can be read 127 levels deep, and values stand several levels down in
+/// what holds them: deeper ones would make a session that cannot be loaded again, or a record that cannot be written.
+///
+/// ```
+/// use mynah_data::is_too_deep;
+/// use serde_json::json;
+///
+/// let deep = |levels| (0..levels).fold(json!(1), |value, _| json!([value]));
+/// assert!(!is_too_deep(&deep(96)));
+/// assert!(is_too_deep(&deep(97)));
+/// ```
+pub fn is_too_deep(value: &Value) -> bool {
+    depth(value) > MAX_DEPTH
+}
 
 fn depth(value: &Value) -> usize {
     match value {
@@ -280,8 +293,8 @@ impl ToolOutcome {
         let too_deep = match self {
             Self::Ok(value)
             | Self::Error { error: value, .. }
-            | Self::Halt { result: value, .. } => depth(value) > MAX_DEPTH,
-            Self::AskUser { opts, .. } => opts.values().any(|value| depth(value) > MAX_DEPTH),
+            | Self::Halt { result: value, .. } => is_too_deep(value),
+            Self::AskUser { opts, .. } => opts.values().any(is_too_deep),
         };
         if too_deep {
             let why = format!(

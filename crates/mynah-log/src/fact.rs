@@ -134,6 +134,9 @@ pub enum Fact {
         inside: Option<Inside>,
         /// What was asked for: `now`, `random`, or the caller's name for it.
         name: String,
+        /// How many asked for the same before, at the same place, and had no answer yet: tells apart what is done at once.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        ahead: u32,
         /// What came of it.
         effect: Effect,
     },
@@ -255,6 +258,10 @@ impl Fact {
             Self::Removed(_) => "removed",
         }
     }
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// What a run ran with, as far as data can tell.

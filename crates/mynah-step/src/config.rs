@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use mynah_data::{Budget, Catalog, Error, LogReason, Result};
-use mynah_log::{Log, Record};
+use mynah_log::{Log, Record, Removals};
 
 use crate::{Adapter, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool, World};
 
@@ -171,17 +171,18 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// `run_not_found`, or a log that cannot be read.
+    /// `run_not_found`, `redacted` if the body of a record was taken away, or a log that cannot be read.
     pub async fn resume(self) -> Result<Self> {
         let records = self.records().await?;
         Ok(self.mode(Mode::Resume(records)))
     }
 
     /// The same, to perform the run again: the records answer the loop, nothing is written, and the first thing that differs is a
-    /// `replay_mismatch`. Tools are run and compared, unless they [answer from their records](crate::Tool::recorded).
+    /// `replay_mismatch`, records that are left at [the end](crate::Context::finish) included. Tools are run and compared, unless
+    /// they [answer from their records](crate::Tool::recorded).
     ///
     /// # Errors
-    /// `run_not_found`, or a log that cannot be read.
+    /// `run_not_found`, `redacted` if the body of a record was taken away, or a log that cannot be read.
     pub async fn replay(self) -> Result<Self> {
         let records = self.records().await?;
         Ok(self.mode(Mode::Replay(records)))
@@ -195,7 +196,16 @@ impl Config {
             match page.is_empty() {
                 true if records.is_empty() => return Err(run_not_found(&self.run_id)),
                 true => return Ok(records),
-                false => records.extend(page),
+                false => {
+                    let bare = page.iter().find(|record| record.body().is_none());
+                    // One that is missing without a tombstone is corrupt, which a context finds.
+                    if let Some(bare) = bare
+                        && Removals::read(&*self.log).await?.is_redacted(bare)
+                    {
+                        return Err(was_redacted(bare));
+                    }
+                    records.extend(page);
+                }
             }
         }
     }
@@ -206,6 +216,18 @@ pub fn run_not_found(run: &str) -> Error {
     Error::log(LogReason::RunNotFound)
         .with_message(format!("log error: run_not_found: no run has the id {run:?}"))
         .with("run_id", run)
+}
+
+/// Says that a run cannot be performed again, as the body of one of its records was taken away.
+pub fn was_redacted(record: &Record) -> Error {
+    let (run, seq, kind) = (&record.envelope().run, record.seq(), &record.envelope().kind);
+    Error::log(LogReason::Redacted)
+        .with_message(format!(
+            "log error: redacted: the body of record {seq} of run {run}, {kind}, was taken away, and \
+             the run cannot be performed again without it"
+        ))
+        .with("run_id", &**run)
+        .with("seq", seq)
 }
 
 impl fmt::Debug for Config {

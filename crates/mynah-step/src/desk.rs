@@ -43,16 +43,54 @@ pub(crate) type Place = Option<Inside>;
 
 /// What somebody wants of the records.
 pub(crate) enum Want {
-    /// To commit a fact; to be told when it is safe, if it must be.
-    Commit { fact: Fact, durable: bool },
+    /// To commit a fact, where it is of a side effect that of this one; to be told when it is safe, if it must be.
+    Commit { fact: Fact, asked: Option<Asked>, durable: bool },
     /// To be told whether a fact is recorded that announces something; or what stopped the run before it.
     Announce(Fact),
-    /// What is recorded under a name. Where nothing has to be, nothing may be.
-    Recall { name: String, required: bool },
+    /// What is recorded of a side effect. Where nothing has to be, nothing may be.
+    Recall { asked: Asked, required: bool },
     /// How the call came out, from its record.
     Outcome,
     /// What the model answered, from its record; or how the run ended, if it did not.
     Answer,
+}
+
+/// A side effect that somebody asked for.
+#[derive(Clone)]
+pub(crate) struct Asked {
+    pub(crate) name: Arc<str>,
+    line: Arc<Line>,
+}
+
+/// The side effects of one place that have no record, in the order in which they were asked for. One that nobody waits for any
+/// more stays: when that was is nothing that a replay knows.
+#[derive(Default)]
+pub(crate) struct Line(Mutex<Vec<Arc<str>>>);
+
+impl Line {
+    pub(crate) fn ask(self: &Arc<Self>, name: &str) -> Asked {
+        let name = Arc::from(name);
+        self.names().push(Arc::clone(&name));
+        Asked { name, line: Arc::clone(self) }
+    }
+
+    fn names(&self) -> MutexGuard<'_, Vec<Arc<str>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Asked {
+    /// How many of the same name were asked for before and have no record.
+    pub(crate) fn ahead(&self) -> u32 {
+        let names = self.line.names();
+        let before = names.iter().take_while(|other| !Arc::ptr_eq(other, &self.name));
+        before.filter(|other| **other == self.name).count().try_into().unwrap_or(u32::MAX)
+    }
+
+    /// It has its record.
+    fn leave(&self) {
+        self.line.names().retain(|other| !Arc::ptr_eq(other, &self.name));
+    }
 }
 
 impl Desk {
@@ -100,14 +138,26 @@ impl Desk {
     fn next_served(&self, tape: &mut Tape) -> Option<(Ask, Result<Option<Fact>>)> {
         let mut state = self.state();
         let mut served = None;
-        for (index, ask) in state.asks.iter().enumerate() {
+        for (index, ask) in state.asks.iter_mut().enumerate() {
+            if let Want::Commit {
+                fact: Fact::SideEffect { ahead, .. }, asked: Some(asked), ..
+            } = &mut ask.want
+            {
+                *ahead = asked.ahead();
+            }
             if let Some(answer) = tape.answer(&ask.place, &ask.want) {
                 served = Some((index, answer));
                 break;
             }
         }
         let (index, answer) = served?;
-        Some((state.asks.remove(index), answer))
+        let ask = state.asks.remove(index);
+        match (&ask.want, &answer) {
+            (Want::Commit { asked: Some(asked), .. }, Ok(_))
+            | (Want::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
+            _ => {}
+        }
+        Some((ask, answer))
     }
 
     /// How many calls wait for their turn, and the loop.

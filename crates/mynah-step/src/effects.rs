@@ -6,14 +6,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, Result, ToolCall, ToolReason};
+use mynah_data::{Error, Result, ToolCall, ToolReason, is_too_deep};
 use mynah_log::{Effect, Fact, Inside};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
     World,
-    desk::{Desk, Place, Want},
+    desk::{Asked, Desk, Line, Place, Want},
 };
 
 /// What becomes of a side effect that fails.
@@ -39,6 +39,8 @@ pub(crate) struct Effects {
     pub(crate) call: Option<Arc<ToolCall>>,
     /// The try of that call, from 1.
     pub(crate) attempt: u32,
+    /// What was asked for at this place.
+    pub(crate) line: Arc<Line>,
     /// Whether the records are asked first: in a run that is performed again, or goes on.
     pub(crate) replaying: bool,
 }
@@ -47,7 +49,14 @@ impl Effects {
     /// In a run that nobody keeps.
     pub(crate) fn unkept(world: Arc<dyn World>) -> Self {
         let errors = SideEffectErrors::default();
-        Self { world, errors, desk: None, call: None, attempt: 1, replaying: false }
+        let line = Arc::default();
+        Self { world, errors, desk: None, call: None, attempt: 1, line, replaying: false }
+    }
+
+    /// Goes over to a try, where nothing was asked for yet.
+    pub(crate) fn begin(&mut self, attempt: u32) {
+        self.attempt = attempt;
+        self.line = Arc::default();
     }
 
     fn place(&self) -> Place {
@@ -90,8 +99,9 @@ impl Effects {
         name: &str,
         effect: impl Future<Output = std::result::Result<T, String>>,
     ) -> Result<T> {
+        let asked = self.line.ask(name);
         if self.replaying
-            && let Some(recorded) = self.recall(name).await?
+            && let Some(recorded) = self.recall(&asked).await?
         {
             let Fact::SideEffect { effect, .. } = recorded else {
                 return Err(failed(name, "what is recorded is not understood"));
@@ -105,47 +115,61 @@ impl Effects {
                 _ => Err(failed(name, "what is recorded is not understood")),
             };
         }
-        match effect.await {
-            Ok(value) => {
-                if self.is_kept() {
-                    let kept = serde_json::to_value(&value)
-                        .map_err(|why| failed(name, &format!("its value has no JSON: {why}")))?;
-                    self.keep(name, Effect::done(kept)).await?;
+        let done = effect.await.and_then(|value| {
+            let kept = self.is_kept().then(|| recordable(&value)).transpose()?;
+            Ok((value, kept))
+        });
+        match done {
+            Ok((value, kept)) => {
+                if let Some(kept) = kept {
+                    self.keep(asked, kept).await?;
                 }
                 Ok(value)
             }
             Err(why) => {
                 if self.errors == SideEffectErrors::Recorded {
-                    self.keep(name, Effect::Failed(Value::from(why.as_str()))).await?;
+                    self.keep(asked, Effect::Failed(Value::from(why.as_str()))).await?;
                 }
                 Err(failed(name, &why))
             }
         }
     }
 
-    async fn recall(&self, name: &str) -> Result<Option<Fact>> {
+    async fn recall(&self, asked: &Asked) -> Result<Option<Fact>> {
         let Some(desk) = &self.desk else { return Ok(None) };
         let required = self.errors == SideEffectErrors::Recorded;
-        desk.ask(self.place(), Want::Recall { name: name.to_owned(), required }).await
+        desk.ask(self.place(), Want::Recall { asked: asked.clone(), required }).await
     }
 
-    async fn keep(&self, name: &str, effect: Effect) -> Result<()> {
-        let inside = self.place();
-        let fact = Fact::SideEffect { inside, name: name.to_owned(), effect };
-        self.commit(fact, false).await.map(drop)
+    async fn keep(&self, asked: Asked, effect: Effect) -> Result<()> {
+        let Some(desk) = &self.desk else { return Ok(()) };
+        let (inside, name) = (self.place(), asked.name.to_string());
+        let fact = Fact::SideEffect { inside: inside.clone(), name, ahead: 0, effect };
+        let want = Want::Commit { fact, asked: Some(asked), durable: false };
+        desk.ask(inside, want).await.map(drop)
     }
 
     /// Commits a fact that was made here; waits until it is safe, if it must be. Gives it as its record has it, where that is not
     /// the same to the letter.
     pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<Option<Fact>> {
         let Some(desk) = &self.desk else { return Ok(None) };
-        desk.ask(self.place(), Want::Commit { fact, durable }).await
+        desk.ask(self.place(), Want::Commit { fact, asked: None, durable }).await
     }
 }
 
 /// A side effect that failed; the same live and from its record.
 fn failed(name: &str, why: &str) -> Error {
     Error::tool(ToolReason::Failed).with_message(why).with("side_effect", json!(name))
+}
+
+/// What is recorded of a value; why it cannot be.
+fn recordable(value: &impl Serialize) -> std::result::Result<Effect, String> {
+    let value =
+        serde_json::to_value(value).map_err(|why| format!("its value has no JSON: {why}"))?;
+    match is_too_deep(&value) {
+        true => Err("its value is nested too deep to be recorded".to_owned()),
+        false => Ok(Effect::done(value)),
+    }
 }
 
 fn unfit(name: &str, why: &serde_json::Error) -> Error {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Recorder,
-    desk::{Place, Want, gone},
+    desk::{Asked, Place, Want, gone},
     recorder::ends,
 };
 
@@ -28,7 +28,7 @@ pub struct Recorded {
     /// Writes what the loop made, to be compared.
     writer: cbor::Writer,
     /// How many facts stood before these.
-    taken: usize,
+    pub(crate) taken: usize,
     of_tools: OfTools,
     last: u64,
     /// Calls of the turn whose records answer for them: what happened inside them is passed by.
@@ -215,12 +215,14 @@ impl Recorded {
                 None
             }
             Want::Commit { fact, .. } | Want::Announce(fact) => Some(self.compare(fact).map(Some)),
-            Want::Recall { name, required } => {
-                if !required && !self.will_recall(place, name) {
+            Want::Recall { asked, required } => {
+                if !required && !self.will_recall(place, asked) {
                     return Some(Ok(None));
                 }
-                let is_next = matches!(self.upcoming(),
-                    Some(Fact::SideEffect { inside, name: next, .. }) if inside == place && next == name);
+                let is_next = self.upcoming().is_some_and(|next| {
+                    matches!(next, Fact::SideEffect { inside, .. } if inside == place)
+                        && is_of(next, asked)
+                });
                 is_next.then(|| Ok(self.take_fact()))
             }
             Want::Answer => match self.upcoming() {
@@ -238,14 +240,14 @@ impl Recorded {
         }
     }
 
-    /// Whether the next record made at a place is of a side effect of this name.
-    fn will_recall(&self, place: &Place, name: &str) -> bool {
+    /// Whether the next record made at a place is of a side effect.
+    fn will_recall(&self, place: &Place, asked: &Asked) -> bool {
         let mine = |fact: &&Fact| match place {
             Some(inside) => of_tool(fact).is_some_and(|(call, _)| call == inside.call_id),
             None => of_tool(fact).is_none(),
         };
         let next = self.facts.iter().map(|(_, fact)| fact).find(mine);
-        matches!(next, Some(Fact::SideEffect { name: next, .. }) if next == name)
+        next.is_some_and(|next| is_of(next, asked))
     }
 
     /// Ends the run because somebody who asks can't be answered.
@@ -269,16 +271,25 @@ impl Recorded {
                 let (outcome, content) = (ToolOutcome::Ok(Value::Null), String::new());
                 recorded.unwrap_or(Fact::ToolCompleted { call_id, attempt, outcome, content })
             }
-            Want::Recall { name, .. } => {
+            Want::Recall { asked, .. } => {
                 // Whatever would have come of it: it is not what differs.
                 let effect = match self.upcoming() {
                     Some(Fact::SideEffect { effect, .. }) => effect.clone(),
                     _ => Effect::Done(Value::Null),
                 };
-                Fact::SideEffect { inside: place.clone(), name: name.clone(), effect }
+                let (inside, name) = (place.clone(), asked.name.to_string());
+                Fact::SideEffect { inside, name, ahead: asked.ahead(), effect }
             }
         };
-        self.difference(&fact, self.next())
+        self.difference(Some(&fact), self.next())
+    }
+
+    /// Ends the run: nothing that is recorded may be left.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        if self.differs.is_none() && self.next().is_some() {
+            self.differs = Some(self.difference(None, self.next()));
+        }
+        self.differs.clone().map_or(Ok(()), Err)
     }
 
     /// Takes a fact that must be the recorded one, and gives that.
@@ -291,7 +302,7 @@ impl Recorded {
             |record: &Record| record.body().is_some_and(|body| *body.payload == *produced);
         let recorded = match next {
             Some((record, recorded)) if is_same(&record) => recorded,
-            other => return Err(self.difference(fact, other.as_ref())),
+            other => return Err(self.difference(Some(fact), other.as_ref())),
         };
         // The process ended between the end and its seal.
         match &mut self.then {
@@ -301,7 +312,7 @@ impl Recorded {
         Ok(recorded)
     }
 
-    fn difference(&self, fact: &Fact, recorded: Option<&(Record, Fact)>) -> Error {
+    fn difference(&self, fact: Option<&Fact>, recorded: Option<&(Record, Fact)>) -> Error {
         match recorded {
             None => mismatch(&self.run, self.last + 1, None, fact),
             Some((record, recorded)) => match record.fact() {
@@ -313,21 +324,25 @@ impl Recorded {
     }
 }
 
-/// Says that a run, performed again, makes another fact than is recorded at a place, or one where nothing is recorded.
-pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: &Fact) -> Error {
+/// Says that a run, performed again, makes another fact than is recorded at a place, one where nothing is recorded, or none where
+/// one is.
+pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: Option<&Fact>) -> Error {
     let class = match (recorded, produced) {
         (None, _) => MismatchClass::Exhausted,
-        (Some(Fact::TurnStarted { turn: a, .. }), Fact::TurnStarted { turn: b, .. }) if a != b => {
+        (Some(Fact::TurnStarted { turn: a, .. }), Some(Fact::TurnStarted { turn: b, .. }))
+            if a != b =>
+        {
             MismatchClass::TurnId
         }
-        (Some(recorded), _) if recorded.kind() == produced.kind() => MismatchClass::Payload,
+        _ if recorded.map(Fact::kind) == produced.map(Fact::kind) => MismatchClass::Payload,
         _ => MismatchClass::Kind,
     };
+    let (made, expected) = (produced.map(Fact::kind), recorded.map(Fact::kind));
     let mut diff = Vec::new();
-    if let Some(recorded) = recorded.filter(|recorded| recorded.kind() == produced.kind()) {
+    if made == expected {
         diff = differences(&json!(recorded), &json!(produced));
     }
-    let (kind, expected) = (produced.kind(), recorded.map(Fact::kind));
+    let kind = made.unwrap_or("nothing");
     let what = match (expected, diff.first()) {
         (Some(_), Some(first)) => {
             format!("{kind} differs at {}", first["path"].as_str().unwrap_or(""))
@@ -339,7 +354,7 @@ pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: &Fact) -
         .with_message(format!("replay mismatch: {class}: run {run}, record {seq}: {what}"))
         .with("run_id", run)
         .with("seq", seq)
-        .with("kind", kind)
+        .with("kind", json!(made))
         .with("expected_kind", json!(expected))
         .with("diff", diff)
 }
@@ -422,6 +437,11 @@ fn is_answer(fact: &Fact) -> bool {
         Fact::SideEffect { inside, name, .. } => inside.is_none() && name == MODEL_CALL,
         _ => false,
     }
+}
+
+/// Whether a fact is what came of a side effect that was asked for.
+fn is_of(fact: &Fact, asked: &Asked) -> bool {
+    matches!(fact, Fact::SideEffect { name, ahead, .. } if **name == *asked.name && *ahead == asked.ahead())
 }
 
 /// Whether a fact is not the one that comes next, whatever it says.

@@ -185,6 +185,19 @@ impl Tape {
         }
     }
 
+    /// Ends the run: nothing that is recorded may be left.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        match self {
+            Self::Replaying(recorded) => recorded.finish(),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many facts were made again so far.
+    pub(crate) fn taken(&self) -> usize {
+        self.recorded().map_or(0, |recorded| recorded.taken)
+    }
+
     /// Goes over to the world once everything recorded was made again, where the run is to go on and nobody has its lease
     /// yet: takes that first.
     pub(crate) fn poll_go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -69,7 +69,7 @@ impl ToolContext {
     pub fn kept(mut self, desk: Arc<Desk>, attempt: u32, replaying: bool) -> Self {
         self.effects.desk = Some(desk);
         self.effects.call = Some(Arc::clone(&self.call));
-        self.effects.attempt = attempt;
+        self.effects.begin(attempt);
         self.effects.replaying = replaying;
         self
     }
@@ -81,8 +81,8 @@ impl ToolContext {
 
     /// Announces the next try.
     pub(crate) async fn announce_next(&mut self) -> Result<()> {
-        self.effects.attempt += 1;
-        let (call_id, attempt) = (self.call.id.clone(), self.effects.attempt);
+        let (call_id, attempt) = (self.call.id.clone(), self.attempt() + 1);
+        self.effects.begin(attempt);
         let announced = Fact::ToolScheduled { call_id, attempt, call: None };
         self.effects.commit(announced, true).await.map(drop)
     }
@@ -104,10 +104,11 @@ impl ToolContext {
     }
 
     /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
-    /// value without doing it.
+    /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order.
     ///
     /// # Errors
-    /// The effect's own error, live and in a replay; see [`SideEffectErrors`]. Also as [`ToolContext::now`].
+    /// The effect's own error, live and in a replay; see [`SideEffectErrors`]. Where the run is kept, a value that cannot be
+    /// recorded, nested deeper than 96 levels or without JSON, is one. Also as [`ToolContext::now`].
     pub async fn side_effect<T, E>(
         &self,
         name: &str,

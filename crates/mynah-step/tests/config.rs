@@ -11,8 +11,8 @@ use std::{
 };
 
 use common::*;
-use mynah_data::{Budget, Error, ToolCall, ToolOutcome};
-use mynah_log::{MemoryLog, verify};
+use mynah_data::{Budget, Error, ErrorKind, LogReason, ToolCall, ToolOutcome};
+use mynah_log::{MemoryLog, Redact, Warrant, verify};
 use mynah_step::{CallTool, Config, Context, MetricsSink, Mode, ToolContext};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -270,6 +270,28 @@ fn every_operation_can_be_sent_to_another_thread() {
     is_send(context.side_effect("it", async { Ok::<u8, String>(1) }));
     is_send(context.flush());
     is_send(end(&context));
+}
+
+#[tokio::test]
+async fn a_run_with_a_redacted_record_is_not_performed_again_and_the_error_names_it() {
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log)).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    assert!(context.random().await.is_ok());
+    assert_eq!(context.flush().await, Ok(()));
+    let mut records = read(&log).await;
+    let warrant = Warrant::new("ann", "she asked for it", 0);
+    assert!(Redact::records(RUN, [2]).perform(&*log, &warrant).await.is_ok());
+    for refused in [plain(&log).replay().await, plain(&log).resume().await] {
+        let error = refused.map(drop).expect_err("a body is missing");
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::Redacted), "{error}");
+        assert_eq!(error.metadata()["seq"], 2);
+    }
+    // No tombstone says why.
+    records[1] = records[1].clone().without_body();
+    let error = Context::new(plain(&log).mode(Mode::Replay(records))).map(drop);
+    let error = error.expect_err("a body is missing");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
 }
 
 #[tokio::test]

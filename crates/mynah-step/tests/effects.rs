@@ -14,7 +14,7 @@ use std::{
 use common::*;
 use futures_util::FutureExt as _;
 use mynah_data::{ErrorKind, HaltReason, Metadata, MismatchClass, ToolReason};
-use mynah_log::{Effect, End, Fact, MemoryLog};
+use mynah_log::{Append, Effect, End, Fact, Log as _, MemoryLog};
 use mynah_step::{Config, Context, Mode, SideEffectErrors};
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ async fn now_reads_the_worlds_clock_records_it_and_replays_without_a_clock() {
     };
     let (now, facts) = twice(config, async |context| context.now().await).await;
     let asked = world.0.load(Relaxed);
-    let Fact::SideEffect { inside: None, name, effect: Effect::Done(nanos) } = &facts[1] else {
+    let Fact::SideEffect { inside: None, name, effect: Effect::Done(nanos), .. } = &facts[1] else {
         unreachable!("{:?}", facts[1])
     };
     assert_eq!(name, "now");
@@ -75,7 +75,8 @@ async fn a_side_effect_is_done_once_and_its_value_comes_from_the_record() {
     assert_eq!(value, Ok(json!({"pages": [1, 2.5, null, "ü"]})));
     assert_eq!(done.load(Relaxed), 1);
     let effect = Effect::Done(json!({"pages": [1, 2.5, null, "ü"]}));
-    assert_eq!(facts[1], Fact::SideEffect { inside: None, name: "fetch".to_owned(), effect });
+    let name = "fetch".to_owned();
+    assert_eq!(facts[1], Fact::SideEffect { inside: None, name, ahead: 0, effect });
 }
 
 #[tokio::test]
@@ -115,6 +116,45 @@ async fn a_failed_side_effect_that_is_not_recorded_is_done_again_and_nothing_is_
     .await;
     assert_eq!(done.load(Relaxed), 2);
     assert_eq!(kinds(&facts), ["run_started", "side_effect", "completed", "sealed"]);
+}
+
+#[tokio::test]
+async fn the_name_of_failed_model_calls_is_not_for_side_effects() {
+    let (refused, facts) = twice(plain, async |context| {
+        let mine = context.side_effect("model_call", async { Ok::<_, String>("mine".to_owned()) });
+        mine.await.map_err(|error| error.reason())
+    })
+    .await;
+    assert_eq!(refused, Err("invalid_options"));
+    assert_eq!(kinds(&facts), ["run_started", "completed", "sealed"]);
+}
+
+#[tokio::test]
+async fn a_value_that_cannot_be_recorded_is_a_failed_effect() {
+    let deep = |levels, leaf| (0..levels).fold(leaf, |value, _| json!([value]));
+    let out_of_order = json!({"b": 1, "a": 2});
+    let (fetched, facts) = twice(plain, async |context| {
+        let mut fetched = Vec::new();
+        for value in [deep(96, json!(1)), deep(97, json!(1)), deep(200, out_of_order.clone())] {
+            let effect = async { Ok::<_, String>(value) };
+            fetched.push(context.side_effect("fetch", effect).await.map_err(|e| e.to_string()));
+        }
+        let bytes = std::collections::HashMap::from([(vec![1_u8], 1)]);
+        let effect = async { Ok::<_, String>(bytes) };
+        fetched.push(
+            context.side_effect("odd", effect).await.map(|_| json!(1)).map_err(|e| e.to_string()),
+        );
+        fetched
+    })
+    .await;
+    let too_deep = || Err("its value is nested too deep to be recorded".to_owned());
+    let no_json = Err("its value has no JSON: key must be a string".to_owned());
+    assert_eq!(fetched, [Ok(deep(96, json!(1))), too_deep(), too_deep(), no_json]);
+    let effects = facts.iter().filter_map(|fact| match fact {
+        Fact::SideEffect { effect, .. } => Some(matches!(effect, Effect::Failed(_))),
+        _ => None,
+    });
+    assert_eq!(effects.collect::<Vec<_>>(), [false, true, true, true]);
 }
 
 #[tokio::test]
@@ -245,6 +285,30 @@ async fn a_replay_that_does_something_else_is_told_at_that_record_with_the_field
     assert!(paths[0].as_str().is_some_and(|path| path.starts_with("message")), "{paths}");
 }
 
+#[tokio::test]
+async fn a_replay_that_stops_early_is_told_at_its_end() {
+    let log = Arc::new(MemoryLog::new());
+    let random = async |context: &Context| context.random().await.is_ok();
+    assert_eq!(perform(plain(&log), &random).await, Ok(true));
+    let again = Context::new(plain(&log).replay().await.expect("records")).expect("a run");
+    assert_eq!(begin(&again).await, Ok(()));
+    let error = again.finish().await.expect_err("records are left");
+    assert_eq!(error.kind(), ErrorKind::Replay(MismatchClass::Kind));
+    let said = "replay mismatch: kind: run run-1, record 2: expected side_effect, got nothing";
+    assert_eq!(error.to_string(), said);
+    assert_eq!(error.metadata()["kind"], Value::Null);
+    let whole = Context::new(plain(&log).replay().await.expect("records")).expect("a run");
+    assert_eq!(begin(&whole).await, Ok(()));
+    assert!(random(&whole).await);
+    assert_eq!(end(&whole).await, Ok(()));
+    assert_eq!(whole.finish().await, Ok(()));
+    // What differed and was swallowed is told too.
+    let other = Context::new(plain(&log).replay().await.expect("records")).expect("a run");
+    assert_eq!(begin(&other).await, Ok(()));
+    assert!(other.now().await.is_err());
+    assert_eq!(other.finish().await.map_err(|error| error.reason()), Err("payload"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_loop_does_at_once_is_recorded_as_it_is_done_and_replays() {
     let (_, facts) = twice(plain, async |context| {
@@ -265,6 +329,62 @@ async fn what_a_loop_does_at_once_is_recorded_as_it_is_done_and_replays() {
         _ => None,
     });
     assert_eq!(names.collect::<Vec<_>>(), ["fast", "random", "slow"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn effects_of_one_name_done_at_once_keep_their_own_values() {
+    let (pages, facts) = twice(plain, async |context| {
+        let both = async { tokio::join!(fetch(context, "slow", 50), fetch(context, "fast", 10)) };
+        let pages = tokio::select! {
+            biased;
+            late = fetch(context, "late", 90) => (late.clone(), late),
+            both = both => both,
+        };
+        (pages, fetch(context, "then", 0).await)
+    })
+    .await;
+    let page = |name: &str| Ok(name.to_owned());
+    assert_eq!(pages, ((page("slow"), page("fast")), page("then")));
+    let ahead = facts.iter().filter_map(|fact| match fact {
+        Fact::SideEffect { ahead, .. } => Some(*ahead),
+        _ => None,
+    });
+    assert_eq!(ahead.collect::<Vec<_>>(), [2, 1, 1], "nobody got the late one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn effects_of_one_name_cut_off_at_any_record_go_on_with_their_own_values() {
+    let agent = async |context: &Context| {
+        let both = tokio::join!(fetch(context, "slow", 50), fetch(context, "fast", 10));
+        (both, fetch(context, "then", 0).await)
+    };
+    let whole = Arc::new(MemoryLog::new());
+    let live = perform(plain(&whole), &agent).await.expect("the run goes well");
+    let records = read(&whole).await;
+    for kept in 1..records.len() {
+        let log = Arc::new(MemoryLog::new());
+        let prefix = Append::new(RUN, None, records[..kept].to_vec());
+        assert!(log.append(prefix).await.is_ok());
+        let resumed = plain(&log).resume().await.expect("it can go on");
+        assert_eq!(perform(resumed, &agent).await.as_ref(), Ok(&live), "after {kept}");
+        let again = plain(&log).replay().await.expect("it can be performed again");
+        assert_eq!(perform(again, &agent).await.as_ref(), Ok(&live), "after {kept}");
+    }
+}
+
+#[tokio::test]
+async fn an_effect_that_failed_unrecorded_does_not_get_the_value_of_the_next() {
+    let config = |log: &Arc<MemoryLog>| {
+        let mut config = plain(log);
+        config.side_effect_errors = SideEffectErrors::Unrecorded;
+        config
+    };
+    let (fetched, _) = twice(config, async |context| {
+        let refused = context.side_effect("fetch", async { Err::<String, _>("no route") }).await;
+        (refused.map_err(|error| error.to_string()), fetch(context, "page", 0).await)
+    })
+    .await;
+    assert_eq!(fetched, (Err("no route".to_owned()), Ok("page".to_owned())));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -347,4 +467,13 @@ async fn the_members_of_a_value_keep_their_order_in_a_replay() {
     })
     .await;
     assert_eq!(text, Ok(r#"{"title":"z","body":[{"y":1,"x":2}],"a":null}"#.to_owned()));
+}
+
+/// A page that takes so long to come.
+async fn fetch(context: &Context, page: &str, millis: u64) -> mynah_data::Result<String> {
+    let effect = async {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        Ok::<_, String>(page.to_owned())
+    };
+    context.side_effect("fetch", effect).await
 }

@@ -91,6 +91,32 @@ async fn arguments_that_are_not_one_json_value_are_refused_before_any_call_is_an
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_has_an_id_of_its_own_until_it_came_out() {
+    let log = Arc::new(MemoryLog::new());
+    let echo = tool("t", async |_| {
+        sleep(Duration::from_millis(40)).await;
+        json!(1)
+    });
+    let context = Context::new(plain(&log).tools([echo])).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    let twins = context.call_tools([call("a", "t"), call("a", "t")]).await;
+    assert_eq!(twins.map_err(|error| error.reason()), Err("invalid_options"));
+    let both = tokio::join!(context.call_tool(call("a", "t")), context.call_tool(call("a", "t")));
+    let done = ToolOutcome::Ok(json!(1));
+    assert_eq!(both.0.as_ref(), Ok(&done));
+    assert_eq!(both.1.map_err(|error| error.reason()), Err("invalid_options"));
+    // Who came out lets go of it.
+    assert_eq!(context.call_tool(call("a", "t")).await, Ok(done));
+    let nameless = context.call_tools([call("", "t"), call("", "t")]).await.expect("they have ids");
+    assert_ne!(nameless[0].call_id, nameless[1].call_id);
+    assert_eq!(context.flush().await, Ok(()));
+    let pairs = ["tool_scheduled", "tool_completed"];
+    let at_once = ["tool_scheduled", "tool_scheduled", "tool_completed", "tool_completed"];
+    let expected = [&["run_started"][..], &pairs, &pairs, &at_once].concat();
+    assert_eq!(kinds(&facts(&read(&log).await)), expected);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_transient_failure_of_an_idempotent_call_is_tried_again_and_every_try_is_a_pair() {
     let tries = Arc::new(AtomicU32::new(0));
     let config = |log: &Arc<MemoryLog>| plain(log).tools([flaky(&tries, 2)]);

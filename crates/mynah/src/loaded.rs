@@ -5,7 +5,7 @@ use mynah_log::{
     About, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Removals, RunSummary,
     Totals, Verifier, cbor, walk,
 };
-use mynah_step::{mismatch, run_not_found};
+use mynah_step::{mismatch, run_not_found, was_redacted};
 use serde::Deserialize as _;
 
 use crate::run::{Meter, RunState};
@@ -197,7 +197,7 @@ impl Loaded {
             *about = engine.map(|engine| Box::new(engine.clone()));
         }
         let same = cbor::to_vec(recorded).ok()? == cbor::to_vec(&produced).ok()?;
-        let difference = || mismatch(&self.kept.run, record.seq(), Some(recorded), &produced);
+        let difference = || mismatch(&self.kept.run, record.seq(), Some(recorded), Some(&produced));
         (!same).then(difference)
     }
 
@@ -341,17 +341,6 @@ fn check_removed(removals: &Removals, record: &Record) -> Result<()> {
 
 fn corrupt(run: &str, seq: u64, what: impl Into<String>) -> Error {
     Corrupt { run: run.to_owned(), seq, what: what.into() }.into()
-}
-
-fn was_redacted(record: &Record) -> Error {
-    let (run, seq, kind) = (&record.envelope().run, record.seq(), &record.envelope().kind);
-    Error::log(LogReason::Redacted)
-        .with_message(format!(
-            "log error: redacted: the body of record {seq} of run {run}, {kind}, was taken away, and \
-             the run cannot be performed again without it"
-        ))
-        .with("run_id", &**run)
-        .with("seq", seq)
 }
 
 /// Nobody else knows what a run would do next that an engine did not write.

@@ -118,6 +118,50 @@ async fn a_failed_side_effect_that_is_not_recorded_is_done_again_on_replay() -> 
 }
 
 #[tokio::test(start_paused = true)]
+async fn effects_of_one_name_at_once_inside_one_tool_keep_their_own_values() -> mynah::Result<()> {
+    let tool = Tool::new("t", "", json!({})).handler(async |_, context: ToolContext| {
+        let page = |name: &'static str, millis: u64| async move {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            Ok::<_, Error>(name.to_owned())
+        };
+        let (slow, fast) = tokio::join!(
+            context.side_effect("fetch", page("slow", 40)),
+            context.side_effect("fetch", page("fast", 1)),
+        );
+        Ok::<_, Error>(json!([slow?, fast?]))
+    });
+    let engine = Engine::new(calls(&["t"])?).tool(tool);
+    let log = Arc::new(MemoryLog::new());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let came = effects(&log, &run).await.into_iter().map(|(_, _, effect)| effect);
+    assert_eq!(
+        came.collect::<Vec<_>>(),
+        [Effect::Done(json!("fast")), Effect::Done(json!("slow"))]
+    );
+    // The tool runs again, and what it gives is compared.
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_side_effect_too_deep_to_be_recorded_fails_the_tool_and_not_the_chat() -> mynah::Result<()>
+{
+    let tool = Tool::new("t", "", json!({})).handler(async |_, context: ToolContext| {
+        let deep = (0..127).fold(json!(1), |value, _| json!([value]));
+        context.side_effect("deep", async { Ok::<_, Error>(deep) }).await
+    });
+    let engine = Engine::new(calls(&["t"])?).tool(tool);
+    let log = Arc::new(MemoryLog::new());
+    let result = engine.chat("go").record(&log).await?;
+    assert_eq!(result.halted_reason, mynah::HaltReason::Completed);
+    let run = result.run_id.unwrap_or_default();
+    let why = json!("its value is nested too deep to be recorded");
+    assert_eq!(effects(&log, &run).await[0].2, Effect::Failed(why));
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_try_of_a_tool_is_announced_and_told() -> mynah::Result<()> {
     let tool = Tool::new("t", "", json!({})).idempotent(3).handler(async |_, context| {
         let attempt = context.attempt();
@@ -356,7 +400,7 @@ async fn facts(log: &Arc<MemoryLog>, run: &str) -> Vec<Fact> {
 async fn effects(log: &Arc<MemoryLog>, run: &str) -> Vec<(Option<Inside>, String, Effect)> {
     let facts = facts(log, run).await.into_iter();
     let effects = facts.filter_map(|fact| match fact {
-        Fact::SideEffect { inside, name, effect } => Some((inside, name, effect)),
+        Fact::SideEffect { inside, name, effect, .. } => Some((inside, name, effect)),
         _ => None,
     });
     effects.collect()

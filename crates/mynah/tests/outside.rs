@@ -78,7 +78,7 @@ async fn a_run_of_somebodys_own_loop_can_be_ended_and_branched_and_nothing_else(
     let log = MemoryLog::new();
     let begun = Fact::RunStarted { thread: "go".into(), extent: Extent::Chat, about: None };
     let effect = Effect::Done(json!(1));
-    let asked = Fact::SideEffect { inside: None, name: "now".to_owned(), effect };
+    let asked = Fact::SideEffect { inside: None, name: "now".to_owned(), ahead: 0, effect };
     write(&log, "own", [begun, asked]).await?;
     let engine = Engine::new(Scripted::default());
     let branch = fork_run(&log, "own", 2).await?;

@@ -4,6 +4,7 @@ mod model;
 mod tools;
 
 use std::{
+    collections::HashSet,
     fmt,
     future::poll_fn,
     pin::pin,
@@ -28,7 +29,7 @@ pub use self::{
 };
 use crate::{
     Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape, WallClock, active,
-    desk::Want, effects::Effects, metrics::tell_exceeded, recorder::ends,
+    desk::Want, effects::Effects, metrics::tell_exceeded, recorded::MODEL_CALL, recorder::ends,
 };
 
 /// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
@@ -66,8 +67,9 @@ use crate::{
 ///
 /// let live = agent(&Context::new(config.clone())?).await?;
 /// let records = log.read("run-1", 1, 100).await?;
-/// let again = agent(&Context::new(config.mode(Mode::Replay(records)))?).await?;
-/// assert_eq!(live, again);
+/// let context = Context::new(config.mode(Mode::Replay(records)))?;
+/// assert_eq!(agent(&context).await?, live);
+/// context.finish().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -86,6 +88,8 @@ struct Shared {
     clock: Mutex<Option<WallClock>>,
     /// Calls that have no outcome yet.
     running: AtomicUsize,
+    /// Their ids.
+    called: Mutex<HashSet<String>>,
     cancelled: watch::Sender<bool>,
 }
 
@@ -149,6 +153,7 @@ impl Context {
             spent: Mutex::default(),
             clock: Mutex::new(clock),
             running: AtomicUsize::new(0),
+            called: Mutex::default(),
             cancelled: watch::Sender::new(false),
         })))
     }
@@ -185,11 +190,12 @@ impl Context {
     }
 
     /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
-    /// value without doing it.
+    /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order.
     ///
     /// # Errors
-    /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). Also as
-    /// [`Context::now`].
+    /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). A value that
+    /// cannot be recorded, nested deeper than 96 levels or without JSON, is one. The name `model_call`,
+    /// under which [`Context::llm_call`] keeps its failures. Also as [`Context::now`].
     pub async fn side_effect<T, E>(
         &self,
         name: &str,
@@ -199,6 +205,9 @@ impl Context {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
+        if name == MODEL_CALL {
+            return Err(Error::invalid_option("name", "reserved"));
+        }
         self.served(self.0.effects.side_effect(name, effect)).await
     }
 
@@ -282,6 +291,16 @@ impl Context {
         self.served(poll_fn(|cx| self.tape().poll_durable(cx))).await
     }
 
+    /// Ends the loop: waits until everything recorded is safe. In a run that is performed again nothing that is
+    /// recorded may be left: a loop that stops too early is told so here, and nowhere else.
+    ///
+    /// # Errors
+    /// `replay_mismatch` if records are left, or the loop differed from them and went on; a log that cannot be written.
+    pub async fn finish(&self) -> Result<()> {
+        self.tape().finish()?;
+        self.flush().await
+    }
+
     /// A duration to be recorded: in a replay the recorded one, as no two runs take the same time. Looks for `duration_ms` in
     /// the metadata of the end that comes next.
     pub fn replay_duration_ms(&self, live: u64) -> u64 {
@@ -303,7 +322,7 @@ impl Context {
     /// Performs something, and serves whoever hands in facts meanwhile.
     async fn served<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
-        let mut stuck = false;
+        let mut stuck_at = None;
         poll_fn(move |cx| {
             // The run takes time from the first thing on that it does.
             if self.0.config.budget.is_some() {
@@ -324,15 +343,17 @@ impl Context {
                 let others = usize::from(desk.loop_waits());
                 let all = self.0.running.load(Ordering::Relaxed) + others;
                 if desk.is_stuck(&tape, all) {
-                    // What the loop does at once with this may be what comes next: it asks when it is polled.
-                    if !std::mem::replace(&mut stuck, true) {
+                    // What the loop does at once with this may be what comes next: it asks, or hears its answer, when it is
+                    // polled.
+                    let place = tape.taken();
+                    if stuck_at.replace(place) != Some(place) {
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }
                     desk.refuse_first(&mut tape);
                     continue;
                 }
-                stuck = false;
+                stuck_at = None;
                 tape.keep(cx);
                 tape.kick(cx);
                 return Poll::Pending;
@@ -363,7 +384,7 @@ impl Context {
                 return recorded.filter(|breach| breach.place == place).cloned();
             }
         }
-        let mut clock = self.0.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clock = lock(&self.0.clock);
         clock.as_mut()?.poll_passed(cx, place)
     }
 
@@ -383,11 +404,11 @@ impl Context {
     }
 
     fn spent(&self) -> MutexGuard<'_, Spent> {
-        self.0.spent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.spent)
     }
 
     fn tape(&self) -> MutexGuard<'_, Tape> {
-        self.0.tape.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.tape)
     }
 }
 
@@ -398,6 +419,10 @@ impl fmt::Debug for Context {
             .field("replaying", &self.0.replaying)
             .finish_non_exhaustive()
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn configured(recorder: Recorder, config: &Config) -> Recorder {
@@ -423,7 +448,7 @@ fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<(Record, Fact)>, Ver
         verifier.check(&record)?;
         let wrong = |what| Corrupt { run: run.to_owned(), seq: record.seq(), what };
         let fact = record.fact().map_err(wrong)?;
-        let fact = fact.ok_or_else(|| wrong("its body was taken away".to_owned()))?;
+        let fact = fact.ok_or_else(|| wrong("its body is missing".to_owned()))?;
         facts.push((record, fact));
     }
     Ok((facts, verifier))

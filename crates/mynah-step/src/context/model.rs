@@ -123,7 +123,8 @@ impl Context {
                     error = error.with("usage", json!(usage));
                 }
                 let (name, effect) = (MODEL_CALL.to_owned(), Effect::Failed(error.to_value()));
-                let kept = self.put(Fact::SideEffect { inside: None, name, effect }).await?;
+                let kept =
+                    self.put(Fact::SideEffect { inside: None, name, ahead: 0, effect }).await?;
                 Err(match kept {
                     Some(Fact::SideEffect { effect: Effect::Failed(error), .. }) => {
                         told(Some(&error))

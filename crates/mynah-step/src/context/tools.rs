@@ -1,8 +1,9 @@
 //! Calling tools from a loop of one's own.
 
 use std::{
+    collections::HashSet,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -14,7 +15,7 @@ use mynah_log::{DirectCall, Fact, Inside, Resolution};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use super::Context;
+use super::{Context, lock};
 use crate::{
     Backoff, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool, ToolContext,
     ToolLimits, ToolResultEncoder as _, Watch,
@@ -78,8 +79,7 @@ impl Context {
     /// Calls a tool: announces it, runs it with its tries, and records what came of it.
     ///
     /// # Errors
-    /// The tool's own failure, arguments that are not JSON (before anything is recorded), `budget_exceeded` (before it is
-    /// announced), and as [`Context::now`].
+    /// The tool's own failure, and as [`Context::call_tools`].
     pub async fn call_tool(&self, call: impl Into<CallTool>) -> Result<ToolOutcome> {
         let mut results = self.call_tools([call.into()]).await?;
         results.pop().map_or_else(|| Err(gone()), |result| result.outcome)
@@ -89,7 +89,7 @@ impl Context {
     /// the results are in the order of the calls. One that fails does not end the others.
     ///
     /// # Errors
-    /// Arguments that are not JSON (before anything is recorded), `budget_exceeded` (before any is announced), and as
+    /// Arguments that are not JSON, an id of a call that has no outcome yet (before anything is recorded), `budget_exceeded` (before any is announced), and as
     /// [`Context::now`].
     pub async fn call_tools(
         &self,
@@ -109,6 +109,7 @@ impl Context {
                     .with("tool_name", call.name.as_str()));
             }
         }
+        let _ids = Ids::claim(&self.0.called, &calls)?;
         let count = calls.len();
         let mut begun = Vec::with_capacity(count);
         for call in &mut calls {
@@ -241,7 +242,7 @@ impl Context {
             && !self.0.replaying
         {
             let harmless = tool.as_ref().is_none_or(|tool| tool.spec().idempotent);
-            context.effects.attempt = tries;
+            context.effects.begin(tries);
             match config.on_uncertain {
                 OnUncertain::Suspend if !harmless => {
                     return Err(uncertain(&call).with("tool_call_id", call.id.as_str()));
@@ -299,6 +300,36 @@ impl<'a> Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The ids of calls that have no outcome yet: nobody could tell whose result is whose if two had the same.
+struct Ids<'a> {
+    called: &'a Mutex<HashSet<String>>,
+    mine: Vec<String>,
+}
+
+impl<'a> Ids<'a> {
+    fn claim(called: &'a Mutex<HashSet<String>>, calls: &[CallTool]) -> Result<Self> {
+        let mut claimed = Self { called, mine: Vec::with_capacity(calls.len()) };
+        // One without an id gets one that nobody has.
+        for CallTool { call, .. } in calls.iter().filter(|tool| !tool.call.id.is_empty()) {
+            if !lock(called).insert(call.id.clone()) {
+                return Err(Error::invalid_option("call_id", "duplicate").with_message(format!(
+                    "validation failed: call_id: call {:?} has no outcome yet, and another has its id",
+                    call.id
+                )));
+            }
+            claimed.mine.push(call.id.clone());
+        }
+        Ok(claimed)
+    }
+}
+
+impl Drop for Ids<'_> {
+    fn drop(&mut self) {
+        let mut called = lock(self.called);
+        self.mine.iter().for_each(|id| _ = called.remove(id));
     }
 }
 

@@ -50,6 +50,7 @@ pub(crate) async fn perform<T>(config: Config, agent: impl AsyncFn(&Context) -> 
     begin(&context).await?;
     let done = agent(&context).await;
     end(&context).await?;
+    context.finish().await?;
     Ok(done)
 }
 
