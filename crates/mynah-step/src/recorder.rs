@@ -4,7 +4,7 @@ use std::{
     borrow::Cow,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
     time::{Duration, SystemTime},
 };
 
@@ -37,6 +37,8 @@ pub struct Recorder {
     /// Whether the next fact is the first of another process.
     seam: Option<Fact>,
     pub(crate) lease: Option<Lease>,
+    /// Until when the append under way keeps it.
+    holding: Option<i64>,
     /// Whether the lease is still to be taken, and the taking.
     pub(crate) takes_lease: bool,
     taking: Option<BoxFuture<Result<Lease>>>,
@@ -81,6 +83,7 @@ impl Recorder {
             durability: None,
             seam: None,
             lease: None,
+            holding: None,
             takes_lease: false,
             taking: None,
             beat: None,
@@ -226,7 +229,7 @@ impl Recorder {
             let (run, head) = (Arc::clone(self.chain.run()), self.written);
             Box::pin(async move { take_over(&*log, &*world, &run, head).await })
         });
-        let taken = std::task::ready!(taking.as_mut().poll(cx));
+        let taken = ready!(taking.as_mut().poll(cx));
         self.taking = None;
         self.takes_lease = false;
         self.lease = Some(taken?);
@@ -234,30 +237,71 @@ impl Recorder {
     }
 
     /// Keeps the lease of a run that goes on.
-    pub(crate) fn poll_keep(&mut self, cx: &mut Context<'_>) {
+    ///
+    /// # Errors
+    /// The run is not this writer's any more; told once.
+    pub(crate) fn poll_keep(&mut self, cx: &mut Context<'_>) -> Result<()> {
         // What was never written belongs to nobody, and what ended to nobody any more.
-        if self.lease.is_none() || self.written.is_none() || self.is_over() {
-            return;
+        if self.written.is_none() || self.is_over() || self.failed.is_some() {
+            return Ok(());
         }
-        loop {
-            if let Some(keeping) = &mut self.keeping {
-                let Poll::Ready(kept) = keeping.as_mut().poll(cx) else { return };
-                self.keeping = None;
-                match kept {
-                    Ok(lease) => self.lease = Some(lease),
-                    Err(error) => return self.failed = Some(error),
+        while let Some(lease) = &self.lease {
+            if self.keeping.is_none() {
+                let beat = self.beat.get_or_insert_with(|| Box::pin(tokio::time::sleep(BEAT)));
+                if beat.as_mut().poll(cx).is_pending() {
+                    break;
                 }
+                self.keeping = Some(self.renewal(lease.clone()));
             }
-            let beat = self.beat.get_or_insert_with(|| Box::pin(tokio::time::sleep(BEAT)));
-            if beat.as_mut().poll(cx).is_pending() {
-                return;
+            match self.poll_renewed(cx) {
+                Poll::Ready(renewed) => renewed?,
+                Poll::Pending => break,
             }
-            self.beat = None;
-            let (log, now) = (Arc::clone(&self.log), nanos(&*self.world));
-            self.keeping = self.lease.clone().map(|lease| -> BoxFuture<_> {
-                Box::pin(async move { log.lease(&lease.run, &lease.owner, LEASE, now).await })
-            });
         }
+        Ok(())
+    }
+
+    /// Waits until the run is this writer's for certain: a lease that has run out may be another's by now.
+    pub(crate) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.is_ours()?;
+        ready!(self.poll_renewed(cx))?;
+        match &self.lease {
+            Some(lease) if lease.until <= nanos(&*self.world) => {
+                self.keeping = Some(self.renewal(lease.clone()));
+                self.poll_renewed(cx)
+            }
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn renewal(&self, lease: Lease) -> BoxFuture<Result<Lease>> {
+        let (log, now) = (Arc::clone(&self.log), nanos(&*self.world));
+        Box::pin(async move {
+            let kept = log.lease(&lease.run, &lease.owner, LEASE, now).await?;
+            if kept.token == lease.token {
+                return Ok(kept);
+            }
+            // It was another's, who let go of it.
+            log.release(&kept).await?;
+            Err(Error::log(LogReason::Fenced)
+                .with_message(format!(
+                    "log error: fenced: run {} was taken over by somebody else",
+                    lease.run
+                ))
+                .with("run_id", &*lease.run))
+        })
+    }
+
+    /// Waits for the renewal under way.
+    fn poll_renewed(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let Some(keeping) = &mut self.keeping else { return Poll::Ready(Ok(())) };
+        let renewed = ready!(keeping.as_mut().poll(cx));
+        (self.keeping, self.beat) = (None, None);
+        match renewed {
+            Ok(lease) => self.lease = Some(lease),
+            Err(error) => self.failed = Some(error),
+        }
+        Poll::Ready(self.is_ours())
     }
 
     /// Whether the log knows that the run waits or has ended.
@@ -288,7 +332,12 @@ impl Recorder {
                     metrics.append(&kinds, failure, began.elapsed());
                 }
                 match written {
-                    Ok(head) => self.written = Some(head),
+                    Ok(head) => {
+                        self.written = Some(head);
+                        if let (Some(lease), Some(until)) = (&mut self.lease, self.holding.take()) {
+                            lease.until = until;
+                        }
+                    }
                     Err(error) => self.failed = Some(error),
                 }
                 self.writing = None;
@@ -304,13 +353,13 @@ impl Recorder {
             let now = records.last().map_or(0, |record| record.envelope().ts);
             let batch = Append::new(Arc::clone(self.chain.run()), self.written, records);
             let mut batch = batch.durability(self.durability);
-            if let Some(lease) = &mut self.lease {
+            if let Some(lease) = &self.lease {
                 batch.fence = self.written.map(|_| lease.token);
                 // An append that is made anyway keeps the lease, where it is time.
                 if lease.until < now.saturating_add(span(LEASE - BEAT)) {
-                    lease.until = now.saturating_add(span(LEASE));
-                    batch = batch.held(lease.owner.as_str(), lease.until);
-                    self.beat = None;
+                    let until = now.saturating_add(span(LEASE));
+                    batch = batch.held(lease.owner.as_str(), until);
+                    (self.holding, self.beat) = (Some(until), None);
                 }
             }
             let log = Arc::clone(&self.log);

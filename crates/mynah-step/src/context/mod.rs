@@ -333,7 +333,8 @@ impl Context {
                     continue;
                 }
                 stuck = false;
-                tape.keep(cx);
+                // Who lost the run is told by what it asks for next.
+                let _ = tape.keep(cx);
                 tape.kick(cx);
                 return Poll::Pending;
             }

@@ -1,6 +1,7 @@
 //! Calling tools from a loop of one's own.
 
 use std::{
+    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -254,6 +255,7 @@ impl Context {
                 _ => context.announce_next().await?,
             }
         }
+        poll_fn(|cx| self.tape().poll_held(cx)).await?;
         let effects = context.effects.clone();
         let mut watch = Watch::tool(self.metrics(), &call.name);
         let limits = ToolLimits { timeout: config.tool_timeout, backoff };
