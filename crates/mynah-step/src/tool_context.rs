@@ -81,7 +81,7 @@ impl ToolContext {
 
     /// Announces the next try.
     pub(crate) async fn announce_next(&mut self) -> Result<()> {
-        self.effects.attempt += 1;
+        self.effects.attempt = self.effects.attempt.saturating_add(1);
         let (call_id, attempt) = (self.call.id.clone(), self.effects.attempt);
         let announced = Fact::ToolScheduled { call_id, attempt, call: None };
         self.effects.commit(announced, true).await.map(drop)

@@ -77,7 +77,7 @@ impl Driver {
             } else if live && self.is_uncertain(&call, before) {
                 runs.uncertain.push(call.id.clone());
             } else if live {
-                runs.again.push((call, before + 1));
+                runs.again.push((call, before.saturating_add(1)));
             }
         }
         if self.tape.upcoming().is_none() {
