@@ -10,11 +10,12 @@ use std::{
 use futures_util::StreamExt as _;
 use mynah::{
     Engine, Event, EventStream, OnUncertain, Thread, Tool, ToolCall, ToolContext, World,
+    cancel_run,
     log::{
         Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, Record, RunFilter, RunPage,
-        RunSummary, SealedRun,
+        RunStatus, RunSummary, SealedRun,
     },
-    step::{Config, Context},
+    step::{Config, Context, LEASE},
     testing::{self, Scripted},
 };
 use serde_json::{Value, json};
@@ -51,6 +52,28 @@ async fn what_a_killed_process_held_is_waited_for() -> mynah::Result<()> {
     assert!((2_000..3_200).contains(&waited.as_millis()), "{waited:?}");
     let events = testing::collect(second?).await?;
     assert_eq!(testing::text(&events), "done");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_process_held_is_free_in_time_whatever_its_clock_said() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let hour = Duration::from_secs(3_600);
+    let mut first = slow()?.world(Tokio::ahead(hour)).chat("go").record(&log).stream();
+    let run = until_a_tool_runs(&mut first).await?;
+    std::mem::forget(first);
+    let (second, waited) = timed(resumed(&log, &run)).await;
+    assert_eq!(waited, LEASE);
+    let mut second = second?;
+    until_a_tool_runs(&mut second).await?;
+    let refused = beside(&mut second, resumed(&log, &run)).await.expect_err("it lives");
+    // It is held by the clock of who has it now.
+    assert!(refused.metadata()["until"].as_i64() < Some(hour.as_nanos() as i64), "{refused:?}");
+    drop(second);
+
+    log.lease(&run, "forever", Duration::MAX, i64::MAX).await?;
+    let (status, waited) = timed(cancel_run(&log, &run).into_future()).await;
+    assert_eq!((status?, waited), (RunStatus::Cancelled, LEASE));
     Ok(())
 }
 
@@ -278,20 +301,26 @@ impl Log for Distant {
 /// A world whose time is tokio's.
 struct Tokio {
     began: Instant,
+    by: Duration,
     system: mynah::SystemWorld,
 }
 
 impl Tokio {
     fn new() -> Self {
+        Self::ahead(Duration::ZERO)
+    }
+
+    /// The same, by a clock that is ahead.
+    fn ahead(by: Duration) -> Self {
         // Every world of a test tells the same time.
         thread_local!(static BEGAN: Instant = Instant::now());
-        Self { began: BEGAN.with(|began| *began), system: mynah::SystemWorld }
+        Self { began: BEGAN.with(|began| *began), by, system: mynah::SystemWorld }
     }
 }
 
 impl World for Tokio {
     fn now(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + self.began.elapsed()
+        SystemTime::UNIX_EPOCH + self.by + self.began.elapsed()
     }
 
     fn random(&self) -> u64 {
