@@ -19,6 +19,9 @@ pub struct Recorder {
     log: Arc<dyn Log>,
     world: Arc<dyn World>,
     pub(crate) chain: Chain,
+    /// When the clock was last read, and the first time that a record may tell.
+    now: i64,
+    not_before: i64,
     totals: Totals,
     /// Whether the last fact says that the run waits or has ended.
     over: bool,
@@ -70,6 +73,8 @@ impl Recorder {
             log,
             world,
             chain,
+            now: i64::MIN,
+            not_before: i64::MIN,
             totals,
             over: false,
             sealed: false,
@@ -114,6 +119,13 @@ impl Recorder {
     /// The same, which gives up a log that takes longer than this to append.
     pub fn with_emit_timeout(mut self, limit: Option<Duration>) -> Self {
         self.emit_timeout = limit;
+        self
+    }
+
+    /// The same, with records of which none is from before this time, whatever the clock says: what follows another run is
+    /// told after it.
+    pub fn not_before(mut self, time: i64) -> Self {
+        self.not_before = time;
         self
     }
 
@@ -190,11 +202,11 @@ impl Recorder {
     /// # Errors
     /// A fact that has no deterministic encoding.
     pub fn push(&mut self, fact: &Fact) -> Result<()> {
-        let now = nanos(&*self.world);
+        self.now = nanos(&*self.world);
         let mut salt = [0; 16];
         salt[..8].copy_from_slice(&self.world.random().to_be_bytes());
         salt[8..].copy_from_slice(&self.world.random().to_be_bytes());
-        let record = self.chain.append(now, salt, fact)?;
+        let record = self.chain.append(self.now.max(self.not_before), salt, fact)?;
         self.totals.count(fact);
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
         self.waiting +=
@@ -350,7 +362,7 @@ impl Recorder {
             self.waiting = 0;
             let kinds = || records.iter().map(|record| record.envelope().kind.clone()).collect();
             self.began = self.metrics.as_ref().map(|_| (kinds(), Instant::now()));
-            let now = records.last().map_or(0, |record| record.envelope().ts);
+            let now = self.now;
             let batch = Append::new(Arc::clone(self.chain.run()), self.written, records);
             let mut batch = batch.durability(self.durability);
             if let Some(lease) = &self.lease {
