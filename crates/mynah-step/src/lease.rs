@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use mynah_data::{Error, ErrorKind, LogReason, Result};
 use mynah_log::{Head, Lease, Log};
+use serde_json::Value;
 
 use crate::{
     World,
@@ -11,13 +12,13 @@ use crate::{
 };
 
 /// For how long a run is nobody else's. A process that does not poll its run for so long keeps it all the same, unless
-/// another takes it over; it is told at its next append.
+/// another takes it over; it is told at its next append, or before it starts a tool.
 pub const LEASE: Duration = Duration::from_secs(3);
 
 /// Takes the right to go on with a run that was read up to this head.
 ///
-/// Whoever holds it may be gone: then it is free soon, and waited for, no longer than a [lease](LEASE) lasts. One that lives
-/// tells by holding it for longer.
+/// Whoever holds it may be gone: one that lives tells by holding it for longer. What nobody kept for as long as a
+/// [lease](LEASE) lasts is taken, whatever time the holder's clock told; should it live after all, its appends are refused.
 ///
 /// # Errors
 /// `leased`, with the holder's name and the time at which the lease runs out, if the holder lives; `head_mismatch` where
@@ -43,20 +44,20 @@ pub async fn take_over(
 async fn when_free(log: &dyn Log, world: &dyn World, run: &str) -> Result<Lease> {
     const PAUSE: Duration = Duration::from_millis(100);
     let owner = new_owner(world);
-    let mut first = None;
+    let mut seen = None;
     for _ in 0..LEASE.as_millis() / PAUSE.as_millis() {
         let error = match log.lease(run, &owner, LEASE, nanos(world)).await {
             Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => error,
             taken => return taken,
         };
-        if *first.get_or_insert_with(|| until(&error)) != until(&error) {
+        let until = error.metadata().get("until").and_then(Value::as_i64);
+        if *seen.get_or_insert(until) != until {
             return Err(error);
         }
         tokio::time::sleep(PAUSE).await;
     }
+    let ran_out = seen.flatten().unwrap_or(i64::MIN).max(nanos(world));
+    log.lease(run, &owner, LEASE, ran_out).await?;
+    // From here on it is held by this clock.
     log.lease(run, &owner, LEASE, nanos(world)).await
-}
-
-fn until(error: &Error) -> Option<i64> {
-    error.metadata().get("until")?.as_i64()
 }

@@ -4,7 +4,7 @@ use std::{
     borrow::Cow,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
     time::{Duration, SystemTime},
 };
 
@@ -19,6 +19,9 @@ pub struct Recorder {
     log: Arc<dyn Log>,
     world: Arc<dyn World>,
     pub(crate) chain: Chain,
+    /// When the clock was last read, and the first time that a record may tell.
+    now: i64,
+    not_before: i64,
     totals: Totals,
     /// Whether the last fact says that the run waits or has ended.
     over: bool,
@@ -37,6 +40,8 @@ pub struct Recorder {
     /// Whether the next fact is the first of another process.
     seam: Option<Fact>,
     pub(crate) lease: Option<Lease>,
+    /// Until when the append under way keeps it.
+    holding: Option<i64>,
     /// Whether the lease is still to be taken, and the taking.
     pub(crate) takes_lease: bool,
     taking: Option<BoxFuture<Result<Lease>>>,
@@ -68,6 +73,8 @@ impl Recorder {
             log,
             world,
             chain,
+            now: i64::MIN,
+            not_before: i64::MIN,
             totals,
             over: false,
             sealed: false,
@@ -81,6 +88,7 @@ impl Recorder {
             durability: None,
             seam: None,
             lease: None,
+            holding: None,
             takes_lease: false,
             taking: None,
             beat: None,
@@ -111,6 +119,13 @@ impl Recorder {
     /// The same, which gives up a log that takes longer than this to append.
     pub fn with_emit_timeout(mut self, limit: Option<Duration>) -> Self {
         self.emit_timeout = limit;
+        self
+    }
+
+    /// The same, with records of which none is from before this time, whatever the clock says: what follows another run is
+    /// told after it.
+    pub fn not_before(mut self, time: i64) -> Self {
+        self.not_before = time;
         self
     }
 
@@ -187,11 +202,11 @@ impl Recorder {
     /// # Errors
     /// A fact that has no deterministic encoding.
     pub fn push(&mut self, fact: &Fact) -> Result<()> {
-        let now = nanos(&*self.world);
+        self.now = nanos(&*self.world);
         let mut salt = [0; 16];
         salt[..8].copy_from_slice(&self.world.random().to_be_bytes());
         salt[8..].copy_from_slice(&self.world.random().to_be_bytes());
-        let record = self.chain.append(now, salt, fact)?;
+        let record = self.chain.append(self.now.max(self.not_before), salt, fact)?;
         self.totals.count(fact);
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
         self.waiting +=
@@ -226,7 +241,7 @@ impl Recorder {
             let (run, head) = (Arc::clone(self.chain.run()), self.written);
             Box::pin(async move { take_over(&*log, &*world, &run, head).await })
         });
-        let taken = std::task::ready!(taking.as_mut().poll(cx));
+        let taken = ready!(taking.as_mut().poll(cx));
         self.taking = None;
         self.takes_lease = false;
         self.lease = Some(taken?);
@@ -234,30 +249,71 @@ impl Recorder {
     }
 
     /// Keeps the lease of a run that goes on.
-    pub(crate) fn poll_keep(&mut self, cx: &mut Context<'_>) {
+    ///
+    /// # Errors
+    /// The run is not this writer's any more; told once.
+    pub(crate) fn poll_keep(&mut self, cx: &mut Context<'_>) -> Result<()> {
         // What was never written belongs to nobody, and what ended to nobody any more.
-        if self.lease.is_none() || self.written.is_none() || self.is_over() {
-            return;
+        if self.written.is_none() || self.is_over() || self.failed.is_some() {
+            return Ok(());
         }
-        loop {
-            if let Some(keeping) = &mut self.keeping {
-                let Poll::Ready(kept) = keeping.as_mut().poll(cx) else { return };
-                self.keeping = None;
-                match kept {
-                    Ok(lease) => self.lease = Some(lease),
-                    Err(error) => return self.failed = Some(error),
+        while let Some(lease) = &self.lease {
+            if self.keeping.is_none() {
+                let beat = self.beat.get_or_insert_with(|| Box::pin(tokio::time::sleep(BEAT)));
+                if beat.as_mut().poll(cx).is_pending() {
+                    break;
                 }
+                self.keeping = Some(self.renewal(lease.clone()));
             }
-            let beat = self.beat.get_or_insert_with(|| Box::pin(tokio::time::sleep(BEAT)));
-            if beat.as_mut().poll(cx).is_pending() {
-                return;
+            match self.poll_renewed(cx) {
+                Poll::Ready(renewed) => renewed?,
+                Poll::Pending => break,
             }
-            self.beat = None;
-            let (log, now) = (Arc::clone(&self.log), nanos(&*self.world));
-            self.keeping = self.lease.clone().map(|lease| -> BoxFuture<_> {
-                Box::pin(async move { log.lease(&lease.run, &lease.owner, LEASE, now).await })
-            });
         }
+        Ok(())
+    }
+
+    /// Waits until the run is this writer's for certain: a lease that has run out may be another's by now.
+    pub(crate) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.is_ours()?;
+        ready!(self.poll_renewed(cx))?;
+        match &self.lease {
+            Some(lease) if lease.until <= nanos(&*self.world) => {
+                self.keeping = Some(self.renewal(lease.clone()));
+                self.poll_renewed(cx)
+            }
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn renewal(&self, lease: Lease) -> BoxFuture<Result<Lease>> {
+        let (log, now) = (Arc::clone(&self.log), nanos(&*self.world));
+        Box::pin(async move {
+            let kept = log.lease(&lease.run, &lease.owner, LEASE, now).await?;
+            if kept.token == lease.token {
+                return Ok(kept);
+            }
+            // It was another's, who let go of it.
+            log.release(&kept).await?;
+            Err(Error::log(LogReason::Fenced)
+                .with_message(format!(
+                    "log error: fenced: run {} was taken over by somebody else",
+                    lease.run
+                ))
+                .with("run_id", &*lease.run))
+        })
+    }
+
+    /// Waits for the renewal under way.
+    fn poll_renewed(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let Some(keeping) = &mut self.keeping else { return Poll::Ready(Ok(())) };
+        let renewed = ready!(keeping.as_mut().poll(cx));
+        (self.keeping, self.beat) = (None, None);
+        match renewed {
+            Ok(lease) => self.lease = Some(lease),
+            Err(error) => self.failed = Some(error),
+        }
+        Poll::Ready(self.is_ours())
     }
 
     /// Whether the log knows that the run waits or has ended.
@@ -288,7 +344,12 @@ impl Recorder {
                     metrics.append(&kinds, failure, began.elapsed());
                 }
                 match written {
-                    Ok(head) => self.written = Some(head),
+                    Ok(head) => {
+                        self.written = Some(head);
+                        if let (Some(lease), Some(until)) = (&mut self.lease, self.holding.take()) {
+                            lease.until = until;
+                        }
+                    }
                     Err(error) => self.failed = Some(error),
                 }
                 self.writing = None;
@@ -301,16 +362,16 @@ impl Recorder {
             self.waiting = 0;
             let kinds = || records.iter().map(|record| record.envelope().kind.clone()).collect();
             self.began = self.metrics.as_ref().map(|_| (kinds(), Instant::now()));
-            let now = records.last().map_or(0, |record| record.envelope().ts);
+            let now = self.now;
             let batch = Append::new(Arc::clone(self.chain.run()), self.written, records);
             let mut batch = batch.durability(self.durability);
-            if let Some(lease) = &mut self.lease {
+            if let Some(lease) = &self.lease {
                 batch.fence = self.written.map(|_| lease.token);
                 // An append that is made anyway keeps the lease, where it is time.
                 if lease.until < now.saturating_add(span(LEASE - BEAT)) {
-                    lease.until = now.saturating_add(span(LEASE));
-                    batch = batch.held(lease.owner.as_str(), lease.until);
-                    self.beat = None;
+                    let until = now.saturating_add(span(LEASE));
+                    batch = batch.held(lease.owner.as_str(), until);
+                    (self.holding, self.beat) = (Some(until), None);
                 }
             }
             let log = Arc::clone(&self.log);

@@ -271,9 +271,22 @@ impl Tape {
     }
 
     /// Keeps the run this writer's, as long as it is polled.
-    pub fn keep(&mut self, cx: &mut Context<'_>) {
-        if let Self::Recording(recorder) = self {
-            recorder.poll_keep(cx);
+    ///
+    /// # Errors
+    /// It is another's; told once.
+    pub fn keep(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        match self {
+            Self::Recording(recorder) => recorder.poll_keep(cx),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until the run is this writer's for certain, before something is done that must not be done twice: whoever did
+    /// not poll it for a while may have lost it without knowing.
+    pub fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match self {
+            Self::Recording(recorder) => recorder.poll_held(cx),
+            _ => Poll::Ready(Ok(())),
         }
     }
 

@@ -81,7 +81,7 @@ impl ToolContext {
 
     /// Announces the next try.
     pub(crate) async fn announce_next(&mut self) -> Result<()> {
-        let (call_id, attempt) = (self.call.id.clone(), self.attempt() + 1);
+        let (call_id, attempt) = (self.call.id.clone(), self.attempt().saturating_add(1));
         self.effects.begin(attempt);
         let announced = Fact::ToolScheduled { call_id, attempt, call: None };
         self.effects.commit(announced, true).await.map(drop)

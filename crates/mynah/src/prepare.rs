@@ -37,6 +37,8 @@ pub(crate) struct Origin {
     pub(crate) session: Option<SessionLink>,
     /// The id of a call that has one already.
     pub(crate) request_id: Option<String>,
+    /// When the turn before was at its last record.
+    pub(crate) since: Option<i64>,
 }
 
 /// A run that may begin, and what its caller wants to see of it.
@@ -54,6 +56,7 @@ pub(crate) fn prepare(
             let recorder = recorder
                 .with_durability(options.durability)
                 .with_emit_timeout(options.emit_timeout)
+                .not_before(origin.since.unwrap_or(i64::MIN))
                 .with_new_lease();
             Tape::Recording(Box::new(recorder.metered(engine.0.metrics.clone())))
         }
@@ -63,7 +66,7 @@ pub(crate) fn prepare(
         Input::Thread(thread) => (thread, None),
         Input::Request(request) => (thread_of(&request), Some(request)),
     };
-    let Origin { before, session, request_id } = origin;
+    let Origin { before, session, request_id, .. } = origin;
     let cancel = options.cancel.take();
     let part = Asked {
         engine,

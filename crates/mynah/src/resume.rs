@@ -47,7 +47,7 @@ impl Engine {
     /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
     /// calls and tools are not repeated. The engine must be the one that the run ran with.
     ///
-    /// A process that was killed holds its run for up to three seconds more; that is waited for.
+    /// A process that was killed holds its run for up to three seconds more, whatever its clock said; that is waited for.
     ///
     /// ```
     /// # use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};

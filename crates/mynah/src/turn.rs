@@ -218,13 +218,13 @@ struct Next {
 impl Next {
     /// Goes on with the session's last run if that waits for this turn, and begins a run after it otherwise.
     async fn after(mut self, log: Arc<dyn Log>, run: SessionRun) -> Result<(Driver, Filter)> {
-        let point = point(&*log, &run).await?;
+        let left = left(&*log, &run).await?;
         self.options.log = Some(Arc::clone(&log));
-        let Some(point) = point else { return self.afresh(None) };
+        let Some(left) = left else { return self.afresh(None) };
         let grew = self.session.thread.messages.starts_with(&run.messages);
         if run.waits && grew && self.extent == Extent::Chat {
             let head = log.head(&run.run_id).await?;
-            if head == Some(point)
+            if head == Some(left.head)
                 && let Some(answer) = self.answer(&log, &run)
             {
                 let loaded = Loaded::read_knowing(&*log, &run.run_id, &run.messages).await?;
@@ -238,7 +238,7 @@ impl Next {
             }
         }
         let before = if grew { run.messages } else { Messages::new() };
-        self.afresh(Some((point, run.run_id, before)))
+        self.afresh(Some((left, run.run_id, before)))
     }
 
     /// What the waiting run goes on with, if all that joined the conversation since can be told so.
@@ -265,9 +265,10 @@ impl Next {
     }
 
     /// Begins a run, after another that holds the conversation up to some point, or with the whole conversation.
-    fn afresh(self, after: Option<(Head, Arc<str>, Messages)>) -> Result<(Driver, Filter)> {
+    fn afresh(self, after: Option<(Left, Arc<str>, Messages)>) -> Result<(Driver, Filter)> {
+        let since = after.as_ref().map(|(left, ..)| left.at);
         let (previous, before) = match after {
-            Some((Head { seq, hash }, run_id, before)) => {
+            Some((Left { head: Head { seq, hash }, .. }, run_id, before)) => {
                 let (run_id, messages) = (run_id.to_string(), before.len() as u64);
                 (Some(Previous { run_id, seq, hash, messages }), before)
             }
@@ -281,24 +282,30 @@ impl Next {
         thread.extend(self.message);
         let session = Some(SessionLink { id, context, metadata, previous });
         let request_id = self.request_id;
-        let origin = Origin { before, session, request_id };
+        let origin = Origin { before, session, request_id, since };
         prepare(&self.engine, Input::Thread(thread), self.options, self.extent, origin)
     }
 }
 
+/// Where a session's last run was left, and the latest time that it tells.
+struct Left {
+    head: Head,
+    at: i64,
+}
+
 /// Where a session's last run was left, if it is in this log.
-async fn point(log: &dyn Log, run: &SessionRun) -> Result<Option<Head>> {
+async fn left(log: &dyn Log, run: &SessionRun) -> Result<Option<Left>> {
     let Some(hash) = Hash::from_hex(&run.hash) else { return Ok(None) };
-    let left = Head { seq: run.seq, hash };
-    let head = log.head(&run.run_id).await?;
+    let Some(indexed) = log.run(&run.run_id).await? else { return Ok(None) };
+    let (head, at) = (indexed.head(), indexed.started.max(indexed.updated));
     // It may have gone on since, with another answer to the same question.
-    let found = match head {
-        Some(head) if head.seq > left.seq => {
-            log.read(&run.run_id, left.seq, 1).await?.first().map(Record::hash)
-        }
-        head => head.filter(|head| head.seq == left.seq).map(|head| head.hash),
+    let found = if head.seq > run.seq {
+        log.read(&run.run_id, run.seq, 1).await?.first().map(Record::hash)
+    } else {
+        Some(head.hash).filter(|_| head.seq == run.seq)
     };
-    Ok(found.filter(|found| *found == hash).map(|_| left))
+    let head = Head { seq: run.seq, hash };
+    Ok(found.filter(|found| *found == hash).map(|_| Left { head, at }))
 }
 
 /// The session after a turn, which remembers the run as which the turn was kept.

@@ -1,14 +1,24 @@
 //! A run belongs to one process at a time.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    pin::{Pin, pin},
+    sync::{Arc, Mutex},
+    task::Poll,
+    time::{Duration, SystemTime},
+};
 
 use futures_util::StreamExt as _;
 use mynah::{
-    Engine, Event, EventStream, OnUncertain, Tool, World,
-    log::MemoryLog,
+    Engine, Event, EventStream, OnUncertain, Thread, Tool, ToolCall, ToolContext, World,
+    cancel_run,
+    log::{
+        Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, Record, RunFilter, RunPage,
+        RunStatus, RunSummary, SealedRun,
+    },
+    step::{Config, Context, LEASE},
     testing::{self, Scripted},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, advance};
 
 #[tokio::test(start_paused = true)]
@@ -46,6 +56,28 @@ async fn what_a_killed_process_held_is_waited_for() -> mynah::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_killed_process_held_is_free_in_time_whatever_its_clock_said() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let hour = Duration::from_secs(3_600);
+    let mut first = slow()?.world(Tokio::ahead(hour)).chat("go").record(&log).stream();
+    let run = until_a_tool_runs(&mut first).await?;
+    std::mem::forget(first);
+    let (second, waited) = timed(resumed(&log, &run)).await;
+    assert_eq!(waited, LEASE);
+    let mut second = second?;
+    until_a_tool_runs(&mut second).await?;
+    let refused = beside(&mut second, resumed(&log, &run)).await.expect_err("it lives");
+    // It is held by the clock of who has it now.
+    assert!(refused.metadata()["until"].as_i64() < Some(hour.as_nanos() as i64), "{refused:?}");
+    drop(second);
+
+    log.lease(&run, "forever", Duration::MAX, i64::MAX).await?;
+    let (status, waited) = timed(cancel_run(&log, &run).into_future()).await;
+    assert_eq!((status?, waited), (RunStatus::Cancelled, LEASE));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_that_is_polled_is_kept_however_long_it_takes() -> mynah::Result<()> {
     let log = MemoryLog::new();
     let mut first = slow()?.chat("go").record(&log).stream();
@@ -76,6 +108,77 @@ async fn a_run_that_nobody_polls_can_be_taken_over_and_its_first_owner_is_told()
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_lost_a_run_starts_none_of_its_tools() -> mynah::Result<()> {
+    for seals in [true, false] {
+        let log = Distant::default();
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        let mut first = paying("first", &ran)?.chat("go").record(&log).stream();
+        let run = until_a_tool_is_told(&mut first).await?;
+        // Whoever reads the stream does something else for a while.
+        advance(Duration::from_secs(4)).await;
+        let second = paying("second", &ran)?.adapter(done()?);
+        let waiting = second.resume(&log, &run).await?;
+        assert_eq!(waiting.halted_reason.as_str(), "uncertain_tools");
+        if seals {
+            assert_eq!(second.resume(&log, &run).approve("c0").await?.text(), "done");
+        }
+        let told = testing::collect(first).await.expect_err("it is not the first one's any more");
+        assert_eq!(told.reason(), if seals { "sealed" } else { "fenced" });
+        let ran_in = if seals { vec!["second"] } else { vec![] };
+        assert_eq!(*ran.lock().expect("nobody panicked"), ran_in);
+        if !seals {
+            let resumed = timed(second.resume(&log, &run).approve("c0").into_future()).await;
+            assert_eq!((resumed.0?.text(), resumed.1), ("done".into(), Duration::ZERO));
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_away_and_still_has_the_run_goes_on() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let engine = paying("first", &ran)?;
+    let mut first =
+        engine.adapter(Scripted::new([pay(), says_done()])?).chat("go").record(&log).stream();
+    until_a_tool_is_told(&mut first).await?;
+    advance(Duration::from_secs(60)).await;
+    assert_eq!(testing::text(&testing::collect(first).await?), "done");
+    assert_eq!(*ran.lock().expect("nobody panicked"), ["first"]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_lost_its_run_starts_no_tool_that_waited_for_a_place() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let telling = Arc::clone(&ran);
+    let nap = Tool::new("nap", "", json!({})).handler(move |_, context: ToolContext| {
+        telling.lock().expect("nobody panicked").push(context.call.id.clone());
+        async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            "slept"
+        }
+    });
+    let mut config = Config::new(&log, "run").tools([nap]);
+    config.world = Arc::new(Tokio::new());
+    config.max_parallel_tools = 1;
+    let context = Context::new(config)?;
+    let thread = Thread::from("go");
+    context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
+    let calls = ["c0", "c1"].map(|id| ToolCall::new(id, "nap", "{}"));
+    let mut calls = pin!(context.call_tools(calls));
+    assert!(now(&mut calls).await.is_pending());
+    advance(Duration::from_secs(4)).await;
+    let taken = log.lease("run", "another", Duration::from_secs(3), 4_500_000_000).await?;
+    assert_eq!(taken.token, 2);
+    let told = calls.await.expect_err("it is another's");
+    assert_eq!(told.reason(), "leased");
+    assert_eq!(*ran.lock().expect("nobody panicked"), ["c0"]);
+    Ok(())
+}
+
 /// Does something else while a run is polled.
 async fn beside<T>(run: &mut EventStream, other: impl Future<Output = T>) -> T {
     tokio::select! {
@@ -89,21 +192,45 @@ async fn timed<T>(what: impl Future<Output = T>) -> (T, Duration) {
     (what.await, began.elapsed())
 }
 
+/// What a single poll gives.
+async fn now<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
+}
+
 /// Goes on with a run as another process does.
 async fn resumed(log: &MemoryLog, run: &str) -> mynah::Result<EventStream> {
     slow()?.adapter(done()?).resume(log, run).on_uncertain(OnUncertain::Rerun).stream().await
 }
 
 async fn until_a_tool_runs(stream: &mut EventStream) -> mynah::Result<String> {
+    let run = until_a_tool_is_told(stream).await?;
+    // The tool is under way when the stream has nothing to tell.
+    assert!(now(&mut stream.next()).await.is_pending());
+    Ok(run)
+}
+
+/// The run, of which the tool that is told of was not polled yet.
+async fn until_a_tool_is_told(stream: &mut EventStream) -> mynah::Result<String> {
     while let Some(event) = stream.next().await {
         if matches!(event?, Event::ToolExecutionStarted { .. }) {
             break;
         }
     }
-    // The tool is under way when the stream has nothing to tell.
-    let next = std::future::poll_fn(|cx| std::task::Poll::Ready(stream.poll_next_unpin(cx)));
-    assert!(next.await.is_pending());
     Ok(stream.run_id().unwrap_or_default().to_owned())
+}
+
+/// An engine that asks for a tool which must not run twice, and tells where it ran.
+fn paying(who: &'static str, ran: &Arc<Mutex<Vec<&'static str>>>) -> mynah::Result<Engine> {
+    let ran = Arc::clone(ran);
+    let tool = Tool::new("pay", "", json!({})).handler(move |_, _| {
+        ran.lock().expect("nobody panicked").push(who);
+        async { "paid" }
+    });
+    Ok(Engine::new(Scripted::new([pay()])?).tool(tool).world(Tokio::new()))
+}
+
+fn pay() -> Value {
+    json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}])
 }
 
 /// An engine whose tool takes almost a minute.
@@ -118,26 +245,82 @@ fn slow() -> mynah::Result<Engine> {
 }
 
 fn done() -> mynah::Result<Scripted> {
-    Scripted::new([json!([{"text": "done"}, {"finish": "stop"}])])
+    Scripted::new([says_done()])
+}
+
+fn says_done() -> Value {
+    json!([{"text": "done"}, {"finish": "stop"}])
+}
+
+/// A log that takes a while to answer for leases.
+#[derive(Clone, Default)]
+struct Distant(Arc<MemoryLog>);
+
+impl Log for Distant {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        self.0.append(batch)
+    }
+
+    fn read(&self, run: &str, from: u64, limit: usize) -> LogFuture<'_, Vec<Record>> {
+        self.0.read(run, from, limit)
+    }
+
+    fn head(&self, run: &str) -> LogFuture<'_, Option<Head>> {
+        self.0.head(run)
+    }
+
+    fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, ()> {
+        self.0.wait(run, beyond)
+    }
+
+    fn run(&self, run: &str) -> LogFuture<'_, Option<RunSummary>> {
+        self.0.run(run)
+    }
+
+    fn runs(&self, filter: RunFilter) -> LogFuture<'_, RunPage> {
+        self.0.runs(filter)
+    }
+
+    fn seals(&self, from: u64, limit: usize) -> LogFuture<'_, Vec<SealedRun>> {
+        self.0.seals(from, limit)
+    }
+
+    fn lease(&self, run: &str, owner: &str, term: Duration, now: i64) -> LogFuture<'_, Lease> {
+        let (log, run, owner) = (Arc::clone(&self.0), run.to_owned(), owner.to_owned());
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            log.lease(&run, &owner, term, now).await
+        })
+    }
+
+    fn release(&self, lease: &Lease) -> LogFuture<'_, ()> {
+        self.0.release(lease)
+    }
 }
 
 /// A world whose time is tokio's.
 struct Tokio {
     began: Instant,
+    by: Duration,
     system: mynah::SystemWorld,
 }
 
 impl Tokio {
     fn new() -> Self {
+        Self::ahead(Duration::ZERO)
+    }
+
+    /// The same, by a clock that is ahead.
+    fn ahead(by: Duration) -> Self {
         // Every world of a test tells the same time.
         thread_local!(static BEGAN: Instant = Instant::now());
-        Self { began: BEGAN.with(|began| *began), system: mynah::SystemWorld }
+        Self { began: BEGAN.with(|began| *began), by, system: mynah::SystemWorld }
     }
 }
 
 impl World for Tokio {
     fn now(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + self.began.elapsed()
+        SystemTime::UNIX_EPOCH + self.by + self.began.elapsed()
     }
 
     fn random(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Runs that are ended or branched from outside, whatever they were at.
+//! Runs that are ended, branched or written from outside, whatever they were at.
 
 mod plans;
 
@@ -11,9 +11,14 @@ use std::{
 };
 
 use mynah::{
-    Budget, Engine, ErrorKind, LogReason, Tool, ToolOutcome, Tools, World, cancel_run, fork_run,
-    log::{Append, Chain, Effect, Extent, Fact, Log, MemoryLog, Record, RunStatus, verify_run},
+    Budget, Engine, ErrorKind, LogReason, Thread, Tool, ToolCall, ToolOutcome, Tools, World,
+    cancel_run, fork_run,
+    log::{
+        Append, Chain, DirectCall, Effect, Extent, Fact, Log, MemoryLog, Record, RunStatus,
+        verify_run,
+    },
     replay_run,
+    step::{Config, Context},
     testing::Scripted,
 };
 use plans::{Plan, cases, plan, runtime};
@@ -117,13 +122,14 @@ async fn a_branch_has_taken_the_time_that_its_run_had() -> mynah::Result<()> {
     let engine = |scripts: Vec<Value>| -> mynah::Result<Engine> {
         Ok(Engine::new(Scripted::new(scripts)?).tool(ask.clone()).world(Seconds::default()))
     };
-    let budget = Budget::new().max_wall_clock_ms(5_500);
+    let budget = Budget::new().max_wall_clock_ms(6_500);
     let asking = engine(vec![asks])?.chat("go").budget(budget).record(&log).await?;
     let run = asking.run_id.unwrap_or_default();
     let last = log.head(&run).await?.map_or(0, |head| head.seq);
     let branch = fork_run(&log, &*run, last).world(Seconds::default()).await?;
     let again = fork_run(&log, &*branch.run_id, last).await?;
-    assert_eq!((last, branch.parent.active), (6, 5_000_000_000));
+    // The clock is looked at for every record, and once before the tool starts.
+    assert_eq!((last, branch.parent.active), (6, 6_000_000_000));
     assert_eq!(again.parent.active, branch.parent.active);
     // Half a second is left, and none of a limit of four.
     let resumed = engine(vec![says.clone()])?.resume(&log, &*branch.run_id).answer("yes").await?;
@@ -133,6 +139,35 @@ async fn a_branch_has_taken_the_time_that_its_run_had() -> mynah::Result<()> {
     let resumed = resume.allow_changed_engine().await?;
     assert_eq!(resumed.halted_reason.as_str(), "budget_exceeded");
     assert_eq!(replay_run(&log, &*again.run_id).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_that_was_announced_for_the_last_time_there_is_runs_once_more() -> mynah::Result<()>
+{
+    let echo = || Tool::new("echo", "", json!({})).handler(async |_, _| json!(1)).idempotent(3);
+    let calls = json!([{"tool_call": {"id": "c0", "name": "echo"}}, {"finish": "tool_calls"}]);
+    let says = json!([{"text": "done"}, {"finish": "stop"}]);
+    let engine = Engine::new(Scripted::new([calls, says.clone(), says])?).tool(echo());
+    let log = MemoryLog::new();
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let last = Fact::ToolScheduled { call_id: "c0".to_owned(), attempt: u32::MAX, call: None };
+    let begun = log.read(&run, 1, 4).await?.into_iter().filter_map(|record| record.fact().ok()?);
+    write(&log, "chat", begun.chain([Fact::SEAM, last.clone()])).await?;
+    assert_eq!(engine.resume(&log, "chat").await?.text(), "done");
+    assert_eq!(engine.replay(&log, "chat").await?.status, "equal");
+
+    let log = Arc::new(log);
+    let call = DirectCall { turn: None, name: "echo".to_owned(), arguments: "{}".to_owned() };
+    let first =
+        Fact::ToolScheduled { call_id: "c0".to_owned(), attempt: 1, call: Some(Box::new(call)) };
+    let began = Fact::RunStarted { thread: Thread::from("go"), extent: Extent::Chat, about: None };
+    write(&log, "loop", [began.clone(), first, Fact::SEAM, last]).await?;
+    let config = Config::new(&log, "loop").tools([echo()]).resume().await?;
+    let context = Context::new(config)?;
+    context.emit(began).await?;
+    let outcome = context.call_tool(ToolCall::new("c0", "echo", "{}")).await?;
+    assert_eq!(outcome, ToolOutcome::Ok(json!(1)));
     Ok(())
 }
 

@@ -4,11 +4,14 @@
 
 mod plans;
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use mynah::{
-    Budget, Engine, Event, Message, Metadata, Options, Session, Status, Thread, Tool, ToolOutcome,
-    Tools, cancel_run, fork_run,
+    Budget, Engine, Event, Message, Metadata, Options, Session, Status, SystemWorld, Thread, Tool,
+    ToolOutcome, Tools, World, cancel_run, fork_run,
     log::{About, Append, Extent, Fact, Log, MemoryLog, Redact, RunFilter, RunStatus, Warrant},
     restore_session,
     testing::{self, Scripted},
@@ -107,6 +110,39 @@ async fn a_session_that_was_stored_goes_on_and_one_that_was_edited_is_recorded_w
     assert_eq!(thread.messages.len(), 3);
     let previous = about.session.and_then(|link| link.previous).expect("a run before");
     assert_eq!((previous.run_id.as_str(), previous.messages), (&*run_of(&session), 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn turns_are_told_in_their_order_whatever_the_clock_says() -> mynah::Result<()> {
+    /// A world whose clock stands still.
+    struct At(u64);
+    impl World for At {
+        fn now(&self) -> SystemTime {
+            SystemTime::UNIX_EPOCH + Duration::from_secs(self.0)
+        }
+
+        fn random(&self) -> u64 {
+            SystemWorld.random()
+        }
+    }
+    let log = Arc::new(MemoryLog::new());
+    let talker = talker(4)?;
+    let mut session = Session::new().with_id("s");
+    for (turn, clock) in [(0, 7_200), (1, 3_600), (2, 3_601), (3, 7_201)] {
+        let engine = talker.clone().world(At(clock));
+        (session, _) = match turn {
+            0 => engine.start(session.append_user("hello")).record(&log).await?,
+            _ => engine.reply(&session, "and then?").record(&log).await?,
+        };
+        assert_eq!(restore_session(&log, "s").await?.session, session, "turn {turn}");
+    }
+    let told = log.runs(RunFilter::new().oldest_first()).await?.runs;
+    let told = told.iter().map(|run| (run.started / 1_000_000_000, run.updated / 1_000_000_000));
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [(7_200, 7_200), (7_200, 7_200), (7_200, 7_200), (7_201, 7_201)]
+    );
     Ok(())
 }
 

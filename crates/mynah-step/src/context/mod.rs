@@ -354,7 +354,8 @@ impl Context {
                     continue;
                 }
                 stuck_at = None;
-                tape.keep(cx);
+                // Who lost the run is told by what it asks for next.
+                let _ = tape.keep(cx);
                 tape.kick(cx);
                 return Poll::Pending;
             }

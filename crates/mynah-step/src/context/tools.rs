@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    future::poll_fn,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -255,6 +256,7 @@ impl Context {
                 _ => context.announce_next().await?,
             }
         }
+        poll_fn(|cx| self.tape().poll_held(cx)).await?;
         let effects = context.effects.clone();
         let mut watch = Watch::tool(self.metrics(), &call.name);
         let limits = ToolLimits { timeout: config.tool_timeout, backoff };

@@ -229,7 +229,9 @@ impl Driver {
     }
 
     fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
-        self.tape.keep(cx);
+        if let Err(lost) = self.tape.keep(cx) {
+            self.fault.get_or_insert(lost);
+        }
         loop {
             let step = Some(&self.step).filter(|step| !step.is_disabled()).cloned();
             let _entered = step.as_ref().map(Span::enter);

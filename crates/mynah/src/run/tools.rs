@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
@@ -28,6 +28,8 @@ pub(super) struct ToolRuns {
     /// Calls that wait for a free place.
     waiting: VecDeque<Arc<ToolCall>>,
     running: FuturesUnordered<BoxFuture<(Arc<ToolCall>, Outcome)>>,
+    /// Whether a call among them was not polled yet.
+    starting: bool,
     /// Calls that are done before their turn, in a run performed again.
     early: Vec<(Arc<ToolCall>, Outcome)>,
     /// Calls that were announced before the process ended, with the try that follows.
@@ -75,7 +77,7 @@ impl Driver {
             } else if live && self.is_uncertain(&call, before) {
                 runs.uncertain.push(call.id.clone());
             } else if live {
-                runs.again.push((call, before + 1));
+                runs.again.push((call, before.saturating_add(1)));
             }
         }
         if self.tape.upcoming().is_none() {
@@ -156,6 +158,7 @@ impl Driver {
         }
         let told = self.setup.metrics.as_ref().filter(|_| !self.tape.is_replaying());
         let watch = Watch::tool(told, &call.name);
+        runs.starting = true;
         runs.running.push(start(&self.setup, tool.cloned(), context, watch));
     }
 
@@ -165,6 +168,14 @@ impl Driver {
         if let Some((call, outcome)) = runs.next_due(&self.tape) {
             self.tool_done(&call, outcome);
             return Poll::Ready(());
+        }
+        if runs.starting {
+            // Since they were announced, the caller may have been away for longer than the run was ours.
+            if let Err(lost) = ready!(self.tape.poll_held(cx)) {
+                self.fault = Some(lost);
+                return Poll::Ready(());
+            }
+            runs.starting = false;
         }
         match runs.running.poll_next_unpin(cx) {
             Poll::Ready(Some(done)) => {
