@@ -25,6 +25,28 @@ async fn what_was_taken_away_is_nowhere_in_the_files() {
     assert!(book.holds("secret of last"), "the others are there");
 }
 
+#[tokio::test]
+async fn what_a_reader_keeps_from_being_wiped_is_wiped_by_whoever_writes_next() {
+    let book = Book::new().await;
+    let reader = Connection::open(book.folder.path().join("mynah.db")).expect("a connection");
+    let begun = "BEGIN; SELECT count(*) FROM records;";
+    reader.execute_batch(begun).expect("a reader that takes its time");
+    Redact::kind("said", "user_message").perform(&book.log, &warrant()).await.expect("a run");
+    assert!(book.holds("secret of said"), "it is read");
+    let error = book.log.wipe().await.expect_err("it is still read");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::Unavailable));
+    assert!(error.to_string().contains("mynah.db-wal: another process reads"), "{error}");
+
+    let Book { log, raw, folder } = book;
+    drop(log);
+    reader.execute_batch("COMMIT").expect("a reader that is done");
+    let log = SqliteLog::open(folder.path().join("mynah.db")).expect("a log");
+    let book = Book { log, raw, folder };
+    assert!(!book.holds("secret of said"), "to open it was enough");
+    assert!(book.holds("secret of last"), "the others are there");
+    book.log.wipe().await.expect("nothing is left to wipe");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
 
@@ -223,7 +245,7 @@ async fn ids_that_are_not_given_again_are_those_of_runs_with_a_tombstone() {
 const SEALS_BEFORE: &str = "DELETE FROM seals WHERE id = 'log:maintenance'; \
      ALTER TABLE seals RENAME TO newer; \
      CREATE TABLE seals (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, hash BLOB NOT NULL) STRICT; \
-     INSERT INTO seals SELECT * FROM newer; DROP TABLE newer; PRAGMA user_version = 2;";
+     INSERT INTO seals SELECT * FROM newer; DROP TABLE newer; DROP TABLE unwiped; PRAGMA user_version = 2;";
 
 fn warrant() -> Warrant {
     Warrant::new("ann", "she asked for it", 1_000)

@@ -94,7 +94,8 @@ impl Redact {
         Ok(found)
     }
 
-    /// Takes them away, in one commit, and gives what went. A run that is not what it was is left alone.
+    /// Takes them away, in one commit, and gives what went. A run that is not what it was is left alone. That nothing is left of
+    /// them in the log's files either is told by [`Log::wipe`].
     ///
     /// # Errors
     /// As [`candidates`](Self::candidates), and a run that is corrupt.
