@@ -11,7 +11,7 @@ use super::{
     wipe,
 };
 use crate::{
-    Durability, Head, Lease, MAINTENANCE, Removed, Tombstone,
+    Durability, Head, Lease, MAINTENANCE, Removed, Stripped, Tombstone,
     entry::{self, Checked, Entry},
 };
 
@@ -133,7 +133,7 @@ impl Work<'_> {
             Removed::Bodies(named) => {
                 let mut rows = Vec::with_capacity(named.len());
                 let there = known.entry.summary.records;
-                for (seq, hash) in named.iter().filter(|(seq, _)| *seq <= there) {
+                for Stripped { seq, hash, .. } in named.iter().filter(|named| named.seq <= there) {
                     let found = attempt!(records::rows(connection, &known, *seq..*seq + 1)?);
                     for row in found {
                         if records::hash(connection, row)? != Some(*hash) {
