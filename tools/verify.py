@@ -10,6 +10,7 @@ Exit codes: 0 it is what it says; 1 it is not; 2 wrong usage, or another kind of
 import hashlib
 import json
 import math
+import re
 import struct
 import sys
 
@@ -145,7 +146,7 @@ class Record:
             demand(self.fact["kind"] == fields["kind"], "the payload is of another kind")
 
 class Run:
-    """Checks a run record by record. `gone` are the bodies that tombstones name: seq, and hash."""
+    """Checks a run record by record. `gone` are the bodies that tombstones name: seq, and hash with what they had added to the totals."""
     def __init__(self, run, gone):
         self.run, self.gone = run, gone
         self.leaves, self.head, self.last, self.root, self.redacted = [], None, None, None, 0
@@ -159,13 +160,13 @@ class Run:
         demand(fields.get("prev") == self.head, "it does not name the hash of the record before it")
         demand((self.run == MAINTENANCE) == (kind == "removed"), "tombstones have a run of their own")
         demand((seq == 1 and self.run != MAINTENANCE) == (kind == "run_started"), "a run starts once, first")
-        named = self.gone.get(seq)
+        named, adds = self.gone.get(seq, (None, {}))
         demand(named in (None, record.hash.hex()), "a tombstone names another record in its place")
         if kind == "sealed":
             demand(record.fact, "the seal's body is missing")
             root, totals = tree_root(self.leaves), record.fact["totals"]
             demand(record.fact["root"] == root.hex(), "the seal's root is another")
-            demand(self.redacted or totals == self.totals, "the seal's totals are others")
+            demand(totals == self.totals, "the seal's totals are others")
             self.root = root
         self.head, self.last = record.hash, kind
         self.leaves.append(leaf(record.hash))
@@ -175,14 +176,16 @@ class Run:
         else:
             demand(named, "its body is missing, and no tombstone says why")
             self.redacted += 1
+            self.add({**adds, "turns": kind == "turn_started"})
     def count(self, kind, fact):
-        self.totals["turns"] += kind == "turn_started"
-        self.totals["tool_calls"] += kind == "tool_scheduled" and fact["attempt"] == 1
         response = {"assistant_completed": "response", "budget_exceeded": "partial", "cancelled": "partial"}.get(kind)
         usage = ((fact.get(response) or {}).get("usage") or {}) if response else {}
-        for key in ("input_tokens", "output_tokens"):
-            self.totals[key] = min(self.totals[key] + (usage.get(key) or 0), 2**64 - 1)
-        self.totals["cost"] += usage.get("total_cost") or 0.0
+        self.add(dict(turns=kind == "turn_started", tool_calls=kind == "tool_scheduled" and fact["attempt"] == 1,
+                      input_tokens=usage.get("input_tokens"), output_tokens=usage.get("output_tokens"), cost=usage.get("total_cost")))
+    def add(self, adds):
+        for key in ("turns", "tool_calls", "input_tokens", "output_tokens"):
+            self.totals[key] = min(self.totals[key] + (adds.get(key) or 0), 2**64 - 1)
+        self.totals["cost"] += adds.get("cost") or 0.0
 
 # Bundles.
 def tells(shown, held):
@@ -198,9 +201,14 @@ def strictly(pairs):
 
 def read_line(line):
     demand(line.endswith(b"\n"), "the line has no end, or is too long")
-    value = json.loads(line, object_pairs_hook=strictly)
+    # As text, which has no byte order mark.
+    value = json.loads(line.decode("utf-8"), object_pairs_hook=strictly)
     demand(type(value) is dict and len(value) == 1, "it is not a line of a bundle")
     return next(iter(value.items()))
+
+def unhex(text):
+    demand(re.fullmatch("(?:[0-9a-f]{2})*", text), "bytes are hexadecimal, in lower case")
+    return bytes.fromhex(text)
 
 def as_json(value):
     """A CBOR value as JSON shows it: there is no NaN."""
@@ -213,19 +221,19 @@ def as_json(value):
 def read_record(entry):
     demand(set(entry) <= {"envelope", "salt", "payload", "fact"}, "the record has other members")
     demand(("salt" in entry) == ("payload" in entry), "a body is a salt and a payload")
-    salt, payload = (bytes.fromhex(entry[key]) if key in entry else None for key in ("salt", "payload"))
+    salt, payload = (unhex(entry[key]) if key in entry else None for key in ("salt", "payload"))
     demand(salt is None or len(salt) == 16, "a salt has 16 bytes")
-    record = Record(bytes.fromhex(entry["envelope"]), salt, payload)
+    record = Record(unhex(entry["envelope"]), salt, payload)
     demand("fact" not in entry or tells(entry["fact"], as_json(record.fact)), "the fact that is shown is not the one in its bytes")
     return record
 
 def read_tombstone(entry, run):
     record = read_record(entry)
     demand(record.envelope["run"] == MAINTENANCE and record.fact["run_id"] == run, "it is not a tombstone of the run")
-    return dict(record.fact["removed"]["bodies"])
+    return {seq: (hash_, adds[0] if adds else {}) for seq, hash_, *adds in record.fact["removed"]["bodies"]}
 
 def check_inclusion(hash_, index, size, proof, root):
-    proof = [bytes.fromhex(hash_) for hash_ in proof]
+    proof = [unhex(hash_) for hash_ in proof]
     found = root_of_inclusion(hash_, index, size, proof)
     demand(not proof and found.hex() == root, "the leaf is not proven to be in the tree")
 

@@ -50,6 +50,7 @@ use mynah::{
     log::{Log, Warrant},
 };
 use serde_json::json;
+use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use self::failure::Failure;
 
@@ -227,6 +228,11 @@ impl RemovalArgs {
         let place = store::Place::parse(log)?;
         if self.yes { place.open_to_write() } else { place.open_to_read() }
     }
+
+    /// Sees to it that nothing is left of what went.
+    pub(crate) fn wipe(&self, runtime: &Runtime, log: &dyn Log) -> Result<(), Failure> {
+        if self.yes { Ok(runtime.block_on(log.wipe())?) } else { Ok(()) }
+    }
 }
 
 /// The time, in nanoseconds since 1970.
@@ -236,8 +242,8 @@ pub(crate) fn now() -> i64 {
 }
 
 /// What runs the library's futures.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_current_thread()
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::file(format!("the runtime could not start: {error}")))

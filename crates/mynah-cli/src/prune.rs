@@ -70,7 +70,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let mut prune = Prune::before(now().saturating_sub(age));
     (prune.status, prune.unfinished) = (arguments.status, arguments.include_unfinished);
     prune.limit = arguments.limit.unwrap_or(usize::MAX);
-    let found: mynah::Result<_> = runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let found: mynah::Result<_> = runtime.block_on(async {
         if removal.yes {
             let PruneReport { pruned, in_use, .. } =
                 prune.perform(log.as_ref(), &removal.warrant()).await?;
@@ -93,7 +94,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         write_json(&found, &in_use, removal.yes, &mut out)
     } else {
         write_text(&found, &in_use, removal.yes, &mut out)
-    })
+    })?;
+    removal.wipe(&runtime, log.as_ref())
 }
 
 fn write_json(

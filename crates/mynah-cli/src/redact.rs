@@ -74,7 +74,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         write_json(&run, &found, removal.yes, &mut out)
     } else {
         write_text(&line(&run), kind.as_deref(), &found, removal.yes, &mut out)
-    })
+    })?;
+    removal.wipe(&runtime, log.as_ref())
 }
 
 fn write_json(run: &str, found: &[Redactable], done: bool, out: &mut impl Write) -> io::Result<()> {

@@ -20,7 +20,7 @@ fn everything_that_was_looked_at_is_told() {
         "version   mynah {version}
 format    version 1
 keys      OPENAI_API_KEY, TOGETHER_API_KEY
-log       {url}: reachable, tables of version 3
+log       {url}: reachable, tables of version 4
 storage   sound
 runs      5
 sample    5 runs verified
@@ -33,7 +33,7 @@ sample    5 runs verified
         json!({"check": "version", "version": version}),
         json!({"check": "format", "format": 1}),
         json!({"check": "keys", "keys": ["OPENAI_API_KEY", "TOGETHER_API_KEY"]}),
-        json!({"check": "log", "log": url, "schema": 3}),
+        json!({"check": "log", "log": url, "schema": 4}),
         json!({"check": "storage", "err": null}),
         json!({"check": "runs", "runs": 5}),
         json!({"check": "sample", "verified": 5, "corrupt": []}),
@@ -153,11 +153,11 @@ fn a_run_whose_id_is_damaged_is_a_finding() {
 #[test]
 fn a_log_of_an_older_version_is_brought_up_to_date() {
     let store = Store::with(RUNS);
-    let older = "DROP INDEX seals_by_run; CREATE UNIQUE INDEX seals_by_id ON seals (id); PRAGMA user_version = 2";
+    let older = "DROP INDEX seals_by_run; CREATE UNIQUE INDEX seals_by_id ON seals (id); DROP TABLE unwiped; PRAGMA user_version = 2";
     rusqlite::Connection::open(&store.path).unwrap().execute_batch(older).unwrap();
     let told = examine(&store, &[]);
     assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
-    assert!(told.stdout.contains("tables of version 3"), "{}", told.stdout);
+    assert!(told.stdout.contains("tables of version 4"), "{}", told.stdout);
 }
 
 #[test]

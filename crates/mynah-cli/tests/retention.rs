@@ -331,6 +331,21 @@ fn every_verb_of_these_has_help_with_examples() {
     }
 }
 
+#[test]
+fn what_cannot_be_wiped_yet_is_told_and_wiped_the_next_time() {
+    let store = Store::with(RUNS);
+    let reader = rusqlite::Connection::open(&store.path).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM records;").unwrap();
+    let redact = ["redact", "last", "--kind", "run_started", "--reason", "asked to", "--yes"];
+    let left = store.run(&redact);
+    assert_eq!(left.code, Some(4), "{}", left.stdout);
+    assert!(left.stdout.ends_with("1 record of run run-2 redacted\n"), "{}", left.stdout);
+    assert!(left.stderr.contains("runs.db-wal: another process reads"), "{}", left.stderr);
+    reader.execute_batch("COMMIT").unwrap();
+    let again = store.run(&redact);
+    assert_eq!(again.code, Some(0), "{}", again.stderr);
+}
+
 /// A log in a file of its own.
 struct Store {
     folder: tempfile::TempDir,

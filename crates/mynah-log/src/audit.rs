@@ -156,8 +156,8 @@ pub async fn verify_seals(log: &dyn Log) -> Result<Tree> {
 }
 
 /// Reads a run as far as the index counts, checks its records, and holds what the index says against them: for whoever goes
-/// on with it. Each record is shown; whether a body that is missing was taken away is for the caller to find out. Gives what
-/// the records come to, without what bodies would tell that are missing.
+/// on with it. Each record is shown. Gives what the records come to, with what those that lost their bodies had added to the
+/// totals.
 ///
 /// # Errors
 /// The first thing that is wrong, what `visit` gives, or a log that cannot be read.
@@ -166,34 +166,110 @@ pub async fn walk(
     indexed: &RunSummary,
     mut visit: impl FnMut(&Record) -> Result<()>,
 ) -> Result<(Verifier, RunSummary)> {
-    let run = &*indexed.run_id;
-    let mut verifier = Verifier::new(run);
-    let mut found: Option<RunSummary> = None;
-    loop {
+    let (mut walk, mut removals) = (Walk::begin(log, indexed), None::<Removals>);
+    while let Some(records) = walk.next().await? {
+        let is_known = |record: &Record| {
+            record.body().is_some() || removals.as_ref().is_some_and(|all| all.is_redacted(record))
+        };
+        if !records.iter().all(is_known) {
+            removals = Some(Removals::read(log).await?);
+        }
+        let gone = removals.as_ref().and_then(|removals| removals.of(&indexed.run_id));
+        // A body that is there may have been taken away since it was read.
+        let gone = |record: &Record| gone.filter(|_| record.body().is_none());
+        walk.take(&records, gone, &mut visit).await?;
+    }
+    walk.end()
+}
+
+/// The same, for who knows what was taken away of the run.
+pub(crate) async fn walk_knowing(
+    log: &dyn Log,
+    indexed: &RunSummary,
+    gone: Option<&Gone>,
+    mut visit: impl FnMut(&Record) -> Result<()>,
+) -> Result<(Verifier, RunSummary)> {
+    let mut walk = Walk::begin(log, indexed);
+    while let Some(records) = walk.next().await? {
+        walk.take(&records, |_| gone, &mut visit).await?;
+    }
+    walk.end()
+}
+
+/// The way through a run.
+struct Walk<'l> {
+    log: &'l dyn Log,
+    indexed: &'l RunSummary,
+    verifier: Verifier,
+    found: Option<RunSummary>,
+    untold: Untold,
+}
+
+/// What the index may say, as whoever would have told lost its body.
+#[derive(Clone, Copy, Default)]
+struct Untold {
+    model: bool,
+    session: bool,
+}
+
+impl<'l> Walk<'l> {
+    fn begin(log: &'l dyn Log, indexed: &'l RunSummary) -> Self {
+        let verifier = Verifier::new(&indexed.run_id);
+        Self { log, indexed, verifier, found: None, untold: Untold::default() }
+    }
+
+    /// The next records; none after the last that the index counts.
+    async fn next(&self) -> Result<Option<Vec<Record>>> {
+        let Self { log, indexed, found, .. } = self;
+        let (run, count) = (&*indexed.run_id, indexed.records);
         let seen = found.as_ref().map_or(0, |found| found.records);
         // The last portion is empty, or tells that there is more than the index counts.
-        let wanted = usize::try_from(indexed.records - seen).unwrap_or(PORTION).clamp(1, PORTION);
+        let wanted = usize::try_from(count - seen).unwrap_or(PORTION).clamp(1, PORTION);
         let records = log.read(run, seen + 1, wanted).await?;
-        if seen == indexed.records {
-            break;
+        if seen == count {
+            return Ok(None);
         }
         if records.is_empty() {
-            let what = format!("it is missing: the index counts {} records", indexed.records);
+            let what = format!("it is missing: the index counts {count} records");
             return Err(corrupt(run, seen + 1, what).into());
         }
-        for record in &records {
-            if let Err(wrong) = verifier.check(record) {
-                let vouched = expected(log, indexed, record.seq()).await;
-                return Err(verifier.blame(wrong, vouched).into());
-            }
-            visit(record)?;
-            found.get_or_insert_with(|| RunSummary::begin(record)).count(record);
-        }
+        Ok(Some(records))
     }
-    let found = found.ok_or_else(|| corrupt(run, 1, "the index has a run without records"))?;
-    compare(indexed, &found, verifier.report().redacted > 0)
-        .map_err(|what| corrupt(run, found.records, what))?;
-    Ok((verifier, found))
+
+    /// Checks, shows and counts records. `gone` tells what was taken away of the run.
+    async fn take<'g>(
+        &mut self,
+        records: &[Record],
+        gone: impl Fn(&Record) -> Option<&'g Gone>,
+        visit: &mut impl FnMut(&Record) -> Result<()>,
+    ) -> Result<()> {
+        for record in records {
+            let counted = Gone::counted(gone(record), record);
+            if let Err(wrong) = self.verifier.check_counted(counted.as_ref().unwrap_or(record)) {
+                let vouched = expected(self.log, self.indexed, record.seq()).await;
+                return Err(self.verifier.blame(wrong, vouched).into());
+            }
+            let counted = counted?;
+            visit(record)?;
+            let found = self.found.get_or_insert_with(|| RunSummary::begin(record));
+            if record.body().is_none() {
+                let kind = &*record.envelope().kind;
+                let names_model = matches!(kind, "run_started" | "assistant_completed");
+                self.untold.model |= found.model.is_none() && names_model;
+                self.untold.session |= kind == "run_started";
+            }
+            found.count(&counted);
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<(Verifier, RunSummary)> {
+        let Self { indexed, verifier, found, untold, .. } = self;
+        let run = &*indexed.run_id;
+        let found = found.ok_or_else(|| corrupt(run, 1, "the index has a run without records"))?;
+        compare(indexed, &found, untold).map_err(|what| corrupt(run, found.records, what))?;
+        Ok((verifier, found))
+    }
 }
 
 async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Report> {
@@ -202,7 +278,7 @@ async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Repo
         return Err(if is_pruned { entry::pruned(run) } else { entry::not_found(run) });
     };
     let gone = removals.of(run);
-    let walked = walk(log, &indexed, |record| Ok(check_body(record, gone)?)).await?;
+    let walked = walk_knowing(log, &indexed, gone, |_| Ok(())).await?;
     let report = walked.0.report();
     if let Some(gone) = gone {
         if let Some(pruned) = gone.run {
@@ -218,21 +294,6 @@ async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Repo
     }
     check_seal(log, &indexed, &report).await?;
     Ok(report)
-}
-
-/// Whether a record has its body, or a tombstone says why not.
-pub(crate) fn check_body(record: &Record, gone: Option<&Gone>) -> Result<(), Corrupt> {
-    let named = gone.and_then(|gone| gone.bodies.get(&record.seq()));
-    let what = match (record.body(), named) {
-        (Some(_), None) => return Ok(()),
-        (None, None) => "its body is missing, and no tombstone says why",
-        (_, Some(hash)) if *hash != record.hash() => {
-            "a tombstone names another record in its place"
-        }
-        (None, Some(_)) => return Ok(()),
-        (Some(_), Some(_)) => "a tombstone says that its body was taken away, and it is there",
-    };
-    Err(corrupt(&record.envelope().run, record.seq(), what))
 }
 
 async fn check_seals(log: &dyn Log, removals: &Removals) -> Result<Tree> {
@@ -344,14 +405,14 @@ async fn expected(log: &dyn Log, indexed: &RunSummary, seq: u64) -> Option<Hash>
     after.first()?.envelope().prev
 }
 
-/// What the index says otherwise than the records. What was taken away cannot be counted again.
-fn compare(indexed: &RunSummary, found: &RunSummary, redacted: bool) -> Result<(), String> {
-    let (whole, counted) = (told(indexed), if redacted { 4 } else { usize::MAX });
+/// What the index says otherwise than the records, as far as they tell.
+fn compare(indexed: &RunSummary, found: &RunSummary, untold: Untold) -> Result<(), String> {
     // As text, since a sum that is not a number does not equal itself.
-    let differ = whole
-        .iter()
+    let differ = told(indexed)
+        .into_iter()
         .zip(told(found))
-        .take(counted)
+        .filter(|((what, _), _)| !(untold.model && *what == "model"))
+        .filter(|((what, _), _)| !(untold.session && *what == "session"))
         .find(|((_, indexed), (_, found))| indexed != found);
     match differ {
         Some(((what, indexed), (_, found))) => {
@@ -361,7 +422,7 @@ fn compare(indexed: &RunSummary, found: &RunSummary, redacted: bool) -> Result<(
     }
 }
 
-/// What an index tells of a run; what its bodies have told it last.
+/// What an index tells of a run.
 fn told(run: &RunSummary) -> [(&'static str, String); 11] {
     let text = |text: &Option<Arc<str>>| {
         text.as_ref().map_or("none".to_owned(), |text| format!("{text:?}"))

@@ -175,12 +175,12 @@ impl Entry {
             Removed::Bodies(named) => {
                 // What has no seal goes on: some of it may be to come, without its body.
                 let last = if seal.is_some() { records.saturating_sub(1) } else { u64::MAX };
-                if let Some((seq, _)) = named.iter().find(|(seq, _)| !(1..=last).contains(seq)) {
-                    return Err(strange(run_id, *seq));
+                if let Some(named) = named.iter().find(|named| !(1..=last).contains(&named.seq)) {
+                    return Err(strange(run_id, named.seq));
                 }
                 match &self.holder {
                     // What comes next is for the holder to say.
-                    Some(holder) if named.iter().any(|(seq, _)| seq > records) => {
+                    Some(holder) if named.iter().any(|named| named.seq > *records) => {
                         Err(leased(run_id, holder))
                     }
                     _ => Ok(()),

@@ -41,8 +41,8 @@ pub use log::{Append, BoxFuture, Durability, Hold, Lease, Log, LogFuture, Sealed
 pub use memory::MemoryLog;
 pub use record::{Body, Chain, Envelope, FORMAT, Head, Record};
 pub use removal::{
-    MAINTENANCE, Prune, PruneReport, Pruned, Redact, Redactable, Removals, Removed, Tombstone,
-    Warrant,
+    MAINTENANCE, Prune, PruneReport, Pruned, Redact, Redactable, Removals, Removed, Stripped,
+    Tombstone, Warrant,
 };
 pub use runs::{RunFilter, RunPage, RunStatus, RunSummary};
 #[cfg(feature = "sqlite")]

@@ -38,7 +38,8 @@ pub trait Log: Send + Sync + 'static {
     /// Keeps more records of a run.
     ///
     /// Records of the [maintenance run](crate::MAINTENANCE) are tombstones: with each of them the log takes away, at once and
-    /// in the same commit, what it names. What it names must be there as it says.
+    /// in the same commit, what it names. What it names must be there as it says. Its bytes may lie in the log's files for a
+    /// while longer: see [`wipe`](Self::wipe).
     fn append(&self, batch: Append) -> LogFuture<'_, Head>;
 
     /// The records of a run from a place on, in order, at most so many. Fewer do not mean that
@@ -65,6 +66,12 @@ pub trait Log: Send + Sync + 'static {
     /// Checks what only the log itself can see: that what it keeps its records in is sound, that nothing lies in it that
     /// belongs to no run, and that the ids which it gives no more are those of runs that are gone.
     fn check(&self) -> LogFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Sees to it that the bytes of what was taken away are nowhere in the log's files, and waits a moment for those who
+    /// still read what was there before. It is an error if they go on reading; then whoever writes next does it.
+    fn wipe(&self) -> LogFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
@@ -132,6 +139,10 @@ macro_rules! forward_log {
 
         fn check(&$self) -> $crate::LogFuture<'_, ()> {
             $crate::Log::check(&$log)
+        }
+
+        fn wipe(&$self) -> $crate::LogFuture<'_, ()> {
+            $crate::Log::wipe(&$log)
         }
 
         fn lease(

@@ -11,7 +11,7 @@ use mynah_data::Result;
 
 use crate::{
     Append, BoxFuture, Hash, Head, Lease, Log, MAINTENANCE, Record, Removed, RunFilter, RunPage,
-    RunSummary, SealedRun, Tombstone,
+    RunSummary, SealedRun, Stripped, Tombstone,
     entry::{self, Checked, Entry},
     runs::Place,
     waiters::Waiters,
@@ -115,8 +115,8 @@ impl State {
         let is_other = |seq: u64, hash: Hash| {
             run.records.get(seq as usize - 1).is_some_and(|record| record.hash() != hash)
         };
-        match named.iter().find(|(seq, hash)| is_other(*seq, *hash)) {
-            Some((seq, _)) => Err(entry::strange(run_id, *seq)),
+        match named.iter().find(|named| is_other(named.seq, named.hash)) {
+            Some(named) => Err(entry::strange(run_id, named.seq)),
             None => Ok(()),
         }
     }
@@ -125,7 +125,7 @@ impl State {
         match removed {
             Removed::Bodies(named) => {
                 let Some(run) = self.runs.get_mut(&**run_id) else { return };
-                for (seq, _) in named {
+                for Stripped { seq, .. } in named {
                     if let Some(record) = run.records.get_mut(*seq as usize - 1) {
                         *record = record.clone().without_body();
                     }

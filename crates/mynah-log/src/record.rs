@@ -10,7 +10,7 @@ use std::{borrow::Cow, sync::Arc};
 use mynah_data::{Error, LogReason, Result};
 
 use crate::{
-    Fact, Hash,
+    Fact, Hash, Totals,
     cbor::{self, Reader, Writer, major},
     gist::Gist,
     merkle, payload,
@@ -218,10 +218,17 @@ impl Record {
         &self.0.gist
     }
 
-    /// The same record without its body.
+    /// The same record, where its body is gone and someone else tells what it adds to the totals of its run.
+    pub(crate) fn adding(self, adds: Totals) -> Self {
+        let parts = Arc::unwrap_or_clone(self.0);
+        Self(Arc::new(Parts { gist: Gist { adds, ..parts.gist }, ..parts }))
+    }
+
+    /// The same record without its body. Whoever counts it now counts what the body added.
     pub fn without_body(self) -> Self {
         let parts = Arc::unwrap_or_clone(self.0);
-        Self(Arc::new(Parts { body: None, gist: Gist::default(), ..parts }))
+        let gist = Gist { adds: parts.gist.adds, ..Gist::default() };
+        Self(Arc::new(Parts { body: None, gist, ..parts }))
     }
 }
 

@@ -6,8 +6,8 @@ use std::fmt::Display;
 
 use mynah_data::{Message, Response, Thread};
 use mynah_log::{
-    Body, Chain, Extent, Fact, Hash, MAINTENANCE, Plan, Record, Removed, Seal, Tombstone, Totals,
-    conformance::Sample, merkle, verify,
+    Body, Chain, Extent, Fact, Hash, MAINTENANCE, Plan, Record, Removed, Seal, Stripped, Tombstone,
+    Totals, conformance::Sample, merkle, verify,
 };
 
 #[test]
@@ -138,7 +138,10 @@ fn removals() -> Vec<Record> {
         let (by, reason) = ("ann".to_owned(), "age".to_owned());
         Fact::Removed(Tombstone { run_id: "run-2".to_owned(), removed, by, reason })
     };
-    let bodies = Removed::Bodies(vec![(3, records[2].hash())]);
+    let answer = records[2].fact().expect("a fact").expect("a body");
+    let mut adds = Totals::default();
+    adds.count(&answer);
+    let bodies = Removed::Bodies(vec![Stripped::new(3, records[2].hash()).adding(adds)]);
     let run = Removed::Run { records: 8, hash: records[7].hash(), sealed: true };
     chained(MAINTENANCE, [0; 16], [bury(bodies), bury(run)])
 }

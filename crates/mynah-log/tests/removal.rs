@@ -2,12 +2,12 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
-use std::{fs, path::PathBuf};
+use std::{fs, io::Cursor, path::PathBuf};
 
 use mynah_data::{Error, ErrorKind, LogReason};
 use mynah_log::{
     Append, Auditor, Chain, Durability, Fact, Log, MAINTENANCE, Prune, Redact, Removed, SqliteLog,
-    Tombstone, Warrant, conformance::Sample, verify_run, verify_seals,
+    Stripped, Tombstone, Warrant, bundle, conformance::Sample, verify_run, verify_seals,
 };
 use proptest::prelude::*;
 use rusqlite::{Connection, params};
@@ -23,6 +23,74 @@ async fn what_was_taken_away_is_nowhere_in_the_files() {
     Prune::before(25).perform(&book.log, &warrant()).await.expect("old runs");
     assert!(!book.holds("secret of quiet"));
     assert!(book.holds("secret of last"), "the others are there");
+}
+
+#[tokio::test]
+async fn what_a_reader_keeps_from_being_wiped_is_wiped_by_whoever_writes_next() {
+    let book = Book::new().await;
+    let reader = Connection::open(book.folder.path().join("mynah.db")).expect("a connection");
+    let begun = "BEGIN; SELECT count(*) FROM records;";
+    reader.execute_batch(begun).expect("a reader that takes its time");
+    Redact::kind("said", "user_message").perform(&book.log, &warrant()).await.expect("a run");
+    assert!(book.holds("secret of said"), "it is read");
+    let error = book.log.wipe().await.expect_err("it is still read");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::Unavailable));
+    assert!(error.to_string().contains("mynah.db-wal: another process reads"), "{error}");
+
+    let Book { log, raw, folder } = book;
+    drop(log);
+    reader.execute_batch("COMMIT").expect("a reader that is done");
+    let log = SqliteLog::open(folder.path().join("mynah.db")).expect("a log");
+    let book = Book { log, raw, folder };
+    assert!(!book.holds("secret of said"), "to open it was enough");
+    assert!(book.holds("secret of last"), "the others are there");
+    book.log.wipe().await.expect("nothing is left to wipe");
+}
+
+#[tokio::test]
+async fn a_redaction_does_not_leave_the_index_to_whoever_changes_it() {
+    let book = Book::empty();
+    let run = Sample::new("run", 0).user("secret").tool_turn().sealed();
+    book.log.append({ run }.batch()).await.expect("a run");
+    let totals = ["turns", "tool_calls", "input_tokens", "output_tokens", "cost"];
+    let found = async |columns: &[&str]| {
+        for column in columns {
+            let was = format!("CREATE TEMP TABLE was AS SELECT {column} AS it FROM runs");
+            let changed = match *column {
+                "model" | "session" => {
+                    format!("UPDATE runs SET {column} = 'other' WHERE id = 'run'")
+                }
+                _ => format!("UPDATE runs SET {column} = {column} + 1 WHERE id = 'run'"),
+            };
+            book.change(&format!("{was} WHERE id = 'run'; {changed}"));
+            let error = verify_run(&book.log, "run").await.expect_err(column);
+            assert!(error.to_string().contains(": the index says "), "{error}");
+            is_corrupt(error, "run", 9);
+            book.change(&format!(
+                "UPDATE runs SET {column} = (SELECT it FROM was) WHERE id = 'run'; DROP TABLE was"
+            ));
+        }
+    };
+    for kind in ["user_message", "tool_scheduled", "turn_started", "assistant_completed"] {
+        Redact::kind("run", kind).perform(&book.log, &warrant()).await.expect("bodies");
+        verify_run(&book.log, "run").await.expect(kind);
+        found(&totals).await;
+        found(&["session"]).await;
+        if kind != "assistant_completed" {
+            found(&["model"]).await;
+        }
+    }
+    Redact::all("run").perform(&book.log, &warrant()).await.expect("bodies");
+    assert_eq!(verify_run(&book.log, "run").await.map(|report| report.redacted), Ok(8));
+    found(&totals).await;
+
+    let mut file = Vec::new();
+    bundle::export(&book.log, "run", &mut file).await.expect("a run");
+    let elsewhere = Book::empty();
+    bundle::import(&elsewhere.log, Cursor::new(file)).await.expect("a bundle");
+    assert_eq!(verify_run(&elsewhere.log, "run").await.map(|report| report.redacted), Ok(8));
+    let counted = async |log: &SqliteLog| log.run("run").await.map(|run| run.map(|run| run.totals));
+    assert_eq!(counted(&elsewhere.log).await, counted(&book.log).await);
 }
 
 proptest! {
@@ -190,7 +258,7 @@ async fn a_forged_tombstone_is_found() {
         let book = Book::new().await;
         let record = book.log.read("said", seq, 1).await.expect("records").pop();
         let hash = hash.or(record.map(|record| record.hash())).expect("a hash");
-        book.forge("said", Removed::Bodies(vec![(seq, hash)]));
+        book.forge("said", Removed::Bodies(vec![Stripped::new(seq, hash)]));
         is_corrupt(verify_run(&book.log, "said").await.expect_err("a lie"), "said", seq);
     }
     // And one with another fingerprint for a run that is gone.
@@ -223,7 +291,7 @@ async fn ids_that_are_not_given_again_are_those_of_runs_with_a_tombstone() {
 const SEALS_BEFORE: &str = "DELETE FROM seals WHERE id = 'log:maintenance'; \
      ALTER TABLE seals RENAME TO newer; \
      CREATE TABLE seals (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, hash BLOB NOT NULL) STRICT; \
-     INSERT INTO seals SELECT * FROM newer; DROP TABLE newer; PRAGMA user_version = 2;";
+     INSERT INTO seals SELECT * FROM newer; DROP TABLE newer; DROP TABLE unwiped; PRAGMA user_version = 2;";
 
 fn warrant() -> Warrant {
     Warrant::new("ann", "she asked for it", 1_000)

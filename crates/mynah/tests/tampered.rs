@@ -47,6 +47,20 @@ async fn an_index_that_says_something_else_than_the_records_is_not_overwritten()
 }
 
 #[tokio::test]
+async fn totals_that_were_changed_after_a_redaction_are_not_sealed() -> Result<()> {
+    let (kept, run) = waiting().await?;
+    let warrant = Warrant::new("ann", "she asked for it", 0);
+    Redact::records(run.as_str(), [3]).perform(&kept, &warrant).await?;
+    let last = kept.head(&run).await?.map_or(0, |head| head.seq);
+    let log = Tampered { kept, last: None, index: |index| index.totals.input_tokens += 1_000 };
+    let error = cancel_run(&log, &run).await.expect_err("other totals than the records have");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
+    assert!(error.to_string().contains("input tokens: the index says "), "{error}");
+    assert_eq!(log.kept.head(&run).await?.map_or(0, |head| head.seq), last, "nothing was added");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_waiting_run_is_ended_whatever_was_taken_out_of_it() -> Result<()> {
     let (log, run) = waiting().await?;
     let before = log.run(&run).await?.map(|indexed| indexed.totals);

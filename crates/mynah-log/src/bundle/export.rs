@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use super::{Bundle, End, Entry, Header, Inclusion, Line, MAX_LINE, VERSION, reader::unreadable};
 use crate::{
-    Corrupt, Log, MAINTENANCE, Record, Removals, RunSummary, Verifier, audit::check_body, entry,
-    merkle, removal::Gone,
+    Corrupt, Log, MAINTENANCE, Record, Removals, RunSummary, Verifier, entry, merkle, removal::Gone,
 };
 
 const PORTION: usize = 256;
@@ -68,8 +67,9 @@ async fn write_records(
             return Err(Corrupt { run: run.to_owned(), seq: next, what }.into());
         }
         for record in &records {
-            verifier.check(record)?;
-            check_body(record, Some(gone))?;
+            let counted = Gone::counted(Some(gone), record);
+            verifier.check_counted(counted.as_ref().unwrap_or(record))?;
+            counted?;
             write_record(out, record, Line::Record)?;
         }
         next += records.len() as u64;

@@ -9,8 +9,8 @@ use super::{
     reader::{Item, Reader, unreadable},
 };
 use crate::{
-    Append, Chain, Hash, Head, Log, MAINTENANCE, Record, Removals, Removed, Report, Tombstone,
-    entry, removal::bury,
+    Append, Chain, Hash, Head, Log, MAINTENANCE, Record, Removals, Removed, Report, Stripped,
+    Tombstone, entry, removal::bury,
 };
 
 /// How many bytes of records are appended in one go, about.
@@ -177,7 +177,7 @@ impl Target<'_> {
         let mut due = Vec::new();
         for (at, tombstone) in &mut self.tombstones {
             let Removed::Bodies(bodies) = &mut tombstone.removed else { continue };
-            let named: Vec<_> = bodies.extract_if(.., |(seq, _)| *seq <= last).collect();
+            let named: Vec<_> = bodies.extract_if(.., |stripped| stripped.seq <= last).collect();
             if !named.is_empty() {
                 due.push((*at, Tombstone { removed: Removed::Bodies(named), ..tombstone.clone() }));
             }
@@ -203,8 +203,8 @@ fn missing(
 ) -> Vec<(i64, Tombstone)> {
     let there = there.map_or(0, |there| there.seq);
     let known = removals.of(run);
-    let is_new = |(seq, hash): &(u64, Hash)| {
-        *seq > there && known.is_none_or(|gone| gone.bodies.get(seq) != Some(hash))
+    let is_new = |Stripped { seq, hash, .. }: &Stripped| {
+        *seq > there && known.is_none_or(|gone| !gone.names(*seq, *hash))
     };
     let new = tombstones.into_iter().filter_map(|(at, tombstone)| {
         let Removed::Bodies(mut bodies) = tombstone.removed else { return None };

@@ -6,8 +6,7 @@ use mynah_data::{Error, LogReason, Result};
 
 use super::{Bundle, End, Entry, Line, MAX_LINE, VERSION};
 use crate::{
-    Corrupt, Fact, Head, MAINTENANCE, Record, Removed, Tombstone, Verifier, audit::check_body,
-    merkle, removal::Gone,
+    Corrupt, Fact, Head, MAINTENANCE, Record, Removed, Tombstone, Verifier, merkle, removal::Gone,
 };
 
 /// Gives what a bundle holds, piece by piece, each checked.
@@ -72,7 +71,7 @@ impl<R: BufRead> Reader<R> {
             if tombstone.run_id != self.run {
                 return Err(format!("it is a tombstone of run {}", tombstone.run_id));
             }
-            self.gone.bodies.extend(bodies.iter().copied());
+            self.gone.strip(bodies.iter().cloned());
             Ok(Item::Tombstone(record.envelope().ts, tombstone))
         };
         judge().map_err(|what| self.lines.wrong(&what))
@@ -82,11 +81,11 @@ impl<R: BufRead> Reader<R> {
         let seq = self.head.map_or(1, |head| head.seq.saturating_add(1));
         let wrong = |what| Corrupt { run: self.run.clone(), seq, what };
         let judged = entry.record().map_err(wrong).and_then(|record| {
-            self.verifier.check(&record)?;
-            check_body(&record, Some(&self.gone))?;
+            let counted = Gone::counted(Some(&self.gone), &record);
+            self.verifier.check_counted(counted.as_ref().unwrap_or(&record))?;
             // A file is from anybody: what nobody can read does not come in.
             record.fact().map_err(wrong)?;
-            Ok(record)
+            counted
         });
         let record = judged.map_err(|corrupt| self.lines.corrupt(corrupt))?;
         self.head = Some(Head { seq: record.seq(), hash: record.hash() });

@@ -7,8 +7,8 @@ use mynah_data::{HaltReason, LogReason, Result};
 use super::{Sample, all, refused};
 use crate::{
     Append, Auditor, BoxFuture, Chain, Fact, Hash, Head, Log, MAINTENANCE, Prune, Record, Redact,
-    Removals, Removed, RunFilter, RunStatus, RunSummary, SealedRun, Tombstone, Warrant, verify_run,
-    verify_seals,
+    Removals, Removed, RunFilter, RunStatus, RunSummary, SealedRun, Stripped, Tombstone, Warrant,
+    verify_run, verify_seals,
 };
 
 pub(super) async fn a_redacted_run_still_verifies(log: &dyn Log) {
@@ -37,7 +37,7 @@ pub(super) async fn a_redacted_run_still_verifies(log: &dyn Log) {
     let tombstones = log.read(MAINTENANCE, 1, 100).await.expect("tombstones");
     let [tombstone] = &tombstones[..] else { panic!("{tombstones:?}") };
     assert_eq!((tombstone.seq(), tombstone.envelope().ts), (1, 99));
-    let bodies = found.iter().map(|found| (found.seq, found.hash)).collect();
+    let bodies = found.iter().map(|found| Stripped::new(found.seq, found.hash)).collect();
     assert_eq!(tombstone.fact(), Ok(Some(buried("run", Removed::Bodies(bodies)))));
     assert_eq!(
         redact.perform(log, &warrant(100)).await,
@@ -71,10 +71,14 @@ pub(super) async fn what_a_tombstone_names_must_be_there(log: &dyn Log) {
     let hash = |seq: u64| async move { log.read("run", seq, 1).await.expect("a record")[0].hash() };
     let whole = |head: Head, sealed| Removed::Run { records: head.seq, hash: head.hash, sealed };
     let wrong = [
-        ("run", Removed::Bodies(vec![(2, Hash([9; 32]))]), LogReason::Corrupt),
-        ("run", Removed::Bodies(vec![(2, hash(2).await), (5, hash(2).await)]), LogReason::Corrupt),
-        ("run", Removed::Bodies(vec![(0, hash(1).await)]), LogReason::Corrupt),
-        ("run", Removed::Bodies(vec![(4, hash(4).await)]), LogReason::Corrupt),
+        ("run", Removed::Bodies(vec![Stripped::new(2, Hash([9; 32]))]), LogReason::Corrupt),
+        (
+            "run",
+            Removed::Bodies(vec![Stripped::new(2, hash(2).await), Stripped::new(5, hash(2).await)]),
+            LogReason::Corrupt,
+        ),
+        ("run", Removed::Bodies(vec![Stripped::new(0, hash(1).await)]), LogReason::Corrupt),
+        ("run", Removed::Bodies(vec![Stripped::new(4, hash(4).await)]), LogReason::Corrupt),
         ("run", whole(open.head(), true), LogReason::HeadMismatch),
         ("run", whole(run.head(), false), LogReason::HeadMismatch),
         ("open", whole(open.head(), true), LogReason::HeadMismatch),
@@ -83,7 +87,7 @@ pub(super) async fn what_a_tombstone_names_must_be_there(log: &dyn Log) {
     ];
     for (run, removed, reason) in wrong {
         // One that is right does not help the one that is wrong.
-        let right = buried("open", Removed::Bodies(vec![(2, open.head().hash)]));
+        let right = buried("open", Removed::Bodies(vec![Stripped::new(2, open.head().hash)]));
         let told = format!("{removed:?}");
         let batch = tombstones([right, buried(run, removed)]);
         assert_eq!(refused(log.append(batch).await), reason, "{told}");
@@ -127,6 +131,7 @@ pub(super) async fn the_maintenance_run_has_tombstones_and_nothing_else(log: &dy
 
 pub(super) async fn records_may_come_without_bodies_if_a_tombstone_says_so(log: &dyn Log) {
     let mut batch = Sample::new("run", 0).tool_turn().sealed().batch();
+    let adds = batch.records[2].gist().adds.clone();
     batch.records[2] = batch.records[2].clone().without_body();
     let (records, hash) = (batch.records.clone(), batch.records[2].hash());
     log.append(batch).await.expect("a run with a body less");
@@ -135,7 +140,8 @@ pub(super) async fn records_may_come_without_bodies_if_a_tombstone_says_so(log: 
     assert_eq!(error.metadata()["seq"], 3, "{error}");
     assert_eq!(refused::<()>(Err(error)), LogReason::Corrupt);
 
-    let batch = tombstones([buried("run", Removed::Bodies(vec![(3, hash)]))]);
+    let stripped = Stripped::new(3, hash).adding(adds);
+    let batch = tombstones([buried("run", Removed::Bodies(vec![stripped]))]);
     log.append(batch).await.expect("a tombstone for what is not there");
     let report = verify_run(log, "run").await.expect("a sound run");
     assert_eq!((report.status, report.redacted), ("verified", 1));
@@ -144,23 +150,24 @@ pub(super) async fn records_may_come_without_bodies_if_a_tombstone_says_so(log: 
     log.append(open.batch()).await.expect("a run");
     let mut more = open.user("two").sealed().batch();
     more.records[0] = more.records[0].clone().without_body();
-    let bury = async |named| {
+    let bury = async |seq, hash| {
         let mut chain = Removals::read(log).await.expect("tombstones").into_chain();
-        let (expected, fact) = (chain.head(), buried("open", Removed::Bodies(vec![named])));
+        let bodies = Removed::Bodies(vec![Stripped::new(seq, hash)]);
+        let (expected, fact) = (chain.head(), buried("open", bodies));
         let record = chain.append(0, [0; 16], &fact).expect("a fact that can be encoded");
         log.append(Append::new(MAINTENANCE, expected, vec![record])).await
     };
     let held = log.lease("open", "ann", Duration::from_secs(1), 0).await.expect("a free run");
-    let early = bury((2, more.records[0].hash())).await;
+    let early = bury(2, more.records[0].hash()).await;
     assert_eq!(refused(early), LogReason::Leased, "what is to come is for its holder to say");
     log.release(&held).await.expect("a lease");
-    bury((2, more.records[0].hash())).await.expect("a tombstone for what is to come");
+    bury(2, more.records[0].hash()).await.expect("a tombstone for what is to come");
     let report = verify_run(log, "open").await.expect("a sound beginning");
     assert_eq!((report.status, report.redacted), ("in_progress", 0));
     log.append(more).await.expect("a record with a body less");
     let report = verify_run(log, "open").await.expect("a sound run");
     assert_eq!((report.status, report.redacted), ("verified", 1));
-    assert_eq!(refused(bury((4, hash)).await), LogReason::Corrupt, "nothing is to come");
+    assert_eq!(refused(bury(4, hash).await), LogReason::Corrupt, "nothing is to come");
 }
 
 pub(super) async fn pruned_runs_are_gone_and_their_seals_stay(log: &dyn Log) {
@@ -201,7 +208,7 @@ pub(super) async fn pruned_runs_are_gone_and_their_seals_stay(log: &dyn Log) {
     assert_eq!(tombstone.fact(), Ok(Some(buried("run-0", removed))));
     let removals = Removals::read(log).await.expect("a sound chain");
     assert_eq!(["run-0", "run-2"].map(|run| removals.is_pruned(run)), [true, false]);
-    let late = buried("run-0", Removed::Bodies(vec![(1, found[0].hash)]));
+    let late = buried("run-0", Removed::Bodies(vec![Stripped::new(1, found[0].hash)]));
     let mut late = tombstones([late]);
     late.expected = None;
     assert_eq!(refused(log.append(late).await), LogReason::Pruned);

@@ -11,7 +11,7 @@ mod removals;
 use mynah_data::{ErrorKind, LogReason, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Append, Chain, Fact, Hash, Log, Record, RunSummary};
+use crate::{Append, Chain, Fact, Hash, Log, Record, RunSummary, Totals};
 
 pub use prune::{Prune, PruneReport};
 pub use redact::{Redact, Redactable};
@@ -24,7 +24,7 @@ pub use removals::{Pruned, Removals};
 pub const MAINTENANCE: &str = "log:maintenance";
 
 /// Something was taken out of a log: what, by whom, and why. Its record says when.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tombstone {
     /// The run that it was a part of.
@@ -51,12 +51,12 @@ impl Tombstone {
 }
 
 /// What was taken out of a log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Removed {
-    /// The bodies of these records, by place and hash. Their envelopes stay.
-    Bodies(Vec<(u64, Hash)>),
+    /// The bodies of these records. Their envelopes stay.
+    Bodies(Vec<Stripped>),
     /// The whole run. If it had its seal, that stays in the log's list of seals.
     Run {
         /// How many records it had.
@@ -66,6 +66,68 @@ pub enum Removed {
         /// Whether it had its seal.
         sealed: bool,
     },
+}
+
+/// A record that lost its body.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
+#[non_exhaustive]
+pub struct Stripped {
+    /// Its place in the run.
+    pub seq: u64,
+    /// Its hash.
+    pub hash: Hash,
+    /// What the body had added to the totals of the run, which can be counted without it then. Turns are not among them: the
+    /// kind of a record tells those.
+    pub adds: Totals,
+}
+
+impl Stripped {
+    /// A record whose body had added nothing.
+    pub fn new(seq: u64, hash: Hash) -> Self {
+        Self { seq, hash, adds: Totals::default() }
+    }
+
+    /// The same, of a body that had added this.
+    pub fn adding(self, adds: Totals) -> Self {
+        Self { adds: Totals { turns: 0, ..adds }, ..self }
+    }
+
+    fn of(record: &Record) -> Self {
+        Self::new(record.seq(), record.hash()).adding(record.gist().adds.clone())
+    }
+
+    /// What the body had added to the totals of the run, in a record of this kind.
+    fn adds_as(&self, kind: &str) -> Totals {
+        Totals { turns: u64::from(kind == "turn_started"), ..self.adds.clone() }
+    }
+}
+
+/// How it is written: what is nothing is left out.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Adding(u64, Hash, Totals),
+    Plain(u64, Hash),
+}
+
+impl From<Written> for Stripped {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Adding(seq, hash, adds) => Self { seq, hash, adds },
+            Written::Plain(seq, hash) => Self::new(seq, hash),
+        }
+    }
+}
+
+impl From<Stripped> for Written {
+    fn from(Stripped { seq, hash, adds }: Stripped) -> Self {
+        if adds == Totals::default() {
+            Self::Plain(seq, hash)
+        } else {
+            Self::Adding(seq, hash, adds)
+        }
+    }
 }
 
 /// On whose word something is taken away.

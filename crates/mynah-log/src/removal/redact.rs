@@ -2,7 +2,7 @@
 
 use mynah_data::{Error, Result};
 
-use super::{Removals, Removed, Warrant, bury};
+use super::{Removals, Removed, Stripped, Warrant, bury};
 use crate::{Auditor, Fact, Hash, Log, Record, RunSummary, entry};
 
 /// How many records one tombstone names at most.
@@ -76,6 +76,10 @@ impl Redact {
     /// # Errors
     /// A run, a record or a kind that is not there, a seal, or a log that cannot be read.
     pub async fn candidates(&self, log: &dyn Log) -> Result<Vec<Redactable>> {
+        Ok(self.find(log).await?.into_iter().map(|(found, _)| found).collect())
+    }
+
+    async fn find(&self, log: &dyn Log) -> Result<Vec<(Redactable, Stripped)>> {
         let run = log.run(&self.run).await?.ok_or_else(|| entry::not_found(&self.run))?;
         self.check(&run)?;
         let mut found = Vec::new();
@@ -86,7 +90,8 @@ impl Redact {
                 if let Some(body) = record.body().filter(|_| self.picks(&run, record)) {
                     let kind = record.envelope().kind.to_string();
                     let bytes = body.payload.len() as u64;
-                    found.push(Redactable { seq: record.seq(), hash: record.hash(), kind, bytes });
+                    let (seq, hash) = (record.seq(), record.hash());
+                    found.push((Redactable { seq, hash, kind, bytes }, Stripped::of(record)));
                 }
             }
             next += records.len().max(1) as u64;
@@ -94,16 +99,16 @@ impl Redact {
         Ok(found)
     }
 
-    /// Takes them away, in one commit, and gives what went. A run that is not what it was is left alone.
+    /// Takes them away, in one commit, and gives what went. A run that is not what it was is left alone. That nothing is left of
+    /// them in the log's files either is told by [`Log::wipe`].
     ///
     /// # Errors
     /// As [`candidates`](Self::candidates), and a run that is corrupt.
     pub async fn perform(&self, log: &dyn Log, warrant: &Warrant) -> Result<Vec<Redactable>> {
         Auditor::new(log).verify_run(&self.run).await?;
-        let found = self.candidates(log).await?;
-        let tombstones = found.chunks(NAMED).map(|chunk| {
-            let records = chunk.iter().map(|record| (record.seq, record.hash)).collect();
-            (warrant.at, warrant.tombstone(&self.run, Removed::Bodies(records)))
+        let (found, stripped): (_, Vec<_>) = self.find(log).await?.into_iter().unzip();
+        let tombstones = stripped.chunks(NAMED).map(|chunk| {
+            (warrant.at, warrant.tombstone(&self.run, Removed::Bodies(chunk.to_vec())))
         });
         let chain = Removals::read(log).await?.into_chain();
         bury(log, chain, &tombstones.collect::<Vec<_>>()).await?;

@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use mynah_data::Result;
-
-use super::{MAINTENANCE, Removed, Tombstone};
+use super::{MAINTENANCE, Removed, Stripped, Tombstone};
 use crate::{Chain, Corrupt, Hash, Head, Log, Record, audit};
 
 /// What was taken out of a log: its maintenance run, verified, by the runs that its tombstones name. It takes memory for each
@@ -31,8 +29,40 @@ pub(crate) struct Gone {
     /// Where its tombstones stand in the maintenance run.
     pub(crate) tombstones: Vec<u64>,
     /// The records that lost their bodies.
-    pub(crate) bodies: BTreeMap<u64, Hash>,
+    pub(crate) bodies: BTreeMap<u64, Stripped>,
     pub(crate) run: Option<Pruned>,
+}
+
+impl Gone {
+    /// Whether this record lost its body.
+    pub(crate) fn names(&self, seq: u64, hash: Hash) -> bool {
+        self.bodies.get(&seq).is_some_and(|stripped| stripped.hash == hash)
+    }
+
+    pub(crate) fn strip(&mut self, records: impl IntoIterator<Item = Stripped>) {
+        self.bodies.extend(records.into_iter().map(|stripped| (stripped.seq, stripped)));
+    }
+
+    /// A record as it counts: one that lost its body adds what its tombstone tells.
+    ///
+    /// # Errors
+    /// A body that is missing without a tombstone, or there in spite of one.
+    pub(crate) fn counted(gone: Option<&Self>, record: &Record) -> Result<Record, Corrupt> {
+        let named = gone.and_then(|gone| gone.bodies.get(&record.seq()));
+        let what = match (record.body(), named) {
+            (Some(_), None) => return Ok(record.clone()),
+            (None, None) => "its body is missing, and no tombstone says why",
+            (_, Some(stripped)) if stripped.hash != record.hash() => {
+                "a tombstone names another record in its place"
+            }
+            (None, Some(stripped)) => {
+                return Ok(record.clone().adding(stripped.adds_as(&record.envelope().kind)));
+            }
+            (Some(_), Some(_)) => "a tombstone says that its body was taken away, and it is there",
+        };
+        let (run, seq) = (record.envelope().run.to_string(), record.seq());
+        Err(Corrupt { run, seq, what: what.to_owned() })
+    }
 }
 
 /// A run that was taken out of a log.
@@ -54,11 +84,11 @@ impl Removals {
     ///
     /// # Errors
     /// The first tombstone that is wrong, or a log that cannot be read.
-    pub async fn read(log: &dyn Log) -> Result<Self> {
+    pub async fn read(log: &dyn Log) -> mynah_data::Result<Self> {
         let mut removals =
             Self { chain: Chain::new(MAINTENANCE), hashes: Vec::new(), runs: HashMap::new() };
         if let Some(indexed) = log.run(MAINTENANCE).await? {
-            let walked = audit::walk(log, &indexed, |record| Ok(removals.take(record)?));
+            let walked = audit::walk_knowing(log, &indexed, None, |r| Ok(removals.take(r)?));
             let verifier = walked.await?.0;
             removals.chain = verifier.into_chain().0;
         }
@@ -78,7 +108,7 @@ impl Removals {
     /// Whether a record's body was taken away.
     pub fn is_redacted(&self, record: &Record) -> bool {
         let gone = self.of(&record.envelope().run);
-        gone.is_some_and(|gone| gone.bodies.get(&record.seq()) == Some(&record.hash()))
+        gone.is_some_and(|gone| gone.names(record.seq(), record.hash()))
     }
 
     pub(crate) fn of(&self, run: &str) -> Option<&Gone> {
@@ -100,7 +130,7 @@ impl Removals {
         self.chain
     }
 
-    fn take(&mut self, record: &Record) -> std::result::Result<(), Corrupt> {
+    fn take(&mut self, record: &Record) -> Result<(), Corrupt> {
         let seq = record.seq();
         let wrong = |what: String| Corrupt { run: MAINTENANCE.to_owned(), seq, what };
         let Tombstone { run_id, removed, .. } = Tombstone::of(record).map_err(wrong)?;
@@ -111,7 +141,7 @@ impl Removals {
         }
         gone.tombstones.push(seq);
         match removed {
-            Removed::Bodies(records) => gone.bodies.extend(records),
+            Removed::Bodies(records) => gone.strip(records),
             Removed::Run { hash, sealed, .. } => {
                 let at = record.envelope().ts;
                 gone.run = Some(Pruned { tombstone: seq, at, hash, sealed });

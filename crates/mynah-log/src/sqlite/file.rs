@@ -15,13 +15,14 @@ use super::{Answer, runs};
 use crate::Durability;
 
 /// How each version of the tables is made from the one before.
-const MIGRATIONS: [Migration; 3] = [
+const MIGRATIONS: [Migration; 4] = [
     |tables| tables.execute_batch(include_str!("schema_1.sql")),
     |tables| tables.execute_batch(include_str!("schema_2.sql")),
     |tables| {
         tables.execute_batch(include_str!("schema_3.sql"))?;
         runs::list_tombstones(tables)
     },
+    |tables| tables.execute_batch(include_str!("schema_4.sql")),
 ];
 
 type Migration = fn(&Connection) -> rusqlite::Result<()>;
@@ -35,7 +36,7 @@ const APPLICATION: i32 = i32::from_be_bytes(*b"Myna");
 const PAGE: u32 = 16384;
 
 /// How long to wait for another process that has the file locked.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A file that is, or may become, a log.
 #[derive(Clone, Debug)]
@@ -76,6 +77,11 @@ impl File {
         self.prepare(&connection, durability).map_err(|error| self.failure(&error))?;
         self.migrate(&mut connection)?;
         Ok(connection)
+    }
+
+    /// Opens a log that is open already, to wipe what is left in the file beside it.
+    pub(super) fn open_to_wipe(&self) -> Result<Connection> {
+        self.open(&self.0, OpenFlags::SQLITE_OPEN_READ_WRITE)
     }
 
     /// Opens it to read alone. Where it lies in a folder that cannot be written, it is read as it stands: then nobody is

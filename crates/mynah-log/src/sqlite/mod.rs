@@ -8,6 +8,7 @@ mod row;
 mod runs;
 mod store;
 mod watcher;
+mod wipe;
 mod writer;
 
 use std::{fmt, path::Path, sync::Arc, time::Duration};
@@ -185,6 +186,13 @@ impl Log for SqliteLog {
             attempt!(keys::check(connection)?);
             records::check_pruned(connection)
         }))
+    }
+
+    fn wipe(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.writer()?;
+            wipe::patiently(self.0.file.clone()).await
+        })
     }
 
     fn lease(

@@ -8,9 +8,10 @@ use super::{
     Answer, file, records,
     row::attempt,
     runs::{self, Known},
+    wipe,
 };
 use crate::{
-    Durability, Head, Lease, MAINTENANCE, Removed, Tombstone,
+    Durability, Head, Lease, MAINTENANCE, Removed, Stripped, Tombstone,
     entry::{self, Checked, Entry},
 };
 
@@ -32,15 +33,14 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(connection: Connection, durability: Durability) -> Self {
-        Self { connection, known: HashMap::new(), version: 0, durability, unwiped: false }
+        Self { connection, known: HashMap::new(), version: 0, durability, unwiped: true }
     }
 
     /// Sees to it that what was taken away is nowhere in the files. Where somebody still reads what was there before, that
     /// is left for the next time.
     pub(super) fn wipe(&mut self) -> rusqlite::Result<()> {
         if self.unwiped {
-            let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
-            self.unwiped = self.connection.query_row(checkpoint, [], |row| row.get(0))?;
+            self.unwiped = !wipe::attempt(&self.connection)?;
         }
         Ok(())
     }
@@ -96,8 +96,11 @@ impl Work<'_> {
         }
         let head = attempt!(self.extend(checked)?);
         let connection = self.begun.connection;
-        for going in &going {
+        if !going.is_empty() {
             *self.begun.unwiped = true;
+            wipe::note(connection, head.seq)?;
+        }
+        for going in &going {
             match going {
                 Going::Bodies(rows) => {
                     rows.iter().try_for_each(|row| records::strip(connection, *row).map(drop))?;
@@ -130,7 +133,7 @@ impl Work<'_> {
             Removed::Bodies(named) => {
                 let mut rows = Vec::with_capacity(named.len());
                 let there = known.entry.summary.records;
-                for (seq, hash) in named.iter().filter(|(seq, _)| *seq <= there) {
+                for Stripped { seq, hash, .. } in named.iter().filter(|named| named.seq <= there) {
                     let found = attempt!(records::rows(connection, &known, *seq..*seq + 1)?);
                     for row in found {
                         if records::hash(connection, row)? != Some(*hash) {

@@ -47,7 +47,9 @@ impl Writer {
     ) -> Result<Self> {
         let (sender, jobs) = mpsc::channel();
         let commits = Arc::new(AtomicU64::new(0));
-        let store = Store::new(connection, durability);
+        let mut store = Store::new(connection, durability);
+        // What someone before could not wipe. Where it still cannot be, the next commit tries again.
+        let _ = store.wipe();
         let desk = Desk { store, file, waiters, commits: Arc::clone(&commits) };
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
         let thread = thread.spawn(move || desk.serve(&jobs));
