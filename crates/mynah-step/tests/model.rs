@@ -32,6 +32,21 @@ async fn a_model_call_is_a_turn_and_its_answer_and_a_replay_does_not_call() {
 }
 
 #[tokio::test]
+async fn answers_and_outcomes_are_on_their_way_to_the_log_when_the_loop_has_them() {
+    let log = Arc::new(MemoryLog::new());
+    let model = plays([says(&["hello"])]);
+    let context = Context::new(plain(&log).adapter(model)).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    context.llm_call(ask("hi")).await.expect("an answer");
+    let answered = ["run_started", "turn_started", "assistant_completed"];
+    assert_eq!(kinds(&facts(&read(&log).await)), answered);
+    let unknown = context.call_tool(ToolCall::new("c0", "nobody", "{}")).await;
+    assert_eq!(unknown.map_err(|error| error.reason()), Err("not_found"));
+    let done = [&answered[..], &["tool_scheduled", "tool_failed"]].concat();
+    assert_eq!(kinds(&facts(&read(&log).await)), done);
+}
+
+#[tokio::test]
 async fn reasoning_is_part_of_the_recorded_answer() {
     let thought = Event::ReasoningDelta { id: None, delta: "hm".to_owned() };
     let model = plays([whole([thought, Event::text_delta("yes")])]);

@@ -237,7 +237,20 @@ impl Context {
     /// Records a fact. Gives it as its record has it, where that is not the same to the letter.
     async fn put(&self, fact: Fact) -> Result<Option<Fact>> {
         let durable = ends(&fact);
-        self.served(self.0.effects.commit(fact, durable)).await
+        let is_answer = matches!(
+            fact,
+            Fact::AssistantCompleted { .. } | Fact::BudgetExceeded { .. } | Fact::SideEffect { .. }
+        );
+        let kept = self.served(self.0.effects.commit(fact, durable)).await;
+        if is_answer {
+            self.start_writing().await;
+        }
+        kept
+    }
+
+    /// Starts writing what waits: what a model or a tool has done is not lost while the loop does something of its own.
+    async fn start_writing(&self) {
+        poll_fn(|cx| Poll::Ready(self.tape().kick(cx))).await;
     }
 
     /// Announces something, unless the budget does not allow it; tells whether the records have it. Where they do, or it was
@@ -283,7 +296,8 @@ impl Context {
         Ok(error)
     }
 
-    /// Waits until everything recorded so far is safe.
+    /// Waits until everything recorded so far is safe. Answers and outcomes are on their way to the log when the loop has them,
+    /// and what a tool depends on is safe before it runs: this is for who must know before doing something else.
     ///
     /// # Errors
     /// A log that cannot be written.

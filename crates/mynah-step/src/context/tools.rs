@@ -147,6 +147,7 @@ impl Context {
             self.flush().await?;
             self.tape().fail(error);
         }
+        self.start_writing().await;
         results
     }
 
