@@ -254,6 +254,7 @@ def check_bundle(file):
             demand(not is_done, "it follows the end")
             if number == 1:
                 demand(kind == "bundle" and entry == {"version": 1, "run_id": entry["run_id"]}, "it is not a bundle")
+                demand(1 <= len(entry["run_id"].encode()) <= 255, "a run's id has 1 to 255 bytes")
                 header = entry
             elif kind == "tombstone" and run is None:
                 gone |= read_tombstone(entry, header["run_id"])

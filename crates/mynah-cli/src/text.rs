@@ -85,6 +85,9 @@ impl fmt::Display for Span {
     }
 }
 
+/// How wide a column gets for the longest of its cells: what is longer sticks out.
+const WIDEST: usize = 255;
+
 /// Writes rows under their headings. The columns in `numbers` are aligned to the right.
 pub(crate) fn write_columns<const N: usize>(
     headings: [&str; N],
@@ -94,7 +97,7 @@ pub(crate) fn write_columns<const N: usize>(
 ) -> io::Result<()> {
     let widths: [usize; N] = std::array::from_fn(|column| {
         let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([headings[column].len()]).max().unwrap_or(0)
+        cells.chain([headings[column].len()]).max().unwrap_or(0).min(WIDEST)
     });
     let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
     for row in [headings].into_iter().chain(rows) {
@@ -163,6 +166,14 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cell_of_any_length_is_written() {
+        let (long, mut out) = ("x".repeat(1 << 16), Vec::new());
+        write_columns(["a", "b"], &[[long.clone(), "1".to_owned()]], 1..2, &mut out).expect("room");
+        let written = String::from_utf8(out).expect("text");
+        assert_eq!(written.lines().nth(1), Some(&*format!("{long}  1")));
+    }
 
     #[test]
     fn moments_are_dates_and_times() {

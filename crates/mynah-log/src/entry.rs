@@ -6,8 +6,8 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use mynah_data::{Error, LogReason, Result};
 
 use crate::{
-    Append, Corrupt, Head, Hold, Lease, MAINTENANCE, Removed, RunStatus, RunSummary, Tombstone,
-    removal::misplaced,
+    Append, Corrupt, Head, Hold, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunStatus, RunSummary,
+    Tombstone, removal::misplaced,
 };
 
 /// A batch whose records form a chain onto the head that it expects.
@@ -93,6 +93,7 @@ impl Entry {
         let Append { run, expected, fence, records, hold, .. } = &checked.batch;
         match records.first() {
             Some(first) if expected.is_none() && fence.is_none() => {
+                check_id(run)?;
                 let summary = RunSummary::begin(first);
                 let token = u64::from(hold.is_some());
                 let mut entry = Self { summary, token, holder: hold.clone() };
@@ -195,6 +196,17 @@ impl Entry {
             self.holder = None;
         }
     }
+}
+
+/// Whether a run may have this id.
+pub(crate) fn check_id(run: &str) -> Result<()> {
+    let (code, what) = match run.len() {
+        0 => ("empty", "it is empty".to_owned()),
+        1..=MAX_RUN_ID => return Ok(()),
+        length => ("too_long", format!("it has {length} bytes")),
+    };
+    let why = format!("validation failed: run_id: {what}; an id has 1 to {MAX_RUN_ID} bytes");
+    Err(Error::invalid_option("run_id", code).with_message(why))
 }
 
 fn refused(reason: LogReason, run: &str, why: impl std::fmt::Display) -> Error {

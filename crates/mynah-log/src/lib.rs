@@ -37,7 +37,7 @@ pub use fact::{
     SessionLink, Totals,
 };
 pub use hash::Hash;
-pub use log::{Append, BoxFuture, Durability, Hold, Lease, Log, LogFuture, SealedRun};
+pub use log::{Append, BoxFuture, Durability, Hold, Lease, Log, LogFuture, MAX_RUN_ID, SealedRun};
 pub use memory::MemoryLog;
 pub use record::{Body, Chain, Envelope, FORMAT, Head, Record};
 pub use removal::{

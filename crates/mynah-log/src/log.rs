@@ -6,6 +6,9 @@ use mynah_data::Result;
 
 use crate::{Hash, Head, Record, RunFilter, RunPage, RunSummary, merkle};
 
+/// How long the id of a run may be, in bytes. It has at least one.
+pub const MAX_RUN_ID: usize = 255;
+
 /// A future that can be sent to another thread.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 

@@ -317,6 +317,27 @@ async fn where_the_index_differs_is_told_in_words() {
 }
 
 #[tokio::test]
+async fn rows_that_nobody_reads_are_found() {
+    let book = Book::new().await;
+    verify_seals(&book.log).await.expect("a sound log");
+    let stray = "INSERT INTO older (run, seq, keys) VALUES";
+    for (change, undo) in [
+        ("INSERT INTO seals VALUES (-1, 'ghost', x'00')", "DELETE FROM seals WHERE place < 0"),
+        (
+            &*format!("{stray} (999999, 1, x'0000000000000001')"),
+            "DELETE FROM older WHERE run = 999999",
+        ),
+        (&*format!("{stray} (1, -7, x'0000000000000001')"), "DELETE FROM older WHERE seq = -7"),
+    ] {
+        book.change(change);
+        let error = verify_seals(&book.log).await.expect_err(change);
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
+        book.change(undo);
+    }
+    verify_seals(&book.log).await.expect("all is as it was");
+}
+
+#[tokio::test]
 async fn every_change_of_the_seals_is_found() {
     let book = Book::new().await;
     let root = verify_seals(&book.log).await.expect("a sound list").root();

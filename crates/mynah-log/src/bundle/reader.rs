@@ -6,7 +6,8 @@ use mynah_data::{Error, LogReason, Result};
 
 use super::{Bundle, End, Entry, Line, MAX_LINE, VERSION};
 use crate::{
-    Corrupt, Fact, Head, MAINTENANCE, Record, Removed, Tombstone, Verifier, merkle, removal::Gone,
+    Corrupt, Fact, Head, MAINTENANCE, Record, Removed, Tombstone, Verifier, entry, merkle,
+    removal::Gone,
 };
 
 /// Gives what a bundle holds, piece by piece, each checked.
@@ -36,6 +37,7 @@ impl<R: BufRead> Reader<R> {
             }
             _ => return Err(lines.wrong("it does not begin as a bundle does")),
         };
+        entry::check_id(&run).map_err(|error| lines.wrong(&error.to_string()))?;
         let (verifier, head, gone) = (Verifier::new(&run), None, Gone::default());
         Ok(Self { lines, run, verifier, head, gone })
     }

@@ -1,9 +1,9 @@
 //! Records in and out.
 
-use mynah_data::LogReason;
+use mynah_data::{ErrorKind, LogReason};
 
 use super::{Sample, all, refused};
-use crate::{Append, Hash, Head, Log};
+use crate::{Append, Hash, Head, Log, MAX_RUN_ID};
 
 pub(super) async fn records_come_back_as_they_were(log: &dyn Log) {
     let mut run = Sample::new("run/1 ü", 1_000).tool_turn().tool_turn();
@@ -29,6 +29,18 @@ pub(super) async fn records_come_back_as_they_were(log: &dyn Log) {
     assert_eq!(log.run("other").await, Ok(None));
     let report = crate::verify_run(log, run.id()).await.expect("a sound run");
     assert_eq!((report.status, report.records), ("verified", 14));
+}
+
+pub(super) async fn a_run_has_an_id_that_can_be_told(log: &dyn Log) {
+    for length in [0, MAX_RUN_ID + 1, 1 << 16] {
+        let error = log.append(Sample::new("x".repeat(length), 0).batch()).await;
+        let error = error.expect_err("an id that nobody can use");
+        assert!(matches!(error.kind(), ErrorKind::Validation(_)), "{error}");
+        assert!(error.to_string().ends_with("; an id has 1 to 255 bytes"), "{error}");
+    }
+    let longest = "x".repeat(MAX_RUN_ID);
+    log.append(Sample::new(&*longest, 0).batch()).await.expect("the longest id");
+    assert!(log.head(&longest).await.is_ok_and(|head| head.is_some()));
 }
 
 pub(super) async fn an_append_names_the_head_that_it_expects(log: &dyn Log) {

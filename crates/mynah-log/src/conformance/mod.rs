@@ -45,6 +45,7 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     append::records_come_back_as_they_were(&*fresh().await).await;
     append::an_append_names_the_head_that_it_expects(&*fresh().await).await;
     append::a_batch_is_kept_whole_or_not_at_all(&*fresh().await).await;
+    append::a_run_has_an_id_that_can_be_told(&*fresh().await).await;
     append::nothing_follows_a_seal(&*fresh().await).await;
     append::of_those_who_append_after_one_head_one_wins(&*fresh().await).await;
     append::a_refused_append_does_not_trouble_its_neighbours(&*fresh().await).await;

@@ -7,11 +7,11 @@
 
 use std::{collections::HashSet, ops::Range};
 
-use rusqlite::{Connection, Error, params, types::Type};
+use rusqlite::{Connection, Error, OptionalExtension as _, params, types::Type};
 
 use super::{
     Answer,
-    row::{attempt, blob, sound, unsigned},
+    row::{attempt, blob, lossy, sound, unsigned},
 };
 use crate::{Corrupt, Record};
 
@@ -84,9 +84,21 @@ impl Recent {
     }
 }
 
-/// Looks for records that belong to no run.
+/// Looks for records that belong to no run, and for keys of no record.
 pub(super) fn check(connection: &Connection) -> Answer<()> {
     let _snapshot = connection.unchecked_transaction()?;
+    let strays = "SELECT seq FROM older WHERE run NOT IN (SELECT key FROM runs)";
+    if connection.prepare(strays)?.exists([])? {
+        let what = "keys of records lie in it that belong to no run".to_owned();
+        return Ok(Err(Corrupt { run: String::new(), seq: 0, what }.into()));
+    }
+    let unequal = "SELECT id FROM runs WHERE 8 * seq <> length(recent) + \
+                   (SELECT ifnull(sum(length(keys)), 0) FROM older WHERE run = runs.key)";
+    let unequal = connection.prepare(unequal)?.query_row([], |row| Ok(lossy(row, 0))).optional()?;
+    if let Some(run) = unequal {
+        let what = "it has more or fewer keys than records".to_owned();
+        return Ok(Err(Corrupt { run, seq: 0, what }.into()));
+    }
     let counts = "SELECT (SELECT count(*) FROM records) > (SELECT total(seq) FROM runs)";
     if !connection.query_row(counts, [], |row| row.get(0))? {
         return Ok(Ok(()));

@@ -184,6 +184,7 @@ impl Log for SqliteLog {
         Box::pin(self.0.readers.perform(move |connection| {
             attempt!(file.check(connection)?);
             attempt!(keys::check(connection)?);
+            attempt!(runs::check_leaves(connection)?);
             records::check_pruned(connection)
         }))
     }

@@ -146,6 +146,14 @@ pub(super) fn seals(connection: &Connection, from: u64, limit: usize) -> Answer<
     Ok(Ok(seals))
 }
 
+/// Looks for leaves before the first.
+pub(super) fn check_leaves(connection: &Connection) -> Answer<()> {
+    let select = "SELECT id FROM seals WHERE place < 0 ORDER BY place";
+    let early = connection.prepare(select)?.query_row([], |row| Ok(lossy(row, 0))).optional()?;
+    let what = "the log's list of seals has a seal for it before the first place".to_owned();
+    Ok(early.map_or(Ok(()), |run| Err(Corrupt { run, seq: 0, what }.into())))
+}
+
 pub(super) fn is_pruned(connection: &Connection, run: &str) -> rusqlite::Result<bool> {
     connection.prepare_cached("SELECT 1 FROM pruned WHERE id = ?1")?.exists([run])
 }
