@@ -66,7 +66,7 @@ pub enum Fact {
     TurnStarted {
         /// Which call of the run it is, from 1.
         turn: u32,
-        /// The digest of what the run added to what it began with; not there in a run that nobody keeps.
+        /// The digest of what joined the conversation in this run; not there in a run that nobody keeps.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prompt: Option<Hash>,
     },

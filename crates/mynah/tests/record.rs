@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mynah::{
     ChatResult, Engine, Event, HaltReason, Message, Mode, OnUncertain, StepResult, Tool,
     ToolOutcome, Tools, fork_run,
-    log::{Append, Fact, Log, MemoryLog, Record, verify},
+    log::{Append, Chain, Fact, Log, MemoryLog, Record, verify},
     replay_run,
     testing::{self, Scripted},
 };
@@ -356,6 +356,32 @@ async fn a_changed_prompt_model_or_option_is_told_at_the_first_record() -> mynah
     let error = engine(1)?.model("large").replay(&log, &*run).await.expect_err("another model");
     assert_eq!(error.metadata()["seq"], 1);
     assert_eq!(error.metadata()["diff"][0]["path"], "about.model");
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_question_is_told_where_the_model_is_asked_it() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let (session, asked) = engine(1)?.start("go").record(&log).await?;
+    let (_, replied) = engine(1)?.reply(&session, "and then?").record(&log).await?;
+    for run in [asked, replied].map(|result| result.run_id.unwrap_or_default()) {
+        let (records, forged) = (read(&log, &run).await, format!("forged {run}"));
+        let mut chain = Chain::new(&*forged);
+        let facts = records.iter().filter_map(|record| match record.fact().ok()?? {
+            Fact::Sealed(_) => None,
+            Fact::RunStarted { mut thread, extent, about } => {
+                thread.messages = [Message::user("stay")].into_iter().collect();
+                Some(Fact::RunStarted { thread, extent, about })
+            }
+            fact => Some(fact),
+        });
+        let facts = facts.map(|fact| chain.append(0, [7; 16], &fact));
+        let records = facts.collect::<mynah::Result<_>>()?;
+        log.append(Append::new(&*forged, None, records)).await?;
+        let error = engine(1)?.replay(&log, &*forged).await.expect_err("another question");
+        assert_eq!(error.metadata()["seq"], 2);
+        assert_eq!(error.metadata()["diff"][0]["path"], "prompt");
+    }
     Ok(())
 }
 

@@ -166,7 +166,7 @@ impl Driver {
             output_tokens = tracing::field::Empty,
         );
         let mut driver = Self {
-            prompt: PromptDigest::new(before.len() + thread.messages.len()),
+            prompt: PromptDigest::new(before.len()),
             state: RunState::new(before, setup.meter),
             wall_clock: WallClock::new(setup.policy.budget.as_ref(), resumption.active),
             setup: Box::new(setup),

@@ -194,8 +194,8 @@ impl Driver {
     }
 }
 
-/// The digest of what a run adds to the conversation that it began with, which its first record holds. Carried forward message
-/// by message: its cost follows what is new.
+/// The digest of what joined the conversation in a run, with what it began; what the runs before it hold is not part of it.
+/// Carried forward message by message: its cost follows what is new.
 pub(super) struct PromptDigest {
     messages: usize,
     digest: Hash,
@@ -203,7 +203,7 @@ pub(super) struct PromptDigest {
 }
 
 impl PromptDigest {
-    /// Of nothing but so many messages that it began with.
+    /// Of nothing yet, after so many messages that earlier runs hold.
     pub(super) fn new(messages: usize) -> Self {
         Self { messages, digest: Hash::of(&[]), writer: cbor::Writer::default() }
     }
