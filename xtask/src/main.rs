@@ -225,6 +225,9 @@ fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {
     run(&format!("{mynah} redact last --kind tool_completed --reason test --yes {log}"))?;
     run(&format!("{mynah} export last {log} -o {file} --force"))?;
     run(&verify)?;
+    let more = whole.replacen("\"fact\":{", "\"fact\":{\"note\":\"more than its bytes say\",", 1);
+    fs::write(file.to_string(), more).map_err(failed)?;
+    refused(&verify, 1, "line 2: the fact that is shown is not")?;
     // A digit of the last payload: it is not what was committed to any more.
     let at = whole.rfind("\"payload\":\"").ok_or("the bundle has no payload")? + 20;
     let other = if whole.as_bytes()[at] == b'0' { "1" } else { "0" };

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::reader::{Item, Reader};
-use crate::{Body, Hash, Record, Report};
+use crate::{Body, Hash, Record, Report, cbor};
 
 pub use export::export;
 pub use import::{Imported, import};
@@ -127,12 +127,11 @@ struct End {
 impl Entry {
     fn of(record: &Record) -> std::result::Result<Self, String> {
         let body = record.body();
-        let fact = record.fact()?.map(|fact| serde_json::to_value(fact).unwrap_or_default());
         Ok(Self {
             envelope: hex(record.envelope_bytes()),
             salt: body.map(|body| hex(&body.salt)),
             payload: body.map(|body| hex(&body.payload)),
-            fact,
+            fact: body.map(shown).transpose()?,
         })
     }
 
@@ -150,14 +149,16 @@ impl Entry {
             _ => return Err("a body is a salt and a payload".to_owned()),
         };
         let record = Record::from_parts(envelope, body)?;
-        if let Some(shown) = self.fact {
-            let held = record.fact()?.and_then(|fact| serde_json::to_value(fact).ok());
-            if held.is_none_or(|held| held != shown) {
-                return Err("the fact that is shown is not the one in its bytes".to_owned());
-            }
+        if self.fact.is_some() && self.fact != record.body().map(shown).transpose()? {
+            return Err("the fact that is shown is not the one in its bytes".to_owned());
         }
         Ok(record)
     }
+}
+
+/// What a payload says, as JSON.
+fn shown(body: &Body) -> std::result::Result<Value, String> {
+    cbor::from_slice(&body.payload).map_err(|error| format!("payload: {error}"))
 }
 
 fn hex(bytes: &[u8]) -> String {
