@@ -542,7 +542,7 @@ impl LeftBehind {
         let mut places = Vec::with_capacity(records.len());
         let mut came_out = HashMap::new();
         let mut retried = HashSet::new();
-        for (_, fact) in records {
+        for (index, (_, fact)) in records.iter().enumerate() {
             process += usize::from(matches!(fact, Fact::Resumed { .. }));
             let call = match fact {
                 Fact::ToolScheduled { call_id, attempt: 1, .. } => {
@@ -556,7 +556,7 @@ impl LeftBehind {
             places.push((nth, process));
             let Some(nth) = nth else { continue };
             if outcome(fact).is_some() {
-                came_out.entry(nth).or_insert(process);
+                came_out.entry(nth).or_insert((process, index));
             } else if let Fact::ToolFailed { attempt, .. } = fact {
                 retried.insert((nth, process, *attempt));
             }
@@ -564,16 +564,17 @@ impl LeftBehind {
         for (index, (_, fact)) in records.iter().enumerate() {
             let (Some(nth @ (call, count)), process) = places[index] else { continue };
             let owned = || (call.to_owned(), count);
-            let elsewhere = came_out.get(&nth) != Some(&process);
+            let end = came_out.get(&nth).copied();
+            let elsewhere = end.is_none_or(|(other, _)| other != process);
             let announced = matches!(fact, Fact::ToolScheduled { .. });
             if let Fact::ToolScheduled { attempt, .. } = fact
-                && !came_out.contains_key(&nth)
+                && end.is_none()
             {
                 left.open.insert(owned(), *attempt);
             }
             let Some((_, attempt)) = inner(fact) else { continue };
-            // What was never announced cannot be announced once more.
-            if announced && count == 0 {
+            // What was never announced, or came out, cannot be announced once more.
+            if announced && (count == 0 || end.is_some_and(|(_, end)| end < index)) {
                 continue;
             }
             let is_anew = announced && !retried.contains(&(nth, process, attempt - 1));
