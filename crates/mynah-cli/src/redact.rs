@@ -19,7 +19,9 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah redact 01KA --kind run_started --reason \"asked to\" --yes
   mynah redact 01KA --all --reason \"asked to\" --yes               all but the seal
 
-`mynah show RUN --records` tells which record is which, and of what kind.";
+`mynah show RUN --records` tells which record is which, and of what kind.
+The turn_started records after a message hold a hash over it, by which a guess of what it said can be checked:
+redact them too where it can be guessed.";
 
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("which").required(true)))]

@@ -10,7 +10,7 @@ use mynah_data::Result;
 
 use crate::{
     Corrupt, Hash, Log, MAINTENANCE, Pruned, Record, Removals, Report, RunFilter, RunSummary,
-    SealedRun, Verifier, entry, merkle::Tree, removal::Gone,
+    SealedRun, Verifier, merkle::Tree, removal::Gone,
 };
 
 const PORTION: usize = 256;
@@ -274,8 +274,7 @@ impl<'l> Walk<'l> {
 
 async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Report> {
     let Some(indexed) = log.run(run).await? else {
-        let is_pruned = removals.is_pruned(run);
-        return Err(if is_pruned { entry::pruned(run) } else { entry::not_found(run) });
+        return Err(removals.absence(run));
     };
     let gone = removals.of(run);
     let walked = walk_knowing(log, &indexed, gone, |_| Ok(())).await?;

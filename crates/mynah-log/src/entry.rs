@@ -21,6 +21,13 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
+    /// Whether it takes out this run.
+    pub(crate) fn takes_out(&self, run: &str) -> bool {
+        self.tombstones.iter().any(|(_, tombstone)| {
+            matches!(tombstone.removed, Removed::Run { .. }) && tombstone.run_id == run
+        })
+    }
+
     /// Checks a batch by itself.
     pub(crate) fn new(batch: Append) -> Result<Self> {
         let (mut head, mut sealing) = (batch.expected, false);
@@ -242,6 +249,12 @@ pub(crate) fn strange(run: &str, seq: u64) -> Error {
 pub(crate) fn sealed(run: &str) -> Error {
     let why = format!("run {run} has ended and nothing can follow its seal; fork it to go on");
     refused(LogReason::Sealed, run, why)
+}
+
+/// A run cannot be taken out, as another that stays goes on from it.
+pub(crate) fn needed(run: &str, by: &str) -> Error {
+    let why = format!("run {by} goes on from run {run}, which stays as long as that one does");
+    refused(LogReason::HeadMismatch, run, why).with("needed_by", by)
 }
 
 fn fenced(run: &str, token: u64) -> Error {

@@ -13,6 +13,7 @@ use crate::{
     Append, BoxFuture, Hash, Head, Lease, Log, MAINTENANCE, Record, Removed, RunFilter, RunPage,
     RunSummary, SealedRun, Stripped, Tombstone,
     entry::{self, Checked, Entry},
+    removal::goes_on_from,
     runs::Place,
     waiters::Waiters,
 };
@@ -63,7 +64,10 @@ impl MemoryLog {
 
 impl State {
     fn append(&mut self, checked: Checked) -> Result<Head> {
-        checked.tombstones.iter().try_for_each(|(at, tombstone)| self.yields(tombstone, *at))?;
+        for (at, tombstone) in &checked.tombstones {
+            self.yields(tombstone, *at)?;
+            self.is_needed(tombstone, &checked)?;
+        }
         let gone = checked.tombstones.clone();
         let head = self.extend(checked)?;
         gone.iter().for_each(|(_, tombstone)| self.remove(tombstone));
@@ -117,6 +121,24 @@ impl State {
         };
         match named.iter().find(|named| is_other(named.seq, named.hash)) {
             Some(named) => Err(entry::strange(run_id, named.seq)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses to take out a run that one goes on from which stays.
+    fn is_needed(&self, tombstone: &Tombstone, checked: &Checked) -> Result<()> {
+        let Tombstone { run_id, removed: Removed::Run { .. }, .. } = tombstone else {
+            return Ok(());
+        };
+        let session = self.runs.get(&**run_id).and_then(|run| run.entry.summary.session_id.clone());
+        let Some(session) = session else { return Ok(()) };
+        let needs = |run: &&Run| {
+            run.entry.summary.session_id.as_ref() == Some(&session)
+                && !checked.takes_out(&run.entry.summary.run_id)
+                && run.records.first().and_then(goes_on_from).as_ref() == Some(run_id)
+        };
+        match self.runs.values().find(needs) {
+            Some(by) => Err(entry::needed(run_id, &by.entry.summary.run_id)),
             None => Ok(()),
         }
     }

@@ -5,7 +5,7 @@ use mynah_log::{
     About, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Removals, RunSummary,
     Totals, Verifier, cbor, walk,
 };
-use mynah_step::{mismatch, run_not_found, was_redacted};
+use mynah_step::{mismatch, was_redacted};
 use serde::Deserialize as _;
 
 use crate::run::{Meter, RunState};
@@ -34,7 +34,9 @@ impl Walked {
                 "validation failed: run: {run} is the log's own account of what was taken out of it"
             )));
         }
-        let indexed = log.run(run).await?.ok_or_else(|| run_not_found(run))?;
+        let Some(indexed) = log.run(run).await? else {
+            return Err(Removals::read(log).await?.absence(run));
+        };
         let mut redacted = None;
         let walked = walk(log, &indexed, |record| {
             if record.body().is_none() {
@@ -92,7 +94,7 @@ impl Kept {
             }
         }
         if records.is_empty() {
-            return Err(run_not_found(run));
+            return Err(Removals::read(log).await?.absence(run));
         }
         Ok(Self::of(run, records, verifier))
     }

@@ -1,10 +1,16 @@
 //! A run of which something was taken away cannot be performed again, and the error says why.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use mynah::{
-    Engine, ErrorKind, LogReason, fork_run,
-    log::{Append, Log, MemoryLog, Prune, Redact, Warrant},
+    Engine, ErrorKind, LogReason, Session, fork_run,
+    log::{
+        Append, Head, Log, LogFuture, MAINTENANCE, MemoryLog, Prune, Redact, Warrant, forward_log,
+    },
+    restore_session,
     testing::Scripted,
 };
 use serde_json::json;
@@ -30,7 +36,7 @@ async fn replay_resume_and_fork_name_the_first_redacted_record() -> mynah::Resul
     }
     Prune::before(i64::MAX).perform(&log, &warrant).await?;
     let error = engine()?.replay(&log, &*run).await.expect_err("there is no such run");
-    assert_eq!(error.kind(), ErrorKind::Log(LogReason::RunNotFound), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::Pruned), "{error}");
     Ok(())
 }
 
@@ -52,6 +58,47 @@ async fn a_body_that_is_missing_without_a_tombstone_is_corrupt() -> mynah::Resul
         assert_eq!(error.metadata()["seq"], 2);
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn a_turn_that_is_replied_to_while_it_is_pruned_stays() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let says = json!([{"text": "hello"}, {"finish": "stop"}]);
+    let engine = Engine::new(Scripted::new([says.clone(), says])?);
+    let (session, first) = engine.start(Session::from("hi").with_id("s")).record(&log).await?;
+    let late = Late { log: log.clone(), engine, session, replied: AtomicBool::new(false) };
+    let warrant = Warrant::new("ann", "age", i64::MAX);
+    let done = Prune::before(i64::MAX).perform(&late, &warrant).await?;
+    assert_eq!(done.pruned, []);
+    let in_use: Vec<_> = done.in_use.iter().map(|run| run.run_id.clone()).collect();
+    assert_eq!(Some(in_use), first.run_id.map(|run| vec![run]));
+    let restored = restore_session(&log, "s").await?;
+    assert_eq!(restored.session.thread.messages.len(), 4, "both turns are there");
+
+    let done = Prune::before(i64::MAX).perform(&log, &warrant).await?;
+    assert_eq!((done.pruned.len(), done.in_use.len()), (2, 0), "they go together");
+    Ok(())
+}
+
+/// A log in which a session is replied to just before something is taken out.
+struct Late {
+    log: MemoryLog,
+    engine: Engine,
+    session: Session,
+    replied: AtomicBool,
+}
+
+impl Log for Late {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        Box::pin(async move {
+            if *batch.run == *MAINTENANCE && !self.replied.swap(true, Ordering::SeqCst) {
+                self.engine.reply(&self.session, "and then?").record(&self.log).await?;
+            }
+            self.log.append(batch).await
+        })
+    }
+
+    forward_log!(self => self.log);
 }
 
 fn engine() -> mynah::Result<Engine> {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use mynah_data::{HaltReason, LogReason, Result};
+use mynah_data::{HaltReason, LogReason, Result, Thread};
 
 use super::{Sample, all, refused};
 use crate::{
-    Append, Auditor, BoxFuture, Chain, Fact, Hash, Head, Log, MAINTENANCE, Prune, Record, Redact,
-    Removals, Removed, RunFilter, RunStatus, RunSummary, SealedRun, Stripped, Tombstone, Warrant,
-    verify_run, verify_seals,
+    About, Append, Auditor, BoxFuture, Chain, Extent, Fact, Hash, Head, Log, MAINTENANCE, Previous,
+    Prune, Record, Redact, Removals, Removed, RunFilter, RunStatus, RunSummary, SealedRun,
+    SessionLink, Stripped, Tombstone, Warrant, verify_run, verify_seals,
 };
 
 pub(super) async fn a_redacted_run_still_verifies(log: &dyn Log) {
@@ -283,6 +283,30 @@ pub(super) async fn a_run_that_somebody_goes_on_with_is_not_pruned_and_the_other
     );
     assert_eq!(listed(log, RunFilter::new()).await, ["held"]);
     assert_eq!(verify_seals(log).await.map(|tree| tree.size()), Ok(4));
+}
+
+pub(super) async fn what_a_run_that_stays_goes_on_from_is_not_taken_out(log: &dyn Log) {
+    let mut first = Sample::of_session("first", 0, "s", None).sealed();
+    log.append(first.batch()).await.expect("a turn");
+    let (seq, hash) = (first.head().seq, first.head().hash);
+    let previous = Some(Previous { run_id: "first".to_owned(), seq, hash, messages: 1 });
+    let link = SessionLink { id: Some("s".to_owned()), previous, ..SessionLink::default() };
+    let about = Some(Box::new(About { session: Some(link), ..About::default() }));
+    let fact = Fact::RunStarted { thread: Thread::from("more"), extent: Extent::Chat, about };
+    let record = Chain::new("second").append(9, [7; 16], &fact).expect("a fact");
+    let head = Head { seq: 1, hash: record.hash() };
+    log.append(Append::new("second", None, vec![record])).await.expect("the turn after it");
+
+    let whole = |run, head: Head, sealed| {
+        buried(run, Removed::Run { records: head.seq, hash: head.hash, sealed })
+    };
+    let needed = log.append(tombstones([whole("first", first.head(), true)])).await;
+    let error = needed.expect_err("a conversation that would be lost");
+    assert_eq!(error.metadata()["needed_by"], "second");
+    assert_eq!(refused::<()>(Err(error)), LogReason::HeadMismatch);
+    let both = [whole("second", head, false), whole("first", first.head(), true)];
+    log.append(tombstones(both)).await.expect("they go together");
+    assert_eq!(listed(log, RunFilter::new()).await, [""; 0]);
 }
 
 pub(super) async fn of_those_who_remove_at_once_none_is_lost(log: &dyn Log) {

@@ -11,7 +11,7 @@ mod removals;
 use mynah_data::{ErrorKind, LogReason, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Append, Chain, Fact, Hash, Log, Record, RunSummary, Totals};
+use crate::{Append, Chain, Fact, Hash, Log, Record, RunSummary, Totals, cbor};
 
 pub use prune::{Prune, PruneReport};
 pub use redact::{Redact, Redactable};
@@ -167,6 +167,29 @@ pub(crate) fn misplaced(run: &str, is_first: bool, kind: &str) -> Option<&'stati
     }
     let starts = is_first && run != MAINTENANCE;
     (starts != (kind == "run_started")).then_some("a run starts once, with its first record")
+}
+
+/// The run that a run goes on from, as its first record tells.
+pub(crate) fn goes_on_from(first: &Record) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Started {
+        about: Option<Begun>,
+    }
+    #[derive(Deserialize)]
+    struct Begun {
+        session: Option<Link>,
+    }
+    #[derive(Deserialize)]
+    struct Link {
+        previous: Option<Before>,
+    }
+    #[derive(Deserialize)]
+    struct Before {
+        run_id: String,
+    }
+    let body = first.body().filter(|_| &*first.envelope().kind == "run_started")?;
+    let Started { about } = cbor::from_slice(&body.payload).ok()?;
+    Some(about?.session?.previous?.run_id)
 }
 
 /// Tombstones hide nothing, and keep their bodies.

@@ -6,7 +6,7 @@ use mynah_data::{Error, ErrorKind, LogReason, Result};
 use serde_json::Value;
 
 use super::{MAINTENANCE, Removals, Warrant, bury};
-use crate::{Auditor, Fact, Log, RunFilter, RunStatus, RunSummary};
+use crate::{Auditor, Log, RunFilter, RunStatus, RunSummary};
 
 /// How many runs go in one commit.
 const BATCH: usize = 64;
@@ -221,13 +221,7 @@ async fn spare_needed(log: &dyn Log, mut chosen: Vec<RunSummary>) -> Result<Vec<
 /// The run that a run goes on from.
 async fn previous(log: &dyn Log, run: &str) -> Result<Option<String>> {
     let first = log.read(run, 1, 1).await?;
-    let fact = first.first().and_then(|record| record.fact().ok().flatten());
-    Ok(match fact {
-        Some(Fact::RunStarted { about: Some(about), .. }) => {
-            about.session.and_then(|session| session.previous).map(|previous| previous.run_id)
-        }
-        _ => None,
-    })
+    Ok(first.first().and_then(super::goes_on_from))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{MAINTENANCE, Removed, Stripped, Tombstone};
-use crate::{Chain, Corrupt, Hash, Head, Log, Record, audit};
+use crate::{Chain, Corrupt, Hash, Head, Log, Record, audit, entry};
 
 /// What was taken out of a log: its maintenance run, verified, by the runs that its tombstones name. It takes memory for each
 /// removal, and none for what is there.
@@ -103,6 +103,11 @@ impl Removals {
     /// Whether a run was taken out of the log.
     pub fn is_pruned(&self, run: &str) -> bool {
         self.of(run).is_some_and(|gone| gone.run.is_some())
+    }
+
+    /// Why there is no such run: it was taken out of the log, or it never was in it.
+    pub fn absence(&self, run: &str) -> mynah_data::Error {
+        if self.is_pruned(run) { entry::pruned(run) } else { entry::not_found(run) }
     }
 
     /// Whether a record's body was taken away.

@@ -44,7 +44,12 @@ pub(super) fn read(
 }
 
 /// The same, in a transaction that was begun.
-fn read_now(connection: &Connection, run: &str, from: u64, limit: usize) -> Answer<Vec<Record>> {
+pub(super) fn read_now(
+    connection: &Connection,
+    run: &str,
+    from: u64,
+    limit: usize,
+) -> Answer<Vec<Record>> {
     let Some(known) = attempt!(runs::find(connection, run)?) else { return Ok(Ok(Vec::new())) };
     let last = known.entry.summary.records;
     let from = from.max(1);

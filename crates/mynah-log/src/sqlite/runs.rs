@@ -158,6 +158,18 @@ pub(super) fn is_pruned(connection: &Connection, run: &str) -> rusqlite::Result<
     connection.prepare_cached("SELECT 1 FROM pruned WHERE id = ?1")?.exists([run])
 }
 
+/// The runs that came after a run of the same session.
+pub(super) fn after_in_session(
+    connection: &Connection,
+    run: &str,
+) -> rusqlite::Result<Vec<String>> {
+    let mut select = connection.prepare_cached(
+        "SELECT later.id FROM runs JOIN runs AS later \
+         ON later.session = runs.session AND later.key > runs.key WHERE runs.id = ?1",
+    )?;
+    select.query_map([run], |row| Ok(lossy(row, 0)))?.collect()
+}
+
 /// Takes out all there is of a run, but its seal.
 pub(super) fn remove(connection: &Connection, key: i64, run: &str) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM older WHERE run = ?1")?.execute([key])?;

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     Durability, Head, Lease, MAINTENANCE, Removed, Stripped, Tombstone,
     entry::{self, Checked, Entry},
+    removal::goes_on_from,
 };
 
 /// How many runs it knows at most.
@@ -93,6 +94,7 @@ impl Work<'_> {
         let mut going = Vec::new();
         for (at, tombstone) in &checked.tombstones {
             going.extend(attempt!(self.look_up(tombstone, *at)?));
+            attempt!(self.is_needed(tombstone, checked)?);
         }
         let head = attempt!(self.extend(checked)?);
         let connection = self.begun.connection;
@@ -147,6 +149,24 @@ impl Work<'_> {
         };
         self.know(known);
         Ok(Ok(Some(going)))
+    }
+
+    /// Refuses to take out a run that one goes on from which stays.
+    fn is_needed(&mut self, tombstone: &Tombstone, checked: &Checked) -> Answer<()> {
+        let Tombstone { run_id, removed: Removed::Run { .. }, .. } = tombstone else {
+            return Ok(Ok(()));
+        };
+        let connection = self.begun.connection;
+        for later in runs::after_in_session(connection, run_id)? {
+            if checked.takes_out(&later) {
+                continue;
+            }
+            let first = attempt!(records::read_now(connection, &later, 1, 1)?);
+            if first.first().and_then(goes_on_from).as_ref() == Some(run_id) {
+                return Ok(Err(entry::needed(run_id, &later)));
+            }
+        }
+        Ok(Ok(()))
     }
 
     fn extend(&mut self, checked: &Checked) -> Answer<Head> {
