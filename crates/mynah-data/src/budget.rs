@@ -39,6 +39,9 @@ pub struct Budget {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "dollars")]
     pub max_usd: Option<f64>,
     /// Milliseconds in which the run does something; those in which it waits for a person do not count.
+    ///
+    /// A process measures its own time. Of those before it, it knows the times of their records: what they did after the last
+    /// one does not count, and a clock that was set while they ran does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wall_clock_ms: Option<u64>,
     /// Model calls.

@@ -2,7 +2,7 @@
 
 use std::{
     pin::{Pin, pin},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     task::Poll,
     time::{Duration, SystemTime},
 };
@@ -223,7 +223,7 @@ async fn until_a_tool_is_told(stream: &mut EventStream) -> mynah::Result<String>
 fn paying(who: &'static str, ran: &Arc<Mutex<Vec<&'static str>>>) -> mynah::Result<Engine> {
     let ran = Arc::clone(ran);
     let tool = Tool::new("pay", "", json!({})).handler(move |_, _| {
-        ran.lock().expect("nobody panicked").push(who);
+        ran.lock().unwrap_or_else(PoisonError::into_inner).push(who);
         async { "paid" }
     });
     Ok(Engine::new(Scripted::new([pay()])?).tool(tool).world(Tokio::new()))
