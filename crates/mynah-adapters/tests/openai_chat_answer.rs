@@ -56,6 +56,40 @@ fn o15_o16_calls_are_told_by_their_index() {
 }
 
 #[test]
+fn a_piece_without_a_name_goes_on_with_a_call_whatever_its_id() {
+    let named = |id: &str, name: &str| json!({"index": 0, "id": id, "function": {"name": name, "arguments": ""}});
+    let piece =
+        |id: &str, text: &str| json!({"index": 0, "id": id, "function": {"arguments": text}});
+    let unplaced = |id: &str, text: &str| json!({"id": id, "function": {"arguments": text}});
+    for (pieces, expected) in [
+        (
+            vec![named("a1", "f"), piece("a2", "{\"x\""), piece("a3", ":2}")],
+            vec![("a1", "f", "{\"x\":2}")],
+        ),
+        (
+            vec![named("a1", "f"), unplaced("a2", "{\"x\""), unplaced("a3", ":2}")],
+            vec![("a1", "f", "{\"x\":2}")],
+        ),
+        (
+            vec![
+                named("a", "f"),
+                named("b", "g"),
+                piece("a", "{\"x\""),
+                piece("b", "{}"),
+                piece("a", ":1}"),
+            ],
+            vec![("a", "f", "{\"x\":1}"), ("b", "g", "{}")],
+        ),
+    ] {
+        let deltas: Vec<Value> =
+            pieces.into_iter().map(|piece| json!({"tool_calls": [piece]})).collect();
+        let answer = folded(&streamed(&OpenAiChat::default(), &answer(&deltas, "tool_calls")));
+        let calls = answer.tool_calls().map(|call| (&*call.id, &*call.name, &*call.raw_arguments));
+        assert_eq!(calls.collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
 fn a_call_that_was_cut_off_before_its_arguments_has_none() {
     let call = json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]});
     for (reason, arguments) in [

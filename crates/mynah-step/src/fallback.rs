@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use mynah_data::{
-    AdapterReason, Catalog, EngineReason, Error, ErrorKind, Event, ModelRef, Request, Result,
+    AdapterReason, Catalog, EngineReason, Error, ErrorKind, Event, Metadata, ModelRef, Request,
+    Result,
 };
 
 use crate::{
@@ -19,7 +20,8 @@ use crate::{
 /// answer that is none, a feature that the adapter lacks. What is wrong with the request itself, and what was refused for its
 /// content, fails at once. Once a model has said something it is not replaced. If none can be had, the error is the last one's.
 ///
-/// A policy for retries begins anew with the first. Tokens cost what the answering model's price says, where that is known.
+/// A call's key and adapter options are the first one's alone: the others have their own, or look for them. A policy for retries
+/// begins anew with the first. Tokens cost what the answering model's price says, where that is known.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -64,7 +66,7 @@ pub struct Fallback {
 #[derive(Clone)]
 struct Choice {
     adapter: Arc<dyn Adapter>,
-    /// The request's where it is none.
+    /// The request's where it is none, as for the first.
     model: Option<ModelRef>,
 }
 
@@ -146,7 +148,7 @@ impl Choice {
     /// A stream that has said something.
     async fn open(&self, request: &Request, call: &ModelCall) -> Result<ModelStream> {
         let request = self.request(request.clone());
-        let stream = Arc::clone(&self.adapter).open(request, call.clone()).await?;
+        let stream = Arc::clone(&self.adapter).open(request, self.call(call.clone())).await?;
         let stream = begin(stream).await?;
         let Some(pricing) = self.model.as_ref().and_then(|model| model.pricing) else {
             return Ok(stream);
@@ -164,6 +166,14 @@ impl Choice {
     fn request(&self, mut request: Request) -> Request {
         request.model = self.model.clone().or(request.model);
         request
+    }
+
+    /// What is meant for the first, its key above all, must not reach another provider.
+    fn call(&self, call: ModelCall) -> ModelCall {
+        match self.model {
+            None => call,
+            Some(_) => ModelCall { api_key: None, adapter_opts: Metadata::new(), ..call },
+        }
     }
 }
 

@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use mynah::{
-    AdapterReason, Engine, ErrorKind, Event, Fallback, ModelRef, Pricing, RetryPolicy,
+    AdapterReason, Engine, ErrorKind, Event, Fallback, ModelCall, ModelRef, Pricing, RetryPolicy,
     testing::{self, Scripted},
 };
 use serde_json::{Value, json};
@@ -88,6 +91,54 @@ async fn tokens_cost_what_the_answering_model_costs() {
     assert_eq!(costs.collect::<Vec<_>>(), [2.0]);
 }
 
+#[tokio::test]
+async fn what_is_meant_for_the_first_provider_reaches_no_other() {
+    let (first, second) = (Calls::default(), Calls::default());
+    let engine = engine(
+        Fallback::new(Listening(
+            Arc::clone(&first),
+            scripted([refusal(AdapterReason::Overloaded)]),
+        ))
+        .or(Listening(Arc::clone(&second), scripted([says("second")])), "small"),
+    );
+    let call = engine.generate("hi").api_key("sk-first").param("request_id", "r1");
+    let call = call.param("adapter_opts", json!({"base_url": "http://first"}));
+    assert_eq!(call.await.unwrap().text(), "second");
+    let told = |calls: &Calls| -> Vec<_> {
+        let told = |call: &ModelCall| {
+            (
+                call.exposed_api_key().map(str::to_owned),
+                Value::Object(call.adapter_opts.clone()),
+                call.request_id.clone(),
+            )
+        };
+        calls.lock().unwrap().iter().map(told).collect()
+    };
+    let opts = json!({"base_url": "http://first"});
+    assert_eq!(told(&first), [(Some("sk-first".to_owned()), opts, "r1".to_owned())]);
+    assert_eq!(told(&second), [(None, json!({}), "r1".to_owned())]);
+}
+
+type Calls = Arc<Mutex<Vec<ModelCall>>>;
+
+/// Keeps what it is told of each call.
+struct Listening(Calls, Scripted);
+
+impl mynah::Adapter for Listening {
+    fn name(&self) -> &str {
+        "listening"
+    }
+
+    fn open(
+        self: Arc<Self>,
+        request: mynah::Request,
+        call: ModelCall,
+    ) -> mynah::BoxFuture<mynah::Result<mynah::ModelStream>> {
+        self.0.lock().unwrap().push(call.clone());
+        Arc::new(self.1.clone()).open(request, call)
+    }
+}
+
 /// Waits a minute before it opens a stream.
 struct Slow(Scripted);
 
@@ -97,13 +148,13 @@ impl mynah::Adapter for Slow {
     }
 
     fn open(
-        self: std::sync::Arc<Self>,
+        self: Arc<Self>,
         request: mynah::Request,
-        call: mynah::ModelCall,
+        call: ModelCall,
     ) -> mynah::BoxFuture<mynah::Result<mynah::ModelStream>> {
         Box::pin(async move {
             tokio::time::sleep(Duration::from_secs(60)).await;
-            std::sync::Arc::new(self.0.clone()).open(request, call).await
+            Arc::new(self.0.clone()).open(request, call).await
         })
     }
 }

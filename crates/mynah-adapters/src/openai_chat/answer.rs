@@ -350,7 +350,8 @@ impl Answer {
     }
 
     /// The call that a piece belongs to: that of its index. Servers that leave the index away, or give several calls the
-    /// same one, tell calls apart by id, and begin each with its name: what `begins` is new where the last one is whole.
+    /// same one, tell calls apart by id, and begin each with its name: what `begins` is new where the last one is whole. A piece
+    /// without a name goes on with a call, even under an id of its own, as some servers give to every piece.
     fn call_key(
         &mut self,
         index: Option<u64>,
@@ -359,11 +360,14 @@ impl Answer {
         begins: bool,
         draft: &mut Draft,
     ) -> CallKey {
+        let is_here = |call: &&mut Call| index.is_none() || call.index == index;
         let mut found = match index {
-            Some(_) => self.calls.iter_mut().rev().find(|call| call.index == index),
-            None => {
-                self.calls.last_mut().filter(|call| !named || (!id.is_empty() && call.id == id))
+            _ if !named => {
+                let calls = self.calls.iter_mut().filter(is_here);
+                calls.max_by_key(|call| !id.is_empty() && call.id == id)
             }
+            Some(_) => self.calls.iter_mut().rfind(is_here),
+            None => self.calls.last_mut().filter(|call| !id.is_empty() && call.id == id),
         };
         if let Some(call) = &mut found
             && begins
@@ -374,7 +378,7 @@ impl Answer {
             found = found.filter(|call| call.in_pieces);
         }
         match found {
-            Some(call) if id.is_empty() || call.id.is_empty() || call.id == id => {
+            Some(call) if !named || id.is_empty() || call.id.is_empty() || call.id == id => {
                 if call.id.is_empty() {
                     id.clone_into(&mut call.id);
                 }
