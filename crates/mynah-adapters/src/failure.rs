@@ -27,7 +27,7 @@ pub fn of_response<'h>(
     body: &[u8],
 ) -> Error {
     let text = String::from_utf8_lossy(body);
-    let mut said = serde_json::from_str(&text).map(|body| Said::read(&body)).unwrap_or_default();
+    let mut said = json_of(&text).map(|body| Said::read(&body)).unwrap_or_default();
     // Amazon says in a header what kind of error it is, and where that is described.
     let kind = header("x-amzn-errortype").and_then(|kind| kind.split(':').next());
     said.kind = said.kind.or(kind.map(str::to_owned));
@@ -88,6 +88,12 @@ pub fn request_id<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<&'h st
 
 pub(crate) fn is_malformed(error: &Error) -> bool {
     error.kind() == ErrorKind::Adapter(AdapterReason::MalformedResponse)
+}
+
+/// The JSON of an error's body. Where a stream was asked for, it may come as the first event of one.
+fn json_of(body: &str) -> Option<Value> {
+    let events = || body.lines().filter_map(|line| line.strip_prefix("data:"));
+    std::iter::once(body).chain(events()).find_map(|json| serde_json::from_str(json).ok())
 }
 
 /// How long the provider asks to wait: milliseconds, seconds, or a date, which is compared with the response's own.
@@ -192,7 +198,7 @@ impl Said {
         }
         let words = [&self.code, &self.kind].into_iter().flatten();
         let named = words.filter_map(|word| by_word(&word.to_ascii_lowercase())).next();
-        let is_refusal = status.is_none_or(|status| matches!(status, 400 | 413 | 422 | 503));
+        let is_refusal = status.is_none_or(|status| matches!(status, 400 | 403 | 413 | 422 | 503));
         let told = self.message.as_deref().filter(|_| is_refusal).and_then(by_message);
         let by_status = status.map(by_status);
         // A word for "something failed" must not hide a status that says what.
@@ -200,6 +206,7 @@ impl Said {
             Some(AdapterReason::InvalidRequest | AdapterReason::ProviderUnavailable) => {
                 told.or(by_status).or(named)
             }
+            Some(AdapterReason::PermissionDenied) => told.or(named),
             _ => named.or(told).or(by_status),
         };
         // Without a status the request was taken: it failed for the provider's reasons.
@@ -258,6 +265,7 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         "content_filter"
         | "content_policy_violation"
         | "image_content_policy_violation"
+        | "moderation_blocked"
         | "cyber_policy"
         | "responsibleaipolicyviolation" => ContentFilter,
         "throttlingexception" | "servicequotaexceededexception" | "modelnotreadyexception" => {
@@ -337,14 +345,22 @@ fn by_message(message: &str) -> Option<AdapterReason> {
         "maximum model length",
         "`inputs` tokens + `max_new_tokens` must be",
     ];
+    const FILTERED: [&str; 4] = [
+        "flagged as potentially violating",
+        "blocked by content filtering policy",
+        "content exists risk",
+        "content violates usage guidelines",
+    ];
     const BAD_KEY: [&str; 4] =
         ["incorrect api key", "invalid api key", "api key not valid", "api key is invalid"];
     let message = message.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
     if says(&TOO_LONG) {
         Some(AdapterReason::ContextLengthExceeded)
-    } else if says(&["flagged as potentially violating"]) {
+    } else if says(&FILTERED) {
         Some(AdapterReason::ContentFilter)
+    } else if says(&["credit balance is too low"]) {
+        Some(AdapterReason::PermissionDenied)
     } else if says(&["is overloaded", "experiencing high demand"]) {
         Some(AdapterReason::Overloaded)
     } else {
