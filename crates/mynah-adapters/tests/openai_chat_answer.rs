@@ -391,6 +391,21 @@ fn usage_may_stand_among_a_servers_own_members() {
 }
 
 #[test]
+fn usage_may_stand_in_the_choice_and_its_details_beside_the_other_counters() {
+    let usage = json!({"prompt_tokens": 19, "completion_tokens": 13, "cached_tokens": 12, "reasoning_tokens": 7});
+    let choice =
+        json!({"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop", "usage": usage});
+    let expected = Usage {
+        input_tokens: Some(19),
+        output_tokens: Some(13),
+        cached_input_tokens: Some(12),
+        reasoning_tokens: Some(7),
+        ..Usage::default()
+    };
+    assert_eq!(read(&body(&[json!({"choices": [choice]})])).usage, expected);
+}
+
+#[test]
 fn only_the_first_choice_is_the_answer() {
     let chunks = [
         json!({"choices": [{"index": 1, "delta": {"content": "other"}}]}),

@@ -63,6 +63,8 @@ members! {
         native_finish_reason: Loose<'a> = "native_finish_reason",
         /// What a gateway says of a provider that failed.
         error: Loose<'a> = "error",
+        /// Moonshot counts here.
+        usage: Loose<'a> = "usage",
     } ignoring []
 }
 
@@ -154,6 +156,9 @@ impl Answer {
             if choice.index.number().is_some_and(|index| index != 0) {
                 others = true;
                 continue;
+            }
+            if chunk.usage == Loose::Null {
+                chunk.usage = take(&mut choice.usage);
             }
             let mut rest = telling(take(&mut choice.unknown));
             let (delta, message) = (choice.delta.as_mut(), choice.message.as_deref_mut());
@@ -429,8 +434,10 @@ fn usage(mut counters: Metadata) -> Usage {
         reasoning_tokens: count(&["completion_tokens_details", "reasoning_tokens"]),
         ..Usage::default()
     };
-    usage.cached_input_tokens =
-        usage.cached_input_tokens.or_else(|| count(&["prompt_cache_hit_tokens"]));
+    // Some write these beside the others.
+    let hit = usage.cached_input_tokens.or_else(|| count(&["prompt_cache_hit_tokens"]));
+    usage.cached_input_tokens = hit.or_else(|| count(&["cached_tokens"]));
+    usage.reasoning_tokens = usage.reasoning_tokens.or_else(|| count(&["reasoning_tokens"]));
     usage.total_cost = match counters.get("cost") {
         Some(Value::Object(costs)) => costs.get("total_cost").and_then(Value::as_f64),
         cost => cost.and_then(Value::as_f64),
