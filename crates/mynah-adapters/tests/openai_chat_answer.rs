@@ -256,6 +256,19 @@ fn arguments_may_be_an_object_and_the_name_may_come_later() {
 }
 
 #[test]
+fn arguments_stay_as_they_are_written() {
+    let arguments = r#"{"id":12345678901234567890123,"x":1.10, "y":1e3}"#;
+    let call =
+        format!(r#"{{"index":0,"id":"a","function":{{"name":"f","arguments":{arguments}}}}}"#);
+    let chunk = format!(
+        r#"{{"choices":[{{"delta":{{"tool_calls":[{call}]}},"finish_reason":"tool_calls"}}]}}"#
+    );
+    let response = read(&sse([chunk.as_str(), "[DONE]"]));
+    let call = response.tool_calls().next().unwrap();
+    assert_eq!(call.raw_arguments, arguments);
+}
+
+#[test]
 fn o17_each_finish_reason_has_its_meaning() {
     use FinishReason::*;
     for (reason, expected) in [

@@ -3,7 +3,8 @@
 use std::{mem::take, sync::Arc};
 
 use mynah_data::{FinishReason, Metadata, Result, Usage};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
 
 use super::request::must_go_back;
 use crate::{
@@ -52,7 +53,7 @@ members! {
         kind: Loose<'a> = "type",
         index: Loose<'a> = "index",
         message: Loose<'a> = "message",
-        content_block: Loose<'a> = "content_block",
+        content_block: Option<&'a RawValue> = "content_block",
         delta: Option<Delta<'a>> = "delta",
         usage: Loose<'a> = "usage",
     } ignoring []
@@ -88,7 +89,7 @@ impl Decoder for Answer {
         match kind {
             "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
             "content_block_start" => {
-                self.open(index, message.content_block.into_object().unwrap_or_default(), draft)
+                self.open(index, message.content_block.map_or("{}", RawValue::get), draft)
             }
             "content_block_delta" => {
                 if !message.delta.as_mut().is_some_and(|delta| self.delta(index, delta, draft)) {
@@ -120,17 +121,20 @@ impl Decoder for Answer {
         if message.get("error").is_some_and(tells) {
             return Err(failure::in_stream(&Value::Object(message)));
         }
-        let content = match message.shift_remove("content") {
-            Some(Value::Array(content)) => content,
-            Some(Value::String(text)) => vec![json!({"type": "text", "text": text})],
+        let text = match message.shift_remove("content") {
+            Some(Value::Array(_)) => None,
+            Some(Value::String(text)) => Some(json!({"type": "text", "text": text}).to_string()),
             _ => return Err(failure::malformed("the answer has no content")),
+        };
+        let blocks = match &text {
+            Some(text) => vec![text.as_str()],
+            None => blocks_of(body)?,
         };
         let stop_reason = text_of(&message, "stop_reason").to_owned();
         let stop_sequence = text_of(&message, "stop_sequence").to_owned();
         let details = message.shift_remove("stop_details");
         self.start(message, draft);
-        for (index, block) in content.into_iter().enumerate() {
-            let Value::Object(block) = block else { continue };
+        for (index, block) in blocks.into_iter().enumerate() {
             self.open(index as u64, block, draft);
             self.close(index as u64, draft);
         }
@@ -155,13 +159,12 @@ impl Answer {
     }
 
     /// A block begins. All of it may already be there.
-    fn open(&mut self, index: u64, block: Metadata, draft: &mut Draft) {
+    fn open(&mut self, index: u64, json: &str, draft: &mut Draft) {
+        let Ok(block) = serde_json::from_str::<Metadata>(json) else { return };
         let id: Block = Some(Arc::from(index.to_string()));
         let input = match block.get("input") {
-            Some(Value::Object(input)) if !input.is_empty() => {
-                Value::Object(input.clone()).to_string()
-            }
-            _ => String::new(),
+            Some(Value::Object(input)) if !input.is_empty() => input_of(json),
+            _ => "",
         };
         let kind = match text_of(&block, "type") {
             "text" => {
@@ -184,7 +187,7 @@ impl Answer {
             "tool_use" => {
                 let key = draft.open_call();
                 draft.call(key, text_of(&block, "id"), text_of(&block, "name"));
-                draft.arguments(key, &input);
+                draft.arguments(key, input);
                 Kind::Call(key)
             }
             "redacted_thinking" => Kind::Opaque { block, input: String::new() },
@@ -313,6 +316,27 @@ impl Answer {
         overlay(&mut self.counters, counters);
         draft.usage(usage(self.counters.clone()));
     }
+}
+
+/// The blocks of a whole answer, each as it is written.
+fn blocks_of(answer: &str) -> Result<Vec<&str>> {
+    #[derive(Deserialize)]
+    struct Blocks<'a> {
+        #[serde(borrow)]
+        content: Vec<&'a RawValue>,
+    }
+    let blocks: Blocks<'_> = serde_json::from_str(answer).map_err(failure::malformed)?;
+    Ok(blocks.content.into_iter().map(RawValue::get).collect())
+}
+
+/// The input of a call, as it is written: to read a number and write it again may change it.
+fn input_of(block: &str) -> &str {
+    #[derive(Deserialize)]
+    struct Input<'a> {
+        #[serde(borrow)]
+        input: &'a RawValue,
+    }
+    serde_json::from_str::<Input<'_>>(block).map_or("", |block| block.input.get())
 }
 
 /// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.

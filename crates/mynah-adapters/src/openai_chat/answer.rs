@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, List, Loose, members, take_count, telling},
+    loose::{self, List, Loose, Written, members, take_count, telling},
     sse::Frame,
 };
 
@@ -93,7 +93,7 @@ members! {
 members! {
     FunctionDelta<'a> {
         name: Loose<'a> = "name",
-        arguments: Loose<'a> = "arguments",
+        arguments: Written<'a> = "arguments",
     } ignoring []
 }
 
@@ -319,7 +319,7 @@ impl Answer {
     fn call(&mut self, delta: CallDelta<'_>, draft: &mut Draft) -> Metadata {
         let function = delta.function.unwrap_or_default();
         let named = !function.name.text().is_empty();
-        let arguments = function.arguments.into_text();
+        let arguments = function.arguments.0;
         let begins = named && arguments.trim_start().starts_with('{');
         let key = self.call_key(delta.index.number(), delta.id.text(), named, begins, draft);
         draft.call(key, delta.id.text(), "");
