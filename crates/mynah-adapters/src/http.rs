@@ -11,7 +11,7 @@ use mynah_data::{AdapterReason, Error, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
-    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+    header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
@@ -272,6 +272,8 @@ impl HttpAdapter {
             self.authorize(outgoing, &mut headers, context)?;
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // Nothing is unpacked here, and without a word of it a server may pack.
+        headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
         let silence = longest_silence(call);
         let sent = self.http()?.client(&url).post(url).headers(headers).body(body).send();
         let response = unless_silent(silence, sent).await?;

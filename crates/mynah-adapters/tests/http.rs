@@ -127,6 +127,7 @@ async fn o26_headers_and_keys_go_where_each_format_wants_them() {
     };
     let sent = headers("openai-chat").await;
     let expected = [
+        ("accept-encoding", "identity"),
         ("authorization", "Bearer sk-call"),
         ("content-type", "application/json"),
         ("openai-organization", "org-1"),
