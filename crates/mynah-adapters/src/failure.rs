@@ -289,15 +289,14 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         | "api_key_invalid"
         | "unauthenticated"
         | "unauthorized" => AuthenticationFailed,
-        "permission_error" | "permission_denied" | "billing_error" | "forbidden" => {
-            PermissionDenied
-        }
+        // An account without money has none after a pause either.
+        "permission_error" | "permission_denied" | "billing_error" | "insufficient_quota"
+        | "forbidden" => PermissionDenied,
         "rate_limit_error"
         | "rate_limit_exceeded"
         | "rate_limited"
         | "ratelimiterror"
         | "resource_exhausted"
-        | "insufficient_quota"
         | "too_many_requests" => RateLimited,
         "overloaded_error"
         | "overloaded"

@@ -49,7 +49,7 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
         (
             429,
             r#"{"error":{"message":"quota","type":"insufficient_quota","code":"insufficient_quota"}}"#,
-            RateLimited,
+            PermissionDenied,
             "quota",
         ),
         (

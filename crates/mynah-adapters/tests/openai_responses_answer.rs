@@ -364,7 +364,7 @@ fn o23_a_failure_has_the_reason_that_the_provider_gives() {
         (failed_with(json!(null)), ProviderUnavailable, "the provider gave the answer up: failed"),
         (
             json!({"type": "error", "code": "insufficient_quota", "message": "m", "param": null, "sequence_number": 3}),
-            RateLimited,
+            PermissionDenied,
             "m",
         ),
         (
