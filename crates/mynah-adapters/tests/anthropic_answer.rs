@@ -335,6 +335,14 @@ fn arguments_stay_as_they_are_written() {
 }
 
 #[test]
+fn input_that_comes_with_the_block_and_again_in_pieces_is_told_once() {
+    let block = json!({"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}});
+    let response = read(&answer(&[(block, vec![input(r#"{"x":"#), input("1}")])], "tool_use"));
+    let call = ToolCall::new("t", "f", r#"{"x":1}"#);
+    assert_eq!(response.tool_calls().collect::<Vec<_>>(), [&call]);
+}
+
+#[test]
 fn n16_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
     use AdapterReason::*;
     for (kind, expected) in [

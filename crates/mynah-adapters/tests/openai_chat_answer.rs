@@ -269,6 +269,28 @@ fn arguments_stay_as_they_are_written() {
 }
 
 #[test]
+fn what_a_server_says_again_at_the_end_is_told_once() {
+    let text = [
+        json!({"choices": [{"index": 0, "delta": {"content": "Hel"}}]}),
+        json!({"choices": [{"index": 0, "delta": {"content": "lo"}}]}),
+        json!({"choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}),
+    ];
+    assert_eq!(read(&body(&text)).text(), "Hello");
+    let only = &text[2..];
+    assert_eq!(read(&body(only)).text(), "Hello");
+    let piece =
+        |function: Value| json!({"tool_calls": [{"index": 0, "id": "a", "function": function}]});
+    let deltas = [
+        piece(json!({"name": "f", "arguments": "{\"x\""})),
+        piece(json!({"arguments": ":1}"})),
+        piece(json!({"arguments": "{\"x\":1}"})),
+    ];
+    let response = read(&answer(&deltas, "tool_calls"));
+    let call = ToolCall::new("a", "f", r#"{"x":1}"#);
+    assert_eq!(response.tool_calls().collect::<Vec<_>>(), [&call]);
+}
+
+#[test]
 fn o17_each_finish_reason_has_its_meaning() {
     use FinishReason::*;
     for (reason, expected) in [

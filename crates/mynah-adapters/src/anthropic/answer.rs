@@ -29,6 +29,8 @@ struct Open {
     index: u64,
     id: Block,
     kind: Kind,
+    /// The input of a call that came with its beginning. Some gateways write it again in pieces, and then it is theirs.
+    input: String,
 }
 
 enum Kind {
@@ -180,14 +182,10 @@ impl Answer {
                 draft.reasoning(&id, text_of(&block, "thinking"));
                 Kind::Thinking { signature: text_of(&block, "signature").to_owned() }
             }
-            "tool_use" if self.form_tool.as_deref() == Some(text_of(&block, "name")) => {
-                draft.text(&id, input);
-                Kind::Form
-            }
+            "tool_use" if self.form_tool.as_deref() == Some(text_of(&block, "name")) => Kind::Form,
             "tool_use" => {
                 let key = draft.open_call();
                 draft.call(key, text_of(&block, "id"), text_of(&block, "name"));
-                draft.arguments(key, input);
                 Kind::Call(key)
             }
             "redacted_thinking" => Kind::Opaque { block, input: String::new() },
@@ -202,7 +200,7 @@ impl Answer {
             }
         };
         draft.count_part();
-        self.blocks.push(Open { index, id, kind });
+        self.blocks.push(Open { index, id, kind, input: input.to_owned() });
     }
 
     /// Adds to a block; false if that is not understood.
@@ -210,6 +208,9 @@ impl Answer {
         let Some(open) = self.blocks.iter_mut().rev().find(|open| open.index == index) else {
             return false;
         };
+        if !delta.partial_json.text().is_empty() {
+            open.input.clear();
+        }
         match (delta.kind.text(), &mut open.kind) {
             ("text_delta", Kind::Text) => draft.text(&open.id, take(&mut delta.text).into_text()),
             ("input_json_delta", Kind::Form) => {
@@ -241,9 +242,13 @@ impl Answer {
         let Some(found) = self.blocks.iter().rposition(|open| open.index == index) else {
             return;
         };
-        let Open { id, kind, .. } = self.blocks.remove(found);
+        let Open { id, kind, input: told, .. } = self.blocks.remove(found);
         match kind {
-            Kind::Text | Kind::Form => draft.close_text(&id),
+            Kind::Text => draft.close_text(&id),
+            Kind::Form => {
+                draft.text(&id, told);
+                draft.close_text(&id);
+            }
             Kind::Thinking { signature } => {
                 draft.close_reasoning(&id, (!signature.is_empty()).then_some(signature), None)
             }
@@ -258,7 +263,10 @@ impl Answer {
                     _ => draft.opaque(&id, Value::Object(block)),
                 }
             }
-            Kind::Call(key) => draft.close_call(key),
+            Kind::Call(key) => {
+                draft.arguments(key, &told);
+                draft.close_call(key);
+            }
             Kind::Unknown => {}
         }
     }

@@ -16,6 +16,8 @@ use crate::{
 /// Reads one answer.
 pub(super) struct Answer {
     done_mark: bool,
+    /// A stream has said something: what stands in a `message` after that is all of it again.
+    has_said: bool,
     /// Reasoning is one string in this format, wherever its pieces come: one block.
     reasoning: Block,
     is_reasoning: bool,
@@ -123,6 +125,7 @@ impl Answer {
     pub(super) fn new(done_mark: bool) -> Self {
         Self {
             done_mark,
+            has_said: false,
             reasoning: Some(Arc::from("reasoning")),
             is_reasoning: false,
             details: Vec::new(),
@@ -162,6 +165,7 @@ impl Answer {
             }
             let mut rest = telling(take(&mut choice.unknown));
             let (delta, message) = (choice.delta.as_mut(), choice.message.as_deref_mut());
+            let message = message.filter(|_| !self.has_said);
             let said = if whole { message.or(delta) } else { delta.or(message) };
             if let Some(said) = said {
                 let delta = self.delta(said, draft);
@@ -255,6 +259,7 @@ impl Answer {
     }
 
     fn text(&mut self, text: impl Into<String>, draft: &mut Draft) {
+        self.has_said = true;
         self.end_name(draft);
         self.interrupt_reasoning(draft);
         draft.text(&None, text);
@@ -263,6 +268,7 @@ impl Answer {
     fn reason(&mut self, text: String, draft: &mut Draft) {
         if !text.is_empty() {
             self.end_name(draft);
+            self.has_said = true;
             self.is_reasoning = true;
             draft.reasoning(&self.reasoning, text);
         }
@@ -322,9 +328,11 @@ impl Answer {
         let arguments = function.arguments.0;
         let begins = named && arguments.trim_start().starts_with('{');
         let key = self.call_key(delta.index.number(), delta.id.text(), named, begins, draft);
+        self.has_said = true;
         draft.call(key, delta.id.text(), "");
         self.name(key, function.name.text(), draft);
-        if !arguments.is_empty() {
+        // Some servers end a call with all of its arguments again.
+        if !arguments.is_empty() && !draft.has_all_of(key, &arguments) {
             self.end_name(draft);
             draft.arguments(key, &arguments);
         }
