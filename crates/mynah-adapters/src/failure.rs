@@ -36,6 +36,11 @@ pub fn of_response<'h>(
         .clone()
         .or_else(|| plain(&text))
         .unwrap_or_else(|| format!("HTTP status {status}"));
+    // Where a key goes is for a person to say: no redirect is followed.
+    let message = match header("location").filter(|_| (300..400).contains(&status)) {
+        Some(elsewhere) => format!("{message}: the server sends to {elsewhere}"),
+        None => message,
+    };
     let mut error = said.error(Some(status), message).with("status", status);
     if let Some(id) = request_id(&header).map(str::to_owned).or(said.request_id) {
         error = error.with("request_id", id);

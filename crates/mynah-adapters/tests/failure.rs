@@ -262,6 +262,27 @@ fn the_ids_that_help_a_provider_to_help_are_kept() {
 }
 
 #[test]
+fn a_server_that_sends_elsewhere_is_not_followed_and_the_place_is_told() {
+    let header = |name: &str| (name == "location").then_some("https://elsewhere/v1");
+    let error = failure::of_response(308, header, b"");
+    assert_eq!(error.to_string(), "HTTP status 308: the server sends to https://elsewhere/v1");
+}
+
+#[test]
+fn a_whole_answer_that_is_cut_through_broke_off() {
+    let whole = r#"{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}"#;
+    let read = |body: &str| {
+        let request = Request::from("hi");
+        common::events(&OpenAiChat::default(), &request, Delivery::Whole, [body.as_bytes()]).1
+    };
+    assert_eq!(read(whole), Ok(()));
+    for cut in [&whole[..1], &whole[..40], &whole[..whole.len() - 1]] {
+        let error = read(cut).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{cut}");
+    }
+}
+
+#[test]
 fn what_kind_of_error_it_is_and_how_long_to_wait_may_stand_in_other_places() {
     let kind = "ThrottlingException:http://internal.amazon.com/coral/com.amazon.bedrock/";
     let header = |name: &str| (name == "x-amzn-errortype").then_some(kind);
