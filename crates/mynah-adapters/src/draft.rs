@@ -221,6 +221,11 @@ impl Draft {
         arguments.ends_with('}') && serde_json::from_str::<IgnoredAny>(arguments).is_ok()
     }
 
+    /// Whether these are a call's arguments, all of them.
+    pub(crate) fn has_all_of(&self, key: CallKey, arguments: &str) -> bool {
+        self.calls[key.0].arguments == arguments && self.has_whole_arguments(key)
+    }
+
     /// What the provider must get back with a call.
     pub fn call_metadata(&mut self, CallKey(key): CallKey, metadata: Metadata) {
         self.calls[key].metadata.extend(metadata);

@@ -27,7 +27,7 @@ pub fn of_response<'h>(
     body: &[u8],
 ) -> Error {
     let text = String::from_utf8_lossy(body);
-    let mut said = serde_json::from_str(&text).map(|body| Said::read(&body)).unwrap_or_default();
+    let mut said = json_of(&text).map(|body| Said::read(&body)).unwrap_or_default();
     // Amazon says in a header what kind of error it is, and where that is described.
     let kind = header("x-amzn-errortype").and_then(|kind| kind.split(':').next());
     said.kind = said.kind.or(kind.map(str::to_owned));
@@ -36,6 +36,11 @@ pub fn of_response<'h>(
         .clone()
         .or_else(|| plain(&text))
         .unwrap_or_else(|| format!("HTTP status {status}"));
+    // Where a key goes is for a person to say: no redirect is followed.
+    let message = match header("location").filter(|_| (300..400).contains(&status)) {
+        Some(elsewhere) => format!("{message}: the server sends to {elsewhere}"),
+        None => message,
+    };
     let mut error = said.error(Some(status), message).with("status", status);
     if let Some(id) = request_id(&header).map(str::to_owned).or(said.request_id) {
         error = error.with("request_id", id);
@@ -88,6 +93,12 @@ pub fn request_id<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<&'h st
 
 pub(crate) fn is_malformed(error: &Error) -> bool {
     error.kind() == ErrorKind::Adapter(AdapterReason::MalformedResponse)
+}
+
+/// The JSON of an error's body. Where a stream was asked for, it may come as the first event of one.
+fn json_of(body: &str) -> Option<Value> {
+    let events = || body.lines().filter_map(|line| line.strip_prefix("data:"));
+    std::iter::once(body).chain(events()).find_map(|json| serde_json::from_str(json).ok())
 }
 
 /// How long the provider asks to wait: milliseconds, seconds, or a date, which is compared with the response's own.
@@ -192,7 +203,7 @@ impl Said {
         }
         let words = [&self.code, &self.kind].into_iter().flatten();
         let named = words.filter_map(|word| by_word(&word.to_ascii_lowercase())).next();
-        let is_refusal = status.is_none_or(|status| matches!(status, 400 | 413 | 422 | 503));
+        let is_refusal = status.is_none_or(|status| matches!(status, 400 | 403 | 413 | 422 | 503));
         let told = self.message.as_deref().filter(|_| is_refusal).and_then(by_message);
         let by_status = status.map(by_status);
         // A word for "something failed" must not hide a status that says what.
@@ -200,6 +211,7 @@ impl Said {
             Some(AdapterReason::InvalidRequest | AdapterReason::ProviderUnavailable) => {
                 told.or(by_status).or(named)
             }
+            Some(AdapterReason::PermissionDenied) => told.or(named),
             _ => named.or(told).or(by_status),
         };
         // Without a status the request was taken: it failed for the provider's reasons.
@@ -258,6 +270,7 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         "content_filter"
         | "content_policy_violation"
         | "image_content_policy_violation"
+        | "moderation_blocked"
         | "cyber_policy"
         | "responsibleaipolicyviolation" => ContentFilter,
         "throttlingexception" | "servicequotaexceededexception" | "modelnotreadyexception" => {
@@ -281,15 +294,14 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         | "api_key_invalid"
         | "unauthenticated"
         | "unauthorized" => AuthenticationFailed,
-        "permission_error" | "permission_denied" | "billing_error" | "forbidden" => {
-            PermissionDenied
-        }
+        // An account without money has none after a pause either.
+        "permission_error" | "permission_denied" | "billing_error" | "insufficient_quota"
+        | "forbidden" => PermissionDenied,
         "rate_limit_error"
         | "rate_limit_exceeded"
         | "rate_limited"
         | "ratelimiterror"
         | "resource_exhausted"
-        | "insufficient_quota"
         | "too_many_requests" => RateLimited,
         "overloaded_error"
         | "overloaded"
@@ -337,14 +349,22 @@ fn by_message(message: &str) -> Option<AdapterReason> {
         "maximum model length",
         "`inputs` tokens + `max_new_tokens` must be",
     ];
+    const FILTERED: [&str; 4] = [
+        "flagged as potentially violating",
+        "blocked by content filtering policy",
+        "content exists risk",
+        "content violates usage guidelines",
+    ];
     const BAD_KEY: [&str; 4] =
         ["incorrect api key", "invalid api key", "api key not valid", "api key is invalid"];
     let message = message.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
     if says(&TOO_LONG) {
         Some(AdapterReason::ContextLengthExceeded)
-    } else if says(&["flagged as potentially violating"]) {
+    } else if says(&FILTERED) {
         Some(AdapterReason::ContentFilter)
+    } else if says(&["credit balance is too low"]) {
+        Some(AdapterReason::PermissionDenied)
     } else if says(&["is overloaded", "experiencing high demand"]) {
         Some(AdapterReason::Overloaded)
     } else {

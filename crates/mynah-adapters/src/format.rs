@@ -4,6 +4,7 @@ use std::{borrow::Cow, time::SystemTime};
 
 use mynah_data::{Error, Event, Metadata, Request, Result};
 use mynah_step::ModelCall;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::{
@@ -337,7 +338,8 @@ impl Reader {
                 if body.trim_start().starts_with('<') {
                     return Err(failure::malformed("the server sent a page, not an answer"));
                 }
-                decoder.whole(body, draft)?;
+                let read = decoder.whole(body, draft);
+                read.map_err(|error| if is_cut(body) { failure::broke_off() } else { error })?;
                 draft.check()?;
             }
             Delivery::Streamed => {
@@ -370,6 +372,12 @@ impl Reader {
     pub fn has_ended(&self) -> bool {
         self.draft.has_ended()
     }
+}
+
+/// Whether JSON ends before it is whole.
+fn is_cut(body: &str) -> bool {
+    let read = serde_json::from_str::<IgnoredAny>(body);
+    !body.trim().is_empty() && read.is_err_and(|error| error.is_eof())
 }
 
 /// Hands a frame on. Some servers keep the connection alive with empty ones.

@@ -11,7 +11,7 @@ use mynah_data::{AdapterReason, Error, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
-    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+    header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
@@ -127,7 +127,8 @@ impl HttpAdapter {
         }
     }
 
-    /// Calls another server: an origin, or with a path. The version segment is added unless the URL ends with it.
+    /// Calls another server: an origin, or with a path. The version segment is added unless the path has
+    /// one, or the query an `api-version`.
     ///
     /// # Errors
     /// A URL that is none, or that holds a password.
@@ -148,7 +149,7 @@ impl HttpAdapter {
         Ok(self)
     }
 
-    /// Puts this between the base URL and the format's path, unless the URL ends with it.
+    /// Puts this between the base URL and the format's path, unless the URL names a version. Empty text is none.
     pub fn with_version(mut self, version: impl Into<String>) -> Self {
         self.version = version.into();
         self
@@ -271,6 +272,8 @@ impl HttpAdapter {
             self.authorize(outgoing, &mut headers, context)?;
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // Nothing is unpacked here, and without a word of it a server may pack.
+        headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
         let silence = longest_silence(call);
         let sent = self.http()?.client(&url).post(url).headers(headers).body(body).send();
         let response = unless_silent(silence, sent).await?;
@@ -380,15 +383,15 @@ fn known_names() -> String {
     PRESETS.iter().map(|preset| preset.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Base URL, version and path. A base that ends with a version, or that names a deployment, gets none; what it asks for in
-/// its query stays.
+/// Base URL, version and path. A base that names a version or a deployment gets none; what it asks for in its query stays.
 fn join_url(base: &str, version: &str, path: &str) -> String {
     let (base, query) = base.split_once('?').unwrap_or((base, ""));
     let base = base.trim_end_matches('/');
-    let last = base.rsplit('/').next().unwrap_or_default();
-    let is_version =
-        last.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    let mut url = match version.is_empty() || is_version || base.contains("/deployments/") {
+    let is_whole = version.is_empty()
+        || names_version(base)
+        || query.contains("api-version=")
+        || base.contains("/deployments/");
+    let mut url = match is_whole {
         true => format!("{base}/{path}"),
         false => format!("{base}/{version}/{path}"),
     };
@@ -397,6 +400,19 @@ fn join_url(base: &str, version: &str, path: &str) -> String {
         url.push_str(query);
     }
     url
+}
+
+/// Whether a version stands in the path of a URL. One before the name of a provider whose own follows is the gateway's.
+fn names_version(base: &str) -> bool {
+    const OWN_FOLLOWS: [&str; 2] = ["anthropic", "google-ai-studio"];
+    let is_version = |segment: &str| {
+        let rest = segment.strip_prefix('v');
+        rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    // After the scheme and the host.
+    let mut path = base.split('/').skip(3);
+    let last = base.rsplit('/').next().unwrap_or_default();
+    !OWN_FOLLOWS.contains(&last) && path.any(is_version)
 }
 
 fn insert_header(headers: &mut HeaderMap, name: &str, value: &str) -> Result<()> {

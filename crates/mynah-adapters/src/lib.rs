@@ -44,5 +44,6 @@ pub mod openai_responses;
 #[cfg(feature = "http")]
 pub mod presets;
 mod request;
+mod schema;
 pub mod scripted;
 pub mod sse;

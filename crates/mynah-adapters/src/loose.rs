@@ -182,6 +182,24 @@ impl<'de> de::Visitor<'de> for LooseVisitor<'_, 'de> {
     }
 }
 
+/// Text, or the JSON of anything else exactly as it is written: to read a number and write it again may change it. Empty for
+/// null.
+#[derive(Default)]
+pub(crate) struct Written<'a>(pub(crate) Cow<'a, str>);
+
+impl<'de> Place<'de> for Written<'de> {
+    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
+        let json = <&'de RawValue>::deserialize(json)?.get();
+        self.0 = match json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+            Some(text) if !text.contains('\\') => text.into(),
+            Some(_) => serde_json::from_str::<String>(json).map_err(de::Error::custom)?.into(),
+            None if json == "null" => "".into(),
+            None => json.into(),
+        };
+        Ok(())
+    }
+}
+
 /// A list, an only element that stands without one, or nothing.
 pub(crate) struct List<T>(pub(crate) Vec<T>);
 

@@ -137,7 +137,7 @@ pub const PRESETS: &[Preset] = &[
         base_url: "https://api.groq.com/openai",
         version: "v1",
         key_variables: &["GROQ_API_KEY"],
-        format: chat!(reasoning_back: ReasoningBack::Field("reasoning")),
+        format: chat!(reasoning_back: ReasoningBack::FieldOfReasoners("reasoning")),
     },
     Preset {
         name: "llamacpp",

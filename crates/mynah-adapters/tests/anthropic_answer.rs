@@ -314,6 +314,35 @@ fn a_whole_answer_may_say_that_it_has_no_error() {
 }
 
 #[test]
+fn arguments_stay_as_they_are_written() {
+    let input = r#"{"id":12345678901234567890123,"x":1.10, "y":1e3}"#;
+    let block = format!(r#"{{"type":"tool_use","id":"t","name":"f","input":{input}}}"#);
+    let whole = format!(r#"{{"id":"m","model":"c","content":[{block}],"stop_reason":"tool_use"}}"#);
+    let streamed = sse([
+        r#"{"type":"message_start","message":{"id":"m","model":"c"}}"#,
+        &format!(r#"{{"type":"content_block_start","index":0,"content_block":{block}}}"#),
+        r#"{"type":"content_block_stop","index":0}"#,
+        r#"{"type":"message_delta","delta":{"stop_reason":"tool_use"}}"#,
+        r#"{"type":"message_stop"}"#,
+    ]);
+    for (delivery, body) in [(Delivery::Whole, whole), (Delivery::Streamed, streamed)] {
+        let request = Request::from("hi");
+        let (told, read) = events(&Anthropic::default(), &request, delivery, [body.as_bytes()]);
+        let response = folded(&told);
+        let call = response.tool_calls().next().unwrap();
+        assert_eq!((call.raw_arguments.as_str(), read), (input, Ok(())));
+    }
+}
+
+#[test]
+fn input_that_comes_with_the_block_and_again_in_pieces_is_told_once() {
+    let block = json!({"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}});
+    let response = read(&answer(&[(block, vec![input(r#"{"x":"#), input("1}")])], "tool_use"));
+    let call = ToolCall::new("t", "f", r#"{"x":1}"#);
+    assert_eq!(response.tool_calls().collect::<Vec<_>>(), [&call]);
+}
+
+#[test]
 fn n16_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
     use AdapterReason::*;
     for (kind, expected) in [

@@ -193,7 +193,9 @@ fn n08_newer_models_are_given_the_schema_and_older_ones_a_tool() {
     let request = Request::from("hi")
         .with_response_format(ResponseFormat::json_schema("count", schema.clone()));
     let sent = body(request.clone());
-    assert_eq!(sent["output_config"], json!({"format": {"type": "json_schema", "schema": schema}}));
+    let mut closed = schema.clone();
+    closed["additionalProperties"] = json!(false);
+    assert_eq!(sent["output_config"], json!({"format": {"type": "json_schema", "schema": closed}}));
     assert_eq!(sent.get("tools"), None);
     for model in [
         "claude-3-5-haiku-20241022",
@@ -264,6 +266,46 @@ fn calls_without_tools_are_described_and_not_to_be_repeated() {
         json!([{"name": "search", "description": "", "input_schema": {"type": "object"}}])
     );
     assert_eq!(sent["tool_choice"], json!({"type": "none"}));
+}
+
+#[test]
+fn what_the_provider_does_not_enforce_is_told_in_words() {
+    let sent = |schema: Value| {
+        let format = ResponseFormat::json_schema("x", schema);
+        let body = body(Request::from("hi").with_response_format(format));
+        body["output_config"]["format"]["schema"].to_string()
+    };
+    let schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object", "additionalProperties": true,
+        "properties": {
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+            "minimum": {"type": "string", "description": "A word.", "minLength": 2, "format": "color"},
+            "list": {"type": "array", "minItems": 1, "maxItems": 3, "items": {"$ref": "#/$defs/day"}},
+            "either": {"oneOf": [{"type": ["object", "null"], "properties": {}}, {"enum": [1, 2]}]},
+        },
+        "required": ["age"],
+        "$defs": {"day": {"type": "string", "format": "date", "pattern": "^2"}},
+    });
+    let expected = json!({
+        "type": "object",
+        "properties": {
+            "age": {"type": "integer", "description": "{minimum: 0, maximum: 150}"},
+            "minimum": {"type": "string", "description": "A word.\n\n{minLength: 2, format: \"color\"}"},
+            "list": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/day"}, "description": "{maxItems: 3}"},
+            "either": {"anyOf": [
+                {"type": ["object", "null"], "properties": {}, "additionalProperties": false}, {"enum": [1, 2]},
+            ]},
+        },
+        "required": ["age"],
+        "$defs": {"day": {"type": "string", "format": "date", "pattern": "^2"}},
+        "additionalProperties": false,
+    });
+    assert_eq!(sent(schema), expected.to_string());
+    assert_eq!(
+        sent(expected.clone()),
+        expected.to_string(),
+        "as it is where nothing is to be told"
+    );
 }
 
 #[test]

@@ -213,7 +213,7 @@ fn an_answer_may_be_asked_for_by_a_schema() {
     assert_eq!(
         sent["outputConfig"],
         json!({"textFormat": {"type": "json_schema", "structure": {"jsonSchema": {
-            "name": "x", "schema": r#"{"type":"object"}"#,
+            "name": "x", "schema": r#"{"type":"object","additionalProperties":false}"#,
         }}}})
     );
     let error = refused(asked.with_response_format(ResponseFormat::JsonObject));

@@ -21,14 +21,15 @@ const KEY: &str = "sk-of-the-embedder";
 #[tokio::test]
 async fn openai_is_asked_in_its_shape_and_its_order_does_not_matter() {
     let server = Server::start(|_| {
-        let data = json!([{"index": 1, "embedding": [3.5]}, {"index": 0, "embedding": [1.0, -2]}]);
+        let data =
+            json!([{"index": 1, "embedding": [3.5, 0]}, {"index": 0, "embedding": [1.0, -2]}]);
         let usage = json!({"prompt_tokens": 5, "total_tokens": 5});
         answer(json!({"object": "list", "data": data, "model": "small-1", "usage": usage}))
     });
     let server = server.await.unwrap();
     let embedder = embedder(&server, "openai-chat").with_dimensions(2).with_param("user", "u");
     let found = Arc::new(embedder).embed(vec!["a".into(), "b".into()]).await.unwrap();
-    assert_eq!(found.vectors, [vec![1.0, -2.0], vec![3.5]]);
+    assert_eq!(found.vectors, [[1.0, -2.0], [3.5, 0.0]]);
     assert_eq!(found.model.as_deref(), Some("small-1"));
     let usage = Usage { input_tokens: Some(5), total_tokens: Some(5), ..Usage::default() };
     assert_eq!(found.usage, usage);
@@ -44,19 +45,21 @@ async fn openai_is_asked_in_its_shape_and_its_order_does_not_matter() {
 #[tokio::test]
 async fn gemini_is_asked_in_its_shape() {
     let server = Server::start(|_| {
-        answer(json!({"embeddings": [{"values": [0.5]}], "usageMetadata": {"promptTokenCount": 3}}))
+        let embeddings = json!([{"values": [3.0, 4.0]}]);
+        answer(json!({"embeddings": embeddings, "usageMetadata": {"promptTokenCount": 3}}))
     });
     let server = server.await.unwrap();
-    let embedder = embedder(&server, "gemini").with_dimensions(1);
+    let embedder = embedder(&server, "gemini").with_dimensions(2);
     let embedder = embedder.with_param("taskType", "RETRIEVAL_QUERY");
     let found = embedder.vectors(["a"]).await.unwrap();
-    assert_eq!((found.vectors, found.usage.input_tokens), (vec![vec![0.5]], Some(3)));
+    assert_eq!(found.vectors, [[0.6, 0.8]], "of length one");
+    assert_eq!(found.usage.input_tokens, Some(3));
     let [asked] = &server.received()[..] else { panic!("one call") };
     assert_eq!(asked.path, "/v1beta/models/m:batchEmbedContents");
     assert_eq!(asked.header("x-goog-api-key"), Some(KEY));
     let one = json!({
         "model": "models/m", "content": {"parts": [{"text": "a"}]},
-        "outputDimensionality": 1, "taskType": "RETRIEVAL_QUERY",
+        "outputDimensionality": 2, "taskType": "RETRIEVAL_QUERY",
     });
     assert_eq!(asked.body, json!({"requests": [one]}));
 }
@@ -116,11 +119,38 @@ async fn failures_are_typed_and_tried_again_where_they_may_pass() {
 
 #[tokio::test]
 async fn an_answer_that_does_not_fit_is_malformed() {
-    for wrong in ["", "[]", "{}", r#"{"data": []}"#, r#"{"data": [{"embedding": "x"}]}"#] {
+    for wrong in [
+        "",
+        "[]",
+        "{}",
+        r#"{"data": []}"#,
+        r#"{"data": [{"embedding": "x"}]}"#,
+        r#"{"data": [{"embedding": [1]}, {"embedding": [1, 2]}]}"#,
+        r#"{"data": [{"embedding": []}, {"embedding": []}]}"#,
+    ] {
         let server = Server::start(move |_| Reply::json(200, wrong)).await.unwrap();
-        let error = embedder(&server, "openai-chat").vectors(["a"]).await.unwrap_err();
+        let error = embedder(&server, "openai-chat").vectors(["a", "b"]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse), "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn a_failure_under_a_status_of_success_is_told_in_the_providers_words() {
+    let said = r#"{"error": {"message": "no such model", "code": 404}}"#;
+    let server = Server::start(move |_| Reply::json(200, said)).await.unwrap();
+    let error = embedder(&server, "openai-chat").vectors(["a"]).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (ErrorKind::Adapter(AdapterReason::NotFound), "no such model")
+    );
+}
+
+#[tokio::test]
+async fn vectors_without_a_place_are_in_order() {
+    let data = json!([{"index": null, "embedding": [1]}, {"embedding": [2]}]);
+    let server = Server::start(move |_| answer(json!({"data": data}))).await.unwrap();
+    let found = embedder(&server, "openai-chat").vectors(["a", "b"]).await.unwrap();
+    assert_eq!(found.vectors, [[1.0], [2.0]]);
 }
 
 #[tokio::test]

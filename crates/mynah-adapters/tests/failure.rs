@@ -9,12 +9,14 @@
 mod common;
 
 use mynah_adapters::{
+    anthropic::Anthropic,
     failure,
     format::{Delivery, Format},
     ollama::Ollama,
     openai_chat::OpenAiChat,
 };
 use mynah_data::{AdapterReason, Error, ErrorKind, Request};
+use serde_json::json;
 
 #[test]
 fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
@@ -47,7 +49,7 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
         (
             429,
             r#"{"error":{"message":"quota","type":"insufficient_quota","code":"insufficient_quota"}}"#,
-            RateLimited,
+            PermissionDenied,
             "quota",
         ),
         (
@@ -190,6 +192,42 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
             ContentFilter,
             "flagged",
         ),
+        (
+            400,
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"Output blocked by content filtering policy"}}"#,
+            ContentFilter,
+            "Output blocked by content filtering policy",
+        ),
+        (
+            400,
+            r#"{"error":{"message":"Content Exists Risk","type":"invalid_request_error","param":null,"code":"invalid_request_error"}}"#,
+            ContentFilter,
+            "Content Exists Risk",
+        ),
+        (
+            400,
+            r#"{"error":{"message":"m","type":"image_generation_user_error","code":"moderation_blocked"}}"#,
+            ContentFilter,
+            "m",
+        ),
+        (
+            403,
+            r#"{"code":"permission_denied","error":"Content violates usage guidelines. Team: t"}"#,
+            ContentFilter,
+            "Content violates usage guidelines. Team: t",
+        ),
+        (
+            400,
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the API."}}"#,
+            PermissionDenied,
+            "Your credit balance is too low to access the API.",
+        ),
+        (
+            429,
+            "event: error\ndata: {\"error\":{\"message\":\"later\",\"type\":\"overloaded_error\"}}\n\n",
+            Overloaded,
+            "later",
+        ),
         (503, r#"{"error":"too busy","error_type":"overloaded"}"#, Overloaded, "too busy"),
         (429, r#"{"error":null,"message":"later"}"#, RateLimited, "later"),
         (500, r#"{"errors":[{"message":"worker died"}]}"#, ProviderUnavailable, "worker died"),
@@ -221,6 +259,27 @@ fn the_ids_that_help_a_provider_to_help_are_kept() {
     };
     assert_eq!(id(None).as_deref(), Some("from body"));
     assert_eq!(id(Some("from header")).as_deref(), Some("from header"));
+}
+
+#[test]
+fn a_server_that_sends_elsewhere_is_not_followed_and_the_place_is_told() {
+    let header = |name: &str| (name == "location").then_some("https://elsewhere/v1");
+    let error = failure::of_response(308, header, b"");
+    assert_eq!(error.to_string(), "HTTP status 308: the server sends to https://elsewhere/v1");
+}
+
+#[test]
+fn a_whole_answer_that_is_cut_through_broke_off() {
+    let whole = r#"{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}"#;
+    let read = |body: &str| {
+        let request = Request::from("hi");
+        common::events(&OpenAiChat::default(), &request, Delivery::Whole, [body.as_bytes()]).1
+    };
+    assert_eq!(read(whole), Ok(()));
+    for cut in [&whole[..1], &whole[..40], &whole[..whole.len() - 1]] {
+        let error = read(cut).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{cut}");
+    }
 }
 
 #[test]
@@ -256,6 +315,17 @@ fn what_fails_in_the_middle_of_an_answer_fails_for_the_providers_reasons() {
             (ErrorKind::Adapter(AdapterReason::ProviderUnavailable), "the runner was killed")
         );
     }
+}
+
+#[test]
+fn an_answer_that_is_blocked_on_its_way_is_filtered() {
+    let words = "Output blocked by content filtering policy";
+    let error = json!({"type": "error", "error": {"type": "api_error", "message": words}});
+    let error = failed(&Anthropic::default(), &format!("event: error\ndata: {error}\n\n"));
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (ErrorKind::Adapter(AdapterReason::ContentFilter), words)
+    );
 }
 
 #[test]

@@ -61,6 +61,28 @@ fn the_version_is_added_once() {
         "https://r.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
     );
     for (base, expected) in [
+        ("http://v1.h/", "http://v1.h/v1/chat/completions"),
+        ("http://h/v1beta/openai/", "http://h/v1beta/openai/chat/completions"),
+        (
+            "http://h/v1/account/gateway/openai",
+            "http://h/v1/account/gateway/openai/chat/completions",
+        ),
+        (
+            "http://h/models?api-version=2024-05-01-preview",
+            "http://h/models/chat/completions?api-version=2024-05-01-preview",
+        ),
+    ] {
+        assert_eq!(url("openai-chat", base), expected);
+    }
+    assert_eq!(
+        url("anthropic", "http://h/v1/account/gateway/anthropic"),
+        "http://h/v1/account/gateway/anthropic/v1/chat/completions",
+        "the first version is the gateway's"
+    );
+    let whole = HttpAdapter::named("openai-chat").unwrap().with_version("");
+    let whole = whole.with_base_url("http://h/inference").unwrap();
+    assert_eq!(whole.url("chat/completions"), "http://h/inference/chat/completions");
+    for (base, expected) in [
         ("http://h", "http://h/v1beta/chat/completions"),
         ("http://h/v1beta", "http://h/v1beta/chat/completions"),
         ("http://h/v1/", "http://h/v1/chat/completions"),
@@ -105,6 +127,7 @@ async fn o26_headers_and_keys_go_where_each_format_wants_them() {
     };
     let sent = headers("openai-chat").await;
     let expected = [
+        ("accept-encoding", "identity"),
         ("authorization", "Bearer sk-call"),
         ("content-type", "application/json"),
         ("openai-organization", "org-1"),

@@ -151,6 +151,17 @@ fn thinking_text_and_calls_come_in_their_order() {
 }
 
 #[test]
+fn arguments_stay_as_they_are_written() {
+    let arguments = r#"{"id":12345678901234567890123,"x":1.10, "y":1e3}"#;
+    let call = format!(r#"{{"function":{{"name":"f","arguments":{arguments}}}}}"#);
+    let line = format!(r#"{{"message":{{"tool_calls":[{call}]}}}}"#);
+    let body = format!("{line}\n{}\n", last("stop"));
+    let response = folded(&streamed(&Ollama::default(), &body));
+    let call = response.tool_calls().next().unwrap();
+    assert_eq!(call.raw_arguments, arguments);
+}
+
+#[test]
 fn each_reason_to_stop_has_its_meaning() {
     use FinishReason::*;
     for (line, expected, raw) in [

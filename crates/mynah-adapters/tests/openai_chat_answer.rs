@@ -290,6 +290,41 @@ fn arguments_may_be_an_object_and_the_name_may_come_later() {
 }
 
 #[test]
+fn arguments_stay_as_they_are_written() {
+    let arguments = r#"{"id":12345678901234567890123,"x":1.10, "y":1e3}"#;
+    let call =
+        format!(r#"{{"index":0,"id":"a","function":{{"name":"f","arguments":{arguments}}}}}"#);
+    let chunk = format!(
+        r#"{{"choices":[{{"delta":{{"tool_calls":[{call}]}},"finish_reason":"tool_calls"}}]}}"#
+    );
+    let response = read(&sse([chunk.as_str(), "[DONE]"]));
+    let call = response.tool_calls().next().unwrap();
+    assert_eq!(call.raw_arguments, arguments);
+}
+
+#[test]
+fn what_a_server_says_again_at_the_end_is_told_once() {
+    let text = [
+        json!({"choices": [{"index": 0, "delta": {"content": "Hel"}}]}),
+        json!({"choices": [{"index": 0, "delta": {"content": "lo"}}]}),
+        json!({"choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}),
+    ];
+    assert_eq!(read(&body(&text)).text(), "Hello");
+    let only = &text[2..];
+    assert_eq!(read(&body(only)).text(), "Hello");
+    let piece =
+        |function: Value| json!({"tool_calls": [{"index": 0, "id": "a", "function": function}]});
+    let deltas = [
+        piece(json!({"name": "f", "arguments": "{\"x\""})),
+        piece(json!({"arguments": ":1}"})),
+        piece(json!({"arguments": "{\"x\":1}"})),
+    ];
+    let response = read(&answer(&deltas, "tool_calls"));
+    let call = ToolCall::new("a", "f", r#"{"x":1}"#);
+    assert_eq!(response.tool_calls().collect::<Vec<_>>(), [&call]);
+}
+
+#[test]
 fn o17_each_finish_reason_has_its_meaning() {
     use FinishReason::*;
     for (reason, expected) in [
@@ -422,6 +457,21 @@ fn usage_may_stand_among_a_servers_own_members() {
         (usage.input_tokens, usage.output_tokens, usage.total_tokens),
         (Some(3), Some(2), Some(5))
     );
+}
+
+#[test]
+fn usage_may_stand_in_the_choice_and_its_details_beside_the_other_counters() {
+    let usage = json!({"prompt_tokens": 19, "completion_tokens": 13, "cached_tokens": 12, "reasoning_tokens": 7});
+    let choice =
+        json!({"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop", "usage": usage});
+    let expected = Usage {
+        input_tokens: Some(19),
+        output_tokens: Some(13),
+        cached_input_tokens: Some(12),
+        reasoning_tokens: Some(7),
+        ..Usage::default()
+    };
+    assert_eq!(read(&body(&[json!({"choices": [choice]})])).usage, expected);
 }
 
 #[test]

@@ -202,16 +202,22 @@ fn reasoning_goes_back_as_each_server_wants_it() {
         redacted: false,
         data: Some(json!({"reasoning_details": details})),
     };
-    let request =
-        Request::new([Message::assistant_parts([thought, Part::text("so")])]).with_model("m");
-    let sent = |reasoning_back| {
+    let request = Request::new([Message::assistant_parts([thought, Part::text("so")])]);
+    let sent_to = |model: &str, reasoning_back| {
         let format = OpenAiChat::new(Dialect { reasoning_back, ..Dialect::COMPATIBLE });
+        let request = request.clone().with_model(model);
         format.body(&request, &ModelCall::default()).unwrap()["messages"][0].clone()
     };
+    let sent = |reasoning_back| sent_to("m", reasoning_back);
     let plain = json!({"role": "assistant", "content": "so"});
     assert_eq!(sent(ReasoningBack::Never), plain);
     let field = json!({"role": "assistant", "content": "so", "reasoning_content": "because"});
     assert_eq!(sent(ReasoningBack::Field("reasoning_content")), field);
+    let to_reasoners = ReasoningBack::FieldOfReasoners("reasoning_content");
+    assert_eq!(sent_to("llama-3.3-70b-versatile", to_reasoners), plain);
+    for model in ["openai/gpt-oss-120b", "qwen/qwen3-32b", "deepseek-r1-distill-llama-70b"] {
+        assert_eq!(sent_to(model, to_reasoners), field, "{model}");
+    }
     assert_eq!(
         sent(ReasoningBack::Details),
         json!({"role": "assistant", "content": "so", "reasoning_details": details})

@@ -364,7 +364,7 @@ fn o23_a_failure_has_the_reason_that_the_provider_gives() {
         (failed_with(json!(null)), ProviderUnavailable, "the provider gave the answer up: failed"),
         (
             json!({"type": "error", "code": "insufficient_quota", "message": "m", "param": null, "sequence_number": 3}),
-            RateLimited,
+            PermissionDenied,
             "m",
         ),
         (
@@ -410,6 +410,9 @@ fn o27_an_answer_in_one_piece_is_read_from_its_items() {
     assert_eq!(response.finish_reason, Some(FinishReason::ToolCalls));
     assert_eq!((response.id.as_deref(), response.usage.output_tokens), (Some("resp_1"), Some(2)));
     assert_eq!(raw(&events), [json!({"type": "response", "novelty": 7})]);
+    let plain = json!([{"type": "message", "id": "m", "content": "So be it."}]);
+    let (events, _) = whole(&reply("completed", json!({"output": plain})));
+    assert_eq!(folded(&events).text(), "So be it.");
     for (body, expected) in [
         (json!({"id": "x"}), AdapterReason::MalformedResponse),
         (

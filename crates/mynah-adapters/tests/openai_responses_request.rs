@@ -187,10 +187,13 @@ fn reasoning_goes_back_where_the_provider_can_read_it() {
 #[test]
 fn what_the_providers_own_tools_did_goes_back_and_so_does_the_phase() {
     let search = json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}});
+    let found =
+        json!({"type": "tool_search_output", "id": "tso_1", "call_id": "ts_1", "tools": []});
     let mut namespaced = ToolCall::new("c1", "f", "{}");
     namespaced.metadata.insert("namespace".to_owned(), json!("crm"));
     let said = Message::assistant_parts([
         thought(None, search.clone()),
+        thought(None, found.clone()),
         thought(None, json!({"type": "message", "phase": "commentary"})),
         Part::text("Looking."),
         Part::tool_call(namespaced),
@@ -201,6 +204,7 @@ fn what_the_providers_own_tools_did_goes_back_and_so_does_the_phase() {
         body(Request::new([said]))["input"],
         json!([
             search,
+            found,
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Looking."}], "phase": "commentary"},
             {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "namespace": "crm"},
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "No."}], "phase": "commentary"},

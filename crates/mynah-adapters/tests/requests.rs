@@ -242,6 +242,8 @@ fn request(name: &str, cell: &str) -> Request {
 fn expected(name: &str, cell: &str) -> Expected {
     use Expected::{At, NotAt, Refused};
     let schema = json!({"type": "object", "properties": {"q": {"type": "string"}}});
+    let mut closed = schema.clone();
+    closed["additionalProperties"] = json!(false);
     let function = json!({"name": "search", "description": "Finds", "parameters": schema});
     let said = json!({"role": "user", "content": "hi"});
     let system = json!({"role": "system", "content": "be brief"});
@@ -345,7 +347,7 @@ fn expected(name: &str, cell: &str) -> Expected {
             json!({"type": "thinking", "thinking": "because", "signature": "sig"}),
         ),
         ("anthropic", "structured output") => {
-            At("/output_config", json!({"format": {"type": "json_schema", "schema": schema}}))
+            At("/output_config", json!({"format": {"type": "json_schema", "schema": closed}}))
         }
         ("anthropic", "caching") => At("/cache_control", json!({"type": "ephemeral"})),
 
@@ -417,7 +419,7 @@ fn expected(name: &str, cell: &str) -> Expected {
         ),
         ("bedrock", "structured output") => At(
             "/outputConfig/textFormat",
-            json!({"type": "json_schema", "structure": {"jsonSchema": {"name": "form", "schema": schema.to_string()}}}),
+            json!({"type": "json_schema", "structure": {"jsonSchema": {"name": "form", "schema": closed.to_string()}}}),
         ),
         ("bedrock", "caching") => {
             At("/system", json!([{"text": "be brief"}, {"cachePoint": {"type": "default"}}]))

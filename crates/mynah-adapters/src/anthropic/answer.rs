@@ -3,7 +3,8 @@
 use std::{mem::take, sync::Arc};
 
 use mynah_data::{FinishReason, Metadata, Result, Usage};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
 
 use super::request::must_go_back;
 use crate::{
@@ -28,6 +29,8 @@ struct Open {
     index: u64,
     id: Block,
     kind: Kind,
+    /// The input of a call that came with its beginning. Some gateways write it again in pieces, and then it is theirs.
+    input: String,
 }
 
 enum Kind {
@@ -52,7 +55,7 @@ members! {
         kind: Loose<'a> = "type",
         index: Loose<'a> = "index",
         message: Loose<'a> = "message",
-        content_block: Loose<'a> = "content_block",
+        content_block: Option<&'a RawValue> = "content_block",
         delta: Option<Delta<'a>> = "delta",
         usage: Loose<'a> = "usage",
     } ignoring []
@@ -88,7 +91,7 @@ impl Decoder for Answer {
         match kind {
             "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
             "content_block_start" => {
-                self.open(index, message.content_block.into_object().unwrap_or_default(), draft)
+                self.open(index, message.content_block.map_or("{}", RawValue::get), draft)
             }
             "content_block_delta" => {
                 if !message.delta.as_mut().is_some_and(|delta| self.delta(index, delta, draft)) {
@@ -120,17 +123,20 @@ impl Decoder for Answer {
         if message.get("error").is_some_and(tells) {
             return Err(failure::in_stream(&Value::Object(message)));
         }
-        let content = match message.shift_remove("content") {
-            Some(Value::Array(content)) => content,
-            Some(Value::String(text)) => vec![json!({"type": "text", "text": text})],
+        let text = match message.shift_remove("content") {
+            Some(Value::Array(_)) => None,
+            Some(Value::String(text)) => Some(json!({"type": "text", "text": text}).to_string()),
             _ => return Err(failure::malformed("the answer has no content")),
+        };
+        let blocks = match &text {
+            Some(text) => vec![text.as_str()],
+            None => blocks_of(body)?,
         };
         let stop_reason = text_of(&message, "stop_reason").to_owned();
         let stop_sequence = text_of(&message, "stop_sequence").to_owned();
         let details = message.shift_remove("stop_details");
         self.start(message, draft);
-        for (index, block) in content.into_iter().enumerate() {
-            let Value::Object(block) = block else { continue };
+        for (index, block) in blocks.into_iter().enumerate() {
             self.open(index as u64, block, draft);
             self.close(index as u64, draft);
         }
@@ -155,13 +161,12 @@ impl Answer {
     }
 
     /// A block begins. All of it may already be there.
-    fn open(&mut self, index: u64, block: Metadata, draft: &mut Draft) {
+    fn open(&mut self, index: u64, json: &str, draft: &mut Draft) {
+        let Ok(block) = serde_json::from_str::<Metadata>(json) else { return };
         let id: Block = Some(Arc::from(index.to_string()));
         let input = match block.get("input") {
-            Some(Value::Object(input)) if !input.is_empty() => {
-                Value::Object(input.clone()).to_string()
-            }
-            _ => String::new(),
+            Some(Value::Object(input)) if !input.is_empty() => input_of(json),
+            _ => "",
         };
         let kind = match text_of(&block, "type") {
             "text" => {
@@ -177,14 +182,10 @@ impl Answer {
                 draft.reasoning(&id, text_of(&block, "thinking"));
                 Kind::Thinking { signature: text_of(&block, "signature").to_owned() }
             }
-            "tool_use" if self.form_tool.as_deref() == Some(text_of(&block, "name")) => {
-                draft.text(&id, input);
-                Kind::Form
-            }
+            "tool_use" if self.form_tool.as_deref() == Some(text_of(&block, "name")) => Kind::Form,
             "tool_use" => {
                 let key = draft.open_call();
                 draft.call(key, text_of(&block, "id"), text_of(&block, "name"));
-                draft.arguments(key, &input);
                 Kind::Call(key)
             }
             "redacted_thinking" => Kind::Opaque { block, input: String::new() },
@@ -199,7 +200,7 @@ impl Answer {
             }
         };
         draft.count_part();
-        self.blocks.push(Open { index, id, kind });
+        self.blocks.push(Open { index, id, kind, input: input.to_owned() });
     }
 
     /// Adds to a block; false if that is not understood.
@@ -207,6 +208,9 @@ impl Answer {
         let Some(open) = self.blocks.iter_mut().rev().find(|open| open.index == index) else {
             return false;
         };
+        if !delta.partial_json.text().is_empty() {
+            open.input.clear();
+        }
         match (delta.kind.text(), &mut open.kind) {
             ("text_delta", Kind::Text) => draft.text(&open.id, take(&mut delta.text).into_text()),
             ("input_json_delta", Kind::Form) => {
@@ -238,9 +242,13 @@ impl Answer {
         let Some(found) = self.blocks.iter().rposition(|open| open.index == index) else {
             return;
         };
-        let Open { id, kind, .. } = self.blocks.remove(found);
+        let Open { id, kind, input: told, .. } = self.blocks.remove(found);
         match kind {
-            Kind::Text | Kind::Form => draft.close_text(&id),
+            Kind::Text => draft.close_text(&id),
+            Kind::Form => {
+                draft.text(&id, told);
+                draft.close_text(&id);
+            }
             Kind::Thinking { signature } => {
                 draft.close_reasoning(&id, (!signature.is_empty()).then_some(signature), None)
             }
@@ -255,7 +263,10 @@ impl Answer {
                     _ => draft.opaque(&id, Value::Object(block)),
                 }
             }
-            Kind::Call(key) => draft.close_call(key),
+            Kind::Call(key) => {
+                draft.arguments(key, &told);
+                draft.close_call(key);
+            }
             Kind::Unknown => {}
         }
     }
@@ -313,6 +324,27 @@ impl Answer {
         overlay(&mut self.counters, counters);
         draft.usage(usage(self.counters.clone()));
     }
+}
+
+/// The blocks of a whole answer, each as it is written.
+fn blocks_of(answer: &str) -> Result<Vec<&str>> {
+    #[derive(Deserialize)]
+    struct Blocks<'a> {
+        #[serde(borrow)]
+        content: Vec<&'a RawValue>,
+    }
+    let blocks: Blocks<'_> = serde_json::from_str(answer).map_err(failure::malformed)?;
+    Ok(blocks.content.into_iter().map(RawValue::get).collect())
+}
+
+/// The input of a call, as it is written: to read a number and write it again may change it.
+fn input_of(block: &str) -> &str {
+    #[derive(Deserialize)]
+    struct Input<'a> {
+        #[serde(borrow)]
+        input: &'a RawValue,
+    }
+    serde_json::from_str::<Input<'_>>(block).map_or("", |block| block.input.get())
 }
 
 /// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.

@@ -21,7 +21,8 @@ use crate::format::{Decoder, Format};
 /// A refusal is told by the provider, which keeps the model from going on: its explanation is the refusal, and what the model
 /// had said before stays the text.
 ///
-/// A JSON schema is enforced by the provider where the model can do that. Older models are made to call a tool with that
+/// A JSON schema is enforced by the provider where the model can do that: objects are closed, and what the provider does not
+/// enforce, such as `minimum`, goes into the descriptions. Older models are made to call a tool with that
 /// schema, and what they give it is the text of the answer.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]

@@ -6,9 +6,12 @@ use mynah_data::{
 };
 use serde_json::{Value, json};
 
-use crate::request::{
-    argument_map, called_tools, dialogue, inline_image, is_blank, is_error, joined_text, model_id,
-    model_name, plain_id, several, turns, unsupported,
+use crate::{
+    request::{
+        argument_map, called_tools, dialogue, inline_image, is_blank, is_error, joined_text,
+        model_id, model_name, plain_id, several, turns, unsupported,
+    },
+    schema::closed,
 };
 
 /// The limit for models of which none is known: what every model takes.
@@ -41,6 +44,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     if let Some(ResponseFormat::JsonSchema { schema, .. }) = &request.response_format
         && form_tool(request).is_none()
     {
+        let schema = closed(schema);
         set("output_config", json!({"format": {"type": "json_schema", "schema": schema}}));
     }
     if let Some(cache) = &request.prompt_cache {

@@ -6,9 +6,13 @@ use mynah_data::{
 };
 use serde_json::{Value, json};
 
-use crate::request::{
-    argument_map, called_tools, camel_case, check_parallel, dialogue, extend_member, inline_image,
-    is_blank, is_error, joined_text, model_id, model_name, plain_id, several, turns, unsupported,
+use crate::{
+    request::{
+        argument_map, called_tools, camel_case, check_parallel, dialogue, extend_member,
+        inline_image, is_blank, is_error, joined_text, model_id, model_name, plain_id, several,
+        turns, unsupported,
+    },
+    schema::closed,
 };
 
 /// Options of Converse itself. Any other is the model's.
@@ -265,7 +269,7 @@ fn tool_spec(tool: &ToolSpec) -> Value {
 fn output_config(request: &Request) -> Result<Option<Value>> {
     Ok(match &request.response_format {
         Some(ResponseFormat::JsonSchema { name, schema, .. }) => {
-            let schema = json!({"name": name, "schema": schema.to_string()});
+            let schema = json!({"name": name, "schema": closed(schema).to_string()});
             let format = json!({"type": "json_schema", "structure": {"jsonSchema": schema}});
             Some(json!({"textFormat": format}))
         }

@@ -13,6 +13,7 @@ use crate::{
     embed::{Embedder, Embeddings},
     failure,
     format::MAX_BODY,
+    loose::tells,
     request::{path_segment, unsupported},
     sse::too_large,
 };
@@ -87,7 +88,7 @@ impl HttpEmbedder {
         Ok(self)
     }
 
-    /// Vectors of this length, where the model can give them.
+    /// Vectors of so many numbers, where the model can give them.
     pub fn with_dimensions(mut self, dimensions: u32) -> Self {
         self.dimensions = Some(dimensions);
         self
@@ -108,7 +109,8 @@ impl HttpEmbedder {
     /// One vector for each text, in order. No texts are no call.
     ///
     /// # Errors
-    /// As for a model call. A provider that gives another number of vectors than it was given texts is malformed.
+    /// As for a model call. An answer with another number of vectors than there are texts is malformed, and so is one whose
+    /// vectors are empty or of several lengths.
     pub async fn vectors(
         &self,
         texts: impl IntoIterator<Item = impl Into<String>>,
@@ -153,12 +155,10 @@ impl HttpEmbedder {
             Err(error) => Err(error),
         };
         match read {
-            Ok(found) if found.vectors.len() == texts.len() => Ok(found),
-            Ok(found) => Err(context.complete(failure::malformed(format!(
-                "{} texts, and {} vectors",
-                texts.len(),
-                found.vectors.len()
-            )))),
+            Ok(found) => match misfit(&found.vectors, texts.len()) {
+                None => Ok(found),
+                Some(why) => Err(context.complete(failure::malformed(why))),
+            },
             Err(error) => Err(context.complete(error)),
         }
     }
@@ -233,8 +233,22 @@ impl Wire {
             Self::Gemini => serde_json::from_slice(body).map(Gemini::embeddings),
             Self::Ollama => serde_json::from_slice(body).map(Ollama::embeddings),
         };
-        parsed.map_err(failure::malformed)
+        parsed.map_err(|error| match serde_json::from_slice::<Value>(body) {
+            Ok(said) if said.get("error").is_some_and(tells) => failure::in_stream(&said),
+            Err(cut) if cut.is_eof() && !body.is_empty() => failure::broke_off(),
+            _ => failure::malformed(error),
+        })
     }
+}
+
+/// What is wrong with the vectors of so many texts.
+fn misfit(vectors: &[Vec<f32>], texts: usize) -> Option<String> {
+    if vectors.len() != texts {
+        return Some(format!("{texts} texts, and {} vectors", vectors.len()));
+    }
+    let length = vectors.first().map_or(0, Vec::len);
+    let odd = vectors.iter().find(|vector| vector.is_empty() || vector.len() != length)?;
+    Some(format!("a vector of {length}, and one of {}", odd.len()))
 }
 
 #[derive(Deserialize)]
@@ -247,8 +261,7 @@ struct OpenAi {
 #[derive(Deserialize)]
 struct OpenAiVector {
     /// Some servers leave it out, and keep the order.
-    #[serde(default)]
-    index: usize,
+    index: Option<usize>,
     embedding: Vec<f32>,
 }
 
@@ -288,10 +301,22 @@ struct GeminiUsage {
 
 impl Gemini {
     fn embeddings(self) -> Embeddings {
-        let vectors = self.embeddings.into_iter().map(|vector| vector.values).collect();
+        let vectors = self.embeddings.into_iter().map(|vector| of_length_one(vector.values));
+        let vectors = vectors.collect();
         let input = self.usage_metadata.and_then(|usage| usage.prompt_token_count);
         Embeddings { vectors, model: None, usage: counted(input, None) }
     }
+}
+
+/// Gemini gives vectors of length one in its own number of dimensions alone.
+fn of_length_one(mut vector: Vec<f32>) -> Vec<f32> {
+    const NORMALIZED: usize = 3072;
+    let square: f64 = vector.iter().map(|number| f64::from(*number).powi(2)).sum();
+    if vector.len() != NORMALIZED && square > 0.0 {
+        let length = square.sqrt();
+        vector.iter_mut().for_each(|number| *number = (f64::from(*number) / length) as f32);
+    }
+    vector
 }
 
 #[derive(Deserialize)]

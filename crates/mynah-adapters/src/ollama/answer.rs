@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, Draft},
     failure,
     format::Decoder,
-    loose::{self, Loose, members, take_count, telling, text_of},
+    loose::{self, List, Loose, Written, members, take_count, telling},
     sse::Frame,
 };
 
@@ -38,8 +38,22 @@ members! {
     Said<'a> {
         content: Loose<'a> = "content",
         thinking: Loose<'a> = "thinking",
-        tool_calls: Loose<'a> = "tool_calls",
+        tool_calls: List<Call<'a>> = "tool_calls",
     } ignoring ["role"]
+}
+
+members! {
+    Call<'a> {
+        id: Loose<'a> = "id",
+        function: Option<Function<'a>> = "function",
+    } ignoring []
+}
+
+members! {
+    Function<'a> {
+        name: Loose<'a> = "name",
+        arguments: Written<'a> = "arguments",
+    } ignoring []
 }
 
 impl Decoder for Answer {
@@ -119,19 +133,16 @@ impl Answer {
             draft.close_reasoning(&self.thinking, None, None);
             draft.text(&None, content);
         }
-        for mut call in said.tool_calls.into_objects() {
+        for call in said.tool_calls.0 {
             draft.close_reasoning(&self.thinking, None, None);
-            let Some(Value::Object(function)) = call.shift_remove("function") else {
-                draft.raw(Value::Object(call));
+            let Some(function) = call.function else {
+                let id = ("id".to_owned(), call.id.into_value());
+                draft.raw(Value::Object(telling(std::iter::once(id).chain(call.unknown))));
                 continue;
             };
             let key = draft.open_call();
-            draft.call(key, text_of(&call, "id"), text_of(&function, "name"));
-            match function.get("arguments") {
-                None | Some(Value::Null) => {}
-                Some(Value::String(text)) => draft.arguments(key, text),
-                Some(arguments) => draft.arguments(key, &arguments.to_string()),
-            }
+            draft.call(key, call.id.text(), function.name.text());
+            draft.arguments(key, &function.arguments.0);
             draft.close_call(key);
         }
         telling(said.unknown)

@@ -9,13 +9,15 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, List, Loose, members, take_count, telling},
+    loose::{self, List, Loose, Written, members, take_count, telling},
     sse::Frame,
 };
 
 /// Reads one answer.
 pub(super) struct Answer {
     done_mark: bool,
+    /// A stream has said something: what stands in a `message` after that is all of it again.
+    has_said: bool,
     /// Reasoning is one string in this format, wherever its pieces come: one block.
     reasoning: Block,
     is_reasoning: bool,
@@ -63,6 +65,8 @@ members! {
         native_finish_reason: Loose<'a> = "native_finish_reason",
         /// What a gateway says of a provider that failed.
         error: Loose<'a> = "error",
+        /// Moonshot counts here.
+        usage: Loose<'a> = "usage",
     } ignoring []
 }
 
@@ -91,7 +95,7 @@ members! {
 members! {
     FunctionDelta<'a> {
         name: Loose<'a> = "name",
-        arguments: Loose<'a> = "arguments",
+        arguments: Written<'a> = "arguments",
     } ignoring []
 }
 
@@ -121,6 +125,7 @@ impl Answer {
     pub(super) fn new(done_mark: bool) -> Self {
         Self {
             done_mark,
+            has_said: false,
             reasoning: Some(Arc::from("reasoning")),
             is_reasoning: false,
             details: Vec::new(),
@@ -155,8 +160,12 @@ impl Answer {
                 others = true;
                 continue;
             }
+            if chunk.usage == Loose::Null {
+                chunk.usage = take(&mut choice.usage);
+            }
             let mut rest = telling(take(&mut choice.unknown));
             let (delta, message) = (choice.delta.as_mut(), choice.message.as_deref_mut());
+            let message = message.filter(|_| !self.has_said);
             let said = if whole { message.or(delta) } else { delta.or(message) };
             if let Some(said) = said {
                 let delta = self.delta(said, draft);
@@ -250,6 +259,7 @@ impl Answer {
     }
 
     fn text(&mut self, text: impl Into<String>, draft: &mut Draft) {
+        self.has_said = true;
         self.end_name(draft);
         self.interrupt_reasoning(draft);
         draft.text(&None, text);
@@ -258,6 +268,7 @@ impl Answer {
     fn reason(&mut self, text: String, draft: &mut Draft) {
         if !text.is_empty() {
             self.end_name(draft);
+            self.has_said = true;
             self.is_reasoning = true;
             draft.reasoning(&self.reasoning, text);
         }
@@ -314,12 +325,14 @@ impl Answer {
     fn call(&mut self, delta: CallDelta<'_>, draft: &mut Draft) -> Metadata {
         let function = delta.function.unwrap_or_default();
         let named = !function.name.text().is_empty();
-        let arguments = function.arguments.into_text();
+        let arguments = function.arguments.0;
         let begins = named && arguments.trim_start().starts_with('{');
         let key = self.call_key(delta.index.number(), delta.id.text(), named, begins, draft);
+        self.has_said = true;
         draft.call(key, delta.id.text(), "");
         self.name(key, function.name.text(), draft);
-        if !arguments.is_empty() {
+        // Some servers end a call with all of its arguments again.
+        if !arguments.is_empty() && !draft.has_all_of(key, &arguments) {
             self.end_name(draft);
             draft.arguments(key, &arguments);
         }
@@ -433,8 +446,10 @@ fn usage(mut counters: Metadata) -> Usage {
         reasoning_tokens: count(&["completion_tokens_details", "reasoning_tokens"]),
         ..Usage::default()
     };
-    usage.cached_input_tokens =
-        usage.cached_input_tokens.or_else(|| count(&["prompt_cache_hit_tokens"]));
+    // Some write these beside the others.
+    let hit = usage.cached_input_tokens.or_else(|| count(&["prompt_cache_hit_tokens"]));
+    usage.cached_input_tokens = hit.or_else(|| count(&["cached_tokens"]));
+    usage.reasoning_tokens = usage.reasoning_tokens.or_else(|| count(&["reasoning_tokens"]));
     usage.total_cost = match counters.get("cost") {
         Some(Value::Object(costs)) => costs.get("total_cost").and_then(Value::as_f64),
         cost => cost.and_then(Value::as_f64),

@@ -82,6 +82,8 @@ pub enum ReasoningBack {
     Never,
     /// As text in this member of the message.
     Field(&'static str),
+    /// As text in this member, for models that are called as those that reason are: the others refuse it.
+    FieldOfReasoners(&'static str),
     /// As `reasoning_details`, as they came.
     Details,
     /// As a part of the content, of type `thinking`.

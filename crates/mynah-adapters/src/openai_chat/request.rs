@@ -17,7 +17,12 @@ use crate::request::{
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
     let short_call_ids = dialect.short_call_ids || model.starts_with("mistralai/");
-    let dialect = &Dialect { short_call_ids, ..*dialect };
+    let reasoning_back = match dialect.reasoning_back {
+        ReasoningBack::FieldOfReasoners(name) if reasons(model) => ReasoningBack::Field(name),
+        ReasoningBack::FieldOfReasoners(_) => ReasoningBack::Never,
+        other => other,
+    };
+    let dialect = &Dialect { short_call_ids, reasoning_back, ..*dialect };
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
     set("model", model.into());
@@ -52,6 +57,11 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     }
     body.extend(request.options.clone());
     Ok(Value::Object(body))
+}
+
+/// Whether an open model is called as one that reasons.
+fn reasons(model: &str) -> bool {
+    ["gpt-oss", "qwen3", "deepseek-r1"].iter().any(|name| model.contains(name))
 }
 
 /// OpenAI's reasoning models refuse `max_tokens`, and its oldest models do not know the other name.

@@ -234,6 +234,9 @@ impl Item {
     }
 
     fn parts(&mut self, item: &Metadata, list: &str, draft: &mut Draft) {
+        if let (Kind::Message, Some(Value::String(text))) = (self.kind, item.get(list)) {
+            self.tell_rest(Source::Text, 0, text, draft);
+        }
         let parts = item.get(list).and_then(Value::as_array).into_iter().flatten();
         for (index, part) in parts.filter_map(Value::as_object).enumerate() {
             match Source::of(part) {

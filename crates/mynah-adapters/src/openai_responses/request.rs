@@ -185,7 +185,8 @@ fn reasoning(encrypted: Option<&String>, data: &Metadata, stored: bool) -> Optio
 
 /// Whether this is an item of the provider's own tools: another provider's block means nothing here.
 fn is_item(kind: &str) -> bool {
-    const OTHERS: [&str; 3] = ["mcp_list_tools", "mcp_approval_request", "compaction"];
+    const OTHERS: [&str; 4] =
+        ["mcp_list_tools", "mcp_approval_request", "tool_search_output", "compaction"];
     kind.ends_with("_call") || kind.ends_with("_call_output") || OTHERS.contains(&kind)
 }
 

@@ -1,0 +1,74 @@
+//! JSON Schema for providers that hold a model to a part of it.
+
+use mynah_data::Metadata;
+use serde_json::Value;
+
+/// What can be enforced, beside what holds other schemas.
+const ENFORCED: [&str; 8] =
+    ["type", "title", "description", "enum", "const", "default", "required", "$ref"];
+
+const FORMATS: [&str; 10] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"];
+
+/// The schema as Claude can be held to it: its objects have no other properties than it says, and what cannot be enforced
+/// stands in the descriptions, for the model to read. The provider refuses what is written otherwise.
+pub(crate) fn closed(schema: &Value) -> Value {
+    let Value::Object(members) = schema else {
+        return schema.clone();
+    };
+    let mut written = Metadata::new();
+    let mut told = Vec::new();
+    for (name, value) in members {
+        let (name, value) = match (name.as_str(), value) {
+            ("$schema" | "$id" | "$comment", _) | ("additionalProperties", Value::Bool(true)) => {
+                continue;
+            }
+            ("properties" | "$defs" | "definitions", Value::Object(schemas)) => {
+                let each = schemas.iter().map(|(name, schema)| (name.clone(), closed(schema)));
+                (name.as_str(), Value::Object(each.collect()))
+            }
+            ("anyOf" | "allOf", Value::Array(list)) => {
+                (name.as_str(), list.iter().map(closed).collect())
+            }
+            ("oneOf", Value::Array(list)) => ("anyOf", list.iter().map(closed).collect()),
+            ("items", items) => ("items", closed(items)),
+            (name, value) if is_enforced(name, value) => (name, value.clone()),
+            (name, value) => {
+                told.push(format!("{name}: {value}"));
+                continue;
+            }
+        };
+        written.insert(name.to_owned(), value);
+    }
+    if is_object(&written) {
+        written.insert("additionalProperties".to_owned(), false.into());
+    }
+    if !told.is_empty() {
+        let known = written.get("description").and_then(Value::as_str);
+        let told = format!("{{{}}}", told.join(", "));
+        let description = known.map_or(told.clone(), |known| format!("{known}\n\n{told}"));
+        written.insert("description".to_owned(), description.into());
+    }
+    Value::Object(written)
+}
+
+fn is_enforced(name: &str, value: &Value) -> bool {
+    match name {
+        "format" => value.as_str().is_some_and(|format| FORMATS.contains(&format)),
+        "additionalProperties" => value == false,
+        "minItems" => matches!(value.as_u64(), Some(0 | 1)),
+        // Neither looks ahead nor back.
+        "pattern" => value.as_str().is_some_and(|pattern| {
+            !pattern.contains("(?") && !pattern.contains("\\b") && !pattern.contains("\\B")
+        }),
+        name => ENFORCED.contains(&name),
+    }
+}
+
+fn is_object(schema: &Metadata) -> bool {
+    match schema.get("type") {
+        Some(Value::String(kind)) => kind == "object",
+        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
+        _ => schema.contains_key("properties"),
+    }
+}
