@@ -250,7 +250,11 @@ impl Context {
 
     /// Starts writing what waits: what a model or a tool has done is not lost while the loop does something of its own.
     async fn start_writing(&self) {
-        poll_fn(|cx| Poll::Ready(self.tape().kick(cx))).await;
+        poll_fn(|cx| {
+            self.tape().kick(cx);
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// Announces something, unless the budget does not allow it; tells whether the records have it. Where they do, or it was
