@@ -65,9 +65,20 @@ fn a_run_in_other_hands_is_told_once() {
     let url = store.url();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let log = SqliteLog::open(&store.path).unwrap();
-    let term = std::time::Duration::from_secs(3600);
-    let lease = log.lease("run-0", "somebody", term, i64::MAX / 2);
-    runtime.block_on(lease).unwrap();
+    let hold = move |now| {
+        let term = std::time::Duration::from_secs(3600);
+        runtime.block_on(log.lease("run-0", "somebody", term, now))
+    };
+    hold(i64::MAX / 2).unwrap();
+    // Who lives renews its lease.
+    std::thread::spawn(move || {
+        for now in i64::MAX / 2 + 1.. {
+            if hold(now).is_err() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    });
     let (code, kind, _) = err(&["cancel", "run-0", "--log", &url]);
     assert_eq!((code, &*kind), (Some(4), "log_error / leased"));
 }
