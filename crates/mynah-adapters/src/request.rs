@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeSet, fs};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mynah_data::{
     AdapterReason, CacheRetention, EngineReason, Error, Image, ImageError, ImageSource, Message,
-    Metadata, Part, Request, Result, Role, ToolCall, ToolSpec,
+    Metadata, Part, Request, Result, Role, ToolCall, ToolChoice, ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -72,6 +72,12 @@ pub(crate) fn check_parallel(parallel: &Value, request: &Request) -> Result<()> 
         }
         _ => Ok(()),
     }
+}
+
+/// Whether the choice of a tool says anything. Without tools it is refused, and only a call that was demanded is missed.
+pub(crate) fn chooses(request: &Request) -> bool {
+    let has_tools = !request.tools.is_empty() || request.options.contains_key("tools");
+    has_tools || !matches!(request.tool_choice, Some(ToolChoice::Auto | ToolChoice::None))
 }
 
 /// The argument text of a call, for servers that read it again: what is not whole JSON becomes `{}`.

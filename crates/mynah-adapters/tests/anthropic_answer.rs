@@ -259,6 +259,30 @@ fn n09_n10_the_answer_that_a_tool_was_made_for_is_text() {
 }
 
 #[test]
+fn the_answer_that_a_tool_was_made_for_stands_alone_and_may_be_empty() {
+    let request = Request::from("hi")
+        .with_model("claude-3-haiku-20240307")
+        .with_response_format(ResponseFormat::json_schema("count", json!({"type": "object"})));
+    let sure = (json!({"type": "text", "text": ""}), vec![text("Su"), text("re")]);
+    let form = |pieces: &[&str]| {
+        let call =
+            json!({"type": "tool_use", "id": "t", "name": "respond_with_json_count", "input": {}});
+        (call, pieces.iter().map(|piece| input(piece)).collect())
+    };
+    for (blocks, reason, expected) in [
+        (vec![sure.clone(), form(&["{\"n\"", ":1}"])], "tool_use", "{\"n\":1}"),
+        (vec![sure.clone(), form(&[""])], "tool_use", "{}"),
+        (vec![form(&[])], "max_tokens", ""),
+        (vec![sure], "end_turn", "Sure"),
+    ] {
+        let stream = answer(&blocks, reason);
+        let (told, read) =
+            events(&Anthropic::default(), &request, Delivery::Streamed, [stream.as_bytes()]);
+        assert_eq!((folded(&told).text().as_ref(), read), (expected, Ok(())));
+    }
+}
+
+#[test]
 fn gateways_are_understood() {
     // Nulls at the beginning, no space after the colon, an end that another format would use.
     let gateway = concat!(

@@ -167,8 +167,17 @@ fn o08_each_choice_of_a_tool_has_its_form() {
         (ToolChoice::Other(own), json!({"type": "allowed_tools"})),
     ] {
         let request = Request { tool_choice: Some(choice), ..Request::from("hi") };
+        let request = request.with_tools([ToolSpec::new("f", "", json!({}))]);
         assert_eq!(body(request)["tool_choice"], expected);
     }
+    let without_tools = |choice| {
+        body(Request { tool_choice: Some(choice), ..Request::from("hi") })
+            .get("tool_choice")
+            .cloned()
+    };
+    assert_eq!(without_tools(ToolChoice::Auto), None);
+    assert_eq!(without_tools(ToolChoice::None), None);
+    assert_eq!(without_tools(ToolChoice::Required), Some(json!("required")));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{CacheRetention, FieldError, Metadata, Usage};
 
@@ -214,9 +215,12 @@ impl Pricing {
             let cached = usage.cached_input_tokens.unwrap_or(0).min(input);
             let written = usage.cache_write_tokens.unwrap_or(0).min(input - cached);
             let fresh = input - cached - written;
+            let for_an_hour = written_for_an_hour(usage).min(written);
+            let write = prices.cache_write.unwrap_or(prices.input);
             let cost = fresh as f64 * prices.input
                 + cached as f64 * prices.cached_input.unwrap_or(prices.input)
-                + written as f64 * prices.cache_write.unwrap_or(prices.input);
+                + (written - for_an_hour) as f64 * write
+                + for_an_hour as f64 * prices.cache_write_1h.unwrap_or(write);
             usage.input_cost = dollars(cost);
         }
         if let (None, Some(output)) = (usage.output_cost, usage.output_tokens) {
@@ -236,6 +240,17 @@ impl Pricing {
             _ => *self,
         }
     }
+}
+
+/// The tokens that were cached for an hour, where the provider tells: a place in the prompt may ask for another time than the
+/// request does. As Anthropic and Bedrock count them.
+fn written_for_an_hour(usage: &Usage) -> u64 {
+    let created = usage.extra.get("cache_creation");
+    let created = created.and_then(|created| created.get("ephemeral_1h_input_tokens")?.as_u64());
+    let details = usage.extra.get("cacheDetails").and_then(Value::as_array).into_iter().flatten();
+    let hours = details.filter(|detail| detail.get("ttl").is_some_and(|ttl| ttl == "1h"));
+    let hours = hours.filter_map(|detail| detail.get("inputTokens")?.as_u64());
+    created.unwrap_or_else(|| hours.fold(0, u64::saturating_add))
 }
 
 impl LongPrompt {

@@ -114,6 +114,15 @@ fn cache_tokens_are_priced_as_the_parts_of_the_prompt_that_they_are() {
     let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} is not {b}");
     close(cost(pricing), 0.1 * 3.0 + 0.6 * 0.3 + 0.3 * 3.75);
     close(cost(pricing.for_retention(CacheRetention::Long)), 0.1 * 3.0 + 0.6 * 0.3 + 0.3 * 6.0);
+    for told in [
+        json!({"cache_creation": {"ephemeral_5m_input_tokens": 100_000, "ephemeral_1h_input_tokens": 200_000}}),
+        json!({"cacheDetails": [{"ttl": "1h", "inputTokens": 200_000}, {"ttl": "5m", "inputTokens": 100_000}]}),
+    ] {
+        let mut usage = Usage { extra: told.as_object().unwrap().clone(), ..usage.clone() };
+        pricing.apply(&mut usage);
+        let expected = 0.1 * 3.0 + 0.6 * 0.3 + 0.1 * 3.75 + 0.2 * 6.0;
+        close(usage.total_cost.unwrap(), expected);
+    }
 }
 
 #[test]

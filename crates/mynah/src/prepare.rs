@@ -358,6 +358,9 @@ fn said_by(request: &Request) -> Metadata {
     said
 }
 
+/// Options that are about tools. A provider refuses them where there are none.
+const OF_TOOLS: [&str; 3] = ["tools", "tool_choice", "parallel_tool_calls"];
+
 /// The request of the conversation, and that of the finalizing call if there is to be one.
 fn split_passes(
     request: Request,
@@ -371,8 +374,11 @@ fn split_passes(
     if extent != Extent::Chat || !formed || !wanted {
         return (request, None);
     }
+    let mut options = request.options.clone();
+    options.retain(|name, _| !OF_TOOLS.contains(&name.as_str()));
     let last = Request {
         tools: Vec::new(),
+        options,
         tool_choice: None,
         messages: Messages::new(),
         ..request.clone()

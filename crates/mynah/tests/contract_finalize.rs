@@ -94,16 +94,19 @@ async fn f05_after_max_turns_or_halt_when_the_answer_still_gets_its_form() -> Re
 #[tokio::test]
 async fn f06_f08_f11_tools_belong_to_the_first_pass_and_the_format_to_the_second() -> Result<()> {
     let model = three();
-    finalized(&model).tools([tool("extra", |_| json!(1))]).tool_choice(ToolChoice::Auto).await?;
+    let chat = finalized(&model).param("parallel_tool_calls", false).param("seed", 1);
+    chat.tools([tool("extra", |_| json!(1))]).tool_choice(ToolChoice::Auto).await?;
     let [first, second, last] = &model.requests()[..] else { panic!("three requests") };
     for request in [first, second] {
         let names: Vec<&str> = request.tools.iter().map(|spec| spec.name.as_str()).collect();
         assert_eq!(names, ["echo", "boom", "ask", "plan", "hand_over", "extra"]);
         assert_eq!((&request.response_format, request.structured_finalize), (&None, false));
         assert_eq!(request.tool_choice, Some(ToolChoice::Auto));
+        assert_eq!(request.options["parallel_tool_calls"], false);
     }
     let expected = Request {
         messages: last.messages.clone(),
+        options: map(json!({"seed": 1})),
         response_format: Some(schema()),
         stream: true,
         ..Request::default()

@@ -19,9 +19,20 @@ use crate::{
 pub(super) struct Answer {
     /// The tool whose input is the text of the answer.
     form_tool: Option<String>,
+    form: Form,
+    /// Texts beside a form that may still come: it takes their place.
+    beside: Vec<(Block, String)>,
     blocks: Vec<Open>,
     /// Counters so far: those of the beginning, overlaid by those of the end.
     counters: Metadata,
+}
+
+/// How far the call came that is the answer.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    NotCalled,
+    Empty,
+    Told,
 }
 
 /// A block that is being written.
@@ -35,6 +46,8 @@ struct Open {
 
 enum Kind {
     Text,
+    /// Text where a form is asked for.
+    Beside(String),
     Thinking {
         signature: String,
     },
@@ -142,6 +155,7 @@ impl Decoder for Answer {
         }
         let rest = details.map(|details| ("stop_details".to_owned(), details));
         self.stop(&stop_reason, &stop_sequence, rest.into_iter().collect(), draft);
+        self.tell_beside(draft);
         draft.end();
         Ok(())
     }
@@ -149,7 +163,13 @@ impl Decoder for Answer {
 
 impl Answer {
     pub(super) fn new(form_tool: Option<String>) -> Self {
-        Self { form_tool, blocks: Vec::new(), counters: Metadata::new() }
+        Self {
+            form_tool,
+            form: Form::NotCalled,
+            beside: Vec::new(),
+            blocks: Vec::new(),
+            counters: Metadata::new(),
+        }
     }
 
     fn start(&mut self, mut message: Metadata, draft: &mut Draft) {
@@ -170,19 +190,29 @@ impl Answer {
         };
         let kind = match text_of(&block, "type") {
             "text" => {
-                draft.text(&id, text_of(&block, "text"));
+                let text = text_of(&block, "text");
+                let kind = match self.form_tool {
+                    Some(_) => Kind::Beside(text.to_owned()),
+                    None => {
+                        draft.text(&id, text);
+                        Kind::Text
+                    }
+                };
                 if let Some(Value::Array(citations)) = block.get("citations")
                     && !citations.is_empty()
                 {
                     draft.raw(json!({"type": "citations", "citations": citations}));
                 }
-                Kind::Text
+                kind
             }
             "thinking" => {
                 draft.reasoning(&id, text_of(&block, "thinking"));
                 Kind::Thinking { signature: text_of(&block, "signature").to_owned() }
             }
-            "tool_use" if self.form_tool.as_deref() == Some(text_of(&block, "name")) => Kind::Form,
+            "tool_use" if self.form_tool.as_deref() == Some(text_of(&block, "name")) => {
+                self.form = Form::Empty;
+                Kind::Form
+            }
             "tool_use" => {
                 let key = draft.open_call();
                 draft.call(key, text_of(&block, "id"), text_of(&block, "name"));
@@ -213,8 +243,13 @@ impl Answer {
         }
         match (delta.kind.text(), &mut open.kind) {
             ("text_delta", Kind::Text) => draft.text(&open.id, take(&mut delta.text).into_text()),
+            ("text_delta", Kind::Beside(text)) => text.push_str(delta.text.text()),
             ("input_json_delta", Kind::Form) => {
-                draft.text(&open.id, take(&mut delta.partial_json).into_text())
+                let piece = take(&mut delta.partial_json).into_text();
+                if !piece.is_empty() {
+                    self.form = Form::Told;
+                }
+                draft.text(&open.id, piece);
             }
             ("input_json_delta", Kind::Call(key)) => {
                 draft.arguments(*key, delta.partial_json.text())
@@ -245,7 +280,11 @@ impl Answer {
         let Open { id, kind, input: told, .. } = self.blocks.remove(found);
         match kind {
             Kind::Text => draft.close_text(&id),
+            Kind::Beside(text) => self.beside.push((id, text)),
             Kind::Form => {
+                if !told.is_empty() {
+                    self.form = Form::Told;
+                }
                 draft.text(&id, told);
                 draft.close_text(&id);
             }
@@ -292,8 +331,11 @@ impl Answer {
         if matches!(reason, "pause_turn" | "compaction") {
             draft.pause();
         }
-        if self.form_tool.is_some() && !draft.has_calls() {
+        if self.form != Form::NotCalled && !draft.has_calls() {
             draft.note("structured_output_tool", true);
+        }
+        if self.form == Form::Empty && reason == "tool_use" {
+            draft.text(&None, "{}");
         }
         if !sequence.is_empty() {
             draft.note("stop_sequence", sequence);
@@ -316,8 +358,21 @@ impl Answer {
         while let Some(index) = self.blocks.first().map(|open| open.index) {
             self.close(index, draft);
         }
+        self.tell_beside(draft);
         draft.end();
         Ok(())
+    }
+
+    /// Tells what stood beside the form: as the answer where there is none.
+    fn tell_beside(&mut self, draft: &mut Draft) {
+        for (id, text) in take(&mut self.beside) {
+            if self.form == Form::NotCalled {
+                draft.text(&id, text);
+                draft.close_text(&id);
+            } else if !text.is_empty() {
+                draft.raw(json!({"type": "text", "text": text}));
+            }
+        }
     }
 
     fn count(&mut self, counters: Metadata, draft: &mut Draft) {

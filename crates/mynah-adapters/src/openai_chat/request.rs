@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{CompletionTokens, Dialect, ReasoningBack};
 use crate::request::{
-    argument_object, function, image_url, joined_text, model_id, prompt_cache, result_text,
+    argument_object, chooses, function, image_url, joined_text, model_id, prompt_cache, result_text,
 };
 
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
@@ -31,7 +31,7 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
         let tool = |tool| json!({"type": "function", "function": function(tool)});
         set("tools", request.tools.iter().map(|spec| tool(spec)).collect());
     }
-    if let Some(choice) = &request.tool_choice {
+    if let Some(choice) = request.tool_choice.as_ref().filter(|_| chooses(request)) {
         set("tool_choice", tool_choice(choice));
     }
     if let Some(temperature) = request.temperature {

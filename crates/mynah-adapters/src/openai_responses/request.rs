@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Dialect;
 use crate::request::{
-    argument_object, function, image_url, is_error, joined_text, model_id, prompt_cache,
+    argument_object, chooses, function, image_url, is_error, joined_text, model_id, prompt_cache,
     result_text,
 };
 
@@ -25,7 +25,7 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     if !request.tools.is_empty() {
         set("tools", request.tools.iter().map(|tool| tool_spec(tool)).collect());
     }
-    if let Some(choice) = &request.tool_choice {
+    if let Some(choice) = request.tool_choice.as_ref().filter(|_| chooses(request)) {
         set("tool_choice", tool_choice(choice));
     }
     if let Some(temperature) = request.temperature {
