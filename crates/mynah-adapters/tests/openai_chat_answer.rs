@@ -409,6 +409,21 @@ fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
 }
 
 #[test]
+fn an_error_among_a_servers_own_members_fails_what_was_said_so_far() {
+    let chunks = [
+        json!({"choices": [{"index": 0, "delta": {"content": "par"}}]}),
+        json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "x_groq": {"error": "stream stopped early"}}),
+    ];
+    let body = body(&chunks);
+    let request = Request::from("hi");
+    let (events, read) =
+        events(&OpenAiChat::default(), &request, Delivery::Streamed, [body.as_bytes()]);
+    assert_eq!(read.unwrap_err().to_string(), "stream stopped early");
+    let names: Vec<&str> = events.iter().map(Event::type_name).collect();
+    assert_eq!(names, ["message_started", "text_delta"]);
+}
+
+#[test]
 fn usage_may_stand_among_a_servers_own_members() {
     let chunks = [
         json!({"choices": [{"index": 0, "delta": {"content": "hi"}}], "x_groq": {"id": "req_1"}}),

@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, List, Loose, members, take_count, telling},
+    loose::{self, List, Loose, members, take_count, telling, tells},
     sse::Frame,
 };
 
@@ -175,10 +175,14 @@ impl Answer {
         if others {
             draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
         }
-        // Groq may say it among its own members alone.
-        let own = unknown.get("x_groq").and_then(|own| own.get("usage")?.as_object());
-        if let Some(counters) = chunk.usage.into_object().or_else(|| own.cloned()) {
+        // Groq may say it among its own members alone, and there it says that an answer failed which ends as others do.
+        let own = |name: &str| unknown.get("x_groq").and_then(|own| own.get(name));
+        let counted = || own("usage").and_then(Value::as_object).cloned();
+        if let Some(counters) = chunk.usage.into_object().or_else(counted) {
             draft.usage(usage(counters));
+        }
+        if let Some(error) = own("error").filter(|error| tells(error)) {
+            return Err(failure::in_stream(&json!({"error": error})));
         }
         if !unknown.is_empty() && unknown != self.unknown {
             self.unknown.clone_from(&unknown);
