@@ -424,6 +424,24 @@ fn an_error_among_a_servers_own_members_fails_what_was_said_so_far() {
 }
 
 #[test]
+fn encrypted_details_of_one_place_stay_apart() {
+    let sealed = |id: &str, data: &str| json!({"type": "reasoning.encrypted", "index": 0, "id": id, "data": data});
+    let words =
+        |text: &str| json!({"type": "reasoning.text", "index": 0, "id": null, "text": text});
+    let deltas = [
+        json!({"reasoning_details": [words("a"), sealed("r1", "AA==")]}),
+        json!({"reasoning_details": [words("b"), sealed("r2", "BB==")]}),
+        json!({"reasoning_details": [sealed("r2", "BB==")]}),
+    ];
+    let answer = folded(&streamed(&OpenAiChat::default(), &answer(&deltas, "stop")));
+    let [Part::Reasoning { .. }] = answer.message.parts() else { panic!("{:?}", answer.message) };
+    assert_eq!(
+        json!(answer.message.parts()[0])["data"]["reasoning_details"],
+        json!([words("ab"), sealed("r1", "AA=="), sealed("r2", "BB==")])
+    );
+}
+
+#[test]
 fn usage_may_stand_among_a_servers_own_members() {
     let chunks = [
         json!({"choices": [{"index": 0, "delta": {"content": "hi"}}], "x_groq": {"id": "req_1"}}),

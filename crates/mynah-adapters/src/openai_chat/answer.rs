@@ -267,11 +267,16 @@ impl Answer {
         }
     }
 
-    /// Details come in pieces too: those of the same place and type are one.
+    /// Details come in pieces too: those of the same place and type are one. Encrypted data is never cut.
     fn detail(&mut self, piece: Metadata) {
+        let said = |detail: &Metadata, name: &str| detail.get(name).cloned().filter(tells);
         let same = |known: &&mut Metadata| {
             ["index", "type"].iter().all(|name| known.get(*name) == piece.get(*name))
                 && known.get("index").is_some()
+                && ["id", "data"].iter().all(|name| {
+                    let (known, new) = (said(known, name), said(&piece, name));
+                    known.is_none() || new.is_none() || known == new
+                })
         };
         let Some(known) = self.details.iter_mut().rev().take(MAX_OPEN_DETAILS).find(same) else {
             self.details.push(piece);
@@ -281,7 +286,7 @@ impl Answer {
             match (known.get_mut(&name), value) {
                 (_, Value::Null) => {}
                 (Some(Value::String(text)), Value::String(more))
-                    if matches!(name.as_str(), "text" | "summary" | "data") =>
+                    if matches!(name.as_str(), "text" | "summary") =>
                 {
                     text.push_str(&more);
                 }
