@@ -442,6 +442,28 @@ fn encrypted_details_of_one_place_stay_apart() {
 }
 
 #[test]
+fn half_a_character_does_not_fail_an_answer() {
+    let chunk =
+        |text: &str| format!(r#"{{"choices":[{{"index":0,"delta":{{"content":"{text}"}}}}]}}"#);
+    for (pieces, text) in [
+        (&[r"a\ud83d", r"\uDE00b"][..], "a\u{fffd}\u{fffd}b"),
+        (&[r"a\ud83d\ude00b"], "a😀b"),
+        (&[r"\ud83d\ud83d\ude00", r"é\ude00\n"], "\u{fffd}😀é\u{fffd}\n"),
+        (&[r"\\ud83d", r"\\\ud83d"], "\\ud83d\\\u{fffd}"),
+        (&[r"\ud83dé\ud83d\u0041"], "\u{fffd}é\u{fffd}A"),
+    ] {
+        let end = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#.to_owned();
+        let chunks: Vec<String> =
+            pieces.iter().map(|piece| chunk(piece)).chain([end, "[DONE]".to_owned()]).collect();
+        assert_eq!(read(&sse(chunks.iter().map(String::as_str))).text(), text);
+    }
+    let whole = r#"{"choices":[{"message":{"content":"a\ud83d"},"finish_reason":"stop"}]}"#;
+    let request = Request::from("hi");
+    let (events, _) = events(&OpenAiChat::default(), &request, Delivery::Whole, [whole.as_bytes()]);
+    assert_eq!(folded(&events).text(), "a\u{fffd}");
+}
+
+#[test]
 fn usage_may_stand_among_a_servers_own_members() {
     let chunks = [
         json!({"choices": [{"index": 0, "delta": {"content": "hi"}}], "x_groq": {"id": "req_1"}}),
