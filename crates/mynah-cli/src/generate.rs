@@ -78,10 +78,15 @@ fn param(said: &str) -> Result<(String, Value), String> {
     Ok((name.to_owned(), value))
 }
 
+/// Whether this is the provider's in a request, and would be the engine's as an option of the call.
+fn is_shared(name: &str) -> bool {
+    matches!(name, "tools" | "metadata")
+}
+
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let engine = arguments.model.engine()?;
     let mut options = Options::new();
-    for (name, value) in &arguments.params {
+    for (name, value) in arguments.params.iter().filter(|(name, _)| !is_shared(name)) {
         options = options.set(name, value.clone());
     }
     let log = arguments.log.as_deref().map(|url| Place::parse(url)?.open()).transpose()?;
@@ -177,6 +182,8 @@ impl Arguments {
         if let Some(form) = form {
             request = request.with_response_format(form.format.clone());
         }
+        let own = self.params.iter().filter(|(name, _)| is_shared(name));
+        request.options.extend(own.cloned());
         Ok(request)
     }
 

@@ -123,6 +123,22 @@ fn an_answer_that_does_not_fit_its_schema_is_a_failure() {
 }
 
 #[test]
+fn options_of_the_providers_own_are_sent_under_any_name() {
+    let server = Server::new([format!("{PIECES}{END}")]);
+    let told = server.generate(&[
+        "hi",
+        "--param",
+        r#"tools=[{"type":"web_search"}]"#,
+        "--param",
+        r#"metadata={"user_id":"u"}"#,
+    ]);
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    let (_, body) = server.heard().pop().unwrap();
+    assert_eq!(body["tools"], json!([{"type": "web_search"}]));
+    assert_eq!(body["metadata"], json!({"user_id": "u"}));
+}
+
+#[test]
 fn everything_that_is_asked_for_is_sent() {
     let server = Server::new([answer("{}", "stop")]);
     let tools = file(
