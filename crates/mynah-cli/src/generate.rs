@@ -253,9 +253,15 @@ fn tell(teller: &mut Teller, event: &Event) -> io::Result<()> {
     }
 }
 
-/// An answer that did not break off.
+/// An answer that did not break off, and is one.
 fn whole(response: Response) -> mynah::Result<Response> {
-    match response.error() {
+    let failed = || {
+        let why = response.raw_finish_reason.as_deref().unwrap_or("error");
+        Error::adapter(AdapterReason::MalformedResponse)
+            .with_message(format!("adapter error: malformed_response: the model stopped: {why}"))
+    };
+    let is_failed = response.finish_reason == Some(FinishReason::Error);
+    match response.error().or_else(|| is_failed.then(failed)) {
         Some(error) => Err(error.with("partial", json!(response))),
         None => Ok(response),
     }
@@ -268,10 +274,13 @@ fn remark(response: &Response) -> Result<(), Failure> {
             written(writeln!(io::stdout(), "(refused) {}", plain(text)))?;
         }
     }
-    if response.finish_reason == Some(FinishReason::Length) {
-        // Not a part of the answer.
-        let _ = writeln!(io::stderr(), "mynah: the answer was cut off at its token limit");
-    }
+    let cut_off = match response.finish_reason {
+        Some(FinishReason::Length) => "at its token limit",
+        Some(FinishReason::ContentFilter) => "by a content filter",
+        _ => return Ok(()),
+    };
+    // Not a part of the answer.
+    let _ = writeln!(io::stderr(), "mynah: the answer was cut off {cut_off}");
     Ok(())
 }
 
