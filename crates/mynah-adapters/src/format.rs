@@ -338,7 +338,7 @@ impl Reader {
                 if body.trim_start().starts_with('<') {
                     return Err(failure::malformed("the server sent a page, not an answer"));
                 }
-                let read = decoder.whole(body, draft);
+                let read = decoder.whole(&without_halves(body), draft);
                 read.map_err(|error| if is_cut(body) { failure::broke_off() } else { error })?;
                 draft.check()?;
             }
@@ -385,10 +385,55 @@ fn take(frame: Frame<'_>, decoder: &mut dyn Decoder, draft: &mut Draft) -> Resul
     if frame.data.trim().is_empty() || draft.has_ended() {
         return Ok(());
     }
+    let data = without_halves(frame.data);
+    let frame = Frame { data: &data, ..frame };
     if frame.event == "error" {
         let said = serde_json::from_str(frame.data).unwrap_or_else(|_| frame.data.into());
         return Err(failure::in_stream(&said));
     }
     decoder.frame(frame, draft)?;
     draft.check()
+}
+
+/// JSON with U+FFFD for each escaped half of a character that stands alone. Gateways that cut text where its UTF-16 is write such
+/// halves, and no reader of JSON takes them.
+fn without_halves(json: &str) -> Cow<'_, str> {
+    const MARK: &str = "\\ufffd";
+    let mut whole = String::new();
+    let (mut done, mut at) = (0, 0);
+    while let Some(found) = json[at..].find('\\') {
+        at += found;
+        at += match (half(&json[at..]), half(json.get(at + 6..).unwrap_or_default())) {
+            (Some(Half::High), Some(Half::Low)) => 12,
+            (Some(_), _) => {
+                whole.push_str(&json[done..at]);
+                whole.push_str(MARK);
+                done = at + 6;
+                6
+            }
+            // What is escaped may be a backslash itself.
+            (None, _) => 1 + json[at + 1..].chars().next().map_or(0, char::len_utf8),
+        };
+    }
+    if done == 0 {
+        return Cow::Borrowed(json);
+    }
+    whole.push_str(&json[done..]);
+    Cow::Owned(whole)
+}
+
+#[derive(Clone, Copy)]
+enum Half {
+    High,
+    Low,
+}
+
+/// The half of a character whose escape this begins with.
+fn half(json: &str) -> Option<Half> {
+    let digits = json.strip_prefix("\\u")?.get(..4)?;
+    match u16::from_str_radix(digits, 16).ok()? {
+        0xd800..=0xdbff => Some(Half::High),
+        0xdc00..=0xdfff => Some(Half::Low),
+        _ => None,
+    }
 }

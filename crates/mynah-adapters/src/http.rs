@@ -44,10 +44,10 @@ mod origin;
 /// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
 /// nor encrypted items.
 ///
-/// A server that is silent for as long as `stream_timeout` says fails the call with `timeout`: from the request to its
-/// answer, and from one byte of it to the next, keep-alives included. Without one that is 5 minutes, for models may think
-/// for long. The body of an error is waited for no longer than 10 seconds. `request_timeout` is kept by whoever polls the
-/// stream. Dropping the stream closes the connection.
+/// A server that sends nothing for as long as `stream_timeout` says, not even keep-alives, fails the call with `timeout`: from
+/// the request to its answer, and from one byte of it to the next. Without one that is 5 minutes, for models may think for
+/// long. The body of an error is waited for no longer than 10 seconds. Whoever polls the stream keeps `request_timeout`, and
+/// `stream_timeout` from event to event, where keep-alives do not count. Dropping the stream closes the connection.
 ///
 /// ```
 /// use mynah_adapters::http::HttpAdapter;

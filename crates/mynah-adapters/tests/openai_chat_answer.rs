@@ -444,6 +444,61 @@ fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
 }
 
 #[test]
+fn an_error_among_a_servers_own_members_fails_what_was_said_so_far() {
+    let chunks = [
+        json!({"choices": [{"index": 0, "delta": {"content": "par"}}]}),
+        json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "x_groq": {"error": "stream stopped early"}}),
+    ];
+    let body = body(&chunks);
+    let request = Request::from("hi");
+    let (events, read) =
+        events(&OpenAiChat::default(), &request, Delivery::Streamed, [body.as_bytes()]);
+    assert_eq!(read.unwrap_err().to_string(), "stream stopped early");
+    let names: Vec<&str> = events.iter().map(Event::type_name).collect();
+    assert_eq!(names, ["message_started", "text_delta"]);
+}
+
+#[test]
+fn encrypted_details_of_one_place_stay_apart() {
+    let sealed = |id: &str, data: &str| json!({"type": "reasoning.encrypted", "index": 0, "id": id, "data": data});
+    let words =
+        |text: &str| json!({"type": "reasoning.text", "index": 0, "id": null, "text": text});
+    let deltas = [
+        json!({"reasoning_details": [words("a"), sealed("r1", "AA==")]}),
+        json!({"reasoning_details": [words("b"), sealed("r2", "BB==")]}),
+        json!({"reasoning_details": [sealed("r2", "BB==")]}),
+    ];
+    let answer = folded(&streamed(&OpenAiChat::default(), &answer(&deltas, "stop")));
+    let [Part::Reasoning { .. }] = answer.message.parts() else { panic!("{:?}", answer.message) };
+    assert_eq!(
+        json!(answer.message.parts()[0])["data"]["reasoning_details"],
+        json!([words("ab"), sealed("r1", "AA=="), sealed("r2", "BB==")])
+    );
+}
+
+#[test]
+fn half_a_character_does_not_fail_an_answer() {
+    let chunk =
+        |text: &str| format!(r#"{{"choices":[{{"index":0,"delta":{{"content":"{text}"}}}}]}}"#);
+    for (pieces, text) in [
+        (&[r"a\ud83d", r"\uDE00b"][..], "a\u{fffd}\u{fffd}b"),
+        (&[r"a\ud83d\ude00b"], "a😀b"),
+        (&[r"\ud83d\ud83d\ude00", r"é\ude00\n"], "\u{fffd}😀é\u{fffd}\n"),
+        (&[r"\\ud83d", r"\\\ud83d"], "\\ud83d\\\u{fffd}"),
+        (&[r"\ud83dé\ud83d\u0041"], "\u{fffd}é\u{fffd}A"),
+    ] {
+        let end = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#.to_owned();
+        let chunks: Vec<String> =
+            pieces.iter().map(|piece| chunk(piece)).chain([end, "[DONE]".to_owned()]).collect();
+        assert_eq!(read(&sse(chunks.iter().map(String::as_str))).text(), text);
+    }
+    let whole = r#"{"choices":[{"message":{"content":"a\ud83d"},"finish_reason":"stop"}]}"#;
+    let request = Request::from("hi");
+    let (events, _) = events(&OpenAiChat::default(), &request, Delivery::Whole, [whole.as_bytes()]);
+    assert_eq!(folded(&events).text(), "a\u{fffd}");
+}
+
+#[test]
 fn usage_may_stand_among_a_servers_own_members() {
     let chunks = [
         json!({"choices": [{"index": 0, "delta": {"content": "hi"}}], "x_groq": {"id": "req_1"}}),

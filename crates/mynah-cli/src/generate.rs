@@ -78,10 +78,15 @@ fn param(said: &str) -> Result<(String, Value), String> {
     Ok((name.to_owned(), value))
 }
 
+/// Whether this is the provider's in a request, and would be the engine's as an option of the call.
+fn is_shared(name: &str) -> bool {
+    matches!(name, "tools" | "metadata")
+}
+
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let engine = arguments.model.engine()?;
     let mut options = Options::new();
-    for (name, value) in &arguments.params {
+    for (name, value) in arguments.params.iter().filter(|(name, _)| !is_shared(name)) {
         options = options.set(name, value.clone());
     }
     let log = arguments.log.as_deref().map(|url| Place::parse(url)?.open()).transpose()?;
@@ -177,6 +182,8 @@ impl Arguments {
         if let Some(form) = form {
             request = request.with_response_format(form.format.clone());
         }
+        let own = self.params.iter().filter(|(name, _)| is_shared(name));
+        request.options.extend(own.cloned());
         Ok(request)
     }
 
@@ -246,9 +253,15 @@ fn tell(teller: &mut Teller, event: &Event) -> io::Result<()> {
     }
 }
 
-/// An answer that did not break off.
+/// An answer that did not break off, and is one.
 fn whole(response: Response) -> mynah::Result<Response> {
-    match response.error() {
+    let failed = || {
+        let why = response.raw_finish_reason.as_deref().unwrap_or("error");
+        Error::adapter(AdapterReason::MalformedResponse)
+            .with_message(format!("adapter error: malformed_response: the model stopped: {why}"))
+    };
+    let is_failed = response.finish_reason == Some(FinishReason::Error);
+    match response.error().or_else(|| is_failed.then(failed)) {
         Some(error) => Err(error.with("partial", json!(response))),
         None => Ok(response),
     }
@@ -261,10 +274,13 @@ fn remark(response: &Response) -> Result<(), Failure> {
             written(writeln!(io::stdout(), "(refused) {}", plain(text)))?;
         }
     }
-    if response.finish_reason == Some(FinishReason::Length) {
-        // Not a part of the answer.
-        let _ = writeln!(io::stderr(), "mynah: the answer was cut off at its token limit");
-    }
+    let cut_off = match response.finish_reason {
+        Some(FinishReason::Length) => "at its token limit",
+        Some(FinishReason::ContentFilter) => "by a content filter",
+        _ => return Ok(()),
+    };
+    // Not a part of the answer.
+    let _ = writeln!(io::stderr(), "mynah: the answer was cut off {cut_off}");
     Ok(())
 }
 

@@ -123,6 +123,48 @@ fn an_answer_that_does_not_fit_its_schema_is_a_failure() {
 }
 
 #[test]
+fn an_answer_that_failed_or_was_filtered_says_so() {
+    let ask = |text: &str, finish: &str| {
+        let candidate = json!({"content": {"parts": [{"text": text}]}, "finishReason": finish});
+        let server = Server::new([format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\ndata: {}\n\n",
+            json!({"candidates": [candidate]})
+        )]);
+        let mut command = mynah(["generate", "-m", "gemini:m", "--base-url", &server.url, "hi"]);
+        command.env("GEMINI_API_KEY", "k");
+        feed(command, b"")
+    };
+    let filtered = ask("par", "SAFETY");
+    assert_eq!(
+        (filtered.code, &*filtered.stdout, &*filtered.stderr),
+        (Some(0), "par\n", "mynah: the answer was cut off by a content filter\n")
+    );
+    let failed = ask("", "MALFORMED_FUNCTION_CALL");
+    assert_eq!((failed.code, &*failed.stdout), (Some(1), ""));
+    assert!(
+        failed.stderr.ends_with("the model stopped: MALFORMED_FUNCTION_CALL\n"),
+        "{}",
+        failed.stderr
+    );
+}
+
+#[test]
+fn options_of_the_providers_own_are_sent_under_any_name() {
+    let server = Server::new([format!("{PIECES}{END}")]);
+    let told = server.generate(&[
+        "hi",
+        "--param",
+        r#"tools=[{"type":"web_search"}]"#,
+        "--param",
+        r#"metadata={"user_id":"u"}"#,
+    ]);
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    let (_, body) = server.heard().pop().unwrap();
+    assert_eq!(body["tools"], json!([{"type": "web_search"}]));
+    assert_eq!(body["metadata"], json!({"user_id": "u"}));
+}
+
+#[test]
 fn everything_that_is_asked_for_is_sent() {
     let server = Server::new([answer("{}", "stop")]);
     let tools = file(

@@ -194,7 +194,8 @@ impl Pricing {
             .collect()
     }
 
-    /// Fills in the costs that the provider did not report. A cost is never negative.
+    /// Fills in the costs that the provider did not report. A cost is never negative. Usage whose `extra` names an
+    /// `unpriced_model` gets none: that model answered in the place of the one that has these prices.
     ///
     /// ```
     /// use mynah_data::{Pricing, Usage};
@@ -210,6 +211,9 @@ impl Pricing {
         usage.input_cost = usage.input_cost.filter(legal);
         usage.output_cost = usage.output_cost.filter(legal);
         usage.total_cost = usage.total_cost.filter(legal);
+        if usage.extra.contains_key("unpriced_model") {
+            return;
+        }
         let prices = self.for_prompt(usage.input_tokens.unwrap_or(0));
         if let (None, Some(input)) = (usage.input_cost, usage.input_tokens) {
             let cached = usage.cached_input_tokens.unwrap_or(0).min(input);

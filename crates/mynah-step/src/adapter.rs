@@ -95,7 +95,8 @@ pub struct ModelCall {
     pub api_key: Option<SecretString>,
     /// The longest the call may take.
     pub request_timeout: Option<Duration>,
-    /// The longest silence between two events; adapters over HTTP have a limit of their own where this is none.
+    /// The longest silence between two events, for which keep-alives do not count; where this is none, adapters over HTTP still
+    /// have a limit on how long nothing at all is sent.
     pub stream_timeout: Option<Duration>,
 }
 
@@ -119,7 +120,8 @@ impl fmt::Debug for ModelCall {
     }
 }
 
-/// Opens a model's stream, trying again as the policy says until there is one.
+/// Opens a model's stream, trying again as the policy says until there is one. A wait that does not fit into the call's time limits
+/// is not begun.
 ///
 /// # Errors
 /// The error of the last try.
@@ -131,6 +133,8 @@ pub async fn open_model(
     world: Arc<dyn World>,
 ) -> Result<ModelStream> {
     let begun_at = tokio::time::Instant::now();
+    let elapsed = retry.max_elapsed_ms.map(Duration::from_millis);
+    let limit = [elapsed, call.request_timeout, call.stream_timeout].into_iter().flatten().min();
     for attempt in 1..retry.max_attempts {
         let opened = Arc::clone(&adapter).open(request.clone(), call.clone()).await;
         let begun = match opened {
@@ -144,7 +148,6 @@ pub async fn open_model(
         let Some(delay) = retry.delay(attempt, &error, world.as_ref()) else {
             return Err(error);
         };
-        let limit = retry.max_elapsed_ms.map(Duration::from_millis);
         if limit.is_some_and(|limit| begun_at.elapsed() + delay > limit) {
             return Err(error);
         }

@@ -21,7 +21,8 @@ use crate::{
 /// content, fails at once. Once a model has said something it is not replaced. If none can be had, the error is the last one's.
 ///
 /// A call's key and adapter options are the first one's alone: the others have their own, or look for them. A policy for retries
-/// begins anew with the first. Tokens cost what the answering model's price says, where that is known.
+/// begins anew with the first. Tokens cost what the answering model's price says. Where nobody knows that, they have no costs and
+/// `extra` names the `unpriced_model`; a limit in dollars counts them at the first one's price.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -150,13 +151,19 @@ impl Choice {
         let request = self.request(request.clone());
         let stream = Arc::clone(&self.adapter).open(request, self.call(call.clone())).await?;
         let stream = begin(stream).await?;
-        let Some(pricing) = self.model.as_ref().and_then(|model| model.pricing) else {
+        // Whoever called knows what the first costs.
+        let Some(model) = self.model.clone() else {
             return Ok(stream);
         };
         Ok(Box::pin(stream.map(move |event| {
             event.map(|mut event| {
                 if let Event::Usage { usage } = &mut event {
-                    pricing.apply(usage);
+                    match model.pricing {
+                        Some(pricing) => pricing.apply(usage),
+                        None => drop(
+                            usage.extra.insert("unpriced_model".into(), model.id.as_str().into()),
+                        ),
+                    }
                 }
                 event
             })

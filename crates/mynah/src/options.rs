@@ -66,6 +66,9 @@ pub(crate) const DENIED: [&str; 13] = [
     "api_key",
 ];
 
+/// Those of them that providers have too: among a request's own options they are the provider's.
+pub(crate) const SHARED: [&str; 2] = ["tools", "metadata"];
+
 /// Names of what concerns the caller alone: a run is the same whatever they say, so its records do not hold them.
 pub(crate) const UNRECORDED: [&str; 4] =
     ["emit_text_deltas", "emit_tool_deltas", "include_raw_chunks", "request_id"];
@@ -475,7 +478,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads merged options. Every value that does not fit is reported.
+    /// Reads merged options, which have the [`SHARED`] names from a request alone. Every value that does not fit is reported.
     pub(crate) fn read(values: Metadata) -> Result<Self> {
         let mut reader = Reader { values, errors: Vec::new() };
         let settings = Self {
@@ -522,7 +525,8 @@ impl Settings {
             return Err(Error::validation(ValidationReason::InvalidOptions, reader.errors));
         }
         let mut rest = reader.values;
-        rest.retain(|name, _| !DENIED.contains(&name.as_str()));
+        let name_passes = |name: &str| SHARED.contains(&name) || !DENIED.contains(&name);
+        rest.retain(|name, _| name_passes(name));
         Ok(Self { rest, ..settings })
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     engine::{Engine, overlay_tools},
-    options::{HALT_WHEN, Options, Settings, UNRECORDED, said},
+    options::{HALT_WHEN, Options, SHARED, Settings, UNRECORDED, said},
     run::{Beginning, Driver, Finalize, Meter, Policy, Resumption, Setup},
     stream::Filter,
 };
@@ -186,8 +186,12 @@ impl Asked<'_> {
     /// What counts of what was said, and what the call itself said of it.
     fn settings(&self) -> Result<(Settings, Metadata)> {
         let mut own = self.given.as_deref().map(said_by).unwrap_or_default();
-        own.extend(said(self.options.values().clone()));
+        // What records tell of a call has the request's in it, and nothing else under these names.
+        let is_new = self.past.about().is_none();
+        let said = said(self.options.values().clone());
+        own.extend(said.filter(|(name, _)| !(is_new && SHARED.contains(&name.as_str()))));
         let mut values = self.engine.0.params.clone();
+        values.retain(|name, _| !SHARED.contains(&name.as_str()));
         values.extend(own.clone());
         let mut settings = Settings::read(values)?;
         if let Some(session) = self.past.session() {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use common::{calls, echo, map, says, scripted};
 use mynah::{
     BoxFuture, Catalog, EncodeError, Engine, EngineReason, EngineSpec, Error, ErrorKind,
-    FieldError, Image, Message, ModelRef, Options, Part, Pricing, Registry, ResponseFormat, Result,
-    RetryPolicy, Tool, ToolContext, ToolExecutor, ToolOutcome, ToolResultEncoder, ValidationReason,
-    testing::Scripted,
+    FieldError, Image, Message, ModelRef, Options, Part, Pricing, Registry, Request,
+    ResponseFormat, Result, RetryPolicy, Tool, ToolContext, ToolExecutor, ToolOutcome,
+    ToolResultEncoder, ValidationReason, testing::Scripted,
 };
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
@@ -91,6 +91,17 @@ async fn g05_what_belongs_to_the_engine_is_not_among_the_params() {
     engine.adapter(model.clone()).chat("hello").options(options).await.unwrap();
     let sent = model.requests().remove(0).options;
     assert_eq!(Value::Object(sent), json!({"top_p": 1, "reasoning_effort": "high"}));
+}
+
+#[tokio::test]
+async fn what_a_request_has_for_its_provider_is_passed_on_under_any_name() {
+    let model = scripted([says("hi")]);
+    let own = json!({"tools": [{"type": "web_search"}], "metadata": {"user_id": "u"}});
+    let mut request = Request::from("hello");
+    request.options = map(own.clone());
+    let engine = Engine::new(model.clone()).param("metadata", json!({"user_id": "engine"}));
+    engine.generate(request).param("tools", json!([])).await.unwrap();
+    assert_eq!(Value::Object(model.requests().remove(0).options), own);
 }
 
 #[test]

@@ -54,6 +54,24 @@ async fn y03_a_wait_that_the_provider_asks_for_is_kept_with_jitter_on_top() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_the_calls_time_limits_do_not_have_is_not_begun() {
+    for limit in ["request_timeout", "stream_timeout"] {
+        for (asked, calls) in [(4_000, 2), (6_000, 1)] {
+            let limited = json!([{"preflight_error": "rate_limited", "retry_after_ms": asked}]);
+            let (engine, model) = engine([limited, says("hi")]);
+            let begun = Instant::now();
+            let call = engine.generate("hello").retry(RetryPolicy::default());
+            let outcome = call.param(limit, 5_000).await;
+            assert_eq!(model.calls(), calls, "{limit}");
+            if calls == 1 {
+                assert_eq!(outcome.unwrap_err().reason(), "rate_limited", "{limit}");
+                assert_eq!(begun.elapsed(), Duration::ZERO, "{limit}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_beyond_the_policys_bound_is_not_begun() {
     for (asked, calls) in [(60_000, 2), (60_001, 1), (u64::MAX, 1)] {
         let limited = json!([{"preflight_error": "rate_limited", "retry_after_ms": asked}]);

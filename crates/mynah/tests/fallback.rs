@@ -92,6 +92,18 @@ async fn tokens_cost_what_the_answering_model_costs() {
 }
 
 #[tokio::test]
+async fn tokens_of_a_model_without_a_price_have_no_costs() {
+    let counted =
+        json!([{"usage": {"input_tokens": 1_000_000, "output_tokens": 0}}, {"finish": "stop"}]);
+    let fallback = Fallback::new(scripted([refusal(AdapterReason::Overloaded)]));
+    let engine = Engine::new(fallback.or(scripted([counted]), "small"))
+        .model(ModelRef::new("large").with_pricing(Pricing::new(9.0, 0.0)));
+    let usage = engine.generate("hi").await.unwrap().usage;
+    assert_eq!((usage.input_cost, usage.output_cost, usage.total_cost), (None, None, None));
+    assert_eq!(Value::Object(usage.extra), json!({"unpriced_model": "small"}));
+}
+
+#[tokio::test]
 async fn what_is_meant_for_the_first_provider_reaches_no_other() {
     let (first, second) = (Calls::default(), Calls::default());
     let engine = engine(

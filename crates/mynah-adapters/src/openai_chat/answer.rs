@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, List, Loose, Written, members, take_count, telling},
+    loose::{self, List, Loose, Written, members, take_count, telling, tells},
     sse::Frame,
 };
 
@@ -184,10 +184,14 @@ impl Answer {
         if others {
             draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
         }
-        // Groq may say it among its own members alone.
-        let own = unknown.get("x_groq").and_then(|own| own.get("usage")?.as_object());
-        if let Some(counters) = chunk.usage.into_object().or_else(|| own.cloned()) {
+        // Groq may say it among its own members alone, and there it says that an answer failed which ends as others do.
+        let own = |name: &str| unknown.get("x_groq").and_then(|own| own.get(name));
+        let counted = || own("usage").and_then(Value::as_object).cloned();
+        if let Some(counters) = chunk.usage.into_object().or_else(counted) {
             draft.usage(usage(counters));
+        }
+        if let Some(error) = own("error").filter(|error| tells(error)) {
+            return Err(failure::in_stream(&json!({"error": error})));
         }
         if !unknown.is_empty() && unknown != self.unknown {
             self.unknown.clone_from(&unknown);
@@ -274,11 +278,16 @@ impl Answer {
         }
     }
 
-    /// Details come in pieces too: those of the same place and type are one.
+    /// Details come in pieces too: those of the same place and type are one. Encrypted data is never cut.
     fn detail(&mut self, piece: Metadata) {
+        let said = |detail: &Metadata, name: &str| detail.get(name).cloned().filter(tells);
         let same = |known: &&mut Metadata| {
             ["index", "type"].iter().all(|name| known.get(*name) == piece.get(*name))
                 && known.get("index").is_some()
+                && ["id", "data"].iter().all(|name| {
+                    let (known, new) = (said(known, name), said(&piece, name));
+                    known.is_none() || new.is_none() || known == new
+                })
         };
         let Some(known) = self.details.iter_mut().rev().take(MAX_OPEN_DETAILS).find(same) else {
             self.details.push(piece);
@@ -288,7 +297,7 @@ impl Answer {
             match (known.get_mut(&name), value) {
                 (_, Value::Null) => {}
                 (Some(Value::String(text)), Value::String(more))
-                    if matches!(name.as_str(), "text" | "summary" | "data") =>
+                    if matches!(name.as_str(), "text" | "summary") =>
                 {
                     text.push_str(&more);
                 }
