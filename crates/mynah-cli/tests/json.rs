@@ -76,7 +76,7 @@ fn a_run_in_other_hands_is_told_once() {
             if hold(now).is_err() {
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::park_timeout(std::time::Duration::from_millis(50));
         }
     });
     let (code, kind, _) = err(&["cancel", "run-0", "--log", &url]);

@@ -177,16 +177,17 @@ fn a_changed_engine_goes_on_where_the_operation_allows_it() {
     let mut chat = chat();
     chat["crash_after"] = json!(3);
     assert_eq!(play(&log, &["--stable"], &scenario(0, json!([chat]))).code, Some(137));
-    let changed = json!({"max_turns": 3});
     let ops = json!([
-        {"op": "resume", "options": changed},
-        {"op": "resume", "options": changed, "allow_changed_engine": true},
+        {"op": "resume", "options": {"max_turns": 3}},
+        {"op": "resume", "options": {"max_turns": 3}, "allow_changed_engine": true},
         {"op": "verify"}, {"op": "replay"},
     ]);
-    let told = lines(&play(&log, &["--stable"], &scenario(1, ops)));
+    let mut scenario = scenario(1, ops);
+    scenario["engine"] = json!({"model": "another"});
+    let told = lines(&play(&log, &["--stable"], &scenario));
     let refused = &told[0]["err"];
     assert_eq!(refused["type"], "replay_mismatch");
-    assert_eq!(refused["metadata"]["diff"][0]["path"], "about.options.max_turns");
+    assert_eq!(refused["metadata"]["diff"][0]["path"], "about.model");
     assert!(refused["message"].as_str().unwrap().contains("allow_changed_engine"), "{refused}");
     assert_eq!(told[1]["ok"]["halted_reason"], "completed");
     assert_eq!(

@@ -426,7 +426,7 @@ async fn a_side_effect_of_the_loop_that_panics_leaves_the_run_as_it_was() {
 
 #[tokio::test]
 async fn odd_run_ids_are_kept_as_they_are() {
-    for id in ["tenant/01HX", "ü—🦜", "a b\tc\n", "%252F..", &"x".repeat(1000)] {
+    for id in ["tenant/01HX", "ü—🦜", "a b\tc\n", "%252F..", &"x".repeat(255)] {
         let log = Arc::new(MemoryLog::new());
         let agent = async |context: &Context| context.random().await;
         let live = perform(Config::new(&log, id), &agent).await.expect(id);

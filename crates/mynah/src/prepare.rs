@@ -344,9 +344,13 @@ fn thread_of(request: &Request) -> Thread {
     thread
 }
 
-/// What a request says, under the names of options.
+/// What a request says, under the names of options. A key belongs to a call, and has no place in what is recorded.
 fn said_by(request: &Request) -> Metadata {
     let mut said = request.options.clone();
+    said.shift_remove("api_key");
+    if let Some(Value::Object(opts)) = said.get_mut("adapter_opts") {
+        opts.shift_remove("api_key");
+    }
     let mut say = |name: &str, value: Value| {
         if !value.is_null() {
             said.insert(name.to_owned(), value);

@@ -127,6 +127,25 @@ proptest! {
 }
 
 #[tokio::test]
+async fn a_key_among_a_requests_options_is_not_recorded() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let mut request = mynah::Request::from(mynah::Thread::from("hi"));
+    request.options.insert("api_key".to_owned(), "sk-secret".into());
+    request.options.insert("adapter_opts".to_owned(), serde_json::json!({"api_key": "sk-secret"}));
+    let engine = Engine::new(mynah::testing::Scripted::new([
+        serde_json::json!([{"text": "hi"}, {"finish": "stop"}]),
+    ])?);
+    engine.generate(request).record(&log).await?;
+    let run = log.runs(mynah::log::RunFilter::new()).await?.runs.remove(0).run_id;
+    let records = log.read(&run, 1, 100).await?;
+    assert!(!records.is_empty());
+    for body in records.iter().filter_map(|record| record.body()) {
+        assert!(!String::from_utf8_lossy(&body.payload).contains("sk-secret"));
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_tool_of_which_nobody_knows_whether_it_ran_is_not_run_again_unasked() -> mynah::Result<()>
 {
     for (policy, expected) in [
