@@ -144,10 +144,7 @@ fn a_tool_that_does_not_fit_is_refused_with_its_place() {
             ),
             (r#"{"name": "a", "returns": {"ok": 1, "error": 2}}"#, "expected one of ok, error, "),
             (r#"{"name": "a", "returns": {"ok": 1, "echo": true}}"#, "unknown field `echo`"),
-            (
-                r#"{"name": "a", "returns": {"error": 1, "transient": "yes"}}"#,
-                "transient is not a boolean",
-            ),
+            (r#"{"name": "a", "returns": {"error": 1, "transient": "yes"}}"#, "expected a boolean"),
             (r#"{"name": "a", "returns": {"ask_user": 7}}"#, "expected a string"),
             (r#"{"name": "a", "returns": {"ask_user": "q", "opts": []}}"#, "returns: "),
             (r#"{"name": "a", "returns": {"halt": 7, "result": 1}}"#, "expected a string"),
