@@ -26,6 +26,20 @@ async fn what_was_taken_away_is_nowhere_in_the_files() {
 }
 
 #[tokio::test]
+async fn a_run_that_somebody_goes_on_with_is_not_redacted() {
+    let book = Book::empty();
+    book.log.append(Sample::new("run", 0).user("secret").batch()).await.expect("a run");
+    let term = std::time::Duration::from_secs(3);
+    let lease = book.log.lease("run", "somebody", term, 0).await.expect("a lease");
+    let redact = Redact::kind("run", "user_message");
+    let error = redact.perform(&book.log, &warrant()).await.expect_err("it is in other hands");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::Leased));
+    book.log.release(&lease).await.expect("a log");
+    assert_eq!(redact.perform(&book.log, &warrant()).await.map(|gone| gone.len()), Ok(1));
+    book.log.lease("run", "somebody", term, 0).await.expect("nobody keeps it");
+}
+
+#[tokio::test]
 async fn what_a_reader_keeps_from_being_wiped_is_wiped_by_whoever_writes_next() {
     let book = Book::new().await;
     let reader = Connection::open(book.folder.path().join("mynah.db")).expect("a connection");

@@ -1,5 +1,7 @@
 //! Taking away what records hold.
 
+use std::time::Duration;
+
 use mynah_data::{Error, Result};
 
 use super::{Removals, Removed, Stripped, Warrant, bury};
@@ -7,6 +9,9 @@ use crate::{Auditor, Fact, Hash, Log, Record, RunSummary, entry};
 
 /// How many records one tombstone names at most.
 const NAMED: usize = 1024;
+
+/// For how long a run without its seal is kept from others.
+const TERM: Duration = Duration::from_secs(3);
 
 /// How many records are looked at in one go.
 const PORTION: usize = 256;
@@ -103,9 +108,21 @@ impl Redact {
     /// them in the log's files either is told by [`Log::wipe`].
     ///
     /// # Errors
-    /// As [`candidates`](Self::candidates), and a run that is corrupt.
+    /// As [`candidates`](Self::candidates), a run that is corrupt, or one that a process goes on with.
     pub async fn perform(&self, log: &dyn Log, warrant: &Warrant) -> Result<Vec<Redactable>> {
         Auditor::new(log).verify_run(&self.run).await?;
+        if log.run(&self.run).await?.is_none_or(|run| run.seal.is_some()) {
+            return self.take_away(log, warrant).await;
+        }
+        // Nobody goes on meanwhile with what is taken away.
+        let owner = format!("redact by {}", warrant.by);
+        let lease = log.lease(&self.run, &owner, TERM, warrant.at).await?;
+        let taken = self.take_away(log, warrant).await;
+        log.release(&lease).await?;
+        taken
+    }
+
+    async fn take_away(&self, log: &dyn Log, warrant: &Warrant) -> Result<Vec<Redactable>> {
         let (found, stripped): (_, Vec<_>) = self.find(log).await?.into_iter().unzip();
         let tombstones = stripped.chunks(NAMED).map(|chunk| {
             (warrant.at, warrant.tombstone(&self.run, Removed::Bodies(chunk.to_vec())))
