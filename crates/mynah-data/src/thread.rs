@@ -144,7 +144,7 @@ impl Messages {
     pub fn repair(&mut self, why: &str) -> Vec<String> {
         let ids = std::mem::take(&mut self.unanswered);
         for id in &ids {
-            self.append(Arc::new(Message::tool_result(id, json!({"error": why}))));
+            self.append(Arc::new(Message::tool_error(id, json!({"error": why}))));
         }
         ids
     }

@@ -345,7 +345,7 @@ fn e22_a_chat_cut_off_in_mid_turn_keeps_what_was_said_and_answers_every_call() {
     collector.apply(&encoded("c1", "1"));
     let result = collector.chat_result();
     assert_eq!(result.halted_reason, HaltReason::Cancelled);
-    let lost = Message::tool_result("c0", json!({"error": CUT_SHORT}));
+    let lost = Message::tool_error("c0", json!({"error": CUT_SHORT}));
     let expected = Thread::from("hi")
         .with(calling(&["c0", "c1"]).with_metadata("finish_reason", "tool_calls"))
         .with(Message::tool_result("c1", "1"))

@@ -76,7 +76,7 @@ fn m04_a_turn_that_was_cut_off_among_its_tools_answers_every_call() {
     let expected = Thread::from("hi")
         .with(asked)
         .with(Message::tool_result("c1", "ran"))
-        .with(Message::tool_result("c0", json!({"error": CUT_SHORT})));
+        .with(Message::tool_error("c0", json!({"error": CUT_SHORT})));
     assert_eq!(session.thread, expected);
     assert_eq!(session.turn_metadata, map(json!({"repaired_tool_calls": ["c0"]})));
 }
@@ -87,7 +87,7 @@ fn m04_calls_that_were_open_before_the_cut_are_answered_in_their_place() {
     let mut reducer = SessionReducer::chat(before.clone(), None);
     reducer.apply(&Event::text_delta("par"));
     let (session, _) = reducer.finalize();
-    let lost = Message::tool_result("c0", json!({"error": CUT_SHORT}));
+    let lost = Message::tool_error("c0", json!({"error": CUT_SHORT}));
     assert_eq!(session.thread.messages.get(2).map(|m| m.as_ref()), Some(&lost));
     assert_eq!(session.thread.last_message().unwrap().text(), "par");
     assert_eq!(session.turn_metadata, map(json!({"repaired_tool_calls": ["c0"]})));

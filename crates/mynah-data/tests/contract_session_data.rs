@@ -297,7 +297,7 @@ fn d29_a_failed_session_recovers_with_its_thread() {
     let mut expected = before.clone();
     expected.state = SessionState::Idle;
     expected.turn_metadata.clear();
-    expected.thread.extend([Message::tool_result("c0", json!({"error": CUT_SHORT}))]);
+    expected.thread.extend([Message::tool_error("c0", json!({"error": CUT_SHORT}))]);
     assert_eq!(session, expected);
     assert_eq!(validate::thread(&session.thread), Ok(()));
     assert_eq!(session.check(Operation::Reply, None), Ok(()));

@@ -291,7 +291,7 @@ fn an_unanswered_call_can_be_answered_afterwards() {
     let mut thread = Thread::from("hi").with(calling(&["c0", "c1"]));
     assert_eq!(thread.messages.repair("lost"), ["c0", "c1"]);
     assert_eq!(validate::thread(&thread), Ok(()));
-    let lost = Message::tool_result("c1", json!({"error": "lost"}));
+    let lost = Message::tool_error("c1", json!({"error": "lost"}));
     assert_eq!(thread.last_message(), Some(&lost));
     assert_eq!(thread.messages.repair("lost"), [""; 0]);
     assert_eq!(thread.messages.len(), 4);
