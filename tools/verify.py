@@ -15,7 +15,7 @@ import struct
 import sys
 
 MAINTENANCE = "log:maintenance"
-MAX_LINE, MAX_DEPTH = 64 << 20, 128
+MAX_LINE, MAX_DEPTH, MAX_ITEMS = 64 << 20, 128, 1 << 20
 
 class Corrupt(Exception):
     """Something is not what it says."""
@@ -70,14 +70,15 @@ def roots_of_consistency(old, new, proof, old_root):
 
 # Deterministic CBOR: RFC 8949, section 4.2.1, decoded strictly.
 def decode(data):
-    value, end = decode_item(data, 0, 0)
+    value, end = decode_item(data, 0, 0, iter(range(MAX_ITEMS)))
     demand(end == len(data), "bytes follow the CBOR value")
     return value
 def take(data, at, count):
     demand(at + count <= len(data), "the CBOR value is cut off")
     return data[at : at + count], at + count
-def decode_item(data, at, depth):
+def decode_item(data, at, depth, room):
     demand(depth <= MAX_DEPTH, "the CBOR value is too deep")
+    demand(next(room, None) is not None, "the CBOR value has too many items")
     head, at = take(data, at, 1)
     major, argument = head[0] >> 5, head[0] & 31
     if major == 7:
@@ -97,17 +98,17 @@ def decode_item(data, at, depth):
     if major == 4:
         values = []
         for _ in range(argument):
-            value, at = decode_item(data, at, depth + 1)
+            value, at = decode_item(data, at, depth + 1, room)
             values.append(value)
         return values, at
     demand(major == 5, "there are no CBOR tags")
     members, before = {}, b""
     for _ in range(argument):
         start = at
-        key, at = decode_item(data, at, depth + 1)
+        key, at = decode_item(data, at, depth + 1, room)
         demand(isinstance(key, str) and before < data[start:at], "CBOR keys are text, in order")
         before = data[start:at]
-        members[key], at = decode_item(data, at, depth + 1)
+        members[key], at = decode_item(data, at, depth + 1, room)
     return members, at
 
 def decode_simple(data, at, info):

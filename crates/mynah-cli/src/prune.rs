@@ -24,7 +24,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah prune --older-than 12h --status failed --limit 100 --reason noise
   mynah show log:maintenance --records               what was ever taken out
 
-The oldest go first, by when they began. A run that a later run of its session goes on from stays as long as that one does.
+The oldest go first, by when they began. A run that a later run of its session goes on from stays as long as that one does:
+the runs of a session go together, or stay where they are more than --limit has room for.
 A run that a process goes on with stays, and is named.
 Pruned ids are not given again: export what may be wanted back.";
 
@@ -38,7 +39,7 @@ pub(crate) struct Arguments {
     /// Only those of this status.
     #[arg(long, value_parser = runs::status, value_name = "STATUS")]
     status: Option<RunStatus>,
-    /// At most so many.
+    /// At most so many; a session of more stays.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     /// Also those that have not ended; they cannot be resumed then.
@@ -131,7 +132,7 @@ fn write_text(
     let told = match (found.len() as u64, done) {
         (0, _) if !in_use.is_empty() => "nothing pruned".to_owned(),
         (0, _) => {
-            "nothing to prune; what has not ended stays, and what a run that stays goes on from"
+            "nothing to prune; what has not ended stays, what a run that stays goes on from, and a session of more runs than --limit"
                 .to_owned()
         }
         (runs, true) => {

@@ -10,7 +10,7 @@ use mynah::{
     Error, ErrorKind, SystemWorld, World as _,
     log::{Corrupt, Log as _, RunFilter, RunPage, RunStatus, RunSummary},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, now, runtime,
@@ -98,7 +98,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     written(if log.json { write_json(&page, &mut out) } else { write_table(&page, &mut out) })?;
     if let Some(next) = &page.next {
-        // Not among the runs, so that whoever reads them need not look for it.
+        // Not among the runs, so that nobody takes it for one.
         let _ = writeln!(io::stderr(), "there are more: --after {next}");
     }
     if page.damaged.is_empty() {
@@ -111,15 +111,17 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     )))
 }
 
+/// The last line tells where the page ended, if there is more.
 fn write_json(page: &RunPage, out: &mut impl Write) -> io::Result<()> {
-    for run in &page.runs {
-        serde_json::to_writer(&mut *out, run)?;
-        out.write_all(b"\n")?;
-    }
-    for damaged in &page.damaged {
+    let damaged = page.damaged.iter().map(|damaged| {
         let error = Error::from(damaged.clone());
-        writeln!(out, "{}", with_run(&damaged.run, json!({"status": "corrupt", "err": error})))?;
+        with_run(&damaged.run, json!({"status": "corrupt", "err": error}))
+    });
+    let mut lines: Vec<Value> = page.runs.iter().map(|run| json!(run)).chain(damaged).collect();
+    if let (Some(last), Some(next)) = (lines.last_mut(), &page.next) {
+        last["next"] = json!(next);
     }
+    lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
     out.flush()
 }
 

@@ -20,6 +20,21 @@ fn text_that_is_not_json_is_refused_with_line_and_column() {
 }
 
 #[test]
+fn a_key_that_stands_twice_is_refused_with_its_line() {
+    refused_each(&[
+        ("{\"ops\": [],\n \"ops\": []}", "the key \"ops\" stands twice at line 2 column 6"),
+        (r#"{"ops": [{"op": "verify", "op": "chat"}]}"#, "the key \"op\" stands twice at line 1"),
+        (
+            "{\"ops\": [], \"tools\": [{\"name\": \"t\",\n\"returns\": {\"ok\": {\"a\": 1, \"\\u0061\": 2}}}]}",
+            "the key \"a\" stands twice at line 2",
+        ),
+    ]);
+    let fine =
+        r#"{"ops": [], "engine": {"params": {}, "context": {"a": {"a": [{"a": 1}, {"a": 2}]}}}}"#;
+    assert_eq!(feed(mynah(["play", "-"]), fine.as_bytes()).code, Some(0));
+}
+
+#[test]
 fn a_file_of_another_structure_is_refused() {
     refused_each(&[
         ("[]", "invalid type: sequence, expected a map at line 1 column 0"),

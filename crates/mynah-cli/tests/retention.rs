@@ -28,6 +28,25 @@ const RUNS: &str = r#"{
   ]
 }"#;
 
+const SESSION: &str = r#"{
+  "scripts": [ [ {"text": "Hi."}, {"finish": "stop"} ], [ {"text": "Yes."}, {"finish": "stop"} ] ],
+  "ops": [
+    {"op": "session.start", "messages": [{"role": "user", "content": "hi"}]},
+    {"op": "session.reply", "text": "there?"}
+  ]
+}"#;
+
+#[test]
+fn the_runs_of_a_session_are_pruned_together() {
+    let store = Store::with(SESSION);
+    let prune = ["prune", "--older-than", "30d", "--reason", "age", "--yes", "--limit"];
+    let told = store.json(&[&prune[..], &["1"]].concat());
+    assert_eq!(told, [json!({"dry_run": false, "runs": 0, "records": 0, "in_use": []})]);
+    let told = store.json(&[&prune[..], &["2"]].concat());
+    let ids: Vec<_> = told.iter().filter_map(|run| run["run_id"].as_str()).collect();
+    assert_eq!((ids, &told[2]["runs"]), (vec!["run-1", "run-0"], &json!(2)));
+}
+
 #[test]
 fn an_exported_run_can_be_checked_and_imported_elsewhere() {
     let store = Store::with(RUNS);
@@ -161,7 +180,7 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
     assert_eq!(gone[0]["run_id"], "run-0");
     assert_eq!(gone[1], json!({"dry_run": false, "runs": 1, "records": 9, "in_use": []}));
     assert_eq!(store.ok(&[&prune[..], &["--limit", "1", "--yes"]].concat()).lines().count(), 2);
-    let why = "what has not ended stays, and what a run that stays goes on from";
+    let why = "what has not ended stays, what a run that stays goes on from, and a session of more runs than --limit";
     assert_eq!(store.ok(&prune), format!("nothing to prune; {why}\n"), "the one that waits stays");
     let listed = store.json(&["runs"]);
     assert_eq!(listed.iter().map(|run| &run["run_id"]).collect::<Vec<_>>(), ["run-2"]);

@@ -73,10 +73,14 @@ fn runs_can_be_chosen_and_paged() {
     let mut page = store.run(&["runs", "--json", "--limit", "2"]);
     loop {
         assert_eq!(page.code, Some(0));
-        seen.extend(lines(&page).iter().map(|run| text(run, "run_id")));
+        let runs = lines(&page);
+        seen.extend(runs.iter().map(|run| text(run, "run_id")));
+        let ended: Vec<&str> = runs.iter().filter_map(|run| run["next"].as_str()).collect();
         let Some((_, next)) = page.stderr.trim().split_once("there are more: --after ") else {
+            assert_eq!((ended, runs.len()), (vec![], 1));
             break;
         };
+        assert_eq!((ended, runs[1]["next"].as_str()), (vec![next], Some(next)));
         page = store.run(&["runs", "--json", "--limit", "2", "--after", next]);
     }
     assert_eq!(seen, ["run-4", "run-3", "run-2", "run-1", "run-0"]);

@@ -2,6 +2,9 @@
 //!
 //! `serde_json::from_value` decodes the same values and says less when it fails.
 
+use std::{collections::HashSet, fmt};
+
+use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
 use crate::{
@@ -44,6 +47,71 @@ pub fn session(text: &str) -> Result<Session> {
     finish(ValidationReason::InvalidSession, errors)?;
     let wire: session::Wire = serde_json::from_value(value).map_err(Error::from)?;
     Session::from_wire(wire)
+}
+
+/// Checks that no object in JSON text has a key twice, of which one would be lost.
+///
+/// ```
+/// use mynah_data::decode::unique_keys;
+/// let error = unique_keys("{\"a\": {\"b\": 1,\n\"b\": 2}}").unwrap_err();
+/// assert_eq!(error.to_string(), "the key \"b\" stands twice at line 2 column 3");
+/// assert!(unique_keys(r#"{"a": {"a": 1}, "b": [{"a": 1}, {"a": 1}]}"#).is_ok());
+/// ```
+///
+/// # Errors
+/// The first key that stands twice, and text that is not JSON, with line and column.
+pub fn unique_keys(text: &str) -> serde_json::Result<()> {
+    serde_json::from_str(text).map(|Unique| ())
+}
+
+/// A value in which no key stands twice. Nothing of it is kept.
+struct Unique;
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+macro_rules! plain {
+    ($($visit:ident $type:ty),+) => {
+        $(fn $visit<E>(self, _: $type) -> std::result::Result<Self, E> {
+            Ok(self)
+        })+
+    };
+}
+
+impl<'de> de::Visitor<'de> for Unique {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    plain!(visit_bool bool, visit_i64 i64, visit_u64 u64, visit_f64 f64, visit_str &str);
+
+    fn visit_unit<E>(self) -> std::result::Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut items: A) -> std::result::Result<Self, A::Error> {
+        while items.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(
+        self,
+        mut members: A,
+    ) -> std::result::Result<Self, A::Error> {
+        let mut keys = HashSet::new();
+        while let Some(key) = members.next_key::<String>()? {
+            if let Some(key) = keys.replace(key) {
+                return Err(de::Error::custom(format_args!("the key {key:?} stands twice")));
+            }
+            members.next_value::<Self>()?;
+        }
+        Ok(self)
+    }
 }
 
 const STATUSES: [&str; 5] = ["idle", "awaiting_user", "awaiting_tools", "completed", "error"];

@@ -31,6 +31,7 @@ mod collect;
 pub mod decode;
 mod error;
 mod event;
+mod extent;
 mod halt;
 mod image;
 mod message;
@@ -53,6 +54,7 @@ pub use error::{
     PathSegment, Result, SessionReason, StreamReason, ToolReason, ValidationReason,
 };
 pub use event::Event;
+pub use extent::{excess, json_items};
 pub use halt::Halt;
 pub use image::{Image, ImageDetail, ImageError, ImageSource};
 pub use message::{Message, Part, Role};
@@ -63,7 +65,7 @@ pub use result::{ChatResult, HaltReason, Mode, StepResult};
 pub use session::{Operation, Session, SessionReducer, SessionState, Status, TurnResult};
 pub use session_run::SessionRun;
 pub use thread::{Messages, Thread};
-pub use tool::{ASK_USER_SENTINEL, ToolCall, ToolOutcome, ToolSpec, is_too_deep};
+pub use tool::{ASK_USER_SENTINEL, ToolCall, ToolOutcome, ToolSpec};
 
 /// Free-form JSON members that travel with a value, in insertion order.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;

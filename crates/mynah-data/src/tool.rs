@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Error, HaltReason, Metadata, ToolReason, error::reserved_halt};
+use crate::{Error, HaltReason, Metadata, ToolReason, error::reserved_halt, extent};
 
 /// The text of the tool message that stands in the thread while a person is asked.
 pub const ASK_USER_SENTINEL: &str = "<awaiting user response>";
@@ -159,36 +159,7 @@ fn parse_arguments(text: &str) -> serde_json::Result<Value> {
     if text.trim().is_empty() {
         return Ok(some_arguments(Value::Null));
     }
-    let value: Value = serde_json::from_str(text)?;
-    if is_too_deep(&value) {
-        return Err(serde::de::Error::custom(format!("nested deeper than {MAX_DEPTH} levels")));
-    }
-    Ok(some_arguments(value))
-}
-
-const MAX_DEPTH: usize = 96;
-
-/// Whether a value is nested deeper than 96 levels. JSON can be read 127 levels deep, and values stand several levels down in
-/// what holds them: deeper ones would make a session that cannot be loaded again, or a record that cannot be written.
-///
-/// ```
-/// use mynah_data::is_too_deep;
-/// use serde_json::json;
-///
-/// let deep = |levels| (0..levels).fold(json!(1), |value, _| json!([value]));
-/// assert!(!is_too_deep(&deep(96)));
-/// assert!(is_too_deep(&deep(97)));
-/// ```
-pub fn is_too_deep(value: &Value) -> bool {
-    depth(value) > MAX_DEPTH
-}
-
-fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
-        _ => 0,
-    }
+    extent::parse(text).map(some_arguments)
 }
 
 fn some_arguments(value: Value) -> Value {
@@ -288,18 +259,16 @@ impl ToolOutcome {
     }
 
     /// The error of an outcome that a handler may not give: a halt for a reason that the loop keeps for itself, or a value
-    /// nested too deep to be read again from JSON.
+    /// that is too large to be kept ([`excess`](crate::excess)).
     pub fn misuse(&self) -> Option<Error> {
-        let too_deep = match self {
+        let excess = match self {
             Self::Ok(value)
             | Self::Error { error: value, .. }
-            | Self::Halt { result: value, .. } => is_too_deep(value),
-            Self::AskUser { opts, .. } => opts.values().any(is_too_deep),
+            | Self::Halt { result: value, .. } => extent::excess(value),
+            Self::AskUser { opts, .. } => extent::excess_of_all(opts.values()),
         };
-        if too_deep {
-            let why = format!(
-                "tool error: invalid_return: a value nested deeper than {MAX_DEPTH} levels"
-            );
+        if let Some(excess) = excess {
+            let why = format!("tool error: invalid_return: a value {excess}");
             return Some(Error::tool(ToolReason::InvalidReturn).with_message(why));
         }
         match self {

@@ -308,6 +308,17 @@ fn a_tool_call_with_broken_arguments_says_what_is_wrong() {
 }
 
 #[test]
+fn arguments_of_too_many_items_are_not_read() {
+    let fits = format!("[{}0]", "{},".repeat((1 << 19) - 2));
+    assert_eq!(ToolCall::new("c0", "echo", fits).argument_error(), None);
+    for raw in [format!("[{}0]", "0,".repeat(1 << 19)), format!("[{}0]", "[[]],".repeat(1 << 18))] {
+        let call = ToolCall::new("c0", "echo", raw.as_str());
+        assert_eq!((&call.arguments, call.raw_arguments == raw), (&Value::Null, true));
+        assert_eq!(call.argument_error().as_deref(), Some("made of more than 524288 items"));
+    }
+}
+
+#[test]
 fn a_halt_may_not_use_a_reason_of_the_loop() {
     for reason in HaltReason::RESERVED {
         let spelled = HaltReason::Custom(reason.as_str().to_owned());

@@ -49,14 +49,6 @@ impl MemoryLog {
         Self::default()
     }
 
-    /// Says that a run is a part of a session.
-    #[cfg(test)]
-    pub(crate) fn join(&self, run: &str, session: &str) {
-        if let Some(run) = self.state().runs.get_mut(run) {
-            run.entry.summary.session_id = Some(Arc::from(session));
-        }
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

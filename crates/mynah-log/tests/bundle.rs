@@ -186,6 +186,14 @@ proptest! {
 }
 
 #[tokio::test]
+async fn a_fact_that_is_shown_with_a_key_twice_does_not_come_in() {
+    let file = String::from_utf8(export(&library().await, "sealed").await).expect("text");
+    let twice = file.replacen(r#""fact":{"#, r#""fact":{"kind":"sealed","#, 1);
+    let error = bundle::verify(twice.as_bytes()).expect_err("two kinds");
+    assert!(error.to_string().contains("the fact that is shown"), "{error}");
+}
+
+#[tokio::test]
 async fn a_fact_that_no_reader_understands_does_not_come_in() {
     for payload in [
         json!({"kind": "turn_started", "turn": "seven", "prompt": null}),

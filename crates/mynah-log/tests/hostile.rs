@@ -7,7 +7,7 @@
 mod targets;
 
 use allocation_counter::measure;
-use mynah_log::{Fact, Record, cbor, conformance::Sample};
+use mynah_log::{Fact, Record, bundle, cbor, conformance::Sample};
 use proptest::{collection::vec, prelude::*, sample::Index};
 use serde::de::IgnoredAny;
 
@@ -81,6 +81,52 @@ fn values_nest_as_deep_as_they_may_and_no_deeper() {
         is_refused(&nested(deep));
         is_refused(&[0xa1, 0x61, b'a'].repeat(deep));
     }
+}
+
+#[test]
+fn values_have_as_many_items_as_they_may_and_no_more() {
+    let most = vec![(); cbor::MAX_ITEMS - 1];
+    let bytes = cbor::to_vec(&most).expect("as many as there may be");
+    assert_eq!(
+        cbor::from_slice::<Vec<Option<u8>>>(&bytes).map(|items| items.len()),
+        Ok(most.len())
+    );
+    assert_eq!(
+        cbor::to_vec(&[&most, &most]).map_err(|error| error.to_string()),
+        Err(format!("more than {} items at byte {}", cbor::MAX_ITEMS, bytes.len()))
+    );
+    // Four times as many, and as many again as keys of a map.
+    let nulls = [&[0x9a, 0, 0x40, 0, 0][..], &[0xf6].repeat(1 << 22)].concat();
+    let keys = (0..1_u32 << 20)
+        .flat_map(|n| [0x63, (n >> 14) as u8, (n >> 7) as u8 & 0x7f, n as u8 & 0x7f, 0xf6]);
+    let members = [0xba, 0, 0x10, 0, 0].into_iter().chain(keys).collect();
+    for bytes in [nulls, members] {
+        let read = || drop(cbor::from_slice::<serde_json::Value>(&bytes));
+        let taken = measure(read).bytes_max;
+        assert!(taken < 256 << 20, "{taken}");
+        let refused = cbor::from_slice::<IgnoredAny>(&bytes).map_err(|error| error.to_string());
+        assert!(refused.is_err_and(|why| why.starts_with("more than 1048576 items")));
+    }
+}
+
+#[test]
+fn a_fact_that_is_shown_is_read_only_if_its_record_could_hold_it() {
+    let record = &Sample::new("run", 0).batch().records[0];
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let body = record.body().expect("a body");
+    let (envelope, salt, payload) =
+        (hex(record.envelope_bytes()), hex(&body.salt), hex(&body.payload));
+    let many = "0,".repeat(4 << 20);
+    let file = format!(
+        r#"{{"bundle":{{"version":1,"run_id":"run"}}}}
+{{"record":{{"envelope":"{envelope}","salt":"{salt}","payload":"{payload}","fact":[{many}0]}}}}
+"#
+    );
+    let mut found = None;
+    let taken = measure(|| found = bundle::verify(file.as_bytes()).err()).bytes_max;
+    let what = "line 2: run run, record 1: the fact that is shown is not the one in its bytes";
+    assert_eq!(found.map(|error| error.metadata()["what"].clone()), Some(what.into()));
+    assert!(taken < 256 << 20, "{taken}");
 }
 
 #[test]

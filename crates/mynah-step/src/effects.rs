@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, Result, ToolCall, ToolReason, is_too_deep};
+use mynah_data::{Error, Result, ToolCall, ToolReason, excess};
 use mynah_log::{Effect, Fact, Inside};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -166,9 +166,9 @@ fn failed(name: &str, why: &str) -> Error {
 fn recordable(value: &impl Serialize) -> std::result::Result<Effect, String> {
     let value =
         serde_json::to_value(value).map_err(|why| format!("its value has no JSON: {why}"))?;
-    match is_too_deep(&value) {
-        true => Err("its value is nested too deep to be recorded".to_owned()),
-        false => Ok(Effect::done(value)),
+    match excess(&value) {
+        Some(excess) => Err(format!("its value is {excess}")),
+        None => Ok(Effect::done(value)),
     }
 }
 

@@ -155,7 +155,7 @@ async fn a_side_effect_too_deep_to_be_recorded_fails_the_tool_and_not_the_chat()
     let result = engine.chat("go").record(&log).await?;
     assert_eq!(result.halted_reason, mynah::HaltReason::Completed);
     let run = result.run_id.unwrap_or_default();
-    let why = json!("its value is nested too deep to be recorded");
+    let why = json!("its value is nested deeper than 96 levels");
     assert_eq!(effects(&log, &run).await[0].2, Effect::Failed(why));
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
     Ok(())

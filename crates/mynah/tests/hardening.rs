@@ -216,6 +216,21 @@ async fn a_value_too_deep_to_be_read_again_is_a_failed_tool() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_value_too_large_to_be_recorded_is_a_failed_tool() -> Result<()> {
+    let tool = Tool::new("t", "", json!({})).handler(async |_, _| json!(vec![0; 1 << 20]));
+    let model = Scripted::new([
+        json!([{"tool_call": {"id": "c", "name": "t"}}, {"finish": "tool_calls"}]),
+        json!([{"text": "done"}, {"finish": "stop"}]),
+    ])?;
+    let log = Arc::new(MemoryLog::new());
+    let result = Engine::new(model).tool(tool).chat("go").record(&log).await?;
+    let told: Vec<_> = result.thread.messages.iter().map(|message| message.text()).collect();
+    let why = "tool error: invalid_return: a value made of more than 524288 items";
+    assert_eq!(told, ["go", "", &*json!({"error": why}).to_string(), "done"]);
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn retries_end_when_their_time_is_up() -> Result<()> {
     let model = Scripted::new(

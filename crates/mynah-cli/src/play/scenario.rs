@@ -249,7 +249,8 @@ struct Fields(Metadata);
 
 impl Fields {
     fn of_file(text: &str) -> Result<Self, String> {
-        serde_json::from_str(text).map(Self).map_err(|error| error.to_string())
+        let read = mynah::decode::unique_keys(text).and_then(|()| serde_json::from_str(text));
+        read.map(Self).map_err(|error| error.to_string())
     }
 
     /// The engine that the file's members describe, after these answers of its model.

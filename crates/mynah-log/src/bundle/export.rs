@@ -3,9 +3,14 @@
 use std::io::Write;
 
 use mynah_data::{Error, LogReason, Result};
-use serde_json::Value;
+use serde_json::{
+    Value,
+    value::{RawValue, to_raw_value},
+};
 
-use super::{Bundle, End, Entry, Header, Inclusion, Line, MAX_LINE, VERSION, reader::unreadable};
+use super::{
+    Bundle, End, Entry, Header, Inclusion, Line, MAX_LINE, VERSION, reader::unreadable, shown,
+};
 use crate::{
     Corrupt, Log, MAINTENANCE, Record, Removals, RunSummary, Verifier, entry, merkle, removal::Gone,
 };
@@ -97,11 +102,20 @@ async fn inclusion(log: &dyn Log, run: &str, index: u64) -> Result<Inclusion> {
 
 fn write_record(out: &mut impl Write, record: &Record, line: fn(Entry) -> Line) -> Result<()> {
     let wrong = |what| Corrupt { run: record.envelope().run.to_string(), seq: record.seq(), what };
-    let mut entry = Entry::of(record).map_err(wrong)?;
-    // What is for people is left out where it would keep programs from reading the rest.
-    let room = MAX_LINE.saturating_sub(entry.payload.as_ref().map_or(0, String::len));
-    entry.fact = entry.fact.filter(|fact| depth(fact) <= DEPTH && is_shorter(fact, room / 2));
-    write(out, &line(entry))
+    let fact = told(record).map_err(wrong)?;
+    write(out, &line(Entry::of(record, fact)))
+}
+
+/// The fact, as people read it. It is left out where it would keep programs from reading the rest.
+fn told(record: &Record) -> std::result::Result<Option<Box<RawValue>>, String> {
+    let Some(body) = record.body() else { return Ok(None) };
+    let fact = shown(body)?;
+    if depth(&fact) > DEPTH {
+        return Ok(None);
+    }
+    let fact = to_raw_value(&fact).map_err(|error| error.to_string())?;
+    let room = MAX_LINE.saturating_sub(2 * body.payload.len());
+    Ok(Some(fact).filter(|fact| fact.get().len() < room / 2))
 }
 
 fn write(out: &mut impl Write, line: &Line) -> Result<()> {
@@ -112,10 +126,6 @@ fn write(out: &mut impl Write, line: &Line) -> Result<()> {
     }
     bytes.push(b'\n');
     out.write_all(&bytes).map_err(|error| unreadable(&error))
-}
-
-fn is_shorter(fact: &Value, limit: usize) -> bool {
-    serde_json::to_vec(fact).is_ok_and(|bytes| bytes.len() < limit)
 }
 
 fn depth(value: &Value) -> usize {

@@ -27,9 +27,9 @@ mod reader;
 
 use std::io::BufRead;
 
-use mynah_data::Result;
+use mynah_data::{Result, decode, json_items};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 use self::reader::{Item, Reader};
 use crate::{Body, Hash, Record, Report, cbor};
@@ -110,7 +110,7 @@ struct Entry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     payload: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    fact: Option<Value>,
+    fact: Option<Box<RawValue>>,
 }
 
 #[derive(PartialEq, Serialize, Deserialize)]
@@ -125,14 +125,14 @@ struct End {
 }
 
 impl Entry {
-    fn of(record: &Record) -> std::result::Result<Self, String> {
+    fn of(record: &Record, fact: Option<Box<RawValue>>) -> Self {
         let body = record.body();
-        Ok(Self {
+        Self {
             envelope: hex(record.envelope_bytes()),
             salt: body.map(|body| hex(&body.salt)),
             payload: body.map(|body| hex(&body.payload)),
-            fact: body.map(shown).transpose()?,
-        })
+            fact,
+        }
     }
 
     /// The record, which holds the fact that is shown.
@@ -149,8 +149,17 @@ impl Entry {
             _ => return Err("a body is a salt and a payload".to_owned()),
         };
         let record = Record::from_parts(envelope, body)?;
-        if self.fact.is_some() && self.fact != record.body().map(shown).transpose()? {
-            return Err("the fact that is shown is not the one in its bytes".to_owned());
+        if let Some(fact) = self.fact {
+            let held = record.body().map(shown).transpose()?;
+            let is_same = |fact: &str| {
+                // What holds more is not read.
+                json_items(fact) <= cbor::MAX_ITEMS
+                    && decode::unique_keys(fact).is_ok()
+                    && serde_json::from_str(fact).ok() == held
+            };
+            if held.is_none() || !is_same(fact.get()) {
+                return Err("the fact that is shown is not the one in its bytes".to_owned());
+            }
         }
         Ok(record)
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, de};
 
-use super::{Error, MAX_DEPTH, half_bits, half_value, major, simple};
+use super::{Error, MAX_DEPTH, MAX_ITEMS, half_bits, half_value, major, simple};
 
 /// The value that bytes stand for.
 ///
@@ -25,6 +25,8 @@ pub(crate) struct Reader<'de> {
     bytes: &'de [u8],
     at: usize,
     depth: usize,
+    /// How many more items there may be.
+    room: usize,
 }
 
 /// One item's beginning: its kind, and its number or length.
@@ -36,7 +38,7 @@ struct Head {
 
 impl<'de> Reader<'de> {
     pub(crate) fn new(bytes: &'de [u8]) -> Self {
-        Self { bytes, at: 0, depth: 0 }
+        Self { bytes, at: 0, depth: 0, room: MAX_ITEMS }
     }
 
     /// How many entries the map has that begins here.
@@ -118,6 +120,7 @@ impl<'de> Reader<'de> {
     #[inline]
     fn head(&mut self) -> Result<Head, Error> {
         let first = self.peek()?;
+        self.count()?;
         let (major, low) = (first >> 5, first & 0x1f);
         if low < 24 {
             self.at += 1;
@@ -144,6 +147,14 @@ impl<'de> Reader<'de> {
             return Err(Error::at("a number or length that is not the shortest", start));
         }
         Ok(Head { major, first, argument })
+    }
+
+    #[inline]
+    fn count(&mut self) -> Result<(), Error> {
+        let room = self.room.checked_sub(1);
+        self.room =
+            room.ok_or_else(|| Error::at(format_args!("more than {MAX_ITEMS} items"), self.at))?;
+        Ok(())
     }
 
     /// The bytes of a text or byte string.
@@ -243,7 +254,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
 
     fn deserialize_option<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         if self.peek()? == simple::NULL {
-            self.at += 1;
+            self.head()?;
             visitor.visit_none()
         } else {
             visitor.visit_some(self)

@@ -29,6 +29,9 @@ pub use ser::{Writer, to_vec};
 /// How deep values may nest.
 pub const MAX_DEPTH: usize = 128;
 
+/// How many items a value may be made of, its keys among them: a byte can be an item, and takes many times its room in memory.
+pub const MAX_ITEMS: usize = 1 << 20;
+
 /// Why a value could not be written, or bytes not be read.
 ///
 /// One word wide: whatever is written or read gives a `Result`, and most of them hold next to nothing.

@@ -38,7 +38,7 @@ impl Sample {
         Self::about(run, started, Some(Box::new(about)))
     }
 
-    fn about(run: impl Into<Arc<str>>, time: i64, about: Option<Box<About>>) -> Self {
+    pub(crate) fn about(run: impl Into<Arc<str>>, time: i64, about: Option<Box<About>>) -> Self {
         let (chain, totals) = (Chain::new(run), Totals::default());
         let sample = Self { chain, totals, time, new: Vec::new(), given: None };
         let thread = Thread::from("hi");

@@ -1,6 +1,9 @@
 //! Taking out whole runs.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use mynah_data::{Error, ErrorKind, LogReason, Result};
 use serde_json::Value;
@@ -14,7 +17,8 @@ const BATCH: usize = 64;
 /// Takes whole runs out of a log, the oldest first: those that ended, unless told otherwise. Of each a tombstone stays, and its
 /// seal in the log's list of seals: the log's tree only grows.
 ///
-/// A run that a later run of its session goes on from stays as long as that one does.
+/// A run that a later run of its session goes on from stays as long as that one does. So the runs of a session go together, as
+/// old as the oldest of them, or stay together where the limit has no room for all.
 ///
 /// ```
 /// use mynah_log::{Log, MemoryLog, Prune, Warrant, conformance::Sample};
@@ -36,7 +40,7 @@ pub struct Prune {
     pub status: Option<RunStatus>,
     /// Also those that have not ended.
     pub unfinished: bool,
-    /// At most so many.
+    /// At most so many. A session of more stays.
     pub limit: usize,
 }
 
@@ -58,7 +62,7 @@ impl Prune {
         self
     }
 
-    /// At most so many.
+    /// At most so many. A session of more stays.
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
         self
@@ -69,10 +73,17 @@ impl Prune {
     /// # Errors
     /// A status of runs that have not ended, unless those are included; a log that cannot be read.
     pub async fn candidates(&self, log: &dyn Log) -> Result<Vec<RunSummary>> {
-        let chosen = self.old_enough(log).await?;
-        spare_needed(log, chosen).await
+        let going = spare_needed(log, self.old_enough(log).await?).await?;
+        let mut chosen = Vec::new();
+        for together in sessions(log, going).await? {
+            if together.len() <= self.limit - chosen.len() {
+                chosen.extend(together.into_iter().rev());
+            }
+        }
+        Ok(chosen)
     }
 
+    /// The oldest first.
     async fn old_enough(&self, log: &dyn Log) -> Result<Vec<RunSummary>> {
         if let Some(status) = self.status.filter(|status| !self.unfinished && !status.is_ended()) {
             let why = format!("runs that are {} have not ended; include them", status.as_str());
@@ -80,25 +91,10 @@ impl Prune {
         }
         let mut filter = RunFilter::new().before(self.before).oldest_first();
         filter.status = self.status;
-        let (mut chosen, mut sessions) = (Vec::new(), HashSet::new());
+        let mut chosen = Vec::new();
         loop {
             let page = log.runs(filter.clone()).await?;
-            for run in page.runs.into_iter().filter(|run| self.picks(run)) {
-                let together = match run.session_id.clone() {
-                    None => vec![run],
-                    Some(session) if sessions.contains(&session) => continue,
-                    Some(session) => {
-                        let together = self.of_session(log, &session).await?;
-                        sessions.insert(session);
-                        together
-                    }
-                };
-                // Of a session the newest go first, so that the rest of it is whole where the limit cuts it.
-                chosen.extend(together.into_iter().take(self.limit - chosen.len()));
-                if chosen.len() >= self.limit {
-                    return Ok(chosen);
-                }
-            }
+            chosen.extend(page.runs.into_iter().filter(|run| self.picks(run)));
             let Some(next) = page.next else { return Ok(chosen) };
             filter = filter.after(next);
         }
@@ -144,23 +140,6 @@ impl Prune {
             && self.status.is_none_or(|status| run.status == status)
             && (self.unfinished || run.status.is_ended())
             && *run.run_id != *MAINTENANCE
-    }
-
-    /// The runs of a session that may go: the newest, up to the first that stays, as it goes on from all that are older.
-    async fn of_session(&self, log: &dyn Log, session: &str) -> Result<Vec<RunSummary>> {
-        let mut filter = RunFilter::new().session(session);
-        let mut going = Vec::new();
-        loop {
-            let page = log.runs(filter.clone()).await?;
-            for run in page.runs {
-                if !self.picks(&run) {
-                    return Ok(going);
-                }
-                going.push(run);
-            }
-            let Some(next) = page.next else { return Ok(going) };
-            filter = filter.after(next);
-        }
     }
 }
 
@@ -218,6 +197,22 @@ async fn spare_needed(log: &dyn Log, mut chosen: Vec<RunSummary>) -> Result<Vec<
     Ok(chosen)
 }
 
+/// These runs, each with those that go on from it, in the order of the first of each.
+async fn sessions(log: &dyn Log, runs: Vec<RunSummary>) -> Result<Vec<Vec<RunSummary>>> {
+    let (mut sessions, mut places) = (Vec::<Vec<RunSummary>>::new(), HashMap::new());
+    for run in runs {
+        let before = previous(log, &run.run_id).await?;
+        let place = before.and_then(|before| places.get(&*before).copied());
+        let place = place.unwrap_or(sessions.len());
+        places.insert(Arc::clone(&run.run_id), place);
+        match sessions.get_mut(place) {
+            Some(session) => session.push(run),
+            None => sessions.push(vec![run]),
+        }
+    }
+    Ok(sessions)
+}
+
 /// The run that a run goes on from.
 async fn previous(log: &dyn Log, run: &str) -> Result<Option<String>> {
     let first = log.read(run, 1, 1).await?;
@@ -227,32 +222,42 @@ async fn previous(log: &dyn Log, run: &str) -> Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryLog, conformance::Sample};
+    use crate::{About, Head, MemoryLog, Previous, SessionLink, conformance::Sample};
 
     #[tokio::test]
     async fn a_run_that_a_kept_run_of_its_session_goes_on_from_stays() {
         let log = MemoryLog::new();
-        for (run, session, at) in [
-            ("a1", "a", 1),
+        let mut heads = HashMap::new();
+        for (run, previous, at) in [
+            ("a1", "", 1),
             ("alone", "", 2),
-            ("b1", "b", 3),
-            ("a2", "a", 4),
-            ("b2", "b", 5),
-            ("a3", "a", 60),
+            ("b1", "", 3),
+            ("a2", "a1", 4),
+            ("b2", "b1", 5),
+            ("a3", "a2", 60),
             ("late", "", 70),
         ] {
-            log.append(Sample::new(run, at).sealed().batch()).await.expect("a run");
-            if !session.is_empty() {
-                log.join(run, session);
-            }
+            let previous = heads.get(previous).map(|(run_id, head): &(&str, Head)| Previous {
+                run_id: (*run_id).to_owned(),
+                seq: head.seq,
+                hash: head.hash,
+                messages: 1,
+            });
+            let session = Some(SessionLink { previous, ..SessionLink::default() });
+            let about = About { session, ..About::default() };
+            let mut sample = Sample::about(run, at, Some(Box::new(about))).sealed();
+            log.append(sample.batch()).await.expect("a run");
+            heads.insert(run, (run, sample.head()));
         }
         let chosen = async |prune: Prune| {
             let found = prune.candidates(&log).await.expect("a dry run");
             found.iter().map(|run| run.run_id.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(chosen(Prune::before(50)).await, ["alone", "b2", "b1"], "a3 stays");
-        assert_eq!(chosen(Prune::before(50).limit(2)).await, ["alone", "b2"], "b1 goes after b2");
+        assert_eq!(chosen(Prune::before(50).limit(2)).await, ["alone"], "b2 and b1 go together");
+        assert_eq!(chosen(Prune::before(50).limit(3)).await, ["alone", "b2", "b1"]);
         assert_eq!(chosen(Prune::before(50).limit(0)).await, [""; 0]);
+        assert_eq!(chosen(Prune::before(100).limit(2)).await, ["alone", "late"]);
         let all = ["a3", "a2", "a1", "alone", "b2", "b1", "late"];
         assert_eq!(chosen(Prune::before(100)).await, all);
     }
