@@ -7,10 +7,8 @@ use mynah_data::{
     ToolCall,
 };
 use mynah_log::{About, Fact, Log, RunStatus};
-use mynah_step::{
-    BoxFuture, NOBODY_KNOWS, OnUncertain, Recorded, Recorder, Tape, Tool, active, take_over,
-};
-use serde_json::{Value, json};
+use mynah_step::{BoxFuture, OnUncertain, Recorded, Recorder, Tape, Tool, active, take_over};
+use serde_json::Value;
 
 use crate::{
     call::chatted,
@@ -309,14 +307,11 @@ impl Resume {
         }
         let mut missing =
             self.unanswered(end.waiting_calls(loaded.kept.records.iter().map(|(_, fact)| fact)))?;
-        let (mut tool_results, mut approved) = (self.tool_results.clone(), self.approved.clone());
+        let (mut approved, mut given_up) = (self.approved.clone(), Vec::new());
         if end.reason == HaltReason::UncertainTools {
             match self.on_uncertain {
                 OnUncertain::Rerun => approved.append(&mut missing),
-                OnUncertain::Fail => {
-                    let told = json!({"error": NOBODY_KNOWS}).to_string();
-                    tool_results.extend(missing.drain(..).map(|id| (id, told.clone())));
-                }
+                OnUncertain::Fail => given_up.append(&mut missing),
                 _ => {}
             }
         }
@@ -329,10 +324,15 @@ impl Resume {
             };
             return Err(refused(waits).with("missing_tool_calls", missing));
         }
-        let message = self.message.clone().map(Arc::new);
-        let (rejected, request_id) = (self.rejected.clone(), self.request_id.clone());
-        let about = None;
-        Ok(Some(Fact::Resumed { message, tool_results, approved, rejected, request_id, about }))
+        Ok(Some(Fact::Resumed {
+            message: self.message.clone().map(Arc::new),
+            tool_results: self.tool_results.clone(),
+            approved,
+            rejected: self.rejected.clone(),
+            given_up,
+            request_id: self.request_id.clone(),
+            about: None,
+        }))
     }
 
     /// Of the calls that the run waits for, those of which nothing was said.

@@ -180,6 +180,27 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_not_run_again_unasked() 
 }
 
 #[tokio::test]
+async fn a_call_that_is_given_up_is_an_error_for_the_model_whenever_that_is_said()
+-> mynah::Result<()> {
+    let mut told = Vec::new();
+    for suspended in [false, true] {
+        let (log, run) = cut_after("tool_scheduled").await?;
+        if suspended {
+            later(1)?.resume(&log, &*run).await?;
+        }
+        let result = later(1)?.resume(&log, &*run).on_uncertain(OnUncertain::Fail).await?;
+        assert_eq!(result.text(), "done");
+        let [message] = &*result.steps[0].tool_results else { panic!("{:?}", result.steps) };
+        assert_eq!(message.metadata()["is_error"], true);
+        told.push(Arc::clone(message));
+        let replayed = later(1)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?;
+        assert_eq!(replayed.status, "equal");
+    }
+    assert_eq!(told[0], told[1]);
+    Ok(())
+}
+
+#[tokio::test]
 async fn tools_that_were_not_all_announced_did_not_run() -> mynah::Result<()> {
     let calls = json!([
         {"tool_call": {"id": "c0", "name": "echo"}}, {"tool_call": {"id": "c1", "name": "echo"}},
