@@ -561,6 +561,13 @@ impl End {
         matches!(self.reason, AskUser | ManualToolCalls | UncertainTools)
     }
 
+    /// Waiting for what came of these calls: nobody knows whether they ran.
+    pub fn uncertain<T: Into<Value>>(calls: impl IntoIterator<Item = T>) -> Self {
+        let calls = calls.into_iter().collect::<Value>();
+        let metadata = Metadata::from_iter([("uncertain_tool_calls".to_owned(), calls)]);
+        Self::new(HaltReason::UncertainTools, metadata)
+    }
+
     /// Of these facts' last answer, the calls that the run waits for which stopped so after them.
     pub fn waiting_calls<'f, I>(&self, facts: I) -> Vec<&'f ToolCall>
     where

@@ -480,7 +480,7 @@ impl Driver {
             Some(resumed @ Fact::Resumed { .. }) => Some(resumed.clone()),
             // It was ended while it waited.
             Some(Fact::Cancelled { end, .. }) => return self.interrupt(end.reason.clone()),
-            None if self.tape.is_resuming() => self.resumption.fact.take(),
+            None => self.resumption.fact.take(),
             _ => None,
         };
         match resumed {

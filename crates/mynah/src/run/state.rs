@@ -310,6 +310,15 @@ impl RunState {
         calls.filter(|call| call.settled.is_none())
     }
 
+    /// The calls that may have run and have no outcome. Tools start when all of them are announced.
+    pub(crate) fn left_open(&self) -> impl Iterator<Item = &Arc<ToolCall>> {
+        let began = self.unsettled().all(|call| call.attempt > 0);
+        let is_open = move |call: &&Arc<ToolCall>| {
+            began && self.planned(&call.id).is_some_and(|call| call.settled.is_none())
+        };
+        self.open_calls().filter(is_open)
+    }
+
     /// The last try of a call that was announced; 0 before the first.
     pub(super) fn attempt_of(&self, id: &str) -> u32 {
         self.planned(id).map_or(0, |call| call.attempt)
