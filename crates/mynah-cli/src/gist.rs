@@ -12,12 +12,13 @@ pub(crate) fn gist(fact: &Fact) -> String {
         Fact::RunStarted { thread, .. } => {
             thread.messages.last().map_or_else(String::new, |last| said(last))
         }
-        Fact::Resumed { message, tool_results, approved, rejected, .. } => {
+        Fact::Resumed { message, tool_results, approved, rejected, given_up, .. } => {
             let results = tool_results.iter().map(|(id, content)| format!("[{id}] {content}"));
             let approved = approved.iter().map(|id| format!("[{id}] approved"));
             let rejected = rejected.iter().map(|(id, why)| format!("[{id}] {}", refusal(why)));
+            let given_up = given_up.iter().map(|id| format!("[{id}] given up"));
             let answer = message.iter().map(|message| said(message));
-            let all = results.chain(approved).chain(rejected).chain(answer);
+            let all = results.chain(approved).chain(rejected).chain(given_up).chain(answer);
             all.collect::<Vec<_>>().join(" ")
         }
         Fact::UserMessage { message } => said(message),

@@ -6,6 +6,7 @@ use clap::Args;
 use mynah::{
     Message,
     log::{End, Fact, Log, Previous, Record, RunSummary},
+    step::NOBODY_KNOWS,
 };
 use serde_json::{Value, json};
 
@@ -194,10 +195,11 @@ fn told(record: &Record) -> Result<Vec<Told>, Failure> {
             let said = thread.messages.iter().flat_map(|message| said(message));
             before.into_iter().chain(said).collect()
         }
-        Fact::Resumed { message: answer, tool_results, rejected, .. } => {
+        Fact::Resumed { message: answer, tool_results, rejected, given_up, .. } => {
             let results = tool_results.into_iter().map(|(id, content)| result(id, content, false));
             let rejected = rejected.into_iter().map(|(id, why)| result(id, why, true));
-            let results = results.chain(rejected);
+            let given_up = given_up.into_iter().map(|id| result(id, NOBODY_KNOWS.to_owned(), true));
+            let results = results.chain(rejected).chain(given_up);
             let answer = answer.iter().map(|answer| message(answer));
             std::iter::once(Told::Resumed).chain(results).chain(answer).collect()
         }

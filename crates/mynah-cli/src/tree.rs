@@ -8,6 +8,7 @@ use std::{
 use mynah::{
     Message,
     log::{DirectCall, Fact, Record},
+    step::NOBODY_KNOWS,
 };
 use serde::Serialize;
 
@@ -118,12 +119,13 @@ impl Tree {
                 let effect = Node::new(record, "side_effect", name, says);
                 self.attempt(record, &inside.call_id, inside.attempt).children.push(effect);
             }
-            Fact::Resumed { message, tool_results, rejected, .. } => {
+            Fact::Resumed { message, tool_results, rejected, given_up, .. } => {
                 let answer = message.as_deref().map(said).unwrap_or_default();
                 let mut resumed = Node::new(record, "resumed", "", answer);
                 let results = tool_results.iter().map(|(id, content)| (id, content.clone()));
                 let rejected = rejected.iter().map(|(id, why)| (id, refusal(why)));
-                for (id, said) in results.chain(rejected) {
+                let given_up = given_up.iter().map(|id| (id, NOBODY_KNOWS.to_owned()));
+                for (id, said) in results.chain(rejected).chain(given_up) {
                     let call = || self.calls.get(id).cloned().unwrap_or_default();
                     let tool = resumed.child(record, "tool", id, call);
                     tool.children.push(Node::new(record, "result", "", said));

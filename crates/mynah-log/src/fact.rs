@@ -50,6 +50,9 @@ pub enum Fact {
         /// The calls that it may not run, and why: the call's id, and the words of whoever said so.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         rejected: Vec<(String, String)>,
+        /// The calls of which nobody will ever know whether they ran.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        given_up: Vec<String>,
         /// The id of the call that goes on, if it is a call of its own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,
@@ -216,6 +219,7 @@ impl Fact {
         tool_results: Vec::new(),
         approved: Vec::new(),
         rejected: Vec::new(),
+        given_up: Vec::new(),
         request_id: None,
         about: None,
     };
@@ -223,11 +227,20 @@ impl Fact {
     /// Whether it tells nothing but that another process went on, be it with another engine.
     pub fn is_seam(&self) -> bool {
         match self {
-            Self::Resumed { message, tool_results, approved, rejected, request_id, about: _ } => {
+            Self::Resumed {
+                message,
+                tool_results,
+                approved,
+                rejected,
+                given_up,
+                request_id,
+                about: _,
+            } => {
                 message.is_none()
                     && tool_results.is_empty()
                     && approved.is_empty()
                     && rejected.is_empty()
+                    && given_up.is_empty()
                     && request_id.is_none()
             }
             _ => false,
@@ -546,6 +559,13 @@ impl End {
     pub fn waits(&self) -> bool {
         use HaltReason::{AskUser, ManualToolCalls, UncertainTools};
         matches!(self.reason, AskUser | ManualToolCalls | UncertainTools)
+    }
+
+    /// Waiting for what came of these calls: nobody knows whether they ran.
+    pub fn uncertain<T: Into<Value>>(calls: impl IntoIterator<Item = T>) -> Self {
+        let calls = calls.into_iter().collect::<Value>();
+        let metadata = Metadata::from_iter([("uncertain_tool_calls".to_owned(), calls)]);
+        Self::new(HaltReason::UncertainTools, metadata)
     }
 
     /// Of these facts' last answer, the calls that the run waits for which stopped so after them.

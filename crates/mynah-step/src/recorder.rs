@@ -29,6 +29,8 @@ pub struct Recorder {
     pending: Vec<Record>,
     /// How many bytes wait to be written.
     waiting: usize,
+    /// Whether something waits that nobody can do again.
+    owes: bool,
     /// Where the log's copy of the chain ends.
     written: Option<Head>,
     writing: Option<BoxFuture<Result<Head>>>,
@@ -80,6 +82,7 @@ impl Recorder {
             sealed: false,
             pending: Vec::new(),
             waiting: 0,
+            owes: false,
             written,
             writing: None,
             emit_timeout: None,
@@ -209,6 +212,7 @@ impl Recorder {
         let record = self.chain.append(self.now.max(self.not_before), salt, fact)?;
         self.totals.count(fact);
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
+        self.owes |= is_done_once(fact);
         self.waiting +=
             record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len());
         self.pending.push(record);
@@ -321,6 +325,14 @@ impl Recorder {
         self.over && self.pending.is_empty() && self.writing.is_none() && self.failed.is_none()
     }
 
+    /// Waits until nothing that nobody can do again is still to be given to the log. What fails is told when it is flushed.
+    pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.owes && self.poll_flush(cx).is_pending() && self.owes {
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
     /// Waits until nothing is left to write.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         loop {
@@ -359,7 +371,7 @@ impl Recorder {
                 return Poll::Ready(Ok(()));
             }
             let records = std::mem::take(&mut self.pending);
-            self.waiting = 0;
+            (self.waiting, self.owes) = (0, false);
             let kinds = || records.iter().map(|record| record.envelope().kind.clone()).collect();
             self.began = self.metrics.as_ref().map(|_| (kinds(), Instant::now()));
             let now = self.now;
@@ -425,6 +437,15 @@ fn has_maps(fact: &Fact) -> bool {
             .messages
             .iter()
             .any(|message| !message.metadata().is_empty() || !message.parts().iter().all(is_plain))
+}
+
+/// Whether a fact tells what nobody can do again: what came of a tool, or what a person said.
+fn is_done_once(fact: &Fact) -> bool {
+    match fact {
+        Fact::ToolCompleted { .. } | Fact::ToolFailed { .. } => true,
+        Fact::Resumed { .. } => !fact.is_seam(),
+        _ => false,
+    }
 }
 
 /// Whether nothing but the seal can follow.

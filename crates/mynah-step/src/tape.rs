@@ -256,6 +256,15 @@ impl Tape {
         }
     }
 
+    /// Waits until what came of tools, and what people said, is on its way to the log: whoever is told of it may do something
+    /// else for as long as they like, and what was done is done. Safe it is when [`Tape::poll_durable`] says so.
+    pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Recording(recorder) => recorder.poll_sent(cx),
+            _ => Poll::Ready(()),
+        }
+    }
+
     /// Whether so much waits to be written that nothing should be added to it.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, Self::Recording(recorder) if recorder.is_full())

@@ -6,11 +6,9 @@ use mynah_data::{
     ChatResult, Error, HaltReason, LogReason, Message, Result, Role, Session, SessionReason,
     ToolCall,
 };
-use mynah_log::{About, Fact, Log, RunStatus};
-use mynah_step::{
-    BoxFuture, NOBODY_KNOWS, OnUncertain, Recorded, Recorder, Tape, Tool, active, take_over,
-};
-use serde_json::{Value, json};
+use mynah_log::{About, End, Fact, Log, RunStatus};
+use mynah_step::{BoxFuture, OnUncertain, Recorded, Recorder, Tape, Tool, active, take_over};
+use serde_json::Value;
 
 use crate::{
     call::chatted,
@@ -18,7 +16,7 @@ use crate::{
     loaded::{Kept, Loaded},
     options::{HALT_WHEN, Options, option_setters},
     prepare::{Asked, Part, Past, joined},
-    run::{Beginning, Driver, Resumption},
+    run::{Beginning, Driver, Meter, Resumption, RunState},
     stream::{EventStream, Filter},
 };
 
@@ -100,6 +98,7 @@ impl Resume {
     }
 
     /// What came of a call that the run waits for. Every call that it waits for needs a result, an approval or a rejection.
+    /// A run whose process ended in a tool waits for what came of that.
     pub fn tool_result(mut self, id: impl Into<String>, content: impl Into<Value>) -> Self {
         let id = id.into();
         let message = Message::tool_result(&id, content);
@@ -183,12 +182,14 @@ impl Resume {
     pub(crate) async fn prepare(self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
         let mut fact = self.resumption(&loaded)?;
+        let waits = matches!(loaded.kept.last(), Some(Fact::Suspended(_)));
         let (mut earlier, last) = loaded.abouts();
         earlier.push(last);
         let earlier = earlier.into_iter().map(|about| loaded.part(about, &Options::new()));
         let earlier = earlier.collect::<Result<Vec<Part>>>()?;
         let (mut live, changed) = self.part(&loaded)?;
-        if let Some(Fact::Resumed { about, .. }) = &mut fact {
+        // Where the process ended, the seam tells it.
+        if let Some(Fact::Resumed { about, .. }) = fact.as_mut().filter(|_| waits) {
             about.clone_from(&changed);
         }
         live.setup.recorded_tools = true;
@@ -281,20 +282,23 @@ impl Resume {
             || !(self.tool_results.is_empty()
                 && self.approved.is_empty()
                 && self.rejected.is_empty());
-        let end = match loaded.kept.last() {
+        let uncertain;
+        let (end, status) = match loaded.kept.last() {
             Some(Fact::Sealed(_)) => {
                 let message =
                     format!("log error: sealed: run {} has ended; fork it to go on", self.run);
                 let error = Error::log(LogReason::Sealed).with_message(message);
                 return Err(error.with("run_id", self.run.as_str()));
             }
-            Some(Fact::Suspended(end)) => end,
+            Some(Fact::Suspended(end)) => (end, RunStatus::Suspended),
             _ if given => {
-                return Err(self.refused(RunStatus::Running, "it does not wait for anything"));
+                let nothing = || self.refused(RunStatus::Running, "it does not wait for anything");
+                uncertain = self.uncertain(loaded).ok_or_else(nothing)?;
+                (&uncertain, RunStatus::Running)
             }
             _ => return Ok(None),
         };
-        let refused = |why| self.refused(RunStatus::Suspended, why);
+        let refused = |why| self.refused(status, why);
         match &self.message {
             None if end.reason == HaltReason::AskUser => {
                 return Err(refused("it waits for an answer"));
@@ -302,23 +306,20 @@ impl Resume {
             Some(message) if message.role() != Role::User => {
                 return Err(refused("it waits for an answer of the user"));
             }
-            Some(_) if !self.approved.is_empty() => {
-                return Err(refused("a message can follow the approved calls when they are done"));
-            }
             _ => {}
         }
         let mut missing =
             self.unanswered(end.waiting_calls(loaded.kept.records.iter().map(|(_, fact)| fact)))?;
-        let (mut tool_results, mut approved) = (self.tool_results.clone(), self.approved.clone());
+        let (mut approved, mut given_up) = (self.approved.clone(), Vec::new());
         if end.reason == HaltReason::UncertainTools {
             match self.on_uncertain {
                 OnUncertain::Rerun => approved.append(&mut missing),
-                OnUncertain::Fail => {
-                    let told = json!({"error": NOBODY_KNOWS}).to_string();
-                    tool_results.extend(missing.drain(..).map(|id| (id, told.clone())));
-                }
+                OnUncertain::Fail => given_up.append(&mut missing),
                 _ => {}
             }
+        }
+        if self.message.is_some() && !approved.is_empty() {
+            return Err(refused("a message can follow the approved calls when they are done"));
         }
         if !missing.is_empty() {
             let waits = match end.reason {
@@ -329,10 +330,32 @@ impl Resume {
             };
             return Err(refused(waits).with("missing_tool_calls", missing));
         }
-        let message = self.message.clone().map(Arc::new);
-        let (rejected, request_id) = (self.rejected.clone(), self.request_id.clone());
-        let about = None;
-        Ok(Some(Fact::Resumed { message, tool_results, approved, rejected, request_id, about }))
+        Ok(Some(Fact::Resumed {
+            message: self.message.clone().map(Arc::new),
+            tool_results: self.tool_results.clone(),
+            approved,
+            rejected: self.rejected.clone(),
+            given_up,
+            request_id: self.request_id.clone(),
+            about: None,
+        }))
+    }
+
+    /// What a run is to wait for whose process ended in its tools: for what came of those of which nobody knows whether they
+    /// ran, and of those of which something was said.
+    fn uncertain(&self, loaded: &Loaded) -> Option<End> {
+        let mut state = RunState::new(loaded.before.clone(), Meter::default());
+        loaded.kept.records.iter().for_each(|(_, fact)| state.evolve(fact.clone()));
+        let tools = self.engine.resolve_tools(&self.options);
+        let is_harmless = |call: &ToolCall| {
+            tools.iter().any(|tool| tool.name() == call.name && tool.spec().idempotent)
+        };
+        let results = self.tool_results.iter().chain(&self.rejected).map(|(id, _)| id);
+        let named: Vec<&String> = results.chain(&self.approved).collect();
+        let calls =
+            state.left_open().filter(|call| named.contains(&&call.id) || !is_harmless(call));
+        let calls: Vec<&str> = calls.map(|call| call.id.as_str()).collect();
+        (!calls.is_empty()).then(|| End::uncertain(calls))
     }
 
     /// Of the calls that the run waits for, those of which nothing was said.

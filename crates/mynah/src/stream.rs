@@ -34,6 +34,8 @@ impl Filter {
 /// A run as it happens.
 ///
 /// Nothing happens before the first poll, and nothing runs while it is not polled, except tools on threads of their own.
+/// What came of a tool is on its way to the log, where the run is kept, before it is told: whoever polls no further loses nothing
+/// that they were told of.
 /// An `Err` is always the last item. As the first it says that the call was refused before there was anything to stream;
 /// later, that a single call or step passed its budget, or in a run that is kept or performed again that its log failed or its
 /// records say otherwise. What else fails is an [`Event::Error`], and the result says `error`. Dropping the stream frees everything at once.

@@ -180,6 +180,100 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_not_run_again_unasked() 
 }
 
 #[tokio::test]
+async fn whoever_knows_what_came_of_a_tool_says_so_when_the_run_is_resumed() -> mynah::Result<()> {
+    let (log, run) = cut_after("tool_scheduled").await?;
+    let done = later(1)?.resume(&log, &*run).tool_result("c0", 7).await?;
+    assert_eq!((done.steps[0].tool_results[0].text(), done.text()), ("7".into(), "done".into()));
+    // As if it had been resumed twice.
+    let (other, again) = cut_after("tool_scheduled").await?;
+    later(1)?.resume(&other, &*again).await?;
+    let twice = later(1)?.resume(&other, &*again).tool_result("c0", 7).await?;
+    assert_eq!(done.thread, twice.thread);
+    let kinds = async |log, run: &str| -> Vec<String> {
+        read(log, run).await.iter().map(|r| r.envelope().kind.to_string()).collect()
+    };
+    assert_eq!(kinds(&log, &run).await, kinds(&other, &again).await);
+    let replayed = engine(1)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?;
+    assert_eq!(replayed.status, "equal");
+    assert_eq!(replay_run(&log, &*run).await?.status, "equal");
+
+    let (log, run) = cut_after("tool_scheduled").await?;
+    let resumed = later(2)?.resume(&log, &*run).approve("c0").await?;
+    assert_eq!(resumed.steps[0].tool_results[0].text(), "2");
+    let (log, run) = cut_after("tool_scheduled").await?;
+    let other = later(1)?.adapter(last_script()?).model("other");
+    let resumed = other.resume(&log, &*run).tool_result("c0", 7).allow_changed_engine().await?;
+    assert_eq!(resumed.text(), "done");
+    let replay = other.replay(&log, &*run).replay_tools(Tools::Recorded);
+    assert_eq!(replay.await?.status, "equal", "another engine took over once");
+
+    let (log, run) = cut_after("turn_started").await?;
+    let refused = later(1)?.resume(&log, &*run).tool_result("c0", 7).await;
+    assert_eq!(refused.expect_err("it waits for no tool").reason(), "invalid_status");
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_several_uncertain_tools_each_needs_a_word() -> mynah::Result<()> {
+    let calls = json!([
+        {"tool_call": {"id": "c0", "name": "echo"}}, {"tool_call": {"id": "c1", "name": "echo"}},
+        {"tool_call": {"id": "c2", "name": "look"}}, {"finish": "tool_calls"},
+    ]);
+    let look = Tool::new("look", "", json!({})).idempotent(1).handler(async |_, _| "looked");
+    let with = |script| Ok::<_, mynah::Error>(engine(1)?.tool(look.clone()).adapter(script));
+    let whole = || with(Scripted::new([calls.clone(), says_done()])?);
+    for (policy, expected) in [
+        (OnUncertain::Suspend, None),
+        (OnUncertain::Rerun, Some("1")),
+        (OnUncertain::Fail, Some("nobody knows")),
+    ] {
+        let log = Arc::new(MemoryLog::new());
+        let run = whole()?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+        let records = read(&log, &run).await;
+        let is_last = |r: &Record| matches!(r.fact(), Ok(Some(Fact::ToolScheduled { call_id, .. })) if call_id == "c2");
+        let end = records.iter().position(is_last).map_or(0, |index| index + 1);
+        let log = Arc::new(MemoryLog::new());
+        log.append(Append::new(&*run, None, records[..end].to_vec())).await?;
+        let resume = with(last_script()?)?.resume(&log, &*run).tool_result("c0", 7);
+        match (resume.on_uncertain(policy).await, expected) {
+            (Ok(done), Some(expected)) => {
+                let told: Vec<_> = done.steps[0].tool_results.iter().map(|m| m.text()).collect();
+                assert_eq!((&*told[0], &*told[2]), ("7", "looked"));
+                assert!(told[1].contains(expected), "{told:?}");
+                let replay = whole()?.replay(&log, &*run).replay_tools(Tools::Recorded);
+                assert_eq!(replay.await?.status, "equal", "{policy:?}");
+            }
+            (Err(refused), None) => {
+                assert_eq!(refused.metadata()["missing_tool_calls"], json!(["c1"]));
+            }
+            (result, _) => panic!("{policy:?}: {result:?}"),
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_that_is_given_up_is_an_error_for_the_model_whenever_that_is_said()
+-> mynah::Result<()> {
+    let mut told = Vec::new();
+    for suspended in [false, true] {
+        let (log, run) = cut_after("tool_scheduled").await?;
+        if suspended {
+            later(1)?.resume(&log, &*run).await?;
+        }
+        let result = later(1)?.resume(&log, &*run).on_uncertain(OnUncertain::Fail).await?;
+        assert_eq!(result.text(), "done");
+        let [message] = &*result.steps[0].tool_results else { panic!("{:?}", result.steps) };
+        assert_eq!(message.metadata()["is_error"], true);
+        told.push(Arc::clone(message));
+        let replayed = later(1)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?;
+        assert_eq!(replayed.status, "equal");
+    }
+    assert_eq!(told[0], told[1]);
+    Ok(())
+}
+
+#[tokio::test]
 async fn tools_that_were_not_all_announced_did_not_run() -> mynah::Result<()> {
     let calls = json!([
         {"tool_call": {"id": "c0", "name": "echo"}}, {"tool_call": {"id": "c1", "name": "echo"}},

@@ -240,11 +240,15 @@ impl Driver {
                 self.phase = Phase::Done;
                 return Poll::Ready(Some(Err(fault)));
             }
-            if let Some(event) = self.ready.pop_front() {
+            let sent = self.tape.poll_sent(cx).is_ready();
+            if sent && let Some(event) = self.ready.pop_front() {
                 if self.behind {
                     continue;
                 }
                 return Poll::Ready(Some(Ok(event)));
+            }
+            if !sent && self.tells_next() {
+                return Poll::Pending;
             }
             if matches!(self.phase, Phase::Done) {
                 // The run is over, however long its stream is held.
@@ -257,6 +261,15 @@ impl Driver {
             if let Some(event) = ready!(self.poll_phase(cx)) {
                 return Poll::Ready(Some(Ok(event)));
             }
+        }
+    }
+
+    /// Whether going on would tell something. Tools go on while what came of others is on its way to the log.
+    fn tells_next(&self) -> bool {
+        match self.phase {
+            Phase::Tools(_) => false,
+            Phase::Answering(_) => true,
+            _ => !self.ready.is_empty(),
         }
     }
 
@@ -467,7 +480,7 @@ impl Driver {
             Some(resumed @ Fact::Resumed { .. }) => Some(resumed.clone()),
             // It was ended while it waited.
             Some(Fact::Cancelled { end, .. }) => return self.interrupt(end.reason.clone()),
-            None if self.tape.is_resuming() => self.resumption.fact.take(),
+            None => self.resumption.fact.take(),
             _ => None,
         };
         match resumed {

@@ -10,7 +10,7 @@ use mynah_data::{
     Metadata, Mode, Response, StepResult, Thread, ToolCall, ToolOutcome,
 };
 use mynah_log::{End, Extent, Fact, Plan, Resolution};
-use mynah_step::Spent;
+use mynah_step::{NOBODY_KNOWS, Spent};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -127,12 +127,16 @@ impl RunState {
     pub(crate) fn evolve(&mut self, fact: Fact) {
         match fact {
             Fact::RunStarted { thread, extent, .. } => self.begin(thread, extent),
-            Fact::Resumed { message, tool_results, approved, rejected, .. } => {
-                let rejected =
-                    rejected.into_iter().map(|(id, why)| Message::tool_error(id, rejection(&why)));
+            Fact::Resumed { message, tool_results, approved, rejected, given_up, .. } => {
                 let given =
                     tool_results.into_iter().map(|(id, text)| Message::tool_result(id, text));
-                self.resume(message, given.chain(rejected).collect(), approved);
+                let error = |(id, why): (String, String)| {
+                    Message::tool_error(id, json!({"error": why}).to_string())
+                };
+                let rejected = rejected.into_iter().map(|(id, why)| (id, rejection(&why)));
+                let given_up = given_up.into_iter().map(|id| (id, NOBODY_KNOWS.to_owned()));
+                let results = given.chain(rejected.chain(given_up).map(error));
+                self.resume(message, results.collect(), approved);
             }
             Fact::UserMessage { message } => self.thread.messages.push(message),
             Fact::TurnStarted { .. } => self.turn_started(),
@@ -304,6 +308,15 @@ impl RunState {
     pub(super) fn unsettled(&self) -> impl Iterator<Item = &PlannedCall> {
         let calls = self.open.iter().flat_map(|turn| &turn.calls);
         calls.filter(|call| call.settled.is_none())
+    }
+
+    /// The calls that may have run and have no outcome. Tools start when all of them are announced.
+    pub(crate) fn left_open(&self) -> impl Iterator<Item = &Arc<ToolCall>> {
+        let began = self.unsettled().all(|call| call.attempt > 0);
+        let is_open = move |call: &&Arc<ToolCall>| {
+            began && self.planned(&call.id).is_some_and(|call| call.settled.is_none())
+        };
+        self.open_calls().filter(is_open)
     }
 
     /// The last try of a call that was announced; 0 before the first.
@@ -490,11 +503,10 @@ impl RunState {
 
 /// What the model reads of a call that a person did not allow.
 fn rejection(why: &str) -> String {
-    let told = match why {
+    match why {
         "" => "a person rejected the call".to_owned(),
         why => format!("a person rejected the call: {why}"),
-    };
-    json!({"error": told}).to_string()
+    }
 }
 
 pub(super) fn plan_mode(plan: &Plan) -> Mode {

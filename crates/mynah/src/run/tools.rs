@@ -7,9 +7,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use mynah_data::{
-    EngineReason, Error, Event, HaltReason, Metadata, ToolCall, ToolOutcome, ToolReason,
-};
+use mynah_data::{EngineReason, Error, Event, HaltReason, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{End, Fact};
 use mynah_step::{
     BoxFuture, Desk, OnUncertain, Settled, Tape, Tool, ToolContext, WallClock, Watch, is_not_rerun,
@@ -18,7 +16,7 @@ use mynah_step::{
 use tracing::Instrument as _;
 
 use super::{
-    driver::{Driver, Phase, Setup},
+    driver::{Driver, Phase, Resumption, Setup},
     settle::{ErrorPolicy, settle, tell},
 };
 
@@ -97,6 +95,9 @@ impl Driver {
 
     /// Whether nobody knows if a call ran that was announced before the process ended, and it may do harm if it is run twice.
     fn is_uncertain(&self, call: &ToolCall, announced: u32) -> bool {
+        if self.resumption.answers(&call.id) {
+            return true;
+        }
         // What was allowed and announced since may have run.
         if self.state.is_approved(&call.id) && announced == self.state.attempt_of(&call.id) {
             return false;
@@ -306,7 +307,8 @@ impl Driver {
         if live {
             self.catch_up();
         }
-        if live && self.resumption.on_uncertain == OnUncertain::Fail {
+        let answered = self.resumption.fact.is_some();
+        if live && !answered && self.resumption.on_uncertain == OnUncertain::Fail {
             let open: Vec<Arc<ToolCall>> = self.state.open_calls().cloned().collect();
             for call in open.iter().filter(|call| calls.contains(&call.id)) {
                 let attempts = self.state.attempt_of(&call.id);
@@ -316,9 +318,20 @@ impl Driver {
             self.phase = Phase::Decide;
             return;
         }
-        let metadata = Metadata::from_iter([("uncertain_tool_calls".to_owned(), calls.into())]);
-        self.commit(End::new(HaltReason::UncertainTools, metadata).into_fact());
+        self.commit(End::uncertain(calls).into_fact());
         self.finish_or_go_on();
+    }
+}
+
+impl Resumption {
+    /// Whether something was said of a call.
+    pub(super) fn answers(&self, id: &str) -> bool {
+        let Some(Fact::Resumed { tool_results, approved, rejected, given_up, .. }) = &self.fact
+        else {
+            return false;
+        };
+        let answers = tool_results.iter().chain(rejected).map(|(id, _)| id);
+        answers.chain(approved).chain(given_up).any(|named| named == id)
     }
 }
 

@@ -1,0 +1,112 @@
+//! What was done stays done while whoever reads the stream does something else.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::StreamExt as _;
+use mynah::{
+    Engine, Event, EventStream, Tool, ToolOutcome,
+    log::{Append, Head, Log, LogFuture, MemoryLog, forward_log},
+    testing::Scripted,
+};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn a_tool_that_was_told_to_be_done_is_in_the_log_though_nobody_polls_on() -> mynah::Result<()>
+{
+    let log = MemoryLog::new();
+    let mut stream = working(["c0"])?.chat("go").record(&log).stream();
+    until_done(&mut stream, "c0").await?;
+    assert_eq!(outcomes(&log, run_of(&stream)).await?, ["c0"]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn tools_that_are_done_while_the_log_is_busy_are_told_when_they_are_on_their_way()
+-> mynah::Result<()> {
+    let ids = ["c0", "c1", "c2"];
+    for last in ids {
+        let log = Busy::default();
+        let mut stream = working(ids)?.chat("go").record(&log).stream();
+        until_done(&mut stream, last).await?;
+        // Nobody polls the stream; the log writes what it was given.
+        tokio::time::sleep(10 * Busy::PAUSE).await;
+        let kept = outcomes(&log, run_of(&stream)).await?;
+        assert!(kept.iter().any(|id| id == last), "{last} is not among {kept:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_answered_is_in_the_log_though_nobody_polls_on() -> mynah::Result<()> {
+    let log = Busy::default();
+    let ask = Tool::new("work", "", json!({})).handler(async |_, _| ToolOutcome::ask("Really?"));
+    let engine = Engine::new(Scripted::new([calls(["c0"]), done()])?).tool(ask);
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let mut stream = engine.resume(&log, &*run).answer("yes").stream().await?;
+    stream.next().await.expect("the model speaks")?;
+    tokio::time::sleep(10 * Busy::PAUSE).await;
+    let records = log.read(&run, 1, usize::MAX).await?;
+    assert!(records.iter().any(|record| record.envelope().kind == "resumed"));
+    Ok(())
+}
+
+/// Polls a stream until it tells that a tool is done, and not once more.
+async fn until_done(stream: &mut EventStream, call: &str) -> mynah::Result<()> {
+    while let Some(event) = stream.next().await {
+        if matches!(event?, Event::ToolExecutionCompleted { id, .. } if id == call) {
+            return Ok(());
+        }
+    }
+    panic!("{call} was not told")
+}
+
+/// The calls whose outcome is in the log.
+async fn outcomes(log: &impl Log, run: &str) -> mynah::Result<Vec<String>> {
+    let records = log.read(run, 1, usize::MAX).await?;
+    let facts = records.iter().filter_map(|record| record.fact().ok().flatten());
+    let id = |fact| match fact {
+        mynah::log::Fact::ToolCompleted { call_id, .. } => Some(call_id),
+        _ => None,
+    };
+    Ok(facts.filter_map(id).collect())
+}
+
+fn run_of(stream: &EventStream) -> &str {
+    stream.run_id().expect("it is kept")
+}
+
+/// An engine whose model asks for these calls at once, all of which are done at once.
+fn working<const N: usize>(ids: [&str; N]) -> mynah::Result<Engine> {
+    let work = Tool::new("work", "", json!({})).handler(async |_, _| "worked");
+    Ok(Engine::new(Scripted::new([calls(ids), done()])?).tool(work))
+}
+
+fn calls<const N: usize>(ids: [&str; N]) -> Value {
+    let calls = ids.map(|id| json!({"tool_call": {"id": id, "name": "work"}}));
+    calls.into_iter().chain([json!({"finish": "tool_calls"})]).collect()
+}
+
+fn done() -> Value {
+    json!([{"text": "done"}, {"finish": "stop"}])
+}
+
+/// A log that takes a while to write, whoever waits for it.
+#[derive(Clone, Default)]
+struct Busy(Arc<MemoryLog>);
+
+impl Busy {
+    const PAUSE: Duration = Duration::from_millis(10);
+}
+
+impl Log for Busy {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        let log = Arc::clone(&self.0);
+        let written = tokio::spawn(async move {
+            tokio::time::sleep(Self::PAUSE).await;
+            log.append(batch).await
+        });
+        Box::pin(async move { written.await.expect("nobody panicked") })
+    }
+
+    forward_log!(self => self.0);
+}
