@@ -363,9 +363,15 @@ impl Reader {
         Ok(())
     }
 
-    /// The next event that is ready.
+    /// The next event that is ready; none before the model has said something.
     pub fn next_event(&mut self) -> Option<Event> {
         self.draft.next_event()
+    }
+
+    /// What is known of an answer that failed before the model said anything.
+    #[cfg(feature = "http")]
+    pub(crate) fn rest(&mut self) -> impl Iterator<Item = Event> {
+        self.draft.rest()
     }
 
     /// Whether the provider has said that this was all.

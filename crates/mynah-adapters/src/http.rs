@@ -37,8 +37,10 @@ mod origin;
 ///
 /// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
 /// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
-/// `retry_after_ms` where they are known; `connected` is false where the server could not be reached. The error of an answer
-/// that began and failed before its first event has an empty response as `partial`.
+/// `retry_after_ms` where they are known; `connected` is false where the server could not be reached.
+///
+/// An answer has no event before the model says something. One that began and failed before that has its error as the first
+/// thing in the stream, so that it can be tried again or given to another; what is known of it stands beside, as `partial`.
 ///
 /// What a provider must get back with its reasoning and its calls bears its name, and at a server with models of several
 /// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures

@@ -22,7 +22,7 @@ use mynah_data::{
     AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Metadata, Request,
     Response, Result,
 };
-use mynah_step::{Adapter, ModelCall};
+use mynah_step::{Adapter, Fallback, ModelCall};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use secrecy::SecretString;
@@ -235,6 +235,31 @@ async fn an_answer_that_fails_before_its_first_event_is_told_apart_from_a_refusa
     }
     let refused = failed(Reply::json(529, "{}")).await;
     assert!(!refused.metadata().contains_key("partial"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_model_that_fails_before_its_first_word_is_replaced() {
+    let start = r#"{"type":"message_start","message":{"id":"msg-1","model":"claude","usage":{"input_tokens":11}}}"#;
+    let failure = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
+    let busy = format!("data: {start}\n\ndata: {{\"type\":\"ping\"}}\n\ndata: {failure}\n\n");
+    let busy =
+        Server::start(move |_| Reply::stream("text/event-stream", [busy.as_str()])).await.unwrap();
+    let free = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let first = HttpAdapter::named("anthropic").unwrap().with_base_url(busy.url()).unwrap();
+    let next = HttpAdapter::named("vllm").unwrap().with_base_url(free.url()).unwrap();
+
+    let error = hear(first.clone(), call()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Overloaded));
+    let partial = Response::deserialize(&error.metadata()["partial"]).unwrap();
+    assert_eq!((partial.id.as_deref(), partial.model.as_deref()), (Some("msg-1"), Some("claude")));
+    assert_eq!(partial.usage.input_tokens, Some(11), "what it cost is known");
+
+    let both = Arc::new(Fallback::new(first).or(next, "small"));
+    let stream = both.open(Request::from("hi").with_model("claude"), call()).await.unwrap();
+    let events: Vec<Event> = stream.map(Result::unwrap).collect().await;
+    let names: Vec<&str> = events.iter().map(Event::type_name).collect();
+    assert_eq!(names, ["message_started", "text_delta", "message_completed"]);
+    assert_eq!((busy.received().len(), free.received().len()), (2, 1));
 }
 
 #[tokio::test]
