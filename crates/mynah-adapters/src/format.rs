@@ -92,7 +92,7 @@ pub trait Format: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The JSON of a request.
+    /// The JSON of a request. Its options stand in it as they are, and `tools` among them after the request's own.
     ///
     /// # Errors
     /// What the format cannot express.
