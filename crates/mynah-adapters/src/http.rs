@@ -46,6 +46,10 @@ mod origin;
 /// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
 /// nor encrypted items.
 ///
+/// Options of a request go to the provider as they are. Those that stand under the name of a preset, as in
+/// `{"anthropic": {"thinking": {"type": "adaptive"}}}`, go to that one alone: so a [`Fallback`](mynah_step::Fallback) gives each of
+/// its models what fits it.
+///
 /// A server that sends nothing for as long as `stream_timeout` says, not even keep-alives, fails the call with `timeout`: from
 /// the request to its answer, and from one byte of it to the next. Without one that is 5 minutes, for models may think for
 /// long. The body of an error is waited for no longer than 10 seconds. Whoever polls the stream keeps `request_timeout`, and
@@ -215,6 +219,7 @@ impl HttpAdapter {
             None => self.name.clone(),
         };
         origin::only_own(&origin, &mut request);
+        origin::own_options(&self.name, &mut request.options);
         let (key, mut context) = self.admission(&call)?;
         let path = self.format.path(&request);
         let sent = match self.format.body(&request, &call) {

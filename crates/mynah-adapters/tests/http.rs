@@ -149,6 +149,30 @@ async fn o26_headers_and_keys_go_where_each_format_wants_them() {
 }
 
 #[tokio::test]
+async fn options_under_the_name_of_an_adapter_are_for_that_one_alone() {
+    let busy = Server::start(|_| Reply::json(529, "{}")).await.unwrap();
+    let free = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let first = HttpAdapter::named("anthropic").unwrap().with_base_url(busy.url()).unwrap();
+    let next = HttpAdapter::named("vllm").unwrap().with_base_url(free.url()).unwrap();
+    let options = json!({
+        "anthropic": {"thinking": {"type": "adaptive"}, "top_p": 0.5}, "vllm": {"min_p": 0.1},
+        "openai": {"verbosity": "low"}, "top_p": 0.9, "together": "no map, and so no adapter's",
+    });
+    let request = Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") };
+    let both = Arc::new(Fallback::new(first).or(next, "small"));
+    let _ = both.open(request.with_model("claude"), call()).await.unwrap();
+    let sent = |server: &Server| {
+        let body = server.received().pop().unwrap().body;
+        let names = ["anthropic", "vllm", "openai", "thinking", "min_p", "verbosity", "top_p"];
+        let sent = names.into_iter().filter_map(|name| Some((name, body.get(name)?.clone())));
+        (sent.collect::<Vec<_>>(), body["together"] == options["together"])
+    };
+    let thinking = ("thinking", json!({"type": "adaptive"}));
+    assert_eq!(sent(&busy), (vec![thinking, ("top_p", json!(0.5))], true));
+    assert_eq!(sent(&free), (vec![("min_p", json!(0.1)), ("top_p", json!(0.9))], true));
+}
+
+#[tokio::test]
 async fn k05_a_missing_key_is_told_before_anything_is_sent() {
     let server = Server::start(|_| Reply::json(500, "{}")).await.unwrap();
     let adapter = HttpAdapter::named("groq").unwrap().with_base_url(server.url()).unwrap();
