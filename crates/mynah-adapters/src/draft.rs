@@ -19,14 +19,20 @@ pub type Block = Option<Arc<str>>;
 /// The most blocks and calls of an answer: each piece is looked up among them, here and by whoever reads the events.
 const MAX_PARTS: usize = 4_096;
 
+/// The most events that wait for the model to say something.
+const MAX_WAITING: usize = 64;
+
 /// An answer in the making.
 ///
 /// Whatever a provider sends, the events keep their rules: the answer is started first and once, a call is started before
-/// its arguments come, has an id that no other call of the answer has, and is completed. Empty pieces are no events.
+/// its arguments come, has an id that no other call of the answer has, and is completed. Empty pieces are no events. That an
+/// answer begins, what it cost so far and what has no other place wait for what the model says: a call that fails before that
+/// has told nobody anything, and can be tried again.
 #[derive(Debug, Default)]
 pub struct Draft {
     events: VecDeque<Event>,
     started: bool,
+    has_said: bool,
     id: Option<String>,
     model: Option<String>,
     /// The model that was asked, for providers that do not say who answers.
@@ -252,6 +258,12 @@ impl Draft {
         }
     }
 
+    /// The provider has begun with something that is not done again for nothing: what waits is told.
+    pub fn at_work(&mut self) {
+        self.begin();
+        self.has_said = true;
+    }
+
     /// Something that has no other place.
     pub fn raw(&mut self, chunk: Value) {
         self.say(Event::RawChunk { chunk });
@@ -321,9 +333,15 @@ impl Draft {
         self.end >= End::Possible
     }
 
-    /// The next event that is ready; none before it is known who answers.
+    /// The next event that is ready; none before the model has said something.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
-        if self.started { self.events.pop_front() } else { None }
+        if self.has_said { self.events.pop_front() } else { None }
+    }
+
+    /// What was not told.
+    #[cfg(feature = "http")]
+    pub(crate) fn rest(&mut self) -> impl Iterator<Item = Event> {
+        self.events.drain(..)
     }
 
     /// One more block, for decoders that keep a list of them too.
@@ -369,15 +387,22 @@ impl Draft {
     }
 
     fn say(&mut self, event: Event) {
-        // What has no other place does not begin an answer: some gateways send it before the model is known.
-        if !self.started && !matches!(event, Event::RawChunk { .. }) {
-            self.begin();
+        if !self.has_said {
+            match event {
+                _ if self.events.len() >= MAX_WAITING => self.at_work(),
+                // This does not begin an answer: some gateways send it before the model is known.
+                Event::RawChunk { .. } => {}
+                Event::Usage { .. } => self.begin(),
+                _ => self.at_work(),
+            }
         }
         self.events.push_back(event);
     }
 
     fn begin(&mut self) {
-        self.started = true;
+        if std::mem::replace(&mut self.started, true) {
+            return;
+        }
         self.events.push_front(Event::MessageStarted {
             message: Arc::new(Message::assistant("")),
             request_id: None,

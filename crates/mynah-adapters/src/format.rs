@@ -92,7 +92,7 @@ pub trait Format: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The JSON of a request.
+    /// The JSON of a request. Its options stand in it as they are, and `tools` among them after the request's own.
     ///
     /// # Errors
     /// What the format cannot express.
@@ -363,9 +363,15 @@ impl Reader {
         Ok(())
     }
 
-    /// The next event that is ready.
+    /// The next event that is ready; none before the model has said something.
     pub fn next_event(&mut self) -> Option<Event> {
         self.draft.next_event()
+    }
+
+    /// What is known of an answer that failed before the model said anything.
+    #[cfg(feature = "http")]
+    pub(crate) fn rest(&mut self) -> impl Iterator<Item = Event> {
+        self.draft.rest()
     }
 
     /// Whether the provider has said that this was all.

@@ -37,12 +37,18 @@ mod origin;
 ///
 /// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
 /// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
-/// `retry_after_ms` where they are known; `connected` is false where the server could not be reached. The error of an answer
-/// that began and failed before its first event has an empty response as `partial`.
+/// `retry_after_ms` where they are known; `connected` is false where the server could not be reached.
+///
+/// An answer has no event before the model says something. One that began and failed before that has its error as the first
+/// thing in the stream, so that it can be tried again or given to another; what is known of it stands beside, as `partial`.
 ///
 /// What a provider must get back with its reasoning and its calls bears its name, and at a server with models of several
 /// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
 /// nor encrypted items.
+///
+/// Options of a request go to the provider as they are. Those that stand under the name of a preset, as in
+/// `{"anthropic": {"thinking": {"type": "adaptive"}}}`, go to that one alone: so a [`Fallback`](mynah_step::Fallback) gives each of
+/// its models what fits it.
 ///
 /// A server that sends nothing for as long as `stream_timeout` says, not even keep-alives, fails the call with `timeout`: from
 /// the request to its answer, and from one byte of it to the next. Without one that is 5 minutes, for models may think for
@@ -213,6 +219,7 @@ impl HttpAdapter {
             None => self.name.clone(),
         };
         origin::only_own(&origin, &mut request);
+        origin::own_options(&self.name, &mut request.options);
         let (key, mut context) = self.admission(&call)?;
         let path = self.format.path(&request);
         let sent = match self.format.body(&request, &call) {

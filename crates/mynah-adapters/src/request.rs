@@ -10,6 +10,8 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
+use crate::loose::tells;
+
 /// The model's id as the provider spells it.
 pub(crate) fn model_id(request: &Request) -> Result<&str> {
     let model = request.model.as_ref().ok_or_else(|| Error::engine(EngineReason::MissingModel))?;
@@ -76,8 +78,27 @@ pub(crate) fn check_parallel(parallel: &Value, request: &Request) -> Result<()> 
 
 /// Whether the choice of a tool says anything. Without tools it is refused, and only a call that was demanded is missed.
 pub(crate) fn chooses(request: &Request) -> bool {
-    let has_tools = !request.tools.is_empty() || request.options.contains_key("tools");
-    has_tools || !matches!(request.tool_choice, Some(ToolChoice::Auto | ToolChoice::None))
+    has_tools(request) || !matches!(request.tool_choice, Some(ToolChoice::Auto | ToolChoice::None))
+}
+
+/// Whether there is any tool, ours or the provider's own.
+pub(crate) fn has_tools(request: &Request) -> bool {
+    !request.tools.is_empty() || request.options.get("tools").is_some_and(tells)
+}
+
+/// Whether no tool is to be called. The formats that cannot say so of the provider's own leave those away.
+pub(crate) fn is_barred(request: &Request) -> bool {
+    request.tool_choice == Some(ToolChoice::None)
+}
+
+/// Adds the tools that stand among a request's options, one or several, in the provider's own words. Ours come first.
+pub(crate) fn add_tools(body: &mut Metadata, own: Value) {
+    if let (true, Value::Array(own)) = (tells(&own), several(own)) {
+        match body.get_mut("tools") {
+            Some(Value::Array(tools)) => tools.extend(own),
+            _ => drop(body.insert("tools".to_owned(), own.into())),
+        }
+    }
 }
 
 /// The argument text of a call, for servers that read it again: what is not whole JSON becomes `{}`.

@@ -226,8 +226,13 @@ fn the_callers_own_params_are_passed_on_to_their_places() {
         "stop": "END", "top_p": 0.5, "top_k": 3, "thinking": {"type": "enabled"},
         "guardrail_config": {"guardrailIdentifier": "g"}, "requestMetadata": {"a": "b"},
         "additionalModelRequestFields": {"own": 1},
+        "tool_config": {"tools": [{"systemTool": {"name": "grounding"}}], "toolChoice": {"any": {}}},
     });
-    let sent = body(with_options(&options));
+    let sent = body(with_options(&options).with_tools([search()]));
+    let tools = sent["toolConfig"]["tools"].as_array().unwrap();
+    assert_eq!((&tools[0]["toolSpec"]["name"], tools.len()), (&json!("search"), 2));
+    assert_eq!(tools[1], options["tool_config"]["tools"][0]);
+    assert_eq!(sent["toolConfig"]["toolChoice"], json!({"any": {}}));
     assert_eq!(sent["inferenceConfig"], json!({"stopSequences": ["END"], "topP": 0.5}));
     assert_eq!(
         sent["additionalModelRequestFields"],

@@ -135,6 +135,20 @@ async fn an_answer_that_does_not_fit_is_malformed() {
 }
 
 #[tokio::test]
+async fn vectors_have_one_length_over_all_batches() {
+    let calls = AtomicUsize::new(0);
+    let server = Server::start(move |_| {
+        let length = 1 + calls.fetch_add(1, Ordering::Relaxed);
+        answer(json!({"data": [{"embedding": vec![1.0; length]}]}))
+    });
+    let server = server.await.unwrap();
+    let long = || "x".repeat(400_000);
+    let error = embedder(&server, "openai-chat").vectors([long(), long()]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
+    assert!(error.to_string().ends_with("a vector of 1, and one of 2"), "{error}");
+}
+
+#[tokio::test]
 async fn a_failure_under_a_status_of_success_is_told_in_the_providers_words() {
     let said = r#"{"error": {"message": "no such model", "code": 404}}"#;
     let server = Server::start(move |_| Reply::json(200, said)).await.unwrap();

@@ -22,7 +22,7 @@ use mynah_data::{
     AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Metadata, Request,
     Response, Result,
 };
-use mynah_step::{Adapter, ModelCall};
+use mynah_step::{Adapter, Fallback, ModelCall};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use secrecy::SecretString;
@@ -149,6 +149,30 @@ async fn o26_headers_and_keys_go_where_each_format_wants_them() {
 }
 
 #[tokio::test]
+async fn options_under_the_name_of_an_adapter_are_for_that_one_alone() {
+    let busy = Server::start(|_| Reply::json(529, "{}")).await.unwrap();
+    let free = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let first = HttpAdapter::named("anthropic").unwrap().with_base_url(busy.url()).unwrap();
+    let next = HttpAdapter::named("vllm").unwrap().with_base_url(free.url()).unwrap();
+    let options = json!({
+        "anthropic": {"thinking": {"type": "adaptive"}, "top_p": 0.5}, "vllm": {"min_p": 0.1},
+        "openai": {"verbosity": "low"}, "top_p": 0.9, "together": "no map, and so no adapter's",
+    });
+    let request = Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") };
+    let both = Arc::new(Fallback::new(first).or(next, "small"));
+    let _ = both.open(request.with_model("claude"), call()).await.unwrap();
+    let sent = |server: &Server| {
+        let body = server.received().pop().unwrap().body;
+        let names = ["anthropic", "vllm", "openai", "thinking", "min_p", "verbosity", "top_p"];
+        let sent = names.into_iter().filter_map(|name| Some((name, body.get(name)?.clone())));
+        (sent.collect::<Vec<_>>(), body["together"] == options["together"])
+    };
+    let thinking = ("thinking", json!({"type": "adaptive"}));
+    assert_eq!(sent(&busy), (vec![thinking, ("top_p", json!(0.5))], true));
+    assert_eq!(sent(&free), (vec![("min_p", json!(0.1)), ("top_p", json!(0.9))], true));
+}
+
+#[tokio::test]
 async fn k05_a_missing_key_is_told_before_anything_is_sent() {
     let server = Server::start(|_| Reply::json(500, "{}")).await.unwrap();
     let adapter = HttpAdapter::named("groq").unwrap().with_base_url(server.url()).unwrap();
@@ -235,6 +259,31 @@ async fn an_answer_that_fails_before_its_first_event_is_told_apart_from_a_refusa
     }
     let refused = failed(Reply::json(529, "{}")).await;
     assert!(!refused.metadata().contains_key("partial"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_model_that_fails_before_its_first_word_is_replaced() {
+    let start = r#"{"type":"message_start","message":{"id":"msg-1","model":"claude","usage":{"input_tokens":11}}}"#;
+    let failure = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
+    let busy = format!("data: {start}\n\ndata: {{\"type\":\"ping\"}}\n\ndata: {failure}\n\n");
+    let busy =
+        Server::start(move |_| Reply::stream("text/event-stream", [busy.as_str()])).await.unwrap();
+    let free = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let first = HttpAdapter::named("anthropic").unwrap().with_base_url(busy.url()).unwrap();
+    let next = HttpAdapter::named("vllm").unwrap().with_base_url(free.url()).unwrap();
+
+    let error = hear(first.clone(), call()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Overloaded));
+    let partial = Response::deserialize(&error.metadata()["partial"]).unwrap();
+    assert_eq!((partial.id.as_deref(), partial.model.as_deref()), (Some("msg-1"), Some("claude")));
+    assert_eq!(partial.usage.input_tokens, Some(11), "what it cost is known");
+
+    let both = Arc::new(Fallback::new(first).or(next, "small"));
+    let stream = both.open(Request::from("hi").with_model("claude"), call()).await.unwrap();
+    let events: Vec<Event> = stream.map(Result::unwrap).collect().await;
+    let names: Vec<&str> = events.iter().map(Event::type_name).collect();
+    assert_eq!(names, ["message_started", "text_delta", "message_completed"]);
+    assert_eq!((busy.received().len(), free.received().len()), (2, 1));
 }
 
 #[tokio::test]

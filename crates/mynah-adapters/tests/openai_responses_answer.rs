@@ -8,6 +8,8 @@
 
 mod common;
 
+use std::slice;
+
 use common::{events, folded, sse, streamed};
 use mynah_adapters::{format::Delivery, openai_responses::OpenAiResponses};
 use mynah_data::{
@@ -274,6 +276,22 @@ fn what_the_providers_own_tools_do_is_passed_on_and_kept() {
     let events = whole(&reply("completed", json!({"output": [search, message]}))).0;
     let annotations = json!({"type": "annotations", "annotations": [{"type": "url_citation", "url": "https://e.com"}]});
     assert_eq!(raw(&events), [search, annotations]);
+}
+
+#[test]
+fn what_takes_the_provider_long_is_told_while_it_does_it() {
+    let created = json!({"type": "response.created", "response": {"id": "resp_1", "model": "gpt-5"}, "novelty": 1});
+    let call = json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "image_generation_call", "id": "ig_1"}});
+    let image = json!({"type": "response.image_generation_call.partial_image", "item_id": "ig_1"});
+    let told = |events: &[Value]| {
+        let (events, read) = told(&body(events));
+        assert!(read.is_err(), "the answer is not whole");
+        events.iter().map(Event::type_name).collect::<Vec<_>>()
+    };
+    assert!(told(slice::from_ref(&created)).is_empty(), "nothing was done yet");
+    assert_eq!(told(&[created, call, image]), ["message_started", "raw_chunk", "raw_chunk"]);
+    let novelties: Vec<Value> = (0..100).map(|n| json!({"type": "novelty", "n": n})).collect();
+    assert_eq!(told(&novelties).len(), 101, "there is a limit to what waits");
 }
 
 #[test]
@@ -578,10 +596,13 @@ fn whole(body: &Value) -> (Vec<Event>, Result<(), Error>) {
     events(&OpenAiResponses::default(), &Request::from("hi"), Delivery::Whole, [body.as_bytes()])
 }
 
+fn told(body: &str) -> (Vec<Event>, Result<(), Error>) {
+    let bytes = [body.as_bytes()];
+    events(&OpenAiResponses::default(), &Request::from("hi"), Delivery::Streamed, bytes)
+}
+
 fn failed(body: &str) -> Error {
-    let request = Request::from("hi");
-    let format = OpenAiResponses::default();
-    events(&format, &request, Delivery::Streamed, [body.as_bytes()]).1.unwrap_err()
+    told(body).1.unwrap_err()
 }
 
 fn body(told: &[Value]) -> String {

@@ -7,10 +7,12 @@
     reason = "helpers fail as tests do"
 )]
 
+use std::slice;
+
 use mynah_adapters::presets::Preset;
 use mynah_data::{
-    Image, Message, Part, PromptCache, Request, ResponseFormat, Result, ToolCall, ToolChoice,
-    ToolSpec,
+    Image, Message, Metadata, Part, PromptCache, Request, ResponseFormat, Result, ToolCall,
+    ToolChoice, ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -87,6 +89,37 @@ fn one_call_at_a_time_is_asked_for_or_refused() {
         Some(json!({"disable_parallel_tool_use": true})),
         "Converse says the rest"
     );
+}
+
+#[test]
+fn tools_among_the_options_follow_the_others() {
+    let own = json!({"own": {"name": "theirs"}});
+    for (name, model) in FORMATS {
+        let place = if name == "bedrock" { "/toolConfig/tools" } else { "/tools" };
+        let sent = |asked: Request, own: &Value| {
+            let options = Metadata::from_iter([("tools".to_owned(), own.clone())]);
+            let request = Request { options, ..asked }.with_model(model);
+            let format = Preset::named(name).unwrap().format();
+            format.body(&request, &ModelCall::default())
+        };
+        let tools = |asked: Request, own: &Value| {
+            let body = sent(asked, own).unwrap();
+            body.pointer(place).cloned().unwrap_or(json!([])).as_array().unwrap().clone()
+        };
+        let ours = || request(name, "tools");
+        let described = tools(ours(), &json!([]));
+        let both = [described.clone(), vec![own.clone(), own.clone()]].concat();
+        assert_eq!(tools(ours(), &json!([own, own])), both, "{name}");
+        assert_eq!(tools(ours(), &Value::Null), described, "{name}");
+        assert_eq!(tools(request(name, "text"), &own), slice::from_ref(&own), "{name}");
+        assert_eq!(tools(request(name, "tool result"), &own), slice::from_ref(&own), "{name}");
+        let choosing = |choice| Request { tool_choice: Some(choice), ..request(name, "text") };
+        let demanded = sent(choosing(ToolChoice::Required), &own);
+        assert_eq!(demanded.is_ok(), name != "ollama", "{name}: there is a tool to call");
+        let barred = sent(choosing(ToolChoice::None), &own).unwrap().to_string();
+        let is_told = barred.to_lowercase().contains("none");
+        assert_eq!(barred.contains("theirs"), is_told, "{name}: {barred}");
+    }
 }
 
 #[test]

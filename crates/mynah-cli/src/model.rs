@@ -19,6 +19,9 @@ pub(crate) struct ModelArgs {
     /// Call this server instead of the adapter's own.
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
+    /// Add no version such as v1 to the base URL.
+    #[arg(long, requires = "base_url")]
+    exact_base_url: bool,
     /// Take the key from this environment variable instead of the adapter's own.
     #[arg(long, value_name = "VAR")]
     api_key_env: Option<String>,
@@ -80,6 +83,9 @@ impl ModelArgs {
         let (mut adapter, model) = HttpAdapter::for_model(name)?;
         if let Some(url) = &self.base_url {
             adapter = adapter.with_base_url(url)?;
+        }
+        if self.exact_base_url {
+            adapter = adapter.with_version("");
         }
         let mut keys = Keys::new();
         if let Some(variable) = &self.api_key_env {

@@ -165,6 +165,29 @@ fn options_of_the_providers_own_are_sent_under_any_name() {
 }
 
 #[test]
+fn a_version_is_added_to_the_base_url_unless_it_is_exact() {
+    let server = Server::new([answer("hi", "stop"), answer("hi", "stop")]);
+    let base = server.url.replace("/v1", "/inference");
+    for exact in [&[][..], &["--exact-base-url"]] {
+        let mut command = mynah(["generate", "-m", "openai-chat:m", "--base-url", &base, "hi"]);
+        command.env("OPENAI_API_KEY", "sk-test").args(exact);
+        assert_eq!(feed(command, b"").stdout, "hi\n");
+    }
+    let heads = server.heard().into_iter().map(|(head, _)| head);
+    let asked: Vec<String> = heads.filter_map(|head| Some(head.lines().next()?.into())).collect();
+    assert_eq!(
+        asked,
+        [
+            "POST /inference/v1/chat/completions HTTP/1.1",
+            "POST /inference/chat/completions HTTP/1.1"
+        ]
+    );
+    let alone = feed(mynah(["generate", "-m", "openai-chat:m", "--exact-base-url", "hi"]), b"");
+    assert_eq!(alone.code, Some(2));
+    assert!(alone.stderr.contains("--base-url <URL>"), "{}", alone.stderr);
+}
+
+#[test]
 fn everything_that_is_asked_for_is_sent() {
     let server = Server::new([answer("{}", "stop")]);
     let tools = file(

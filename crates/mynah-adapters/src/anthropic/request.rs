@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::{
     request::{
-        argument_map, called_tools, dialogue, inline_image, is_blank, is_error, joined_text,
-        model_id, model_name, plain_id, several, turns, unsupported,
+        add_tools, argument_map, called_tools, dialogue, has_tools, inline_image, is_blank,
+        is_error, joined_text, model_id, model_name, plain_id, several, turns, unsupported,
     },
     schema::closed,
 };
@@ -63,6 +63,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
             (Some(Value::Object(ours)), Value::Object(theirs)) if name == "output_config" => {
                 ours.extend(theirs)
             }
+            (_, value) if name == "tools" => add_tools(&mut body, value),
             (_, value) => drop(body.insert(name, value)),
         }
     }
@@ -240,7 +241,7 @@ fn tools(request: &Request) -> Option<Value> {
     let form = form_tool(request);
     let mut tools: Vec<Value> =
         request.tools.iter().map(AsRef::as_ref).chain(&form).map(tool_spec).collect();
-    if tools.is_empty() {
+    if tools.is_empty() && !has_tools(request) {
         // Calls in the conversation demand that their tools are described.
         tools.extend(called_tools(request).iter().map(tool_spec));
     }
@@ -262,7 +263,7 @@ fn tool_choice(request: &Request, parallel: Option<bool>) -> Result<Option<Value
     if let Some(form) = form_tool(request) {
         return Ok(Some(json!({"type": "tool", "name": form.name})));
     }
-    let has_tools = !request.tools.is_empty();
+    let has_tools = has_tools(request);
     let mut choice = match &request.tool_choice {
         Some(ToolChoice::None) => return Ok(has_tools.then(|| json!({"type": "none"}))),
         Some(ToolChoice::Required | ToolChoice::Tool(_)) if !has_tools => {

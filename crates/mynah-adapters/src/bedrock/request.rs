@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::{
     request::{
-        argument_map, called_tools, camel_case, check_parallel, dialogue, extend_member,
-        inline_image, is_blank, is_error, joined_text, model_id, model_name, plain_id, several,
-        turns, unsupported,
+        add_tools, argument_map, called_tools, camel_case, check_parallel, dialogue, extend_member,
+        has_tools, inline_image, is_barred, is_blank, is_error, joined_text, model_id, model_name,
+        plain_id, several, turns, unsupported,
     },
     schema::closed,
 };
@@ -51,12 +51,10 @@ pub(super) fn body(request: &Request) -> Result<Value> {
         set("system", system.into());
     }
     set("messages", messages.into());
-    if let Some(config) = tool_config(request)? {
-        set("toolConfig", config);
-    }
     if let Some(config) = output_config(request)? {
         set("outputConfig", config);
     }
+    extend_member(&mut body, "toolConfig", tool_config(request)?);
     let mut inference = Metadata::new();
     inference.extend(request.max_tokens.map(|limit| ("maxTokens".to_owned(), limit.into())));
     inference.extend(request.temperature.map(|degree| ("temperature".to_owned(), degree.into())));
@@ -64,6 +62,9 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     let mut options = request.options.clone();
     if let Some(parallel) = options.shift_remove("parallel_tool_calls") {
         set_parallel(&parallel, request, &mut body)?;
+    }
+    if is_barred(request) {
+        options.shift_remove("tools");
     }
     for (name, value) in options {
         pass_on(&name, value, &mut body);
@@ -94,6 +95,18 @@ fn pass_on(name: &str, value: Value, body: &mut Metadata) {
     match (own.as_str(), value) {
         ("stop" | "stopSequences", value) => {
             extend_member(body, "inferenceConfig", one("stopSequences", several(value)))
+        }
+        ("tools", own) => {
+            let mut config = match body.shift_remove("toolConfig") {
+                Some(Value::Object(config)) => config,
+                _ => Metadata::new(),
+            };
+            add_tools(&mut config, own);
+            extend_member(body, "toolConfig", config);
+        }
+        ("toolConfig", Value::Object(mut config)) if config.contains_key("tools") => {
+            pass_on("tools", config.shift_remove("tools").unwrap_or_default(), body);
+            extend_member(body, "toolConfig", config);
         }
         ("topP", value) => extend_member(body, "inferenceConfig", one("topP", value)),
         (own, Value::Object(members)) if OWN.contains(&own) => extend_member(body, own, members),
@@ -220,19 +233,19 @@ fn image_format(kind: &str) -> &str {
     }
 }
 
-fn tool_config(request: &Request) -> Result<Option<Value>> {
+fn tool_config(request: &Request) -> Result<Metadata> {
     let called = called_tools(request);
-    let is_barred = request.tool_choice == Some(ToolChoice::None);
-    if is_barred && !called.is_empty() && !request.tools.is_empty() {
+    let is_barred = is_barred(request);
+    if is_barred && !called.is_empty() && has_tools(request) {
         return Err(unsupported("this provider cannot keep a model from tools that it has called"));
     }
-    let specs: Vec<&ToolSpec> = match request.tools.is_empty() || is_barred {
+    let specs: Vec<&ToolSpec> = match !has_tools(request) || is_barred {
         // Calls in the conversation demand that their tools are described.
         true => called.iter().collect(),
         false => request.tools.iter().map(AsRef::as_ref).collect(),
     };
     let choice = match &request.tool_choice {
-        Some(ToolChoice::Required | ToolChoice::Tool(_)) if request.tools.is_empty() => {
+        Some(ToolChoice::Required | ToolChoice::Tool(_)) if !has_tools(request) => {
             return Err(unsupported("a tool must be called, and there is none"));
         }
         Some(ToolChoice::Required) => Some(json!({"any": {}})),
@@ -240,19 +253,20 @@ fn tool_config(request: &Request) -> Result<Option<Value>> {
         Some(ToolChoice::Other(own)) => Some(Value::Object(own.clone())),
         _ => None,
     };
-    if specs.is_empty() {
-        return Ok(None);
+    if specs.is_empty() && !has_tools(request) {
+        return Ok(Metadata::new());
     }
     let tools: Vec<Value> = specs
         .into_iter()
         .flat_map(|tool| [Some(tool_spec(tool)), mark(&tool.metadata)])
         .flatten()
         .collect();
-    let mut config = json!({"tools": tools});
+    let mut config = Metadata::new();
+    add_tools(&mut config, tools.into());
     if let Some(choice) = choice {
-        config["toolChoice"] = choice;
+        config.insert("toolChoice".to_owned(), choice);
     }
-    Ok(Some(config))
+    Ok(config)
 }
 
 fn tool_spec(tool: &ToolSpec) -> Value {

@@ -1,12 +1,20 @@
 //! What comes out of a call that fails.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::StreamExt as _;
 use mynah_data::{AdapterReason, Error, ErrorKind, Event};
+use mynah_step::{RetryPolicy, SystemWorld, open_model};
 
 use super::{
-    Heard, KEY, REQUEST_ID, Reply, Scenario, Server, Subject, hear, open, request, serving, stream,
+    Heard, KEY, REQUEST_ID, Reply, Scenario, Server, Subject, call, hear, hear_out, open, reply,
+    request, serving, stream,
 };
 
 pub(super) async fn each_status_has_its_reason(subject: &dyn Subject) {
@@ -124,6 +132,39 @@ pub(super) async fn a_failure_in_the_middle_is_an_error(subject: &dyn Subject) {
         assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Overloaded), "{error:?}");
         assert_eq!(error.metadata()["request_id"], REQUEST_ID);
         assert_eq!(heard.response.text(), "Hel", "what was said before stays");
+    }
+}
+
+/// A provider that takes a call may still fail before the model says a word. Nobody has heard of it yet, so that is a call like one
+/// that was refused: it is tried again, and nothing of the first try stays.
+pub(super) async fn a_failure_before_the_first_word_is_tried_again(subject: &dyn Subject) {
+    let (Some(pieces), Some(whole)) =
+        (subject.answer(Scenario::Overloaded), reply(subject, Scenario::Text))
+    else {
+        return;
+    };
+    let expected = hear(subject, &serving(whole.clone()).await, request()).await;
+    let beginning: Vec<String> =
+        pieces.iter().filter(|piece| !piece.contains("Hel")).cloned().collect();
+    let failure = &pieces[pieces.len() - 1..];
+    for (said, tries) in [(&beginning[..], 2), (failure, 2), (&pieces[..], 1)] {
+        let (failed, whole) = (stream(subject, said), whole.clone());
+        let is_first = AtomicBool::new(true);
+        let server = Server::start(move |_| match is_first.swap(false, Ordering::Relaxed) {
+            true => failed.clone(),
+            false => whole.clone(),
+        });
+        let server = server.await.expect("a port");
+        let mut policy = RetryPolicy::attempts(2);
+        (policy.base_delay_ms, policy.jitter_ms) = (0, 0);
+        let (adapter, world) = (subject.adapter(server.url()), Arc::new(SystemWorld));
+        let opened = open_model(adapter, request(), call(), Arc::new(policy), world).await;
+        let heard = hear_out(opened).await;
+        assert_eq!(server.received().len(), tries, "after {said:?}");
+        match tries {
+            1 => assert_eq!(heard.response.text(), "Hel", "what was said stays"),
+            _ => assert_eq!(heard.events, expected.events, "after {said:?}"),
+        }
     }
 }
 

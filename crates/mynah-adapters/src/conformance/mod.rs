@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use mynah_data::{Error, Event, Request, Response, ResponseBuilder, Result};
-use mynah_step::{Adapter, ModelCall};
+use mynah_step::{Adapter, ModelCall, ModelStream};
 use secrecy::SecretString;
 
 pub use server::{Received, Reply, Server};
@@ -101,6 +101,7 @@ pub async fn run(subject: &dyn Subject) {
     failures::an_end_without_a_reason_is_an_error(subject).await;
     failures::a_connection_that_breaks_is_an_error(subject).await;
     failures::a_failure_in_the_middle_is_an_error(subject).await;
+    failures::a_failure_before_the_first_word_is_tried_again(subject).await;
     failures::nonsense_is_an_error(subject).await;
     failures::a_server_that_is_not_there_is_an_error(subject).await;
     failures::a_key_is_never_repeated(subject).await;
@@ -131,8 +132,12 @@ struct Heard {
 
 /// Calls the adapter, and hears it out.
 async fn hear(subject: &dyn Subject, server: &Server, request: Request) -> Heard {
+    hear_out(open(subject, server.url(), request).await).await
+}
+
+async fn hear_out(opened: Result<ModelStream>) -> Heard {
     let (mut events, mut error) = (Vec::new(), None);
-    match open(subject, server.url(), request).await {
+    match opened {
         Ok(mut stream) => {
             while let Some(event) = stream.next().await {
                 match event {
@@ -155,13 +160,12 @@ async fn hear_whole(subject: &dyn Subject, server: &Server, request: Request) ->
     heard
 }
 
-async fn open(
-    subject: &dyn Subject,
-    url: &str,
-    request: Request,
-) -> Result<mynah_step::ModelStream> {
-    let call = ModelCall { api_key: Some(SecretString::from(KEY)), ..ModelCall::default() };
-    subject.adapter(url).open(request, call).await
+async fn open(subject: &dyn Subject, url: &str, request: Request) -> Result<ModelStream> {
+    subject.adapter(url).open(request, call()).await
+}
+
+fn call() -> ModelCall {
+    ModelCall { api_key: Some(SecretString::from(KEY)), ..ModelCall::default() }
 }
 
 fn request() -> Request {

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::{generation, schema};
 use crate::request::{
-    argument_map, camel_case, check_parallel, dialogue, extend_member, inline_image, is_error,
-    joined_text, model_id, several, turns,
+    add_tools, argument_map, camel_case, check_parallel, dialogue, extend_member, inline_image,
+    is_barred, is_error, joined_text, model_id, several, turns,
 };
 
 /// The calls of the conversation, by id.
@@ -39,10 +39,9 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     }
     let needs_signatures = generation(model).is_some_and(|number| number >= 3);
     set("contents", contents(request, needs_signatures)?.into());
-    let mut tools: Vec<Value> = Vec::new();
     if !request.tools.is_empty() {
         let functions: Vec<Value> = request.tools.iter().map(|tool| declaration(tool)).collect();
-        tools.push(json!({"functionDeclarations": functions}));
+        set("tools", json!([{"functionDeclarations": functions}]));
         if let Some(choice) = &request.tool_choice {
             set("toolConfig", json!({"functionCallingConfig": tool_choice(choice)}));
         }
@@ -50,7 +49,8 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     let mut config = generation_config(request);
     for (name, value) in request.options.clone() {
         match (camel_case(&name).as_str(), value) {
-            ("tools", Value::Array(own)) => tools.extend(own),
+            ("tools", _) if is_barred(request) => {}
+            ("tools", value) => add_tools(&mut body, value),
             ("generationConfig", Value::Object(own)) => config.extend(own),
             ("toolConfig", Value::Object(own)) => extend_member(&mut body, "toolConfig", own),
             ("parallelToolCalls", value) => check_parallel(&value, request)?,
@@ -59,9 +59,6 @@ pub(super) fn body(request: &Request) -> Result<Value> {
             (own, value) if BESIDE.contains(&own) => drop(body.insert(own.to_owned(), value)),
             (own, value) => drop(config.insert(own.to_owned(), value)),
         }
-    }
-    if !tools.is_empty() {
-        body.insert("tools".to_owned(), tools.into());
     }
     extend_member(&mut body, "generationConfig", config);
     Ok(Value::Object(body))

@@ -120,6 +120,7 @@ impl Stream for Answering {
             if let Some(mut error) = self.failure.take() {
                 if !self.has_told {
                     let mut partial = ResponseBuilder::new();
+                    self.reader.rest().for_each(|event| partial.apply(&event));
                     partial.apply(&Event::Error { error: error.clone() });
                     error = error.with("partial", json!(partial.into_response()));
                 }

@@ -118,7 +118,8 @@ impl HttpEmbedder {
         let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
         let mut all = Embeddings::default();
         for batch in batches(&texts, self.wire.max_batch()) {
-            let part = self.patiently(batch).await?;
+            let length = all.vectors.first().map(Vec::len);
+            let part = self.patiently(batch, length).await?;
             all.vectors.extend(part.vectors);
             all.model = part.model.or(all.model);
             all.usage.add(&part.usage);
@@ -126,10 +127,10 @@ impl HttpEmbedder {
         Ok(all)
     }
 
-    async fn patiently(&self, texts: &[String]) -> Result<Embeddings> {
+    async fn patiently(&self, texts: &[String], length: Option<usize>) -> Result<Embeddings> {
         let mut attempt = 1;
         loop {
-            let error = match self.call(texts).await {
+            let error = match self.call(texts, length).await {
                 Ok(embeddings) => return Ok(embeddings),
                 Err(error) => error,
             };
@@ -141,7 +142,8 @@ impl HttpEmbedder {
         }
     }
 
-    async fn call(&self, texts: &[String]) -> Result<Embeddings> {
+    /// Vectors of this length, where it is known.
+    async fn call(&self, texts: &[String], length: Option<usize>) -> Result<Embeddings> {
         let call = ModelCall::default();
         let (key, mut context) = self.adapter.admission(&call)?;
         let (path, body) = (self.path(), self.body(texts));
@@ -155,7 +157,7 @@ impl HttpEmbedder {
             Err(error) => Err(error),
         };
         match read {
-            Ok(found) => match misfit(&found.vectors, texts.len()) {
+            Ok(found) => match misfit(&found.vectors, texts.len(), length) {
                 None => Ok(found),
                 Some(why) => Err(context.complete(failure::malformed(why))),
             },
@@ -241,12 +243,12 @@ impl Wire {
     }
 }
 
-/// What is wrong with the vectors of so many texts.
-fn misfit(vectors: &[Vec<f32>], texts: usize) -> Option<String> {
+/// What is wrong with the vectors of so many texts, where the length of those before is known.
+fn misfit(vectors: &[Vec<f32>], texts: usize, length: Option<usize>) -> Option<String> {
     if vectors.len() != texts {
         return Some(format!("{texts} texts, and {} vectors", vectors.len()));
     }
-    let length = vectors.first().map_or(0, Vec::len);
+    let length = length.or(vectors.first().map(Vec::len)).unwrap_or_default();
     let odd = vectors.iter().find(|vector| vector.is_empty() || vector.len() != length)?;
     Some(format!("a vector of {length}, and one of {}", odd.len()))
 }

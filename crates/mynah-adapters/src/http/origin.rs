@@ -1,10 +1,12 @@
-//! Whose reasoning it is. Signatures and encrypted items mean something to the provider that gave them, and make others refuse
-//! the call.
+//! What is one provider's alone. Signatures and encrypted items mean something to the provider that gave them, and make others
+//! refuse the call; so do most options.
 
 use std::sync::Arc;
 
-use mynah_data::{Event, Message, Part, Request, Role};
+use mynah_data::{Event, Message, Metadata, Part, Request, Role};
 use serde_json::{Value, json};
+
+use crate::presets::Preset;
 
 const PROVIDER: &str = "provider";
 
@@ -31,6 +33,14 @@ pub(super) fn mark(provider: &str, event: Event) -> Event {
         }
         event => event,
     }
+}
+
+/// Leaves of a request's options what is for this adapter, or for all: what stands under the name of a preset is for that one.
+pub(super) fn own_options(adapter: &str, options: &mut Metadata) {
+    let own = options.get_mut(adapter).and_then(Value::as_object_mut).map(std::mem::take);
+    let is_for_one = |name: &str| name == adapter || Preset::named(name).is_some();
+    options.retain(|name, value| !(value.is_object() && is_for_one(name)));
+    options.extend(own.unwrap_or_default());
 }
 
 /// Leaves of the conversation what this provider can read: of another's reasoning the words alone. What bears no mark is

@@ -7,7 +7,8 @@ use mynah_data::{
 use serde_json::{Value, json};
 
 use crate::request::{
-    check_parallel, function, image_base64, joined_text, model_id, result_text, unsupported,
+    add_tools, check_parallel, function, image_base64, is_barred, joined_text, model_id,
+    result_text, unsupported,
 };
 
 pub(super) fn body(request: &Request) -> Result<Value> {
@@ -31,6 +32,8 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     }
     for (name, value) in request.options.clone() {
         match (name.as_str(), value) {
+            ("tools", _) if is_barred(request) => {}
+            ("tools", value) => add_tools(&mut body, value),
             ("parallel_tool_calls", value) => check_parallel(&value, request)?,
             ("options", Value::Object(own)) => options.extend(own),
             ("stop", Value::String(stop)) => drop(options.insert(name, json!([stop]))),
@@ -46,7 +49,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
 
 /// Whether an option is a member of the request, and none of the model's.
 fn is_member(name: &str) -> bool {
-    const MEMBERS: [&str; 10] = [
+    const MEMBERS: [&str; 9] = [
         "format",
         "keep_alive",
         "logprobs",
@@ -54,7 +57,6 @@ fn is_member(name: &str) -> bool {
         "shift",
         "stream",
         "think",
-        "tools",
         "top_logprobs",
         "truncate",
     ];

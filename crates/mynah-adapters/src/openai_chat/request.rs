@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::{CompletionTokens, Dialect, ReasoningBack};
 use crate::request::{
-    argument_object, chooses, function, image_url, joined_text, model_id, prompt_cache, result_text,
+    add_tools, argument_object, chooses, function, image_url, joined_text, model_id, prompt_cache,
+    result_text,
 };
 
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
@@ -55,7 +56,12 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     if dialect.prompt_cache {
         body.extend(prompt_cache(request, call, true));
     }
-    body.extend(request.options.clone());
+    for (name, value) in request.options.clone() {
+        match name.as_str() {
+            "tools" => add_tools(&mut body, value),
+            _ => drop(body.insert(name, value)),
+        }
+    }
     Ok(Value::Object(body))
 }
 

@@ -151,7 +151,10 @@ impl Kind {
             "message" => Self::Message,
             "reasoning" => Self::Reasoning,
             "function_call" => Self::Call(draft.open_call()),
-            _ => Self::Other,
+            _ => {
+                draft.at_work();
+                Self::Other
+            }
         }
     }
 

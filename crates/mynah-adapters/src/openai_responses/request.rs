@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::Dialect;
 use crate::request::{
-    argument_object, chooses, function, image_url, is_error, joined_text, model_id, prompt_cache,
-    result_text,
+    add_tools, argument_object, chooses, function, image_url, is_error, joined_text, model_id,
+    prompt_cache, result_text,
 };
 
 const ENCRYPTED: &str = "reasoning.encrypted_content";
@@ -82,9 +82,8 @@ fn add_options(body: &mut Metadata, options: Metadata) {
             _ => (name, value),
         };
         match (body.get_mut(&name), value) {
-            (Some(Value::Array(ours)), Value::Array(theirs))
-                if matches!(name.as_str(), "tools" | "include") =>
-            {
+            (_, value) if name == "tools" => add_tools(body, value),
+            (Some(Value::Array(ours)), Value::Array(theirs)) if name == "include" => {
                 ours.extend(theirs.into_iter().filter(|value| *value != ENCRYPTED));
             }
             (Some(Value::Object(ours)), Value::Object(theirs))

@@ -111,7 +111,7 @@ impl Subject for Chat {
             Scenario::Overloaded => {
                 let failure =
                     r#"{"error":{"message":"no capacity","type":"overloaded_error","code":529}}"#;
-                return events(&[&said(r#"{"content":"Hel"}"#), failure]);
+                return events(&[&first, &said(r#"{"content":"Hel"}"#), failure]);
             }
             Scenario::CutOff => (
                 vec![calls(
