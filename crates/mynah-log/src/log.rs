@@ -21,7 +21,8 @@ pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
 /// The records of a run form a chain: an append names the head that it expects, and is refused if
 /// someone else was faster, if the run has its seal, or if the writer's lease was taken over. A
 /// batch is kept whole or not at all. A run that waits or has ended is nobody's. When the future of an append is ready, the records are as
-/// safe as the log makes them; one that is dropped may or may not have appended.
+/// safe as the log makes them; one that is dropped may or may not have appended. Appends and leases take effect in the order
+/// in which their futures were first polled.
 ///
 /// ```
 /// use mynah_data::Thread;
