@@ -37,6 +37,28 @@ const SESSION: &str = r#"{
 }"#;
 
 #[test]
+fn import_names_the_run_that_a_conversation_began_in_and_the_log_lacks() {
+    let store = Store::with(SESSION);
+    let (first, second) = (store.beside("first.ndjson"), store.beside("second.ndjson"));
+    store.ok(&["export", "run-0", "-o", &first]);
+    let exported = store.run(&["export", "run-1", "-o", &second]);
+    assert!(exported.stderr.ends_with("export them too: run-0\n"), "{}", exported.stderr);
+
+    let elsewhere = format!("sqlite:{}", store.beside("elsewhere.db"));
+    let import = |file: &str, json| {
+        let told = run(["import", file, "--log", &elsewhere].into_iter().chain(json));
+        assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
+        told
+    };
+    let lacks = "; its conversation began in run run-0, which this log lacks: import that too\n";
+    let told = import(&second, None).stdout;
+    assert!(told.ends_with(&format!("5 records added{lacks}")), "{told}");
+    assert_eq!(lines(&import(&second, Some("--json")))[0]["needs"], json!(["run-0"]));
+    assert!(import(&first, None).stdout.ends_with("5 records added\n"));
+    assert_eq!(lines(&import(&second, Some("--json")))[0]["needs"], json!([]));
+}
+
+#[test]
 fn the_runs_of_a_session_are_pruned_together() {
     let store = Store::with(SESSION);
     let prune = ["prune", "--older-than", "30d", "--reason", "age", "--yes", "--limit"];
