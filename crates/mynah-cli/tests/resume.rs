@@ -394,7 +394,7 @@ fn an_interrupted_run_can_go_on_at_once() {
     for rival in [&["resume", "run-0", "--agent", &agent] as &[_], &["cancel", "run-0"]] {
         let held = store.run(rival);
         assert_eq!((held.code, held.stdout.as_str()), (Some(4), ""), "{rival:?}");
-        let said = "mynah: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n";
+        let said = "mynah: log error: leased: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n";
         assert_eq!(held.stderr, said);
     }
     let (code, said) = interrupt(child);
