@@ -136,7 +136,8 @@ impl Cancel {
         let Walked { verifier, run: found, .. } = Walked::whole(&*log, &run, begin).await?;
         let status = found.status;
         if verifier.report().fingerprint.is_some() {
-            let message = format!("log error: sealed: run {run} has ended");
+            let status = status.as_str();
+            let message = format!("log error: sealed: run {run} has ended already: {status}");
             return Err(Error::log(LogReason::Sealed).with_message(message).with("run_id", run));
         }
         let mut metadata = Metadata::new();
