@@ -41,15 +41,17 @@ pub struct Recorder {
     durability: Option<Durability>,
     /// Whether the next fact is the first of another process.
     seam: Option<Fact>,
-    pub(crate) lease: Option<Lease>,
-    /// Until when the append under way keeps it.
-    holding: Option<i64>,
+    lease: Option<Lease>,
+    /// When it was last asked for: a clock that is set tells nothing of how long it is held.
+    held: Instant,
+    /// Until when the append under way keeps it, and when that was asked.
+    holding: Option<(i64, Instant)>,
     /// Whether the lease is still to be taken, and the taking.
     pub(crate) takes_lease: bool,
     taking: Option<BoxFuture<Result<Lease>>>,
     /// When the lease is to be kept for longer, and the keeping.
     beat: Option<Pin<Box<Sleep>>>,
-    keeping: Option<BoxFuture<Result<Lease>>>,
+    keeping: Option<BoxFuture<Result<(Lease, Instant)>>>,
     metrics: Option<Arc<dyn MetricsSink>>,
     /// The kinds of the records that are being written, and since when they are, for who is told.
     began: Option<(Vec<Cow<'static, str>>, Instant)>,
@@ -91,6 +93,7 @@ impl Recorder {
             durability: None,
             seam: None,
             lease: None,
+            held: Instant::now(),
             holding: None,
             takes_lease: false,
             taking: None,
@@ -109,7 +112,7 @@ impl Recorder {
 
     /// The same, by the holder of a lease.
     pub fn with_lease(mut self, lease: Lease) -> Self {
-        self.lease = Some(lease);
+        self.hold(lease);
         self
     }
 
@@ -219,6 +222,11 @@ impl Recorder {
         Ok(())
     }
 
+    /// From here on the run is this writer's, by this lease.
+    pub(crate) fn hold(&mut self, lease: Lease) {
+        (self.lease, self.held) = (Some(lease), Instant::now());
+    }
+
     /// Whether so much waits to be written that nothing should be added to it.
     pub(crate) fn is_full(&self) -> bool {
         let (records, bytes) = MAX_WAITING;
@@ -248,7 +256,7 @@ impl Recorder {
         let taken = ready!(taking.as_mut().poll(cx));
         self.taking = None;
         self.takes_lease = false;
-        self.lease = Some(taken?);
+        self.hold(taken?);
         Poll::Ready(Ok(()))
     }
 
@@ -282,7 +290,8 @@ impl Recorder {
         self.is_ours()?;
         ready!(self.poll_renewed(cx))?;
         match &self.lease {
-            Some(lease) if lease.until <= nanos(&*self.world) => {
+            // A machine that slept has a clock that knows of it, and one that does not.
+            Some(lease) if self.held.elapsed() >= LEASE || lease.until <= nanos(&*self.world) => {
                 self.keeping = Some(self.renewal(lease.clone()));
                 self.poll_renewed(cx)
             }
@@ -290,12 +299,12 @@ impl Recorder {
         }
     }
 
-    fn renewal(&self, lease: Lease) -> BoxFuture<Result<Lease>> {
-        let (log, now) = (Arc::clone(&self.log), nanos(&*self.world));
+    fn renewal(&self, lease: Lease) -> BoxFuture<Result<(Lease, Instant)>> {
+        let (log, now, asked) = (Arc::clone(&self.log), nanos(&*self.world), Instant::now());
         Box::pin(async move {
             let kept = log.lease(&lease.run, &lease.owner, LEASE, now).await?;
             if kept.token == lease.token {
-                return Ok(kept);
+                return Ok((kept, asked));
             }
             // It was another's, who let go of it.
             log.release(&kept).await?;
@@ -314,7 +323,7 @@ impl Recorder {
         let renewed = ready!(keeping.as_mut().poll(cx));
         (self.keeping, self.beat) = (None, None);
         match renewed {
-            Ok(lease) => self.lease = Some(lease),
+            Ok((lease, asked)) => (self.lease, self.held) = (Some(lease), asked),
             Err(error) => self.failed = Some(error),
         }
         Poll::Ready(self.is_ours())
@@ -358,8 +367,10 @@ impl Recorder {
                 match written {
                     Ok(head) => {
                         self.written = Some(head);
-                        if let (Some(lease), Some(until)) = (&mut self.lease, self.holding.take()) {
-                            lease.until = until;
+                        if let (Some(lease), Some((until, asked))) =
+                            (&mut self.lease, self.holding.take())
+                        {
+                            (lease.until, self.held) = (until, asked);
                         }
                     }
                     Err(error) => self.failed = Some(error),
@@ -383,7 +394,7 @@ impl Recorder {
                 if lease.until < now.saturating_add(span(LEASE - BEAT)) {
                     let until = now.saturating_add(span(LEASE));
                     batch = batch.held(lease.owner.as_str(), until);
-                    (self.holding, self.beat) = (Some(until), None);
+                    (self.holding, self.beat) = (Some((until, Instant::now())), None);
                 }
             }
             let log = Arc::clone(&self.log);
@@ -420,7 +431,7 @@ pub(crate) fn nanos(world: &dyn World) -> i64 {
     span(world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
-fn span(duration: Duration) -> i64 {
+pub(crate) fn span(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 

@@ -58,10 +58,10 @@ impl Tape {
     pub fn hold(&mut self, lease: Lease) {
         match self {
             Self::Blank => {}
-            Self::Recording(recorder) => recorder.lease = Some(lease),
+            Self::Recording(recorder) => recorder.hold(lease),
             Self::Replaying(recorded) => {
                 if let Some(recorder) = &mut recorded.then {
-                    recorder.lease = Some(lease);
+                    recorder.hold(lease);
                 }
             }
         }

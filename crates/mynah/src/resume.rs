@@ -45,7 +45,8 @@ impl Engine {
     /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
     /// calls and tools are not repeated. The engine must be the one that the run ran with.
     ///
-    /// A process that was killed holds its run for up to three seconds more, whatever its clock said; that is waited for.
+    /// Whether the process lives that held the run within the last minute, three seconds show, whatever its clock says; they are
+    /// waited for. A process that lives keeps its run, and a run that was dropped or waits goes on at once.
     ///
     /// ```
     /// # use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
