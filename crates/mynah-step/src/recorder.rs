@@ -29,7 +29,7 @@ pub struct Recorder {
     pending: Vec<Record>,
     /// How many bytes wait to be written.
     waiting: usize,
-    /// Whether something waits that nobody can do again.
+    /// Whether something waits that must be on its way before anything more is told.
     owes: bool,
     /// Where the log's copy of the chain ends.
     written: Option<Head>,
@@ -215,7 +215,7 @@ impl Recorder {
         let record = self.chain.append(self.now.max(self.not_before), salt, fact)?;
         self.totals.count(fact);
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
-        self.owes |= is_done_once(fact);
+        self.owes |= is_owed(fact);
         self.waiting +=
             record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len());
         self.pending.push(record);
@@ -334,7 +334,7 @@ impl Recorder {
         self.over && self.pending.is_empty() && self.writing.is_none() && self.failed.is_none()
     }
 
-    /// Waits until nothing that nobody can do again is still to be given to the log. What fails is told when it is flushed.
+    /// Waits until the log was given what it must be given before anything more is told. What fails is told when it is flushed.
     pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.owes && self.poll_flush(cx).is_pending() && self.owes {
             return Poll::Pending;
@@ -450,10 +450,11 @@ fn has_maps(fact: &Fact) -> bool {
             .any(|message| !message.metadata().is_empty() || !message.parts().iter().all(is_plain))
 }
 
-/// Whether a fact tells what nobody can do again: what came of a tool, or what a person said.
-fn is_done_once(fact: &Fact) -> bool {
+/// Whether a fact must be on its way to the log before anything more is told: what came of a tool and what a person said, which
+/// nobody can do again, and that the model was asked whose answer is told.
+fn is_owed(fact: &Fact) -> bool {
     match fact {
-        Fact::ToolCompleted { .. } | Fact::ToolFailed { .. } => true,
+        Fact::ToolCompleted { .. } | Fact::ToolFailed { .. } | Fact::TurnStarted { .. } => true,
         Fact::Resumed { .. } => !fact.is_seam(),
         _ => false,
     }
