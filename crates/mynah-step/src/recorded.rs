@@ -97,6 +97,11 @@ impl Recorded {
         }
     }
 
+    /// The last record that was made again, or stands before the next that must be.
+    pub(crate) fn compared(&self) -> u64 {
+        self.next().map_or(self.last, |(next, _)| next.seq() - 1)
+    }
+
     /// The next fact that the loop must make.
     pub(crate) fn upcoming(&self) -> Option<&Fact> {
         self.next().map(|(_, fact)| fact)

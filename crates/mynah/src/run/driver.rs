@@ -208,6 +208,11 @@ impl Driver {
         Some((self.run_id()?, head, self.state.end.as_ref().is_some_and(End::waits)))
     }
 
+    /// Up to which record a run that is performed again was compared.
+    pub(crate) fn compared(&self) -> Option<u64> {
+        self.tape.compared()
+    }
+
     /// The id of the call.
     pub(crate) fn request_id(&self) -> &str {
         &self.setup.call.request_id
