@@ -15,6 +15,7 @@ mod desk;
 mod effects;
 mod fallback;
 mod lease;
+mod left_behind;
 mod metrics;
 mod recorded;
 mod recorder;

@@ -336,10 +336,11 @@ impl Recorder {
 
     /// Waits until the log was given what it must be given before anything more is told. What fails is told when it is flushed.
     pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.owes && self.poll_flush(cx).is_pending() && self.owes {
-            return Poll::Pending;
+        if !self.owes || self.poll_flush(cx).is_ready() {
+            return Poll::Ready(());
         }
-        Poll::Ready(())
+        // What was owed may have been given to it just now.
+        if self.owes { Poll::Pending } else { Poll::Ready(()) }
     }
 
     /// Waits until nothing is left to write.

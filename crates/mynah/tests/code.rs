@@ -55,8 +55,10 @@ async fn a_replay_needs_code_only_where_tools_are_run_again() -> mynah::Result<(
     Ok(())
 }
 
-/// Each kind of code, under the name that records have for it, and what they tell of it.
-fn codes() -> [(&'static str, Value, fn() -> Options); 3] {
+/// The name that records have for some code, what they tell of it, and the code.
+type Code = (&'static str, Value, fn() -> Options);
+
+fn codes() -> [Code; 3] {
     [
         ("on_tool_error", json!(true), || {
             Options::new().on_tool_error(|_, _| OnToolError::Continue(json!("fine")))

@@ -1,5 +1,7 @@
 //! What was done stays done while whoever reads the stream does something else.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
+
 use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
