@@ -105,7 +105,7 @@ impl Cancellation {
 /// # Ok(()) }
 /// ```
 ///
-/// A process that was killed holds its run for up to three seconds more; that is waited for.
+/// Whether the process lives that held the run within the last minute, three seconds show; they are waited for.
 pub fn cancel_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Cancel {
     let (log, run) = (Arc::new(log.clone()), run.as_ref().to_owned());
     Cancel { log, run, world: Arc::new(SystemWorld) }

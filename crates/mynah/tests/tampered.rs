@@ -8,6 +8,7 @@ use mynah::{
         Fact, Log, LogFuture, MemoryLog, Record, Redact, RunStatus, RunSummary, Warrant,
         forward_log, verify_run,
     },
+    step::Config,
     testing::Scripted,
 };
 use serde_json::{Value, json};
@@ -94,11 +95,17 @@ async fn a_run_is_ended_at_the_time_of_the_callers_world() -> Result<()> {
     Ok(())
 }
 
-/// Why a run is neither resumed nor ended: the kind of error, the record that it names, and what is wrong with it.
+/// Why a run is neither resumed nor ended, nor performed by a loop of its own: the kind of error, the record that it names, and what is wrong with it.
 #[expect(clippy::expect_used, reason = "what is done all the same fails the test")]
-async fn refusals(log: &Tampered, run: &str) -> Result<[(ErrorKind, Value, Value); 2]> {
+async fn refusals(log: &Tampered, run: &str) -> Result<[(ErrorKind, Value, Value); 4]> {
     let resumed = engine()?.resume(log, run).tool_result("c0", 1).await.map(drop);
-    let errors = [resumed, cancel_run(log, run).await.map(drop)];
+    let own_loop = || Config::new(log, run);
+    let errors = [
+        resumed,
+        cancel_run(log, run).await.map(drop),
+        own_loop().resume().await.map(drop),
+        own_loop().replay().await.map(drop),
+    ];
     Ok(errors.map(|refused| {
         let error = refused.expect_err("it is not what it was");
         (error.kind(), error.metadata()["seq"].clone(), error.metadata()["what"].clone())
