@@ -9,14 +9,14 @@
 #[path = "common/asked.rs"]
 mod asked;
 
-use asked::with_options;
+use asked::{cache_members, cached, check_choices, with_options};
 use mynah_adapters::{
     format::Format,
     openai_chat::{CompletionTokens, Dialect, OpenAiChat, ReasoningBack},
 };
 use mynah_data::{
-    CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part,
-    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec,
+    CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part, Request,
+    ResponseFormat, ToolCall, ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -158,26 +158,7 @@ fn ids_of_calls_fit_the_server_and_their_results() {
 
 #[test]
 fn o08_each_choice_of_a_tool_has_its_form() {
-    let own = Metadata::from_iter([("type".to_owned(), json!("allowed_tools"))]);
-    for (choice, expected) in [
-        (ToolChoice::Auto, json!("auto")),
-        (ToolChoice::None, json!("none")),
-        (ToolChoice::Required, json!("required")),
-        (ToolChoice::Tool("f".to_owned()), json!({"type": "function", "function": {"name": "f"}})),
-        (ToolChoice::Other(own), json!({"type": "allowed_tools"})),
-    ] {
-        let request = Request { tool_choice: Some(choice), ..Request::from("hi") };
-        let request = request.with_tools([ToolSpec::new("f", "", json!({}))]);
-        assert_eq!(body(request)["tool_choice"], expected);
-    }
-    let without_tools = |choice| {
-        body(Request { tool_choice: Some(choice), ..Request::from("hi") })
-            .get("tool_choice")
-            .cloned()
-    };
-    assert_eq!(without_tools(ToolChoice::Auto), None);
-    assert_eq!(without_tools(ToolChoice::None), None);
-    assert_eq!(without_tools(ToolChoice::Required), Some(json!("required")));
+    check_choices(body, json!({"type": "function", "function": {"name": "search"}}));
 }
 
 #[test]
@@ -249,17 +230,11 @@ fn an_answer_that_says_nothing_is_left_away() {
 
 #[test]
 fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
-    let mut cache = PromptCache::default();
-    let call = ModelCall { session_id: Some("s1".to_owned()), ..ModelCall::default() };
-    let sent = |cache: &PromptCache| {
-        let request =
-            Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") }.with_model("m");
-        let body = OpenAiChat::default().body(&request, &call).unwrap();
-        ["prompt_cache_key", "prompt_cache_retention"].map(|name| body.get(name).cloned())
-    };
-    assert_eq!(sent(&cache), [Some(json!("s1")), None]);
-    (cache.key, cache.retention) = (Some("k".to_owned()), CacheRetention::Long);
-    assert_eq!(sent(&cache), [Some(json!("k")), Some(json!("24h"))]);
+    let chat = OpenAiChat::default();
+    assert_eq!(cache_members(&chat, cached(CacheRetention::Short)), [Some(json!("s1")), None]);
+    let mut keyed = cached(CacheRetention::Long);
+    keyed.prompt_cache.as_mut().unwrap().key = Some("k".to_owned());
+    assert_eq!(cache_members(&chat, keyed), [Some(json!("k")), Some(json!("24h"))]);
 }
 
 #[test]

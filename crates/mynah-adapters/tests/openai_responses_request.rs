@@ -9,14 +9,14 @@
 #[path = "common/asked.rs"]
 mod asked;
 
-use asked::with_options;
+use asked::{cache_members, cached, check_choices, with_options};
 use mynah_adapters::{
     format::Format,
     openai_responses::{Dialect, OpenAiResponses},
 };
 use mynah_data::{
-    CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part,
-    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec,
+    CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part, Request,
+    ResponseFormat, ToolCall, ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -134,26 +134,7 @@ fn o07_o11_o12_tools_calls_and_results() {
 
 #[test]
 fn o08_each_choice_of_a_tool_has_its_form() {
-    let own = Metadata::from_iter([("type".to_owned(), json!("web_search"))]);
-    for (choice, expected) in [
-        (ToolChoice::Auto, json!("auto")),
-        (ToolChoice::None, json!("none")),
-        (ToolChoice::Required, json!("required")),
-        (ToolChoice::Tool("f".to_owned()), json!({"type": "function", "name": "f"})),
-        (ToolChoice::Other(own), json!({"type": "web_search"})),
-    ] {
-        let request = Request { tool_choice: Some(choice), ..Request::from("hi") };
-        let request = request.with_tools([ToolSpec::new("f", "", json!({}))]);
-        assert_eq!(body(request)["tool_choice"], expected);
-    }
-    let without_tools = |choice| {
-        body(Request { tool_choice: Some(choice), ..Request::from("hi") })
-            .get("tool_choice")
-            .cloned()
-    };
-    assert_eq!(without_tools(ToolChoice::Auto), None);
-    assert_eq!(without_tools(ToolChoice::None), None);
-    assert_eq!(without_tools(ToolChoice::Required), Some(json!("required")));
+    check_choices(body, json!({"type": "function", "name": "search"}));
 }
 
 #[test]
@@ -223,15 +204,8 @@ fn what_the_providers_own_tools_did_goes_back_and_so_does_the_phase() {
 
 #[test]
 fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
-    let mut cache = PromptCache::default();
-    cache.retention = CacheRetention::Long;
-    let call = ModelCall { session_id: Some("s1".to_owned()), ..ModelCall::default() };
-    let sent = |dialect| {
-        let request =
-            Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") }.with_model("m");
-        let body = OpenAiResponses::new(dialect).body(&request, &call).unwrap();
-        ["prompt_cache_key", "prompt_cache_retention"].map(|name| body.get(name).cloned())
-    };
+    let sent =
+        |dialect| cache_members(&OpenAiResponses::new(dialect), cached(CacheRetention::Long));
     assert_eq!(sent(Dialect::OPENAI), [Some(json!("s1")), Some(json!("24h"))]);
     let xai = Dialect { cache_retention: false, ..Dialect::OPENAI };
     assert_eq!(sent(xai), [Some(json!("s1")), None]);

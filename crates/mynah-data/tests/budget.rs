@@ -118,10 +118,12 @@ fn cache_tokens_are_priced_as_the_parts_of_the_prompt_that_they_are() {
         json!({"cache_creation": {"ephemeral_5m_input_tokens": 100_000, "ephemeral_1h_input_tokens": 200_000}}),
         json!({"cacheDetails": [{"ttl": "1h", "inputTokens": 200_000}, {"ttl": "5m", "inputTokens": 100_000}]}),
     ] {
-        let mut usage = Usage { extra: told.as_object().unwrap().clone(), ..usage.clone() };
-        pricing.apply(&mut usage);
-        let expected = 0.1 * 3.0 + 0.6 * 0.3 + 0.1 * 3.75 + 0.2 * 6.0;
-        close(usage.total_cost.unwrap(), expected);
+        for retention in [CacheRetention::Short, CacheRetention::Long] {
+            let mut usage = Usage { extra: told.as_object().unwrap().clone(), ..usage.clone() };
+            pricing.for_retention(retention).apply(&mut usage);
+            let expected = 0.1 * 3.0 + 0.6 * 0.3 + 0.1 * 3.75 + 0.2 * 6.0;
+            close(usage.total_cost.unwrap(), expected);
+        }
     }
 }
 

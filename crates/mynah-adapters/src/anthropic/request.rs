@@ -11,7 +11,7 @@ use crate::{
         add_tools, argument_map, called_tools, dialogue, has_tools, inline_image, is_blank,
         is_error, joined_text, model_id, model_name, plain_id, several, turns, unsupported,
     },
-    schema::closed,
+    schema::{closed, held_to},
 };
 
 /// The limit for models of which none is known: what every model takes.
@@ -249,14 +249,13 @@ fn tools(request: &Request) -> Option<Value> {
 }
 
 fn tool_spec(tool: &ToolSpec) -> Value {
+    let (schema, strict) = held_to(tool);
     let mut spec =
-        json!({"name": tool.name, "description": tool.description, "input_schema": tool.schema});
-    for name in ["cache_control", "strict"] {
-        if let Some(value) = tool.metadata.get(name) {
-            spec[name] = value.clone();
-        }
+        json!({"name": tool.name, "description": tool.description, "input_schema": schema});
+    if let Some(strict) = strict {
+        spec["strict"] = strict;
     }
-    spec
+    marked(spec, tool.metadata.get("cache_control"))
 }
 
 fn tool_choice(request: &Request, parallel: Option<bool>) -> Result<Option<Value>> {

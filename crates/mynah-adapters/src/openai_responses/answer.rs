@@ -3,14 +3,14 @@
 use std::mem::take;
 
 use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
-use super::items::{Items, Source};
+use super::items::{Items, Source, WireItem};
 use crate::{
     draft::Draft,
     failure,
     format::Decoder,
-    loose::{self, Loose, members, take_count, telling, text_of},
+    loose::{self, List, Loose, Written, members, take_count, telling, text_of},
     sse::Frame,
 };
 
@@ -31,9 +31,9 @@ members! {
         delta: Loose<'a> = "delta",
         text: Loose<'a> = "text",
         refusal: Loose<'a> = "refusal",
-        arguments: Loose<'a> = "arguments",
+        arguments: Written<'a> = "arguments",
         part: Loose<'a> = "part",
-        item: Loose<'a> = "item",
+        item: Option<Box<WireItem<'a>>> = "item",
         response: Option<Box<Reply<'a>>> = "response",
         error: Loose<'a> = "error",
     } ignoring ["sequence_number", "obfuscation", "name"]
@@ -45,7 +45,7 @@ members! {
         id: Loose<'a> = "id",
         model: Loose<'a> = "model",
         status: Loose<'a> = "status",
-        output: Loose<'a> = "output",
+        output: Option<&'a RawValue> = "output",
         usage: Loose<'a> = "usage",
         error: Loose<'a> = "error",
         incomplete_details: Loose<'a> = "incomplete_details",
@@ -85,9 +85,8 @@ impl Decoder for Answer {
                 true
             }
             "response.output_item.added" | "response.output_item.done" => {
-                let item = event.item.into_object().unwrap_or_default();
                 self.items.item(
-                    item,
+                    *event.item.unwrap_or_default(),
                     event.output_index.number(),
                     kind.ends_with("done"),
                     draft,
@@ -122,7 +121,7 @@ impl Decoder for Answer {
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
         let mut reply = Reply::default();
         loose::read(body, &mut reply)?;
-        if reply.output == Loose::Null && !reply.error.is_failure() {
+        if reply.output.is_none() && !reply.error.is_failure() {
             return Err(failure::malformed("the answer has no output"));
         }
         self.end(reply, "completed", draft)
@@ -137,13 +136,17 @@ impl Answer {
         let (id, place) = (event.item_id.text(), event.output_index.number());
         let (content, summary) = (event.content_index.number(), event.summary_index.number());
         let (source, index, whole) = match name {
-            "output_text" => (Source::Text, content, &mut event.text),
-            "refusal" => (Source::Refusal, content, &mut event.refusal),
+            "output_text" => (Source::Text, content, take(&mut event.text).into_text()),
+            "refusal" => (Source::Refusal, content, take(&mut event.refusal).into_text()),
             "reasoning_summary_text" | "reasoning_summary" => {
-                (Source::Summary, summary, &mut event.text)
+                (Source::Summary, summary, take(&mut event.text).into_text())
             }
-            "reasoning_text" | "reasoning" => (Source::Thought, content, &mut event.text),
-            "function_call_arguments" => (Source::Arguments, None, &mut event.arguments),
+            "reasoning_text" | "reasoning" => {
+                (Source::Thought, content, take(&mut event.text).into_text())
+            }
+            "function_call_arguments" => {
+                (Source::Arguments, None, take(&mut event.arguments).0.into_owned())
+            }
             "content_part" | "reasoning_summary_part" | "reasoning_part" => {
                 let part = take(&mut event.part).into_object().unwrap_or_default();
                 let Some(source) = Source::of(&part) else { return Ok(false) };
@@ -157,7 +160,7 @@ impl Answer {
         let index = index.unwrap_or_default();
         match step {
             "delta" => item.tell(source, index, take(&mut event.delta).into_text(), draft),
-            "done" => item.tell_rest(source, index, &take(whole).into_text(), draft),
+            "done" => item.tell_rest(source, index, &whole, draft),
             _ => return Ok(false),
         }
         Ok(true)
@@ -174,7 +177,11 @@ impl Answer {
             return Err(Error::adapter(AdapterReason::ProviderUnavailable).with_message(why));
         }
         draft.start(Some(reply.id.text()), Some(reply.model.text()));
-        self.items.list(reply.output.into_objects(), draft)?;
+        let mut output = List::default();
+        if let Some(listed) = reply.output {
+            loose::read(listed.get(), &mut output)?;
+        }
+        self.items.list(output.0, draft)?;
         let details = reply.incomplete_details.into_object().unwrap_or_default();
         finish(status, text_of(&details, "reason"), draft);
         if let Some(counters) = reply.usage.into_object() {

@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use mynah_data::{Metadata, Result};
-use serde_json::{Value, json};
+use serde::de::{Error as _, MapAccess};
+use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
-    loose::{telling, text_of},
+    loose::{Members, Written, telling, text_of},
 };
 
 /// The most items of an answer. Each event looks for its own.
@@ -28,18 +29,18 @@ impl Items {
     /// An item begins, or is done. All of it may already be there.
     pub(super) fn item(
         &mut self,
-        item: Metadata,
+        item: WireItem<'_>,
         index: Option<u64>,
         is_done: bool,
         draft: &mut Draft,
     ) -> Result<()> {
-        let (kind, id) = (text_of(&item, "type"), item_id(&item));
+        let (kind, id) = (text_of(&item.members, "type"), item_id(&item.members));
         let begun = |known: &Item| !known.is_done && (known.id.is_empty() || known.id == id);
         let is_it = |known: &Item| known.kind.is(kind) && (is_done || begun(known));
         let found = self.position(id, index).filter(|found| is_it(&self.0[*found]));
         let found = match found {
             Some(found) => found,
-            None => self.begin(&item, index, draft)?,
+            None => self.begin(&item.members, index, draft)?,
         };
         self.0[found].read(item, is_done, draft);
         Ok(())
@@ -47,18 +48,14 @@ impl Items {
 
     /// All items, as the end of the answer lists them: those that were told stand in the same order, whatever their ids. None
     /// is written on.
-    pub(super) fn list(
-        &mut self,
-        items: impl Iterator<Item = Metadata>,
-        draft: &mut Draft,
-    ) -> Result<()> {
-        for item in items {
-            let (kind, id) = (text_of(&item, "type"), item_id(&item));
+    pub(super) fn list(&mut self, items: Vec<WireItem<'_>>, draft: &mut Draft) -> Result<()> {
+        for item in items.into_iter().filter(|item| !item.members.is_empty()) {
+            let (kind, id) = (text_of(&item.members, "type"), item_id(&item.members));
             let is_left = |known: &Item| known.kind.is(kind) && !known.is_listed;
             let named = self.position(id, None).filter(|found| is_left(&self.0[*found]));
             let found = match named.or_else(|| self.0.iter().position(is_left)) {
                 Some(found) => found,
-                None => self.begin(&item, None, draft)?,
+                None => self.begin(&item.members, None, draft)?,
             };
             self.0[found].is_listed = true;
             self.0[found].read(item, true, draft);
@@ -121,6 +118,30 @@ impl Items {
         });
         Ok(place)
     }
+}
+
+/// An item as a server writes it.
+#[derive(Default)]
+pub(super) struct WireItem<'a> {
+    members: Metadata,
+    /// The arguments of a call, of which `members` only tell what they mean: some servers do not write them as text.
+    arguments: Written<'a>,
+}
+
+impl<'de> Members<'de> for WireItem<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        let value = if name == "arguments" {
+            let json = map.next_value::<&RawValue>()?.get();
+            self.arguments = Written::from_json(json).map_err(A::Error::custom)?;
+            serde_json::from_str(json).unwrap_or_default()
+        } else {
+            map.next_value()?
+        };
+        self.members.insert(name.to_owned(), value);
+        Ok(())
+    }
+
+    fn stray(&mut self, _: Value) {}
 }
 
 /// One of them.
@@ -211,18 +232,15 @@ impl Source {
 
 impl Item {
     /// Takes what an item holds so far.
-    fn read(&mut self, item: Metadata, is_done: bool, draft: &mut Draft) {
+    fn read(&mut self, item: WireItem<'_>, is_done: bool, draft: &mut Draft) {
         if self.is_done {
             return;
         }
+        let WireItem { members: item, arguments } = item;
         match self.kind {
             Kind::Call(key) => {
                 draft.call(key, text_of(&item, "call_id"), text_of(&item, "name"));
-                match item.get("arguments") {
-                    None | Some(Value::Null) => {}
-                    Some(Value::String(text)) => self.tell_rest(Source::Arguments, 0, text, draft),
-                    Some(other) => self.tell_rest(Source::Arguments, 0, &other.to_string(), draft),
-                }
+                self.tell_rest(Source::Arguments, 0, &arguments.0, draft);
             }
             Kind::Message => self.parts(&item, "content", draft),
             Kind::Reasoning => {
