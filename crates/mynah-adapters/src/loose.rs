@@ -226,6 +226,7 @@ macro_rules! members {
         }
 
         impl<$json> $crate::loose::Members<$json> for $name<$json> {
+            #[inline]
             fn member<A: serde::de::MapAccess<$json>>(
                 &mut self,
                 name: &str,
@@ -271,6 +272,7 @@ impl<'de, T: Members<'de>> Members<'de> for Box<T> {
 }
 
 /// Reads one object.
+#[inline]
 pub(crate) fn read<'de>(text: &'de str, object: &mut impl Members<'de>) -> mynah_data::Result<()> {
     let mut json = serde_json::Deserializer::from_str(text);
     object.put(&mut json).and_then(|()| json.end()).map_err(failure::malformed)
