@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, time::SystemTime};
 
+use memchr::memchr;
 use mynah_data::{Error, Event, Metadata, Request, Result};
 use mynah_step::ModelCall;
 use serde::de::IgnoredAny;
@@ -388,7 +389,7 @@ fn is_cut(body: &str) -> bool {
 
 /// Hands a frame on. Some servers keep the connection alive with empty ones.
 fn take(frame: Frame<'_>, decoder: &mut dyn Decoder, draft: &mut Draft) -> Result<()> {
-    if frame.data.trim().is_empty() || draft.has_ended() {
+    if frame.data.trim_start().is_empty() || draft.has_ended() {
         return Ok(());
     }
     let data = without_halves(frame.data);
@@ -407,7 +408,7 @@ fn without_halves(json: &str) -> Cow<'_, str> {
     const MARK: &str = "\\ufffd";
     let mut whole = String::new();
     let (mut done, mut at) = (0, 0);
-    while let Some(found) = json[at..].find('\\') {
+    while let Some(found) = memchr(b'\\', &json.as_bytes()[at..]) {
         at += found;
         at += match (half(&json[at..]), half(json.get(at + 6..).unwrap_or_default())) {
             (Some(Half::High), Some(Half::Low)) => 12,

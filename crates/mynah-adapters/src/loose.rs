@@ -232,6 +232,7 @@ macro_rules! members {
         }
 
         impl<$json> $crate::loose::Members<$json> for $name<$json> {
+            #[inline]
             fn member<A: serde::de::MapAccess<$json>>(
                 &mut self,
                 name: &str,
@@ -277,6 +278,7 @@ impl<'de, T: Members<'de>> Members<'de> for Box<T> {
 }
 
 /// Reads JSON.
+#[inline]
 pub(crate) fn read<'de>(text: &'de str, place: &mut impl Place<'de>) -> mynah_data::Result<()> {
     let mut json = serde_json::Deserializer::from_str(text);
     place.put(&mut json).and_then(|()| json.end()).map_err(failure::malformed)
