@@ -67,6 +67,42 @@ fn blocks_of_text_in_a_row_stay_apart() {
 }
 
 #[test]
+fn blocks_with_one_number_stay_apart_too() {
+    let block = |said: &str| {
+        let start = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
+        let delta = json!({"type": "content_block_delta", "index": 0, "delta": text(said)});
+        [start, delta, json!({"type": "content_block_stop", "index": 0})]
+    };
+    let parts = read(&around(&[block("a"), block("b")].concat(), "end_turn")).message;
+    assert_eq!(parts.parts(), [Part::text("a"), Part::text("b")]);
+}
+
+#[test]
+fn words_are_never_lost_for_want_of_a_beginning_or_a_name() {
+    let delta = |index: u64, delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
+    for pieces in [
+        vec![delta(0, text("a")), delta(0, text("b"))],
+        vec![delta(0, json!({"text": "a"})), delta(0, json!({"text": "b"}))],
+        vec![json!({"type": "content_block_start", "index": 0}), delta(0, text("ab"))],
+        vec![
+            delta(0, json!({"type": "thinking_delta", "thinking": "hm"})),
+            delta(0, json!({"signature": "sig"})),
+            delta(0, text("ab")),
+        ],
+        vec![
+            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "t", "name": "f"}}),
+            delta(0, input("{}")),
+            delta(0, text("ab")),
+        ],
+    ] {
+        let response = read(&around(&pieces, "end_turn"));
+        assert_eq!(response.text(), "ab", "{pieces:?}");
+    }
+    let lost = failed(&around(&[delta(0, input("{\"a\": 1}"))], "tool_use"));
+    assert_eq!(lost.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
+}
+
+#[test]
 fn n12_each_stop_reason_has_its_meaning() {
     use FinishReason::*;
     for (reason, expected) in [
@@ -359,6 +395,27 @@ fn arguments_stay_as_they_are_written() {
 }
 
 #[test]
+fn arguments_count_whether_they_are_text_or_an_object() {
+    let expected = [&ToolCall::new("t", "f", r#"{"a":1}"#)];
+    let start = |input: Value| json!({"type": "tool_use", "id": "t", "name": "f", "input": input});
+    let object = json!({"a": 1});
+    for (block, pieces) in [
+        (start(json!(r#"{"a":1}"#)), vec![]),
+        (start(object.clone()), vec![]),
+        (start(json!({})), vec![json!({"type": "input_json_delta", "partial_json": object})]),
+    ] {
+        let response = read(&answer(&[(block.clone(), pieces)], "tool_use"));
+        assert_eq!(response.tool_calls().collect::<Vec<_>>(), expected, "{block}");
+        if block["input"] != json!({}) {
+            let whole =
+                json!({"id": "m", "model": "c", "content": [block], "stop_reason": "tool_use"});
+            let response = read_whole(&whole);
+            assert_eq!(response.tool_calls().collect::<Vec<_>>(), expected, "{whole}");
+        }
+    }
+}
+
+#[test]
 fn input_that_comes_with_the_block_and_again_in_pieces_is_told_once() {
     let block = json!({"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}});
     let response = read(&answer(&[(block, vec![input(r#"{"x":"#), input("1}")])], "tool_use"));
@@ -455,12 +512,16 @@ fn input(piece: &str) -> Value {
     json!({"type": "input_json_delta", "partial_json": piece})
 }
 
+fn read_whole(answer: &Value) -> Response {
+    let (request, body) = (Request::from("hi"), answer.to_string());
+    let (told, read) = events(&Anthropic::default(), &request, Delivery::Whole, [body.as_bytes()]);
+    assert_eq!(read, Ok(()));
+    folded(&told)
+}
+
 /// A stream of these blocks, each with its deltas, that stops for this reason.
 fn answer(blocks: &[(Value, Vec<Value>)], reason: &str) -> String {
-    let usage = json!({"input_tokens": 3, "output_tokens": 1});
-    let mut messages = vec![
-        json!({"type": "message_start", "message": {"id": "m", "model": "c", "usage": usage}}),
-    ];
+    let mut messages = Vec::new();
     for (index, (block, deltas)) in blocks.iter().enumerate() {
         messages
             .push(json!({"type": "content_block_start", "index": index, "content_block": block}));
@@ -471,9 +532,19 @@ fn answer(blocks: &[(Value, Vec<Value>)], reason: &str) -> String {
         );
         messages.push(json!({"type": "content_block_stop", "index": index}));
     }
-    messages.push(json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 2}}));
-    messages.push(json!({"type": "message_stop"}));
-    body(&messages)
+    around(&messages, reason)
+}
+
+/// A stream of these events, with a beginning and an end.
+fn around(events: &[Value], reason: &str) -> String {
+    let usage = json!({"input_tokens": 3, "output_tokens": 1});
+    let start =
+        [json!({"type": "message_start", "message": {"id": "m", "model": "c", "usage": usage}})];
+    let end = [
+        json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 2}}),
+        json!({"type": "message_stop"}),
+    ];
+    body(&[start.as_slice(), events, &end].concat())
 }
 
 fn body(messages: &[Value]) -> String {

@@ -11,7 +11,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, Loose, members, overlay, take_count, telling, tells, text_of},
+    loose::{self, Loose, Written, members, overlay, take_count, telling, tells, text_of},
     sse::Frame,
 };
 
@@ -23,6 +23,8 @@ pub(super) struct Answer {
     /// Texts beside a form that may still come: it takes their place.
     beside: Vec<(Block, String)>,
     blocks: Vec<Open>,
+    /// How many blocks there were.
+    begun: usize,
     /// Counters so far: those of the beginning, overlaid by those of the end.
     counters: Metadata,
 }
@@ -38,6 +40,7 @@ enum Form {
 /// A block that is being written.
 struct Open {
     index: u64,
+    /// Its own: some gateways number all blocks alike.
     id: Block,
     kind: Kind,
     /// The input of a call that came with its beginning. Some gateways write it again in pieces, and then it is theirs.
@@ -62,6 +65,18 @@ enum Kind {
     Unknown,
 }
 
+impl Kind {
+    /// Whether such a block is written in pieces of this name.
+    fn takes(&self, delta: &str) -> bool {
+        match delta {
+            "text_delta" => matches!(self, Self::Text | Self::Beside(_)),
+            "thinking_delta" | "signature_delta" => matches!(self, Self::Thinking { .. }),
+            "input_json_delta" => matches!(self, Self::Call(_) | Self::Form | Self::Opaque { .. }),
+            _ => true,
+        }
+    }
+}
+
 members! {
     /// Every kind of event, for they share their members. `type` may come last.
     Message<'a> {
@@ -78,13 +93,49 @@ members! {
     Delta<'a> {
         kind: Loose<'a> = "type",
         text: Loose<'a> = "text",
-        partial_json: Loose<'a> = "partial_json",
+        partial_json: Written<'a> = "partial_json",
         thinking: Loose<'a> = "thinking",
         signature: Loose<'a> = "signature",
         content: Loose<'a> = "content",
         stop_reason: Loose<'a> = "stop_reason",
         stop_sequence: Loose<'a> = "stop_sequence",
     } ignoring []
+}
+
+impl Delta<'_> {
+    /// What it is: some gateways leave away to say it.
+    fn name(&self) -> &str {
+        match self.kind.text() {
+            "" if self.text != Loose::Null => "text_delta",
+            "" if self.thinking != Loose::Null => "thinking_delta",
+            "" if self.signature != Loose::Null => "signature_delta",
+            "" if !self.partial_json.0.is_empty() => "input_json_delta",
+            name => name,
+        }
+    }
+}
+
+members! {
+    /// The beginning of a block, or all of it.
+    Start<'a> {
+        kind: Loose<'a> = "type",
+        text: Loose<'a> = "text",
+        thinking: Loose<'a> = "thinking",
+        signature: Loose<'a> = "signature",
+        citations: Loose<'a> = "citations",
+        id: Loose<'a> = "id",
+        name: Loose<'a> = "name",
+        input: Written<'a> = "input",
+    } ignoring []
+}
+
+impl Start<'_> {
+    /// The input of a call, where it is there already.
+    fn input(&self) -> &str {
+        let input = self.input.0.trim();
+        let is_empty = serde_json::from_str::<Metadata>(input).is_ok_and(|map| map.is_empty());
+        if is_empty { "" } else { input }
+    }
 }
 
 impl Decoder for Answer {
@@ -104,10 +155,10 @@ impl Decoder for Answer {
         match kind {
             "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
             "content_block_start" => {
-                self.open(index, message.content_block.map_or("{}", RawValue::get), draft)
+                self.open(index, message.content_block.map_or("{}", RawValue::get), draft)?
             }
             "content_block_delta" => {
-                if !message.delta.as_mut().is_some_and(|delta| self.delta(index, delta, draft)) {
+                if !self.delta(index, message.delta.unwrap_or_default(), draft)? {
                     draft.raw(reread()?);
                 }
             }
@@ -150,7 +201,7 @@ impl Decoder for Answer {
         let details = message.shift_remove("stop_details");
         self.start(message, draft);
         for (index, block) in blocks.into_iter().enumerate() {
-            self.open(index as u64, block, draft);
+            self.open(index as u64, block, draft)?;
             self.close(index as u64, draft);
         }
         let rest = details.map(|details| ("stop_details".to_owned(), details));
@@ -168,6 +219,7 @@ impl Answer {
             form: Form::NotCalled,
             beside: Vec::new(),
             blocks: Vec::new(),
+            begun: 0,
             counters: Metadata::new(),
         }
     }
@@ -181,96 +233,110 @@ impl Answer {
     }
 
     /// A block begins. All of it may already be there.
-    fn open(&mut self, index: u64, json: &str, draft: &mut Draft) {
-        let Ok(block) = serde_json::from_str::<Metadata>(json) else { return };
-        let id: Block = Some(Arc::from(index.to_string()));
-        let input = match block.get("input") {
-            Some(Value::Object(input)) if !input.is_empty() => input_of(json),
-            _ => "",
-        };
-        let kind = match text_of(&block, "type") {
-            "text" => {
-                let text = text_of(&block, "text");
-                let kind = match self.form_tool {
-                    Some(_) => Kind::Beside(text.to_owned()),
-                    None => {
-                        draft.text(&id, text);
-                        Kind::Text
-                    }
-                };
-                if let Some(Value::Array(citations)) = block.get("citations")
-                    && !citations.is_empty()
-                {
-                    draft.raw(json!({"type": "citations", "citations": citations}));
-                }
-                kind
-            }
-            "thinking" => {
-                draft.reasoning(&id, text_of(&block, "thinking"));
-                Kind::Thinking { signature: text_of(&block, "signature").to_owned() }
-            }
-            "tool_use" if self.form_tool.as_deref() == Some(text_of(&block, "name")) => {
+    fn open(&mut self, index: u64, json: &str, draft: &mut Draft) -> Result<()> {
+        let mut start = Start::default();
+        loose::read(json, &mut start)?;
+        let whole = || serde_json::from_str::<Metadata>(json).unwrap_or_default();
+        let kind = match start.kind.text() {
+            "text" => self.text_kind(),
+            "thinking" => Kind::Thinking { signature: String::new() },
+            "tool_use" if self.form_tool.as_deref() == Some(start.name.text()) => {
                 self.form = Form::Empty;
                 Kind::Form
             }
             "tool_use" => {
                 let key = draft.open_call();
-                draft.call(key, text_of(&block, "id"), text_of(&block, "name"));
+                draft.call(key, start.id.text(), start.name.text());
                 Kind::Call(key)
             }
-            "redacted_thinking" => Kind::Opaque { block, input: String::new() },
+            "redacted_thinking" => Kind::Opaque { block: whole(), input: String::new() },
             // The provider's own tools, and what it made of the conversation: not ours to answer, and must go back.
             kind if must_go_back(kind) => {
-                draft.raw(Value::Object(block.clone()));
-                Kind::Opaque { block, input: String::new() }
+                draft.raw(Value::Object(whole()));
+                Kind::Opaque { block: whole(), input: String::new() }
             }
             _ => {
-                draft.raw(Value::Object(block));
+                draft.raw(Value::Object(whole()));
                 Kind::Unknown
             }
         };
-        draft.count_part();
-        self.blocks.push(Open { index, id, kind, input: input.to_owned() });
+        let input = start.input().to_owned();
+        let place = self.begin(index, kind, draft);
+        let open = &mut self.blocks[place];
+        open.input = input;
+        match &mut open.kind {
+            Kind::Text => draft.text(&open.id, start.text.into_text()),
+            Kind::Beside(text) => *text = start.text.into_text(),
+            Kind::Thinking { signature } => {
+                draft.reasoning(&open.id, start.thinking.into_text());
+                *signature = start.signature.into_text();
+            }
+            _ => {}
+        }
+        let citations = start.citations.into_value();
+        if tells(&citations) {
+            draft.raw(json!({"type": "citations", "citations": citations}));
+        }
+        Ok(())
     }
 
-    /// Adds to a block; false if that is not understood.
-    fn delta(&mut self, index: u64, delta: &mut Delta<'_>, draft: &mut Draft) -> bool {
-        let Some(open) = self.blocks.iter_mut().rev().find(|open| open.index == index) else {
-            return false;
+    fn text_kind(&self) -> Kind {
+        if self.form_tool.is_some() { Kind::Beside(String::new()) } else { Kind::Text }
+    }
+
+    /// Begins an empty block, and gives its place.
+    fn begin(&mut self, index: u64, kind: Kind, draft: &mut Draft) -> usize {
+        draft.count_part();
+        let id = Some(Arc::from(self.begun.to_string()));
+        self.begun += 1;
+        self.blocks.push(Open { index, id, kind, input: String::new() });
+        self.blocks.len() - 1
+    }
+
+    /// Adds to a block; false if that is not understood. Some gateways do not say that words begin.
+    fn delta(&mut self, index: u64, delta: Delta<'_>, draft: &mut Draft) -> Result<bool> {
+        let found = self.blocks.iter().rposition(|open| open.index == index);
+        let place = match (found, delta.name()) {
+            (Some(found), name) if self.blocks[found].kind.takes(name) => found,
+            (_, "text_delta") => self.begin(index, self.text_kind(), draft),
+            (_, "thinking_delta" | "signature_delta") => {
+                self.begin(index, Kind::Thinking { signature: String::new() }, draft)
+            }
+            (_, "input_json_delta") if !delta.partial_json.0.is_empty() => {
+                return Err(failure::malformed("arguments came that belong to no call"));
+            }
+            _ => return Ok(false),
         };
-        if !delta.partial_json.text().is_empty() {
+        let open = &mut self.blocks[place];
+        if !delta.partial_json.0.is_empty() {
             open.input.clear();
         }
-        match (delta.kind.text(), &mut open.kind) {
-            ("text_delta", Kind::Text) => draft.text(&open.id, take(&mut delta.text).into_text()),
-            ("text_delta", Kind::Beside(text)) => text.push_str(delta.text.text()),
+        match (delta.name(), &mut open.kind) {
+            ("text_delta", Kind::Text) => draft.text(&open.id, delta.text.into_text()),
+            ("text_delta", Kind::Beside(text)) => text.push_str(&delta.text.into_text()),
             ("input_json_delta", Kind::Form) => {
-                let piece = take(&mut delta.partial_json).into_text();
-                if !piece.is_empty() {
+                if !delta.partial_json.0.is_empty() {
                     self.form = Form::Told;
                 }
-                draft.text(&open.id, piece);
+                draft.text(&open.id, delta.partial_json.0);
             }
-            ("input_json_delta", Kind::Call(key)) => {
-                draft.arguments(*key, delta.partial_json.text())
-            }
+            ("input_json_delta", Kind::Call(key)) => draft.arguments(*key, &delta.partial_json.0),
             ("input_json_delta", Kind::Opaque { input, .. }) => {
-                input.push_str(delta.partial_json.text())
+                input.push_str(&delta.partial_json.0)
             }
             ("compaction_delta", Kind::Opaque { block, .. }) => {
                 let content = text_of(block, "content").to_owned();
-                let content = content + &take(&mut delta.content).into_text();
-                block.insert("content".to_owned(), content.into());
+                block.insert("content".to_owned(), (content + &delta.content.into_text()).into());
             }
             ("thinking_delta", Kind::Thinking { .. }) => {
-                draft.reasoning(&open.id, take(&mut delta.thinking).into_text())
+                draft.reasoning(&open.id, delta.thinking.into_text())
             }
             ("signature_delta", Kind::Thinking { signature }) => {
                 signature.push_str(delta.signature.text())
             }
-            _ => return false,
+            _ => return Ok(false),
         }
-        true
+        Ok(true)
     }
 
     fn close(&mut self, index: u64, draft: &mut Draft) {
@@ -390,16 +456,6 @@ fn blocks_of(answer: &str) -> Result<Vec<&str>> {
     }
     let blocks: Blocks<'_> = serde_json::from_str(answer).map_err(failure::malformed)?;
     Ok(blocks.content.into_iter().map(RawValue::get).collect())
-}
-
-/// The input of a call, as it is written: to read a number and write it again may change it.
-fn input_of(block: &str) -> &str {
-    #[derive(Deserialize)]
-    struct Input<'a> {
-        #[serde(borrow)]
-        input: &'a RawValue,
-    }
-    serde_json::from_str::<Input<'_>>(block).map_or("", |block| block.input.get())
 }
 
 /// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.

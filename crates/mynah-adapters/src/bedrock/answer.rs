@@ -241,7 +241,10 @@ impl Answer {
             let withheld = thought.get(WITHHELD).map(|withheld| json!({WITHHELD: withheld}));
             draft.close_reasoning(&id, signature, withheld);
         }
-        let input = block.get("toolUse").and_then(|call| call.get("input")).map(Value::to_string);
+        let input = block.get("toolUse").and_then(|call| call.get("input")).map(|input| {
+            // Some gateways write the object as text.
+            input.as_str().map_or_else(|| input.to_string(), str::to_owned)
+        });
         let rest = self.open(index, block, draft);
         if let (Some(Kind::Call(key)), Some(input)) =
             (self.blocks.last().map(|open| &open.kind), input)
