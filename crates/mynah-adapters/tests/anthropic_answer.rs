@@ -256,6 +256,21 @@ fn n19_usage_counts_the_whole_prompt_and_the_end_wins() {
 }
 
 #[test]
+fn the_largest_prompt_counts_whichever_end_told_of_it() {
+    let input = |first: Value, last: Value| {
+        let start =
+            json!({"type": "message_start", "message": {"id": "m", "model": "c", "usage": first}});
+        let stop =
+            json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": last});
+        read(&body(&[start, stop, json!({"type": "message_stop"})])).usage.input_tokens
+    };
+    let cached = json!({"input_tokens": 7, "cache_read_input_tokens": 3});
+    assert_eq!(input(cached.clone(), json!({"input_tokens": 0})), Some(10));
+    assert_eq!(input(json!({"input_tokens": 10}), cached), Some(10));
+    assert_eq!(input(json!({"input_tokens": 10}), json!({"input_tokens": 40})), Some(40));
+}
+
+#[test]
 fn a_tool_without_arguments_has_none_unless_the_limit_cut_them_off() {
     let call =
         || [(json!({"type": "tool_use", "id": "t1", "name": "now", "input": {}}), vec![input("")])];

@@ -27,6 +27,8 @@ pub(super) struct Answer {
     begun: usize,
     /// Counters so far: those of the beginning, overlaid by those of the end.
     counters: Metadata,
+    /// The largest prompt that was counted: some gateways end with zeros.
+    input_tokens: Option<u64>,
 }
 
 /// How far the call came that is the answer.
@@ -221,6 +223,7 @@ impl Answer {
             blocks: Vec::new(),
             begun: 0,
             counters: Metadata::new(),
+            input_tokens: None,
         }
     }
 
@@ -443,7 +446,10 @@ impl Answer {
 
     fn count(&mut self, counters: Metadata, draft: &mut Draft) {
         overlay(&mut self.counters, counters);
-        draft.usage(usage(self.counters.clone()));
+        let mut usage = usage(self.counters.clone());
+        self.input_tokens = self.input_tokens.max(usage.input_tokens);
+        usage.input_tokens = self.input_tokens;
+        draft.usage(usage);
     }
 }
 
