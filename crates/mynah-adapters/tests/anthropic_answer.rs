@@ -12,7 +12,6 @@ use common::{events, folded, sse, streamed};
 use mynah_adapters::{
     anthropic::Anthropic,
     format::{Delivery, Format},
-    openai_responses::OpenAiResponses,
 };
 use mynah_data::{
     AdapterReason, Error, ErrorKind, Event, FinishReason, Message, Part, Request, Response,
@@ -187,19 +186,63 @@ fn a_pause_keeps_what_must_go_back() {
 }
 
 #[test]
-fn what_the_provider_made_of_the_conversation_goes_back_to_it_alone() {
-    let pieces = ["The user ", "asked."];
-    let pieces = pieces.map(|piece| json!({"type": "compaction_delta", "content": piece}));
-    let body = answer(&[(json!({"type": "compaction"}), pieces.to_vec())], "compaction");
+fn what_means_nothing_to_us_goes_back_where_it_stood_and_as_it_came() {
+    let compacted =
+        json!({"type": "compaction", "content": "The user asked.", "encrypted_content": "e"});
+    let failed = json!({"type": "compaction", "content": null});
+    let fallback = json!({"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}});
+    let listing = json!({"type": "mcp_tool_listing", "server_name": "s", "tools": [{"name": "t"}]});
+    let upload = json!({"type": "container_upload", "file_id": "f"});
+    let novelty = json!({"type": "novelty", "text": "ab", "n": 2});
+    let thought =
+        |signature: &str| json!({"type": "thinking", "thinking": "hm", "signature": signature});
+    let delta = |kind: &str, members: Value| {
+        let mut delta = members;
+        delta["type"] = kind.into();
+        delta
+    };
+    let body = answer(
+        &[
+            (
+                json!({"type": "compaction", "content": null}),
+                vec![
+                    delta("compaction_delta", json!({"content": "The user "})),
+                    delta(
+                        "compaction_delta",
+                        json!({"content": "asked.", "encrypted_content": "e"}),
+                    ),
+                ],
+            ),
+            (failed.clone(), vec![delta("compaction_delta", json!({"content": null}))]),
+            (thought("S1"), vec![]),
+            (fallback.clone(), vec![]),
+            (thought("S2"), vec![]),
+            (listing.clone(), vec![]),
+            (upload.clone(), vec![]),
+            (
+                json!({"type": "novelty", "text": ""}),
+                vec![text("ab"), delta("novelty_delta", json!({"n": 2}))],
+            ),
+        ],
+        "compaction",
+    );
     let events = streamed(&Anthropic::default(), &body);
     assert!(matches!(events.last(), Some(Event::MessageCompleted { paused: true, .. })));
-    let request = Request::new([Message::clone(&folded(&events).message)]).with_model("m");
-    let sent = |format: &dyn Format| format.body(&request, &ModelCall::default()).unwrap();
+    let response = folded(&events);
+    assert_eq!(response.text(), "");
+    let request = Request::new([Message::clone(&response.message)]).with_model("m");
+    let expected =
+        [compacted, failed, thought("S1"), fallback, thought("S2"), listing, upload, novelty];
     assert_eq!(
-        sent(&Anthropic::default())["messages"],
-        json!([{"role": "assistant", "content": [{"type": "compaction", "content": "The user asked."}]}])
+        Anthropic::default().body(&request, &ModelCall::default()).unwrap()["messages"],
+        json!([{"role": "assistant", "content": expected}])
     );
-    assert_eq!(sent(&OpenAiResponses::default())["input"], json!([]));
+    let raw = events.iter().filter_map(|event| match event {
+        Event::RawChunk { chunk } => Some(chunk),
+        _ => None,
+    });
+    let unknown = expected.iter().filter(|block| block["type"] != "thinking");
+    assert_eq!(raw.collect::<Vec<_>>(), unknown.collect::<Vec<_>>());
 }
 
 #[test]

@@ -6,7 +6,6 @@ use mynah_data::{FinishReason, Metadata, Result, Usage};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::request::must_go_back;
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
@@ -56,24 +55,26 @@ enum Kind {
     Thinking {
         signature: String,
     },
-    /// A block that must go back as it came. The input of the provider's own tools comes in pieces.
+    /// A block that means nothing to us, and goes back as it came: what the provider's own tools did, what it made of the
+    /// conversation, and what nobody has heard of.
     Opaque {
         block: Metadata,
+        /// The input of the provider's own tools comes in pieces.
         input: String,
     },
     Call(CallKey),
     /// The call that is the answer: its input is text.
     Form,
-    Unknown,
 }
 
 impl Kind {
     /// Whether such a block is written in pieces of this name.
     fn takes(&self, delta: &str) -> bool {
-        match delta {
-            "text_delta" => matches!(self, Self::Text | Self::Beside(_)),
-            "thinking_delta" | "signature_delta" => matches!(self, Self::Thinking { .. }),
-            "input_json_delta" => matches!(self, Self::Call(_) | Self::Form | Self::Opaque { .. }),
+        match (delta, self) {
+            (_, Self::Opaque { .. }) => true,
+            ("text_delta", kind) => matches!(kind, Self::Text | Self::Beside(_)),
+            ("thinking_delta" | "signature_delta", kind) => matches!(kind, Self::Thinking { .. }),
+            ("input_json_delta", kind) => matches!(kind, Self::Call(_) | Self::Form),
             _ => true,
         }
     }
@@ -98,7 +99,6 @@ members! {
         partial_json: Written<'a> = "partial_json",
         thinking: Loose<'a> = "thinking",
         signature: Loose<'a> = "signature",
-        content: Loose<'a> = "content",
         stop_reason: Loose<'a> = "stop_reason",
         stop_sequence: Loose<'a> = "stop_sequence",
     } ignoring []
@@ -113,6 +113,19 @@ impl Delta<'_> {
             "" if self.signature != Loose::Null => "signature_delta",
             "" if !self.partial_json.0.is_empty() => "input_json_delta",
             name => name,
+        }
+    }
+
+    /// Writes on a block that is kept whole.
+    fn write_on(self, block: &mut Metadata) {
+        let known =
+            [("text", self.text), ("thinking", self.thinking), ("signature", self.signature)];
+        let known = known.map(|(name, said)| (name.to_owned(), said.into_value()));
+        for (name, said) in telling(known.into_iter().chain(self.unknown)) {
+            match (block.get_mut(&name), said) {
+                (Some(Value::String(text)), Value::String(more)) => text.push_str(&more),
+                (_, said) => drop(block.insert(name, said)),
+            }
         }
     }
 }
@@ -239,7 +252,6 @@ impl Answer {
     fn open(&mut self, index: u64, json: &str, draft: &mut Draft) -> Result<()> {
         let mut start = Start::default();
         loose::read(json, &mut start)?;
-        let whole = || serde_json::from_str::<Metadata>(json).unwrap_or_default();
         let kind = match start.kind.text() {
             "text" => self.text_kind(),
             "thinking" => Kind::Thinking { signature: String::new() },
@@ -252,15 +264,11 @@ impl Answer {
                 draft.call(key, start.id.text(), start.name.text());
                 Kind::Call(key)
             }
-            "redacted_thinking" => Kind::Opaque { block: whole(), input: String::new() },
-            // The provider's own tools, and what it made of the conversation: not ours to answer, and must go back.
-            kind if must_go_back(kind) => {
-                draft.raw(Value::Object(whole()));
-                Kind::Opaque { block: whole(), input: String::new() }
-            }
+            // What it is will be seen from its pieces.
+            "" => return Ok(()),
             _ => {
-                draft.raw(Value::Object(whole()));
-                Kind::Unknown
+                let block = serde_json::from_str(json).map_err(failure::malformed)?;
+                Kind::Opaque { block, input: String::new() }
             }
         };
         let input = start.input().to_owned();
@@ -327,10 +335,7 @@ impl Answer {
             ("input_json_delta", Kind::Opaque { input, .. }) => {
                 input.push_str(&delta.partial_json.0)
             }
-            ("compaction_delta", Kind::Opaque { block, .. }) => {
-                let content = text_of(block, "content").to_owned();
-                block.insert("content".to_owned(), (content + &delta.content.into_text()).into());
-            }
+            (_, Kind::Opaque { block, .. }) => delta.write_on(block),
             ("thinking_delta", Kind::Thinking { .. }) => {
                 draft.reasoning(&open.id, delta.thinking.into_text())
             }
@@ -368,14 +373,16 @@ impl Answer {
                     Some(withheld) if text_of(&block, "type") == "redacted_thinking" => {
                         draft.close_reasoning(&id, None, Some(withheld.clone()));
                     }
-                    _ => draft.opaque(&id, Value::Object(block)),
+                    _ => {
+                        draft.raw(Value::Object(block.clone()));
+                        draft.opaque(&id, Value::Object(block));
+                    }
                 }
             }
             Kind::Call(key) => {
                 draft.arguments(key, &told);
                 draft.close_call(key);
             }
-            Kind::Unknown => {}
         }
     }
 

@@ -188,19 +188,9 @@ fn reasoning(text: &str, signature: Option<&str>, data: Option<&Value>) -> Optio
         (None, Some(Value::String(withheld))) => {
             Some(json!({"type": "redacted_thinking", "data": withheld}))
         }
-        (None, Some(block)) => {
-            let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
-            // Another provider's block of this name holds no content.
-            let is_ours = kind != "compaction" || block.get("content").is_some();
-            (must_go_back(kind) && is_ours).then(|| block.clone())
-        }
+        (None, Some(block)) => block.get("type").is_some().then(|| block.clone()),
         _ => None,
     }
-}
-
-/// Whether a block of this type is the provider's own, and means nothing to others.
-pub(super) fn must_go_back(kind: &str) -> bool {
-    kind.ends_with("tool_use") || kind.ends_with("tool_result") || kind == "compaction"
 }
 
 fn tool_result(message: &Message) -> Result<Value> {
