@@ -246,6 +246,45 @@ fn what_means_nothing_to_us_goes_back_where_it_stood_and_as_it_came() {
 }
 
 #[test]
+fn what_code_called_goes_back_with_its_caller_to_where_the_code_runs() {
+    let container = json!({"id": "c1", "expires_at": "2026-01-01T00:00:00Z"});
+    let caller = json!({"type": "code_execution_20250825", "tool_id": "s1"});
+    let direct = json!({"type": "direct"});
+    let call = |id: &str, caller: &Value| json!({"type": "tool_use", "id": id, "name": "f", "input": {"a": 1}, "caller": caller});
+    let whole = json!({
+        "id": "m", "model": "c", "content": [call("t1", &caller), call("t2", &direct)],
+        "stop_reason": "tool_use", "container": container,
+    });
+    let start = |index: u64, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
+    let streamed = read(&body(&[
+        json!({"type": "message_start", "message": {"id": "m", "model": "c"}}),
+        start(0, call("t1", &caller)),
+        start(1, call("t2", &direct)),
+        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use", "container": container}}),
+        json!({"type": "message_stop"}),
+    ]));
+    for response in [streamed, read_whole(&whole)] {
+        assert_eq!(response.metadata["container"], container);
+        let results = ["t1", "t2"].map(|id| Message::tool_result(id, "r"));
+        let thread = [Message::user("hi"), Message::clone(&response.message)].into_iter();
+        let request = Request::new(thread.chain(results)).with_model("m");
+        let sent =
+            |request: &Request| Anthropic::default().body(request, &ModelCall::default()).unwrap();
+        let body = sent(&request);
+        let mut direct = call("t2", &direct);
+        direct.as_object_mut().unwrap().shift_remove("caller");
+        assert_eq!(body["messages"][1]["content"], json!([call("t1", &caller), direct]));
+        assert_eq!(body["container"], "c1");
+        let mut skilled = request.clone();
+        skilled.options.insert("container".to_owned(), json!({"skills": [1]}));
+        assert_eq!(sent(&skilled)["container"], json!({"skills": [1], "id": "c1"}));
+        let later = request.messages.iter().map(|message| Message::clone(message));
+        let later = Request::new(later.chain([Message::user("so?")])).with_model("m");
+        assert_eq!(sent(&later).get("container"), None, "it may be gone");
+    }
+}
+
+#[test]
 fn n14_reasoning_has_its_signature_wherever_it_comes() {
     let late = (
         json!({"type": "thinking", "thinking": "", "signature": ""}),

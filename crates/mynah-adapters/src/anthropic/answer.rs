@@ -6,6 +6,7 @@ use mynah_data::{FinishReason, Metadata, Result, Usage};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
+use super::request::{CALLER, CONTAINER};
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
@@ -26,6 +27,8 @@ pub(super) struct Answer {
     begun: usize,
     /// Counters so far: those of the beginning, overlaid by those of the end.
     counters: Metadata,
+    /// Where the provider runs code.
+    container: Metadata,
     /// The largest prompt that was counted: some gateways end with zeros.
     input_tokens: Option<u64>,
 }
@@ -140,6 +143,7 @@ members! {
         citations: Loose<'a> = "citations",
         id: Loose<'a> = "id",
         name: Loose<'a> = "name",
+        caller: Loose<'a> = "caller",
         input: Written<'a> = "input",
     } ignoring []
 }
@@ -221,7 +225,7 @@ impl Decoder for Answer {
         }
         let rest = details.map(|details| ("stop_details".to_owned(), details));
         self.stop(&stop_reason, &stop_sequence, rest.into_iter().collect(), draft);
-        self.tell_beside(draft);
+        self.tell_rest(draft);
         draft.end();
         Ok(())
     }
@@ -236,12 +240,14 @@ impl Answer {
             blocks: Vec::new(),
             begun: 0,
             counters: Metadata::new(),
+            container: Metadata::new(),
             input_tokens: None,
         }
     }
 
     fn start(&mut self, mut message: Metadata, draft: &mut Draft) {
         let usage = message.shift_remove("usage");
+        self.contain(message.shift_remove("container"));
         draft.start(Some(text_of(&message, "id")), Some(text_of(&message, "model")));
         if let Some(Value::Object(usage)) = usage {
             self.count(usage, draft);
@@ -262,6 +268,12 @@ impl Answer {
             "tool_use" => {
                 let key = draft.open_call();
                 draft.call(key, start.id.text(), start.name.text());
+                // Code that the provider runs calls tools too.
+                if let Some(caller) = take(&mut start.caller).into_object()
+                    && text_of(&caller, "type") != "direct"
+                {
+                    draft.call_metadata(key, telling([(CALLER.to_owned(), caller.into())]));
+                }
                 Kind::Call(key)
             }
             // What it is will be seen from its pieces.
@@ -386,6 +398,13 @@ impl Answer {
         }
     }
 
+    /// Where code ran; it may be told at either end.
+    fn contain(&mut self, container: Option<Value>) {
+        if let Some(Value::Object(container)) = container {
+            self.container = container;
+        }
+    }
+
     fn stop(
         &mut self,
         reason: &str,
@@ -393,6 +412,8 @@ impl Answer {
         rest: Vec<(String, Value)>,
         draft: &mut Draft,
     ) {
+        let mut rest = telling(rest);
+        self.contain(rest.shift_remove("container"));
         let why = match reason {
             "" => return,
             "end_turn" | "stop_sequence" => FinishReason::Stop,
@@ -416,7 +437,6 @@ impl Answer {
         if !sequence.is_empty() {
             draft.note("stop_sequence", sequence);
         }
-        let rest = telling(rest);
         if let ("refusal", Some(Value::Object(details))) = (reason, rest.get("stop_details")) {
             draft.refusal(text_of(details, "explanation"));
         }
@@ -434,13 +454,13 @@ impl Answer {
         while let Some(index) = self.blocks.first().map(|open| open.index) {
             self.close(index, draft);
         }
-        self.tell_beside(draft);
+        self.tell_rest(draft);
         draft.end();
         Ok(())
     }
 
-    /// Tells what stood beside the form: as the answer where there is none.
-    fn tell_beside(&mut self, draft: &mut Draft) {
+    /// Tells what stood beside the form, as the answer where there is none, and where code ran.
+    fn tell_rest(&mut self, draft: &mut Draft) {
         for (id, text) in take(&mut self.beside) {
             if self.form == Form::NotCalled {
                 draft.text(&id, text);
@@ -448,6 +468,11 @@ impl Answer {
             } else if !text.is_empty() {
                 draft.raw(json!({"type": "text", "text": text}));
             }
+        }
+        if !self.container.is_empty() {
+            let container = Value::Object(take(&mut self.container));
+            draft.note("container", container.clone());
+            draft.opaque(&None, json!({"type": CONTAINER, "container": container}));
         }
     }
 

@@ -17,6 +17,12 @@ use crate::{
 /// The limit for models of which none is known: what every model takes.
 const MAX_TOKENS: u64 = 4096;
 
+/// In the metadata of a call: the code that made it.
+pub(super) const CALLER: &str = "caller";
+
+/// The type of what is kept of an answer and is no block: where code ran.
+pub(super) const CONTAINER: &str = "container";
+
 pub(super) fn body(request: &Request) -> Result<Value> {
     let mut options = request.options.clone();
     let mut body = Metadata::new();
@@ -56,12 +62,19 @@ pub(super) fn body(request: &Request) -> Result<Value> {
             },
         );
     }
+    if let Some(container) = container(request) {
+        set(CONTAINER, container);
+    }
     set("stream", true.into());
     for (name, value) in options {
         match (body.get_mut(&name), value) {
             // `output_config` also holds the effort: the caller's members go beside ours.
             (Some(Value::Object(ours)), Value::Object(theirs)) if name == "output_config" => {
                 ours.extend(theirs)
+            }
+            (Some(Value::String(id)), Value::Object(mut theirs)) if name == CONTAINER => {
+                theirs.entry("id").or_insert(id.as_str().into());
+                body.insert(name, theirs.into());
             }
             (_, value) => drop(body.insert(name, value)),
         }
@@ -159,6 +172,17 @@ fn user(message: &Message) -> Result<Vec<Value>> {
     blocks.collect()
 }
 
+/// Where the provider runs the code of a turn that goes on. It may be gone when the next one begins.
+fn container(request: &Request) -> Option<Value> {
+    let last = dialogue(request).filter(|message| message.role() != Role::Tool).last()?;
+    last.parts().iter().find_map(|part| match part {
+        Part::Reasoning { data: Some(kept), .. } if kept["type"] == CONTAINER => {
+            kept[CONTAINER].get("id").cloned()
+        }
+        _ => None,
+    })
+}
+
 fn assistant(message: &Message) -> Vec<Value> {
     let blocks = message.parts().iter().filter_map(|part| match part {
         Part::Text { text, metadata } if !is_blank(text) => {
@@ -168,12 +192,18 @@ fn assistant(message: &Message) -> Vec<Value> {
         Part::Reasoning { text, signature, data, .. } => {
             reasoning(text, signature.as_deref(), data.as_ref())
         }
-        Part::ToolCall(call) => Some(json!({
-            "type": "tool_use",
-            "id": plain_id(&call.id),
-            "name": call.name,
-            "input": argument_map(call),
-        })),
+        Part::ToolCall(call) => {
+            let mut block = json!({
+                "type": "tool_use",
+                "id": plain_id(&call.id),
+                "name": call.name,
+                "input": argument_map(call),
+            });
+            if let Some(caller) = call.metadata.get(CALLER) {
+                block[CALLER] = caller.clone();
+            }
+            Some(block)
+        }
         _ => None,
     });
     blocks.collect()
@@ -188,7 +218,10 @@ fn reasoning(text: &str, signature: Option<&str>, data: Option<&Value>) -> Optio
         (None, Some(Value::String(withheld))) => {
             Some(json!({"type": "redacted_thinking", "data": withheld}))
         }
-        (None, Some(block)) => block.get("type").is_some().then(|| block.clone()),
+        (None, Some(block)) => {
+            let is_block = block.get("type").is_some_and(|kind| kind != CONTAINER);
+            is_block.then(|| block.clone())
+        }
         _ => None,
     }
 }
