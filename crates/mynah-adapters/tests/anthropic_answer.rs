@@ -285,6 +285,37 @@ fn what_code_called_goes_back_with_its_caller_to_where_the_code_runs() {
 }
 
 #[test]
+fn a_text_goes_back_with_what_it_was_taken_from() {
+    let web = json!({"type": "web_search_result_location", "url": "u", "title": null, "encrypted_index": "e", "cited_text": "c"});
+    let place = json!({"type": "char_location", "document_index": 0, "document_title": null, "start_char_index": 0, "end_char_index": 1, "cited_text": "c"});
+    let mut given = place.clone();
+    given["file_id"] = Value::Null;
+    let cite = |citation: &Value| json!({"type": "citations_delta", "citation": citation});
+    let plain = json!({"type": "text", "text": "So: "});
+    let cited =
+        |citations: &[&Value]| json!({"type": "text", "text": "it is.", "citations": citations});
+    let streamed = read(&answer(
+        &[
+            (plain.clone(), vec![]),
+            (
+                json!({"type": "text", "text": "", "citations": []}),
+                vec![cite(&web), text("it is."), cite(&given)],
+            ),
+        ],
+        "end_turn",
+    ));
+    let whole = read_whole(&json!({
+        "id": "m", "model": "c", "content": [plain, cited(&[&web, &given])], "stop_reason": "end_turn",
+    }));
+    for response in [streamed, whole] {
+        assert_eq!(response.text(), "So: it is.");
+        let request = Request::new([Message::clone(&response.message)]).with_model("m");
+        let sent = Anthropic::default().body(&request, &ModelCall::default()).unwrap();
+        assert_eq!(sent["messages"][0]["content"], json!([plain, cited(&[&web, &place])]));
+    }
+}
+
+#[test]
 fn n14_reasoning_has_its_signature_wherever_it_comes() {
     let late = (
         json!({"type": "thinking", "thinking": "", "signature": ""}),

@@ -49,6 +49,8 @@ struct Open {
     kind: Kind,
     /// The input of a call that came with its beginning. Some gateways write it again in pieces, and then it is theirs.
     input: String,
+    /// What a text was taken from.
+    citations: Vec<Value>,
 }
 
 enum Kind {
@@ -296,9 +298,9 @@ impl Answer {
             }
             _ => {}
         }
-        let citations = start.citations.into_value();
-        if tells(&citations) {
-            draft.raw(json!({"type": "citations", "citations": citations}));
+        open.citations = start.citations.into_objects().map(Value::Object).collect();
+        if !open.citations.is_empty() {
+            draft.raw(json!({"type": "citations", "citations": open.citations}));
         }
         Ok(())
     }
@@ -312,7 +314,7 @@ impl Answer {
         draft.count_part();
         let id = Some(Arc::from(self.begun.to_string()));
         self.begun += 1;
-        self.blocks.push(Open { index, id, kind, input: String::new() });
+        self.blocks.push(Open { index, id, kind, input: String::new(), citations: Vec::new() });
         self.blocks.len() - 1
     }
 
@@ -348,6 +350,10 @@ impl Answer {
                 input.push_str(&delta.partial_json.0)
             }
             (_, Kind::Opaque { block, .. }) => delta.write_on(block),
+            ("citations_delta", Kind::Text) => {
+                open.citations.extend(telling(delta.unknown).shift_remove("citation"));
+                return Ok(false);
+            }
             ("thinking_delta", Kind::Thinking { .. }) => {
                 draft.reasoning(&open.id, delta.thinking.into_text())
             }
@@ -363,9 +369,14 @@ impl Answer {
         let Some(found) = self.blocks.iter().rposition(|open| open.index == index) else {
             return;
         };
-        let Open { id, kind, input: told, .. } = self.blocks.remove(found);
+        let Open { id, kind, input: told, citations, .. } = self.blocks.remove(found);
         match kind {
-            Kind::Text => draft.close_text(&id),
+            Kind::Text => {
+                draft.close_text(&id);
+                if !citations.is_empty() {
+                    draft.opaque(&id, json!({"type": "text", "citations": citations}));
+                }
+            }
             Kind::Beside(text) => self.beside.push((id, text)),
             Kind::Form => {
                 if !told.is_empty() {

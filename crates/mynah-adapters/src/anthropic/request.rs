@@ -2,7 +2,7 @@
 
 use mynah_data::{
     CacheRetention, Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result,
-    Role, ToolChoice, ToolSpec,
+    Role, ToolCall, ToolChoice, ToolSpec,
 };
 use serde_json::{Value, json};
 
@@ -184,29 +184,52 @@ fn container(request: &Request) -> Option<Value> {
 }
 
 fn assistant(message: &Message) -> Vec<Value> {
-    let blocks = message.parts().iter().filter_map(|part| match part {
-        Part::Text { text, metadata } if !is_blank(text) => {
-            Some(marked(json!({"type": "text", "text": text}), metadata.get("cache_control")))
-        }
-        Part::Refusal { text } if !is_blank(text) => Some(json!({"type": "text", "text": text})),
-        Part::Reasoning { text, signature, data, .. } => {
-            reasoning(text, signature.as_deref(), data.as_ref())
-        }
-        Part::ToolCall(call) => {
-            let mut block = json!({
-                "type": "tool_use",
-                "id": plain_id(&call.id),
-                "name": call.name,
-                "input": argument_map(call),
-            });
-            if let Some(caller) = call.metadata.get(CALLER) {
-                block[CALLER] = caller.clone();
+    let mut blocks: Vec<Value> = Vec::new();
+    for part in message.parts() {
+        match part {
+            Part::Text { text, metadata } if !is_blank(text) => {
+                let block = json!({"type": "text", "text": text});
+                blocks.push(marked(block, metadata.get("cache_control")));
             }
-            Some(block)
+            Part::Refusal { text } if !is_blank(text) => {
+                blocks.push(json!({"type": "text", "text": text}));
+            }
+            Part::Reasoning { data: Some(kept), .. } if kept["type"] == "text" => {
+                if let Some(cited) = blocks.last_mut().filter(|block| block["type"] == "text") {
+                    cited["citations"] = citations(kept);
+                }
+            }
+            Part::Reasoning { text, signature, data, .. } => {
+                blocks.extend(reasoning(text, signature.as_deref(), data.as_ref()));
+            }
+            Part::ToolCall(call) => blocks.push(tool_use(call)),
+            _ => {}
         }
-        _ => None,
+    }
+    blocks
+}
+
+fn tool_use(call: &ToolCall) -> Value {
+    let mut block = json!({
+        "type": "tool_use",
+        "id": plain_id(&call.id),
+        "name": call.name,
+        "input": argument_map(call),
     });
-    blocks.collect()
+    if let Some(caller) = call.metadata.get(CALLER) {
+        block[CALLER] = caller.clone();
+    }
+    block
+}
+
+/// What the text before was taken from, as the provider takes it: it gives one member more.
+fn citations(kept: &Value) -> Value {
+    let mut citations = kept["citations"].clone();
+    for citation in citations.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut)
+    {
+        citation.shift_remove("file_id");
+    }
+    citations
 }
 
 /// Reasoning goes back as it came, or not at all: another provider's means nothing here.
