@@ -8,6 +8,7 @@ use std::sync::Arc;
 use mynah_data::{Metadata, Result};
 use serde_json::{Value, json};
 
+use super::request::KEPT;
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
@@ -344,9 +345,11 @@ impl Item {
                 draft.close_reasoning(&self.block, encrypted, data);
             }
             Kind::Call(key) => {
-                if let Some(namespace) = item.shift_remove("namespace") {
-                    draft.call_metadata(key, telling([("namespace".to_owned(), namespace)]));
-                }
+                let kept = item.into_iter().filter(|(name, value)| {
+                    KEPT.contains(&name.as_str())
+                        && value.get("type").is_none_or(|kind| kind != "direct")
+                });
+                draft.call_metadata(key, telling(kept));
                 draft.close_call(key);
             }
             Kind::Other if item.is_empty() => {}

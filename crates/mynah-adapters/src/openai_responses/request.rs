@@ -1,8 +1,10 @@
 //! A request as Responses wants it.
 
+use std::collections::HashMap;
+
 use mynah_data::{
-    Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolChoice,
-    ToolSpec,
+    Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
+    ToolChoice, ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -14,6 +16,12 @@ use crate::request::{
 };
 
 const ENCRYPTED: &str = "reasoning.encrypted_content";
+
+/// The program that made a call, where the model did not do it itself.
+const CALLER: &str = "caller";
+
+/// In the metadata of a call: what goes back with it.
+pub(super) const KEPT: [&str; 2] = ["namespace", CALLER];
 
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
@@ -99,21 +107,35 @@ fn add_options(body: &mut Metadata, options: Metadata) {
 
 fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
     let mut items = Vec::with_capacity(request.messages.len());
+    let mut calls: HashMap<&str, &ToolCall> = HashMap::new();
     for message in request.messages.iter() {
+        calls.extend(message.tool_calls().map(|call| (call.id.as_str(), call)));
         match message.role() {
             Role::System => {
                 items.push(json!({"role": "system", "content": joined_text(message)}));
             }
             Role::User => items.push(json!({"role": "user", "content": content(message)?})),
             Role::Assistant => assistant(message, stored, &mut items),
-            Role::Tool => items.push(json!({
-                "type": "function_call_output",
-                "call_id": message.tool_call_id(),
-                "output": content(message)?,
-            })),
+            Role::Tool => {
+                let call = calls.get(message.tool_call_id().unwrap_or_default());
+                items.push(call_output(message, call.copied())?);
+            }
         }
     }
     Ok(items)
+}
+
+/// The result of a call. A program waits for those that it made.
+fn call_output(message: &Message, call: Option<&ToolCall>) -> Result<Value> {
+    let mut item = json!({
+        "type": "function_call_output",
+        "call_id": message.tool_call_id(),
+        "output": content(message)?,
+    });
+    if let Some(caller) = call.and_then(|call| call.metadata.get(CALLER)) {
+        item[CALLER] = caller.clone();
+    }
+    Ok(item)
 }
 
 fn content(message: &Message) -> Result<Value> {
@@ -151,10 +173,9 @@ fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
                 match data.get("type").and_then(Value::as_str) {
                     Some("message") => phase = data.get("phase"),
                     Some("reasoning") => items.extend(reasoning(signature.as_ref(), data, stored)),
-                    // Another provider's block of this name has content of its own.
-                    Some("compaction") if data.contains_key("content") => {}
-                    Some(kind) if is_item(kind) => items.push(Value::Object(data.clone())),
-                    _ => {}
+                    // What the provider did itself, and whatever else it told: it goes back as it came.
+                    Some(_) => items.push(Value::Object(data.clone())),
+                    None => {}
                 }
             }
             Part::ToolCall(call) => {
@@ -164,8 +185,10 @@ fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
                     "name": call.name,
                     "arguments": argument_object(call),
                 });
-                if let Some(namespace) = call.metadata.get("namespace") {
-                    item["namespace"] = namespace.clone();
+                for name in KEPT {
+                    if let Some(kept) = call.metadata.get(name) {
+                        item[name] = kept.clone();
+                    }
                 }
                 items.push(item);
             }
@@ -181,13 +204,6 @@ fn reasoning(encrypted: Option<&String>, data: &Metadata, stored: bool) -> Optio
         item.insert("encrypted_content".to_owned(), encrypted.as_str().into());
     }
     (stored || encrypted.is_some() || item.contains_key("content")).then(|| Value::Object(item))
-}
-
-/// Whether this is an item of the provider's own tools: another provider's block means nothing here.
-fn is_item(kind: &str) -> bool {
-    const OTHERS: [&str; 4] =
-        ["mcp_list_tools", "mcp_approval_request", "tool_search_output", "compaction"];
-    kind.ends_with("_call") || kind.ends_with("_call_output") || OTHERS.contains(&kind)
 }
 
 /// The provider takes a schema for strict unless it is told otherwise, and makes members required that are not.
