@@ -11,7 +11,7 @@ use mynah_data::{
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use crate::failure;
+use crate::{failure, loose::telling};
 
 /// The name of a block of text or reasoning; none where the format has only one.
 pub type Block = Option<Arc<str>>;
@@ -255,6 +255,15 @@ impl Draft {
     /// Something that has no other place.
     pub fn raw(&mut self, chunk: Value) {
         self.say(Event::RawChunk { chunk });
+    }
+
+    /// What is not known of something of this type; nothing if nothing of it [tells](telling).
+    pub(crate) fn raw_rest(&mut self, kind: &str, rest: impl IntoIterator<Item = (String, Value)>) {
+        let mut rest = telling(rest);
+        if !rest.is_empty() {
+            rest.insert("type".to_owned(), kind.into());
+            self.raw(Value::Object(rest));
+        }
     }
 
     /// Why the model stopped, and the provider's own word for it, if it says any.

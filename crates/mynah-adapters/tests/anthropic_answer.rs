@@ -8,16 +8,15 @@
 
 mod common;
 
-use common::{events, folded, sse, streamed};
-use mynah_adapters::{
-    anthropic::Anthropic,
-    format::{Delivery, Format},
+use common::{
+    events, folded,
+    messages::{answer, around, body, input, read, read_whole, text},
+    sse, streamed,
 };
+use mynah_adapters::{anthropic::Anthropic, format::Delivery};
 use mynah_data::{
-    AdapterReason, Error, ErrorKind, Event, FinishReason, Message, Part, Request, Response,
-    ResponseFormat, ToolCall,
+    AdapterReason, Error, ErrorKind, Event, FinishReason, Part, Request, ResponseFormat, ToolCall,
 };
-use mynah_step::ModelCall;
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
 
@@ -183,136 +182,6 @@ fn a_pause_keeps_what_must_go_back() {
         ]
     );
     assert_eq!(response.tool_calls().count(), 0, "they are not ours to answer");
-}
-
-#[test]
-fn what_means_nothing_to_us_goes_back_where_it_stood_and_as_it_came() {
-    let compacted =
-        json!({"type": "compaction", "content": "The user asked.", "encrypted_content": "e"});
-    let failed = json!({"type": "compaction", "content": null});
-    let fallback = json!({"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}});
-    let listing = json!({"type": "mcp_tool_listing", "server_name": "s", "tools": [{"name": "t"}]});
-    let upload = json!({"type": "container_upload", "file_id": "f"});
-    let novelty = json!({"type": "novelty", "text": "ab", "n": 2});
-    let thought =
-        |signature: &str| json!({"type": "thinking", "thinking": "hm", "signature": signature});
-    let delta = |kind: &str, members: Value| {
-        let mut delta = members;
-        delta["type"] = kind.into();
-        delta
-    };
-    let body = answer(
-        &[
-            (
-                json!({"type": "compaction", "content": null}),
-                vec![
-                    delta("compaction_delta", json!({"content": "The user "})),
-                    delta(
-                        "compaction_delta",
-                        json!({"content": "asked.", "encrypted_content": "e"}),
-                    ),
-                ],
-            ),
-            (failed.clone(), vec![delta("compaction_delta", json!({"content": null}))]),
-            (thought("S1"), vec![]),
-            (fallback.clone(), vec![]),
-            (thought("S2"), vec![]),
-            (listing.clone(), vec![]),
-            (upload.clone(), vec![]),
-            (
-                json!({"type": "novelty", "text": ""}),
-                vec![text("ab"), delta("novelty_delta", json!({"n": 2}))],
-            ),
-        ],
-        "compaction",
-    );
-    let events = streamed(&Anthropic::default(), &body);
-    assert!(matches!(events.last(), Some(Event::MessageCompleted { paused: true, .. })));
-    let response = folded(&events);
-    assert_eq!(response.text(), "");
-    let request = Request::new([Message::clone(&response.message)]).with_model("m");
-    let expected =
-        [compacted, failed, thought("S1"), fallback, thought("S2"), listing, upload, novelty];
-    assert_eq!(
-        Anthropic::default().body(&request, &ModelCall::default()).unwrap()["messages"],
-        json!([{"role": "assistant", "content": expected}])
-    );
-    let raw = events.iter().filter_map(|event| match event {
-        Event::RawChunk { chunk } => Some(chunk),
-        _ => None,
-    });
-    let unknown = expected.iter().filter(|block| block["type"] != "thinking");
-    assert_eq!(raw.collect::<Vec<_>>(), unknown.collect::<Vec<_>>());
-}
-
-#[test]
-fn what_code_called_goes_back_with_its_caller_to_where_the_code_runs() {
-    let container = json!({"id": "c1", "expires_at": "2026-01-01T00:00:00Z"});
-    let caller = json!({"type": "code_execution_20250825", "tool_id": "s1"});
-    let direct = json!({"type": "direct"});
-    let call = |id: &str, caller: &Value| json!({"type": "tool_use", "id": id, "name": "f", "input": {"a": 1}, "caller": caller});
-    let whole = json!({
-        "id": "m", "model": "c", "content": [call("t1", &caller), call("t2", &direct)],
-        "stop_reason": "tool_use", "container": container,
-    });
-    let start = |index: u64, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
-    let streamed = read(&body(&[
-        json!({"type": "message_start", "message": {"id": "m", "model": "c"}}),
-        start(0, call("t1", &caller)),
-        start(1, call("t2", &direct)),
-        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use", "container": container}}),
-        json!({"type": "message_stop"}),
-    ]));
-    for response in [streamed, read_whole(&whole)] {
-        assert_eq!(response.metadata["container"], container);
-        let results = ["t1", "t2"].map(|id| Message::tool_result(id, "r"));
-        let thread = [Message::user("hi"), Message::clone(&response.message)].into_iter();
-        let request = Request::new(thread.chain(results)).with_model("m");
-        let sent =
-            |request: &Request| Anthropic::default().body(request, &ModelCall::default()).unwrap();
-        let body = sent(&request);
-        let mut direct = call("t2", &direct);
-        direct.as_object_mut().unwrap().shift_remove("caller");
-        assert_eq!(body["messages"][1]["content"], json!([call("t1", &caller), direct]));
-        assert_eq!(body["container"], "c1");
-        let mut skilled = request.clone();
-        skilled.options.insert("container".to_owned(), json!({"skills": [1]}));
-        assert_eq!(sent(&skilled)["container"], json!({"skills": [1], "id": "c1"}));
-        let later = request.messages.iter().map(|message| Message::clone(message));
-        let later = Request::new(later.chain([Message::user("so?")])).with_model("m");
-        assert_eq!(sent(&later).get("container"), None, "it may be gone");
-    }
-}
-
-#[test]
-fn a_text_goes_back_with_what_it_was_taken_from() {
-    let web = json!({"type": "web_search_result_location", "url": "u", "title": null, "encrypted_index": "e", "cited_text": "c"});
-    let place = json!({"type": "char_location", "document_index": 0, "document_title": null, "start_char_index": 0, "end_char_index": 1, "cited_text": "c"});
-    let mut given = place.clone();
-    given["file_id"] = Value::Null;
-    let cite = |citation: &Value| json!({"type": "citations_delta", "citation": citation});
-    let plain = json!({"type": "text", "text": "So: "});
-    let cited =
-        |citations: &[&Value]| json!({"type": "text", "text": "it is.", "citations": citations});
-    let streamed = read(&answer(
-        &[
-            (plain.clone(), vec![]),
-            (
-                json!({"type": "text", "text": "", "citations": []}),
-                vec![cite(&web), text("it is."), cite(&given)],
-            ),
-        ],
-        "end_turn",
-    ));
-    let whole = read_whole(&json!({
-        "id": "m", "model": "c", "content": [plain, cited(&[&web, &given])], "stop_reason": "end_turn",
-    }));
-    for response in [streamed, whole] {
-        assert_eq!(response.text(), "So: it is.");
-        let request = Request::new([Message::clone(&response.message)]).with_model("m");
-        let sent = Anthropic::default().body(&request, &ModelCall::default()).unwrap();
-        assert_eq!(sent["messages"][0]["content"], json!([plain, cited(&[&web, &place])]));
-    }
 }
 
 #[test]
@@ -622,60 +491,8 @@ fn odd_event() -> impl Strategy<Value = Value> {
     })
 }
 
-fn read(body: &str) -> Response {
-    folded(&streamed(&Anthropic::default(), body))
-}
-
 fn failed(body: &str) -> Error {
     let (_, read) =
         events(&Anthropic::default(), &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
     read.unwrap_err()
-}
-
-fn text(piece: &str) -> Value {
-    json!({"type": "text_delta", "text": piece})
-}
-
-fn input(piece: &str) -> Value {
-    json!({"type": "input_json_delta", "partial_json": piece})
-}
-
-fn read_whole(answer: &Value) -> Response {
-    let (request, body) = (Request::from("hi"), answer.to_string());
-    let (told, read) = events(&Anthropic::default(), &request, Delivery::Whole, [body.as_bytes()]);
-    assert_eq!(read, Ok(()));
-    folded(&told)
-}
-
-/// A stream of these blocks, each with its deltas, that stops for this reason.
-fn answer(blocks: &[(Value, Vec<Value>)], reason: &str) -> String {
-    let mut messages = Vec::new();
-    for (index, (block, deltas)) in blocks.iter().enumerate() {
-        messages
-            .push(json!({"type": "content_block_start", "index": index, "content_block": block}));
-        messages.extend(
-            deltas.iter().map(
-                |delta| json!({"type": "content_block_delta", "index": index, "delta": delta}),
-            ),
-        );
-        messages.push(json!({"type": "content_block_stop", "index": index}));
-    }
-    around(&messages, reason)
-}
-
-/// A stream of these events, with a beginning and an end.
-fn around(events: &[Value], reason: &str) -> String {
-    let usage = json!({"input_tokens": 3, "output_tokens": 1});
-    let start =
-        [json!({"type": "message_start", "message": {"id": "m", "model": "c", "usage": usage}})];
-    let end = [
-        json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 2}}),
-        json!({"type": "message_stop"}),
-    ];
-    body(&[start.as_slice(), events, &end].concat())
-}
-
-fn body(messages: &[Value]) -> String {
-    let messages: Vec<String> = messages.iter().map(Value::to_string).collect();
-    sse(messages.iter().map(String::as_str))
 }

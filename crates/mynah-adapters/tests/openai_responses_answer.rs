@@ -33,22 +33,6 @@ fn a_call_that_was_cut_off_before_its_arguments_has_none_whatever_the_reason() {
 }
 
 #[test]
-fn what_a_program_called_is_a_call_that_remembers_it() {
-    let program =
-        json!({"type": "program", "id": "p", "call_id": "pc", "code": "f()", "fingerprint": "x"});
-    let caller = json!({"type": "program", "caller_id": "pc"});
-    let call = |id: &str, caller: &Value| json!({"type": "function_call", "id": id, "call_id": id, "name": "f", "arguments": "{}", "caller": caller});
-    let items = json!([program, call("c1", &caller), call("c2", &json!({"type": "direct"}))]);
-    let answer = folded(&streamed(&OpenAiResponses::default(), &body(&[completed(items)])));
-    let kept: Vec<Value> = answer.tool_calls().map(|call| call.metadata.clone().into()).collect();
-    assert_eq!(kept, [json!({"caller": caller}), json!({})]);
-    let Part::Reasoning { data, .. } = &answer.message.parts()[0] else {
-        panic!("{answer:?}");
-    };
-    assert_eq!(data.as_ref(), Some(&program));
-}
-
-#[test]
 fn text_comes_in_pieces_and_is_told_once() {
     let message = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "Hello", "annotations": []}]});
     let events = streamed(

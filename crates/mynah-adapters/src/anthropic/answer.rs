@@ -15,6 +15,10 @@ use crate::{
     sse::Frame,
 };
 
+/// What an answer says of itself and we have elsewhere.
+const ABOUT_ITSELF: [&str; 7] =
+    ["content", "id", "model", "role", "stop_reason", "stop_sequence", "type"];
+
 /// Reads one answer.
 pub(super) struct Answer {
     /// The tool whose input is the text of the answer.
@@ -181,6 +185,7 @@ impl Decoder for Answer {
             "content_block_delta" => {
                 if !self.delta(index, message.delta.unwrap_or_default(), draft)? {
                     draft.raw(reread()?);
+                    return Ok(());
                 }
             }
             "content_block_stop" => self.close(index, draft),
@@ -198,8 +203,12 @@ impl Decoder for Answer {
             "message_stop" => self.end(draft)?,
             "ping" => {}
             "error" => return Err(failure::in_stream(&reread()?)),
-            _ => draft.raw(reread()?),
+            _ => {
+                draft.raw(reread()?);
+                return Ok(());
+            }
         }
+        draft.raw_rest(kind, message.unknown);
         Ok(())
     }
 
@@ -254,6 +263,8 @@ impl Answer {
         if let Some(Value::Object(usage)) = usage {
             self.count(usage, draft);
         }
+        message.retain(|name, _| !ABOUT_ITSELF.contains(&name.as_str()));
+        draft.raw_rest("message", message);
     }
 
     /// A block begins. All of it may already be there.
@@ -262,6 +273,7 @@ impl Answer {
         loose::read(json, &mut start)?;
         let kind = match start.kind.text() {
             "text" => self.text_kind(),
+            "" if start.text != Loose::Null => self.text_kind(),
             "thinking" => Kind::Thinking { signature: String::new() },
             "tool_use" if self.form_tool.as_deref() == Some(start.name.text()) => {
                 self.form = Form::Empty;
@@ -279,7 +291,10 @@ impl Answer {
                 Kind::Call(key)
             }
             // What it is will be seen from its pieces.
-            "" => return Ok(()),
+            "" => {
+                draft.raw_rest("content_block_start", start.unknown);
+                return Ok(());
+            }
             _ => {
                 let block = serde_json::from_str(json).map_err(failure::malformed)?;
                 Kind::Opaque { block, input: String::new() }
@@ -296,8 +311,10 @@ impl Answer {
                 draft.reasoning(&open.id, start.thinking.into_text());
                 *signature = start.signature.into_text();
             }
-            _ => {}
+            Kind::Opaque { .. } => return Ok(()),
+            Kind::Call(_) | Kind::Form => {}
         }
+        draft.raw_rest(start.kind.text(), start.unknown);
         open.citations = start.citations.into_objects().map(Value::Object).collect();
         if !open.citations.is_empty() {
             draft.raw(json!({"type": "citations", "citations": open.citations}));
@@ -349,7 +366,10 @@ impl Answer {
             ("input_json_delta", Kind::Opaque { input, .. }) => {
                 input.push_str(&delta.partial_json.0)
             }
-            (_, Kind::Opaque { block, .. }) => delta.write_on(block),
+            (_, Kind::Opaque { block, .. }) => {
+                delta.write_on(block);
+                return Ok(true);
+            }
             ("citations_delta", Kind::Text) => {
                 open.citations.extend(telling(delta.unknown).shift_remove("citation"));
                 return Ok(false);
@@ -362,6 +382,7 @@ impl Answer {
             }
             _ => return Ok(false),
         }
+        draft.raw_rest("content_block_delta", delta.unknown);
         Ok(true)
     }
 
@@ -425,8 +446,16 @@ impl Answer {
     ) {
         let mut rest = telling(rest);
         self.contain(rest.shift_remove("container"));
+        if !reason.is_empty() {
+            self.finish(reason, sequence, rest.get("stop_details"), draft);
+        }
+        if !rest.is_empty() {
+            draft.raw(json!({"type": "message_delta", "delta": rest}));
+        }
+    }
+
+    fn finish(&mut self, reason: &str, sequence: &str, details: Option<&Value>, draft: &mut Draft) {
         let why = match reason {
-            "" => return,
             "end_turn" | "stop_sequence" => FinishReason::Stop,
             "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
             // The only call was the answer itself.
@@ -448,11 +477,8 @@ impl Answer {
         if !sequence.is_empty() {
             draft.note("stop_sequence", sequence);
         }
-        if let ("refusal", Some(Value::Object(details))) = (reason, rest.get("stop_details")) {
+        if let ("refusal", Some(Value::Object(details))) = (reason, details) {
             draft.refusal(text_of(details, "explanation"));
-        }
-        if !rest.is_empty() {
-            draft.raw(json!({"type": "message_delta", "delta": rest}));
         }
     }
 

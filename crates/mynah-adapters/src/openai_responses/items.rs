@@ -12,11 +12,15 @@ use super::request::KEPT;
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
-    loose::{telling, text_of},
+    loose::{telling, tells, text_of},
 };
 
 /// The most items of an answer. Each event looks for its own.
 const MAX_ITEMS: usize = 4_096;
+
+/// What is known of a message, and of a call.
+const OF_MESSAGES: [&str; 6] = ["content", "id", "phase", "role", "status", "type"];
+const OF_CALLS: [&str; 6] = ["arguments", "call_id", "id", "name", "status", "type"];
 
 /// The most texts of an item.
 const MAX_PIECES: usize = 1_000;
@@ -256,15 +260,16 @@ impl Item {
         }
         let text = if source == Source::Refusal { "refusal" } else { "text" };
         self.tell_rest(source, index, text_of(part, text), draft);
-        let annotations = part.get("annotations").and_then(Value::as_array);
-        if let Some(annotations) = annotations.filter(|list| !list.is_empty())
-            && self.annotate(index)
-        {
-            draft.raw(json!({"type": "annotations", "annotations": annotations}));
+        let rest = part.iter().filter(|(name, value)| {
+            tells(value) && !matches!(name.as_str(), "type" | "text" | "refusal")
+        });
+        let rest: Metadata = rest.map(|(name, value)| (name.clone(), value.clone())).collect();
+        if !rest.is_empty() && self.annotate(index) {
+            draft.raw_rest("annotations", rest);
         }
     }
 
-    /// Notes that the annotations of a text are told; false if they were already.
+    /// Notes that the annotations of a text are told, and what else stands beside it; false if they were already.
     pub(super) fn annotate(&mut self, index: u64) -> bool {
         let place = self.place(Source::Text, index);
         !std::mem::replace(&mut self.pieces[place].annotated, true)
@@ -335,6 +340,8 @@ impl Item {
                 for piece in &self.pieces {
                     draft.close_text(&piece.block);
                 }
+                item.retain(|name, _| !OF_MESSAGES.contains(&name.as_str()));
+                draft.raw_rest("message", item);
             }
             Kind::Reasoning => {
                 let encrypted = match item.shift_remove("encrypted_content") {
@@ -345,12 +352,13 @@ impl Item {
                 draft.close_reasoning(&self.block, encrypted, data);
             }
             Kind::Call(key) => {
-                let kept = item.into_iter().filter(|(name, value)| {
-                    KEPT.contains(&name.as_str())
-                        && value.get("type").is_none_or(|kind| kind != "direct")
-                });
-                draft.call_metadata(key, telling(kept));
+                for name in KEPT {
+                    let kept = item.shift_remove(name).filter(|kept| kept["type"] != "direct");
+                    draft.call_metadata(key, telling(kept.map(|kept| (name.to_owned(), kept))));
+                }
                 draft.close_call(key);
+                item.retain(|name, _| !OF_CALLS.contains(&name.as_str()));
+                draft.raw_rest("function_call", item);
             }
             Kind::Other if item.is_empty() => {}
             Kind::Other => {
