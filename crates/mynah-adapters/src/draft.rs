@@ -349,13 +349,15 @@ impl Draft {
         Ok(())
     }
 
+    /// Whether the last words may be missing.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        use FinishReason::{ContentFilter, Error, Length};
+        self.cut_off || matches!(self.finish_reason, Some(Length | ContentFilter | Error))
+    }
+
     /// Tells what is left to tell.
     pub(crate) fn complete(&mut self, metadata: Metadata) {
-        let cut_off = self.cut_off
-            || matches!(
-                self.finish_reason,
-                Some(FinishReason::Length | FinishReason::ContentFilter | FinishReason::Error)
-            );
+        let cut_off = self.is_cut_off();
         for key in 0..self.calls.len() {
             self.complete_call(key, cut_off);
         }

@@ -11,14 +11,15 @@ mod common;
 use common::{
     events, folded,
     messages::{answer, body, read, read_whole, text},
-    streamed,
+    sse, streamed,
 };
 use mynah_adapters::{
     anthropic::Anthropic,
     format::{Delivery, Format},
+    openai_chat::OpenAiChat,
     openai_responses::OpenAiResponses,
 };
-use mynah_data::{Event, Message, Request};
+use mynah_data::{Event, FinishReason, Message, Request};
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
@@ -183,4 +184,86 @@ fn what_a_program_called_goes_back_with_the_program() {
         sent["input"],
         json!([program, called("c1", &caller), call("c2"), came, awaited, output("c2")])
     );
+}
+
+#[test]
+fn a_tool_that_takes_text_is_called_and_answered_as_its_own_kind() {
+    let custom = json!({"type": "custom_tool_call", "id": "ct", "call_id": "c1", "name": "sh", "input": "echo \"hi\"\n", "status": "completed"});
+    let patch = json!({"type": "apply_patch_call", "id": "ap", "call_id": "c2", "status": "completed", "operation": {"type": "delete_file", "path": "a"}});
+    let done = |index: u64, item: &Value| json!({"type": "response.output_item.done", "output_index": index, "item": item});
+    let response = folded(&streamed(
+        &OpenAiResponses::default(),
+        &body(&[
+            json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "custom_tool_call", "id": "ct", "call_id": "c1", "name": "sh", "input": ""}}),
+            json!({"type": "response.custom_tool_call_input.delta", "item_id": "ct", "output_index": 0, "delta": "echo"}),
+            done(0, &custom),
+            done(1, &patch),
+            json!({"type": "response.completed", "response": {"id": "r", "model": "m", "status": "completed", "output": [custom, patch]}}),
+        ]),
+    ));
+    assert_eq!(response.finish_reason, Some(FinishReason::ToolCalls));
+    let called = response.tool_calls().map(|call| (call.name.as_str(), call.arguments.clone()));
+    assert_eq!(
+        called.collect::<Vec<_>>(),
+        [
+            ("sh", json!({"input": "echo \"hi\"\n"})),
+            ("apply_patch", json!({"operation": {"type": "delete_file", "path": "a"}})),
+        ]
+    );
+    let results = ["c1", "c2"].map(|id| Message::tool_result(id, "done"));
+    let thread = [Message::clone(&response.message)].into_iter().chain(results);
+    let request = Request::new(thread).with_model("m");
+    let sent = OpenAiResponses::default().body(&request, &ModelCall::default()).unwrap();
+    assert_eq!(
+        sent["input"],
+        json!([
+            custom,
+            patch,
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
+            {"type": "apply_patch_call_output", "call_id": "c2", "output": "done", "status": "completed"},
+        ])
+    );
+}
+
+#[test]
+fn a_tool_of_chat_completions_that_takes_text_is_called_and_answered_as_its_own_kind() {
+    let call =
+        json!({"id": "c1", "type": "custom", "custom": {"name": "sh", "input": "echo \"hi\"\n"}});
+    let whole = json!({"id": "r", "model": "m", "choices": [
+        {"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant", "content": null, "tool_calls": [call]}},
+    ]});
+    let piece = |call: Value, reason: Value| {
+        let delta = json!({"tool_calls": [call]});
+        json!({"id": "r", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}).to_string()
+    };
+    let pieces = |reason: &str| {
+        sse([
+            piece(json!({"index": 0, "id": "c1", "type": "custom", "custom": {"name": "sh", "input": ""}}), Value::Null).as_str(),
+            piece(json!({"index": 0, "custom": {"input": "echo \""}}), Value::Null).as_str(),
+            piece(json!({"index": 0, "custom": {"input": "hi\"\n"}}), json!(reason)).as_str(),
+            "[DONE]",
+        ])
+    };
+    let format = OpenAiChat::default();
+    for (delivery, body) in
+        [(Delivery::Whole, whole.to_string()), (Delivery::Streamed, pieces("tool_calls"))]
+    {
+        let (told, read) = events(&format, &Request::from("hi"), delivery, [body.as_bytes()]);
+        assert_eq!(read, Ok(()));
+        let response = folded(&told);
+        let arguments: Vec<&Value> = response.tool_calls().map(|call| &call.arguments).collect();
+        assert_eq!(arguments, [&json!({"input": "echo \"hi\"\n"})]);
+        let result = Message::tool_result("c1", "done");
+        let request = Request::new([Message::clone(&response.message), result]).with_model("m");
+        let sent = format.body(&request, &ModelCall::default()).unwrap();
+        assert_eq!(
+            sent["messages"],
+            json!([
+                {"role": "assistant", "content": null, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c1", "content": "done"},
+            ])
+        );
+    }
+    let cut = folded(&streamed(&format, &pieces("length")));
+    assert_eq!(cut.tool_calls().next().unwrap().arguments, Value::Null, "it is not whole");
 }

@@ -38,7 +38,7 @@ members! {
         item: Loose<'a> = "item",
         response: Option<Box<Reply<'a>>> = "response",
         error: Loose<'a> = "error",
-    } ignoring ["sequence_number", "obfuscation", "name"]
+    } ignoring ["sequence_number", "obfuscation", "name", "input"]
 }
 
 members! {
@@ -80,6 +80,10 @@ impl Decoder for Answer {
         let known = match kind.as_ref() {
             "error" | "response.error" => return Err(failure::in_stream(&reread()?)),
             "keepalive" | "ping" => true,
+            // The item has all of it when it is done.
+            "response.custom_tool_call_input.delta" | "response.custom_tool_call_input.done" => {
+                true
+            }
             "response.created" | "response.queued" | "response.in_progress" => {
                 if let Some(reply) = event.response {
                     draft.start(Some(reply.id.text()), Some(reply.model.text()));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mynah_data::{Metadata, Result};
 use serde_json::{Value, json};
 
-use super::request::KEPT;
+use super::request::{ITEM, KEPT, OTHER_CALLS};
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
@@ -155,7 +155,7 @@ impl Kind {
         match name {
             "message" => Self::Message,
             "reasoning" => Self::Reasoning,
-            "function_call" => Self::Call(draft.open_call()),
+            name if is_call(name) => Self::Call(draft.open_call()),
             _ => Self::Other,
         }
     }
@@ -164,10 +164,15 @@ impl Kind {
         match self {
             Self::Message => name == "message",
             Self::Reasoning => name == "reasoning",
-            Self::Call(_) => name == "function_call",
-            Self::Other => !matches!(name, "message" | "reasoning" | "function_call"),
+            Self::Call(_) => is_call(name),
+            Self::Other => !matches!(name, "message" | "reasoning") && !is_call(name),
         }
     }
+}
+
+/// Whether we are to answer items of this type.
+fn is_call(name: &str) -> bool {
+    name == "function_call" || OTHER_CALLS.contains(&name)
 }
 
 /// A text inside of an item.
@@ -219,7 +224,7 @@ impl Item {
         }
         match self.kind {
             Kind::Call(key) => {
-                draft.call(key, text_of(&item, "call_id"), text_of(&item, "name"));
+                draft.call(key, text_of(&item, "call_id"), call_name(&item));
                 match item.get("arguments") {
                     None | Some(Value::Null) => {}
                     Some(Value::String(text)) => self.tell_rest(Source::Arguments, 0, text, draft),
@@ -352,9 +357,16 @@ impl Item {
                 draft.close_reasoning(&self.block, encrypted, data);
             }
             Kind::Call(key) => {
+                let other = OTHER_CALLS.contains(&text_of(&item, "type")).then(|| item.clone());
                 for name in KEPT {
                     let kept = item.shift_remove(name).filter(|kept| kept["type"] != "direct");
                     draft.call_metadata(key, telling(kept.map(|kept| (name.to_owned(), kept))));
+                }
+                if let Some(other) = other {
+                    draft.arguments(key, &members(&other));
+                    let whole = (ITEM.to_owned(), Value::Object(other));
+                    draft.call_metadata(key, Metadata::from_iter([whole]));
+                    item.clear();
                 }
                 draft.close_call(key);
                 item.retain(|name, _| !OF_CALLS.contains(&name.as_str()));
@@ -372,6 +384,28 @@ impl Item {
 fn item_id(item: &Metadata) -> &str {
     let ids = ["id", "call_id"].map(|name| text_of(item, name));
     ids.into_iter().find(|id| !id.is_empty()).unwrap_or_default()
+}
+
+/// The name of the tool that is called: the provider's own have that of their type.
+fn call_name(item: &Metadata) -> &str {
+    let kind = text_of(item, "type");
+    match text_of(item, "name") {
+        "" if OTHER_CALLS.contains(&kind) => kind.trim_end_matches("_call"),
+        name => name,
+    }
+}
+
+/// What a call holds that is no function's, as the arguments of one. What was cut off is no JSON.
+fn members(call: &Metadata) -> String {
+    const BESIDE: [&str; 8] =
+        ["call_id", "caller", "created_by", "id", "name", "namespace", "status", "type"];
+    let held = call.iter().filter(|(name, _)| !BESIDE.contains(&name.as_str()));
+    let held: Metadata = held.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let mut text = Value::Object(held).to_string();
+    if text_of(call, "status") == "incomplete" {
+        text.pop();
+    }
+    text
 }
 
 /// A reasoning item as it goes back: `summary` must be there, and neither a status nor what is empty.

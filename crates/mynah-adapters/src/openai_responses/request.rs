@@ -23,6 +23,12 @@ const CALLER: &str = "caller";
 /// In the metadata of a call: what goes back with it.
 pub(super) const KEPT: [&str; 2] = ["namespace", CALLER];
 
+/// In the metadata of a call that is no function's: the item, which goes back as it came.
+pub(super) const ITEM: &str = "item";
+
+/// Calls for us to answer that are no function's.
+pub(super) const OTHER_CALLS: [&str; 2] = ["custom_tool_call", "apply_patch_call"];
+
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
     let stored = is_stored(&request.options);
@@ -127,11 +133,16 @@ fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
 
 /// The result of a call. A program waits for those that it made.
 fn call_output(message: &Message, call: Option<&ToolCall>) -> Result<Value> {
+    let called = call.and_then(|call| call.metadata.get(ITEM)?["type"].as_str());
+    let called = called.unwrap_or("function_call");
     let mut item = json!({
-        "type": "function_call_output",
+        "type": format!("{called}_output"),
         "call_id": message.tool_call_id(),
         "output": content(message)?,
     });
+    if called == "apply_patch_call" {
+        item["status"] = if is_error(message) { "failed" } else { "completed" }.into();
+    }
     if let Some(caller) = call.and_then(|call| call.metadata.get(CALLER)) {
         item[CALLER] = caller.clone();
     }
@@ -178,23 +189,28 @@ fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
                     None => {}
                 }
             }
-            Part::ToolCall(call) => {
-                let mut item = json!({
-                    "type": "function_call",
-                    "call_id": call.id,
-                    "name": call.name,
-                    "arguments": argument_object(call),
-                });
-                for name in KEPT {
-                    if let Some(kept) = call.metadata.get(name) {
-                        item[name] = kept.clone();
-                    }
-                }
-                items.push(item);
-            }
+            Part::ToolCall(call) => items.push(call_item(call)),
             _ => {}
         }
     }
+}
+
+fn call_item(call: &ToolCall) -> Value {
+    if let Some(item) = call.metadata.get(ITEM) {
+        return item.clone();
+    }
+    let mut item = json!({
+        "type": "function_call",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": argument_object(call),
+    });
+    for name in KEPT {
+        if let Some(kept) = call.metadata.get(name) {
+            item[name] = kept.clone();
+        }
+    }
+    item
 }
 
 /// Reasoning that the provider neither kept nor gave out means nothing to it.
