@@ -494,6 +494,8 @@ fn is_limit(word: &str) -> bool {
         .any(|limit| word.eq_ignore_ascii_case(limit))
 }
 
+/// Some providers count reasoning beside the output, and sound beside the prompt. We count them as parts: what is larger than
+/// the whole, or is in the total alone, is not in it yet.
 fn usage(mut counters: Metadata) -> Usage {
     let mut count = |path: &[&str]| take_count(&mut counters, path);
     let mut usage = Usage {
@@ -509,10 +511,33 @@ fn usage(mut counters: Metadata) -> Usage {
     let hit = usage.cached_input_tokens.or_else(|| count(&["prompt_cache_hit_tokens"]));
     usage.cached_input_tokens = hit.or_else(|| count(&["cached_tokens"]));
     usage.reasoning_tokens = usage.reasoning_tokens.or_else(|| count(&["reasoning_tokens"]));
+    let sound = counters.get("prompt_tokens_details").and_then(|list| list.get("audio_tokens"));
+    add_part(&mut usage.input_tokens, sound.and_then(Value::as_u64));
+    let beside = add_part(&mut usage.output_tokens, usage.reasoning_tokens);
+    if let (Some(input), Some(output), Some(total)) =
+        (usage.input_tokens, &mut usage.output_tokens, &mut usage.total_tokens)
+    {
+        let counted = input.saturating_add(*output);
+        if beside && *total < counted {
+            *total = counted;
+        }
+        *output = output.saturating_add(total.saturating_sub(counted));
+    }
     usage.total_cost = match counters.get("cost") {
         Some(Value::Object(costs)) => costs.get("total_cost").and_then(Value::as_f64),
         cost => cost.and_then(Value::as_f64),
     };
     usage.extra = telling(counters);
     usage
+}
+
+/// Adds a part to the whole that it is not in; false if it is.
+fn add_part(whole: &mut Option<u64>, part: Option<u64>) -> bool {
+    match (whole, part) {
+        (Some(whole), Some(part)) if part > *whole => {
+            *whole = whole.saturating_add(part);
+            true
+        }
+        _ => false,
+    }
 }
