@@ -194,6 +194,17 @@ fn reasoning_goes_back_where_the_provider_can_read_it() {
 }
 
 #[test]
+fn reasoning_that_was_cut_off_does_not_go_back() {
+    let thought =
+        || thought(Some("sealed"), json!({"type": "reasoning", "id": "rs_1", "summary": []}));
+    let cut = Message::assistant_parts([Part::text("So"), thought(), thought()]);
+    let thread = [Message::user("hi"), cut, Message::user("and?")];
+    let input = body(Request::new(thread))["input"].clone();
+    let kinds: Vec<&Value> = input.as_array().unwrap().iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, [&Value::Null, &json!("message"), &Value::Null]);
+}
+
+#[test]
 fn what_the_providers_own_tools_did_goes_back_and_so_does_the_phase() {
     let search = json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}});
     let found =

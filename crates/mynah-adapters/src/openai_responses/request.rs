@@ -193,6 +193,10 @@ fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
             _ => {}
         }
     }
+    // The provider refuses reasoning that nothing came of.
+    while items.last().is_some_and(|item| item["type"] == "reasoning") {
+        items.pop();
+    }
 }
 
 fn call_item(call: &ToolCall) -> Value {
