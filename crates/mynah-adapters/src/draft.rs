@@ -11,7 +11,7 @@ use mynah_data::{
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use crate::failure;
+use crate::{failure, loose::telling};
 
 /// The name of a block of text or reasoning; none where the format has only one.
 pub type Block = Option<Arc<str>>;
@@ -269,6 +269,15 @@ impl Draft {
         self.say(Event::RawChunk { chunk });
     }
 
+    /// What is not known of something of this type; nothing if nothing of it [tells](telling).
+    pub(crate) fn raw_rest(&mut self, kind: &str, rest: impl IntoIterator<Item = (String, Value)>) {
+        let mut rest = telling(rest);
+        if !rest.is_empty() {
+            rest.insert("type".to_owned(), kind.into());
+            self.raw(Value::Object(rest));
+        }
+    }
+
     /// Why the model stopped, and the provider's own word for it, if it says any.
     pub fn finish(&mut self, reason: FinishReason, raw: &str) {
         self.finish_reason = Some(reason);
@@ -358,13 +367,15 @@ impl Draft {
         Ok(())
     }
 
+    /// Whether the last words may be missing.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        use FinishReason::{ContentFilter, Error, Length};
+        self.cut_off || matches!(self.finish_reason, Some(Length | ContentFilter | Error))
+    }
+
     /// Tells what is left to tell.
     pub(crate) fn complete(&mut self, metadata: Metadata) {
-        let cut_off = self.cut_off
-            || matches!(
-                self.finish_reason,
-                Some(FinishReason::Length | FinishReason::ContentFilter | FinishReason::Error)
-            );
+        let cut_off = self.is_cut_off();
         for key in 0..self.calls.len() {
             self.complete_call(key, cut_off);
         }

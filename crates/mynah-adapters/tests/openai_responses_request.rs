@@ -175,29 +175,48 @@ fn reasoning_goes_back_where_the_provider_can_read_it() {
 }
 
 #[test]
+fn reasoning_that_was_cut_off_does_not_go_back() {
+    let thought =
+        || thought(Some("sealed"), json!({"type": "reasoning", "id": "rs_1", "summary": []}));
+    let cut = Message::assistant_parts([Part::text("So"), thought(), thought()]);
+    let thread = [Message::user("hi"), cut, Message::user("and?")];
+    let input = body(Request::new(thread))["input"].clone();
+    let kinds: Vec<&Value> = input.as_array().unwrap().iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, [&Value::Null, &json!("message"), &Value::Null]);
+}
+
+#[test]
 fn what_the_providers_own_tools_did_goes_back_and_so_does_the_phase() {
     let search = json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}});
     let found =
         json!({"type": "tool_search_output", "id": "tso_1", "call_id": "ts_1", "tools": []});
+    let program = json!({"type": "program", "id": "p_1", "call_id": "pc_1", "code": "await f({})", "fingerprint": "x"});
+    let came = json!({"type": "program_output", "id": "po_1", "call_id": "pc_1", "result": "r", "status": "completed"});
     let mut namespaced = ToolCall::new("c1", "f", "{}");
     namespaced.metadata.insert("namespace".to_owned(), json!("crm"));
+    let caller = json!({"type": "program", "caller_id": "pc_1"});
+    namespaced.metadata.insert("caller".to_owned(), caller.clone());
     let said = Message::assistant_parts([
         thought(None, search.clone()),
         thought(None, found.clone()),
         thought(None, json!({"type": "message", "phase": "commentary"})),
         Part::text("Looking."),
+        thought(None, program.clone()),
         Part::tool_call(namespaced),
-        thought(None, json!({"type": "server_tool_use", "id": "x"})),
+        thought(None, came.clone()),
         Part::Refusal { text: "No.".to_owned() },
     ]);
     assert_eq!(
-        body(Request::new([said]))["input"],
+        body(Request::new([said, Message::tool_result("c1", "done")]))["input"],
         json!([
             search,
             found,
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Looking."}], "phase": "commentary"},
-            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "namespace": "crm"},
+            program,
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "namespace": "crm", "caller": caller},
+            came,
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "No."}], "phase": "commentary"},
+            {"type": "function_call_output", "call_id": "c1", "output": "done", "caller": caller},
         ])
     );
 }

@@ -13,8 +13,8 @@ use crate::format::{Decoder, Format};
 
 /// The Messages format.
 ///
-/// Beside what every format does: reasoning goes back with its signature, withheld reasoning and the blocks of the
-/// provider's own tools as they came. `cache_control` in the metadata of a text part, a message or a tool marks a place up
+/// Beside what every format does: reasoning goes back with its signature, and each block that means nothing to others as it
+/// came. `cache_control` in the metadata of a text part, a message or a tool marks a place up
 /// to which the prompt is cached; [`Request::prompt_cache`] leaves the place to the provider. Of the options, `stop` and
 /// `parallel_tool_calls` are understood as other providers mean them, and all others are passed on.
 ///

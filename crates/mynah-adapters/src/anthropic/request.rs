@@ -2,7 +2,7 @@
 
 use mynah_data::{
     CacheRetention, Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result,
-    Role, ToolChoice, ToolSpec,
+    Role, ToolCall, ToolChoice, ToolSpec,
 };
 use serde_json::{Value, json};
 
@@ -16,6 +16,12 @@ use crate::{
 
 /// The limit for models of which none is known: what every model takes.
 const MAX_TOKENS: u64 = 4096;
+
+/// In the metadata of a call: the code that made it.
+pub(super) const CALLER: &str = "caller";
+
+/// The type of what is kept of an answer and is no block: where code ran.
+pub(super) const CONTAINER: &str = "container";
 
 pub(super) fn body(request: &Request) -> Result<Value> {
     let mut options = request.options.clone();
@@ -56,6 +62,9 @@ pub(super) fn body(request: &Request) -> Result<Value> {
             },
         );
     }
+    if let Some(container) = container(request) {
+        set(CONTAINER, container);
+    }
     set("stream", true.into());
     for (name, value) in options {
         match (body.get_mut(&name), value) {
@@ -64,6 +73,10 @@ pub(super) fn body(request: &Request) -> Result<Value> {
                 ours.extend(theirs)
             }
             (_, value) if name == "tools" => add_tools(&mut body, value),
+            (Some(Value::String(id)), Value::Object(mut theirs)) if name == CONTAINER => {
+                theirs.entry("id").or_insert(id.as_str().into());
+                body.insert(name, theirs.into());
+            }
             (_, value) => drop(body.insert(name, value)),
         }
     }
@@ -160,24 +173,64 @@ fn user(message: &Message) -> Result<Vec<Value>> {
     blocks.collect()
 }
 
-fn assistant(message: &Message) -> Vec<Value> {
-    let blocks = message.parts().iter().filter_map(|part| match part {
-        Part::Text { text, metadata } if !is_blank(text) => {
-            Some(marked(json!({"type": "text", "text": text}), metadata.get("cache_control")))
+/// Where the provider runs the code of a turn that goes on. It may be gone when the next one begins.
+fn container(request: &Request) -> Option<Value> {
+    let last = dialogue(request).filter(|message| message.role() != Role::Tool).last()?;
+    last.parts().iter().find_map(|part| match part {
+        Part::Reasoning { data: Some(kept), .. } if kept["type"] == CONTAINER => {
+            kept[CONTAINER].get("id").cloned()
         }
-        Part::Refusal { text } if !is_blank(text) => Some(json!({"type": "text", "text": text})),
-        Part::Reasoning { text, signature, data, .. } => {
-            reasoning(text, signature.as_deref(), data.as_ref())
-        }
-        Part::ToolCall(call) => Some(json!({
-            "type": "tool_use",
-            "id": plain_id(&call.id),
-            "name": call.name,
-            "input": argument_map(call),
-        })),
         _ => None,
+    })
+}
+
+fn assistant(message: &Message) -> Vec<Value> {
+    let mut blocks: Vec<Value> = Vec::new();
+    for part in message.parts() {
+        match part {
+            Part::Text { text, metadata } if !is_blank(text) => {
+                let block = json!({"type": "text", "text": text});
+                blocks.push(marked(block, metadata.get("cache_control")));
+            }
+            Part::Refusal { text } if !is_blank(text) => {
+                blocks.push(json!({"type": "text", "text": text}));
+            }
+            Part::Reasoning { data: Some(kept), .. } if kept["type"] == "text" => {
+                if let Some(cited) = blocks.last_mut().filter(|block| block["type"] == "text") {
+                    cited["citations"] = citations(kept);
+                }
+            }
+            Part::Reasoning { text, signature, data, .. } => {
+                blocks.extend(reasoning(text, signature.as_deref(), data.as_ref()));
+            }
+            Part::ToolCall(call) => blocks.push(tool_use(call)),
+            _ => {}
+        }
+    }
+    blocks
+}
+
+fn tool_use(call: &ToolCall) -> Value {
+    let mut block = json!({
+        "type": "tool_use",
+        "id": plain_id(&call.id),
+        "name": call.name,
+        "input": argument_map(call),
     });
-    blocks.collect()
+    if let Some(caller) = call.metadata.get(CALLER) {
+        block[CALLER] = caller.clone();
+    }
+    block
+}
+
+/// What the text before was taken from, as the provider takes it: it gives one member more.
+fn citations(kept: &Value) -> Value {
+    let mut citations = kept["citations"].clone();
+    for citation in citations.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut)
+    {
+        citation.shift_remove("file_id");
+    }
+    citations
 }
 
 /// Reasoning goes back as it came, or not at all: another provider's means nothing here.
@@ -190,18 +243,11 @@ fn reasoning(text: &str, signature: Option<&str>, data: Option<&Value>) -> Optio
             Some(json!({"type": "redacted_thinking", "data": withheld}))
         }
         (None, Some(block)) => {
-            let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
-            // Another provider's block of this name holds no content.
-            let is_ours = kind != "compaction" || block.get("content").is_some();
-            (must_go_back(kind) && is_ours).then(|| block.clone())
+            let is_block = block.get("type").is_some_and(|kind| kind != CONTAINER);
+            is_block.then(|| block.clone())
         }
         _ => None,
     }
-}
-
-/// Whether a block of this type is the provider's own, and means nothing to others.
-pub(super) fn must_go_back(kind: &str) -> bool {
-    kind.ends_with("tool_use") || kind.ends_with("tool_result") || kind == "compaction"
 }
 
 fn tool_result(message: &Message) -> Result<Value> {

@@ -16,7 +16,7 @@ use crate::{
     request::{key_header, model_name, openai_headers},
 };
 
-/// The Chat Completions format.
+/// The Chat Completions format. Calls of a custom tool have its text as their argument `input`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenAiChat {
     dialect: Dialect,

@@ -15,6 +15,12 @@ use crate::request::{
     result_text,
 };
 
+/// In the metadata of a call: it has text for its input, and no function.
+pub(super) const CUSTOM: &str = "custom";
+
+/// The argument that holds such text.
+pub(super) const INPUT: &str = "input";
+
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
     let short_call_ids = dialect.short_call_ids || model.starts_with("mistralai/");
@@ -187,9 +193,14 @@ fn assistant(dialect: &Dialect, message: &Message) -> Value {
     let calls: Vec<Value> = message
         .tool_calls()
         .map(|call| {
+            let id = call_id(dialect, &call.id);
+            if call.metadata.contains_key(CUSTOM) {
+                let input = call.arguments.get(INPUT).and_then(Value::as_str).unwrap_or_default();
+                let custom = json!({"name": call.name, INPUT: input});
+                return json!({"id": id, "type": "custom", "custom": custom});
+            }
             let function = json!({"name": call.name, "arguments": argument_object(call)});
-            let mut wire =
-                json!({"id": call_id(dialect, &call.id), "type": "function", "function": function});
+            let mut wire = json!({"id": id, "type": "function", "function": function});
             if let Some(extra) = call.metadata.get("extra_content") {
                 wire["extra_content"] = extra.clone();
             }

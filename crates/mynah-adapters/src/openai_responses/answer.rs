@@ -18,6 +18,8 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Answer {
     items: Items,
+    /// What was told last of what is not known of the answer: it is repeated as it goes on.
+    unknown: Metadata,
 }
 
 members! {
@@ -36,7 +38,7 @@ members! {
         item: Option<Box<WireItem<'a>>> = "item",
         response: Option<Box<Reply<'a>>> = "response",
         error: Loose<'a> = "error",
-    } ignoring ["sequence_number", "obfuscation", "name"]
+    } ignoring ["sequence_number", "obfuscation", "name", "input"]
 }
 
 members! {
@@ -74,13 +76,18 @@ impl Decoder for Answer {
             _ if event.error.is_failure() => "error".into(),
             _ => frame.event.into(),
         };
-        let unknown = telling(event.unknown.drain(..));
+        let unknown = take(&mut event.unknown);
         let known = match kind.as_ref() {
             "error" | "response.error" => return Err(failure::in_stream(&reread()?)),
             "keepalive" | "ping" => true,
+            // The item has all of it when it is done.
+            "response.custom_tool_call_input.delta" | "response.custom_tool_call_input.done" => {
+                true
+            }
             "response.created" | "response.queued" | "response.in_progress" => {
                 if let Some(reply) = event.response {
                     draft.start(Some(reply.id.text()), Some(reply.model.text()));
+                    self.tell_unknown(reply.unknown, draft);
                 }
                 true
             }
@@ -110,10 +117,9 @@ impl Decoder for Answer {
             }
             _ => self.piece(&kind, &mut event, draft)?,
         };
-        match (known, unknown.is_empty()) {
-            (true, true) => {}
-            (true, false) => draft.raw(tagged(&kind, unknown)),
-            (false, _) => draft.raw(reread()?),
+        match known {
+            true => draft.raw_rest(&kind, unknown),
+            false => draft.raw(reread()?),
         }
         Ok(())
     }
@@ -203,12 +209,17 @@ impl Answer {
         if !reply.service_tier.text().is_empty() {
             draft.note("service_tier", reply.service_tier.text());
         }
-        let unknown = telling(reply.unknown);
-        if !unknown.is_empty() {
-            draft.raw(tagged("response", unknown));
-        }
+        self.tell_unknown(reply.unknown, draft);
         draft.end();
         Ok(())
+    }
+
+    fn tell_unknown(&mut self, unknown: Vec<(String, Value)>, draft: &mut Draft) {
+        let unknown = telling(unknown);
+        if unknown != self.unknown {
+            draft.raw_rest("response", unknown.clone());
+            self.unknown = unknown;
+        }
     }
 }
 
@@ -227,11 +238,6 @@ fn finish(status: &str, reason: &str, draft: &mut Draft) {
         (_, "") => draft.finish(FinishReason::Other, status),
         _ => draft.finish(FinishReason::Other, reason),
     }
-}
-
-fn tagged(kind: &str, mut members: Metadata) -> Value {
-    members.insert("type".to_owned(), kind.into());
-    Value::Object(members)
 }
 
 fn usage(mut counters: Metadata, tool_usage: Metadata) -> Usage {

@@ -22,7 +22,8 @@ use crate::{
 /// All options are passed on; `tools` and `include` are added to ours, the members of `text` and `reasoning` go beside ours,
 /// and `reasoning_effort`, `reasoning_summary` and `verbosity` are put where this format has them.
 ///
-/// What the provider's own tools did goes back as it came, and so does the phase of a message.
+/// Every item that is neither a message nor a call goes back as it came, and so does the phase of a message. Calls of a custom
+/// tool have its text as their argument `input`, those of `apply_patch` its `operation`.
 ///
 /// ```
 /// use mynah_adapters::{format::Format, openai_responses::OpenAiResponses};
