@@ -46,8 +46,8 @@ mod origin;
 ///
 /// A server that sends nothing for as long as `stream_timeout` says, not even keep-alives, fails the call with `timeout`: from
 /// the request to its answer, and from one byte of it to the next. Without one that is 5 minutes, for models may think for
-/// long. The body of an error is waited for no longer than 10 seconds. Whoever polls the stream keeps `request_timeout`, and
-/// `stream_timeout` from event to event, where keep-alives do not count. Dropping the stream closes the connection.
+/// long. The body of an error is waited for no longer than 10 seconds, or half of that time. Whoever polls the stream keeps
+/// `request_timeout`, and `stream_timeout` from event to event, where keep-alives do not count. Dropping the stream closes the connection.
 ///
 /// ```
 /// use mynah_adapters::http::HttpAdapter;
@@ -280,7 +280,8 @@ impl HttpAdapter {
         if response.status().is_success() {
             return Ok(response);
         }
-        Err(refusal(response, silence.min(MAX_ERROR_WAIT)).await)
+        // Whoever tries again waits no longer than that silence for all of it.
+        Err(refusal(response, MAX_ERROR_WAIT.min(silence / 2)).await)
     }
 
     /// Where a request goes: to the server that the caller names, or that the environment does.

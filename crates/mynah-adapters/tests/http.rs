@@ -22,7 +22,7 @@ use mynah_data::{
     AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Metadata, Request,
     Response, Result,
 };
-use mynah_step::{Adapter, ModelCall};
+use mynah_step::{Adapter, ModelCall, RetryPolicy, SystemWorld, open_model};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use secrecy::SecretString;
@@ -266,8 +266,15 @@ async fn a_server_that_answers_nothing_or_half_an_error_is_not_waited_for() {
     let error = hear(mute, patience()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout), "{error:?}");
     let server = Server::start(|_| Reply::json(500, "{\"error\":").then_hang()).await.unwrap();
-    let error = hear(chat(&server), patience()).await.unwrap_err();
+    let adapter = chat(&server);
+    let error = hear(adapter.clone(), patience()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ProviderUnavailable), "{error:?}");
+    // Nor does the limit of a try hide the status.
+    let request = Request::from("hi").with_model("m");
+    let (adapter, retry) = (Arc::new(adapter), Arc::new(RetryPolicy::never()));
+    let call = ModelCall { stream_timeout: Some(Duration::from_secs(2)), ..call() };
+    let tried = open_model(adapter, request, call, retry, Arc::new(SystemWorld)).await;
+    assert_eq!(tried.err().unwrap().metadata()["status"], 500);
 }
 
 #[tokio::test]
