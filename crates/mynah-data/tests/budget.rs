@@ -178,6 +178,9 @@ fn the_built_in_catalog_knows_the_models_of_the_providers_and_its_date() {
         assert!(models.count() >= least, "{provider}");
     }
     for model in catalog.models() {
+        let limits = model.context_window.zip(model.max_output_tokens);
+        let named = ["anthropic", "google", "openai"].contains(&model.provider.as_str());
+        assert!(limits.is_some() || !named, "{}", model.id);
         // Tokens are not all that an answer of this provider costs.
         let Some(pricing) = model.pricing else {
             assert_eq!(model.provider, "perplexity", "{}", model.id);
@@ -199,6 +202,7 @@ fn a_model_is_found_by_its_id_its_alias_its_provider_and_its_date() {
     let id = |name: &str| catalog.get(name).map(|model| model.id.as_str());
     assert_eq!(id("claude-sonnet-4-5-20250929"), Some("claude-sonnet-4-5"));
     assert_eq!(id("openai:gpt-4.1-mini-2025-04-14"), Some("gpt-4.1-mini"));
+    assert_eq!(id("gpt-5.6"), Some("gpt-5.6-sol"));
     assert_eq!(id("tiny-latest"), Some("tiny"));
     assert_eq!(id("local:tiny-2026-01-01"), Some("tiny"));
     for unknown in ["gpt-4.1-mini-2025", "gpt-4.1-mini-x0250414", "google:gpt-4.1", "", "-20250929"]
