@@ -295,7 +295,12 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         | "unauthenticated"
         | "unauthorized" => AuthenticationFailed,
         // An account without money has none after a pause either.
-        "permission_error" | "permission_denied" | "billing_error" | "insufficient_quota"
+        "permission_error"
+        | "permission_denied"
+        | "billing_error"
+        | "billing_not_active"
+        | "billing_hard_limit_reached"
+        | "insufficient_quota"
         | "forbidden" => PermissionDenied,
         "rate_limit_error"
         | "rate_limit_exceeded"
@@ -309,7 +314,9 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         | "server_overloaded"
         | "server_is_overloaded"
         | "slow_down" => Overloaded,
-        "not_found_error" | "model_not_found" | "not_found" | "notfounderror" => NotFound,
+        "not_found_error" | "model_not_found" | "invalid_model" | "not_found" | "notfounderror" => {
+            NotFound
+        }
         "timeout_error" | "timeout" | "deadline_exceeded" | "vector_store_timeout" => Timeout,
         "api_error"
         | "server_error"
@@ -363,7 +370,9 @@ fn by_message(message: &str) -> Option<AdapterReason> {
         Some(AdapterReason::ContextLengthExceeded)
     } else if says(&FILTERED) {
         Some(AdapterReason::ContentFilter)
-    } else if says(&["credit balance is too low"]) {
+    } else if says(&["is not a valid model id", "model not found"]) {
+        Some(AdapterReason::NotFound)
+    } else if says(&["credit balance is too low", "reached your specified api usage limits"]) {
         Some(AdapterReason::PermissionDenied)
     } else if says(&["is overloaded", "experiencing high demand"]) {
         Some(AdapterReason::Overloaded)
