@@ -140,6 +140,33 @@ fn a_long_prompt_has_the_prices_of_long_prompts_for_all_its_tokens() {
 }
 
 #[test]
+fn what_is_not_served_at_list_prices_has_no_costs() {
+    let cost = |said: serde_json::Value| {
+        let extra = said.as_object().unwrap().clone();
+        let tokens = Some(1_000_000);
+        let mut usage =
+            Usage { input_tokens: tokens, output_tokens: tokens, extra, ..Usage::default() };
+        Pricing::new(5.0, 25.0).apply(&mut usage);
+        usage.total_cost
+    };
+    for listed in [
+        json!({"service_tier": "standard", "speed": "standard", "inference_geo": "global"}),
+        json!({"service_tier": null, "inference_geo": "not_available"}),
+        json!({"serviceTier": "STANDARD"}),
+    ] {
+        assert_eq!(cost(listed.clone()), Some(30.0), "{listed}");
+    }
+    for unlisted in [
+        json!({"service_tier": "standard", "speed": "fast"}),
+        json!({"service_tier": "flex"}),
+        json!({"serviceTier": {"type": "priority"}}),
+        json!({"inference_geo": "us"}),
+    ] {
+        assert_eq!(cost(unlisted.clone()), None, "{unlisted}");
+    }
+}
+
+#[test]
 fn no_cost_is_negative_or_not_a_number() {
     for price in [f64::NAN, -1.0, f64::NEG_INFINITY] {
         let mut usage = Usage { input_tokens: Some(9), output_tokens: Some(0), ..Usage::default() };

@@ -177,10 +177,6 @@ impl Answer {
         self.items.list(reply.output.into_objects(), draft)?;
         let details = reply.incomplete_details.into_object().unwrap_or_default();
         finish(status, text_of(&details, "reason"), draft);
-        if let Some(counters) = reply.usage.into_object() {
-            let tools = reply.tool_usage.into_object().unwrap_or_default();
-            draft.usage(usage(counters, tools));
-        }
         let notes = [
             ("incomplete_details", details),
             ("reasoning", reply.reasoning.into_object().unwrap_or_default()),
@@ -193,6 +189,10 @@ impl Answer {
         }
         if !reply.service_tier.text().is_empty() {
             draft.note("service_tier", reply.service_tier.text());
+        }
+        if let Some(counters) = reply.usage.into_object() {
+            let tools = reply.tool_usage.into_object().unwrap_or_default();
+            draft.usage(usage(counters, tools));
         }
         let unknown = telling(reply.unknown);
         if !unknown.is_empty() {
