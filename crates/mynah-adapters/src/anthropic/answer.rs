@@ -25,6 +25,8 @@ pub(super) struct Answer {
     blocks: Vec<Open>,
     /// Counters so far: those of the beginning, overlaid by those of the end.
     counters: Metadata,
+    /// The model that took over where the one that was asked declined.
+    served_by: Option<String>,
 }
 
 /// How far the call came that is the answer.
@@ -169,6 +171,7 @@ impl Answer {
             beside: Vec::new(),
             blocks: Vec::new(),
             counters: Metadata::new(),
+            served_by: None,
         }
     }
 
@@ -188,6 +191,9 @@ impl Answer {
             Some(Value::Object(input)) if !input.is_empty() => input_of(json),
             _ => "",
         };
+        if text_of(&block, "type") == "fallback" {
+            self.taken_over(&block, draft);
+        }
         let kind = match text_of(&block, "type") {
             "text" => {
                 let text = text_of(&block, "text");
@@ -231,6 +237,16 @@ impl Answer {
         };
         draft.count_part();
         self.blocks.push(Open { index, id, kind, input: input.to_owned() });
+    }
+
+    /// Another model takes over, and has its own price.
+    fn taken_over(&mut self, block: &Metadata, draft: &mut Draft) {
+        let to = block.get("to").and_then(|to| to.get("model")?.as_str());
+        if let Some(model) = to {
+            self.served_by = Some(model.to_owned());
+            draft.note("served_by", model);
+            self.count(Metadata::new(), draft);
+        }
     }
 
     /// Adds to a block; false if that is not understood.
@@ -343,6 +359,7 @@ impl Answer {
         let rest = telling(rest);
         if let ("refusal", Some(Value::Object(details))) = (reason, rest.get("stop_details")) {
             draft.refusal(text_of(details, "explanation"));
+            draft.note("stop_details", details.clone());
         }
         if !rest.is_empty() {
             draft.raw(json!({"type": "message_delta", "delta": rest}));
@@ -377,7 +394,11 @@ impl Answer {
 
     fn count(&mut self, counters: Metadata, draft: &mut Draft) {
         overlay(&mut self.counters, counters);
-        draft.usage(usage(self.counters.clone()));
+        let mut usage = usage(self.counters.clone());
+        if let Some(model) = &self.served_by {
+            usage.extra.insert("unpriced_model".to_owned(), model.as_str().into());
+        }
+        draft.usage(usage);
     }
 }
 
