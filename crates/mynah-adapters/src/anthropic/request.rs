@@ -1,15 +1,15 @@
 //! A request as Messages wants it.
 
 use mynah_data::{
-    CacheRetention, Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result,
-    Role, ToolChoice, ToolSpec,
+    Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolChoice,
+    ToolSpec,
 };
 use serde_json::{Value, json};
 
 use crate::{
     request::{
-        argument_map, called_tools, dialogue, inline_image, is_blank, is_error, joined_text,
-        model_id, model_name, plain_id, several, turns, unsupported,
+        argument_map, cache_control, called_tools, dialogue, inline_image, is_blank, is_error,
+        joined_text, model_id, model_name, plain_id, several, turns, unsupported,
     },
     schema::closed,
 };
@@ -48,13 +48,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
         set("output_config", json!({"format": {"type": "json_schema", "schema": schema}}));
     }
     if let Some(cache) = &request.prompt_cache {
-        set(
-            "cache_control",
-            match cache.retention {
-                CacheRetention::Short => json!({"type": "ephemeral"}),
-                CacheRetention::Long => json!({"type": "ephemeral", "ttl": "1h"}),
-            },
-        );
+        set("cache_control", cache_control(cache.retention));
     }
     set("stream", true.into());
     for (name, value) in options {

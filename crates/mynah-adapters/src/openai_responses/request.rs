@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Dialect;
 use crate::request::{
-    argument_object, chooses, function, image_url, is_error, joined_text, model_id, prompt_cache,
+    CacheMarks, argument_object, chooses, function, image_url, is_error, model_id, prompt_cache,
     result_text,
 };
 
@@ -98,36 +98,42 @@ fn add_options(body: &mut Metadata, options: Metadata) {
 }
 
 fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
+    let marks = CacheMarks::of_openai(model_id(request)?);
     let mut items = Vec::with_capacity(request.messages.len());
     for message in request.messages.iter() {
         match message.role() {
             Role::System => {
-                items.push(json!({"role": "system", "content": joined_text(message)}));
+                items.push(json!({"role": "system", "content": content(message, marks)?}));
             }
-            Role::User => items.push(json!({"role": "user", "content": content(message)?})),
+            Role::User => items.push(json!({"role": "user", "content": content(message, marks)?})),
             Role::Assistant => assistant(message, stored, &mut items),
             Role::Tool => items.push(json!({
                 "type": "function_call_output",
                 "call_id": message.tool_call_id(),
-                "output": content(message)?,
+                "output": content(message, marks)?,
             })),
         }
     }
     Ok(items)
 }
 
-fn content(message: &Message) -> Result<Value> {
+fn content(message: &Message, marks: CacheMarks) -> Result<Value> {
     let has_images = message.parts().iter().any(|part| matches!(part, Part::Image { .. }));
-    if !has_images {
+    if !has_images && !marks.are_in(message) {
         return Ok(result_text(message).into());
     }
     let failed = is_error(message).then(|| Ok(json!({"type": "input_text", "text": "error:"})));
     let parts = message.parts().iter().filter_map(|part| match part {
-        Part::Text { text, .. } => Some(Ok(json!({"type": "input_text", "text": text}))),
-        Part::Image { image, detail, .. } => Some(image_part(image, *detail)),
+        Part::Text { text, metadata } => {
+            Some(Ok(marks.put(json!({"type": "input_text", "text": text}), metadata)))
+        }
+        Part::Image { image, detail, metadata } => {
+            Some(image_part(image, *detail).map(|part| marks.put(part, metadata)))
+        }
         _ => None,
     });
-    failed.into_iter().chain(parts).collect()
+    let parts = failed.into_iter().chain(parts).collect::<Result<_>>()?;
+    Ok(marks.put_last(parts, message).into())
 }
 
 fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
