@@ -10,7 +10,7 @@ use crate::loose::tells;
 /// The error of a response with a status that is not success. `header` looks a header up by its lowercase name.
 ///
 /// Its message is the provider's own; its metadata has `status` and, where they are known, `request_id`, `retry_after_ms`,
-/// and the provider's `code` and `type`.
+/// `should_retry`, and the provider's `code` and `type`.
 ///
 /// ```
 /// use mynah_adapters::failure;
@@ -44,6 +44,10 @@ pub fn of_response<'h>(
     let mut error = said.error(Some(status), message).with("status", status);
     if let Some(id) = request_id(&header).map(str::to_owned).or(said.request_id) {
         error = error.with("request_id", id);
+    }
+    if let Some(should_retry) = header("x-should-retry").and_then(|word| word.parse::<bool>().ok())
+    {
+        error = error.with("should_retry", should_retry);
     }
     match retry_after_ms(&header) {
         Some(ms) => error.with("retry_after_ms", ms),

@@ -319,7 +319,7 @@ impl Reader {
                     Delivery::Whole
                 }
                 (_, b'<') => Delivery::Whole,
-                (Delivery::Whole, b'd' | b'e' | b'i' | b':') => Delivery::Streamed,
+                (Delivery::Whole, b'd' | b'e' | b'i' | b'r' | b':') => Delivery::Streamed,
                 (told, _) => told,
             };
         }

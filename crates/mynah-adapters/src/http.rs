@@ -11,7 +11,7 @@ use mynah_data::{AdapterReason, Error, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
-    header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+    header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
@@ -278,7 +278,12 @@ impl HttpAdapter {
         let sent = self.http()?.client(&url).post(url).headers(headers).body(body).send();
         let response = unless_silent(silence, sent).await?;
         if response.status().is_success() {
-            return Ok(response);
+            return match packing(&response) {
+                None => Ok(response),
+                Some(packing) => Err(failure::malformed(format!(
+                    "the answer is packed (content-encoding: {packing}), though it was asked for as it is"
+                ))),
+            };
         }
         // Whoever tries again waits no longer than that silence for all of it.
         Err(refusal(response, MAX_ERROR_WAIT.min(silence / 2)).await)
@@ -290,7 +295,7 @@ impl HttpAdapter {
             return Ok(self.url(path));
         }
         let base = self.format.base_url(call, &|name| self.setting(name))?.ok_or_else(|| {
-            let what = "this server has no address of its own";
+            let what = "this server has no address of its own: give a base_url (--base-url)";
             Error::invalid_option("base_url", "required").with_message(what)
         })?;
         Ok(join_url(&base, &self.version, path))
@@ -434,8 +439,10 @@ const MAX_ERROR_WAIT: Duration = Duration::from_secs(10);
 /// The error of a response whose status is not success.
 async fn refusal(mut response: Response, wait: Duration) -> Error {
     let mut body = Vec::new();
+    let is_readable = packing(&response).is_none();
     let read = async {
-        while body.len() < MAX_ERROR_BODY
+        while is_readable
+            && body.len() < MAX_ERROR_BODY
             && let Ok(Some(bytes)) = response.chunk().await
         {
             body.extend_from_slice(&bytes);
@@ -444,6 +451,12 @@ async fn refusal(mut response: Response, wait: Duration) -> Error {
     // However far that came: the status says enough.
     let _ = tokio::time::timeout(wait, read).await;
     failure::of_response(response.status().as_u16(), header_of(response.headers()), &body)
+}
+
+/// How a body is packed, although nobody asked for it. Nothing is unpacked here.
+fn packing(response: &Response) -> Option<&str> {
+    let packing = response.headers().get(CONTENT_ENCODING)?.to_str().ok()?;
+    (!matches!(packing.trim(), "" | "identity")).then_some(packing)
 }
 
 fn header_of<'h>(headers: &'h HeaderMap) -> impl Fn(&str) -> Option<&'h str> {

@@ -280,6 +280,15 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
 }
 
 #[test]
+fn whether_another_try_is_worth_it_may_stand_in_a_header() {
+    for (told, kept) in [("true", Some(true)), ("false", Some(false)), ("maybe", None)] {
+        let error =
+            failure::of_response(409, |name| (name == "x-should-retry").then_some(told), b"");
+        assert_eq!(error.metadata().get("should_retry"), kept.map(|kept| json!(kept)).as_ref());
+    }
+}
+
+#[test]
 fn the_ids_that_help_a_provider_to_help_are_kept() {
     let body =
         br#"{"type":"error","error":{"type":"api_error","message":"m"},"request_id":"from body"}"#;

@@ -278,6 +278,21 @@ async fn a_server_that_answers_nothing_or_half_an_error_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn what_is_packed_is_named_and_not_told_as_text() {
+    let failed = |status: u16| async move {
+        let packed = Reply::json(status, "\u{1f}\u{8b}").with_header("content-encoding", "gzip");
+        let server = Server::start(move |_| packed.clone()).await.unwrap();
+        hear(chat(&server), call()).await.unwrap_err()
+    };
+    let refused = failed(401).await;
+    assert_eq!(refused.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed));
+    assert_eq!(refused.to_string(), "HTTP status 401");
+    let packed = failed(200).await;
+    assert_eq!(packed.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
+    assert!(packed.to_string().contains("content-encoding: gzip"), "{packed}");
+}
+
+#[tokio::test]
 async fn calls_go_through_a_proxy() {
     let proxy = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let http = Http::builder().proxy(proxy.url()).build().unwrap();

@@ -323,7 +323,10 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
             &["-m", "llamacpp:x", "--base-url", "ftp://a", "hi"],
             "base_url: an address begins with http:// or https://",
         ),
-        (&["-m", "azure:x", "--api-key-env", "KEY_OF_TEST", "hi"], "no address of its own"),
+        (
+            &["-m", "azure:x", "--api-key-env", "KEY_OF_TEST", "hi"],
+            "no address of its own: give a base_url (--base-url)",
+        ),
         (&["-m", script, "--tools", &list, "hi"], "generate_wrong_tools.json: 1: unknown field"),
         (&["-m", script, "--schema", &no_json, "hi"], "generate_wrong_schema.json: EOF"),
         (

@@ -131,6 +131,17 @@ fn y03_a_wait_that_the_provider_asks_for_can_be_ignored() {
     assert_eq!(policy.delay(1, &limited, &Chance::LEAST), Some(Duration::from_millis(500)));
 }
 
+#[test]
+fn what_the_provider_says_of_another_try_counts() {
+    let policy = RetryPolicy::default();
+    let delay = |reason, told: bool| {
+        let error = Error::adapter(reason).with("should_retry", told);
+        policy.delay(1, &error, &Chance::LEAST).is_some()
+    };
+    assert!(!delay(AdapterReason::RateLimited, false));
+    assert!(delay(AdapterReason::InvalidRequest, true));
+}
+
 #[tokio::test(start_paused = true)]
 async fn y04_no_retries_means_a_single_try() {
     for retry in [json!(false), json!({"max_attempts": 0}), json!({"max_attempts": 1})] {
