@@ -93,6 +93,21 @@ fn numbers_may_be_written_as_text() {
 }
 
 #[test]
+fn numbers_that_json_does_not_have_say_nothing() {
+    each_piece(|name, subject, pieces, at, (before, said, after)| {
+        let said = said.to_string();
+        let read_with = |odd: &str| {
+            let mut pieces = pieces.to_vec();
+            pieces[at] = format!("{before}{}{after}", said.replacen('{', odd, 1));
+            read(name, subject, &pieces).map(|answer| (answer.message, answer.usage))
+        };
+        let expected = read_with("{").unwrap();
+        let odd = r#"{"odd": [NaN, -Infinity, 1e999, "NaN \" 1e999"], "#;
+        assert_eq!(read_with(odd).unwrap(), expected, "{name}: {said}");
+    });
+}
+
+#[test]
 fn what_keeps_a_connection_alive_says_nothing() {
     for (name, subject) in subjects() {
         let alive: &[&str] = match name {
