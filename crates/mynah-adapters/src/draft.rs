@@ -6,7 +6,7 @@ use std::{
 };
 
 use mynah_data::{
-    Event, FinishReason, Message, Metadata, Part, Request, Result, Role, ToolCall, Usage,
+    Event, FinishReason, Message, Metadata, Part, Pricing, Request, Result, Role, ToolCall, Usage,
 };
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -250,8 +250,13 @@ impl Draft {
         self.refusal.push_str(delta);
     }
 
-    /// What the provider counted so far.
-    pub fn usage(&mut self, usage: Usage) {
+    /// What the provider counted so far. It names the `service_tier` where that was noted and has prices of its own.
+    pub fn usage(&mut self, mut usage: Usage) {
+        if !Pricing::is_listed(&self.metadata)
+            && let Some(tier) = self.noted("service_tier")
+        {
+            usage.extra.insert("service_tier".to_owned(), tier.into());
+        }
         if self.usage != usage {
             self.usage = usage.clone();
             self.say(Event::Usage { usage: Box::new(usage) });

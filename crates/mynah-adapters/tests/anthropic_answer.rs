@@ -151,7 +151,21 @@ fn what_the_provider_says_of_a_refusal_is_the_refusal_and_what_was_said_before_i
             (response.finish_reason, response.raw_finish_reason.as_deref()),
             (Some(FinishReason::ContentFilter), Some("refusal"))
         );
+        assert_eq!(response.metadata["stop_details"], details);
     }
+}
+
+#[test]
+fn the_model_that_took_over_is_named_and_has_not_the_price_of_the_one_that_declined() {
+    let fallback = json!({"type": "fallback", "from": {"model": "c"}, "to": {"model": "d"}});
+    let blocks = [(fallback, vec![]), (json!({"type": "text", "text": ""}), vec![text("Hello.")])];
+    let response = read(&answer(&blocks, "end_turn"));
+    assert_eq!(response.text(), "Hello.");
+    assert_eq!(response.metadata["served_by"], "d");
+    let mut usage = response.usage;
+    assert_eq!((usage.input_tokens, usage.output_tokens), (Some(3), Some(2)));
+    mynah_data::Pricing::new(10.0, 50.0).apply(&mut usage);
+    assert_eq!(usage.total_cost, None);
 }
 
 #[test]

@@ -206,6 +206,21 @@ fn n08_newer_models_are_given_the_schema_and_older_ones_a_tool() {
 }
 
 #[test]
+fn an_older_model_is_given_a_tool_that_it_takes_or_the_call_is_refused() {
+    let asked = |name: &str, schema: Value| {
+        let format = ResponseFormat::json_schema(name, schema);
+        let request = Request::from("hi").with_response_format(format);
+        Anthropic::default().body(&request.with_model("claude-3-5-haiku"), &ModelCall::default())
+    };
+    let long = format!("a name {}", "x".repeat(80));
+    let sent = asked(&long, json!({"type": "object"})).unwrap();
+    let name = sent["tools"][0]["name"].as_str().unwrap();
+    assert!(name.starts_with("respond_with_json_a_name_xxx") && name.len() == 64, "{name}");
+    let error = asked("list", json!({"type": "array"})).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
+}
+
+#[test]
 fn n11_a_model_that_gave_its_answer_is_not_made_to_give_it_again() {
     let answered = Message::assistant_parts([Part::tool_call(ToolCall::new(
         "c1",
@@ -296,6 +311,9 @@ fn the_callers_own_params_are_passed_on() {
     assert_eq!((&sent["thinking"], &sent["top_k"]), (&options["thinking"], &json!(5)));
     assert_eq!(sent["output_config"]["effort"], "low");
     assert_eq!(sent["output_config"]["format"]["type"], "json_schema");
+    let sent = body(with_options(&json!({"reasoning_effort": "high"})));
+    assert_eq!(sent["output_config"], json!({"effort": "high"}));
+    assert_eq!(sent.get("reasoning_effort"), None);
 }
 
 fn body(request: Request) -> Value {

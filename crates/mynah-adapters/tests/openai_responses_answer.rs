@@ -388,7 +388,10 @@ fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
         reasoning_tokens: Some(3),
         total_cost: Some(0.25),
         tool_usage: json!({"web_search": {"num_requests": 1}}).as_object().unwrap().clone(),
-        extra: json!({"cost": 0.25, "num_sources_used": 2}).as_object().unwrap().clone(),
+        extra: json!({"cost": 0.25, "num_sources_used": 2, "service_tier": "flex"})
+            .as_object()
+            .unwrap()
+            .clone(),
         ..Usage::default()
     };
     let response = read(&body(&[json!({"type": "response.completed", "response": reply})]));

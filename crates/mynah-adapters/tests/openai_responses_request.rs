@@ -231,6 +231,23 @@ fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
 }
 
 #[test]
+fn places_up_to_which_to_cache_are_breakpoints_of_newer_models() {
+    let mark = json!({"type": "ephemeral"});
+    let system = Message::system("be brief").with_metadata("cache_control", mark);
+    let request = Request::new([system, Message::user("hi")]);
+    let sent = |model: &str| {
+        let request = request.clone().with_model(model);
+        OpenAiResponses::default().body(&request, &ModelCall::default()).unwrap()["input"].clone()
+    };
+    let explicit = json!({"mode": "explicit"});
+    let part =
+        json!({"type": "input_text", "text": "be brief", "prompt_cache_breakpoint": explicit});
+    let said = json!({"role": "user", "content": "hi"});
+    assert_eq!(sent("gpt-5.6"), json!([{"role": "system", "content": [part]}, said]));
+    assert_eq!(sent("gpt-5.5"), json!([{"role": "system", "content": "be brief"}, said]));
+}
+
+#[test]
 fn o04_the_callers_own_params_come_last_and_lists_are_added_to() {
     let options = json!({
         "reasoning_effort": "high", "reasoning_summary": "auto", "verbosity": "low", "top_p": 0.5, "truncation": "auto",

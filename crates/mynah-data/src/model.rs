@@ -197,8 +197,34 @@ impl Pricing {
             .collect()
     }
 
+    /// Whether list prices count for a call with these options, or of which the provider says this: not where it is served in
+    /// a tier of its own, faster, or in one region alone (`service_tier`, `speed`, `inference_geo`).
+    ///
+    /// ```
+    /// use mynah_data::{Metadata, Pricing};
+    /// let tier = |tier: &str| Metadata::from_iter([("service_tier".to_owned(), tier.into())]);
+    /// assert!(Pricing::is_listed(&tier("default")) && !Pricing::is_listed(&tier("flex")));
+    /// ```
+    pub fn is_listed(said: &Metadata) -> bool {
+        const NAMES: [&str; 4] = ["service_tier", "serviceTier", "speed", "inference_geo"];
+        const LISTED: [&str; 8] = [
+            "",
+            "auto",
+            "default",
+            "global",
+            "not_available",
+            "on_demand",
+            "standard",
+            "standard_only",
+        ];
+        let said = NAMES.iter().filter_map(|name| said.get(*name));
+        let mut words = said.filter_map(|said| said.get("type").unwrap_or(said).as_str());
+        words.all(|word| LISTED.iter().any(|listed| word.eq_ignore_ascii_case(listed)))
+    }
+
     /// Fills in the costs that the provider did not report. A cost is never negative. Usage whose `extra` names an
-    /// `unpriced_model` gets none: that model answered in the place of the one that has these prices.
+    /// `unpriced_model` gets none: that model answered in the place of the one that has these prices. Nor does usage of a call
+    /// that was not served [at list prices](Pricing::is_listed).
     ///
     /// ```
     /// use mynah_data::{Pricing, Usage};
@@ -214,7 +240,7 @@ impl Pricing {
         usage.input_cost = usage.input_cost.filter(legal);
         usage.output_cost = usage.output_cost.filter(legal);
         usage.total_cost = usage.total_cost.filter(legal);
-        if usage.extra.contains_key("unpriced_model") {
+        if usage.extra.contains_key("unpriced_model") || !Self::is_listed(&usage.extra) {
             return;
         }
         let prices = self.for_prompt(usage.input_tokens.unwrap_or(0));

@@ -35,6 +35,8 @@ pub(super) struct Answer {
     container: Metadata,
     /// The largest prompt that was counted: some gateways end with zeros.
     input_tokens: Option<u64>,
+    /// The model that took over where the one that was asked declined.
+    served_by: Option<String>,
 }
 
 /// How far the call came that is the answer.
@@ -253,6 +255,7 @@ impl Answer {
             counters: Metadata::new(),
             container: Metadata::new(),
             input_tokens: None,
+            served_by: None,
         }
     }
 
@@ -296,7 +299,10 @@ impl Answer {
                 return Ok(());
             }
             _ => {
-                let block = serde_json::from_str(json).map_err(failure::malformed)?;
+                let block: Metadata = serde_json::from_str(json).map_err(failure::malformed)?;
+                if text_of(&block, "type") == "fallback" {
+                    self.taken_over(&block, draft);
+                }
                 Kind::Opaque { block, input: String::new() }
             }
         };
@@ -320,6 +326,16 @@ impl Answer {
             draft.raw(json!({"type": "citations", "citations": open.citations}));
         }
         Ok(())
+    }
+
+    /// Another model takes over, and has its own price.
+    fn taken_over(&mut self, block: &Metadata, draft: &mut Draft) {
+        let to = block.get("to").and_then(|to| to.get("model")?.as_str());
+        if let Some(model) = to {
+            self.served_by = Some(model.to_owned());
+            draft.note("served_by", model);
+            self.count(Metadata::new(), draft);
+        }
     }
 
     fn text_kind(&self) -> Kind {
@@ -479,6 +495,7 @@ impl Answer {
         }
         if let ("refusal", Some(Value::Object(details))) = (reason, details) {
             draft.refusal(text_of(details, "explanation"));
+            draft.note("stop_details", details.clone());
         }
     }
 
@@ -518,6 +535,9 @@ impl Answer {
         let mut usage = usage(self.counters.clone());
         self.input_tokens = self.input_tokens.max(usage.input_tokens);
         usage.input_tokens = self.input_tokens;
+        if let Some(model) = &self.served_by {
+            usage.extra.insert("unpriced_model".to_owned(), model.as_str().into());
+        }
         draft.usage(usage);
     }
 }

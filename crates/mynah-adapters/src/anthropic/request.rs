@@ -1,15 +1,16 @@
 //! A request as Messages wants it.
 
 use mynah_data::{
-    CacheRetention, Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result,
-    Role, ToolCall, ToolChoice, ToolSpec,
+    Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
+    ToolChoice, ToolSpec,
 };
 use serde_json::{Value, json};
 
 use crate::{
     request::{
-        add_tools, argument_map, called_tools, dialogue, has_tools, inline_image, is_blank,
-        is_error, joined_text, model_id, model_name, plain_id, several, turns, unsupported,
+        add_tools, argument_map, cache_control, called_tools, dialogue, extend_member, has_tools,
+        inline_image, is_blank, is_error, joined_text, model_id, model_name, plain_id, several,
+        turns, unsupported,
     },
     schema::{closed, held_to},
 };
@@ -35,6 +36,10 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     }
     set("messages", messages(request)?.into());
     let parallel = options.shift_remove("parallel_tool_calls").and_then(|flag| flag.as_bool());
+    let form_kind = form_tool(request).and_then(|form| form.schema.get("type").cloned());
+    if form_kind.is_some_and(|kind| kind != "object") {
+        return Err(unsupported("this model answers in the form of an object alone"));
+    }
     if let Some(tools) = tools(request) {
         set("tools", tools);
     }
@@ -54,18 +59,16 @@ pub(super) fn body(request: &Request) -> Result<Value> {
         set("output_config", json!({"format": {"type": "json_schema", "schema": schema}}));
     }
     if let Some(cache) = &request.prompt_cache {
-        set(
-            "cache_control",
-            match cache.retention {
-                CacheRetention::Short => json!({"type": "ephemeral"}),
-                CacheRetention::Long => json!({"type": "ephemeral", "ttl": "1h"}),
-            },
-        );
+        set("cache_control", cache_control(cache.retention));
     }
     if let Some(container) = container(request) {
         set(CONTAINER, container);
     }
     set("stream", true.into());
+    if let Some(effort) = options.shift_remove("reasoning_effort") {
+        let effort = Metadata::from_iter([("effort".to_owned(), effort)]);
+        extend_member(&mut body, "output_config", effort);
+    }
     for (name, value) in options {
         match (body.get_mut(&name), value) {
             // `output_config` also holds the effort: the caller's members go beside ours.
@@ -86,7 +89,13 @@ pub(super) fn body(request: &Request) -> Result<Value> {
 /// The tool that an older model is made to call, so that its answer has the form that was asked for.
 pub(super) fn form_tool(request: &Request) -> Option<ToolSpec> {
     const WHY: &str = "Gives the answer. Its input is the answer itself.";
-    let tool = |name: &str, schema| ToolSpec::new(format!("respond_with_json_{name}"), WHY, schema);
+    /// What all models take for a tool's name.
+    const MAX_NAME: usize = 64;
+    let tool = |name: &str, schema| {
+        let mut name = format!("respond_with_json_{}", plain_id(name));
+        name.truncate(MAX_NAME);
+        ToolSpec::new(name, WHY, schema)
+    };
     let spec = match request.response_format.as_ref()? {
         ResponseFormat::JsonSchema { name, schema, .. } if !has_native_schemas(request) => {
             tool(name, schema.clone())

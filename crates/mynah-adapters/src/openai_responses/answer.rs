@@ -192,10 +192,6 @@ impl Answer {
         self.items.list(output.0, draft)?;
         let details = reply.incomplete_details.into_object().unwrap_or_default();
         finish(status, text_of(&details, "reason"), draft);
-        if let Some(counters) = reply.usage.into_object() {
-            let tools = reply.tool_usage.into_object().unwrap_or_default();
-            draft.usage(usage(counters, tools));
-        }
         let notes = [
             ("incomplete_details", details),
             ("reasoning", reply.reasoning.into_object().unwrap_or_default()),
@@ -208,6 +204,10 @@ impl Answer {
         }
         if !reply.service_tier.text().is_empty() {
             draft.note("service_tier", reply.service_tier.text());
+        }
+        if let Some(counters) = reply.usage.into_object() {
+            let tools = reply.tool_usage.into_object().unwrap_or_default();
+            draft.usage(usage(counters, tools));
         }
         self.tell_unknown(reply.unknown, draft);
         draft.end();

@@ -24,6 +24,8 @@ use crate::{
 ///
 /// Every item that is neither a message nor a call goes back as it came, and so does the phase of a message. Calls of a custom
 /// tool have its text as their argument `input`, those of `apply_patch` its `operation`.
+/// For models from gpt-5.6 on, `cache_control` in the metadata of a text part, an image or a message becomes a
+/// `prompt_cache_breakpoint`.
 ///
 /// ```
 /// use mynah_adapters::{format::Format, openai_responses::OpenAiResponses};
@@ -52,7 +54,7 @@ impl OpenAiResponses {
 pub struct Dialect {
     /// Whether models that do not reason may be asked for encrypted reasoning. OpenAI refuses such a call.
     pub always_encrypted: bool,
-    /// Whether `prompt_cache_retention` is known.
+    /// Whether `prompt_cache_retention` is known, which OpenAI takes for models before gpt-5.6.
     pub cache_retention: bool,
     /// The header of the key, where it is not `Authorization`.
     pub key_header: Option<&'static str>,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::Dialect;
 use crate::request::{
-    add_tools, argument_object, chooses, function, image_url, is_error, joined_text, model_id,
+    CacheMarks, add_tools, argument_object, chooses, function, image_url, is_error, model_id,
     prompt_cache, result_text,
 };
 
@@ -111,19 +111,20 @@ fn add_options(body: &mut Metadata, options: Metadata) {
 }
 
 fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
+    let marks = CacheMarks::of_openai(model_id(request)?);
     let mut items = Vec::with_capacity(request.messages.len());
     let mut calls: HashMap<&str, &ToolCall> = HashMap::new();
     for message in request.messages.iter() {
         calls.extend(message.tool_calls().map(|call| (call.id.as_str(), call)));
         match message.role() {
             Role::System => {
-                items.push(json!({"role": "system", "content": joined_text(message)}));
+                items.push(json!({"role": "system", "content": content(message, marks)?}));
             }
-            Role::User => items.push(json!({"role": "user", "content": content(message)?})),
+            Role::User => items.push(json!({"role": "user", "content": content(message, marks)?})),
             Role::Assistant => assistant(message, stored, &mut items),
             Role::Tool => {
                 let call = calls.get(message.tool_call_id().unwrap_or_default());
-                items.push(call_output(message, call.copied())?);
+                items.push(call_output(message, call.copied(), marks)?);
             }
         }
     }
@@ -131,13 +132,13 @@ fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
 }
 
 /// The result of a call. A program waits for those that it made.
-fn call_output(message: &Message, call: Option<&ToolCall>) -> Result<Value> {
+fn call_output(message: &Message, call: Option<&ToolCall>, marks: CacheMarks) -> Result<Value> {
     let called = call.and_then(|call| call.metadata.get(ITEM)?["type"].as_str());
     let called = called.unwrap_or("function_call");
     let mut item = json!({
         "type": format!("{called}_output"),
         "call_id": message.tool_call_id(),
-        "output": content(message)?,
+        "output": content(message, marks)?,
     });
     if called == "apply_patch_call" {
         item["status"] = if is_error(message) { "failed" } else { "completed" }.into();
@@ -148,18 +149,23 @@ fn call_output(message: &Message, call: Option<&ToolCall>) -> Result<Value> {
     Ok(item)
 }
 
-fn content(message: &Message) -> Result<Value> {
+fn content(message: &Message, marks: CacheMarks) -> Result<Value> {
     let has_images = message.parts().iter().any(|part| matches!(part, Part::Image { .. }));
-    if !has_images {
+    if !has_images && !marks.are_in(message) {
         return Ok(result_text(message).into());
     }
     let failed = is_error(message).then(|| Ok(json!({"type": "input_text", "text": "error:"})));
     let parts = message.parts().iter().filter_map(|part| match part {
-        Part::Text { text, .. } => Some(Ok(json!({"type": "input_text", "text": text}))),
-        Part::Image { image, detail, .. } => Some(image_part(image, *detail)),
+        Part::Text { text, metadata } => {
+            Some(Ok(marks.put(json!({"type": "input_text", "text": text}), metadata)))
+        }
+        Part::Image { image, detail, metadata } => {
+            Some(image_part(image, *detail).map(|part| marks.put(part, metadata)))
+        }
         _ => None,
     });
-    failed.into_iter().chain(parts).collect()
+    let parts = failed.into_iter().chain(parts).collect::<Result<_>>()?;
+    Ok(marks.put_last(parts, message).into())
 }
 
 fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
