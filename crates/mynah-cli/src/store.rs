@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use mynah::{
     Error, ErrorKind, LogReason,
     log::{
-        Fact, Log, MAINTENANCE, MemoryLog, Previous, Pruned, Record, Removals, RunFilter,
+        Fact, Log, MAINTENANCE, MemoryLog, Parent, Previous, Pruned, Record, Removals, RunFilter,
         RunSummary, SqliteLog,
     },
 };
@@ -163,6 +163,14 @@ pub(crate) fn previous(first: &Fact) -> Option<&Previous> {
         Fact::RunStarted { about: Some(about), .. } => {
             about.session.as_ref()?.previous.as_ref().filter(|previous| previous.messages > 0)
         }
+        _ => None,
+    }
+}
+
+/// Where a run was branched off another.
+pub(crate) fn parent(first: &Fact) -> Option<&Parent> {
+    match first {
+        Fact::RunStarted { about: Some(about), .. } => about.parent.as_ref(),
         _ => None,
     }
 }
