@@ -124,7 +124,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         }
         written(teller.line(&line))?;
     }
-    written(teller.close())?;
+    written(teller.end())?;
     match response {
         Ok(response) if !json => remark(&response),
         Ok(_) => Ok(()),

@@ -23,6 +23,7 @@ mod replay;
 mod resume;
 mod runs;
 mod show;
+mod steady;
 mod store;
 mod teller;
 mod text;

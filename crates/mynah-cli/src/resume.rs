@@ -296,7 +296,7 @@ async fn resume(
         };
         written(teller.line(&json!({"run_id": run, "ok": told})))?;
     }
-    Ok(())
+    Ok(written(teller.end())?)
 }
 
 /// How far the call went that a run is.

@@ -23,6 +23,7 @@ use crate::{
     input::{is_stdin, name, read},
     ledger::Ledger,
     runtime,
+    steady::Steady,
     store::Place,
     text::quoted,
     unless_interrupted, written,
@@ -56,11 +57,11 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
     };
     scenario.engine = scenario.engine.world(Arc::clone(&world));
     let log = log.map(|log| Arc::new(Ledger::new(log)));
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = Steady::new(BufWriter::new(io::stdout().lock()));
     let hashes = if stable { Hashes::counted() } else { Hashes::Shown };
     let performed = perform::perform(scenario, world, log.clone(), hashes, &mut out);
     if let Some(performed) = runtime.block_on(unless_interrupted(performed)) {
-        return written(performed);
+        return written(performed.and_then(|()| out.end()));
     }
     let run = log.and_then(|log| log.written());
     Err(Failure::interrupted(match (run, url) {
