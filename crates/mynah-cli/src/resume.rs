@@ -40,8 +40,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah resume last --agent agent.json --on-uncertain rerun
                                            running a tool again that may have run
 
-An agent is a scenario file: its engine, its tools, and its scripts after those that the run's
-answers are from; from the first on, where they are from others.
+An agent is a scenario file: its engine, its tools, and its scripts after those that the answers
+of the run, and of its session before it, are from; from the first on, where they are from others.
 Exit codes: 0 the run is done; 1 it failed, or is not what it was; 2 wrong usage; 3 it waits;
 4 a log that could not be used, or a run in other hands; 130 interrupted, and the run can go on.";
 
@@ -314,13 +314,18 @@ async fn facts(log: &Ledger, run: &str) -> Result<Vec<Fact>, Failure> {
     Ok(facts.into_iter().filter_map(|(_, fact)| fact).collect())
 }
 
-/// What a run's model has answered.
-async fn answers(log: &Ledger, run: &str) -> Result<Vec<Arc<Message>>, Failure> {
+/// What its model has answered in a run, and before it in those that it goes on from: one list for each run, the earliest
+/// first.
+async fn answers(log: &Ledger, run: &str) -> Result<Vec<Vec<Arc<Message>>>, Failure> {
     let answer = |fact| match fact {
         Fact::AssistantCompleted { response, .. } => Some(response.message),
         _ => None,
     };
-    Ok(facts(log, run).await?.into_iter().filter_map(answer).collect())
+    let mut answers = Vec::new();
+    for run in store::needed(log, run).await?.iter().rev().map(String::as_str).chain([run]) {
+        answers.push(facts(log, run).await?.into_iter().filter_map(answer).collect());
+    }
+    Ok(answers)
 }
 
 /// What the run's state means for whoever called the program.

@@ -76,8 +76,8 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
 }
 
 /// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone. Its model goes on
-/// after these answers.
-pub(crate) fn agent(file: &Path, answers: &[Arc<Message>]) -> Result<Engine, Failure> {
+/// after these answers, which are those of one run after the other.
+pub(crate) fn agent(file: &Path, answers: &[Vec<Arc<Message>>]) -> Result<Engine, Failure> {
     scenario::agent(&read(file)?, answers)
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))
 }
