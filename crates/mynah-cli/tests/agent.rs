@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{Store, mynah, text};
+use common::{Store, lines, mynah, run, text};
+use serde_json::json;
 
 /// Three turns of a session, of which the last loses its process before the model answers.
 const SESSION: &str = r#"{
@@ -42,6 +43,65 @@ fn turns_that_another_agent_answered_use_up_no_script() {
         store.file("other.json", r#"{"scripts": [[{"text": "Adieu."}, {"finish": "stop"}]]}"#);
     let resumed = store.run(&["resume", "last", "--agent", &other]);
     assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Adieu.\n"), "{resumed:?}");
+}
+
+/// A chat that may call its model once, and would need to call it twice.
+const POOR: &str = r#"{
+  "scripts": [
+    [ {"tool_call": {"id": "c0", "name": "look"}}, {"finish": "tool_calls"} ],
+    [ {"text": "Found."}, {"finish": "stop"} ]
+  ],
+  "tools": [ {"name": "look", "returns": {"ok": 1}} ],
+  "ops": [ {"op": "chat", "messages": [{"role": "user", "content": "Look."}],
+            "options": {"budget": {"max_turns": 1, "max_tool_calls": 7}}} ]
+}"#;
+
+#[test]
+fn a_run_that_spent_its_budget_goes_on_in_a_fork_with_a_larger_one() {
+    let store = Store::with(POOR);
+    let agent = store.file("agent.json", POOR);
+    let shown = store.run(&["show", "last"]).stdout;
+    assert!(shown.ends_with("-- failed: budget_exceeded: turns: 2, of at most 1\n"), "{shown}");
+    let ended = store.run(&["resume", "last", "--agent", &agent]);
+    let why = "budget_exceeded: turns: 2, of at most 1; a fork goes on with more:";
+    let fork = ["--at", "5", "--agent", &agent, "--budget"];
+    let command =
+        |run| format!("mynah fork {run} {} max_turns=N --log {}\n", fork.join(" "), store.url());
+    let said = format!("mynah: run run-0 has ended: {why}\n  {}", command("run-0"));
+    assert_eq!((ended.code, ended.stderr), (Some(2), said));
+
+    let too_little = store.run(&[&["fork", "run-0"], &fork[..], &["max_turns=1"]].concat());
+    let id = text(&store.json(&["runs", "--limit", "1"])[0], "run_id");
+    let said =
+        format!("mynah: run {id} failed: {why}\n  {}", command(&id).replace("--at 5", "--at 6"));
+    assert_eq!((too_little.code, too_little.stderr), (Some(1), said));
+
+    let enough = [&["fork", "run-0"], &fork[..], &["max_turns=2", "--json"]].concat();
+    let told = lines(&store.run(&enough));
+    let done = &told.last().unwrap()["ok"];
+    assert_eq!(
+        (&done["halted_reason"], &done["final_response"]["output_text"]),
+        (&json!("completed"), &json!("Found."))
+    );
+    let records = store.json(&["show", "last", "--records"]);
+    let changed = records.iter().find(|record| record["kind"] == "resumed").unwrap();
+    let budget = json!({"max_tool_calls": 7, "max_turns": 2});
+    assert_eq!(changed["fact"]["about"]["options"]["budget"], budget, "other limits stay");
+    assert_eq!(store.run(&["replay", "last"]).code, Some(0));
+}
+
+#[test]
+fn a_limit_that_is_none_is_refused() {
+    for (limit, said) in [
+        ("max_turns", "give a limit, =, and a number"),
+        ("turns=3", "no limit is called turns; give one of max_input_tokens, "),
+        ("max_turns=soon", "give a number that is not negative"),
+        ("max_turns=-1", "give a number that is not negative"),
+    ] {
+        let refused = run(["resume", "last", "--agent", "agent.json", "--budget", limit]);
+        assert_eq!(refused.code, Some(2));
+        assert!(refused.stderr.contains(said), "{limit}: {}", refused.stderr);
+    }
 }
 
 /// The runs of a scenario whose process ends in the middle, and its file.

@@ -16,7 +16,7 @@ use std::{
 
 use mynah::{Engine, Message, SystemWorld, World};
 
-pub(crate) use self::options::condition_of;
+pub(crate) use self::options::{condition, last_about};
 use self::{hashes::Hashes, world::Counters};
 use crate::{
     Failure,
