@@ -5,9 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use mynah::log::{Log, Parent, RunFilter, RunSummary};
+use mynah::log::{Fact, Log, Parent, RunFilter, RunSummary};
 
-use crate::{Failure, store};
+use crate::Failure;
 
 /// A run that shares records with another.
 pub(crate) struct Kin {
@@ -45,8 +45,10 @@ pub(crate) async fn of(log: &dyn Log, run: &str) -> Result<Vec<Kin>, Failure> {
 /// Where a run was branched off another. What was taken away or damaged does not tell.
 pub(crate) async fn parent(log: &dyn Log, run: &str) -> Result<Option<Parent>, Failure> {
     let first = log.read(run, 1, 1).await?;
-    let first = first.first().and_then(|record| record.fact().ok().flatten());
-    Ok(first.as_ref().and_then(store::parent).cloned())
+    Ok(match first.first().and_then(|record| record.fact().ok().flatten()) {
+        Some(Fact::RunStarted { about: Some(about), .. }) => about.parent,
+        _ => None,
+    })
 }
 
 /// Up to which record each run has what this one has. Runs that are gone still link those that stayed.

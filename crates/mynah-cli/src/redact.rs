@@ -19,7 +19,6 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah redact last --record 2 5 --reason \"card number\"           say what would go
   mynah redact last --record 2 5 --reason \"card number\" --yes     take it away
   mynah redact 01KA --kind run_started --reason \"asked to\" --yes
-  mynah redact last --record 1 --reason \"asked to\" --forks --yes  its forks hold it too
   mynah redact 01KA --all --reason \"asked to\" --yes               all but the seal
 
 `mynah show RUN --records` tells which record is which, and of what kind.
@@ -92,18 +91,18 @@ impl Arguments {
         self.asked(&run, u64::MAX).candidates(log).await?;
         let (mut taken, mut copies) = (Vec::new(), Vec::new());
         for Kin { run: one, shared } in kin::of(log, &run).await? {
-            let mut found = self.asked(&one.run_id, shared).candidates(log).await?;
-            found.retain(|record| record.seq <= shared);
-            let is_meant = one.run_id == run;
-            if !is_meant && found.is_empty() {
+            let asked = self.asked(&one.run_id, shared).candidates(log).await?;
+            let seqs = asked.iter().map(|record| record.seq).filter(|seq| *seq <= shared);
+            let seqs: Vec<u64> = seqs.collect();
+            if seqs.is_empty() && one.run_id != run {
                 continue;
             }
-            let goes = is_meant || self.forks;
-            if goes && self.removal.yes {
-                let seqs = found.iter().map(|record| record.seq);
-                let redact = Redact::records(&*one.run_id, seqs);
-                found = redact.perform(log, &self.removal.warrant()).await?;
-            }
+            let redact = Redact::records(&*one.run_id, seqs);
+            let goes = one.run_id == run || self.forks;
+            let found = match goes && self.removal.yes {
+                true => redact.perform(log, &self.removal.warrant()).await?,
+                false => redact.candidates(log).await?,
+            };
             if goes { &mut taken } else { &mut copies }.push(Taken { run: one, found });
         }
         Ok((taken, copies))

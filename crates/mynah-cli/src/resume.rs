@@ -140,12 +140,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let command = arguments.command(&run);
         match resumed {
             None => {
-                Err(Failure::interrupted(format!("interrupted; run {run} can go on:\n  {command}")))
+                let told = format!("interrupted; run {run} can go on:\n  {command}");
+                Err(Failure::interrupted(told, Some(&run)))
             }
             Some(Ok(())) => arguments.judge(&ledger, &run).await,
             Some(Err(Stop::Failed(failure))) => Err(failure),
             Some(Err(Stop::Refused(error))) => {
-                let error = spoken(error, &run);
+                let error = awaited(spoken(error, &run), &ledger, &run).await?;
                 if arguments.log.json {
                     let line = json!({"run_id": run, "err": error});
                     written(writeln!(io::stdout(), "{line}"))?;
@@ -292,6 +293,13 @@ fn spoken(error: Error, run: &str) -> Error {
         )),
         _ => error,
     }
+}
+
+/// The same error, with what the run waits for where it waits.
+async fn awaited(error: Error, log: &Ledger, run: &str) -> Result<Error, Failure> {
+    let ErrorKind::Session(_) = error.kind() else { return Ok(error) };
+    let Some(Fact::Suspended(end)) = facts(log, run).await?.pop() else { return Ok(error) };
+    Ok(end.metadata.into_iter().fold(error, |error, (name, value)| error.with(&name, value)))
 }
 
 /// Whether what differs is a condition that no record holds.

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use mynah::{
     Error, ErrorKind, LogReason,
     log::{
-        Fact, Log, MAINTENANCE, MemoryLog, Parent, Previous, Pruned, Record, Removals, RunFilter,
+        Fact, Log, MAINTENANCE, MemoryLog, Previous, Pruned, Record, Removals, RunFilter,
         RunSummary, SqliteLog,
     },
 };
@@ -180,14 +180,6 @@ pub(crate) async fn needed(log: &dyn Log, run: &str) -> Result<Vec<String>, Fail
         }
         next = before.run_id.clone();
         needed.push(next.clone());
-    }
-}
-
-/// Where a run was branched off another.
-pub(crate) fn parent(first: &Fact) -> Option<&Parent> {
-    match first {
-        Fact::RunStarted { about: Some(about), .. } => about.parent.as_ref(),
-        _ => None,
     }
 }
 

@@ -64,15 +64,16 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
         return written(performed.and_then(|()| out.end()));
     }
     let run = log.and_then(|log| log.written());
-    Err(Failure::interrupted(match (run, url) {
+    let told = match (&run, url) {
         (Some(run), Some(url)) => {
             let agent = if is_stdin(file) { "FILE".into() } else { file.to_string_lossy() };
             let (agent, url) = (quoted(&agent), quoted(url));
-            let command = format!("mynah resume {} --agent {agent} --log {url}", quoted(&run));
+            let command = format!("mynah resume {} --agent {agent} --log {url}", quoted(run));
             format!("interrupted; run {run} can go on:\n  {command}")
         }
         _ => "interrupted; nothing was kept of what was under way".to_owned(),
-    }))
+    };
+    Err(Failure::interrupted(told, run.as_deref()))
 }
 
 /// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone. Its model goes on
