@@ -100,15 +100,16 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let mut teller = Teller::new(json);
     let answered = unless_interrupted(answer(call, stream || !json, &mut teller));
     let Some(answered) = runtime()?.block_on(answered) else {
-        let run = log.and_then(|log| log.written()).zip(url);
-        return Err(Failure::interrupted(match run {
-            Some((run, url)) => format!(
+        let run = log.and_then(|log| log.written());
+        let told = match (&run, url) {
+            (Some(run), Some(url)) => format!(
                 "interrupted; run {run} has no end, and can be given one:\n  mynah cancel {} --log {}",
-                quoted(&run),
+                quoted(run),
                 quoted(&url)
             ),
-            None => "interrupted; nothing was kept".to_owned(),
-        }));
+            _ => "interrupted; nothing was kept".to_owned(),
+        };
+        return Err(Failure::interrupted(told, run.as_deref()));
     };
     let Answered { mut response, run_id } = answered?;
     if let Some(form) = form {
@@ -124,7 +125,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         }
         written(teller.line(&line))?;
     }
-    written(teller.close())?;
+    written(teller.end())?;
     match response {
         Ok(response) if !json => remark(&response),
         Ok(_) => Ok(()),

@@ -1,9 +1,10 @@
 //! What a record says, in a few words.
 
 use mynah::{
-    Message,
+    Breach, Message,
     log::{Effect, End, Fact, Inside},
 };
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 /// What a fact says, in a few words: to be shortened, and cleaned for a terminal.
@@ -65,11 +66,18 @@ pub(crate) fn outcome(effect: &Effect) -> String {
     }
 }
 
-/// The question, the error, or the calls that a run stopped for.
+/// Which limit was passed, and by how much.
+pub(crate) fn passed(Breach { limit, cap, actual, .. }: &Breach) -> String {
+    format!("{limit}: {actual}, of at most {cap}")
+}
+
+/// The question, the limit, the error, or the calls that a run stopped for.
 pub(crate) fn detail(end: &End) -> String {
     let metadata = &end.metadata;
     let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let breach = || Breach::deserialize(metadata.get("budget")?).ok();
     let found = text(metadata.get("pending_question"))
+        .or_else(|| breach().map(|breach| passed(&breach)))
         .or_else(|| text(metadata.get("error").and_then(|error| error.get("message"))))
         .or_else(|| metadata.get("uncertain_tool_calls").map(Value::to_string));
     found.map(|found| format!(": {found}")).unwrap_or_default()

@@ -341,7 +341,11 @@ fn what_cannot_go_on_is_refused() {
     let cases: [(&[&str], i32, &str); 10] = [
         (&["resume", "run-0", "--agent", &agent], 3, "waits for an answer: How many?"),
         (&["resume", "run-1", "two", "--agent", &agent], 2, "an answer is not what it waits for"),
-        (&["resume", "run-2", "two", "--agent", &agent], 2, "waits for what came of its uncertain"),
+        (
+            &["resume", "run-2", "two", "--agent", &agent],
+            2,
+            "it waits for what came of its uncertain tools",
+        ),
         (&["resume", "run-0", "two"], 2, "--agent <FILE>"),
         (
             &["resume", "run-0", "two", "--answer", "three", "--agent", &agent],
@@ -369,7 +373,9 @@ fn what_cannot_go_on_is_refused() {
         assert!(refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
     }
     let refused = store.run(&["resume", "run-0", "--agent", &agent, "--json"]);
-    assert_eq!(lines(&refused)[0]["err"]["reason"], "invalid_status");
+    let err = &lines(&refused)[0]["err"];
+    let asked = (&err["reason"], &err["metadata"]["pending_question"]);
+    assert_eq!(asked, (&json!("invalid_status"), &json!("How many?")));
     assert_eq!(store.run(&["resume", "run-0", "two", "--agent", &agent]).code, Some(0));
     let ended = store.run(&["resume", "run-0", "two", "--agent", &agent]);
     assert_eq!(ended.code, Some(2));
@@ -401,6 +407,7 @@ fn an_interrupted_run_can_go_on_at_once() {
     assert_eq!(code, Some(130));
     let last: Value = serde_json::from_str(&told.last().unwrap().unwrap()).unwrap();
     assert_eq!(last["err"]["reason"], "interrupted");
+    assert_eq!(last["err"]["metadata"], json!({"run_id": "run-0"}));
     let expected = format!(
         "mynah: interrupted; run run-0 can go on:\n  mynah resume run-0 --agent {slow} --log {url}\n"
     );

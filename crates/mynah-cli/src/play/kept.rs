@@ -91,7 +91,8 @@ impl<W: Write> Stage<'_, W> {
             go_on;
         let beginning = beginning(log, run).await?;
         let options = self.options_of(run, options, &beginning)?;
-        let options = options::condition_of(log, run).await?.overlay(options);
+        let about = options::last_about(log, run).await?;
+        let options = options::condition(&about).overlay(options);
         let mut thread = beginning.thread.clone();
         if watch.take.is_some() {
             // What was told before the run goes on is not told again, and belongs to the partial result.
