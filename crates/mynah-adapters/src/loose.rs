@@ -226,6 +226,7 @@ macro_rules! members {
         }
 
         impl<$json> $crate::loose::Members<$json> for $name<$json> {
+            #[inline]
             fn member<A: serde::de::MapAccess<$json>>(
                 &mut self,
                 name: &str,
