@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use clap::Args;
 use mynah::{
     Message,
-    log::{End, Fact, Log, Previous, Record, RunSummary},
+    log::{End, Fact, Log, Parent, Previous, Record, RunSummary},
     step::NOBODY_KNOWS,
 };
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs,
     gist::detail,
-    runtime,
+    kin, runs, runtime,
     store::{self, Place, fact, previous},
     text::{Moment, Span, count, line, plain, short},
     tree, written,
@@ -68,7 +68,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             return written(write_whole(&whole(record)?, json, &mut out));
         }
         if !records {
-            written(write_summary(&run, json, &mut out))?;
+            written(if json {
+                let told = runs::told(log.as_ref(), &run).await?;
+                write_json(&json!({"type": "run", "run": told}), &mut out)
+            } else {
+                let parent = kin::parent(log.as_ref(), &run.run_id).await?;
+                write_summary(&run, parent.as_ref(), &mut out)
+            })?;
         }
         if tree {
             let nodes = tree::tree(&store::facts(log.as_ref(), &run.run_id).await?);
@@ -111,13 +117,17 @@ fn write_json(value: &Value, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{value}")
 }
 
-fn write_summary(run: &RunSummary, json: bool, out: &mut impl Write) -> io::Result<()> {
-    if json {
-        return write_json(&json!({"type": "run", "run": run}), out);
-    }
-    let status = run.status.as_str();
+fn write_summary(
+    run: &RunSummary,
+    parent: Option<&Parent>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let status = runs::shown_status(run);
     let took = Span(run.updated.saturating_sub(run.started));
     writeln!(out, "run {}  {status}", line(&run.run_id))?;
+    if let Some(Parent { run_id, seq, .. }) = parent {
+        writeln!(out, "forked from {} at record {seq}", line(run_id))?;
+    }
     let model = run.model.as_deref().map(|model| format!(", {}", plain(model)));
     writeln!(out, "{} UTC, {took}{}", Moment(run.started), model.unwrap_or_default())?;
     let totals = &run.totals;

@@ -392,12 +392,26 @@ fn an_interrupted_run_can_go_on_at_once() {
     let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
     // It is in the middle of an answer.
     assert!(told.any(|line| line.unwrap().contains("Well,")));
-    for rival in [&["resume", "run-0", "--agent", &agent] as &[_], &["cancel", "run-0"]] {
+    let rivals: [(&[&str], &str); 2] = [
+        (
+            &["resume", "run-0", "--agent", &agent],
+            "mynah: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n",
+        ),
+        (
+            &["cancel", "run-0"],
+            "mynah: run run-0 is under way in another process, which alone can end it; stop that process, and cancel the run then\n",
+        ),
+    ];
+    for (rival, said) in rivals {
         let held = store.run(rival);
         assert_eq!((held.code, held.stdout.as_str()), (Some(4), ""), "{rival:?}");
-        let said = "mynah: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n";
         assert_eq!(held.stderr, said);
     }
+    let status = || {
+        let run = store.json(&["show", "run-0"])[0]["run"].clone();
+        (run["status"].clone(), run["abandoned"].clone())
+    };
+    assert_eq!(status(), (json!("running"), json!(false)));
     let (code, said) = interrupt(child);
     assert_eq!(code, Some(130));
     let last: Value = serde_json::from_str(&told.last().unwrap().unwrap()).unwrap();
@@ -407,6 +421,7 @@ fn an_interrupted_run_can_go_on_at_once() {
         "mynah: interrupted; run run-0 can go on:\n  mynah resume run-0 --agent {slow} --log {url}\n"
     );
     assert_eq!(said, expected);
+    assert_eq!(status(), (json!("running"), json!(true)));
     let resumed = store.run(&["resume", "run-0", "--agent", &agent]);
     assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
     assert_eq!(resumed.stdout, "Two soups, then.\\u{1b}[2J\n");
