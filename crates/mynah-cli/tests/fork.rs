@@ -187,11 +187,11 @@ fn what_cannot_be_branched_or_compared_is_refused() {
     let cases: [(&[&str], &str); 8] = [
         (
             &["fork", "run-1", "--at", "0"],
-            "--at 0: run run-1 can be branched at its records 1 to 7",
+            "at: run run-1 can be branched at its records 1 to 8: it has no record 0",
         ),
         (
             &["fork", "run-1", "--at", "8"],
-            "--at 8: run run-1 can be branched at its records 1 to 7",
+            "--at 8: run run-1 ends there; it can go on from its records 1 to 7",
         ),
         (&["fork", "run-1", "--at", "soon"], "invalid value 'soon'"),
         (&["fork", "run-1"], "--at <SEQ>"),
