@@ -333,7 +333,7 @@ fn a_run_that_waits_again_or_fails_tells_so_by_its_exit_code() {
 fn what_cannot_go_on_is_refused() {
     let (store, agent) = waiting();
     let broken = store.file("broken.json", "{");
-    let cases: [(&[&str], i32, &str); 10] = [
+    let cases: [(&[&str], i32, &str); 12] = [
         (&["resume", "run-0", "--agent", &agent], 3, "waits for an answer: How many?"),
         (&["resume", "run-1", "two", "--agent", &agent], 2, "an answer is not what it waits for"),
         (
@@ -342,6 +342,8 @@ fn what_cannot_go_on_is_refused() {
             "it waits for what came of its uncertain tools",
         ),
         (&["resume", "run-0", "two"], 2, "--agent <FILE>"),
+        (&["resume", "run-0", "--agent", &agent, "--answer", ""], 2, "a value is required"),
+        (&["resume", "run-0", "", "--agent", &agent], 2, "a value is required"),
         (
             &["resume", "run-0", "two", "--answer", "three", "--agent", &agent],
             2,
