@@ -40,13 +40,6 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = Arc::new(Ledger::new(Place::parse(&log)?.open_to_write()?));
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?;
-        if run.seal.is_some() {
-            let (run, status) = (&*run.run_id, run.status.as_str());
-            return Err(Error::log(LogReason::Sealed)
-                .with_message(format!("run {run} has ended already: {status}"))
-                .with("run_id", run)
-                .into());
-        }
         let run = run.run_id;
         let cancelled = cancel_run(&log, &run).await;
         let status = cancelled.map_err(|error| refused(&error, &run))?.as_str();

@@ -25,7 +25,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah export last -o run.ndjson          the newest run, in a file
   mynah verify run.ndjson                  check it, without the log
   tools/verify.py run.ndjson               check it, without this program
-  mynah export 01KA | gzip > run.gz        to standard output
+  mynah export last | gzip > run.gz        to standard output
   mynah export log:maintenance             the account of what was pruned and redacted";
 
 #[derive(Args)]

@@ -69,13 +69,6 @@ impl Failure {
     /// What an error of the library means for whoever called the program.
     pub(crate) fn of(error: &Error) -> Self {
         let failure = match error.kind() {
-            ErrorKind::Log(LogReason::Leased) => {
-                let run = error.metadata().get("run_id").and_then(Value::as_str);
-                Self::file(format!(
-                    "run {} is in other hands: another process goes on with it; wait until it is done, or end it",
-                    run.unwrap_or_default()
-                ))
-            }
             ErrorKind::Log(
                 LogReason::RunNotFound
                 | LogReason::AmbiguousRun

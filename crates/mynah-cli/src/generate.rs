@@ -383,7 +383,8 @@ fn can_be_strict(schema: &Value) -> bool {
 
 /// A name for a schema, as providers want one: its title, or what its file is called.
 fn schema_name(schema: &Value, file: &Path) -> String {
-    let title = schema.get("title").and_then(Value::as_str).map(str::to_owned);
+    let title = schema.get("title").and_then(Value::as_str);
+    let title = title.filter(|title| !title.trim().is_empty()).map(str::to_owned);
     let stem = || file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = title.or_else(stem).unwrap_or_default();
     let legal = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };

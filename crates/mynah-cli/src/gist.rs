@@ -60,6 +60,7 @@ pub(crate) fn refusal(why: &str) -> String {
 pub(crate) fn outcome(effect: &Effect) -> String {
     match effect {
         Effect::Done(value) => value.to_string(),
+        Effect::Text(text) => text.clone(),
         Effect::Failed(value) => format!("failed: {value}"),
         _ => String::new(),
     }
@@ -80,6 +81,16 @@ pub(crate) fn detail(end: &End) -> String {
         .or_else(|| text(metadata.get("error").and_then(|error| error.get("message"))))
         .or_else(|| metadata.get("uncertain_tool_calls").map(Value::to_string));
     found.map(|found| format!(": {found}")).unwrap_or_default()
+}
+
+/// Why a run waits after this answer, and for what.
+pub(crate) fn waits(end: &End, answer: Option<&Fact>) -> String {
+    let calls = end.waiting_calls(answer).into_iter();
+    let calls = calls.map(|call| format!("{} {} [{}]", call.name, call.arguments, call.id));
+    match calls.collect::<Vec<_>>().join(", ") {
+        calls if calls.is_empty() => format!("{}{}", end.reason, detail(end)),
+        calls => format!("{}: {calls}", end.reason),
+    }
 }
 
 /// The text of a message, and the calls in it.

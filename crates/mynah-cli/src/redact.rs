@@ -18,12 +18,11 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah redact last --record 2 5 --reason \"card number\"           say what would go
   mynah redact last --record 2 5 --reason \"card number\" --yes     take it away
-  mynah redact 01KA --kind run_started --reason \"asked to\" --yes
-  mynah redact 01KA --all --reason \"asked to\" --yes               all but the seal
+  mynah redact last --kind run_started --reason \"asked to\" --yes
+  mynah redact last --all --reason \"asked to\" --yes               all but the seal
 
 `mynah show RUN --records` tells which record is which, and of what kind.
-The turn_started records after a message hold a hash over it, by which a guess of what it said can be checked:
-redact them too where it can be guessed.";
+The turn_started records after them go too: they hold a hash over what was said, by which a guess of it could be checked.";
 
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("which").required(true)))]

@@ -137,6 +137,9 @@ fn in_json_its_events_are_told_and_then_what_it_came_to() {
 #[test]
 fn a_run_goes_on_with_the_results_of_its_calls() {
     let (store, agent) = waiting();
+    let shown = store.run(&["show", "run-1"]).stdout;
+    let waits = "-- waits: manual_tool_calls: cook {\"dish\":\"soup\"} [c1]\n\n";
+    assert!(shown.ends_with(waits), "{shown}");
     let refused = store.run(&["resume", "run-1", "--agent", &agent]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(3), ""));
     let url = store.url();
@@ -157,8 +160,8 @@ fn a_run_goes_on_with_the_results_of_its_calls() {
 fn a_call_is_run_if_a_person_approves_it_and_answered_if_they_reject_it() {
     let cooks = AGENT.replace(r#""manual": true"#, r#""manual": true, "returns": {"ok": "hot"}"#);
     let cases = [
-        (["--approve", "c1"], "  < [c1] hot\n"),
-        (["--reject", "c1=too hot"], "  < [c1] failed: too hot\n"),
+        (["--approve", "c1"], "  < [c1] approved\n\n  < [c1] hot\n"),
+        (["--reject", "c1=too hot"], "  < [c1] rejected: too hot\n"),
     ];
     for (flags, told) in cases {
         let (store, _) = waiting();
@@ -189,6 +192,8 @@ fn a_tool_that_may_have_run_waits_for_word_on_it() {
         "{}",
         waits.stderr
     );
+    let shown = store.run(&["show", "run-2"]).stdout;
+    assert!(shown.ends_with("-- waits: uncertain_tools: pay {} [c2]\n\n"), "{shown}");
     let rerun = store.run(&["resume", "run-2", "--agent", &agent, "--on-uncertain", "rerun"]);
     assert_eq!((rerun.code, rerun.stderr.as_str()), (Some(0), ""));
     assert_eq!(rerun.stdout, "  > pay {}  [c2]\n  < [c2] paid\nTwo soups, then.\\u{1b}[2J\n");
@@ -397,7 +402,7 @@ fn an_interrupted_run_can_go_on_at_once() {
     let rivals: [(&[&str], &str); 2] = [
         (
             &["resume", "run-0", "--agent", &agent],
-            "mynah: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n",
+            "mynah: log error: leased: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n",
         ),
         (
             &["cancel", "run-0"],

@@ -7,9 +7,10 @@ use mynah_log::{About, Fact, Record};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, Tool};
 
 use crate::{
+    code::{HALT_WHEN, code_of},
     engine::Engine,
     loaded::Loaded,
-    options::{HALT_WHEN, Options},
+    options::Options,
     prepare::{Asked, Part, Past, joined},
     run::HaltWhen,
 };
@@ -32,13 +33,13 @@ impl Loaded {
         Ok(part)
     }
 
-    /// The options of a call, as the records tell them: its `halt_when` holds where it held.
+    /// The options of a call, as the records tell them: its `halt_when` holds where it held, and of other code they tell what
+    /// came of it.
     pub(crate) fn options(&self, about: &About) -> Result<Options> {
-        let mut options = Options::of(about)?;
-        options.halt_when = about
-            .options
-            .get(HALT_WHEN)
-            .map(|name| (name.clone(), HaltWhen::After(self.halted_after())));
+        let (mut options, mut told) = (Options::of(about)?, code_of(about));
+        options.halt_when =
+            told.shift_remove(HALT_WHEN).map(|name| (name, HaltWhen::After(self.halted_after())));
+        options.told = told;
         Ok(options)
     }
 

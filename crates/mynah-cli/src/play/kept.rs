@@ -71,8 +71,7 @@ impl<W: Write> Stage<'_, W> {
             Err(Stop::Refused(error)) if refusal(log, run).await?.as_ref() == Some(&error) => {}
             followed => followed?,
         }
-        let records = log.head(run).await?.map_or(0, |head| head.seq);
-        Ok(self.kept(json!({"status": "equal", "records": records})))
+        Ok(self.kept(json!({"status": "equal", "records": stream.compared()})))
     }
 
     fn kept(&mut self, said: impl Serialize) -> Told {
