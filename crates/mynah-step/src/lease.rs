@@ -49,13 +49,14 @@ async fn when_free(log: &dyn Log, world: &dyn World, run: &str) -> Result<Lease>
     const PAUSE: Duration = Duration::from_millis(100);
     let owner = new_owner(world);
     let mut seen = None;
-    // What ran out only now by this clock may not have run out by the holder's.
-    let long_ago = nanos(world).saturating_sub(span(APART));
     for _ in 0..LEASE.as_millis() / PAUSE.as_millis() {
+        let now = nanos(world);
+        // What ran out only now by this clock may not have run out by the holder's.
+        let long_ago = now.saturating_sub(span(APART));
         let error = match log.lease(run, &owner, LEASE, long_ago).await {
             Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => error,
             Err(error) => return Err(error),
-            Ok(_) => return log.lease(run, &owner, LEASE, nanos(world)).await,
+            Ok(_) => return log.lease(run, &owner, LEASE, now).await,
         };
         let until = error.metadata().get("until").and_then(Value::as_i64);
         if *seen.get_or_insert(until) != until {

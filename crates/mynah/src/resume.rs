@@ -283,10 +283,7 @@ impl Resume {
 
     /// What the run goes on with; none where it does not wait.
     fn resumption(&self, loaded: &Loaded) -> Result<Option<Fact>> {
-        let given = self.message.is_some()
-            || !(self.tool_results.is_empty()
-                && self.approved.is_empty()
-                && self.rejected.is_empty());
+        let named = self.tool_results.len() + self.approved.len() + self.rejected.len();
         let uncertain;
         let (end, status) = match loaded.kept.last() {
             Some(Fact::Sealed(_)) => {
@@ -296,12 +293,13 @@ impl Resume {
                 return Err(error.with("run_id", self.run.as_str()));
             }
             Some(Fact::Suspended(end)) => (end, RunStatus::Suspended),
-            _ if given => {
+            _ if named == 0 && self.message.is_none() => return Ok(None),
+            _ => {
                 let nothing = || self.refused(RunStatus::Running, "it does not wait for anything");
-                uncertain = self.uncertain(loaded).ok_or_else(nothing)?;
+                let waits = self.uncertain(loaded).filter(|_| named > 0);
+                uncertain = waits.ok_or_else(nothing)?;
                 (&uncertain, RunStatus::Running)
             }
-            _ => return Ok(None),
         };
         let refused = |why| self.refused(status, why);
         match &self.message {
