@@ -459,15 +459,17 @@ fn a_scenario_that_is_interrupted_says_how_its_run_goes_on() {
                    "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Soup?"}], "stream": true}]}"#;
     let slow = store.file("slow.json", slow);
     let url = store.url();
-    let mut command = mynah(["play", &slow, "--log", &url]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(told.any(|line| line.unwrap().contains("Well,")));
-    let (code, said) = interrupt(child);
-    assert_eq!(code, Some(130));
-    let run = text(&store.json(&["runs"])[0], "run_id");
-    let command = format!("mynah resume {run} --agent {slow} --log {url}");
-    assert_eq!(said, format!("mynah: interrupted; run {run} can go on:\n  {command}\n"));
+    for signal in ["-INT", "-TERM", "-HUP"] {
+        let mut command = mynah(["play", &slow, "--log", &url]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(told.any(|line| line.unwrap().contains("Well,")));
+        let (code, said) = end(child, signal);
+        assert_eq!(code, Some(130), "{signal}");
+        let run = text(&store.json(&["runs"])[0], "run_id");
+        let command = format!("mynah resume {run} --agent {slow} --log {url}");
+        assert_eq!(said, format!("mynah: interrupted; run {run} can go on:\n  {command}\n"));
+    }
     let resumed = store.run(&[
         "resume",
         "last",
@@ -491,8 +493,14 @@ fn a_run_whose_model_call_fails_has_failed_and_the_log_has_not() {
 /// Does what control-C does, and gives the exit code and what was said on standard error.
 #[cfg(unix)]
 fn interrupt(child: std::process::Child) -> (Option<i32>, String) {
+    end(child, "-INT")
+}
+
+/// Sends a signal, and gives the exit code and what was said on standard error.
+#[cfg(unix)]
+fn end(child: std::process::Child, signal: &str) -> (Option<i32>, String) {
     let id = child.id().to_string();
-    let signalled = std::process::Command::new("kill").args(["-INT", &id]).status();
+    let signalled = std::process::Command::new("kill").args([signal, &id]).status();
     assert!(signalled.unwrap().success());
     let output = child.wait_with_output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
