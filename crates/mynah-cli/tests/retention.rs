@@ -321,6 +321,28 @@ fn redact_says_of_a_run_that_has_not_ended_that_it_cannot_go_on() {
 }
 
 #[test]
+fn a_run_without_an_end_is_imported_with_a_word_of_caution() {
+    let store = Store::with(RUNS);
+    let file = store.beside("waits.ndjson");
+    store.ok(&["export", "run-2", "-o", &file]);
+    let other = Store::new();
+    let told = other.ok(&["import", &file]);
+    let said = "it has no end: go on with it in one log alone, or its tools run in both\n";
+    assert!(told.ends_with(&format!(" added\n{said}")), "{told}");
+    assert!(!other.ok(&["import", &file]).contains(said), "that was said");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_cannot_be_written_is_named() {
+    let store = Store::with(RUNS);
+    let full = store.run(&["export", "run-0", "-o", "/dev/full", "--force"]);
+    assert_eq!((full.code, full.stdout.as_str()), (Some(4), ""));
+    let said = "mynah: /dev/full: No space left on device (os error 28)\n";
+    assert_eq!(full.stderr, said);
+}
+
+#[test]
 fn redact_names_the_runs_that_hold_copies_and_takes_those_away_too() {
     let store = Store::with(RUNS);
     let fork = |run: &str, at| {
