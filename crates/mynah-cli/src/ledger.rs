@@ -51,21 +51,22 @@ impl Ledger {
         self.op.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the records up to a place safe, and ends the process in the same moment: nothing that runs on this thread
-    /// goes on, and nobody tidies up.
-    fn crash(&self, mut batch: Append, last: u64) -> Result<Head> {
-        batch.records.retain(|record| record.seq() <= last);
-        if !batch.records.is_empty() {
-            let append = || match tokio::runtime::Builder::new_current_thread().build() {
-                Ok(runtime) => runtime.block_on(self.inner.append(batch)).err(),
-                Err(_) => None,
-            };
-            if let Ok(Some(error)) = thread::scope(|scope| scope.spawn(append).join()) {
-                return Err(error);
-            }
+}
+
+/// Makes the records up to a place safe, and ends the process in the same moment: nothing that runs on this thread goes on, and
+/// nobody tidies up.
+fn crash(log: &dyn Log, mut batch: Append, last: u64) -> Result<Head> {
+    batch.records.retain(|record| record.seq() <= last);
+    if !batch.records.is_empty() {
+        let append = || match tokio::runtime::Builder::new_current_thread().build() {
+            Ok(runtime) => runtime.block_on(log.append(batch)).err(),
+            Err(_) => None,
+        };
+        if let Ok(Some(error)) = thread::scope(|scope| scope.spawn(append).join()) {
+            return Err(error);
         }
-        std::process::exit(KILLED)
     }
+    std::process::exit(KILLED)
 }
 
 /// An append that is done whoever waits for it.
@@ -92,22 +93,23 @@ impl Drop for Unstoppable {
 
 impl Log for Ledger {
     fn append(&self, batch: Append) -> LogFuture<'_, Head> {
-        Box::pin(async move {
-            let last = batch.records.last().map_or(0, Record::seq);
-            let crash_after = self.notes().crash_after.filter(|after| *after <= last);
-            if let Some(after) = crash_after {
-                return self.crash(batch, after);
+        let last = batch.records.last().map_or(0, Record::seq);
+        let begins = batch.expected.is_none();
+        let crash_after = {
+            let mut notes = self.notes();
+            notes.run = Some(Arc::clone(&batch.run));
+            notes.crash_after.filter(|after| *after <= last)
+        };
+        let (inner, writing) = (Arc::clone(&self.inner), Arc::clone(&self.writing));
+        let append = Unstoppable(Some(Box::pin(async move {
+            let _writing = writing.lock_owned().await;
+            match crash_after {
+                Some(after) => crash(&*inner, batch, after),
+                None => inner.append(batch).await,
             }
-            let begins = batch.expected.is_none();
-            self.notes().run = Some(Arc::clone(&batch.run));
-            let (inner, writing) = (Arc::clone(&self.inner), Arc::clone(&self.writing));
-            let writing = writing.lock_owned().await;
-            let append: LogFuture<'static, Head> = Box::pin(async move {
-                let appended = inner.append(batch).await;
-                drop(writing);
-                appended
-            });
-            let appended = Unstoppable(Some(append)).await;
+        })));
+        Box::pin(async move {
+            let appended = append.await;
             if begins && appended.is_err() {
                 self.notes().run = None;
             }

@@ -370,39 +370,59 @@ impl Recorder {
             if self.pending.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            let records = std::mem::take(&mut self.pending);
-            (self.waiting, self.owes) = (0, false);
-            let kinds = || records.iter().map(|record| record.envelope().kind.clone()).collect();
-            self.began = self.metrics.as_ref().map(|_| (kinds(), Instant::now()));
-            let now = self.now;
-            let batch = Append::new(Arc::clone(self.chain.run()), self.written, records);
-            let mut batch = batch.durability(self.durability);
-            if let Some(lease) = &self.lease {
-                batch.fence = self.written.map(|_| lease.token);
-                // An append that is made anyway keeps the lease, where it is time.
-                if lease.until < now.saturating_add(span(LEASE - BEAT)) {
-                    let until = now.saturating_add(span(LEASE));
-                    batch = batch.held(lease.owner.as_str(), until);
-                    (self.holding, self.beat) = (Some(until), None);
-                }
-            }
+            let batch = self.batch();
+            let kinds = || batch.records.iter().map(|record| record.envelope().kind.clone());
+            self.began = self.metrics.as_ref().map(|_| (kinds().collect(), Instant::now()));
             let log = Arc::clone(&self.log);
             self.late = self.emit_timeout.map(|limit| Box::pin(tokio::time::sleep(limit)));
             self.writing = Some(Box::pin(async move { log.append(batch).await }));
         }
     }
+
+    /// What waits to be written. It follows what is being written.
+    fn batch(&mut self) -> Append {
+        let records = std::mem::take(&mut self.pending);
+        (self.waiting, self.owes) = (0, false);
+        let expected = records.first().map(Record::envelope).and_then(|first| {
+            first.prev.map(|hash| Head { seq: first.seq - 1, hash })
+        });
+        let batch = Append::new(Arc::clone(self.chain.run()), expected, records);
+        let mut batch = batch.durability(self.durability);
+        if let Some(lease) = &self.lease {
+            batch.fence = expected.map(|_| lease.token);
+            // An append that is made anyway keeps the lease, where it is time.
+            if lease.until < self.now.saturating_add(span(LEASE - BEAT)) {
+                let until = self.now.saturating_add(span(LEASE));
+                batch = batch.held(lease.owner.as_str(), until);
+                (self.holding, self.beat) = (Some(until), None);
+            }
+        }
+        batch
+    }
 }
 
 impl Drop for Recorder {
-    /// Whoever goes on with an abandoned run need not wait for the lease to run out. The log is asked once, and nobody waits
-    /// for it: what comes of it is its own affair.
+    /// A run that is left has its records, and whoever goes on with it need not wait for the lease to run out. The log is asked
+    /// once, and nobody waits for it: what comes of it is its own affair.
     fn drop(&mut self) {
         let begun = self.written.is_some() || self.writing.is_some();
-        let Some(lease) = self.lease.take().filter(|_| begun && !self.is_over()) else { return };
-        let log = Arc::clone(&self.log);
-        let mut release = Box::pin(async move { log.release(&lease).await });
-        let _ = release.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if !begun || self.is_over() {
+            return;
+        }
+        if !self.pending.is_empty() && !self.takes_lease && self.failed.is_none() {
+            let (log, batch) = (Arc::clone(&self.log), self.batch());
+            ask_once(async move { log.append(batch).await.map(drop) });
+        }
+        if let Some(lease) = self.lease.take() {
+            let log = Arc::clone(&self.log);
+            ask_once(async move { log.release(&lease).await });
+        }
     }
+}
+
+/// Lets something begin that goes on by itself.
+fn ask_once(asked: impl Future<Output = Result<()>> + Send + 'static) {
+    let _ = Box::pin(asked).as_mut().poll(&mut Context::from_waker(Waker::noop()));
 }
 
 fn too_late() -> Error {

@@ -1,11 +1,12 @@
-//! What was done stays done while whoever reads the stream does something else.
+//! What was done stays done while whoever reads the stream does something else, or leaves.
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use mynah::{
-    Engine, Event, EventStream, Tool, ToolOutcome,
-    log::{Append, Head, Log, LogFuture, MemoryLog, forward_log},
+    Budget, Engine, Event, EventStream, Tool, ToolOutcome,
+    log::{Append, Extent, Fact, Head, Log, LogFuture, MemoryLog, forward_log},
+    step::{Config, Context},
     testing::Scripted,
 };
 use serde_json::{Value, json};
@@ -50,6 +51,43 @@ async fn what_a_person_answered_is_in_the_log_though_nobody_polls_on() -> mynah:
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_happened_in_a_loop_of_ones_own_is_in_the_log_though_the_loop_ended_with_an_error()
+-> mynah::Result<()> {
+    let log = Busy::default();
+    let model = Scripted::new([done(), done()])?;
+    let budget = Budget::new().max_turns(1);
+    let context = Context::new(Config::new(&log, "own").adapter(model).budget(budget))?;
+    let begun = Fact::RunStarted { thread: "go".into(), extent: Extent::Chat, about: None };
+    context.emit(begun).await?;
+    context.llm_call("go".into()).await?;
+    context.random().await?;
+    context.llm_call("go".into()).await.expect_err("one turn is all that is allowed");
+    drop(context);
+    tokio::time::sleep(10 * Busy::PAUSE).await;
+    let records = log.read("own", 1, usize::MAX).await?;
+    let kinds: Vec<&str> = records.iter().map(|record| &*record.envelope().kind).collect();
+    let turn = ["run_started", "turn_started", "assistant_completed"];
+    assert_eq!(kinds, [&turn[..], &["side_effect", "budget_exceeded"]].concat());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_dropped_leaves_all_that_happened() -> mynah::Result<()> {
+    let log = Busy::default();
+    let mut stream = working(["c0"])?.chat("go").record(&log).stream();
+    let run = loop {
+        let event = stream.next().await.expect("it goes on")?;
+        if matches!(event, Event::StepCompleted { .. }) {
+            break run_of(&stream).to_owned();
+        }
+    };
+    drop(stream);
+    tokio::time::sleep(10 * Busy::PAUSE).await;
+    assert_eq!(outcomes(&log, &run).await?, ["c0"]);
+    Ok(())
+}
+
 /// Polls a stream until it tells that a tool is done, and not once more.
 async fn until_done(stream: &mut EventStream, call: &str) -> mynah::Result<()> {
     while let Some(event) = stream.next().await {
@@ -65,7 +103,7 @@ async fn outcomes(log: &impl Log, run: &str) -> mynah::Result<Vec<String>> {
     let records = log.read(run, 1, usize::MAX).await?;
     let facts = records.iter().filter_map(|record| record.fact().ok().flatten());
     let id = |fact| match fact {
-        mynah::log::Fact::ToolCompleted { call_id, .. } => Some(call_id),
+        Fact::ToolCompleted { call_id, .. } => Some(call_id),
         _ => None,
     };
     Ok(facts.filter_map(id).collect())
