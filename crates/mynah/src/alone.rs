@@ -8,7 +8,7 @@ use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, Tool};
 
 use crate::{
     engine::Engine,
-    loaded::Loaded,
+    loaded::{Loaded, Stretch},
     options::{HALT_WHEN, Options},
     prepare::{Asked, Part, Past, joined},
     run::HaltWhen,
@@ -16,13 +16,14 @@ use crate::{
 
 impl Loaded {
     /// What an engine did that had the run, as the records tell it: they answer for models and tools.
-    pub(crate) fn part(&self, about: &About, options: &Options) -> Result<Part> {
+    pub(crate) fn part(&self, ran: Stretch<'_>, options: &Options) -> Result<Part> {
+        let Stretch { about, extent } = ran;
         let asked = Asked {
             engine: &engine(about),
             conversation: joined(&self.before, &self.thread),
             given: None,
             options: self.options(about)?.overlay(options.clone()),
-            extent: self.extent,
+            extent,
             past: Past::AtItsPrice(about),
         };
         let mut part = asked.prepare()?;

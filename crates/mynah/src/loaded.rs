@@ -117,9 +117,17 @@ pub(crate) struct Loaded {
     pub(crate) before: Messages,
     /// What joined since.
     pub(crate) thread: Thread,
+    /// How far it was to go when it began.
     pub(crate) extent: Extent,
     /// What it began with.
     pub(crate) about: Box<About>,
+}
+
+/// What a run ran with while one engine had it, and how far it was to go.
+#[derive(Clone, Copy)]
+pub(crate) struct Stretch<'a> {
+    pub(crate) about: &'a About,
+    pub(crate) extent: Extent,
 }
 
 impl Loaded {
@@ -168,14 +176,16 @@ impl Loaded {
     }
 
     /// What it ran with, one engine after the other: those that another took over from, and the last.
-    pub(crate) fn abouts(&self) -> (Vec<&About>, &About) {
-        let later = self.kept.records.iter().filter_map(|(_, fact)| match fact {
-            Fact::Resumed { about: Some(about), .. } => Some(&**about),
-            _ => None,
-        });
-        let (mut earlier, mut last) = (Vec::new(), &*self.about);
-        for about in later {
-            earlier.push(std::mem::replace(&mut last, about));
+    pub(crate) fn stretches(&self) -> (Vec<Stretch<'_>>, Stretch<'_>) {
+        let (mut earlier, mut last) =
+            (Vec::new(), Stretch { about: &self.about, extent: self.extent });
+        for (_, fact) in &self.kept.records {
+            let Fact::Resumed { about, extent, .. } = fact else { continue };
+            if let Some(about) = about {
+                earlier.push(last);
+                last.about = about;
+            }
+            last.extent = extent.unwrap_or(last.extent);
         }
         (earlier, last)
     }
@@ -209,8 +219,8 @@ impl Loaded {
             session.thread.messages = self.before.clone();
             session.thread.extend(self.thread.messages.iter().cloned());
         }
-        let (_, last) = self.abouts();
-        if let Some(link) = &last.session {
+        let (_, last) = self.stretches();
+        if let Some(link) = &last.about.session {
             session.id = link.id.clone();
             session.context = link.context.clone();
             session.metadata = link.metadata.clone();
@@ -232,14 +242,14 @@ impl Loaded {
         if !self.was_told() || self.refusal().is_some() {
             return None;
         }
-        let before = self.session_before();
+        let (before, (_, Stretch { extent, .. })) = (self.session_before(), self.stretches());
         let mut state = RunState::new(self.before, Meter::default());
         let Kept { run, records, .. } = self.kept;
         let (last, _) = records.last()?;
         let (seq, hash) = (last.seq(), last.hash().to_string());
         let waits = matches!(records.last(), Some((_, Fact::Suspended(_))));
         records.into_iter().for_each(|(_, fact)| state.evolve(fact));
-        let mut session = match self.extent {
+        let mut session = match extent {
             Extent::Generate => return None,
             Extent::Step => before.apply_step(state.last_step()?),
             Extent::Chat => before.apply_chat(&state.result_since_answer()),

@@ -77,7 +77,7 @@ pub(crate) fn prepare(
         past: Past::New { session: session.as_ref(), request_id, is_kept: tape.is_kept() },
     };
     let Part { setup, about, filter } = part.prepare()?;
-    let beginning = Beginning { before, thread, about };
+    let beginning = Beginning { before, thread, extent, about };
     let resumption = Resumption::default();
     Ok((Driver::new([], setup, beginning, resumption, cancel.as_ref(), tape), filter))
 }
@@ -286,7 +286,6 @@ impl Asked<'_> {
         Setup {
             meter: Meter { schema_bytes: schema_bytes(settings.budget.as_ref(), &tools), pricing },
             policy: Policy {
-                extent: self.extent,
                 mode: settings.mode,
                 max_turns: settings.max_turns,
                 budget: settings.budget,

@@ -117,7 +117,8 @@ impl IntoFuture for Turn {
     }
 }
 
-/// A session's single step: a future of the session after it and the result, or a stream.
+/// A session's single step: a future of the session after it and the result, or a stream. Kept in a log, it is a run as a
+/// [`Turn`] is one, or goes on with the one that waits for it.
 ///
 /// ```
 /// # use mynah::{Engine, Session, testing::{self, Scripted}};
@@ -222,7 +223,7 @@ impl Next {
         self.options.log = Some(Arc::clone(&log));
         let Some(left) = left else { return self.afresh(None) };
         let grew = self.session.thread.messages.starts_with(&run.messages);
-        if run.waits && grew && self.extent == Extent::Chat {
+        if run.waits && grew {
             let head = log.head(&run.run_id).await?;
             if head == Some(left.head)
                 && let Some(answer) = self.answer(&log, &run)
@@ -244,7 +245,7 @@ impl Next {
     /// What the waiting run goes on with, if all that joined the conversation since can be told so.
     fn answer(&self, log: &Arc<dyn Log>, run: &SessionRun) -> Option<Resume> {
         let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.run_id.to_string());
-        let resume = resume.with_call(self.request_id.clone()?, self.session.clone());
+        let resume = resume.with_call(self.request_id.clone()?, self.extent, self.session.clone());
         let mut resume = resume.options(self.options.clone());
         for message in self.session.thread.messages.since(run.messages.len()) {
             let text = message.text();

@@ -67,6 +67,8 @@ pub(crate) struct Beginning {
     pub(crate) before: Messages,
     /// What joined since.
     pub(crate) thread: Thread,
+    /// How far it is to go.
+    pub(crate) extent: Extent,
     /// What it begins with; none where nobody keeps it.
     pub(crate) about: Option<Box<About>>,
 }
@@ -144,7 +146,7 @@ impl Driver {
     pub(crate) fn new(
         earlier: impl IntoIterator<Item = Setup>,
         last: Setup,
-        Beginning { before, thread, about }: Beginning,
+        Beginning { before, thread, extent, about }: Beginning,
         resumption: Resumption,
         cancel: Option<&CancelHandle>,
         tape: Tape,
@@ -156,7 +158,7 @@ impl Driver {
         };
         let span = tracing::info_span!(
             "mynah.run",
-            extent = ?setup.policy.extent,
+            ?extent,
             request_id = setup.call.request_id,
             model = setup.request.model.as_ref().map(tracing::field::display),
             halted_reason = tracing::field::Empty,
@@ -192,7 +194,6 @@ impl Driver {
             span,
             step: Span::none(),
         };
-        let extent = driver.setup.policy.extent;
         driver.commit(Fact::RunStarted { thread, extent, about });
         driver
     }
@@ -276,7 +277,7 @@ impl Driver {
     /// Whether somebody, or the time, stops what is under way; then it was stopped.
     fn is_stopped(&mut self, cx: &mut Context<'_>) -> bool {
         // A single step that was told to be complete has nothing left to interrupt.
-        let over = self.setup.policy.extent != Extent::Chat && !self.state.steps.is_empty();
+        let over = self.state.extent != Extent::Chat && !self.state.steps_of_pass().is_empty();
         let over = over && self.cancelled_here().is_none();
         if !over && !matches!(self.phase, Phase::Closing(_)) {
             if let Some(reason) = self.interrupted(cx) {
@@ -392,13 +393,7 @@ impl Driver {
                 self.commit(end.into_fact());
                 self.phase = Phase::Closing(Err(error));
             }
-            Action::Stop => {
-                self.tell_span(&self.state.steps);
-                if self.tape.is_kept() && self.state.end.is_none() {
-                    self.commit(End::new(HaltReason::Completed, Metadata::new()).into_fact());
-                }
-                self.phase = Phase::Closing(Ok(self.held.take()));
-            }
+            Action::Stop => self.finish_single(),
         }
     }
 
@@ -432,7 +427,7 @@ impl Driver {
         self.state.evolve(fact);
         if self.state.steps.len() > before {
             self.step = Span::none();
-            match self.setup.policy.extent {
+            match self.state.extent {
                 _ if !self.watched => {}
                 Extent::Generate => {}
                 // A step's last event is its result.
@@ -492,7 +487,12 @@ impl Driver {
         }
     }
 
+    /// Tells what the run came to.
     pub(super) fn finish(&mut self) {
+        // A step whose tools are not done has no result, and its run tells why.
+        if self.state.extent != Extent::Chat && self.state.open.is_none() {
+            return self.finish_single();
+        }
         let mut result = match self.resumption.since_answer {
             true => self.state.result_since_answer(),
             false => self.state.chat_result(),
@@ -501,6 +501,12 @@ impl Driver {
         self.span.record("halted_reason", result.halted_reason.as_str());
         self.tell_span(&result.steps);
         self.phase = Phase::Closing(Ok(Some(Event::ChatCompleted { result: Box::new(result) })));
+    }
+
+    /// A single call or step was told as it came; the end of a step is its result.
+    fn finish_single(&mut self) {
+        self.tell_span(&self.state.steps);
+        self.phase = Phase::Closing(Ok(self.held.take()));
     }
 
     /// What a run came to, for whoever watches its span.
@@ -560,11 +566,11 @@ impl Driver {
         let answering = match self.phase {
             Phase::Opening(_) | Phase::Answering(_) => true,
             // A single call that is ended before it began ends like one that was being opened.
-            Phase::Decide => self.setup.policy.extent != Extent::Chat && self.state.open.is_none(),
+            Phase::Decide => self.state.extent != Extent::Chat && self.state.open.is_none(),
             Phase::Announced(_) | Phase::Tools(_) | Phase::Closing(_) | Phase::Done => false,
         };
         let mut metadata = Metadata::new();
-        if self.setup.policy.extent != Extent::Chat {
+        if self.state.extent != Extent::Chat {
             let error = match reason {
                 HaltReason::Cancelled => Error::stream(StreamReason::Cancelled),
                 _ => Error::stream(StreamReason::Timeout)
@@ -587,12 +593,6 @@ impl Driver {
         let partial = self.cut_off(answering && heard, reason.as_str());
         let cuts = std::mem::take(&mut self.cuts).finish();
         self.commit(Fact::Cancelled { end, partial, cuts });
-        match self.setup.policy.extent {
-            Extent::Chat => self.finish(),
-            _ => {
-                self.tell_span(&self.state.steps);
-                self.phase = Phase::Closing(Ok(self.held.take()));
-            }
-        }
+        self.finish();
     }
 }

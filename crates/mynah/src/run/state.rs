@@ -127,7 +127,10 @@ impl RunState {
     pub(crate) fn evolve(&mut self, fact: Fact) {
         match fact {
             Fact::RunStarted { thread, extent, .. } => self.begin(thread, extent),
-            Fact::Resumed { message, tool_results, approved, rejected, given_up, .. } => {
+            Fact::Resumed {
+                message, tool_results, approved, rejected, given_up, extent, ..
+            } => {
+                self.extent = extent.unwrap_or(self.extent);
                 let given =
                     tool_results.into_iter().map(|(id, text)| Message::tool_result(id, text));
                 let error = |(id, why): (String, String)| {
@@ -294,9 +297,9 @@ impl RunState {
         result
     }
 
-    /// What the last step came to.
+    /// What the last step came to, since the run last went on with what it had waited for.
     pub(crate) fn last_step(&self) -> Option<&StepResult> {
-        self.steps.last()
+        self.steps_since_answer().last()
     }
 
     /// The calls of the turn whose tools are not all done.
@@ -344,7 +347,7 @@ impl RunState {
 
     /// The steps since the run last went on with what it had waited for.
     pub(super) fn steps_since_answer(&self) -> &[StepResult] {
-        &self.steps[self.answered_at..]
+        self.steps.get(self.answered_at..).unwrap_or_default()
     }
 
     /// The steps of the conversation, or of what follows it.
@@ -455,8 +458,12 @@ impl RunState {
         if !self.repaired.is_empty() {
             end.metadata.insert("repaired_tool_calls".to_owned(), json!(self.repaired));
         }
-        if let (HaltReason::AskUser, Some(Halt::AskUser { tool_call_id, question, .. })) =
-            (&end.reason, self.halt())
+        // A step tells the question in its result alone.
+        if let (
+            Extent::Chat,
+            HaltReason::AskUser,
+            Some(Halt::AskUser { tool_call_id, question, .. }),
+        ) = (self.extent, &end.reason, self.halt())
         {
             let question = Message::assistant(question)
                 .with_metadata("ask_user", true)
