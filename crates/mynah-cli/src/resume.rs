@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, Engine, Error, ErrorKind, Event, Message, OnUncertain, SessionReason,
+    ChatResult, Engine, Error, ErrorKind, Event, Message, OnUncertain, SessionReason, kept_call,
     log::{Extent, Fact, Log as _, RunStatus},
 };
 use serde_json::{Value, json};
@@ -280,7 +280,7 @@ async fn resume(
         }
     }
     if arguments.log.json {
-        let result = match (completed, stream.last_step(), extent(log, run).await?) {
+        let result = match (completed, stream.last_step(), kept_call(log, run).await?.extent) {
             (Some(result), ..) => json!(result),
             (None, Some(step), Extent::Generate) => json!(step.response),
             (None, step, _) => json!(step),
@@ -297,15 +297,6 @@ async fn resume(
         written(teller.line(&json!({"run_id": run, "ok": told})))?;
     }
     Ok(())
-}
-
-/// How far the call went that a run is.
-async fn extent(log: &Ledger, run: &str) -> Result<Extent, Error> {
-    let first = log.read(run, 1, 1).await?;
-    Ok(match first.first().and_then(|record| record.fact().ok().flatten()) {
-        Some(Fact::RunStarted { extent, .. }) => extent,
-        _ => Extent::Chat,
-    })
 }
 
 /// Every fact of a run that is still there.

@@ -228,6 +228,18 @@ impl Loaded {
         session
     }
 
+    /// The conversation with which the call began that the run is, or that last went on with it.
+    pub(crate) fn thread_of_call(self) -> Thread {
+        let is_call = |(_, fact): &(Record, Fact)| {
+            matches!(fact, Fact::RunStarted { .. } | Fact::Resumed { request_id: Some(_), .. })
+        };
+        let records = self.kept.records;
+        let began = records.iter().rposition(is_call).unwrap_or(0);
+        let mut state = RunState::new(self.before, Meter::default());
+        records.into_iter().take(began + 1).for_each(|(_, fact)| state.evolve(fact));
+        state.thread
+    }
+
     /// The run up to where it last waited; none if it never did.
     pub(crate) fn until_it_waited(mut self) -> Option<Self> {
         let waited = |(_, fact): &(Record, Fact)| matches!(fact, Fact::Suspended(_));
@@ -252,19 +264,23 @@ impl Loaded {
         let mut session = match extent {
             Extent::Generate => return None,
             Extent::Step => before.apply_step(state.last_step()?),
-            Extent::Chat => before.apply_chat(&state.result_since_answer()),
+            Extent::Chat => before.apply_chat(&state.chat_result()),
         };
         let messages = session.thread.messages.clone();
         session.last_run = Some(SessionRun::new(run, seq, hash, waits, messages));
         Some(session)
     }
 
-    /// The error of a run whose first model call was refused, or the first after what it had waited for, or that is not
-    /// told in a result.
+    /// The error of a run whose call was refused, or that is not told in a result.
     pub(crate) fn refusal(&self) -> Option<Error> {
-        let resumed =
-            |(_, fact): &(Record, Fact)| matches!(fact, Fact::Resumed { .. }) && !fact.is_seam();
-        let began = self.kept.records.iter().rposition(resumed).unwrap_or(0);
+        let (_, Stretch { extent, .. }) = self.stretches();
+        // A step that goes on after it waited is a call like the first.
+        let is_call = |(_, fact): &(Record, Fact)| match fact {
+            Fact::Resumed { request_id: None, .. } => extent != Extent::Chat && !fact.is_seam(),
+            Fact::Resumed { .. } => true,
+            _ => false,
+        };
+        let began = self.kept.records.iter().rposition(is_call).unwrap_or(0);
         let facts = || self.kept.records[began..].iter().map(|(_, fact)| fact);
         let answered = facts().any(|fact| matches!(fact, Fact::AssistantCompleted { .. }));
         let end = facts().rev().find_map(|fact| match fact {

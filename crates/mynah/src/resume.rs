@@ -205,7 +205,6 @@ impl Resume {
         let resumption = Resumption {
             on_uncertain: self.on_uncertain,
             fact,
-            since_answer: self.request_id.is_some(),
             active: active(&loaded.kept.records),
         };
         let Part { setup, filter, .. } = live;

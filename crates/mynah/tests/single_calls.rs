@@ -94,6 +94,7 @@ async fn a_reply_goes_on_with_the_step_that_asked_and_is_a_chat() -> mynah::Resu
     let (plain_asking, _) = plain.step_session(&asked).await?;
     let (plain_done, plain_result) = plain.reply(&plain_asking, "two").request_id("r").await?;
     assert_eq!((&done.thread, done.status()), (&plain_done.thread, plain_done.status()));
+    let steps = result.steps.len();
     assert_eq!((result.steps, result.metadata), (plain_result.steps, plain_result.metadata));
     let run = only_run(&log).await;
     assert_eq!(status(&log, &run).await, RunStatus::Completed);
@@ -109,6 +110,7 @@ async fn a_reply_goes_on_with_the_step_that_asked_and_is_a_chat() -> mynah::Resu
         let rest = waiter(scripts().into_iter().skip(answered));
         let resumed = rest.resume(&log, &*fork).await?;
         assert_eq!(resumed.thread, done.thread, "cut off at {at}");
+        assert_eq!(resumed.steps.len(), steps, "cut off at {at}");
         assert_eq!(replay_run(&log, &*fork).await?.status, "equal", "cut off at {at}");
     }
     Ok(())

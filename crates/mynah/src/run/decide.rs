@@ -200,16 +200,19 @@ impl RunState {
         if let Some(end) = self.end_after(step) {
             return Some(end);
         }
-        let index = self.step_index();
         let halts = policy.halt_when.as_ref().is_some_and(|halt_when| match halt_when {
             HaltWhen::Asked(condition) => condition(step),
             HaltWhen::After(steps) => *steps == Some(self.steps.len()),
         });
         if halts {
-            return Some(end(HaltReason::HaltWhen, "halt_when_step_index", json!(index)));
+            return Some(end(
+                HaltReason::HaltWhen,
+                "halt_when_step_index",
+                json!(self.step_index()),
+            ));
         }
         let max_turns = if self.conversation.is_some() { 1 } else { policy.max_turns };
-        if index + 1 >= max_turns as usize {
+        if self.steps_of_pass().len() >= max_turns as usize {
             return Some(end(HaltReason::MaxTurns, "max_turns", json!(max_turns)));
         }
         None
@@ -244,9 +247,9 @@ impl RunState {
         }
     }
 
-    /// The place of the last step among those of its pass.
+    /// The place of the last step among those of the result.
     fn step_index(&self) -> usize {
-        self.steps_of_pass().len().saturating_sub(1)
+        self.steps_of_call().len().saturating_sub(1)
     }
 }
 

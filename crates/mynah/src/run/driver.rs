@@ -79,8 +79,6 @@ pub(crate) struct Resumption {
     pub(crate) on_uncertain: OnUncertain,
     /// What a run that waited goes on with.
     pub(crate) fact: Option<Fact>,
-    /// Whether the result tells only what came after that.
-    pub(crate) since_answer: bool,
     /// How long earlier processes of the run were active.
     pub(crate) active: Duration,
 }
@@ -493,10 +491,7 @@ impl Driver {
         if self.state.extent != Extent::Chat && self.state.open.is_none() {
             return self.finish_single();
         }
-        let mut result = match self.resumption.since_answer {
-            true => self.state.result_since_answer(),
-            false => self.state.chat_result(),
-        };
+        let mut result = self.state.chat_result();
         result.run_id = self.tape.run_id().cloned();
         self.span.record("halted_reason", result.halted_reason.as_str());
         self.tell_span(&result.steps);

@@ -61,11 +61,7 @@ impl Driver {
         let metadata = Metadata::from_iter([("error".to_owned(), error.to_value())]);
         let end = End::new(HaltReason::Error, metadata);
         self.commit(self.state.end_of_chat(end, &self.setup.policy).into_fact());
-        let begun = match self.resumption.since_answer {
-            true => self.state.steps_since_answer(),
-            false => &self.state.steps,
-        };
-        if begun.is_empty() || self.state.extent != Extent::Chat {
+        if self.state.steps_of_call().is_empty() || self.state.extent != Extent::Chat {
             self.phase = Phase::Closing(Err(error));
         } else {
             self.ready.push_back(Event::Error { error });
