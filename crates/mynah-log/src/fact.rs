@@ -9,7 +9,7 @@ use mynah_data::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Cut, Hash, Tombstone, gist::Gist};
+use crate::{Cut, Hash, Tombstone, gist::Gist, is_in_order};
 
 /// One thing that happened in a run.
 ///
@@ -498,18 +498,6 @@ impl Effect {
     /// ```
     pub fn done(value: Value) -> Self {
         if is_in_order(&value) { Self::Done(value) } else { Self::Text(value.to_string()) }
-    }
-}
-
-/// Whether a value comes back from its encoding with its members in the same order.
-fn is_in_order(value: &Value) -> bool {
-    match value {
-        Value::Array(items) => items.iter().all(is_in_order),
-        Value::Object(members) => {
-            let keys = members.keys().map(|key| (key.len(), key));
-            keys.is_sorted() && members.values().all(is_in_order)
-        }
-        _ => true,
     }
 }
 

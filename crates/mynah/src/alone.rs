@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use mynah_data::{EngineReason, Error, HaltReason, ModelRef, Request, Result};
+use mynah_data::{EngineReason, Error, HaltReason, Metadata, ModelRef, Request, Result};
 use mynah_log::{About, Fact, Record};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, Tool};
+use serde_json::Value;
 
 use crate::{
     engine::Engine,
@@ -57,6 +58,25 @@ impl Loaded {
         let place = records.iter().position(halts)?;
         Some(records[..place].iter().filter(is_answer).count())
     }
+}
+
+impl Options {
+    /// What records tell of a call's options, but for its `halt_when`, which only its caller can ask.
+    pub(crate) fn of(about: &About) -> Result<Self> {
+        let mut values = about.options.clone();
+        values.shift_remove(HALT_WHEN);
+        if let Some(schema) = schema_of(&mut values)
+            && let Some(Ok(told)) = schema.as_str().map(serde_json::from_str)
+        {
+            *schema = told;
+        }
+        Self::from_json(Value::Object(values))
+    }
+}
+
+/// The schema of the form that a call wants its answer in. Records tell its text where its members have another order than theirs.
+pub(crate) fn schema_of(said: &mut Metadata) -> Option<&mut Value> {
+    said.get_mut("response_format")?.get_mut("schema")
 }
 
 /// The engine that the records tell of.
