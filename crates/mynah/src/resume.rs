@@ -47,6 +47,9 @@ impl Engine {
     /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
     /// calls and tools are not repeated. The engine must be the one that the run ran with.
     ///
+    /// Awaited, it comes to what the call would have come to that it goes on with; a single call or step comes to a result with
+    /// that step alone, and a step that waited goes on with one more.
+    ///
     /// A process that was killed holds its run for up to three seconds more, whatever its clock said; that is waited for.
     ///
     /// ```

@@ -41,7 +41,9 @@ async fn a_single_call_or_step_that_failed_is_a_run_that_failed_live_replayed_an
         // The end and its seal are the last two.
         for at in 1..failed {
             let fork = fork_run(&log, &*run, at).await?.run_id;
-            common::events(engine().resume(&log, &*fork).stream().await?).await;
+            let resumed = engine().resume(&log, &*fork).await?;
+            assert!(resumed.is_halted(), "{reason}");
+            assert_eq!(resumed.steps.len(), 1, "{reason}");
             ended(&log, &fork, reason).await;
         }
     }

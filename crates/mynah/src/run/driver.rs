@@ -10,8 +10,8 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
-    Error, Event, FinishReason, HaltReason, Messages, Metadata, Request, Response, ResponseBuilder,
-    Result, StepResult, StreamReason, Thread, Usage,
+    ChatResult, Error, Event, FinishReason, HaltReason, Messages, Metadata, Request, Response,
+    ResponseBuilder, Result, StepResult, StreamReason, Thread, Usage,
 };
 use mynah_log::{About, CutRecorder, End, Extent, Fact, Head, Lease};
 use mynah_step::{
@@ -491,11 +491,17 @@ impl Driver {
         if self.state.extent != Extent::Chat && self.state.open.is_none() {
             return self.finish_single();
         }
-        let mut result = self.state.chat_result();
-        result.run_id = self.tape.run_id().cloned();
+        let result = self.result();
         self.span.record("halted_reason", result.halted_reason.as_str());
         self.tell_span(&result.steps);
         self.phase = Phase::Closing(Ok(Some(Event::ChatCompleted { result: Box::new(result) })));
+    }
+
+    /// What the run came to, as the result of a chat. Its steps are in it from then on.
+    pub(crate) fn result(&mut self) -> ChatResult {
+        let mut result = self.state.chat_result();
+        result.run_id = self.tape.run_id().cloned();
+        result
     }
 
     /// A single call or step was told as it came; the end of a step is its result.
