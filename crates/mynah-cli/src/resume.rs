@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use futures_util::StreamExt as _;
 use mynah::{
     Budget, ChatResult, Engine, Error, ErrorKind, Event, HaltReason, Limit, LogReason, Message,
-    OnUncertain, SessionReason,
+    OnUncertain, SessionReason, kept_call,
     log::{Extent, Fact, Log as _, RunStatus},
 };
 use serde_json::{Value, json};
@@ -369,7 +369,7 @@ async fn resume(
         }
     }
     if arguments.log.json {
-        let result = match (completed, stream.last_step(), extent(log, run).await?) {
+        let result = match (completed, stream.last_step(), kept_call(log, run).await?.extent) {
             (Some(result), ..) => json!(result),
             (None, Some(step), Extent::Generate) => json!(step.response),
             (None, step, _) => json!(step),
@@ -386,15 +386,6 @@ async fn resume(
         written(teller.line(&json!({"run_id": run, "ok": told})))?;
     }
     Ok(written(teller.end())?)
-}
-
-/// How far the call went that a run is.
-async fn extent(log: &Ledger, run: &str) -> Result<Extent, Error> {
-    let first = log.read(run, 1, 1).await?;
-    Ok(match first.first().and_then(|record| record.fact().ok().flatten()) {
-        Some(Fact::RunStarted { extent, .. }) => extent,
-        _ => Extent::Chat,
-    })
 }
 
 /// Every fact of a run that is still there.

@@ -9,7 +9,7 @@ use mynah_data::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Cut, Hash, Tombstone, gist::Gist};
+use crate::{Cut, Hash, Tombstone, gist::Gist, is_in_order};
 
 /// One thing that happened in a run.
 ///
@@ -56,6 +56,9 @@ pub enum Fact {
         /// The id of the call that goes on, if it is a call of its own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,
+        /// How far it is to go from here on, where that is not as far as before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        extent: Option<Extent>,
         /// What it runs with from here on, where that is not what it ran with before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         about: Option<Box<About>>,
@@ -221,6 +224,7 @@ impl Fact {
         rejected: Vec::new(),
         given_up: Vec::new(),
         request_id: None,
+        extent: None,
         about: None,
     };
 
@@ -234,6 +238,7 @@ impl Fact {
                 rejected,
                 given_up,
                 request_id,
+                extent,
                 about: _,
             } => {
                 message.is_none()
@@ -242,6 +247,7 @@ impl Fact {
                     && rejected.is_empty()
                     && given_up.is_empty()
                     && request_id.is_none()
+                    && extent.is_none()
             }
             _ => false,
         }
@@ -492,18 +498,6 @@ impl Effect {
     /// ```
     pub fn done(value: Value) -> Self {
         if is_in_order(&value) { Self::Done(value) } else { Self::Text(value.to_string()) }
-    }
-}
-
-/// Whether a value comes back from its encoding with its members in the same order.
-fn is_in_order(value: &Value) -> bool {
-    match value {
-        Value::Array(items) => items.iter().all(is_in_order),
-        Value::Object(members) => {
-            let keys = members.keys().map(|key| (key.len(), key));
-            keys.is_sorted() && members.values().all(is_in_order)
-        }
-        _ => true,
     }
 }
 

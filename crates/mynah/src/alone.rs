@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use mynah_data::{EngineReason, Error, HaltReason, ModelRef, Request, Result};
+use mynah_data::{EngineReason, Error, HaltReason, Metadata, ModelRef, Request, Result};
 use mynah_log::{About, Fact, Record};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, Tool};
+use serde_json::Value;
 
 use crate::{
-    code::{HALT_WHEN, code_of},
+    code::{HALT_WHEN, code_of, is_code},
     engine::Engine,
-    loaded::Loaded,
+    loaded::{Loaded, Stretch},
     options::Options,
     prepare::{Asked, Part, Past, joined},
     run::HaltWhen,
@@ -17,13 +18,14 @@ use crate::{
 
 impl Loaded {
     /// What an engine did that had the run, as the records tell it: they answer for models and tools.
-    pub(crate) fn part(&self, about: &About, options: &Options) -> Result<Part> {
+    pub(crate) fn part(&self, ran: Stretch<'_>, options: &Options) -> Result<Part> {
+        let Stretch { about, extent } = ran;
         let asked = Asked {
             engine: &engine(about),
             conversation: joined(&self.before, &self.thread),
             given: None,
             options: self.options(about)?.overlay(options.clone()),
-            extent: self.extent,
+            extent,
             past: Past::AtItsPrice(about),
         };
         let mut part = asked.prepare()?;
@@ -57,6 +59,25 @@ impl Loaded {
         let place = records.iter().position(halts)?;
         Some(records[..place].iter().filter(is_answer).count())
     }
+}
+
+impl Options {
+    /// What records tell of a call's options, but for code, which only its caller has.
+    pub(crate) fn of(about: &About) -> Result<Self> {
+        let mut values = about.options.clone();
+        values.retain(|name, value| !is_code(name, value));
+        if let Some(schema) = schema_of(&mut values)
+            && let Some(Ok(told)) = schema.as_str().map(serde_json::from_str)
+        {
+            *schema = told;
+        }
+        Self::from_json(Value::Object(values))
+    }
+}
+
+/// The schema of the form that a call wants its answer in. Records tell its text where its members have another order than theirs.
+pub(crate) fn schema_of(said: &mut Metadata) -> Option<&mut Value> {
+    said.get_mut("response_format")?.get_mut("schema")
 }
 
 /// The engine that the records tell of.

@@ -117,7 +117,8 @@ pub(crate) async fn chatted(stream: &mut EventStream) -> Result<ChatResult> {
         }
     });
     run.await?;
-    completed.ok_or_else(ended_early)
+    // Of a single call or step that is resumed, its run tells the same.
+    completed.or_else(|| stream.result()).ok_or_else(ended_early)
 }
 
 /// The call was ended before the model said anything.

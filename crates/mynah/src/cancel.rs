@@ -128,12 +128,18 @@ impl Cancel {
 
     async fn end(self) -> Result<RunStatus> {
         let Self { log, run, world } = self;
-        let mut first = None;
-        let begin = |record: &Record| {
-            first.get_or_insert_with(|| record.clone());
+        let mut extent = Extent::Chat;
+        let tell_extent = |record: &Record| {
+            if matches!(&*record.envelope().kind, "run_started" | "resumed") {
+                match record.fact() {
+                    Ok(Some(Fact::RunStarted { extent: told, .. })) => extent = told,
+                    Ok(Some(Fact::Resumed { extent: Some(told), .. })) => extent = told,
+                    _ => {}
+                }
+            }
             Ok(())
         };
-        let Walked { verifier, run: found, .. } = Walked::whole(&*log, &run, begin).await?;
+        let Walked { verifier, run: found, .. } = Walked::whole(&*log, &run, tell_extent).await?;
         let status = found.status;
         if verifier.report().fingerprint.is_some() {
             let status = status.as_str();
@@ -141,10 +147,7 @@ impl Cancel {
             return Err(Error::log(LogReason::Sealed).with_message(message).with("run_id", run));
         }
         let mut metadata = Metadata::new();
-        if let Some(Ok(Some(Fact::RunStarted {
-            extent: Extent::Generate | Extent::Step, ..
-        }))) = first.map(|first| first.fact())
-        {
+        if extent != Extent::Chat {
             metadata.insert("error".to_owned(), Error::stream(StreamReason::Cancelled).to_value());
         }
         let (chain, _) = verifier.into_chain();

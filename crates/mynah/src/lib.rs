@@ -82,7 +82,7 @@ pub use mynah_step::{
 };
 pub use options::Options;
 pub use replay::{Replay, Replayed, Tools, replay_run};
-pub use restore::{Restored, restore_session, restore_turn};
+pub use restore::{KeptCall, Restored, kept_call, restore_session, restore_turn};
 pub use resume::Resume;
 pub use run::{OnToolError, OnUnknownTool};
 pub use spec::{EngineSpec, Registry, ToolEntry};

@@ -117,9 +117,17 @@ pub(crate) struct Loaded {
     pub(crate) before: Messages,
     /// What joined since.
     pub(crate) thread: Thread,
+    /// How far it was to go when it began.
     pub(crate) extent: Extent,
     /// What it began with.
     pub(crate) about: Box<About>,
+}
+
+/// What a run ran with while one engine had it, and how far it was to go.
+#[derive(Clone, Copy)]
+pub(crate) struct Stretch<'a> {
+    pub(crate) about: &'a About,
+    pub(crate) extent: Extent,
 }
 
 impl Loaded {
@@ -168,14 +176,16 @@ impl Loaded {
     }
 
     /// What it ran with, one engine after the other: those that another took over from, and the last.
-    pub(crate) fn abouts(&self) -> (Vec<&About>, &About) {
-        let later = self.kept.records.iter().filter_map(|(_, fact)| match fact {
-            Fact::Resumed { about: Some(about), .. } => Some(&**about),
-            _ => None,
-        });
-        let (mut earlier, mut last) = (Vec::new(), &*self.about);
-        for about in later {
-            earlier.push(std::mem::replace(&mut last, about));
+    pub(crate) fn stretches(&self) -> (Vec<Stretch<'_>>, Stretch<'_>) {
+        let (mut earlier, mut last) =
+            (Vec::new(), Stretch { about: &self.about, extent: self.extent });
+        for (_, fact) in &self.kept.records {
+            let Fact::Resumed { about, extent, .. } = fact else { continue };
+            if let Some(about) = about {
+                earlier.push(last);
+                last.about = about;
+            }
+            last.extent = extent.unwrap_or(last.extent);
         }
         (earlier, last)
     }
@@ -209,13 +219,25 @@ impl Loaded {
             session.thread.messages = self.before.clone();
             session.thread.extend(self.thread.messages.iter().cloned());
         }
-        let (_, last) = self.abouts();
-        if let Some(link) = &last.session {
+        let (_, last) = self.stretches();
+        if let Some(link) = &last.about.session {
             session.id = link.id.clone();
             session.context = link.context.clone();
             session.metadata = link.metadata.clone();
         }
         session
+    }
+
+    /// The conversation with which the call began that the run is, or that last went on with it.
+    pub(crate) fn thread_of_call(self) -> Thread {
+        let is_call = |(_, fact): &(Record, Fact)| {
+            matches!(fact, Fact::RunStarted { .. } | Fact::Resumed { request_id: Some(_), .. })
+        };
+        let records = self.kept.records;
+        let began = records.iter().rposition(is_call).unwrap_or(0);
+        let mut state = RunState::new(self.before, Meter::default());
+        records.into_iter().take(began + 1).for_each(|(_, fact)| state.evolve(fact));
+        state.thread
     }
 
     /// The run up to where it last waited; none if it never did.
@@ -232,29 +254,33 @@ impl Loaded {
         if !self.was_told() || self.refusal().is_some() {
             return None;
         }
-        let before = self.session_before();
+        let (before, (_, Stretch { extent, .. })) = (self.session_before(), self.stretches());
         let mut state = RunState::new(self.before, Meter::default());
         let Kept { run, records, .. } = self.kept;
         let (last, _) = records.last()?;
         let (seq, hash) = (last.seq(), last.hash().to_string());
         let waits = matches!(records.last(), Some((_, Fact::Suspended(_))));
         records.into_iter().for_each(|(_, fact)| state.evolve(fact));
-        let mut session = match self.extent {
+        let mut session = match extent {
             Extent::Generate => return None,
             Extent::Step => before.apply_step(state.last_step()?),
-            Extent::Chat => before.apply_chat(&state.result_since_answer()),
+            Extent::Chat => before.apply_chat(&state.chat_result()),
         };
         let messages = session.thread.messages.clone();
         session.last_run = Some(SessionRun::new(run, seq, hash, waits, messages));
         Some(session)
     }
 
-    /// The error of a run whose first model call was refused, or the first after what it had waited for, or that is not
-    /// told in a result.
+    /// The error of a run whose call was refused, or that is not told in a result.
     pub(crate) fn refusal(&self) -> Option<Error> {
-        let resumed =
-            |(_, fact): &(Record, Fact)| matches!(fact, Fact::Resumed { .. }) && !fact.is_seam();
-        let began = self.kept.records.iter().rposition(resumed).unwrap_or(0);
+        let (_, Stretch { extent, .. }) = self.stretches();
+        // A step that goes on after it waited is a call like the first.
+        let is_call = |(_, fact): &(Record, Fact)| match fact {
+            Fact::Resumed { request_id: None, .. } => extent != Extent::Chat && !fact.is_seam(),
+            Fact::Resumed { .. } => true,
+            _ => false,
+        };
+        let began = self.kept.records.iter().rposition(is_call).unwrap_or(0);
         let facts = || self.kept.records[began..].iter().map(|(_, fact)| fact);
         let answered = facts().any(|fact| matches!(fact, Fact::AssistantCompleted { .. }));
         let end = facts().rev().find_map(|fact| match fact {

@@ -6,7 +6,7 @@ use mynah_data::{
     Budget, Error, FieldError, Metadata, Mode, ModelRef, PromptCache, ResponseFormat, Result,
     ToolChoice, ValidationReason,
 };
-use mynah_log::{About, Durability, Log};
+use mynah_log::{Durability, Log};
 use mynah_step::{RetryPolicy, SideEffectErrors, Tool, ToolExecutor, ToolResultEncoder};
 use secrecy::SecretString;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::{
     cancel::CancelHandle,
-    code::{HALT_WHEN, is_code},
+    code::HALT_WHEN,
     run::{ErrorPolicy, HaltWhen, Observer, OnUnknownTool},
 };
 
@@ -97,13 +97,6 @@ impl Options {
             }
             _ => Err(Error::invalid_option("options", "not_a_map")),
         }
-    }
-
-    /// What records tell of a call's options, but for code, which only its caller has.
-    pub(crate) fn of(about: &About) -> Result<Self> {
-        let mut values = about.options.clone();
-        values.retain(|name, value| !is_code(name, value));
-        Self::from_json(Value::Object(values))
     }
 
     /// Of what can be said in JSON, only this.

@@ -6,13 +6,14 @@ use mynah_data::{
     Budget, EngineReason, Error, FieldError, Messages, Metadata, Part as ContentPart, Pricing,
     Request, ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
 };
-use mynah_log::{About, Extent, SessionLink};
+use mynah_log::{About, Extent, SessionLink, is_in_order, put_in_order};
 use mynah_step::{
     Adapter, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits, check_price, price_of,
 };
 use serde_json::{Value, json};
 
 use crate::{
+    alone::schema_of,
     code::is_code,
     engine::{Engine, overlay_tools},
     options::{Options, SHARED, Settings, UNRECORDED, said},
@@ -77,7 +78,7 @@ pub(crate) fn prepare(
         past: Past::New { session: session.as_ref(), request_id, is_kept: tape.is_kept() },
     };
     let Part { setup, about, filter } = part.prepare()?;
-    let beginning = Beginning { before, thread, about };
+    let beginning = Beginning { before, thread, extent, about };
     let resumption = Resumption::default();
     Ok((Driver::new([], setup, beginning, resumption, cancel.as_ref(), tape), filter))
 }
@@ -120,6 +121,11 @@ impl Past<'_> {
         }
     }
 
+    /// Whether there are, or will be.
+    fn is_kept(&self) -> bool {
+        !matches!(self, Self::New { is_kept: false, .. })
+    }
+
     fn session(&self) -> Option<&SessionLink> {
         match self {
             Self::New { session, .. } => *session,
@@ -157,8 +163,7 @@ impl Asked<'_> {
             Past::Again(about) | Past::AtItsPrice(about) => Some(about.request_id.clone()),
         };
         let request_id = request_id.unwrap_or_else(|| parts.world.new_id());
-        let is_kept = !matches!(self.past, Past::New { is_kept: false, .. });
-        let about = is_kept.then(|| {
+        let about = self.past.is_kept().then(|| {
             Box::new(About {
                 request_id: request_id.clone(),
                 adapter: adapter.name().to_owned(),
@@ -190,6 +195,9 @@ impl Asked<'_> {
         let is_new = self.past.about().is_none();
         let said = said(self.options.values().clone());
         own.extend(said.filter(|(name, _)| !(is_new && SHARED.contains(&name.as_str()))));
+        if self.past.is_kept() {
+            as_recorded(&mut own);
+        }
         let mut values = self.engine.0.params.clone();
         values.retain(|name, _| !SHARED.contains(&name.as_str()));
         values.extend(own.clone());
@@ -200,6 +208,9 @@ impl Asked<'_> {
             let context = Some(&session.context).filter(|context| !context.is_empty());
             settings.context = settings.context.or_else(|| context.cloned());
         }
+        if self.past.is_kept() {
+            settings.context.iter_mut().for_each(put_in_order);
+        }
         Ok((settings, own))
     }
 
@@ -207,6 +218,9 @@ impl Asked<'_> {
     fn recorded_options(&self, own: Metadata) -> Metadata {
         let mut options = recorded(own);
         options.retain(|name, value| !is_code(name, value));
+        if let Some(schema) = schema_of(&mut options).filter(|schema| !is_in_order(schema)) {
+            *schema = Value::String(schema.to_string());
+        }
         options.extend(self.code());
         for (name, told) in &self.options.told {
             options.entry(name).or_insert_with(|| told.clone());
@@ -287,7 +301,6 @@ impl Asked<'_> {
         Setup {
             meter: Meter { schema_bytes: schema_bytes(settings.budget.as_ref(), &tools), pricing },
             policy: Policy {
-                extent: self.extent,
                 mode: settings.mode,
                 max_turns: settings.max_turns,
                 budget: settings.budget,
@@ -314,6 +327,16 @@ impl Asked<'_> {
             recorded_tools: false,
             require_raw_response_hash: settings.require_raw_response_hash,
         }
+    }
+}
+
+/// Puts what was said in the order in which it is read from records: tools and models get the same whoever goes on. A schema
+/// stays as it is, as models answer in its order.
+fn as_recorded(said: &mut Metadata) {
+    let schema = schema_of(said).map(Value::take);
+    put_in_order(said);
+    if let (Some(place), Some(schema)) = (schema_of(said), schema) {
+        *place = schema;
     }
 }
 

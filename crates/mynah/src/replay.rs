@@ -3,13 +3,13 @@
 use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{Message, Messages, Result, Role, Thread};
-use mynah_log::{About, Log};
+use mynah_log::Log;
 use mynah_step::{BoxFuture, Recorded, Tape};
 use serde::Serialize;
 
 use crate::{
     engine::Engine,
-    loaded::{Kept, Loaded},
+    loaded::{Kept, Loaded, Stretch},
     options::{Options, option_setters},
     prepare::{Asked, Part, Past, joined},
     run::{Beginning, Driver, Resumption},
@@ -173,11 +173,11 @@ impl Replay {
             }
             loaded.thread.messages = changed.since(loaded.before.len()).cloned().collect();
         }
-        let (earlier, last) = loaded.abouts();
+        let (earlier, last) = loaded.stretches();
         // A condition that is given is the last engine's.
         let mut options = self.options.clone();
         options.halt_when = None;
-        let earlier = earlier.into_iter().map(|about| loaded.part(about, &options));
+        let earlier = earlier.into_iter().map(|ran| loaded.part(ran, &options));
         let earlier = earlier.collect::<Result<Vec<Part>>>()?;
         let mut part = match &self.engine {
             Some(engine) => self.asked(engine, &loaded, last)?.prepare()?,
@@ -193,10 +193,11 @@ impl Replay {
         let about = earlier.first().unwrap_or(&part).about.clone();
         let earlier = earlier.into_iter().map(|part| part.setup);
         let Part { setup, filter, .. } = part;
-        let Loaded { kept: Kept { run, records, .. }, before, thread, .. } = loaded;
+        let Loaded { kept: Kept { run, records, .. }, before, thread, extent, .. } = loaded;
         let tape = Tape::Replaying(Box::new(Recorded::new(run.into(), records)));
         let cancel = self.options.cancel.as_ref();
-        let (beginning, resumption) = (Beginning { before, thread, about }, Resumption::default());
+        let beginning = Beginning { before, thread, extent, about };
+        let resumption = Resumption::default();
         Ok((Driver::new(earlier, setup, beginning, resumption, cancel, tape), filter))
     }
 
@@ -205,15 +206,15 @@ impl Replay {
         &self,
         engine: &'a Engine,
         loaded: &Loaded,
-        recorded: &'a About,
+        ran: Stretch<'a>,
     ) -> Result<Asked<'a>> {
         Ok(Asked {
             engine,
             conversation: joined(&loaded.before, &loaded.thread),
             given: None,
-            options: loaded.options(recorded)?.overlay(self.options.clone()),
-            extent: loaded.extent,
-            past: Past::Again(recorded),
+            options: loaded.options(ran.about)?.overlay(self.options.clone()),
+            extent: ran.extent,
+            past: Past::Again(ran.about),
         })
     }
 

@@ -1,11 +1,11 @@
-//! Sessions, from the records of their turns.
+//! Sessions and calls, from the records of their runs.
 
 use std::sync::Arc;
 
-use mynah_data::{Error, Result, Session, SessionReason};
-use mynah_log::{Log, RunFilter};
+use mynah_data::{Error, Result, Session, SessionReason, Thread};
+use mynah_log::{Extent, Log, RunFilter};
 
-use crate::loaded::Loaded;
+use crate::loaded::{Loaded, Stretch};
 
 /// A session as its records tell it.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +88,42 @@ pub async fn restore_turn<L: Log>(log: &L, run: &str) -> Result<Restored> {
             .with("run_id", run));
     }
     session_of(log, loaded).await
+}
+
+/// The call that a run is, or that last went on with it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct KeptCall {
+    /// How far it goes.
+    pub extent: Extent,
+    /// The whole conversation with which it began, whichever runs hold it.
+    pub thread: Thread,
+}
+
+/// Tells what a run was asked, from its records and those of the turns before it in its session.
+///
+/// ```
+/// # use mynah::{Engine, testing::Scripted};
+/// # use serde_json::json;
+/// use mynah::log::{Extent, MemoryLog};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([
+/// #     json!([{"text": "hi"}, {"finish": "stop"}]), json!([{"text": "again"}, {"finish": "stop"}])])?);
+/// let log = MemoryLog::new();
+/// let (session, _) = engine.start("hello").record(&log).await?;
+/// let (_, result) = engine.reply(&session, "hello again").record(&log).await?;
+///
+/// let call = mynah::kept_call(&log, &result.run_id.unwrap()).await?;
+/// assert_eq!((call.extent, call.thread.messages.len()), (Extent::Chat, 3));
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// A run that is not there or not what it was, lacks what was taken away, or was written by a loop of its caller's own.
+pub async fn kept_call<L: Log>(log: &L, run: &str) -> Result<KeptCall> {
+    let loaded = Loaded::read(log, run).await?;
+    let (_, Stretch { extent, .. }) = loaded.stretches();
+    Ok(KeptCall { extent, thread: loaded.thread_of_call() })
 }
 
 /// The session that a turn left.

@@ -6,7 +6,7 @@ use mynah_data::{
     ChatResult, Error, HaltReason, LogReason, Message, Result, Role, Session, SessionReason,
     ToolCall,
 };
-use mynah_log::{About, End, Fact, Log, RunStatus};
+use mynah_log::{About, End, Extent, Fact, Log, RunStatus};
 use mynah_step::{BoxFuture, OnUncertain, Recorded, Recorder, Tape, Tool, active, take_over};
 use serde_json::Value;
 
@@ -35,6 +35,8 @@ pub struct Resume {
     allow_changed: bool,
     /// The id of the call, if it is a call of its own.
     request_id: Option<String>,
+    /// How far it goes from here, if it is a call of its own.
+    extent: Option<Extent>,
     /// The session as it is now, if that goes on.
     session: Option<Session>,
     options: Options,
@@ -45,6 +47,9 @@ option_setters!(Resume, self => self.options);
 impl Engine {
     /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
     /// calls and tools are not repeated. The engine must be the one that the run ran with.
+    ///
+    /// Awaited, it comes to what the call would have come to that it goes on with; a single call or step comes to a result with
+    /// that step alone, and a step that waited goes on with one more.
     ///
     /// Whether the process lives that held the run within the last minute, three seconds show, whatever its clock says; they are
     /// waited for. A process that lives keeps its run, and a run that was dropped or waits goes on at once.
@@ -83,6 +88,7 @@ impl Resume {
             on_uncertain: OnUncertain::default(),
             allow_changed: false,
             request_id: None,
+            extent: None,
             session: None,
             options: Options::new(),
         }
@@ -161,10 +167,16 @@ impl Resume {
         self
     }
 
-    /// Goes on as a call of its own would, with its own engine and options, and the session's data as they are now: the run keeps
-    /// nothing of what was said before but its budget, and the result tells only of what comes now.
-    pub(crate) fn with_call(mut self, request_id: String, session: Session) -> Self {
+    /// Goes on as a call of its own would, as far as that goes, with its own engine and options, and the session's data as they are
+    /// now: the run keeps nothing of what was said before but its budget, and the result tells only of what comes now.
+    pub(crate) fn with_call(
+        mut self,
+        request_id: String,
+        extent: Extent,
+        session: Session,
+    ) -> Self {
         self.request_id = Some(request_id);
+        self.extent = Some(extent);
         self.session = Some(session);
         self.allow_changed = true;
         self
@@ -185,9 +197,9 @@ impl Resume {
         let world = Arc::clone(&self.engine.0.world);
         let mut fact = self.resumption(&loaded)?;
         let waits = matches!(loaded.kept.last(), Some(Fact::Suspended(_)));
-        let (mut earlier, last) = loaded.abouts();
+        let (mut earlier, last) = loaded.stretches();
         earlier.push(last);
-        let earlier = earlier.into_iter().map(|about| loaded.part(about, &Options::new()));
+        let earlier = earlier.into_iter().map(|ran| loaded.part(ran, &Options::new()));
         let earlier = earlier.collect::<Result<Vec<Part>>>()?;
         let (mut live, changed) = self.part(&loaded)?;
         // Where the process ended, the seam tells it.
@@ -198,11 +210,11 @@ impl Resume {
         let resumption = Resumption {
             on_uncertain: self.on_uncertain,
             fact,
-            since_answer: self.request_id.is_some(),
             active: active(&loaded.kept.records),
         };
         let Part { setup, filter, .. } = live;
-        let Loaded { kept: Kept { run, records, chain, totals }, before, thread, .. } = loaded;
+        let Loaded { kept: Kept { run, records, chain, totals }, before, thread, extent, .. } =
+            loaded;
         let head = chain.head();
         let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals)
             .with_durability(self.options.durability)
@@ -212,7 +224,7 @@ impl Resume {
         let tape = Tape::Replaying(Box::new(recorded));
         let cancel = self.options.cancel.as_ref();
         let about = earlier.first().and_then(|first| first.about.clone());
-        let beginning = Beginning { before, thread, about };
+        let beginning = Beginning { before, thread, extent, about };
         let earlier = earlier.into_iter().map(|part| part.setup);
         let mut driver = Driver::new(earlier, setup, beginning, resumption, cancel, tape);
         driver.hold(take_over(self.log.as_ref(), world.as_ref(), &run, head).await?);
@@ -221,8 +233,8 @@ impl Resume {
 
     /// What this engine makes of what is left of the run, and what that runs with if it is something else than before.
     fn part(&self, loaded: &Loaded) -> Result<(Part, Option<Box<About>>)> {
-        let (_, recorded) = loaded.abouts();
-        let mut recorded = recorded.clone();
+        let (_, last) = loaded.stretches();
+        let mut recorded = last.about.clone();
         if let (Some(link), Some(session)) = (&mut recorded.session, &self.session) {
             link.context.clone_from(&session.context);
             link.metadata.clone_from(&session.metadata);
@@ -239,7 +251,7 @@ impl Resume {
             conversation: joined(&loaded.before, &loaded.thread),
             given: None,
             options: options.clone(),
-            extent: loaded.extent,
+            extent: self.extent.unwrap_or(last.extent),
             past,
         };
         // A run that goes on with the same engine keeps the price that it had.
@@ -333,6 +345,7 @@ impl Resume {
             };
             return Err(refused(waits).with("missing_tool_calls", missing));
         }
+        let (_, last) = loaded.stretches();
         Ok(Some(Fact::Resumed {
             message: self.message.clone().map(Arc::new),
             tool_results: self.tool_results.clone(),
@@ -340,6 +353,7 @@ impl Resume {
             rejected: self.rejected.clone(),
             given_up,
             request_id: self.request_id.clone(),
+            extent: self.extent.filter(|extent| *extent != last.extent),
             about: None,
         }))
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_util::{Stream, StreamExt as _};
-use mynah_data::{Error, Event, Result, StepResult};
+use mynah_data::{ChatResult, Error, Event, Result, StepResult};
 use mynah_step::BoxFuture;
 
 use crate::{cancel::CancelHandle, run::Driver};
@@ -137,6 +137,14 @@ impl EventStream {
                 State::Running(driver, _) => return driver.poll_event(cx),
                 State::Refused(error) => return Poll::Ready(error.take().map(Err)),
             };
+        }
+    }
+
+    /// What a run came to that was polled to its end and told no result of a chat: a single call or step.
+    pub(crate) fn result(&mut self) -> Option<ChatResult> {
+        match &mut self.0 {
+            State::Running(driver, _) => Some(driver.result()),
+            _ => None,
         }
     }
 

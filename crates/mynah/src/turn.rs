@@ -12,7 +12,7 @@ use mynah_data::{
     ChatResult, Error, ErrorKind, Event, Message, Messages, Operation, Result, Session,
     SessionReducer, SessionRun, StepResult, TurnResult,
 };
-use mynah_log::{Extent, Hash, Head, Log, Previous, Record, SessionLink};
+use mynah_log::{Extent, Hash, Head, Log, Previous, Record, SessionLink, put_in_order};
 use mynah_step::BoxFuture;
 
 use crate::{
@@ -117,7 +117,8 @@ impl IntoFuture for Turn {
     }
 }
 
-/// A session's single step: a future of the session after it and the result, or a stream.
+/// A session's single step: a future of the session after it and the result, or a stream. Kept in a log, it is a run as a
+/// [`Turn`] is one, or goes on with the one that waits for it.
 ///
 /// ```
 /// # use mynah::{Engine, Session, testing::{self, Scripted}};
@@ -222,7 +223,7 @@ impl Next {
         self.options.log = Some(Arc::clone(&log));
         let Some(left) = left else { return self.afresh(None) };
         let grew = self.session.thread.messages.starts_with(&run.messages);
-        if run.waits && grew && self.extent == Extent::Chat {
+        if run.waits && grew {
             let head = log.head(&run.run_id).await?;
             if head == Some(left.head)
                 && let Some(answer) = self.answer(&log, &run)
@@ -244,7 +245,7 @@ impl Next {
     /// What the waiting run goes on with, if all that joined the conversation since can be told so.
     fn answer(&self, log: &Arc<dyn Log>, run: &SessionRun) -> Option<Resume> {
         let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.run_id.to_string());
-        let resume = resume.with_call(self.request_id.clone()?, self.session.clone());
+        let resume = resume.with_call(self.request_id.clone()?, self.extent, self.session.clone());
         let mut resume = resume.options(self.options.clone());
         for message in self.session.thread.messages.since(run.messages.len()) {
             let text = message.text();
@@ -310,6 +311,11 @@ async fn left(log: &dyn Log, run: &SessionRun) -> Result<Option<Left>> {
 
 /// The session after a turn, which remembers the run as which the turn was kept.
 fn kept(mut session: Session, events: &EventStream) -> Session {
+    if events.run_id().is_some() {
+        // Its data are read from the record later.
+        put_in_order(&mut session.context);
+        put_in_order(&mut session.metadata);
+    }
     if let Some((run, head, waits)) = events.driver().and_then(Driver::stopped) {
         let (hash, messages) = (head.hash.to_string(), session.thread.messages.clone());
         session.last_run = Some(SessionRun::new(Arc::clone(run), head.seq, hash, waits, messages));

@@ -215,7 +215,11 @@ async fn a_session_is_restored_from_a_run_that_went_on_after_another_turn_was_re
         .tool(Tool::new("pick", "", json!({})).manual());
     let (waiting, _) = engine.start(Session::from("go").with_id("s")).record(&log).await?;
     let submitted = waiting.submit_tool_results([("c0", "zero")])?;
-    engine.step_session(&submitted).record(&log).await.expect_err("a refusal");
+    // What the session was is not what the run says: it begins another.
+    let mut edited = json!(submitted);
+    edited["thread"]["messages"][0]["content"] = json!("stop");
+    let edited: Session = serde_json::from_value(edited)?;
+    engine.step_session(&edited).record(&log).await.expect_err("a refusal");
     assert_eq!(restore_session(&log, "s").await?.session, waiting);
     let (done, _) = engine.continue_session(&submitted, None).record(&log).await?;
     assert_eq!(run_of(&done), run_of(&waiting));

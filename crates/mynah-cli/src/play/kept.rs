@@ -4,12 +4,12 @@ use std::{io::Write, sync::Arc};
 
 use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, Error, ErrorKind, Event, LogReason, Message, Metadata, Options, Result,
-    SessionReason, Thread, Tools, decode, fork_run,
+    ChatResult, EngineReason, Error, ErrorKind, Event, KeptCall, LogReason, Message, Metadata,
+    Options, Result, SessionReason, StepResult, Thread, Tools, decode, fork_run, kept_call,
     log::{Extent, Fact, Log as _, RunFilter, verify_run},
     restore_turn,
 };
-use serde::Serialize;
+use serde::{Deserialize as _, Serialize};
 use serde_json::json;
 
 use super::{
@@ -18,12 +18,6 @@ use super::{
     scenario::{Act, GoOn, Kind, Watch},
 };
 use crate::ledger::Ledger;
-
-/// How a run began.
-struct Beginning {
-    thread: Thread,
-    extent: Extent,
-}
 
 impl<W: Write> Stage<'_, W> {
     pub(super) async fn on_kept(
@@ -59,7 +53,7 @@ impl<W: Write> Stage<'_, W> {
         options: Metadata,
         watch: Watch,
     ) -> Result<Told, Stop> {
-        let options = self.options_of(run, options, &beginning(log, run).await?)?;
+        let options = self.options_of(run, options, &kept_call(log, run).await?)?;
         let replay = self.engine.replay(log, run).replay_tools(tools).options(options);
         if !watch.is_needed() {
             return Ok(self.kept(replay.await?));
@@ -89,11 +83,11 @@ impl<W: Write> Stage<'_, W> {
     ) -> Result<Told, Stop> {
         let GoOn { message, tool_results, approve, reject, on_uncertain, allow_changed_engine } =
             go_on;
-        let beginning = beginning(log, run).await?;
-        let options = self.options_of(run, options, &beginning)?;
+        let call = kept_call(log, run).await?;
+        let options = self.options_of(run, options, &call)?;
         let about = options::last_about(log, run).await?;
         let options = options::condition(&about).overlay(options);
-        let mut thread = beginning.thread.clone();
+        let mut thread = call.thread.clone();
         if watch.take.is_some() {
             // What was told before the run goes on is not told again, and belongs to the partial result.
             thread = self.thread_so_far(log, run, &options, thread).await?;
@@ -120,7 +114,7 @@ impl<W: Write> Stage<'_, W> {
         if let Some(error) = stream.refusal() {
             return Err(error.clone().into());
         }
-        let cancel = stream.cancel_handle();
+        let (cancel, is_watched) = (stream.cancel_handle(), watch.is_needed());
         let completed = std::cell::RefCell::new(None::<ChatResult>);
         self.follow(&mut stream, &cancel, watch, |event| {
             fold.apply(event);
@@ -130,7 +124,10 @@ impl<W: Write> Stage<'_, W> {
         })
         .await?;
         self.remember(options);
-        let told = match (beginning.extent, stream.last_step(), completed.into_inner()) {
+        if let Some(error) = stream.last_step().and_then(unknown_tool).filter(|_| !is_watched) {
+            return Err(error.into());
+        }
+        let told = match (call.extent, stream.last_step(), completed.into_inner()) {
             // A step that waits for word on its tools has no result yet, and its run tells why.
             (Extent::Chat, _, Some(result)) | (_, None, Some(result)) => {
                 Told::Chat(Box::new(result))
@@ -154,7 +151,7 @@ impl<W: Write> Stage<'_, W> {
                 self.keep(session.apply_step(&result), Some(Told::Step(result)))
             }
             (_, told) => {
-                self.thread = told.thread(beginning.thread);
+                self.thread = told.thread(call.thread);
                 told
             }
         })
@@ -181,11 +178,17 @@ impl<W: Write> Stage<'_, W> {
     }
 
     /// The options of a run that is performed again: those that this process knows of it, and what the operation adds.
-    fn options_of(&self, run: &str, said: Metadata, beginning: &Beginning) -> Result<Options> {
-        let said = options::read(said, &beginning.thread)?;
+    fn options_of(&self, run: &str, said: Metadata, call: &KeptCall) -> Result<Options> {
+        let said = options::read(said, &call.thread)?;
         let known = self.options.get(run).cloned();
         Ok(known.unwrap_or_default().overlay(said))
     }
+}
+
+/// The error that whoever awaits a step gets in place of it. Of one who watches it the events tell.
+fn unknown_tool(step: &StepResult) -> Option<Error> {
+    let error = Error::deserialize(step.metadata.get("error")?).ok()?;
+    (error.kind() == ErrorKind::Engine(EngineReason::UnknownTool)).then_some(error)
 }
 
 async fn newest(log: &Ledger) -> Result<String> {
@@ -193,16 +196,6 @@ async fn newest(log: &Ledger) -> Result<String> {
     page.sound()?.first().map(|run| run.run_id.to_string()).ok_or_else(|| {
         Error::log(LogReason::RunNotFound)
             .with_message("log error: run_not_found: there are no runs in this log")
-    })
-}
-
-/// How a run began. Whether its records are what they were is found out when it is performed.
-async fn beginning(log: &Ledger, run: &str) -> Result<Beginning> {
-    let first = log.read(run, 1, 1).await?;
-    let fact = first.first().and_then(|record| record.fact().ok().flatten());
-    Ok(match fact {
-        Some(Fact::RunStarted { thread, extent, .. }) => Beginning { thread, extent },
-        _ => Beginning { thread: Thread::new(), extent: Extent::Chat },
     })
 }
 

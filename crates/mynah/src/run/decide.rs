@@ -27,7 +27,7 @@ pub(super) enum Action {
     Finish(End),
     /// Stop: the caller of a single call gets this error.
     Refuse(End, Error),
-    /// Nothing: the run went as far as it was to go.
+    /// Nothing: the run has its end.
     Stop,
 }
 
@@ -55,7 +55,6 @@ pub(crate) enum HaltWhen {
 ///
 /// `halt_when` is asked again when a run is performed again, so it must depend on its argument alone.
 pub(crate) struct Policy {
-    pub(crate) extent: Extent,
     pub(crate) mode: Mode,
     pub(crate) max_turns: u32,
     pub(crate) budget: Option<Budget>,
@@ -75,7 +74,6 @@ pub(crate) struct Finalize {
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy")
-            .field("extent", &self.extent)
             .field("mode", &self.mode)
             .field("max_turns", &self.max_turns)
             .field("finalize", &self.finalize)
@@ -90,8 +88,8 @@ impl Policy {
     }
 
     /// What is to happen with the calls of an answer.
-    pub(super) fn plan(&self, response: &Response, finalizing: bool, paused: bool) -> Plan {
-        if response.error().is_some() || self.extent == Extent::Generate {
+    pub(super) fn plan(&self, state: &RunState, response: &Response, paused: bool) -> Plan {
+        if response.error().is_some() || state.extent == Extent::Generate {
             return Plan::Nothing;
         }
         let calls = response.tool_calls().next().is_some();
@@ -107,7 +105,7 @@ impl Policy {
         }
         let (mut run, mut manual) = (Vec::new(), Vec::new());
         for call in response.tool_calls() {
-            match self.tool(&call.name, finalizing) {
+            match self.tool(&call.name, state.conversation.is_some()) {
                 Some(tool) if tool.spec().manual => manual.push(call.id.clone()),
                 None if self.on_unknown_tool == OnUnknownTool::Fail => {
                     return Plan::Unknown { tool_name: call.name.clone() };
@@ -146,7 +144,7 @@ impl RunState {
         if let Some((breach, error)) = &self.exceeded {
             let budget = Metadata::from_iter([("budget".to_owned(), json!(breach))]);
             let mut end = self.end_of_chat(End::new(HaltReason::BudgetExceeded, budget), policy);
-            if policy.extent == Extent::Chat {
+            if self.extent == Extent::Chat {
                 return Action::Finish(end);
             }
             end.metadata.insert("error".to_owned(), error.to_value());
@@ -172,8 +170,8 @@ impl RunState {
                 _ => Action::CallModel,
             };
         };
-        if policy.extent != Extent::Chat {
-            return Action::Stop;
+        if self.extent != Extent::Chat {
+            return Action::Finish(self.end_after(step).unwrap_or_else(completed));
         }
         let Some(end) = self.terminal(step, policy) else {
             return Action::CallModel;
@@ -199,7 +197,29 @@ impl RunState {
 
     /// The first of the terminal conditions that holds after a step.
     fn terminal(&self, step: &StepResult, policy: &Policy) -> Option<End> {
-        let index = self.steps_of_pass().len() - 1;
+        if let Some(end) = self.end_after(step) {
+            return Some(end);
+        }
+        let halts = policy.halt_when.as_ref().is_some_and(|halt_when| match halt_when {
+            HaltWhen::Asked(condition) => condition(step),
+            HaltWhen::After(steps) => *steps == Some(self.steps.len()),
+        });
+        if halts {
+            return Some(end(
+                HaltReason::HaltWhen,
+                "halt_when_step_index",
+                json!(self.step_index()),
+            ));
+        }
+        let max_turns = if self.conversation.is_some() { 1 } else { policy.max_turns };
+        if self.steps_of_pass().len() >= max_turns as usize {
+            return Some(end(HaltReason::MaxTurns, "max_turns", json!(max_turns)));
+        }
+        None
+    }
+
+    /// How a step itself ends or suspends the run; none where the model is to be called again.
+    fn end_after(&self, step: &StepResult) -> Option<End> {
         if let Some(halt) = self.halt() {
             return Some(End::new(halt.reason(), halt.details()));
         }
@@ -209,35 +229,27 @@ impl RunState {
             Plan::Unknown { tool_name } => {
                 return Some(failed(Error::unknown_tool(tool_name).to_value()));
             }
-            Plan::Manual => return Some(manual(index, Vec::new())),
+            Plan::Manual => return Some(manual(self.step_index(), Vec::new())),
             Plan::Tools { manual: calls, .. } if !calls.is_empty() => {
                 let listed = step.metadata.get("manual_tool_calls").cloned().unwrap_or_default();
-                return Some(manual(index, vec![("manual_tool_calls", listed)]));
+                return Some(manual(self.step_index(), vec![("manual_tool_calls", listed)]));
             }
             _ => {}
         }
         match step.response.finish_reason {
             Some(FinishReason::Error) => {
-                return Some(failed(
-                    step.response.metadata.get("error").cloned().unwrap_or_default(),
-                ));
+                let error = step.response.metadata.get("error").cloned();
+                Some(failed(error.unwrap_or_default()))
             }
-            Some(FinishReason::ToolCalls) => {}
-            _ if *plan == Plan::Continue => {}
-            _ => return Some(End::new(HaltReason::Completed, Metadata::new())),
+            Some(FinishReason::ToolCalls) => None,
+            _ if *plan == Plan::Continue => None,
+            _ => Some(completed()),
         }
-        let halts = policy.halt_when.as_ref().is_some_and(|halt_when| match halt_when {
-            HaltWhen::Asked(condition) => condition(step),
-            HaltWhen::After(steps) => *steps == Some(self.steps.len()),
-        });
-        if halts {
-            return Some(end(HaltReason::HaltWhen, "halt_when_step_index", json!(index)));
-        }
-        let max_turns = if self.conversation.is_some() { 1 } else { policy.max_turns };
-        if index + 1 >= max_turns as usize {
-            return Some(end(HaltReason::MaxTurns, "max_turns", json!(max_turns)));
-        }
-        None
+    }
+
+    /// The place of the last step among those of the result.
+    fn step_index(&self) -> usize {
+        self.steps_of_call().len().saturating_sub(1)
     }
 }
 
@@ -248,6 +260,10 @@ fn leads_to_finalize(reason: &HaltReason) -> bool {
 
 fn end(reason: HaltReason, key: &str, value: Value) -> End {
     End::new(reason, Metadata::from_iter([(key.to_owned(), value)]))
+}
+
+fn completed() -> End {
+    End::new(HaltReason::Completed, Metadata::new())
 }
 
 fn failed(error: Value) -> End {

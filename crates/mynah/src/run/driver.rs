@@ -10,8 +10,8 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
-    Error, Event, FinishReason, HaltReason, Messages, Metadata, Request, Response, ResponseBuilder,
-    Result, StepResult, StreamReason, Thread, Usage,
+    ChatResult, Error, Event, FinishReason, HaltReason, Messages, Metadata, Request, Response,
+    ResponseBuilder, Result, StepResult, StreamReason, Thread, Usage,
 };
 use mynah_log::{About, CutRecorder, End, Extent, Fact, Head, Lease};
 use mynah_step::{
@@ -67,6 +67,8 @@ pub(crate) struct Beginning {
     pub(crate) before: Messages,
     /// What joined since.
     pub(crate) thread: Thread,
+    /// How far it is to go.
+    pub(crate) extent: Extent,
     /// What it begins with; none where nobody keeps it.
     pub(crate) about: Option<Box<About>>,
 }
@@ -77,8 +79,6 @@ pub(crate) struct Resumption {
     pub(crate) on_uncertain: OnUncertain,
     /// What a run that waited goes on with.
     pub(crate) fact: Option<Fact>,
-    /// Whether the result tells only what came after that.
-    pub(crate) since_answer: bool,
     /// How long earlier processes of the run were active.
     pub(crate) active: Duration,
 }
@@ -144,7 +144,7 @@ impl Driver {
     pub(crate) fn new(
         earlier: impl IntoIterator<Item = Setup>,
         last: Setup,
-        Beginning { before, thread, about }: Beginning,
+        Beginning { before, thread, extent, about }: Beginning,
         resumption: Resumption,
         cancel: Option<&CancelHandle>,
         tape: Tape,
@@ -156,7 +156,7 @@ impl Driver {
         };
         let span = tracing::info_span!(
             "mynah.run",
-            extent = ?setup.policy.extent,
+            ?extent,
             request_id = setup.call.request_id,
             model = setup.request.model.as_ref().map(tracing::field::display),
             halted_reason = tracing::field::Empty,
@@ -192,7 +192,6 @@ impl Driver {
             span,
             step: Span::none(),
         };
-        let extent = driver.setup.policy.extent;
         driver.commit(Fact::RunStarted { thread, extent, about });
         driver
     }
@@ -278,7 +277,7 @@ impl Driver {
     /// Whether somebody, or the time, stops what is under way; then it was stopped.
     fn is_stopped(&mut self, cx: &mut Context<'_>) -> bool {
         // A single step that was told to be complete has nothing left to interrupt.
-        let over = self.setup.policy.extent != Extent::Chat && !self.state.steps.is_empty();
+        let over = self.state.extent != Extent::Chat && !self.state.steps_of_pass().is_empty();
         let over = over && self.cancelled_here().is_none();
         if !over && !matches!(self.phase, Phase::Closing(_)) {
             if let Some(reason) = self.interrupted(cx) {
@@ -394,13 +393,7 @@ impl Driver {
                 self.commit(end.into_fact());
                 self.phase = Phase::Closing(Err(error));
             }
-            Action::Stop => {
-                self.tell_span(&self.state.steps);
-                if self.tape.is_kept() && self.state.end.is_none() {
-                    self.commit(End::new(HaltReason::Completed, Metadata::new()).into_fact());
-                }
-                self.phase = Phase::Closing(Ok(self.held.take()));
-            }
+            Action::Stop => self.finish_single(),
         }
     }
 
@@ -434,7 +427,7 @@ impl Driver {
         self.state.evolve(fact);
         if self.state.steps.len() > before {
             self.step = Span::none();
-            match self.setup.policy.extent {
+            match self.state.extent {
                 _ if !self.watched => {}
                 Extent::Generate => {}
                 // A step's last event is its result.
@@ -494,15 +487,29 @@ impl Driver {
         }
     }
 
+    /// Tells what the run came to.
     pub(super) fn finish(&mut self) {
-        let mut result = match self.resumption.since_answer {
-            true => self.state.result_since_answer(),
-            false => self.state.chat_result(),
-        };
-        result.run_id = self.tape.run_id().cloned();
+        // A step whose tools are not done has no result, and its run tells why.
+        if self.state.extent != Extent::Chat && self.state.open.is_none() {
+            return self.finish_single();
+        }
+        let result = self.result();
         self.span.record("halted_reason", result.halted_reason.as_str());
         self.tell_span(&result.steps);
         self.phase = Phase::Closing(Ok(Some(Event::ChatCompleted { result: Box::new(result) })));
+    }
+
+    /// What the run came to, as the result of a chat. Its steps are in it from then on.
+    pub(crate) fn result(&mut self) -> ChatResult {
+        let mut result = self.state.chat_result();
+        result.run_id = self.tape.run_id().cloned();
+        result
+    }
+
+    /// A single call or step was told as it came; the end of a step is its result.
+    fn finish_single(&mut self) {
+        self.tell_span(&self.state.steps);
+        self.phase = Phase::Closing(Ok(self.held.take()));
     }
 
     /// What a run came to, for whoever watches its span.
@@ -562,11 +569,11 @@ impl Driver {
         let answering = match self.phase {
             Phase::Opening(_) | Phase::Answering(_) => true,
             // A single call that is ended before it began ends like one that was being opened.
-            Phase::Decide => self.setup.policy.extent != Extent::Chat && self.state.open.is_none(),
+            Phase::Decide => self.state.extent != Extent::Chat && self.state.open.is_none(),
             Phase::Announced(_) | Phase::Tools(_) | Phase::Closing(_) | Phase::Done => false,
         };
         let mut metadata = Metadata::new();
-        if self.setup.policy.extent != Extent::Chat {
+        if self.state.extent != Extent::Chat {
             let error = match reason {
                 HaltReason::Cancelled => Error::stream(StreamReason::Cancelled),
                 _ => Error::stream(StreamReason::Timeout)
@@ -589,12 +596,6 @@ impl Driver {
         let partial = self.cut_off(answering && heard, reason.as_str());
         let cuts = std::mem::take(&mut self.cuts).finish();
         self.commit(Fact::Cancelled { end, partial, cuts });
-        match self.setup.policy.extent {
-            Extent::Chat => self.finish(),
-            _ => {
-                self.tell_span(&self.state.steps);
-                self.phase = Phase::Closing(Ok(self.held.take()));
-            }
-        }
+        self.finish();
     }
 }

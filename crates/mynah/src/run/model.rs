@@ -6,7 +6,7 @@ use mynah_data::{
     AdapterReason, Error, Event, HaltReason, Message, Messages, Metadata, Request, Response,
     ResponseBuilder, StreamReason,
 };
-use mynah_log::{CutRecorder, End, Fact, Hash, Plan, cbor, expand};
+use mynah_log::{CutRecorder, End, Extent, Fact, Hash, Plan, cbor, expand};
 use mynah_step::{Heard, WallClock, Watch, check_raw_hash, open_model};
 use tokio::time::Sleep;
 
@@ -46,7 +46,7 @@ impl Driver {
         self.phase = Phase::Opening(Box::pin(open_model(adapter, request, call, retry, world)));
     }
 
-    /// A model call that failed before there was a stream. The first one is the caller's `Err`; a later one ends the chat.
+    /// A model call that failed before there was a stream. The first of a call is the caller's `Err`; a later one ends the chat.
     pub(super) fn not_opened(&mut self, error: Error) {
         self.watch.end(Some(error.reason()), None);
         if self.state.conversation.is_some() {
@@ -57,11 +57,7 @@ impl Driver {
         let metadata = Metadata::from_iter([("error".to_owned(), error.to_value())]);
         let end = End::new(HaltReason::Error, metadata);
         self.commit(self.state.end_of_chat(end, &self.setup.policy).into_fact());
-        let begun = match self.resumption.since_answer {
-            true => self.state.steps_since_answer(),
-            false => &self.state.steps,
-        };
-        if begun.is_empty() {
+        if self.state.steps_of_call().is_empty() || self.state.extent != Extent::Chat {
             self.phase = Phase::Closing(Err(error));
         } else {
             self.ready.push_back(Event::Error { error });
@@ -176,7 +172,7 @@ impl Driver {
         let plan = match self.tape.upcoming() {
             // What was planned is not planned anew, whatever the engine is now.
             Some(Fact::AssistantCompleted { plan, .. }) if self.tape.is_resuming() => plan.clone(),
-            _ => self.setup.policy.plan(&response, self.state.conversation.is_some(), paused),
+            _ => self.setup.policy.plan(&self.state, &response, paused),
         };
         if let Plan::Unknown { tool_name } = &plan {
             self.ready.push_back(Event::Error { error: Error::unknown_tool(tool_name) });

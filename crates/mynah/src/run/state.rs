@@ -20,7 +20,7 @@ use super::budget::Meter;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunState {
     pub(super) extent: Extent,
-    pub(super) thread: Thread,
+    pub(crate) thread: Thread,
     pub(super) steps: Vec<StepResult>,
     /// What the conversation came to, once the answer is given its form.
     pub(super) conversation: Option<Conversation>,
@@ -41,6 +41,8 @@ pub(crate) struct RunState {
     /// How many steps there were when the run last went on with what it had waited for: limits are counted from there, as
     /// they are in a call of its own.
     answered_at: usize,
+    /// How many steps there were when a call of its own last went on with the run: its result tells those that follow.
+    called_at: usize,
 }
 
 /// A conversation that ended before the chat did.
@@ -127,7 +129,20 @@ impl RunState {
     pub(crate) fn evolve(&mut self, fact: Fact) {
         match fact {
             Fact::RunStarted { thread, extent, .. } => self.begin(thread, extent),
-            Fact::Resumed { message, tool_results, approved, rejected, given_up, .. } => {
+            Fact::Resumed {
+                message,
+                tool_results,
+                approved,
+                rejected,
+                given_up,
+                request_id,
+                extent,
+                about: _,
+            } => {
+                self.extent = extent.unwrap_or(self.extent);
+                if request_id.is_some() {
+                    self.called_at = self.steps.len();
+                }
                 let given =
                     tool_results.into_iter().map(|(id, text)| Message::tool_result(id, text));
                 let error = |(id, why): (String, String)| {
@@ -265,14 +280,7 @@ impl RunState {
         self.thread.extend(message);
     }
 
-    /// The result of a chat that ended, as far as it came after it last went on with what it had waited for: as if that
-    /// had been a call of its own.
-    pub(crate) fn result_since_answer(&mut self) -> ChatResult {
-        self.steps.drain(..std::mem::take(&mut self.answered_at));
-        self.chat_result()
-    }
-
-    /// The result of a chat that ended.
+    /// The result of a chat that ended: of the call that last went on with the run, if that was one of its own.
     pub(crate) fn chat_result(&mut self) -> ChatResult {
         let end =
             self.end.clone().unwrap_or_else(|| End::new(HaltReason::Cancelled, Metadata::new()));
@@ -287,6 +295,7 @@ impl RunState {
             result.pending_question = Some(question.clone());
             result.pending_tool_call_id = Some(tool_call_id.clone());
         }
+        self.steps.drain(..std::mem::take(&mut self.called_at));
         result.steps = std::mem::take(&mut self.steps);
         let last = || result.steps.last().map(|step| step.response.clone());
         result.final_response = self.partial.take().or_else(last);
@@ -294,9 +303,9 @@ impl RunState {
         result
     }
 
-    /// What the last step came to.
+    /// What the last step came to, since the run last went on with what it had waited for.
     pub(crate) fn last_step(&self) -> Option<&StepResult> {
-        self.steps.last()
+        self.steps_since_answer().last()
     }
 
     /// The calls of the turn whose tools are not all done.
@@ -344,7 +353,12 @@ impl RunState {
 
     /// The steps since the run last went on with what it had waited for.
     pub(super) fn steps_since_answer(&self) -> &[StepResult] {
-        &self.steps[self.answered_at..]
+        self.steps.get(self.answered_at..).unwrap_or_default()
+    }
+
+    /// The steps since a call of its own last went on with the run.
+    pub(super) fn steps_of_call(&self) -> &[StepResult] {
+        &self.steps[self.called_at..]
     }
 
     /// The steps of the conversation, or of what follows it.
@@ -455,8 +469,12 @@ impl RunState {
         if !self.repaired.is_empty() {
             end.metadata.insert("repaired_tool_calls".to_owned(), json!(self.repaired));
         }
-        if let (HaltReason::AskUser, Some(Halt::AskUser { tool_call_id, question, .. })) =
-            (&end.reason, self.halt())
+        // A step tells the question in its result alone.
+        if let (
+            Extent::Chat,
+            HaltReason::AskUser,
+            Some(Halt::AskUser { tool_call_id, question, .. }),
+        ) = (self.extent, &end.reason, self.halt())
         {
             let question = Message::assistant(question)
                 .with_metadata("ask_user", true)

@@ -151,10 +151,10 @@ fn a_step_ends_after_its_tools_and_a_single_call_before_them() {
     let mut run = Run::with(Extent::Step);
     run.answer("", &["echo"], Some(FinishReason::ToolCalls));
     run.tool("c0", ToolOutcome::Ok(json!(1)));
-    assert_eq!(run.next(), Action::Stop);
+    assert_eq!(run.finish(), ("completed".to_owned(), json!({})));
     let mut run = Run::with(Extent::Generate);
     run.answer("", &["echo"], Some(FinishReason::ToolCalls));
-    assert_eq!(run.next(), Action::Stop);
+    assert_eq!(run.finish(), ("completed".to_owned(), json!({})));
 }
 
 #[test]
@@ -315,7 +315,6 @@ impl Run {
         let mut state = RunState::default();
         state.evolve(Fact::RunStarted { thread: Thread::from("go"), extent, about: None });
         let policy = Policy {
-            extent,
             mode: Mode::Auto,
             max_turns: 8,
             budget: None,
@@ -355,7 +354,7 @@ impl Run {
         let mut response: Response = ResponseBuilder::new().response();
         response.message = Arc::new(message);
         response.finish_reason = finish_reason;
-        let plan = self.policy.plan(&response, self.state.conversation.is_some(), false);
+        let plan = self.policy.plan(&self.state, &response, false);
         self.state.evolve(Fact::AssistantCompleted {
             response: Box::new(response),
             plan,
