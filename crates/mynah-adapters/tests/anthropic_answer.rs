@@ -97,7 +97,7 @@ fn words_are_never_lost_for_want_of_a_beginning_or_a_name() {
         assert_eq!(response.text(), "ab", "{pieces:?}");
     }
     let lost = failed(&around(&[delta(0, input("{\"a\": 1}"))], "tool_use"));
-    assert_eq!(lost.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
+    assert_eq!(lost.kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
 }
 
 #[test]

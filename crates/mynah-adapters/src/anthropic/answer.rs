@@ -387,7 +387,9 @@ impl Answer {
                 self.begin(index, Kind::Thinking { signature: String::new() }, draft)
             }
             (_, Piece::Input) if !delta.partial_json.0.is_empty() => {
-                return Err(failure::malformed("arguments came that belong to no call"));
+                return Err(failure::broke_off().with_message(
+                    "adapter error: network_error: a piece of the answer is missing, for arguments came that belong to no call",
+                ));
             }
             _ => return Ok(false),
         };
