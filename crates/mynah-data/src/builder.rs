@@ -244,9 +244,12 @@ impl ResponseBuilder {
 
     /// The assistant message of the answer, with `finish_reason`, and `partial` if the end was not seen.
     fn message(&self, parts: Vec<(Option<Arc<str>>, Part)>) -> Message {
+        let was_cut_off = |index: &usize, call: &ToolCall| {
+            self.closed.contains(index) && call.raw_arguments.is_empty()
+        };
         let parts = parts.into_iter().enumerate().map(|(index, (_, part))| match part {
-            // A call that was started and never completed is as good as its text.
-            Part::ToolCall(call) if call.arguments.is_null() && !self.closed.contains(&index) => {
+            // A call that was never completed, or went on after that, is as good as its text.
+            Part::ToolCall(call) if call.arguments.is_null() && !was_cut_off(&index, &call) => {
                 let call = Arc::unwrap_or_clone(call);
                 let parsed = ToolCall::new(call.id, call.name, call.raw_arguments);
                 Part::tool_call(ToolCall { metadata: call.metadata, ..parsed })
