@@ -130,12 +130,22 @@ pub struct StepResult {
     /// `mode`, `manual_tool_calls`, `halted_reason`, `halt_tool_call_id`, `halt_result`, `pending_question`,
     /// `pending_tool_call_id`, `ask_user_opts`, `on_tool_error_exception`, each where it applies.
     pub metadata: Metadata,
+    /// The run as which the step was kept, if it was one of its own and no part of a chat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<Arc<str>>,
 }
 
 impl StepResult {
     /// A result of the given answer.
     pub fn new(thread: Thread, response: Response) -> Self {
-        Self { thread, response, tool_results: Vec::new(), done: false, metadata: Metadata::new() }
+        Self {
+            thread,
+            response,
+            tool_results: Vec::new(),
+            done: false,
+            metadata: Metadata::new(),
+            run_id: None,
+        }
     }
 
     /// Why a tool halted, if one did.

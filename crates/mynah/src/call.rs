@@ -1,6 +1,6 @@
 //! The three calls: each a future of its result, or a stream of how it comes about.
 
-use std::future::IntoFuture;
+use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{
     ChatResult, EngineReason, Error, ErrorKind, Event, Request, Response, Result, StepResult,
@@ -104,8 +104,9 @@ pub(crate) async fn stepped(stream: &mut EventStream) -> Result<StepResult> {
         }
         _ => {}
     });
-    let step = step.await?;
-    unknown_tool.map_or_else(|| step.ok_or_else(ended_early), Err)
+    let mut step = step.await?.ok_or_else(ended_early)?;
+    step.run_id = stream.run_id().map(Arc::from);
+    unknown_tool.map_or(Ok(step), Err)
 }
 
 /// What a chat comes to.

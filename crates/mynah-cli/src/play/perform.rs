@@ -107,6 +107,7 @@ impl Told {
     fn forget_run(&mut self) {
         match self {
             Self::Chat(result) => result.run_id = None,
+            Self::Step(result) => result.run_id = None,
             Self::Session { session, result } => {
                 session.last_run = None;
                 result.iter_mut().for_each(|result| result.forget_run());
