@@ -6,12 +6,12 @@ use std::{
 };
 
 use mynah_data::{
-    Event, FinishReason, Message, Metadata, Part, Request, Result, Role, ToolCall, Usage,
+    Event, FinishReason, Message, Metadata, Part, Pricing, Request, Result, Role, ToolCall, Usage,
 };
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use crate::failure;
+use crate::{failure, loose::telling};
 
 /// The name of a block of text or reasoning; none where the format has only one.
 pub type Block = Option<Arc<str>>;
@@ -250,8 +250,13 @@ impl Draft {
         self.refusal.push_str(delta);
     }
 
-    /// What the provider counted so far.
-    pub fn usage(&mut self, usage: Usage) {
+    /// What the provider counted so far. It names the `service_tier` where that was noted and has prices of its own.
+    pub fn usage(&mut self, mut usage: Usage) {
+        if !Pricing::is_listed(&self.metadata)
+            && let Some(tier) = self.noted("service_tier")
+        {
+            usage.extra.insert("service_tier".to_owned(), tier.into());
+        }
         if self.usage != usage {
             self.usage = usage.clone();
             self.say(Event::Usage { usage: Box::new(usage) });
@@ -267,6 +272,15 @@ impl Draft {
     /// Something that has no other place.
     pub fn raw(&mut self, chunk: Value) {
         self.say(Event::RawChunk { chunk });
+    }
+
+    /// What is not known of something of this type; nothing if nothing of it [tells](telling).
+    pub(crate) fn raw_rest(&mut self, kind: &str, rest: impl IntoIterator<Item = (String, Value)>) {
+        let mut rest = telling(rest);
+        if !rest.is_empty() {
+            rest.insert("type".to_owned(), kind.into());
+            self.raw(Value::Object(rest));
+        }
     }
 
     /// Why the model stopped, and the provider's own word for it, if it says any.
@@ -358,13 +372,15 @@ impl Draft {
         Ok(())
     }
 
+    /// Whether the last words may be missing.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        use FinishReason::{ContentFilter, Error, Length};
+        self.cut_off || matches!(self.finish_reason, Some(Length | ContentFilter | Error))
+    }
+
     /// Tells what is left to tell.
     pub(crate) fn complete(&mut self, metadata: Metadata) {
-        let cut_off = self.cut_off
-            || matches!(
-                self.finish_reason,
-                Some(FinishReason::Length | FinishReason::ContentFilter | FinishReason::Error)
-            );
+        let cut_off = self.is_cut_off();
         for key in 0..self.calls.len() {
             self.complete_call(key, cut_off);
         }

@@ -10,7 +10,7 @@ use crate::loose::tells;
 /// The error of a response with a status that is not success. `header` looks a header up by its lowercase name.
 ///
 /// Its message is the provider's own; its metadata has `status` and, where they are known, `request_id`, `retry_after_ms`,
-/// and the provider's `code` and `type`.
+/// `should_retry`, and the provider's `code` and `type`.
 ///
 /// ```
 /// use mynah_adapters::failure;
@@ -44,6 +44,10 @@ pub fn of_response<'h>(
     let mut error = said.error(Some(status), message).with("status", status);
     if let Some(id) = request_id(&header).map(str::to_owned).or(said.request_id) {
         error = error.with("request_id", id);
+    }
+    if let Some(should_retry) = header("x-should-retry").and_then(|word| word.parse::<bool>().ok())
+    {
+        error = error.with("should_retry", should_retry);
     }
     match retry_after_ms(&header) {
         Some(ms) => error.with("retry_after_ms", ms),
@@ -295,7 +299,12 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         | "unauthenticated"
         | "unauthorized" => AuthenticationFailed,
         // An account without money has none after a pause either.
-        "permission_error" | "permission_denied" | "billing_error" | "insufficient_quota"
+        "permission_error"
+        | "permission_denied"
+        | "billing_error"
+        | "billing_not_active"
+        | "billing_hard_limit_reached"
+        | "insufficient_quota"
         | "forbidden" => PermissionDenied,
         "rate_limit_error"
         | "rate_limit_exceeded"
@@ -309,7 +318,9 @@ fn by_word(word: &str) -> Option<AdapterReason> {
         | "server_overloaded"
         | "server_is_overloaded"
         | "slow_down" => Overloaded,
-        "not_found_error" | "model_not_found" | "not_found" | "notfounderror" => NotFound,
+        "not_found_error" | "model_not_found" | "invalid_model" | "not_found" | "notfounderror" => {
+            NotFound
+        }
         "timeout_error" | "timeout" | "deadline_exceeded" | "vector_store_timeout" => Timeout,
         "api_error"
         | "server_error"
@@ -363,7 +374,9 @@ fn by_message(message: &str) -> Option<AdapterReason> {
         Some(AdapterReason::ContextLengthExceeded)
     } else if says(&FILTERED) {
         Some(AdapterReason::ContentFilter)
-    } else if says(&["credit balance is too low"]) {
+    } else if says(&["is not a valid model id", "model not found"]) {
+        Some(AdapterReason::NotFound)
+    } else if says(&["credit balance is too low", "reached your specified api usage limits"]) {
         Some(AdapterReason::PermissionDenied)
     } else if says(&["is overloaded", "experiencing high demand"]) {
         Some(AdapterReason::Overloaded)

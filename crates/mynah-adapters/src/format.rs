@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, time::SystemTime};
 
+use memchr::memchr;
 use mynah_data::{Error, Event, Metadata, Request, Result};
 use mynah_step::ModelCall;
 use serde::de::IgnoredAny;
@@ -319,7 +320,7 @@ impl Reader {
                     Delivery::Whole
                 }
                 (_, b'<') => Delivery::Whole,
-                (Delivery::Whole, b'd' | b'e' | b'i' | b':') => Delivery::Streamed,
+                (Delivery::Whole, b'd' | b'e' | b'i' | b'r' | b':') => Delivery::Streamed,
                 (told, _) => told,
             };
         }
@@ -338,8 +339,12 @@ impl Reader {
                 if body.trim_start().starts_with('<') {
                     return Err(failure::malformed("the server sent a page, not an answer"));
                 }
-                let read = decoder.whole(&without_halves(body), draft);
-                read.map_err(|error| if is_cut(body) { failure::broke_off() } else { error })?;
+                let body = without_halves(body);
+                let mut read = decoder.whole(&body, draft);
+                if let Some(body) = with_known_words(&body).filter(|_| is_malformed(&read)) {
+                    read = decoder.whole(&body, draft);
+                }
+                read.map_err(|error| if is_cut(&body) { failure::broke_off() } else { error })?;
                 draft.check()?;
             }
             Delivery::Streamed => {
@@ -388,7 +393,7 @@ fn is_cut(body: &str) -> bool {
 
 /// Hands a frame on. Some servers keep the connection alive with empty ones.
 fn take(frame: Frame<'_>, decoder: &mut dyn Decoder, draft: &mut Draft) -> Result<()> {
-    if frame.data.trim().is_empty() || draft.has_ended() {
+    if frame.data.trim_start().is_empty() || draft.has_ended() {
         return Ok(());
     }
     let data = without_halves(frame.data);
@@ -397,8 +402,43 @@ fn take(frame: Frame<'_>, decoder: &mut dyn Decoder, draft: &mut Draft) -> Resul
         let said = serde_json::from_str(frame.data).unwrap_or_else(|_| frame.data.into());
         return Err(failure::in_stream(&said));
     }
-    decoder.frame(frame, draft)?;
+    let mut read = decoder.frame(frame, draft);
+    if is_malformed(&read)
+        && let Some(data) = with_known_words(frame.data)
+    {
+        read = decoder.frame(Frame { data: &data, ..frame }, draft);
+    }
+    read?;
     draft.check()
+}
+
+fn is_malformed(read: &Result<()>) -> bool {
+    read.as_ref().is_err_and(failure::is_malformed)
+}
+
+/// JSON with `null` for each word and number that no reader takes, such as `NaN` and `1e999`; none if there is nothing of that
+/// kind. Servers in Python write them for likelihoods.
+fn with_known_words(json: &str) -> Option<String> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+    let mut known = String::with_capacity(json.len());
+    let (mut in_string, mut is_escaped) = (false, false);
+    let mut at = 0;
+    while let Some(next) = json[at..].chars().next() {
+        let mut length = next.len_utf8();
+        if in_string {
+            in_string = is_escaped || next != '"';
+            is_escaped = next == '\\' && !is_escaped;
+        } else if is_word(next) {
+            length = json[at..].find(|c| !is_word(c)).unwrap_or(json.len() - at);
+        } else {
+            in_string = next == '"';
+        }
+        let token = &json[at..at + length];
+        let is_known = in_string || !is_word(next) || serde_json::from_str::<Value>(token).is_ok();
+        known.push_str(if is_known { token } else { "null" });
+        at += length;
+    }
+    (known != json).then_some(known)
 }
 
 /// JSON with U+FFFD for each escaped half of a character that stands alone. Gateways that cut text where its UTF-16 is write such
@@ -407,7 +447,7 @@ fn without_halves(json: &str) -> Cow<'_, str> {
     const MARK: &str = "\\ufffd";
     let mut whole = String::new();
     let (mut done, mut at) = (0, 0);
-    while let Some(found) = json[at..].find('\\') {
+    while let Some(found) = memchr(b'\\', &json.as_bytes()[at..]) {
         at += found;
         at += match (half(&json[at..]), half(json.get(at + 6..).unwrap_or_default())) {
             (Some(Half::High), Some(Half::Low)) => 12,

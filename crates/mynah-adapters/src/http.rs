@@ -11,7 +11,7 @@ use mynah_data::{AdapterReason, Error, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
-    header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+    header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
@@ -52,8 +52,8 @@ mod origin;
 ///
 /// A server that sends nothing for as long as `stream_timeout` says, not even keep-alives, fails the call with `timeout`: from
 /// the request to its answer, and from one byte of it to the next. Without one that is 5 minutes, for models may think for
-/// long. The body of an error is waited for no longer than 10 seconds. Whoever polls the stream keeps `request_timeout`, and
-/// `stream_timeout` from event to event, where keep-alives do not count. Dropping the stream closes the connection.
+/// long. The body of an error is waited for no longer than 10 seconds, or half of that time. Whoever polls the stream keeps
+/// `request_timeout`, and `stream_timeout` from event to event, where keep-alives do not count. Dropping the stream closes the connection.
 ///
 /// ```
 /// use mynah_adapters::http::HttpAdapter;
@@ -285,9 +285,15 @@ impl HttpAdapter {
         let sent = self.http()?.client(&url).post(url).headers(headers).body(body).send();
         let response = unless_silent(silence, sent).await?;
         if response.status().is_success() {
-            return Ok(response);
+            return match packing(&response) {
+                None => Ok(response),
+                Some(packing) => Err(failure::malformed(format!(
+                    "the answer is packed (content-encoding: {packing}), though it was asked for as it is"
+                ))),
+            };
         }
-        Err(refusal(response, silence.min(MAX_ERROR_WAIT)).await)
+        // Whoever tries again waits no longer than that silence for all of it.
+        Err(refusal(response, MAX_ERROR_WAIT.min(silence / 2)).await)
     }
 
     /// Where a request goes: to the server that the caller names, or that the environment does.
@@ -296,7 +302,7 @@ impl HttpAdapter {
             return Ok(self.url(path));
         }
         let base = self.format.base_url(call, &|name| self.setting(name))?.ok_or_else(|| {
-            let what = "this server has no address of its own";
+            let what = "this server has no address of its own: give a base_url (--base-url)";
             Error::invalid_option("base_url", "required").with_message(what)
         })?;
         Ok(join_url(&base, &self.version, path))
@@ -440,8 +446,10 @@ const MAX_ERROR_WAIT: Duration = Duration::from_secs(10);
 /// The error of a response whose status is not success.
 async fn refusal(mut response: Response, wait: Duration) -> Error {
     let mut body = Vec::new();
+    let is_readable = packing(&response).is_none();
     let read = async {
-        while body.len() < MAX_ERROR_BODY
+        while is_readable
+            && body.len() < MAX_ERROR_BODY
             && let Ok(Some(bytes)) = response.chunk().await
         {
             body.extend_from_slice(&bytes);
@@ -450,6 +458,12 @@ async fn refusal(mut response: Response, wait: Duration) -> Error {
     // However far that came: the status says enough.
     let _ = tokio::time::timeout(wait, read).await;
     failure::of_response(response.status().as_u16(), header_of(response.headers()), &body)
+}
+
+/// How a body is packed, although nobody asked for it. Nothing is unpacked here.
+fn packing(response: &Response) -> Option<&str> {
+    let packing = response.headers().get(CONTENT_ENCODING)?.to_str().ok()?;
+    (!matches!(packing.trim(), "" | "identity")).then_some(packing)
 }
 
 fn header_of<'h>(headers: &'h HeaderMap) -> impl Fn(&str) -> Option<&'h str> {

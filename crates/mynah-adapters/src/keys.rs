@@ -126,11 +126,10 @@ impl Keys {
         self.set.write().unwrap_or_else(PoisonError::into_inner).remove(provider);
     }
 
-    /// A variable of the environment, or of the `.env` file if one was allowed; none if it is empty.
+    /// A variable of the environment, or of the `.env` file if one was allowed, without blanks around it; none if it is empty.
     pub fn variable(&self, name: &str) -> Option<SecretString> {
-        let found = (self.environment)(name).map(SecretString::from);
-        let is_set = |value: &SecretString| !value.expose_secret().trim().is_empty();
-        found.filter(is_set).or_else(|| in_file(self.dotenv.as_deref()?, name).filter(is_set))
+        let found = (self.environment)(name).map(SecretString::from).and_then(trimmed);
+        found.or_else(|| in_file(self.dotenv.as_deref()?, name).and_then(trimmed))
     }
 
     #[cfg(feature = "http")]
@@ -150,9 +149,8 @@ impl Keys {
     ) -> Result<FoundKey> {
         let mut checked = Vec::new();
         let mut found = |source: String, key: Option<SecretString>| {
-            let key = key.filter(|key| !key.expose_secret().trim().is_empty());
             checked.push(source.clone());
-            key.map(|key| FoundKey { key, source, is_stored: false })
+            key.and_then(trimmed).map(|key| FoundKey { key, source, is_stored: false })
         };
         let set = || {
             let set = self.set.read().unwrap_or_else(PoisonError::into_inner);
@@ -193,6 +191,12 @@ impl fmt::Debug for Keys {
             .field("dotenv", &self.dotenv)
             .finish_non_exhaustive()
     }
+}
+
+/// Without what surrounds it, such as the end of the line of the file that it was read from; none if nothing is left.
+fn trimmed(value: SecretString) -> Option<SecretString> {
+    let text = value.expose_secret().trim();
+    (!text.is_empty()).then(|| text.into())
 }
 
 /// The value of a variable in a file of `NAME=VALUE` lines. A file that cannot be read has none.

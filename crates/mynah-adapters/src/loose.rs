@@ -190,13 +190,19 @@ pub(crate) struct Written<'a>(pub(crate) Cow<'a, str>);
 impl<'de> Place<'de> for Written<'de> {
     fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
         let json = <&'de RawValue>::deserialize(json)?.get();
-        self.0 = match json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+        *self = Self::from_json(json).map_err(de::Error::custom)?;
+        Ok(())
+    }
+}
+
+impl<'a> Written<'a> {
+    pub(crate) fn from_json(json: &'a str) -> serde_json::Result<Self> {
+        Ok(Self(match json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
             Some(text) if !text.contains('\\') => text.into(),
-            Some(_) => serde_json::from_str::<String>(json).map_err(de::Error::custom)?.into(),
+            Some(_) => serde_json::from_str::<String>(json)?.into(),
             None if json == "null" => "".into(),
             None => json.into(),
-        };
-        Ok(())
+        }))
     }
 }
 
@@ -226,6 +232,7 @@ macro_rules! members {
         }
 
         impl<$json> $crate::loose::Members<$json> for $name<$json> {
+            #[inline]
             fn member<A: serde::de::MapAccess<$json>>(
                 &mut self,
                 name: &str,
@@ -270,10 +277,11 @@ impl<'de, T: Members<'de>> Members<'de> for Box<T> {
     }
 }
 
-/// Reads one object.
-pub(crate) fn read<'de>(text: &'de str, object: &mut impl Members<'de>) -> mynah_data::Result<()> {
+/// Reads JSON.
+#[inline]
+pub(crate) fn read<'de>(text: &'de str, place: &mut impl Place<'de>) -> mynah_data::Result<()> {
     let mut json = serde_json::Deserializer::from_str(text);
-    object.put(&mut json).and_then(|()| json.end()).map_err(failure::malformed)
+    place.put(&mut json).and_then(|()| json.end()).map_err(failure::malformed)
 }
 
 /// Where JSON can be written to.

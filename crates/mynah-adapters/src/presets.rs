@@ -9,7 +9,7 @@ use crate::{
     format::Format,
     gemini::Gemini,
     ollama::Ollama,
-    openai_chat::{CompletionTokens, Dialect, OpenAiChat, ReasoningBack},
+    openai_chat::{CompletionTokens, Dialect, OpenAiChat, PromptCaching, ReasoningBack},
     openai_responses::{self, OpenAiResponses},
 };
 
@@ -176,7 +176,12 @@ pub const PRESETS: &[Preset] = &[
         base_url: "https://openrouter.ai/api",
         version: "v1",
         key_variables: &["OPENROUTER_API_KEY"],
-        format: chat!(usage_on_request: false, names: true, reasoning_back: ReasoningBack::Details),
+        format: chat!(
+            usage_on_request: false,
+            prompt_cache: PromptCaching::CacheControl,
+            names: true,
+            reasoning_back: ReasoningBack::Details
+        ),
     },
     Preset {
         name: "perplexity",

@@ -206,11 +206,82 @@ pub(crate) fn prompt_cache(request: &Request, call: &ModelCall, retention: bool)
         if let Some(key) = cache.key.as_ref().or(call.session_id.as_ref()) {
             members.insert("prompt_cache_key".to_owned(), key.as_str().into());
         }
-        if retention && cache.retention == CacheRetention::Long {
+        let is_known = retention && !takes_breakpoints(model_name(request));
+        if is_known && cache.retention == CacheRetention::Long {
             members.insert("prompt_cache_retention".to_owned(), "24h".into());
         }
     }
     members
+}
+
+/// How Anthropic is told to cache a prompt, and whoever follows.
+pub(crate) fn cache_control(retention: CacheRetention) -> Value {
+    match retention {
+        CacheRetention::Short => json!({"type": "ephemeral"}),
+        CacheRetention::Long => json!({"type": "ephemeral", "ttl": "1h"}),
+    }
+}
+
+/// Whether this is a model of OpenAI whose prompts are cached up to breakpoints: gpt-5.6, and all that came after it.
+fn takes_breakpoints(model: &str) -> bool {
+    let version = model.rsplit('/').next().and_then(|name| name.strip_prefix("gpt-"));
+    let mut numbers = version.unwrap_or_default().split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|digits| digits.parse::<u32>().ok());
+    // Azure writes 3.5 as 35.
+    match (number(), number()) {
+        (Some(5), minor) => minor.is_some_and(|minor| minor >= 6),
+        (major, _) => major.is_some_and(|major| (6..30).contains(&major)),
+    }
+}
+
+/// What `cache_control` in the metadata of a part or a message becomes: the prompt is to be cached up to there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CacheMarks {
+    /// Nothing: the server cannot be told.
+    Nothing,
+    /// OpenAI's `prompt_cache_breakpoint`.
+    Breakpoints,
+    /// The same member of the part.
+    CacheControl,
+}
+
+impl CacheMarks {
+    /// As OpenAI takes them for this model.
+    pub(crate) fn of_openai(model: &str) -> Self {
+        if takes_breakpoints(model) { Self::Breakpoints } else { Self::Nothing }
+    }
+
+    /// Whether anything of a message is marked.
+    pub(crate) fn are_in(self, message: &Message) -> bool {
+        let is_marked = |part: &Part| match part {
+            Part::Text { metadata, .. } | Part::Image { metadata, .. } => {
+                metadata.contains_key("cache_control")
+            }
+            _ => false,
+        };
+        self != Self::Nothing
+            && (message.metadata().contains_key("cache_control")
+                || message.parts().iter().any(is_marked))
+    }
+
+    /// Marks a part as its metadata says.
+    pub(crate) fn put(self, mut part: Value, metadata: &Metadata) -> Value {
+        match (self, metadata.get("cache_control")) {
+            (Self::Breakpoints, Some(_)) => {
+                part["prompt_cache_breakpoint"] = json!({"mode": "explicit"});
+            }
+            (Self::CacheControl, Some(mark)) => part["cache_control"] = mark.clone(),
+            _ => {}
+        }
+        part
+    }
+
+    /// Marks the last part as the message's own metadata says.
+    pub(crate) fn put_last(self, mut parts: Vec<Value>, message: &Message) -> Vec<Value> {
+        let last = parts.pop().map(|part| self.put(part, message.metadata()));
+        parts.extend(last);
+        parts
+    }
 }
 
 /// The address of an image: its own, or one that holds its bytes.

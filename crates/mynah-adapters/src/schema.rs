@@ -1,6 +1,6 @@
 //! JSON Schema for providers that hold a model to a part of it.
 
-use mynah_data::Metadata;
+use mynah_data::{Metadata, ToolSpec};
 use serde_json::Value;
 
 /// What can be enforced, beside what holds other schemas.
@@ -50,6 +50,34 @@ pub(crate) fn closed(schema: &Value) -> Value {
         written.insert("description".to_owned(), description.into());
     }
     Value::Object(written)
+}
+
+/// The schema of a tool's arguments, and whether its calls are held to it, where the tool says. They cannot be where it wants
+/// members that it does not name.
+pub(crate) fn held_to(tool: &ToolSpec) -> (Value, Option<Value>) {
+    match tool.metadata.get("strict") {
+        Some(Value::Bool(true)) if is_open(&tool.schema) => (tool.schema.clone(), None),
+        Some(Value::Bool(true)) => (closed(&tool.schema), Some(true.into())),
+        strict => (tool.schema.clone(), strict.cloned()),
+    }
+}
+
+/// Whether an object in it may have members that it does not name, and is meant to: it says so, or names none.
+fn is_open(schema: &Value) -> bool {
+    let Value::Object(members) = schema else { return false };
+    let opened = match members.get("additionalProperties") {
+        Some(more) => more != false,
+        None => is_object(members) && !members.contains_key("properties"),
+    };
+    opened
+        || members.iter().any(|(name, value)| match (name.as_str(), value) {
+            ("properties" | "$defs" | "definitions", Value::Object(schemas)) => {
+                schemas.values().any(is_open)
+            }
+            ("anyOf" | "allOf" | "oneOf", Value::Array(list)) => list.iter().any(is_open),
+            ("items", items) => is_open(items),
+            _ => false,
+        })
 }
 
 fn is_enforced(name: &str, value: &Value) -> bool {

@@ -50,9 +50,10 @@ pub const MAX_FRAME: usize = 16 << 20;
 
 /// Decodes `text/event-stream`.
 ///
-/// Follows the standard but for two things. `id` and `retry` are skipped, for a model's answer cannot be taken up again. And
-/// an event that lacks its blank line at the end of the body is handed out: some servers leave it away, and whether the
-/// answer is whole is for the provider's end mark to say.
+/// Follows the standard but for three things. `id` and `retry` are skipped, for a model's answer cannot be taken up again. An
+/// event that lacks its blank line at the end of the body is handed out: some servers leave it away, and whether the
+/// answer is whole is for the provider's end mark to say. And a field `error`, which some servers write, is an event of that
+/// name.
 ///
 /// ```
 /// use mynah_adapters::sse::{Framer, SseFramer};
@@ -171,7 +172,7 @@ struct Event {
     data: Vec<Range<usize>>,
 }
 
-const FIELDS: [&[u8]; 4] = [b"data", b"event", b"id", b"retry"];
+const FIELDS: [&[u8]; 5] = [b"data", b"error", b"event", b"id", b"retry"];
 
 impl Event {
     fn take(&mut self, held: &[u8], line: Range<usize>, sink: FrameSink<'_>) -> Result<Keep> {
@@ -190,6 +191,10 @@ impl Event {
         match name {
             b"data" => self.data.push(value),
             b"event" => self.name = value,
+            b"error" => {
+                self.name = line.start..line.start + colon;
+                self.data.push(value);
+            }
             _ => {}
         }
         // Comments and fields that nobody wants need not be held.

@@ -8,17 +8,15 @@
 
 mod common;
 
-use common::{events, folded, sse, streamed};
-use mynah_adapters::{
-    anthropic::Anthropic,
-    format::{Delivery, Format},
-    openai_responses::OpenAiResponses,
+use common::{
+    events, folded,
+    messages::{answer, around, body, input, read, read_whole, text},
+    sse, streamed,
 };
+use mynah_adapters::{anthropic::Anthropic, format::Delivery};
 use mynah_data::{
-    AdapterReason, Error, ErrorKind, Event, FinishReason, Message, Part, Request, Response,
-    ResponseFormat, ToolCall,
+    AdapterReason, Error, ErrorKind, Event, FinishReason, Part, Request, ResponseFormat, ToolCall,
 };
-use mynah_step::ModelCall;
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
 
@@ -64,6 +62,42 @@ fn blocks_of_text_in_a_row_stay_apart() {
     let block = |said: &str| (json!({"type": "text", "text": said}), vec![]);
     let parts = read(&answer(&[block("a"), block("b")], "end_turn")).message.parts().to_vec();
     assert_eq!(parts, [Part::text("a"), Part::text("b")]);
+}
+
+#[test]
+fn blocks_with_one_number_stay_apart_too() {
+    let block = |said: &str| {
+        let start = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
+        let delta = json!({"type": "content_block_delta", "index": 0, "delta": text(said)});
+        [start, delta, json!({"type": "content_block_stop", "index": 0})]
+    };
+    let parts = read(&around(&[block("a"), block("b")].concat(), "end_turn")).message;
+    assert_eq!(parts.parts(), [Part::text("a"), Part::text("b")]);
+}
+
+#[test]
+fn words_are_never_lost_for_want_of_a_beginning_or_a_name() {
+    let delta = |index: u64, delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
+    for pieces in [
+        vec![delta(0, text("a")), delta(0, text("b"))],
+        vec![delta(0, json!({"text": "a"})), delta(0, json!({"text": "b"}))],
+        vec![json!({"type": "content_block_start", "index": 0}), delta(0, text("ab"))],
+        vec![
+            delta(0, json!({"type": "thinking_delta", "thinking": "hm"})),
+            delta(0, json!({"signature": "sig"})),
+            delta(0, text("ab")),
+        ],
+        vec![
+            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "t", "name": "f"}}),
+            delta(0, input("{}")),
+            delta(0, text("ab")),
+        ],
+    ] {
+        let response = read(&around(&pieces, "end_turn"));
+        assert_eq!(response.text(), "ab", "{pieces:?}");
+    }
+    let lost = failed(&around(&[delta(0, input("{\"a\": 1}"))], "tool_use"));
+    assert_eq!(lost.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
 }
 
 #[test]
@@ -117,7 +151,21 @@ fn what_the_provider_says_of_a_refusal_is_the_refusal_and_what_was_said_before_i
             (response.finish_reason, response.raw_finish_reason.as_deref()),
             (Some(FinishReason::ContentFilter), Some("refusal"))
         );
+        assert_eq!(response.metadata["stop_details"], details);
     }
+}
+
+#[test]
+fn the_model_that_took_over_is_named_and_has_not_the_price_of_the_one_that_declined() {
+    let fallback = json!({"type": "fallback", "from": {"model": "c"}, "to": {"model": "d"}});
+    let blocks = [(fallback, vec![]), (json!({"type": "text", "text": ""}), vec![text("Hello.")])];
+    let response = read(&answer(&blocks, "end_turn"));
+    assert_eq!(response.text(), "Hello.");
+    assert_eq!(response.metadata["served_by"], "d");
+    let mut usage = response.usage;
+    assert_eq!((usage.input_tokens, usage.output_tokens), (Some(3), Some(2)));
+    mynah_data::Pricing::new(10.0, 50.0).apply(&mut usage);
+    assert_eq!(usage.total_cost, None);
 }
 
 #[test]
@@ -148,22 +196,6 @@ fn a_pause_keeps_what_must_go_back() {
         ]
     );
     assert_eq!(response.tool_calls().count(), 0, "they are not ours to answer");
-}
-
-#[test]
-fn what_the_provider_made_of_the_conversation_goes_back_to_it_alone() {
-    let pieces = ["The user ", "asked."];
-    let pieces = pieces.map(|piece| json!({"type": "compaction_delta", "content": piece}));
-    let body = answer(&[(json!({"type": "compaction"}), pieces.to_vec())], "compaction");
-    let events = streamed(&Anthropic::default(), &body);
-    assert!(matches!(events.last(), Some(Event::MessageCompleted { paused: true, .. })));
-    let request = Request::new([Message::clone(&folded(&events).message)]).with_model("m");
-    let sent = |format: &dyn Format| format.body(&request, &ModelCall::default()).unwrap();
-    assert_eq!(
-        sent(&Anthropic::default())["messages"],
-        json!([{"role": "assistant", "content": [{"type": "compaction", "content": "The user asked."}]}])
-    );
-    assert_eq!(sent(&OpenAiResponses::default())["input"], json!([]));
 }
 
 #[test]
@@ -217,6 +249,21 @@ fn n19_usage_counts_the_whole_prompt_and_the_end_wins() {
         (Some(9), Some(3), Some(25))
     );
     assert_eq!(usage.tool_usage["web_search_requests"], 1);
+}
+
+#[test]
+fn the_largest_prompt_counts_whichever_end_told_of_it() {
+    let input = |first: Value, last: Value| {
+        let start =
+            json!({"type": "message_start", "message": {"id": "m", "model": "c", "usage": first}});
+        let stop =
+            json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": last});
+        read(&body(&[start, stop, json!({"type": "message_stop"})])).usage.input_tokens
+    };
+    let cached = json!({"input_tokens": 7, "cache_read_input_tokens": 3});
+    assert_eq!(input(cached.clone(), json!({"input_tokens": 0})), Some(10));
+    assert_eq!(input(json!({"input_tokens": 10}), cached), Some(10));
+    assert_eq!(input(json!({"input_tokens": 10}), json!({"input_tokens": 40})), Some(40));
 }
 
 #[test]
@@ -359,6 +406,27 @@ fn arguments_stay_as_they_are_written() {
 }
 
 #[test]
+fn arguments_count_whether_they_are_text_or_an_object() {
+    let expected = [&ToolCall::new("t", "f", r#"{"a":1}"#)];
+    let start = |input: Value| json!({"type": "tool_use", "id": "t", "name": "f", "input": input});
+    let object = json!({"a": 1});
+    for (block, pieces) in [
+        (start(json!(r#"{"a":1}"#)), vec![]),
+        (start(object.clone()), vec![]),
+        (start(json!({})), vec![json!({"type": "input_json_delta", "partial_json": object})]),
+    ] {
+        let response = read(&answer(&[(block.clone(), pieces)], "tool_use"));
+        assert_eq!(response.tool_calls().collect::<Vec<_>>(), expected, "{block}");
+        if block["input"] != json!({}) {
+            let whole =
+                json!({"id": "m", "model": "c", "content": [block], "stop_reason": "tool_use"});
+            let response = read_whole(&whole);
+            assert_eq!(response.tool_calls().collect::<Vec<_>>(), expected, "{whole}");
+        }
+    }
+}
+
+#[test]
 fn input_that_comes_with_the_block_and_again_in_pieces_is_told_once() {
     let block = json!({"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}});
     let response = read(&answer(&[(block, vec![input(r#"{"x":"#), input("1}")])], "tool_use"));
@@ -437,46 +505,8 @@ fn odd_event() -> impl Strategy<Value = Value> {
     })
 }
 
-fn read(body: &str) -> Response {
-    folded(&streamed(&Anthropic::default(), body))
-}
-
 fn failed(body: &str) -> Error {
     let (_, read) =
         events(&Anthropic::default(), &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
     read.unwrap_err()
-}
-
-fn text(piece: &str) -> Value {
-    json!({"type": "text_delta", "text": piece})
-}
-
-fn input(piece: &str) -> Value {
-    json!({"type": "input_json_delta", "partial_json": piece})
-}
-
-/// A stream of these blocks, each with its deltas, that stops for this reason.
-fn answer(blocks: &[(Value, Vec<Value>)], reason: &str) -> String {
-    let usage = json!({"input_tokens": 3, "output_tokens": 1});
-    let mut messages = vec![
-        json!({"type": "message_start", "message": {"id": "m", "model": "c", "usage": usage}}),
-    ];
-    for (index, (block, deltas)) in blocks.iter().enumerate() {
-        messages
-            .push(json!({"type": "content_block_start", "index": index, "content_block": block}));
-        messages.extend(
-            deltas.iter().map(
-                |delta| json!({"type": "content_block_delta", "index": index, "delta": delta}),
-            ),
-        );
-        messages.push(json!({"type": "content_block_stop", "index": index}));
-    }
-    messages.push(json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 2}}));
-    messages.push(json!({"type": "message_stop"}));
-    body(&messages)
-}
-
-fn body(messages: &[Value]) -> String {
-    let messages: Vec<String> = messages.iter().map(Value::to_string).collect();
-    sse(messages.iter().map(String::as_str))
 }

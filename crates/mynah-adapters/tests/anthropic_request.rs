@@ -9,11 +9,11 @@
 #[path = "common/asked.rs"]
 mod asked;
 
-use asked::{search, with_options};
+use asked::{cached, marked, search, with_blanks, with_options};
 use mynah_adapters::{anthropic::Anthropic, format::Format};
 use mynah_data::{
-    AdapterReason, CacheRetention, ErrorKind, Image, Message, Metadata, ModelRef, Part,
-    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice,
+    AdapterReason, CacheRetention, ErrorKind, Image, Message, ModelRef, Part, Request,
+    ResponseFormat, ToolCall, ToolChoice,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -163,15 +163,7 @@ fn n21_reasoning_goes_back_as_it_came_or_not_at_all() {
 
 #[test]
 fn blank_text_is_left_away() {
-    let call = Part::tool_call(ToolCall::new("c1", "search", "{}"));
-    let request = Request::new([
-        Message::system(" "),
-        Message::user_parts([Part::text("\n"), Part::text("hi")]),
-        Message::assistant_parts([Part::text("\n\n"), call]),
-        Message::tool_result("c1", "found"),
-        Message::assistant(" "),
-    ]);
-    let sent = body(request);
+    let sent = body(with_blanks("found"));
     assert_eq!(sent.get("system"), None);
     assert_eq!(
         sent["messages"],
@@ -214,6 +206,21 @@ fn n08_newer_models_are_given_the_schema_and_older_ones_a_tool() {
 }
 
 #[test]
+fn an_older_model_is_given_a_tool_that_it_takes_or_the_call_is_refused() {
+    let asked = |name: &str, schema: Value| {
+        let format = ResponseFormat::json_schema(name, schema);
+        let request = Request::from("hi").with_response_format(format);
+        Anthropic::default().body(&request.with_model("claude-3-5-haiku"), &ModelCall::default())
+    };
+    let long = format!("a name {}", "x".repeat(80));
+    let sent = asked(&long, json!({"type": "object"})).unwrap();
+    let name = sent["tools"][0]["name"].as_str().unwrap();
+    assert!(name.starts_with("respond_with_json_a_name_xxx") && name.len() == 64, "{name}");
+    let error = asked("list", json!({"type": "array"})).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
+}
+
+#[test]
 fn n11_a_model_that_gave_its_answer_is_not_made_to_give_it_again() {
     let answered = Message::assistant_parts([Part::tool_call(ToolCall::new(
         "c1",
@@ -229,31 +236,16 @@ fn n11_a_model_that_gave_its_answer_is_not_made_to_give_it_again() {
 #[test]
 fn the_prompt_is_cached_where_the_caller_says_or_where_the_provider_likes() {
     let mark = json!({"type": "ephemeral"});
-    let marked = |text: &str| Part::Text {
-        text: text.to_owned(),
-        metadata: Metadata::from_iter([("cache_control".to_owned(), mark.clone())]),
-    };
-    let mut tool = search();
-    tool.metadata.insert("cache_control".to_owned(), mark.clone());
-    let request = Request::new([
-        Message::system("Be brief.").with_metadata("cache_control", mark.clone()),
-        Message::user_parts([marked("a long text"), Part::text("and?")]),
-    ]);
-    let sent = body(request.with_tools([tool]));
+    let sent = body(marked(&mark));
     assert_eq!(
         sent["system"],
         json!([{"type": "text", "text": "Be brief.", "cache_control": mark}])
     );
     assert_eq!(sent["tools"][0]["cache_control"], mark);
     assert_eq!(sent["messages"][0]["content"][0]["cache_control"], mark);
-    let mut cache = PromptCache::default();
-    let automatic = |cache: &PromptCache| {
-        body(Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") })["cache_control"]
-            .clone()
-    };
-    assert_eq!(automatic(&cache), mark);
-    cache.retention = CacheRetention::Long;
-    assert_eq!(automatic(&cache), json!({"type": "ephemeral", "ttl": "1h"}));
+    let automatic = |retention| body(cached(retention))["cache_control"].clone();
+    assert_eq!(automatic(CacheRetention::Short), mark);
+    assert_eq!(automatic(CacheRetention::Long), json!({"type": "ephemeral", "ttl": "1h"}));
 }
 
 #[test]
@@ -319,6 +311,9 @@ fn the_callers_own_params_are_passed_on() {
     assert_eq!((&sent["thinking"], &sent["top_k"]), (&options["thinking"], &json!(5)));
     assert_eq!(sent["output_config"]["effort"], "low");
     assert_eq!(sent["output_config"]["format"]["type"], "json_schema");
+    let sent = body(with_options(&json!({"reasoning_effort": "high"})));
+    assert_eq!(sent["output_config"], json!({"effort": "high"}));
+    assert_eq!(sent.get("reasoning_effort"), None);
 }
 
 fn body(request: Request) -> Value {

@@ -92,6 +92,7 @@ fn an_answer_may_come_whole() {
             {"text": "a"},
             {"citationsContent": {"content": [{"text": "b"}], "citations": [{"title": "t"}]}},
             {"toolUse": {"toolUseId": "t", "name": "f", "input": {"q": 1}}},
+            {"toolUse": {"toolUseId": "u", "name": "f", "input": "{\"q\":2}"}},
         ]}},
         "stopReason": "tool_use",
         "usage": {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3},
@@ -104,9 +105,9 @@ fn an_answer_may_come_whole() {
     assert_eq!(response.text(), "ab");
     assert_eq!(
         response.tool_calls().cloned().collect::<Vec<_>>(),
-        [ToolCall::new("t", "f", "{\"q\":1}")]
+        [ToolCall::new("t", "f", "{\"q\":1}"), ToolCall::new("u", "f", "{\"q\":2}")]
     );
-    assert_eq!(response.message.parts().len(), 5);
+    assert_eq!(response.message.parts().len(), 6);
     assert_eq!(
         raw(&events),
         [

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use asked::{search, with_options};
+use asked::{cached, marked, search, with_blanks, with_options};
 use mynah_adapters::{
     bedrock::Bedrock,
     conformance::{Reply, Server},
@@ -24,8 +24,8 @@ use mynah_adapters::{
     keys::Keys,
 };
 use mynah_data::{
-    AdapterReason, CacheRetention, EngineReason, Error, ErrorKind, Image, Message, Metadata, Part,
-    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec,
+    AdapterReason, CacheRetention, EngineReason, Error, ErrorKind, Image, Message, Part, Request,
+    ResponseFormat, ToolCall, ToolChoice, ToolSpec,
 };
 use mynah_step::{Adapter, ModelCall};
 use serde_json::{Value, json};
@@ -94,15 +94,7 @@ fn a_conversation_is_written_in_turns() {
 
 #[test]
 fn blank_text_is_left_away() {
-    let call = Part::tool_call(ToolCall::new("c1", "search", "{}"));
-    let request = Request::new([
-        Message::system(" "),
-        Message::user_parts([Part::text("\n"), Part::text("hi")]),
-        Message::assistant_parts([Part::text("\n\n"), call]),
-        Message::tool_result("c1", " "),
-        Message::assistant(" "),
-    ]);
-    let sent = body(request);
+    let sent = body(with_blanks(" "));
     assert_eq!(sent.get("system"), None);
     assert_eq!(
         sent["messages"],
@@ -175,34 +167,17 @@ fn each_choice_of_a_tool_has_its_form() {
 fn the_prompt_is_cached_up_to_the_marks() {
     let mark = json!({"type": "ephemeral", "ttl": "1h"});
     let point = json!({"cachePoint": {"type": "default", "ttl": "1h"}});
-    let marked = Part::Text {
-        text: "a long text".to_owned(),
-        metadata: Metadata::from_iter([("cache_control".to_owned(), mark.clone())]),
-    };
-    let mut tool = search();
-    tool.metadata.insert("cache_control".to_owned(), mark.clone());
-    let sent = body(
-        Request::new([
-            Message::system("Be brief.").with_metadata("cache_control", mark),
-            Message::user_parts([marked, Part::text("and?")]),
-        ])
-        .with_tools([tool]),
-    );
+    let sent = body(marked(&mark));
     assert_eq!(sent["system"], json!([{"text": "Be brief."}, point]));
     assert_eq!(
         sent["messages"][0]["content"],
         json!([{"text": "a long text"}, point, {"text": "and?"}])
     );
     assert_eq!(sent["toolConfig"]["tools"][1], point);
-    let mut cache = PromptCache::default();
-    let automatic = |cache: &PromptCache| {
-        body(Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") })["messages"][0]
-            ["content"]
-            .clone()
-    };
-    assert_eq!(automatic(&cache), json!([{"text": "hi"}, {"cachePoint": {"type": "default"}}]));
-    cache.retention = CacheRetention::Long;
-    assert_eq!(automatic(&cache), json!([{"text": "hi"}, point]));
+    let automatic = |retention| body(cached(retention))["messages"][0]["content"].clone();
+    let short = json!({"cachePoint": {"type": "default"}});
+    assert_eq!(automatic(CacheRetention::Short), json!([{"text": "hi"}, short]));
+    assert_eq!(automatic(CacheRetention::Long), json!([{"text": "hi"}, point]));
 }
 
 #[test]

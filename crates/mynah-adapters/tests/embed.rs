@@ -65,6 +65,40 @@ async fn gemini_is_asked_in_its_shape() {
 }
 
 #[tokio::test]
+async fn the_whole_name_of_a_model_of_gemini_is_its_id() {
+    let server = Server::start(|_| answer(json!({"embeddings": [{"values": [1.0]}]})));
+    let server = server.await.unwrap();
+    let keys = Keys::new().with_environment(|_| Some(KEY.to_owned()));
+    let adapter = HttpAdapter::named("gemini").unwrap().with_base_url(server.url()).unwrap();
+    HttpEmbedder::new(adapter.with_keys(keys), "models/m").vectors(["a"]).await.unwrap();
+    let [asked] = &server.received()[..] else { panic!("one call") };
+    assert_eq!(asked.path, "/v1beta/models/m:batchEmbedContents");
+    assert_eq!(asked.body["requests"][0]["model"], "models/m");
+}
+
+#[tokio::test]
+async fn mistral_has_its_own_word_for_dimensions() {
+    let server = Server::start(lengths).await.unwrap();
+    embedder(&server, "mistral").with_dimensions(2).vectors(["a"]).await.unwrap();
+    let [asked] = &server.received()[..] else { panic!("one call") };
+    assert_eq!(
+        asked.body,
+        json!({"model": "m", "input": ["a"], "encoding_format": "float", "output_dimension": 2})
+    );
+}
+
+#[tokio::test]
+async fn no_wait_is_begun_that_the_policy_has_no_time_for() {
+    let server = Server::start(|_| Reply::json(503, "")).await.unwrap();
+    let mut policy = RetryPolicy::attempts(4);
+    policy.max_elapsed_ms = Some(1);
+    let error = embedder(&server, "openai-chat").with_retry(policy).vectors(["a"]).await;
+    let unavailable = ErrorKind::Adapter(AdapterReason::ProviderUnavailable);
+    assert_eq!(error.unwrap_err().kind(), unavailable);
+    assert_eq!(server.received().len(), 1);
+}
+
+#[tokio::test]
 async fn ollama_is_asked_in_its_shape() {
     let server = Server::start(|_| {
         answer(json!({"model": "m", "embeddings": [[0.25, 1]], "prompt_eval_count": 4}))

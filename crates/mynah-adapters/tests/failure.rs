@@ -54,9 +54,39 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
         ),
         (
             400,
-            r#"{"error":{"code":400,"message":"no valid model ID"},"user_id":"u"}"#,
-            InvalidRequest,
-            "no valid model ID",
+            r#"{"error":{"code":400,"message":"x/y is not a valid model ID"},"user_id":"u"}"#,
+            NotFound,
+            "x/y is not a valid model ID",
+        ),
+        (
+            400,
+            r#"{"object":"error","message":"Invalid model: x","type":"invalid_model","param":null,"code":"1500"}"#,
+            NotFound,
+            "Invalid model: x",
+        ),
+        (
+            400,
+            r#"{"code":"Client specified an invalid argument","error":"Model not found: x"}"#,
+            NotFound,
+            "Model not found: x",
+        ),
+        (
+            429,
+            r#"{"error":{"message":"not active","type":"billing_not_active","code":"billing_not_active"}}"#,
+            PermissionDenied,
+            "not active",
+        ),
+        (
+            400,
+            r#"{"error":{"message":"hard limit","type":"invalid_request_error","code":"billing_hard_limit_reached"}}"#,
+            PermissionDenied,
+            "hard limit",
+        ),
+        (
+            400,
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"You have reached your specified API usage limits. You will regain access on 2026-12-01."}}"#,
+            PermissionDenied,
+            "You have reached your specified API usage limits. You will regain access on 2026-12-01.",
         ),
         (
             400,
@@ -246,6 +276,15 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
             (ErrorKind::Adapter(reason), message),
             "{status} {body}"
         );
+    }
+}
+
+#[test]
+fn whether_another_try_is_worth_it_may_stand_in_a_header() {
+    for (told, kept) in [("true", Some(true)), ("false", Some(false)), ("maybe", None)] {
+        let error =
+            failure::of_response(409, |name| (name == "x-should-retry").then_some(told), b"");
+        assert_eq!(error.metadata().get("should_retry"), kept.map(|kept| json!(kept)).as_ref());
     }
 }
 

@@ -22,7 +22,7 @@ use mynah_data::{
     AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Metadata, Request,
     Response, Result,
 };
-use mynah_step::{Adapter, Fallback, ModelCall};
+use mynah_step::{Adapter, Fallback, ModelCall, RetryPolicy, SystemWorld, open_model};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use secrecy::SecretString;
@@ -315,8 +315,30 @@ async fn a_server_that_answers_nothing_or_half_an_error_is_not_waited_for() {
     let error = hear(mute, patience()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout), "{error:?}");
     let server = Server::start(|_| Reply::json(500, "{\"error\":").then_hang()).await.unwrap();
-    let error = hear(chat(&server), patience()).await.unwrap_err();
+    let adapter = chat(&server);
+    let error = hear(adapter.clone(), patience()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ProviderUnavailable), "{error:?}");
+    // Nor does the limit of a try hide the status.
+    let request = Request::from("hi").with_model("m");
+    let (adapter, retry) = (Arc::new(adapter), Arc::new(RetryPolicy::never()));
+    let call = ModelCall { stream_timeout: Some(Duration::from_secs(2)), ..call() };
+    let tried = open_model(adapter, request, call, retry, Arc::new(SystemWorld)).await;
+    assert_eq!(tried.err().unwrap().metadata()["status"], 500);
+}
+
+#[tokio::test]
+async fn what_is_packed_is_named_and_not_told_as_text() {
+    let failed = |status: u16| async move {
+        let packed = Reply::json(status, "\u{1f}\u{8b}").with_header("content-encoding", "gzip");
+        let server = Server::start(move |_| packed.clone()).await.unwrap();
+        hear(chat(&server), call()).await.unwrap_err()
+    };
+    let refused = failed(401).await;
+    assert_eq!(refused.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed));
+    assert_eq!(refused.to_string(), "HTTP status 401");
+    let packed = failed(200).await;
+    assert_eq!(packed.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
+    assert!(packed.to_string().contains("content-encoding: gzip"), "{packed}");
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ fn k01_k02_k03_k07_the_first_place_that_has_a_key_wins() {
     assert_eq!(found(&full, None), "set, set");
     assert_eq!(found(&full, Some("of the call")), "of the call, call");
     assert_eq!(found(&full, Some("")), "set, set", "an empty key is none");
+    assert_eq!(found(&full, Some(" of the call\n")), "of the call, call");
     full.remove("gemini");
     assert_eq!(found(&full, None), "from environment, GOOGLE_API_KEY");
 }

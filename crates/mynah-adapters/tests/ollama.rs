@@ -257,7 +257,7 @@ fn what_nobody_knows_is_passed_on() {
         raw,
         [
             &json!({"logprobs": [{"token": "x"}], "message": {"novelty": 1}}),
-            &json!({"id": "c"}),
+            &json!({"message": {"tool_calls": [{"id": "c"}]}}),
             &json!({"remote_model": "m"}),
         ]
     );

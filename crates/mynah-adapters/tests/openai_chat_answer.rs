@@ -15,7 +15,7 @@ use mynah_adapters::{
 };
 use mynah_data::{
     AdapterReason, Error, ErrorKind, Event, FinishReason, Message, Part, Request, Response,
-    ToolCall, Usage,
+    ToolCall,
 };
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
@@ -410,40 +410,6 @@ fn reasoning_comes_under_several_names() {
 }
 
 #[test]
-fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
-    let usage = json!({
-        "prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cost": 0.25, "queue_time": 0.1,
-        "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 2},
-        "completion_tokens_details": {"reasoning_tokens": 3},
-    });
-    let expected = Usage {
-        input_tokens: Some(10),
-        output_tokens: Some(5),
-        total_tokens: Some(15),
-        cached_input_tokens: Some(4),
-        cache_write_tokens: Some(2),
-        reasoning_tokens: Some(3),
-        total_cost: Some(0.25),
-        extra: json!({"cost": 0.25, "queue_time": 0.1}).as_object().unwrap().clone(),
-        ..Usage::default()
-    };
-    let finish =
-        json!({"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]});
-    let mut with_finish = finish.clone();
-    with_finish["usage"] = usage.clone();
-    // On a chunk of its own, on the finishing chunk, and on both.
-    for chunks in [
-        vec![finish.clone(), json!({"choices": [], "usage": usage})],
-        vec![with_finish.clone()],
-        vec![with_finish, json!({"choices": [], "usage": usage})],
-    ] {
-        let events = streamed(&OpenAiChat::default(), &body(&chunks));
-        assert_eq!(folded(&events).usage, expected);
-        assert_eq!(events.iter().filter(|event| matches!(event, Event::Usage { .. })).count(), 1);
-    }
-}
-
-#[test]
 fn an_error_among_a_servers_own_members_fails_what_was_said_so_far() {
     let chunks = [
         json!({"choices": [{"index": 0, "delta": {"content": "par"}}]}),
@@ -496,37 +462,6 @@ fn half_a_character_does_not_fail_an_answer() {
     let request = Request::from("hi");
     let (events, _) = events(&OpenAiChat::default(), &request, Delivery::Whole, [whole.as_bytes()]);
     assert_eq!(folded(&events).text(), "a\u{fffd}");
-}
-
-#[test]
-fn usage_may_stand_among_a_servers_own_members() {
-    let chunks = [
-        json!({"choices": [{"index": 0, "delta": {"content": "hi"}}], "x_groq": {"id": "req_1"}}),
-        json!({
-            "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
-            "x_groq": {"id": "req_1", "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}},
-        }),
-    ];
-    let usage = read(&body(&chunks)).usage;
-    assert_eq!(
-        (usage.input_tokens, usage.output_tokens, usage.total_tokens),
-        (Some(3), Some(2), Some(5))
-    );
-}
-
-#[test]
-fn usage_may_stand_in_the_choice_and_its_details_beside_the_other_counters() {
-    let usage = json!({"prompt_tokens": 19, "completion_tokens": 13, "cached_tokens": 12, "reasoning_tokens": 7});
-    let choice =
-        json!({"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop", "usage": usage});
-    let expected = Usage {
-        input_tokens: Some(19),
-        output_tokens: Some(13),
-        cached_input_tokens: Some(12),
-        reasoning_tokens: Some(7),
-        ..Usage::default()
-    };
-    assert_eq!(read(&body(&[json!({"choices": [choice]})])).usage, expected);
 }
 
 #[test]

@@ -9,14 +9,14 @@
 #[path = "common/asked.rs"]
 mod asked;
 
-use asked::with_options;
+use asked::{cache_members, cached, check_choices, with_options};
 use mynah_adapters::{
     format::Format,
-    openai_chat::{CompletionTokens, Dialect, OpenAiChat, ReasoningBack},
+    openai_chat::{CompletionTokens, Dialect, OpenAiChat, PromptCaching, ReasoningBack},
 };
 use mynah_data::{
     CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part,
-    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec,
+    PromptCache, Request, ResponseFormat, ToolCall, ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -158,26 +158,7 @@ fn ids_of_calls_fit_the_server_and_their_results() {
 
 #[test]
 fn o08_each_choice_of_a_tool_has_its_form() {
-    let own = Metadata::from_iter([("type".to_owned(), json!("allowed_tools"))]);
-    for (choice, expected) in [
-        (ToolChoice::Auto, json!("auto")),
-        (ToolChoice::None, json!("none")),
-        (ToolChoice::Required, json!("required")),
-        (ToolChoice::Tool("f".to_owned()), json!({"type": "function", "function": {"name": "f"}})),
-        (ToolChoice::Other(own), json!({"type": "allowed_tools"})),
-    ] {
-        let request = Request { tool_choice: Some(choice), ..Request::from("hi") };
-        let request = request.with_tools([ToolSpec::new("f", "", json!({}))]);
-        assert_eq!(body(request)["tool_choice"], expected);
-    }
-    let without_tools = |choice| {
-        body(Request { tool_choice: Some(choice), ..Request::from("hi") })
-            .get("tool_choice")
-            .cloned()
-    };
-    assert_eq!(without_tools(ToolChoice::Auto), None);
-    assert_eq!(without_tools(ToolChoice::None), None);
-    assert_eq!(without_tools(ToolChoice::Required), Some(json!("required")));
+    check_choices(body, json!({"type": "function", "function": {"name": "search"}}));
 }
 
 #[test]
@@ -249,17 +230,78 @@ fn an_answer_that_says_nothing_is_left_away() {
 
 #[test]
 fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
+    let chat = OpenAiChat::default();
+    assert_eq!(cache_members(&chat, cached(CacheRetention::Short)), [Some(json!("s1")), None]);
+    let mut keyed = cached(CacheRetention::Long);
+    keyed.prompt_cache.as_mut().unwrap().key = Some("k".to_owned());
+    assert_eq!(cache_members(&chat, keyed), [Some(json!("k")), Some(json!("24h"))]);
+}
+
+#[test]
+fn retention_is_for_models_before_breakpoints_and_marks_are_for_those_after() {
     let mut cache = PromptCache::default();
-    let call = ModelCall { session_id: Some("s1".to_owned()), ..ModelCall::default() };
-    let sent = |cache: &PromptCache| {
-        let request =
-            Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") }.with_model("m");
-        let body = OpenAiChat::default().body(&request, &call).unwrap();
-        ["prompt_cache_key", "prompt_cache_retention"].map(|name| body.get(name).cloned())
+    cache.retention = CacheRetention::Long;
+    for (model, is_new) in [
+        ("gpt-4.1", false),
+        ("gpt-5-mini", false),
+        ("gpt-5.5", false),
+        ("gpt-35-turbo", false),
+        ("gpt-oss-120b", false),
+        ("o3", false),
+        ("gpt-5.6", true),
+        ("gpt-5.10-sol", true),
+        ("gpt-6-luna", true),
+        ("openai/gpt-6.1-sol", true),
+    ] {
+        let request = Request { prompt_cache: Some(cache.clone()), ..marked() };
+        let body = OpenAiChat::default().body(&request.with_model(model), &ModelCall::default());
+        let body = body.unwrap();
+        assert_eq!(body.get("prompt_cache_retention").is_some(), !is_new, "{model}");
+        let mark = body.pointer("/messages/0/content/0/prompt_cache_breakpoint");
+        assert_eq!(mark, is_new.then(|| json!({"mode": "explicit"})).as_ref(), "{model}");
+    }
+}
+
+#[test]
+fn places_up_to_which_to_cache_are_marked_as_the_server_takes_it() {
+    let sent = |prompt_cache| {
+        let format = OpenAiChat::new(Dialect { prompt_cache, ..Dialect::OPENAI });
+        let request = marked().with_model("gpt-5.6-sol");
+        format.body(&request, &ModelCall::default()).unwrap()["messages"].clone()
     };
-    assert_eq!(sent(&cache), [Some(json!("s1")), None]);
-    (cache.key, cache.retention) = (Some("k".to_owned()), CacheRetention::Long);
-    assert_eq!(sent(&cache), [Some(json!("k")), Some(json!("24h"))]);
+    let with = |name: &str, mark: Value| {
+        let part = |text: &str| json!({"type": "text", "text": text});
+        let (mut first, mut last, mut found) = (part("a"), part("d"), part("error: no"));
+        for part in [&mut first, &mut last, &mut found] {
+            part[name] = mark.clone();
+        }
+        json!([
+            {"role": "user", "content": [first, part("b")]},
+            {"role": "user", "content": [part("c"), last]},
+            {"role": "tool", "tool_call_id": "1", "content": [found]},
+        ])
+    };
+    let explicit = json!({"mode": "explicit"});
+    assert_eq!(sent(PromptCaching::OpenAi), with("prompt_cache_breakpoint", explicit));
+    assert_eq!(sent(PromptCaching::CacheControl), with("cache_control", mark()));
+    assert_eq!(sent(PromptCaching::Never)[1], json!({"role": "user", "content": "c\nd"}));
+}
+
+#[test]
+fn a_whole_prompt_is_cached_for_claude_behind_a_gateway() {
+    let mut cache = PromptCache::default();
+    cache.retention = CacheRetention::Long;
+    let format = OpenAiChat::new(Dialect {
+        prompt_cache: PromptCaching::CacheControl,
+        ..Dialect::COMPATIBLE
+    });
+    let sent = |model: &str| {
+        let request = Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") };
+        let body = format.body(&request.with_model(model), &ModelCall::default()).unwrap();
+        body.get("cache_control").cloned()
+    };
+    assert_eq!(sent("anthropic/claude-sonnet-5"), Some(mark()));
+    assert_eq!(sent("openai/gpt-5.6-sol"), None);
 }
 
 #[test]
@@ -292,6 +334,22 @@ fn a_model_must_be_named() {
     let error =
         OpenAiChat::default().body(&Request::from("hi"), &ModelCall::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::MissingModel));
+}
+
+fn mark() -> Value {
+    json!({"type": "ephemeral", "ttl": "1h"})
+}
+
+/// The first part, a message and a result that failed are each marked as the end of what is to be cached.
+fn marked() -> Request {
+    let metadata = Metadata::from_iter([("cache_control".to_owned(), mark())]);
+    let first = Part::Text { text: "a".to_owned(), metadata };
+    Request::new([
+        Message::user_parts([first, Part::text("b")]),
+        Message::user_parts([Part::text("c"), Part::text("d")])
+            .with_metadata("cache_control", mark()),
+        Message::tool_error("1", "no").with_metadata("cache_control", mark()),
+    ])
 }
 
 fn body(request: Request) -> Value {

@@ -119,6 +119,42 @@ fn o21_whatever_a_server_leaves_away_the_call_is_whole() {
 }
 
 #[test]
+fn arguments_that_are_no_text_stay_as_they_are_written() {
+    const WRITTEN: &str = r#"{"n": 1.0, "big": 12345678901234567890123, "far": 1e400}"#;
+    let call = format!(
+        r#"{{"type":"function_call","id":"fc","call_id":"c","name":"f","arguments":{WRITTEN}}}"#
+    );
+    let added = format!(
+        r#"{{"type":"response.output_item.added","output_index":0,"item":{}}}"#,
+        call.replace(WRITTEN, "null")
+    );
+    let told = [
+        format!(
+            r#"{{"type":"response.function_call_arguments.done","item_id":"fc","arguments":{WRITTEN}}}"#
+        ),
+        format!(r#"{{"type":"response.output_item.done","output_index":0,"item":{call}}}"#),
+    ];
+    let end = |output: &str| {
+        format!(
+            r#"{{"type":"response.completed","response":{{"id":"r","model":"m","status":"completed","output":[{output}]}}}}"#
+        )
+    };
+    let streams = told.iter().map(|told| sse([added.as_str(), told, &end("")]));
+    let listed = [sse([added.as_str(), &end(&call)]), sse([end(&call).as_str()])];
+    for body in streams.chain(listed) {
+        let answer = folded(&streamed(&OpenAiResponses::default(), &body));
+        let calls: Vec<&str> =
+            answer.tool_calls().map(|call| call.raw_arguments.as_str()).collect();
+        assert_eq!(calls, [WRITTEN], "{body}");
+    }
+    // What is not ours to answer goes back as it came.
+    let search =
+        json!({"type": "tool_search_call", "id": "ts", "arguments": {"query": "q"}, "x": []});
+    let events = streamed(&OpenAiResponses::default(), &body(&[completed(json!([search]))]));
+    assert_eq!(raw(&events), [search]);
+}
+
+#[test]
 fn items_are_told_apart_by_id_or_by_place() {
     let added = |index: usize, id: &str, call: &str| json!({"type": "response.output_item.added", "output_index": index, "item": {"type": "function_call", "id": id, "call_id": call, "name": "f", "arguments": ""}});
     let delta = |index: usize, id: &str, text: &str| json!({"type": "response.function_call_arguments.delta", "output_index": index, "item_id": id, "delta": text});
@@ -352,7 +388,10 @@ fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
         reasoning_tokens: Some(3),
         total_cost: Some(0.25),
         tool_usage: json!({"web_search": {"num_requests": 1}}).as_object().unwrap().clone(),
-        extra: json!({"cost": 0.25, "num_sources_used": 2}).as_object().unwrap().clone(),
+        extra: json!({"cost": 0.25, "num_sources_used": 2, "service_tier": "flex"})
+            .as_object()
+            .unwrap()
+            .clone(),
         ..Usage::default()
     };
     let response = read(&body(&[json!({"type": "response.completed", "response": reply})]));

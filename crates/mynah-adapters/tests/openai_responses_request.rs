@@ -9,14 +9,14 @@
 #[path = "common/asked.rs"]
 mod asked;
 
-use asked::with_options;
+use asked::{cache_members, cached, check_choices, with_options};
 use mynah_adapters::{
     format::Format,
     openai_responses::{Dialect, OpenAiResponses},
 };
 use mynah_data::{
-    CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part,
-    PromptCache, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec,
+    CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part, Request,
+    ResponseFormat, ToolCall, ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -134,26 +134,7 @@ fn o07_o11_o12_tools_calls_and_results() {
 
 #[test]
 fn o08_each_choice_of_a_tool_has_its_form() {
-    let own = Metadata::from_iter([("type".to_owned(), json!("web_search"))]);
-    for (choice, expected) in [
-        (ToolChoice::Auto, json!("auto")),
-        (ToolChoice::None, json!("none")),
-        (ToolChoice::Required, json!("required")),
-        (ToolChoice::Tool("f".to_owned()), json!({"type": "function", "name": "f"})),
-        (ToolChoice::Other(own), json!({"type": "web_search"})),
-    ] {
-        let request = Request { tool_choice: Some(choice), ..Request::from("hi") };
-        let request = request.with_tools([ToolSpec::new("f", "", json!({}))]);
-        assert_eq!(body(request)["tool_choice"], expected);
-    }
-    let without_tools = |choice| {
-        body(Request { tool_choice: Some(choice), ..Request::from("hi") })
-            .get("tool_choice")
-            .cloned()
-    };
-    assert_eq!(without_tools(ToolChoice::Auto), None);
-    assert_eq!(without_tools(ToolChoice::None), None);
-    assert_eq!(without_tools(ToolChoice::Required), Some(json!("required")));
+    check_choices(body, json!({"type": "function", "name": "search"}));
 }
 
 #[test]
@@ -194,47 +175,76 @@ fn reasoning_goes_back_where_the_provider_can_read_it() {
 }
 
 #[test]
+fn reasoning_that_was_cut_off_does_not_go_back() {
+    let thought =
+        || thought(Some("sealed"), json!({"type": "reasoning", "id": "rs_1", "summary": []}));
+    let cut = Message::assistant_parts([Part::text("So"), thought(), thought()]);
+    let thread = [Message::user("hi"), cut, Message::user("and?")];
+    let input = body(Request::new(thread))["input"].clone();
+    let kinds: Vec<&Value> = input.as_array().unwrap().iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, [&Value::Null, &json!("message"), &Value::Null]);
+}
+
+#[test]
 fn what_the_providers_own_tools_did_goes_back_and_so_does_the_phase() {
     let search = json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}});
     let found =
         json!({"type": "tool_search_output", "id": "tso_1", "call_id": "ts_1", "tools": []});
+    let program = json!({"type": "program", "id": "p_1", "call_id": "pc_1", "code": "await f({})", "fingerprint": "x"});
+    let came = json!({"type": "program_output", "id": "po_1", "call_id": "pc_1", "result": "r", "status": "completed"});
     let mut namespaced = ToolCall::new("c1", "f", "{}");
     namespaced.metadata.insert("namespace".to_owned(), json!("crm"));
+    let caller = json!({"type": "program", "caller_id": "pc_1"});
+    namespaced.metadata.insert("caller".to_owned(), caller.clone());
     let said = Message::assistant_parts([
         thought(None, search.clone()),
         thought(None, found.clone()),
         thought(None, json!({"type": "message", "phase": "commentary"})),
         Part::text("Looking."),
+        thought(None, program.clone()),
         Part::tool_call(namespaced),
-        thought(None, json!({"type": "server_tool_use", "id": "x"})),
+        thought(None, came.clone()),
         Part::Refusal { text: "No.".to_owned() },
     ]);
     assert_eq!(
-        body(Request::new([said]))["input"],
+        body(Request::new([said, Message::tool_result("c1", "done")]))["input"],
         json!([
             search,
             found,
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Looking."}], "phase": "commentary"},
-            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "namespace": "crm"},
+            program,
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "namespace": "crm", "caller": caller},
+            came,
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "No."}], "phase": "commentary"},
+            {"type": "function_call_output", "call_id": "c1", "output": "done", "caller": caller},
         ])
     );
 }
 
 #[test]
 fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
-    let mut cache = PromptCache::default();
-    cache.retention = CacheRetention::Long;
-    let call = ModelCall { session_id: Some("s1".to_owned()), ..ModelCall::default() };
-    let sent = |dialect| {
-        let request =
-            Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") }.with_model("m");
-        let body = OpenAiResponses::new(dialect).body(&request, &call).unwrap();
-        ["prompt_cache_key", "prompt_cache_retention"].map(|name| body.get(name).cloned())
-    };
+    let sent =
+        |dialect| cache_members(&OpenAiResponses::new(dialect), cached(CacheRetention::Long));
     assert_eq!(sent(Dialect::OPENAI), [Some(json!("s1")), Some(json!("24h"))]);
     let xai = Dialect { cache_retention: false, ..Dialect::OPENAI };
     assert_eq!(sent(xai), [Some(json!("s1")), None]);
+}
+
+#[test]
+fn places_up_to_which_to_cache_are_breakpoints_of_newer_models() {
+    let mark = json!({"type": "ephemeral"});
+    let system = Message::system("be brief").with_metadata("cache_control", mark);
+    let request = Request::new([system, Message::user("hi")]);
+    let sent = |model: &str| {
+        let request = request.clone().with_model(model);
+        OpenAiResponses::default().body(&request, &ModelCall::default()).unwrap()["input"].clone()
+    };
+    let explicit = json!({"mode": "explicit"});
+    let part =
+        json!({"type": "input_text", "text": "be brief", "prompt_cache_breakpoint": explicit});
+    let said = json!({"role": "user", "content": "hi"});
+    assert_eq!(sent("gpt-5.6"), json!([{"role": "system", "content": [part]}, said]));
+    assert_eq!(sent("gpt-5.5"), json!([{"role": "system", "content": "be brief"}, said]));
 }
 
 #[test]

@@ -123,6 +123,44 @@ fn tools_among_the_options_follow_the_others() {
 }
 
 #[test]
+fn calls_are_held_to_a_schema_that_can_be_closed() {
+    let object = |properties: Value| json!({"type": "object", "properties": properties});
+    let (text, any) = (json!({"type": "string"}), json!({"type": "object"}));
+    let map = json!({"type": "object", "additionalProperties": {"type": "string"}});
+    let short = json!({"type": "string", "maxLength": 9});
+    let mut closed = object(json!({"q": {"type": "string", "description": "{maxLength: 9}"}}));
+    closed["additionalProperties"] = json!(false);
+    let sent = |name: &str, strict: bool, schema: &Value| {
+        let mut tool = ToolSpec::new("f", "d", schema.clone());
+        tool.metadata.insert("strict".to_owned(), strict.into());
+        let request = Request::from("hi").with_tools([tool]).with_model("claude-sonnet-5");
+        let format = Preset::named(name).unwrap().format();
+        let body = format.body(&request, &ModelCall::default()).unwrap();
+        let (spec, schema) = match name {
+            "bedrock" => ("/toolConfig/tools/0/toolSpec", "/inputSchema/json"),
+            _ => ("/tools/0", "/input_schema"),
+        };
+        let spec = body.pointer(spec).unwrap();
+        (spec.pointer(schema).unwrap().clone(), spec.get("strict").cloned())
+    };
+    for name in ["anthropic", "bedrock"] {
+        let limited = object(json!({"q": short}));
+        assert_eq!(sent(name, true, &limited), (closed.clone(), Some(json!(true))), "{name}");
+        assert_eq!(sent(name, false, &limited), (limited, Some(json!(false))), "{name}");
+        for open in [
+            any.clone(),
+            map.clone(),
+            object(json!({"q": map})),
+            object(json!({"q": {"anyOf": [text, any]}})),
+            object(json!({"q": {"type": "array", "items": any}})),
+            json!({"type": "object", "properties": {"q": {"$ref": "#/$defs/m"}}, "$defs": {"m": map}}),
+        ] {
+            assert_eq!(sent(name, true, &open), (open, None), "{name}");
+        }
+    }
+}
+
+#[test]
 fn what_says_by_itself_that_it_failed_does_not_say_it_twice() {
     let told = r#"{"error":"broke"}"#;
     for (said, sent) in [

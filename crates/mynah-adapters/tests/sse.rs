@@ -36,6 +36,11 @@ fn q04_comments_and_unknown_fields_are_skipped() {
 }
 
 #[test]
+fn a_field_that_is_called_an_error_is_an_event_of_that_name() {
+    assert_eq!(whole("error: {}\n\ndata: x\n\n"), told([("error", "{}"), ("", "x")]));
+}
+
+#[test]
 fn one_space_after_the_colon_is_not_part_of_the_value() {
     assert_eq!(whole("data:  x \n\n"), told([("", " x ")]));
     assert_eq!(whole("event:a\ndata:{}\n\n"), told([("a", "{}")]));

@@ -103,6 +103,10 @@ fn thoughts(name: &str, subject: &dyn Subject) -> Option<Vec<String>> {
                 r#"{"type":"content_block_start","index":8,"content_block":{"type":"server_tool_use","id":"kept-1","name":"web_search","input":{}}}"#,
             ),
             event(r#"{"type":"content_block_stop","index":8}"#),
+            event(
+                r#"{"type":"content_block_start","index":9,"content_block":{"type":"compaction","content":"kept-1"}}"#,
+            ),
+            event(r#"{"type":"content_block_stop","index":9}"#),
         ],
         "gemini" => vec![event(
             r#"{"candidates":[{"content":{"parts":[{"executableCode":{"code":"kept-1"}},{"functionCall":{"id":"call-2","name":"search","args":{}},"thoughtSignature":"kept-1"}]}}]}"#,

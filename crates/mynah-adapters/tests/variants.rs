@@ -93,6 +93,21 @@ fn numbers_may_be_written_as_text() {
 }
 
 #[test]
+fn numbers_that_json_does_not_have_say_nothing() {
+    each_piece(|name, subject, pieces, at, (before, said, after)| {
+        let said = said.to_string();
+        let read_with = |odd: &str| {
+            let mut pieces = pieces.to_vec();
+            pieces[at] = format!("{before}{}{after}", said.replacen('{', odd, 1));
+            read(name, subject, &pieces).map(|answer| (answer.message, answer.usage))
+        };
+        let expected = read_with("{").unwrap();
+        let odd = r#"{"odd": [NaN, -Infinity, 1e999, "NaN \" 1e999"], "#;
+        assert_eq!(read_with(odd).unwrap(), expected, "{name}: {said}");
+    });
+}
+
+#[test]
 fn what_keeps_a_connection_alive_says_nothing() {
     for (name, subject) in subjects() {
         let alive: &[&str] = match name {
@@ -129,10 +144,13 @@ fn an_event_that_is_called_an_error_is_one() {
         }
         for said in ["no capacity", r#"{"message": "no capacity"}"#, r#"{"error": "no capacity"}"#]
         {
-            let mut pieces = subject.answer(Scenario::Text).unwrap();
-            pieces.insert(1, format!("event: error\ndata: {said}\n\n"));
-            let error = read(name, &*subject, &pieces).unwrap_err();
-            assert_eq!(error.to_string(), "no capacity", "{name}");
+            // Old servers of llama.cpp write the second.
+            for written in ["event: error\ndata", "error"] {
+                let mut pieces = subject.answer(Scenario::Text).unwrap();
+                pieces.insert(1, format!("{written}: {said}\n\n"));
+                let error = read(name, &*subject, &pieces).unwrap_err();
+                assert_eq!(error.to_string(), "no capacity", "{name}");
+            }
         }
     }
 }
@@ -148,6 +166,11 @@ fn a_stream_is_known_whatever_it_is_labelled() {
         let body = pieces.concat();
         let labelled_json = decode(name, Delivery::Whole, body.as_bytes()).unwrap();
         assert_eq!(labelled_json, streamed, "{name}");
+        if name != "ollama" {
+            let with_pause = format!("retry: 3000\n\n{body}");
+            let labelled_json = decode(name, Delivery::Whole, with_pause.as_bytes()).unwrap();
+            assert_eq!(labelled_json, streamed, "{name}");
+        }
         let error = decode(name, Delivery::Streamed, b" {\"error\": {\"message\": \"no\"}}\n");
         assert_eq!(error.unwrap_err().to_string(), "no", "{name}");
     }

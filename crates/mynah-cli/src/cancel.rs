@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use mynah::{Error, LogReason, cancel_run, log::Log as _};
+use mynah::{cancel_run, log::Log as _};
 use serde_json::json;
 
 use crate::{
@@ -40,13 +40,6 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = Arc::new(Ledger::new(Place::parse(&log)?.open_to_write()?));
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?;
-        if run.seal.is_some() {
-            let (run, status) = (&*run.run_id, run.status.as_str());
-            return Err(Error::log(LogReason::Sealed)
-                .with_message(format!("run {run} has ended already: {status}"))
-                .with("run_id", run)
-                .into());
-        }
         let (status, run) = (cancel_run(&log, &run.run_id).await?.as_str(), run.run_id);
         let records = log.head(&run).await?.map_or(0, |head| head.seq);
         let mut out = io::stdout().lock();

@@ -22,8 +22,8 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah fork last --at 5                   branch a run
   mynah runs                               see the ids of both
-  mynah diff 01KA last                     a run and the newest one
-  mynah diff 01KA 01KB --json              every difference, whole
+  mynah diff RUN last                      a run, by its id, and the newest one
+  mynah diff RUN last --json               every difference, whole
 
 What each run has for itself is not compared: ids of requests and answers, its parent, its root,
 and the pieces in which answers came.

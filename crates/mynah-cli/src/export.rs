@@ -25,7 +25,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah export last -o run.ndjson          the newest run, in a file
   mynah verify run.ndjson                  check it, without the log
   tools/verify.py run.ndjson               check it, without this program
-  mynah export 01KA | gzip > run.gz        to standard output
+  mynah export last | gzip > run.gz        to standard output
   mynah export log:maintenance             the account of what was pruned and redacted";
 
 #[derive(Args)]
@@ -54,7 +54,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = Place::parse(&log)?.open_to_read()?;
     let runtime = runtime()?;
     let run = runtime.block_on(store::find(log.as_ref(), &run))?.run_id;
-    let needed = runtime.block_on(needed(log.as_ref(), &run))?;
+    let needed = runtime.block_on(store::needed(log.as_ref(), &run))?;
     if !needed.is_empty() {
         // Not on standard output, which may be the file.
         let _ = writeln!(
@@ -81,22 +81,6 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let Bundle { report, .. } = bundle;
         writeln!(out, "{}: {}  {}", path.display(), line(&run), described(&report))
     })
-}
-
-/// The runs that a run goes on from, the latest first, as far as the log has them.
-async fn needed(log: &dyn Log, run: &str) -> Result<Vec<String>, Failure> {
-    let (mut needed, mut next) = (Vec::new(), run.to_owned());
-    loop {
-        let first = log.read(&next, 1, 1).await?;
-        let first = first.first().map(store::fact).transpose()?.flatten();
-        let Some(before) = first.as_ref().and_then(store::previous) else { return Ok(needed) };
-        // Whoever made the records may have made a circle of them.
-        if needed.contains(&before.run_id) {
-            return Ok(needed);
-        }
-        next = before.run_id.clone();
-        needed.push(next.clone());
-    }
 }
 
 /// The first of some ids, and how many there are.

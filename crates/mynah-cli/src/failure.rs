@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-use mynah::{Error, ErrorKind, LogReason};
+use mynah::{Error, ErrorKind, LogReason, Metadata};
 use serde_json::{Value, json};
 
 use crate::text;
@@ -23,8 +23,14 @@ enum Cause {
     Told,
     /// An error of the library.
     Library(Error),
-    /// An error of this program, and its reason.
-    Program(&'static str),
+    /// An error of this program: its reason, and more of it.
+    Program(&'static str, Metadata),
+}
+
+impl Cause {
+    fn program(reason: &'static str) -> Self {
+        Self::Program(reason, Metadata::new())
+    }
 }
 
 impl Failure {
@@ -40,34 +46,29 @@ impl Failure {
 
     /// Something that this program did not do as it should.
     pub(crate) fn unexpected(message: impl Into<String>) -> Self {
-        Self { code: 1, message: message.into(), cause: Cause::Program("unexpected") }
+        Self { code: 1, message: message.into(), cause: Cause::program("unexpected") }
     }
 
     /// Wrong usage, or a bad input file.
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self { code: 2, message: message.into(), cause: Cause::Program("bad_input") }
+        Self { code: 2, message: message.into(), cause: Cause::program("bad_input") }
     }
 
     /// A file that could not be used.
     pub(crate) fn file(message: impl Into<String>) -> Self {
-        Self { code: 4, message: message.into(), cause: Cause::Program("unusable") }
+        Self { code: 4, message: message.into(), cause: Cause::program("unusable") }
     }
 
-    /// A person ended the program.
-    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
-        Self { code: 130, message: message.into(), cause: Cause::Program("interrupted") }
+    /// A person ended the program, in the middle of this run if one is kept.
+    pub(crate) fn interrupted(message: impl Into<String>, run: Option<&str>) -> Self {
+        let run = run.map(|run| ("run_id".to_owned(), run.into()));
+        let cause = Cause::Program("interrupted", run.into_iter().collect());
+        Self { code: 130, message: message.into(), cause }
     }
 
     /// What an error of the library means for whoever called the program.
     pub(crate) fn of(error: &Error) -> Self {
         let failure = match error.kind() {
-            ErrorKind::Log(LogReason::Leased) => {
-                let run = error.metadata().get("run_id").and_then(Value::as_str);
-                Self::file(format!(
-                    "run {} is in other hands: another process goes on with it; wait until it is done, or end it",
-                    run.unwrap_or_default()
-                ))
-            }
             ErrorKind::Log(
                 LogReason::RunNotFound
                 | LogReason::AmbiguousRun
@@ -104,8 +105,8 @@ impl Failure {
         match &self.cause {
             Cause::Told => None,
             Cause::Library(error) => Some(error.clone().with_message(message).to_value()),
-            Cause::Program(reason) => Some(json!({
-                "type": "cli_error", "reason": reason, "message": message, "metadata": {}
+            Cause::Program(reason, metadata) => Some(json!({
+                "type": "cli_error", "reason": reason, "message": message, "metadata": metadata
             })),
         }
     }

@@ -10,7 +10,7 @@ use mynah::{
     Error, LogReason, fork_run,
     log::{Fact, Log},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, play, resume, runtime,
@@ -44,16 +44,19 @@ pub(crate) struct Arguments {
     /// Go on although the agent is not the one that the run began with.
     #[arg(long, requires = "agent")]
     allow_changed_agent: bool,
+    /// Go on with another limit than the run had, such as max_turns=20; may be repeated. What was spent counts.
+    #[arg(long, value_name = "LIMIT=N", value_parser = resume::limit, requires = "agent")]
+    budget: Vec<(String, Value)>,
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: place, run, at, agent, allow_changed_agent } = arguments;
+    let Arguments { log: place, run, at, agent, allow_changed_agent, budget } = arguments;
     // A run is not branched for an agent that cannot go on with it.
     agent.as_deref().map(|agent| play::agent(agent, &[])).transpose()?;
     let fork = runtime()?.block_on(branch(&place, &run, at, agent.is_some()))?;
     match agent {
         Some(agent) => {
-            resume::main(resume::Arguments::new(place, fork, agent, allow_changed_agent))
+            resume::main(resume::Arguments::new(place, fork, agent, allow_changed_agent, budget))
         }
         None => Ok(()),
     }

@@ -100,15 +100,16 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let mut teller = Teller::new(json);
     let answered = unless_interrupted(answer(call, stream || !json, &mut teller));
     let Some(answered) = runtime()?.block_on(answered) else {
-        let run = log.and_then(|log| log.written()).zip(url);
-        return Err(Failure::interrupted(match run {
-            Some((run, url)) => format!(
+        let run = log.and_then(|log| log.written());
+        let told = match (&run, url) {
+            (Some(run), Some(url)) => format!(
                 "interrupted; run {run} has no end, and can be given one:\n  mynah cancel {} --log {}",
-                quoted(&run),
+                quoted(run),
                 quoted(&url)
             ),
-            None => "interrupted; nothing was kept".to_owned(),
-        }));
+            _ => "interrupted; nothing was kept".to_owned(),
+        };
+        return Err(Failure::interrupted(told, run.as_deref()));
     };
     let Answered { mut response, run_id } = answered?;
     if let Some(form) = form {
@@ -124,7 +125,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         }
         written(teller.line(&line))?;
     }
-    written(teller.close())?;
+    written(teller.end())?;
     match response {
         Ok(response) if !json => remark(&response),
         Ok(_) => Ok(()),
@@ -382,7 +383,8 @@ fn can_be_strict(schema: &Value) -> bool {
 
 /// A name for a schema, as providers want one: its title, or what its file is called.
 fn schema_name(schema: &Value, file: &Path) -> String {
-    let title = schema.get("title").and_then(Value::as_str).map(str::to_owned);
+    let title = schema.get("title").and_then(Value::as_str);
+    let title = title.filter(|title| !title.trim().is_empty()).map(str::to_owned);
     let stem = || file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = title.or_else(stem).unwrap_or_default();
     let legal = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };

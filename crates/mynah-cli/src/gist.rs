@@ -1,9 +1,10 @@
 //! What a record says, in a few words.
 
 use mynah::{
-    Message,
+    Breach, Message,
     log::{Effect, End, Fact, Inside},
 };
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 /// What a fact says, in a few words: to be shortened, and cleaned for a terminal.
@@ -59,19 +60,37 @@ pub(crate) fn refusal(why: &str) -> String {
 pub(crate) fn outcome(effect: &Effect) -> String {
     match effect {
         Effect::Done(value) => value.to_string(),
+        Effect::Text(text) => text.clone(),
         Effect::Failed(value) => format!("failed: {value}"),
         _ => String::new(),
     }
 }
 
-/// The question, the error, or the calls that a run stopped for.
+/// Which limit was passed, and by how much.
+pub(crate) fn passed(Breach { limit, cap, actual, .. }: &Breach) -> String {
+    format!("{limit}: {actual}, of at most {cap}")
+}
+
+/// The question, the limit, the error, or the calls that a run stopped for.
 pub(crate) fn detail(end: &End) -> String {
     let metadata = &end.metadata;
     let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let breach = || Breach::deserialize(metadata.get("budget")?).ok();
     let found = text(metadata.get("pending_question"))
+        .or_else(|| breach().map(|breach| passed(&breach)))
         .or_else(|| text(metadata.get("error").and_then(|error| error.get("message"))))
         .or_else(|| metadata.get("uncertain_tool_calls").map(Value::to_string));
     found.map(|found| format!(": {found}")).unwrap_or_default()
+}
+
+/// Why a run waits after this answer, and for what.
+pub(crate) fn waits(end: &End, answer: Option<&Fact>) -> String {
+    let calls = end.waiting_calls(answer).into_iter();
+    let calls = calls.map(|call| format!("{} {} [{}]", call.name, call.arguments, call.id));
+    match calls.collect::<Vec<_>>().join(", ") {
+        calls if calls.is_empty() => format!("{}{}", end.reason, detail(end)),
+        calls => format!("{}: {calls}", end.reason),
+    }
 }
 
 /// The text of a message, and the calls in it.

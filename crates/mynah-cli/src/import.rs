@@ -8,7 +8,10 @@ use std::{
 use clap::Args;
 use mynah::{
     Error, ErrorKind, LogReason,
-    log::bundle::{Imported, import, verify},
+    log::{
+        Log,
+        bundle::{Imported, import, verify},
+    },
 };
 use serde_json::json;
 
@@ -16,7 +19,7 @@ use crate::{
     Failure, LogArgs,
     input::{bundle, name},
     runtime,
-    store::Place,
+    store::{self, Place},
     text::{count, plain},
     verify::described,
     written,
@@ -47,13 +50,16 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let mut input = bundle(&file)?;
     verify(&mut input).map_err(|error| refused(&error))?;
     input.rewind().map_err(failed)?;
-    let imported = runtime()?.block_on(import(place.open()?.as_ref(), input));
+    let (log, runtime) = (place.open()?, runtime()?);
+    let imported = runtime.block_on(import(log.as_ref(), input));
     let Imported { run_id, report, added, withheld, .. } =
         imported.map_err(|error| refused(&error))?;
+    let needs = runtime.block_on(missing(log.as_ref(), &run_id))?;
     let mut out = io::stdout().lock();
     if json {
-        let line =
-            json!({"run_id": run_id, "added": added, "withheld": withheld, "report": report});
+        let line = json!({
+            "run_id": run_id, "added": added, "withheld": withheld, "report": report, "needs": needs
+        });
         return written(writeln!(out, "{line}"));
     }
     let mut told = match added {
@@ -64,7 +70,24 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let records = count(withheld, "record");
         told += &format!("; of {records} this log keeps no body, as it was redacted here");
     }
+    for needed in &needs {
+        told += &format!(
+            "; its conversation began in run {}, which this log lacks: import that too",
+            plain(needed)
+        );
+    }
     written(writeln!(out, "{}  {}  {told}", plain(&run_id), described(&report)))
+}
+
+/// The runs that a run goes on from and the log has not. What such a run goes on from itself, nobody here knows.
+async fn missing(log: &dyn Log, run: &str) -> Result<Vec<String>, Failure> {
+    let mut missing = store::needed(log, run).await?;
+    for place in (0..missing.len()).rev() {
+        if log.run(&missing[place]).await?.is_some() {
+            missing.remove(place);
+        }
+    }
+    Ok(missing)
 }
 
 /// A bad file, and a run that is not taken in, are bad input.

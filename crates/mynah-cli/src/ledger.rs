@@ -11,7 +11,7 @@ use mynah::{
     Result,
     log::{Append, Head, Log, LogFuture, Record, forward_log},
 };
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::RwLock};
 
 /// The exit code of a process that was killed.
 const KILLED: i32 = 137;
@@ -20,8 +20,8 @@ const KILLED: i32 = 137;
 pub(crate) struct Ledger {
     inner: Arc<dyn Log>,
     op: Mutex<Notes>,
-    /// Held while records are written: a stream that is dropped does not stop that.
-    writing: Arc<tokio::sync::Mutex<()>>,
+    /// Shared by all that write: a stream that is dropped does not stop them.
+    writing: Arc<RwLock<()>>,
 }
 
 /// What there is to know of the operation under way.
@@ -38,7 +38,7 @@ impl Ledger {
 
     /// Begins an operation, once all is written that the one before left behind.
     pub(crate) async fn begin(&self, crash_after: Option<u64>) {
-        drop(self.writing.lock().await);
+        drop(self.writing.write().await);
         *self.notes() = Notes { crash_after, run: None };
     }
 
@@ -50,7 +50,6 @@ impl Ledger {
     fn notes(&self) -> MutexGuard<'_, Notes> {
         self.op.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
 }
 
 /// Makes the records up to a place safe, and ends the process in the same moment: nothing that runs on this thread goes on, and
@@ -102,7 +101,7 @@ impl Log for Ledger {
         };
         let (inner, writing) = (Arc::clone(&self.inner), Arc::clone(&self.writing));
         let append = Unstoppable(Some(Box::pin(async move {
-            let _writing = writing.lock_owned().await;
+            let _writing = writing.read_owned().await;
             match crash_after {
                 Some(after) => crash(&*inner, batch, after),
                 None => inner.append(batch).await,

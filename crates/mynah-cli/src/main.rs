@@ -12,6 +12,7 @@ mod generate;
 mod gist;
 mod import;
 mod input;
+mod kin;
 mod ledger;
 mod model;
 mod models;
@@ -22,6 +23,7 @@ mod replay;
 mod resume;
 mod runs;
 mod show;
+mod steady;
 mod store;
 mod teller;
 mod text;
@@ -203,7 +205,7 @@ file; 3 a run that waits; 4 a store, file or server that could not be used; 130 
 pub(crate) struct RemovalArgs {
     /// Why, in a few words; it is kept.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
-    reason: String,
+    pub(crate) reason: String,
     /// Who does it; it is kept.
     #[arg(
         long,

@@ -3,12 +3,14 @@
 use std::io::{self, BufWriter, Write};
 
 use clap::Args;
-use mynah::log::{Redact, Redactable, RunSummary};
-use serde_json::json;
+use mynah::log::{Log, Redact, Redactable, RunSummary};
+use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, RemovalArgs, runtime, store,
-    text::{count, line},
+    Failure, LogArgs, RemovalArgs,
+    kin::{self, Kin},
+    runtime, store,
+    text::{count, line, quoted},
     verify::with_run,
     written,
 };
@@ -16,8 +18,8 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah redact last --record 2 5 --reason \"card number\"           say what would go
   mynah redact last --record 2 5 --reason \"card number\" --yes     take it away
-  mynah redact 01KA --kind run_started --reason \"asked to\" --yes
-  mynah redact 01KA --all --reason \"asked to\" --yes               all but the seal
+  mynah redact last --kind run_started --reason \"asked to\" --yes
+  mynah redact last --all --reason \"asked to\" --yes               all but the seal
 
 `mynah show RUN --records` tells which record is which, and of what kind.
 The turn_started records after a message hold a hash over it, by which a guess of what it said can be checked:
@@ -39,64 +41,132 @@ pub(crate) struct Arguments {
     /// All records but the seal.
     #[arg(long, group = "which")]
     all: bool,
+    /// Also what the forks of the run, and the run that it is a fork of, hold of the same records.
+    #[arg(long)]
+    forks: bool,
     #[command(flatten)]
     removal: RemovalArgs,
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, run, record, kind, removal, .. } = arguments;
-    let log = removal.open(&log)?;
+    let log = arguments.removal.open(&arguments.log.log)?;
     let runtime = runtime()?;
-    let RunSummary { run_id, status, .. } = runtime.block_on(store::find(log.as_ref(), &run))?;
-    let run = run_id.to_string();
-    let redact = match &kind {
-        Some(kind) => Redact::kind(&*run, kind),
-        None if record.is_empty() => Redact::all(&*run),
-        None => Redact::records(&*run, record),
-    };
-    let found = runtime.block_on(async {
-        if removal.yes {
-            redact.perform(log.as_ref(), &removal.warrant()).await
-        } else {
-            redact.candidates(log.as_ref()).await
+    let (taken, copies) = runtime.block_on(arguments.redact(log.as_ref()))?;
+    let done = arguments.removal.yes;
+    for Taken { run, found } in &taken {
+        if !run.status.is_ended() && !found.is_empty() {
+            let then = if done { "it cannot go on now" } else { "it cannot go on then" };
+            // Not among the records, so that whoever reads them need not look for it.
+            let _ = writeln!(
+                io::stderr(),
+                "run {} has not ended, and {then}: `mynah cancel` ends it",
+                line(&run.run_id)
+            );
         }
-    });
-    let found = found.map_err(|error| Failure::of(&error))?;
-    if !status.is_ended() && !found.is_empty() {
-        let then = if removal.yes { "it cannot go on now" } else { "it cannot go on then" };
-        // Not among the records, so that whoever reads them need not look for it.
-        let _ = writeln!(
-            io::stderr(),
-            "run {} has not ended, and {then}: `mynah cancel` ends it",
-            line(&run)
-        );
     }
     let mut out = BufWriter::new(io::stdout().lock());
-    written(if json {
-        write_json(&run, &found, removal.yes, &mut out)
-    } else {
-        write_text(&line(&run), kind.as_deref(), &found, removal.yes, &mut out)
-    })?;
-    removal.wipe(&runtime, log.as_ref())
-}
-
-fn write_json(run: &str, found: &[Redactable], done: bool, out: &mut impl Write) -> io::Result<()> {
-    for record in found {
-        writeln!(out, "{}", with_run(run, json!(record)))?;
+    for taken in &taken {
+        written(if arguments.log.json {
+            write_json(taken, &copies, done, &mut out)
+        } else {
+            write_text(taken, arguments.kind.as_deref(), done, &mut out)
+        })?;
     }
-    let bytes: u64 = found.iter().map(|record| record.bytes).sum();
-    let told = json!({"dry_run": !done, "records": found.len(), "bytes": bytes});
-    writeln!(out, "{}", with_run(run, told))?;
-    out.flush()
+    written(out.flush())?;
+    arguments.tell_of(&copies);
+    arguments.removal.wipe(&runtime, log.as_ref())
 }
 
-fn write_text(
-    run: &str,
-    kind: Option<&str>,
-    found: &[Redactable],
+/// Records of a run that lose what they hold.
+struct Taken {
+    run: RunSummary,
+    found: Vec<Redactable>,
+}
+
+impl Arguments {
+    /// What goes, and what stays of it in other runs.
+    async fn redact(&self, log: &dyn Log) -> Result<(Vec<Taken>, Vec<Taken>), Failure> {
+        let run = store::find(log, &self.run).await?.run_id;
+        // What is wrong with what was asked for is wrong with this run.
+        self.asked(&run, u64::MAX).candidates(log).await?;
+        let (mut taken, mut copies) = (Vec::new(), Vec::new());
+        for Kin { run: one, shared } in kin::of(log, &run).await? {
+            let asked = self.asked(&one.run_id, shared).candidates(log).await?;
+            let seqs = asked.iter().map(|record| record.seq).filter(|seq| *seq <= shared);
+            let seqs: Vec<u64> = seqs.collect();
+            if seqs.is_empty() && one.run_id != run {
+                continue;
+            }
+            let redact = Redact::records(&*one.run_id, seqs);
+            let goes = one.run_id == run || self.forks;
+            let found = match goes && self.removal.yes {
+                true => redact.perform(log, &self.removal.warrant()).await?,
+                false => redact.candidates(log).await?,
+            };
+            if goes { &mut taken } else { &mut copies }.push(Taken { run: one, found });
+        }
+        Ok((taken, copies))
+    }
+
+    /// What is asked for, in a run that has the same records up to this one.
+    fn asked(&self, run: &str, shared: u64) -> Redact {
+        match &self.kind {
+            Some(kind) => Redact::kind(run, kind),
+            None if self.record.is_empty() => Redact::all(run),
+            None => Redact::records(run, self.record.iter().copied().filter(|seq| *seq <= shared)),
+        }
+    }
+
+    /// Tells people where else the same content stands, and how it goes from there.
+    fn tell_of(&self, copies: &[Taken]) {
+        let mut told = String::new();
+        for Taken { run, found } in copies {
+            let seqs: String = found.iter().map(|record| format!(" {}", record.seq)).collect();
+            let reason = quoted(&self.removal.reason);
+            let yes = if self.removal.yes { " --yes" } else { "" };
+            let rest = format!(" --record{seqs} --reason {reason}{yes}");
+            let command = self.log.command("redact", &run.run_id, &rest);
+            let copies = match found.len() as u64 {
+                1 => "a copy of 1 record".to_owned(),
+                records => format!("copies of {records} records"),
+            };
+            told += &format!("run {} holds {copies}: {command}\n", line(&run.run_id));
+        }
+        if !copies.is_empty() {
+            // Nobody may be left to read it.
+            let _ = writeln!(io::stderr(), "{told}--forks redacts them too");
+        }
+    }
+}
+
+fn write_json(
+    Taken { run, found }: &Taken,
+    copies: &[Taken],
     done: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
+    for record in found {
+        writeln!(out, "{}", with_run(&run.run_id, json!(record)))?;
+    }
+    let bytes: u64 = found.iter().map(|record| record.bytes).sum();
+    let copies: Vec<Value> = copies
+        .iter()
+        .map(|Taken { run, found }| {
+            let seqs: Vec<u64> = found.iter().map(|record| record.seq).collect();
+            with_run(&run.run_id, json!({"records": seqs}))
+        })
+        .collect();
+    let told = json!({"dry_run": !done, "records": found.len(), "bytes": bytes, "copies": copies});
+    writeln!(out, "{}", with_run(&run.run_id, told))
+}
+
+fn write_text(
+    Taken { run, found }: &Taken,
+    kind: Option<&str>,
+    done: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let run = line(&run.run_id);
     for Redactable { seq, kind, bytes, .. } in found {
         writeln!(out, "{seq:>4}  {kind:<20}  {}", count(*bytes, "byte"))?;
     }
@@ -111,6 +181,5 @@ fn write_text(
             count(records, "record")
         ),
     };
-    writeln!(out, "{told}")?;
-    out.flush()
+    writeln!(out, "{told}")
 }

@@ -9,14 +9,15 @@ use std::{
 use clap::{Args, ValueEnum};
 use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, Engine, Error, ErrorKind, Event, Message, OnUncertain, SessionReason, kept_call,
+    Budget, ChatResult, Engine, Error, ErrorKind, Event, HaltReason, Limit, LogReason, Message,
+    OnUncertain, SessionReason, kept_call,
     log::{Extent, Fact, Log as _, RunStatus},
 };
 use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
-    gist::detail,
+    gist::{detail, passed},
     ledger::Ledger,
     play,
     replay::write_fields,
@@ -39,9 +40,11 @@ pub(crate) const EXAMPLES: &str = "Examples:
                                            running one call, and not the other
   mynah resume last --agent agent.json --on-uncertain rerun
                                            running a tool again that may have run
+  mynah fork last --at 5 --agent agent.json --budget max_turns=20
+                                           a run that spent its budget, with a larger one
 
-An agent is a scenario file: its engine, its tools, and its scripts after those that the run's
-answers are from; from the first on, where they are from others.
+An agent is a scenario file: its engine, its tools, and its scripts after those that the answers
+of the run, and of its session before it, are from; from the first on, where they are from others.
 Exit codes: 0 the run is done; 1 it failed, or is not what it was; 2 wrong usage; 3 it waits;
 4 a log that could not be used, or a run in other hands; 130 interrupted, and the run can go on.";
 
@@ -74,6 +77,23 @@ pub(crate) struct Arguments {
     /// What happens with a tool that may have run.
     #[arg(long, value_name = "HOW", default_value = "suspend")]
     on_uncertain: Policy,
+    /// Another limit than the run had, such as max_turns=20; may be repeated. What was spent counts.
+    #[arg(long, value_name = "LIMIT=N", value_parser = limit)]
+    budget: Vec<(String, Value)>,
+}
+
+/// One limit of a budget.
+pub(crate) fn limit(said: &str) -> Result<(String, Value), String> {
+    let (name, value) = said.split_once('=').ok_or("give a limit, =, and a number")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    match Budget::from_value(&json!({name: value})) {
+        Ok(_) => Ok((name.to_owned(), value)),
+        Err(errors) if errors.iter().any(|error| error.code == "unknown_field") => Err(format!(
+            "no limit is called {name}; give one of max_input_tokens, max_output_tokens, \
+             max_total_tokens, max_usd, max_wall_clock_ms, max_turns, max_tool_calls"
+        )),
+        Err(_) => Err("give a number that is not negative after the =".to_owned()),
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -120,12 +140,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let command = arguments.command(&run);
         match resumed {
             None => {
-                Err(Failure::interrupted(format!("interrupted; run {run} can go on:\n  {command}")))
+                let told = format!("interrupted; run {run} can go on:\n  {command}");
+                Err(Failure::interrupted(told, Some(&run)))
             }
-            Some(Ok(())) => judge(&ledger, &run, &command).await,
+            Some(Ok(())) => arguments.judge(&ledger, &run).await,
             Some(Err(Stop::Failed(failure))) => Err(failure),
             Some(Err(Stop::Refused(error))) => {
-                let error = spoken(error, &run);
+                let error = awaited(spoken(error, &run), &ledger, &run).await?;
                 if arguments.log.json {
                     let line = json!({"run_id": run, "err": error});
                     written(writeln!(io::stdout(), "{line}"))?;
@@ -145,6 +166,7 @@ impl Arguments {
         run: String,
         agent: PathBuf,
         allow_changed_agent: bool,
+        budget: Vec<(String, Value)>,
     ) -> Self {
         Self {
             log,
@@ -157,13 +179,18 @@ impl Arguments {
             reject: Vec::new(),
             allow_changed_agent,
             on_uncertain: Policy::Suspend,
+            budget,
         }
     }
 
     /// The command that goes on with a run in the same way.
     fn command(&self, run: &str) -> String {
-        let agent = quoted(&self.agent.display().to_string());
-        self.log.command("resume", run, &format!(" --agent {agent}"))
+        self.log.command("resume", run, &format!(" --agent {}", self.agent()))
+    }
+
+    /// The file of the agent, as a shell takes it for one word.
+    fn agent(&self) -> String {
+        quoted(&self.agent.display().to_string())
     }
 
     /// What it means that a run does not go on so.
@@ -184,9 +211,13 @@ impl Arguments {
                         return Ok(Failure::input(format!("run {run}: {wrong}; it {told}")));
                     }
                 }
-                judge(log, run, &command).await?;
+                self.judge(log, run).await?;
                 Ok(Failure::input(error.to_string()))
             }
+            ErrorKind::Log(LogReason::Sealed) => Ok(match self.beyond_budget(log, run).await? {
+                Some(how) => Failure::input(format!("run {run} has ended: {how}")),
+                None => Failure::of(error),
+            }),
             ErrorKind::Replay(_) => {
                 let diff = error.metadata().get("diff").and_then(Value::as_array);
                 let mut told = format!("{error}\n").into_bytes();
@@ -196,6 +227,49 @@ impl Arguments {
             }
             _ => Ok(Failure::of(error)),
         }
+    }
+
+    /// What the run's state means for whoever called the program.
+    async fn judge(&self, log: &Ledger, run: &str) -> Result<(), Failure> {
+        let summary = log.run(run).await?;
+        let status = summary.map(|summary| summary.status);
+        if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
+            return Ok(());
+        }
+        if let Some(how) = self.beyond_budget(log, run).await? {
+            return Err(Failure::finding(format!("run {run} failed: {how}")));
+        }
+        let facts = facts(log, run).await?;
+        match facts.iter().rev().find(|fact| !matches!(fact, Fact::Sealed(_))) {
+            Some(Fact::Failed(end)) => {
+                let why = plain(&detail(end));
+                Err(Failure::finding(format!("run {run} failed: {}{why}", end.reason)))
+            }
+            Some(Fact::Suspended(end)) => {
+                let told = Waiting::new(end, &facts).told(&self.command(run));
+                Err(Failure::waits(format!("run {run} {told}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Which limit of its budget ended a run, and how it goes on beyond that; nothing if none did.
+    async fn beyond_budget(&self, log: &Ledger, run: &str) -> Result<Option<String>, Failure> {
+        let facts = store::facts(log, run).await?;
+        let mut exceeded = facts.iter().filter_map(|(record, fact)| match fact {
+            Some(Fact::BudgetExceeded { breach, .. }) => Some((record.seq(), breach)),
+            _ => None,
+        });
+        let Some((seq, breach)) = exceeded.next_back() else { return Ok(None) };
+        let unit = if breach.limit == Limit::WallClock { "_ms" } else { "" };
+        let (before, agent) = (seq.saturating_sub(1), self.agent());
+        let rest = format!(" --at {before} --agent {agent} --budget max_{}{unit}=N", breach.limit);
+        Ok(Some(format!(
+            "{}: {}; a fork goes on with more:\n  {}",
+            HaltReason::BudgetExceeded,
+            passed(breach),
+            self.log.command("fork", run, &rest)
+        )))
     }
 
     /// The calls that something is said of.
@@ -219,6 +293,13 @@ fn spoken(error: Error, run: &str) -> Error {
         )),
         _ => error,
     }
+}
+
+/// The same error, with what the run waits for where it waits.
+async fn awaited(error: Error, log: &Ledger, run: &str) -> Result<Error, Failure> {
+    let ErrorKind::Session(_) = error.kind() else { return Ok(error) };
+    let Some(Fact::Suspended(end)) = facts(log, run).await?.pop() else { return Ok(error) };
+    Ok(end.metadata.into_iter().fold(error, |error, (name, value)| error.with(&name, value)))
 }
 
 /// Whether what differs is a condition that no record holds.
@@ -253,7 +334,14 @@ async fn resume(
     arguments: &Arguments,
 ) -> Result<(), Stop> {
     let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
-    resume = resume.options(play::condition_of(log, run).await?);
+    let about = play::last_about(log, run).await?;
+    resume = resume.options(play::condition(&about));
+    if !arguments.budget.is_empty() {
+        let known = about.options.get("budget").or(about.params.get("budget"));
+        let mut budget = known.and_then(Value::as_object).cloned().unwrap_or_default();
+        budget.extend(arguments.budget.iter().cloned());
+        resume = resume.param("budget", budget);
+    }
     if let Some(text) = arguments.answer.as_ref().or(arguments.message.as_ref()) {
         resume = resume.answer(text);
     }
@@ -296,7 +384,7 @@ async fn resume(
         };
         written(teller.line(&json!({"run_id": run, "ok": told})))?;
     }
-    Ok(())
+    Ok(written(teller.end())?)
 }
 
 /// Every fact of a run that is still there.
@@ -305,32 +393,16 @@ async fn facts(log: &Ledger, run: &str) -> Result<Vec<Fact>, Failure> {
     Ok(facts.into_iter().filter_map(|(_, fact)| fact).collect())
 }
 
-/// What a run's model has answered.
-async fn answers(log: &Ledger, run: &str) -> Result<Vec<Arc<Message>>, Failure> {
+/// What its model has answered in a run, and before it in those that it goes on from: one list for each run, the earliest
+/// first.
+async fn answers(log: &Ledger, run: &str) -> Result<Vec<Vec<Arc<Message>>>, Failure> {
     let answer = |fact| match fact {
         Fact::AssistantCompleted { response, .. } => Some(response.message),
         _ => None,
     };
-    Ok(facts(log, run).await?.into_iter().filter_map(answer).collect())
-}
-
-/// What the run's state means for whoever called the program.
-async fn judge(log: &Ledger, run: &str, command: &str) -> Result<(), Failure> {
-    let summary = log.run(run).await?;
-    let status = summary.map(|summary| summary.status);
-    if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
-        return Ok(());
+    let mut answers = Vec::new();
+    for run in store::needed(log, run).await?.iter().rev().map(String::as_str).chain([run]) {
+        answers.push(facts(log, run).await?.into_iter().filter_map(answer).collect());
     }
-    let facts = facts(log, run).await?;
-    match facts.iter().rev().find(|fact| !matches!(fact, Fact::Sealed(_))) {
-        Some(Fact::Failed(end)) => {
-            let why = plain(&detail(end));
-            Err(Failure::finding(format!("run {run} failed: {}{why}", end.reason)))
-        }
-        Some(Fact::Suspended(end)) => {
-            let told = Waiting::new(end, &facts).told(command);
-            Err(Failure::waits(format!("run {run} {told}")))
-        }
-        _ => Ok(()),
-    }
+    Ok(answers)
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
-    gist::detail,
+    gist::{detail, refusal, waits},
     runtime,
     store::{self, Place, fact, previous},
     text::{Moment, Span, count, line, plain, short},
@@ -78,7 +78,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             })?;
             return written(out.flush());
         }
-        let mut seen = 0;
+        let (mut seen, mut answer) = (0, None);
         loop {
             let page = log.read(&run.run_id, seen + 1, PORTION).await?;
             let Some(last) = page.last() else { break };
@@ -87,10 +87,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 let done = match (records, json) {
                     (true, true) => write_json(&whole(record)?, &mut out),
                     (true, false) => write_record(record, run.started, &mut out),
-                    (false, true) => each(&told(record)?, &mut out, |told, out| {
+                    (false, true) => each(&told(record, &mut answer)?, &mut out, |told, out| {
                         write_json(&told.json(record.seq()), out)
                     }),
-                    (false, false) => each(&told(record)?, &mut out, Told::write),
+                    (false, false) => each(&told(record, &mut answer)?, &mut out, Told::write),
                 };
                 written(done)?;
             }
@@ -177,13 +177,16 @@ enum Told {
     Message(Message),
     Call { id: String, name: String, arguments: String },
     Result { id: String, content: String, failed: bool },
+    Approved { id: String },
+    Rejected { id: String, why: String },
     Resumed,
-    Waits(End),
+    Waits { end: End, says: String },
     Ended { how: &'static str, end: End },
     Redacted { kind: String },
 }
 
-fn told(record: &Record) -> Result<Vec<Told>, Failure> {
+/// What a record tells that comes after this answer.
+fn told(record: &Record, answer: &mut Option<Fact>) -> Result<Vec<Told>, Failure> {
     let Some(fact) = fact(record)? else {
         return Ok(vec![Told::Redacted { kind: record.envelope().kind.to_string() }]);
     };
@@ -195,20 +198,28 @@ fn told(record: &Record) -> Result<Vec<Told>, Failure> {
             let said = thread.messages.iter().flat_map(|message| said(message));
             before.into_iter().chain(said).collect()
         }
-        Fact::Resumed { message: answer, tool_results, rejected, given_up, .. } => {
+        Fact::Resumed { message: said, tool_results, approved, rejected, given_up, .. } => {
             let results = tool_results.into_iter().map(|(id, content)| result(id, content, false));
-            let rejected = rejected.into_iter().map(|(id, why)| result(id, why, true));
+            let approved = approved.into_iter().map(|id| Told::Approved { id });
+            let rejected = rejected.into_iter().map(|(id, why)| Told::Rejected { id, why });
             let given_up = given_up.into_iter().map(|id| result(id, NOBODY_KNOWS.to_owned(), true));
-            let results = results.chain(rejected).chain(given_up);
-            let answer = answer.iter().map(|answer| message(answer));
-            std::iter::once(Told::Resumed).chain(results).chain(answer).collect()
+            let given = results.chain(approved).chain(rejected).chain(given_up);
+            let said = said.iter().map(|said| message(said));
+            std::iter::once(Told::Resumed).chain(given).chain(said).collect()
         }
         Fact::UserMessage { message: added } => vec![message(&added)],
         Fact::FinalizeStarted { nudge, .. } => nudge.iter().map(|nudge| message(nudge)).collect(),
-        Fact::AssistantCompleted { response, .. } => said(&response.message),
+        Fact::AssistantCompleted { ref response, .. } => {
+            let list = said(&response.message);
+            *answer = Some(fact);
+            list
+        }
         Fact::ToolCompleted { call_id, content, .. } => vec![result(call_id, content, false)],
         Fact::ToolFailed { call_id, content, .. } => vec![result(call_id, content, true)],
-        Fact::Suspended(end) => vec![Told::Waits(end)],
+        Fact::Suspended(end) => {
+            let says = waits(&end, answer.as_ref());
+            vec![Told::Waits { end, says }]
+        }
         Fact::Completed(end) => vec![Told::Ended { how: "completed", end }],
         Fact::Failed(end) => vec![Told::Ended { how: "failed", end }],
         Fact::BudgetExceeded { partial: Some(partial), .. } => said(&partial.message),
@@ -251,9 +262,13 @@ impl Told {
             Self::Result { id, content, failed } => {
                 json!({"type": "tool_result", "seq": seq, "id": id, "content": content, "failed": failed})
             }
+            Self::Approved { id } => json!({"type": "approved", "seq": seq, "id": id}),
+            Self::Rejected { id, why } => {
+                json!({"type": "rejected", "seq": seq, "id": id, "why": why})
+            }
             Self::Resumed => json!({"type": "resumed", "seq": seq}),
-            Self::Waits(end) => {
-                json!({"type": "suspended", "seq": seq, "reason": end.reason, "metadata": end.metadata})
+            Self::Waits { end, says } => {
+                json!({"type": "suspended", "seq": seq, "reason": end.reason, "metadata": end.metadata, "says": says})
             }
             Self::Ended { how, end } => {
                 json!({"type": how, "seq": seq, "reason": end.reason, "metadata": end.metadata})
@@ -278,8 +293,12 @@ impl Told {
                 let mark = if *failed { "failed: " } else { "" };
                 writeln!(out, "  < [{}] {mark}{}\n", plain(id), plain(content))
             }
+            Self::Approved { id } => writeln!(out, "  < [{}] approved\n", plain(id)),
+            Self::Rejected { id, why } => {
+                writeln!(out, "  < [{}] {}\n", plain(id), plain(&refusal(why)))
+            }
             Self::Resumed => writeln!(out, "-- resumed\n"),
-            Self::Waits(end) => writeln!(out, "-- waits: {}{}\n", end.reason, plain(&detail(end))),
+            Self::Waits { says, .. } => writeln!(out, "-- waits: {}\n", plain(says)),
             Self::Ended { how, end } => {
                 let reason = match end.reason.as_str() {
                     reason if reason == *how => String::new(),

@@ -167,6 +167,22 @@ pub(crate) fn previous(first: &Fact) -> Option<&Previous> {
     }
 }
 
+/// The runs that a run goes on from, the latest first, as far as the log has them.
+pub(crate) async fn needed(log: &dyn Log, run: &str) -> Result<Vec<String>, Failure> {
+    let (mut needed, mut next) = (Vec::new(), run.to_owned());
+    loop {
+        let first = log.read(&next, 1, 1).await?;
+        let first = first.first().map(fact).transpose()?.flatten();
+        let Some(before) = first.as_ref().and_then(previous) else { return Ok(needed) };
+        // Whoever made the records may have made a circle of them.
+        if needed.contains(&before.run_id) {
+            return Ok(needed);
+        }
+        next = before.run_id.clone();
+        needed.push(next.clone());
+    }
+}
+
 /// Every record of a run, with the fact in it; none where it was taken away.
 pub(crate) async fn facts(
     log: &dyn Log,

@@ -5,19 +5,19 @@ use std::io::{self, Write as _};
 use mynah::Event;
 use serde_json::{Value, json};
 
-use crate::text::plain;
+use crate::{steady::Steady, text::plain};
 
-/// Tells events: as text that grows, or one JSON value a line.
+/// Tells events: as text that grows, or one JSON value a line. What cannot be told stops nothing: see [`end`](Self::end).
 pub(crate) struct Teller {
     json: bool,
     /// Whether the line has an end yet.
     is_open: bool,
-    out: io::Stdout,
+    out: Steady<io::Stdout>,
 }
 
 impl Teller {
     pub(crate) fn new(json: bool) -> Self {
-        Self { json, is_open: false, out: io::stdout() }
+        Self { json, is_open: false, out: Steady::new(io::stdout()) }
     }
 
     /// Whether it tells JSON.
@@ -58,8 +58,14 @@ impl Teller {
         self.out.flush()
     }
 
+    /// Ends a line that was begun, and gives what telling came to.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        self.close()?;
+        self.out.end()
+    }
+
     /// Ends a line that was begun. What is told no more ends its line too.
-    pub(crate) fn close(&mut self) -> io::Result<()> {
+    fn close(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.is_open) { writeln!(self.out) } else { Ok(()) }
     }
 }

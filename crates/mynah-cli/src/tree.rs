@@ -13,7 +13,7 @@ use mynah::{
 use serde::Serialize;
 
 use crate::{
-    gist::{gist, outcome, refusal, said},
+    gist::{gist, outcome, refusal, said, waits},
     text::{Span, short},
 };
 
@@ -61,7 +61,7 @@ impl Node {
 
 /// The timeline of a run.
 pub(crate) fn tree(records: &[(Record, Option<Fact>)]) -> Vec<Node> {
-    let mut tree = Tree { top: Vec::new(), turn: None, calls: HashMap::new() };
+    let mut tree = Tree { top: Vec::new(), turn: None, calls: HashMap::new(), answer: None };
     for (record, fact) in records {
         match fact {
             Some(fact) => tree.take_in(record, fact),
@@ -74,16 +74,18 @@ pub(crate) fn tree(records: &[(Record, Option<Fact>)]) -> Vec<Node> {
     tree.top
 }
 
-struct Tree {
+struct Tree<'f> {
     top: Vec<Node>,
     /// The place of the last turn, or of where the run went on in the middle of it.
     turn: Option<usize>,
     /// What was asked for, by the call's id.
     calls: HashMap<String, String>,
+    /// The last answer.
+    answer: Option<&'f Fact>,
 }
 
-impl Tree {
-    fn take_in(&mut self, record: &Record, fact: &Fact) {
+impl<'f> Tree<'f> {
+    fn take_in(&mut self, record: &Record, fact: &'f Fact) {
         match fact {
             Fact::TurnStarted { turn, .. } => {
                 self.turn = Some(self.top.len());
@@ -91,6 +93,7 @@ impl Tree {
             }
             Fact::AssistantCompleted { response, .. } => {
                 self.learn(&response.message);
+                self.answer = Some(fact);
                 let mut answer = Node::new(record, "answer", "", gist(fact));
                 let siblings = match self.turn {
                     Some(turn) => {
@@ -132,6 +135,9 @@ impl Tree {
                 }
                 self.turn = Some(self.top.len());
                 self.top.push(resumed);
+            }
+            Fact::Suspended(end) => {
+                self.top.push(Node::new(record, "suspended", "", waits(end, self.answer)));
             }
             other => self.top.push(Node::new(record, other.kind(), "", gist(other))),
         }

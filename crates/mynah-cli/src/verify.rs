@@ -27,7 +27,7 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah verify                             every run of the log, and its list of seals
   mynah verify last                        the newest run
-  mynah verify 01KA --json                 the run whose id begins so
+  mynah verify RUN --json                  the run with this id, or whose id begins so
   mynah verify --root 5f1c…                that nothing is missing that had this root, kept elsewhere
   mynah verify run.ndjson                  a file that `mynah export` wrote, without the log
   gunzip < run.gz | mynah verify -         the same, from standard input

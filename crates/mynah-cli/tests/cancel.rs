@@ -33,8 +33,8 @@ fn a_run_that_waits_or_was_left_is_ended_and_sealed() {
 fn what_cannot_be_ended_is_refused() {
     let store = Store::with(RUNS);
     let cases = [
-        ("run-1", "mynah: run run-1 has ended already: completed\n"),
-        ("run-3", "mynah: run run-3 has ended already: cancelled\n"),
+        ("run-1", "mynah: log error: sealed: run run-1 has ended already: completed\n"),
+        ("run-3", "mynah: log error: sealed: run run-3 has ended already: cancelled\n"),
         ("ruin", "mynah: no run has an id that begins with \"ruin\"; `mynah runs` lists them\n"),
     ];
     for (name, said) in cases {

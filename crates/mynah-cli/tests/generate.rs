@@ -85,6 +85,19 @@ fn a_schema_is_strict_where_providers_take_it_so() {
 }
 
 #[test]
+fn a_schema_is_called_by_its_title_or_as_its_file() {
+    for (title, name) in [("A person", "A_person"), ("", "generate_named"), (" ", "generate_named")]
+    {
+        let server = Server::new([format!("{PIECES}{END}")]);
+        let schema = json!({"type": "object", "title": title});
+        let file = file("generate_named.json", schema.to_string());
+        server.generate(&["hi", "--schema", &file]);
+        let (_, body) = server.heard().pop().unwrap();
+        assert_eq!(body["response_format"]["json_schema"]["name"], name);
+    }
+}
+
+#[test]
 fn an_answer_that_does_not_fit_its_schema_is_a_failure() {
     let schema =
         json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]});
@@ -346,7 +359,10 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
             &["-m", "llamacpp:x", "--base-url", "ftp://a", "hi"],
             "base_url: an address begins with http:// or https://",
         ),
-        (&["-m", "azure:x", "--api-key-env", "KEY_OF_TEST", "hi"], "no address of its own"),
+        (
+            &["-m", "azure:x", "--api-key-env", "KEY_OF_TEST", "hi"],
+            "no address of its own: give a base_url (--base-url)",
+        ),
         (&["-m", script, "--tools", &list, "hi"], "generate_wrong_tools.json: 1: unknown field"),
         (&["-m", script, "--schema", &no_json, "hi"], "generate_wrong_schema.json: EOF"),
         (

@@ -137,6 +137,9 @@ fn in_json_its_events_are_told_and_then_what_it_came_to() {
 #[test]
 fn a_run_goes_on_with_the_results_of_its_calls() {
     let (store, agent) = waiting();
+    let shown = store.run(&["show", "run-1"]).stdout;
+    let waits = "-- waits: manual_tool_calls: cook {\"dish\":\"soup\"} [c1]\n\n";
+    assert!(shown.ends_with(waits), "{shown}");
     let refused = store.run(&["resume", "run-1", "--agent", &agent]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(3), ""));
     let url = store.url();
@@ -157,8 +160,8 @@ fn a_run_goes_on_with_the_results_of_its_calls() {
 fn a_call_is_run_if_a_person_approves_it_and_answered_if_they_reject_it() {
     let cooks = AGENT.replace(r#""manual": true"#, r#""manual": true, "returns": {"ok": "hot"}"#);
     let cases = [
-        (["--approve", "c1"], "  < [c1] hot\n"),
-        (["--reject", "c1=too hot"], "  < [c1] failed: too hot\n"),
+        (["--approve", "c1"], "  < [c1] approved\n\n  < [c1] hot\n"),
+        (["--reject", "c1=too hot"], "  < [c1] rejected: too hot\n"),
     ];
     for (flags, told) in cases {
         let (store, _) = waiting();
@@ -189,6 +192,8 @@ fn a_tool_that_may_have_run_waits_for_word_on_it() {
         "{}",
         waits.stderr
     );
+    let shown = store.run(&["show", "run-2"]).stdout;
+    assert!(shown.ends_with("-- waits: uncertain_tools: pay {} [c2]\n\n"), "{shown}");
     let rerun = store.run(&["resume", "run-2", "--agent", &agent, "--on-uncertain", "rerun"]);
     assert_eq!((rerun.code, rerun.stderr.as_str()), (Some(0), ""));
     assert_eq!(rerun.stdout, "  > pay {}  [c2]\n  < [c2] paid\nTwo soups, then.\\u{1b}[2J\n");
@@ -336,7 +341,11 @@ fn what_cannot_go_on_is_refused() {
     let cases: [(&[&str], i32, &str); 10] = [
         (&["resume", "run-0", "--agent", &agent], 3, "waits for an answer: How many?"),
         (&["resume", "run-1", "two", "--agent", &agent], 2, "an answer is not what it waits for"),
-        (&["resume", "run-2", "two", "--agent", &agent], 2, "it does not wait for anything"),
+        (
+            &["resume", "run-2", "two", "--agent", &agent],
+            2,
+            "it waits for what came of its uncertain tools",
+        ),
         (&["resume", "run-0", "two"], 2, "--agent <FILE>"),
         (
             &["resume", "run-0", "two", "--answer", "three", "--agent", &agent],
@@ -364,7 +373,9 @@ fn what_cannot_go_on_is_refused() {
         assert!(refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
     }
     let refused = store.run(&["resume", "run-0", "--agent", &agent, "--json"]);
-    assert_eq!(lines(&refused)[0]["err"]["reason"], "invalid_status");
+    let err = &lines(&refused)[0]["err"];
+    let asked = (&err["reason"], &err["metadata"]["pending_question"]);
+    assert_eq!(asked, (&json!("invalid_status"), &json!("How many?")));
     assert_eq!(store.run(&["resume", "run-0", "two", "--agent", &agent]).code, Some(0));
     let ended = store.run(&["resume", "run-0", "two", "--agent", &agent]);
     assert_eq!(ended.code, Some(2));
@@ -389,13 +400,14 @@ fn an_interrupted_run_can_go_on_at_once() {
     for rival in [&["resume", "run-0", "--agent", &agent] as &[_], &["cancel", "run-0"]] {
         let held = store.run(rival);
         assert_eq!((held.code, held.stdout.as_str()), (Some(4), ""), "{rival:?}");
-        let said = "mynah: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n";
+        let said = "mynah: log error: leased: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n";
         assert_eq!(held.stderr, said);
     }
     let (code, said) = interrupt(child);
     assert_eq!(code, Some(130));
     let last: Value = serde_json::from_str(&told.last().unwrap().unwrap()).unwrap();
     assert_eq!(last["err"]["reason"], "interrupted");
+    assert_eq!(last["err"]["metadata"], json!({"run_id": "run-0"}));
     let expected = format!(
         "mynah: interrupted; run run-0 can go on:\n  mynah resume run-0 --agent {slow} --log {url}\n"
     );

@@ -37,6 +37,28 @@ const SESSION: &str = r#"{
 }"#;
 
 #[test]
+fn import_names_the_run_that_a_conversation_began_in_and_the_log_lacks() {
+    let store = Store::with(SESSION);
+    let (first, second) = (store.beside("first.ndjson"), store.beside("second.ndjson"));
+    store.ok(&["export", "run-0", "-o", &first]);
+    let exported = store.run(&["export", "run-1", "-o", &second]);
+    assert!(exported.stderr.ends_with("export them too: run-0\n"), "{}", exported.stderr);
+
+    let elsewhere = format!("sqlite:{}", store.beside("elsewhere.db"));
+    let import = |file: &str, json| {
+        let told = run(["import", file, "--log", &elsewhere].into_iter().chain(json));
+        assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
+        told
+    };
+    let lacks = "; its conversation began in run run-0, which this log lacks: import that too\n";
+    let told = import(&second, None).stdout;
+    assert!(told.ends_with(&format!("5 records added{lacks}")), "{told}");
+    assert_eq!(lines(&import(&second, Some("--json")))[0]["needs"], json!(["run-0"]));
+    assert!(import(&first, None).stdout.ends_with("5 records added\n"));
+    assert_eq!(lines(&import(&second, Some("--json")))[0]["needs"], json!([]));
+}
+
+#[test]
 fn the_runs_of_a_session_are_pruned_together() {
     let store = Store::with(SESSION);
     let prune = ["prune", "--older-than", "30d", "--reason", "age", "--yes", "--limit"];
@@ -294,6 +316,47 @@ fn redact_says_of_a_run_that_has_not_ended_that_it_cannot_go_on() {
         );
         assert_eq!(told.stderr, said);
     }
+}
+
+#[test]
+fn redact_names_the_runs_that_hold_copies_and_takes_those_away_too() {
+    let store = Store::with(RUNS);
+    let fork = |run: &str, at| {
+        let forked = store.json(&["fork", run, "--at", at]);
+        forked[0]["run_id"].as_str().unwrap().to_owned()
+    };
+    let (child, sibling) = (fork("run-0", "4"), fork("run-0", "1"));
+    let grandchild = fork(&child, "2");
+    let redact = ["redact", "run-0", "--record", "1", "2", "--reason", "a card"];
+    let told = store.run(&redact);
+    assert_eq!(told.code, Some(0));
+    let command = |run: &str, seqs| {
+        format!("mynah redact {run} --record {seqs} --reason 'a card' --log {}\n", store.url())
+    };
+    let said = [
+        format!("run {grandchild} holds copies of 2 records: {}", command(&grandchild, "1 2")),
+        format!("run {sibling} holds a copy of 1 record: {}", command(&sibling, "1")),
+        format!("run {child} holds copies of 2 records: {}", command(&child, "1 2")),
+        "--forks redacts them too\n".to_owned(),
+    ];
+    assert_eq!(told.stderr, said.concat());
+    let copies = |run: &str| {
+        let redact = ["redact", run, "--kind", "run_started", "--reason", "x"];
+        store.json(&redact).last().unwrap()["copies"].clone()
+    };
+    let holds = |run: &str| json!({"run_id": run, "records": [1]});
+    assert_eq!(copies(&sibling), json!([holds(&grandchild), holds(&child), holds("run-0")]));
+    assert_eq!(copies("run-1"), json!([]));
+
+    let gone = store.json(&["redact", &child, "--all", "--reason", "x", "--forks", "--yes"]);
+    let sums = gone.iter().filter(|told| told["dry_run"].is_boolean());
+    let sums: Vec<_> = sums.map(|told| (told["run_id"].as_str(), &told["records"])).collect();
+    let expected = [(&*grandchild, 2), (&sibling, 1), (&child, 4), ("run-0", 4)];
+    let expected = expected.map(|(run, records)| (Some(run), json!(records)));
+    assert_eq!(sums, expected.each_ref().map(|(run, records)| (*run, records)));
+    let bytes = fs::read(&store.path).unwrap();
+    assert!(!bytes.windows(4).any(|window| window == b"4111"), "it is gone from the file");
+    assert!(store.ok(&["show", "run-0"]).contains("It is on its way."), "that was not shared");
 }
 
 #[test]

@@ -386,7 +386,7 @@ impl Error {
     pub fn budget_exceeded(breach: &Breach, partial: Option<&Response>) -> Self {
         let Breach { limit, cap, .. } = breach;
         let error = Self::engine(EngineReason::BudgetExceeded)
-            .with_message(format!("engine error: budget_exceeded: more than {cap} {limit}"))
+            .with_message(format!("engine error: budget_exceeded: {limit}: more than {cap}"))
             .with("budget", json!(breach));
         partial.map_or(error.clone(), |partial| error.with("partial", json!(partial)))
     }

@@ -116,6 +116,13 @@ pub struct Pricing {
     /// The prices of a call with a long prompt, where they differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub long_prompt: Option<LongPrompt>,
+    /// How long input is cached of which the provider does not tell that.
+    #[serde(default, skip_serializing_if = "is_short")]
+    pub cache_retention: CacheRetention,
+}
+
+fn is_short(retention: &CacheRetention) -> bool {
+    *retention == CacheRetention::Short
 }
 
 /// What all tokens of a call cost whose prompt is longer than `above` tokens.
@@ -150,6 +157,7 @@ impl Pricing {
             cache_write: None,
             cache_write_1h: None,
             long_prompt: None,
+            cache_retention: CacheRetention::Short,
         }
     }
 
@@ -165,14 +173,9 @@ impl Pricing {
         self
     }
 
-    /// The same prices for calls that cache for this long.
+    /// The same prices for calls that cache for this long. Where the provider tells of both, each has its own price.
     pub fn for_retention(mut self, retention: CacheRetention) -> Self {
-        if retention == CacheRetention::Long {
-            self.cache_write = self.cache_write_1h.or(self.cache_write);
-            if let Some(long) = &mut self.long_prompt {
-                long.cache_write = long.cache_write_1h.or(long.cache_write);
-            }
-        }
+        self.cache_retention = retention;
         self
     }
 
@@ -194,8 +197,34 @@ impl Pricing {
             .collect()
     }
 
+    /// Whether list prices count for a call with these options, or of which the provider says this: not where it is served in
+    /// a tier of its own, faster, or in one region alone (`service_tier`, `speed`, `inference_geo`).
+    ///
+    /// ```
+    /// use mynah_data::{Metadata, Pricing};
+    /// let tier = |tier: &str| Metadata::from_iter([("service_tier".to_owned(), tier.into())]);
+    /// assert!(Pricing::is_listed(&tier("default")) && !Pricing::is_listed(&tier("flex")));
+    /// ```
+    pub fn is_listed(said: &Metadata) -> bool {
+        const NAMES: [&str; 4] = ["service_tier", "serviceTier", "speed", "inference_geo"];
+        const LISTED: [&str; 8] = [
+            "",
+            "auto",
+            "default",
+            "global",
+            "not_available",
+            "on_demand",
+            "standard",
+            "standard_only",
+        ];
+        let said = NAMES.iter().filter_map(|name| said.get(*name));
+        let mut words = said.filter_map(|said| said.get("type").unwrap_or(said).as_str());
+        words.all(|word| LISTED.iter().any(|listed| word.eq_ignore_ascii_case(listed)))
+    }
+
     /// Fills in the costs that the provider did not report. A cost is never negative. Usage whose `extra` names an
-    /// `unpriced_model` gets none: that model answered in the place of the one that has these prices.
+    /// `unpriced_model` gets none: that model answered in the place of the one that has these prices. Nor does usage of a call
+    /// that was not served [at list prices](Pricing::is_listed).
     ///
     /// ```
     /// use mynah_data::{Pricing, Usage};
@@ -211,7 +240,7 @@ impl Pricing {
         usage.input_cost = usage.input_cost.filter(legal);
         usage.output_cost = usage.output_cost.filter(legal);
         usage.total_cost = usage.total_cost.filter(legal);
-        if usage.extra.contains_key("unpriced_model") {
+        if usage.extra.contains_key("unpriced_model") || !Self::is_listed(&usage.extra) {
             return;
         }
         let prices = self.for_prompt(usage.input_tokens.unwrap_or(0));
@@ -219,7 +248,10 @@ impl Pricing {
             let cached = usage.cached_input_tokens.unwrap_or(0).min(input);
             let written = usage.cache_write_tokens.unwrap_or(0).min(input - cached);
             let fresh = input - cached - written;
-            let for_an_hour = written_for_an_hour(usage).min(written);
+            let for_an_hour = match (written_for_an_hour(usage), self.cache_retention) {
+                (None, CacheRetention::Long) => written,
+                (told, _) => told.unwrap_or(0).min(written),
+            };
             let write = prices.cache_write.unwrap_or(prices.input);
             let cost = fresh as f64 * prices.input
                 + cached as f64 * prices.cached_input.unwrap_or(prices.input)
@@ -248,13 +280,15 @@ impl Pricing {
 
 /// The tokens that were cached for an hour, where the provider tells: a place in the prompt may ask for another time than the
 /// request does. As Anthropic and Bedrock count them.
-fn written_for_an_hour(usage: &Usage) -> u64 {
-    let created = usage.extra.get("cache_creation");
-    let created = created.and_then(|created| created.get("ephemeral_1h_input_tokens")?.as_u64());
-    let details = usage.extra.get("cacheDetails").and_then(Value::as_array).into_iter().flatten();
+fn written_for_an_hour(usage: &Usage) -> Option<u64> {
+    if let Some(Value::Object(created)) = usage.extra.get("cache_creation") {
+        let hour = created.get("ephemeral_1h_input_tokens").and_then(Value::as_u64);
+        return hour.or_else(|| created.contains_key("ephemeral_5m_input_tokens").then_some(0));
+    }
+    let details = usage.extra.get("cacheDetails")?.as_array()?.iter();
     let hours = details.filter(|detail| detail.get("ttl").is_some_and(|ttl| ttl == "1h"));
     let hours = hours.filter_map(|detail| detail.get("inputTokens")?.as_u64());
-    created.unwrap_or_else(|| hours.fold(0, u64::saturating_add))
+    Some(hours.fold(0, u64::saturating_add))
 }
 
 impl LongPrompt {
@@ -266,6 +300,7 @@ impl LongPrompt {
             cache_write: self.cache_write,
             cache_write_1h: self.cache_write_1h,
             long_prompt: None,
+            cache_retention: CacheRetention::Short,
         }
     }
 }

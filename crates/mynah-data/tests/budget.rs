@@ -118,10 +118,12 @@ fn cache_tokens_are_priced_as_the_parts_of_the_prompt_that_they_are() {
         json!({"cache_creation": {"ephemeral_5m_input_tokens": 100_000, "ephemeral_1h_input_tokens": 200_000}}),
         json!({"cacheDetails": [{"ttl": "1h", "inputTokens": 200_000}, {"ttl": "5m", "inputTokens": 100_000}]}),
     ] {
-        let mut usage = Usage { extra: told.as_object().unwrap().clone(), ..usage.clone() };
-        pricing.apply(&mut usage);
-        let expected = 0.1 * 3.0 + 0.6 * 0.3 + 0.1 * 3.75 + 0.2 * 6.0;
-        close(usage.total_cost.unwrap(), expected);
+        for retention in [CacheRetention::Short, CacheRetention::Long] {
+            let mut usage = Usage { extra: told.as_object().unwrap().clone(), ..usage.clone() };
+            pricing.for_retention(retention).apply(&mut usage);
+            let expected = 0.1 * 3.0 + 0.6 * 0.3 + 0.1 * 3.75 + 0.2 * 6.0;
+            close(usage.total_cost.unwrap(), expected);
+        }
     }
 }
 
@@ -137,6 +139,33 @@ fn a_long_prompt_has_the_prices_of_long_prompts_for_all_its_tokens() {
     };
     assert_eq!(cost(200_000), (0.4, 12.0));
     assert_eq!(cost(200_001), (200_001.0 * 4.0 / 1e6, 18.0));
+}
+
+#[test]
+fn what_is_not_served_at_list_prices_has_no_costs() {
+    let cost = |said: serde_json::Value| {
+        let extra = said.as_object().unwrap().clone();
+        let tokens = Some(1_000_000);
+        let mut usage =
+            Usage { input_tokens: tokens, output_tokens: tokens, extra, ..Usage::default() };
+        Pricing::new(5.0, 25.0).apply(&mut usage);
+        usage.total_cost
+    };
+    for listed in [
+        json!({"service_tier": "standard", "speed": "standard", "inference_geo": "global"}),
+        json!({"service_tier": null, "inference_geo": "not_available"}),
+        json!({"serviceTier": "STANDARD"}),
+    ] {
+        assert_eq!(cost(listed.clone()), Some(30.0), "{listed}");
+    }
+    for unlisted in [
+        json!({"service_tier": "standard", "speed": "fast"}),
+        json!({"service_tier": "flex"}),
+        json!({"serviceTier": {"type": "priority"}}),
+        json!({"inference_geo": "us"}),
+    ] {
+        assert_eq!(cost(unlisted.clone()), None, "{unlisted}");
+    }
 }
 
 #[test]
@@ -178,6 +207,9 @@ fn the_built_in_catalog_knows_the_models_of_the_providers_and_its_date() {
         assert!(models.count() >= least, "{provider}");
     }
     for model in catalog.models() {
+        let limits = model.context_window.zip(model.max_output_tokens);
+        let named = ["anthropic", "google", "openai"].contains(&model.provider.as_str());
+        assert!(limits.is_some() || !named, "{}", model.id);
         // Tokens are not all that an answer of this provider costs.
         let Some(pricing) = model.pricing else {
             assert_eq!(model.provider, "perplexity", "{}", model.id);
@@ -199,6 +231,7 @@ fn a_model_is_found_by_its_id_its_alias_its_provider_and_its_date() {
     let id = |name: &str| catalog.get(name).map(|model| model.id.as_str());
     assert_eq!(id("claude-sonnet-4-5-20250929"), Some("claude-sonnet-4-5"));
     assert_eq!(id("openai:gpt-4.1-mini-2025-04-14"), Some("gpt-4.1-mini"));
+    assert_eq!(id("gpt-5.6"), Some("gpt-5.6-sol"));
     assert_eq!(id("tiny-latest"), Some("tiny"));
     assert_eq!(id("local:tiny-2026-01-01"), Some("tiny"));
     for unknown in ["gpt-4.1-mini-2025", "gpt-4.1-mini-x0250414", "google:gpt-4.1", "", "-20250929"]

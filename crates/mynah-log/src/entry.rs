@@ -268,9 +268,7 @@ fn fenced(run: &str, token: u64) -> Error {
 fn leased(run: &str, holder: &Hold) -> Error {
     let Hold { owner, until } = holder;
     let why = format!(
-        "run {run} is held by {owner:?} until {} seconds after 1970; append with its lease, \
-         or take the run over when the lease has run out",
-        until / 1_000_000_000
+        "run {run} is in other hands: another process goes on with it; wait until it is done, or end it"
     );
     let error = refused(LogReason::Leased, run, why);
     error.with("owner", owner.as_str()).with("until", *until)

@@ -21,7 +21,8 @@ pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
 /// The records of a run form a chain: an append names the head that it expects, and is refused if
 /// someone else was faster, if the run has its seal, or if the writer's lease was taken over. A
 /// batch is kept whole or not at all. A run that waits or has ended is nobody's. When the future of an append is ready, the records are as
-/// safe as the log makes them; one that is dropped may or may not have appended.
+/// safe as the log makes them; one that is dropped may or may not have appended. Appends and leases take effect in the order
+/// in which their futures were first polled.
 ///
 /// ```
 /// use mynah_data::Thread;
@@ -87,7 +88,7 @@ pub trait Log: Send + Sync + 'static {
     fn release(&self, lease: &Lease) -> LogFuture<'_, ()>;
 }
 
-/// Writes the methods of a [`Log`] that leaves them to another log: all but `append`.
+/// Writes the methods of a [`Log`] that leaves them to another log: all but `append`, or all but those that are named.
 ///
 /// ```
 /// use mynah_data::{Error, LogReason};
@@ -103,73 +104,69 @@ pub trait Log: Send + Sync + 'static {
 ///
 ///     forward_log!(self => self.0);
 /// }
+///
+/// /// A log whose files nobody looks at.
+/// struct Unchecked(MemoryLog);
+///
+/// impl Log for Unchecked {
+///     fn check(&self) -> LogFuture<'_, ()> {
+///         Box::pin(async { Ok(()) })
+///     }
+///
+///     fn wipe(&self) -> LogFuture<'_, ()> {
+///         Box::pin(async { Ok(()) })
+///     }
+///
+///     forward_log!(self => self.0, except check, wipe);
+/// }
 /// ```
 #[macro_export]
 macro_rules! forward_log {
     ($self:ident => $log:expr) => {
-        fn read(
-            &$self,
-            run: &str,
-            from: u64,
-            limit: usize,
-        ) -> $crate::LogFuture<'_, Vec<$crate::Record>> {
-            $crate::Log::read(&$log, run, from, limit)
-        }
-
-        fn head(&$self, run: &str) -> $crate::LogFuture<'_, Option<$crate::Head>> {
-            $crate::Log::head(&$log, run)
-        }
-
-        fn wait(&$self, run: &str, beyond: u64) -> $crate::LogFuture<'_, ()> {
-            $crate::Log::wait(&$log, run, beyond)
-        }
-
-        fn run(&$self, run: &str) -> $crate::LogFuture<'_, Option<$crate::RunSummary>> {
-            $crate::Log::run(&$log, run)
-        }
-
-        fn runs(&$self, filter: $crate::RunFilter) -> $crate::LogFuture<'_, $crate::RunPage> {
-            $crate::Log::runs(&$log, filter)
-        }
-
-        fn seals(
-            &$self,
-            from: u64,
-            limit: usize,
-        ) -> $crate::LogFuture<'_, Vec<$crate::SealedRun>> {
-            $crate::Log::seals(&$log, from, limit)
-        }
-
-        fn check(&$self) -> $crate::LogFuture<'_, ()> {
-            $crate::Log::check(&$log)
-        }
-
-        fn wipe(&$self) -> $crate::LogFuture<'_, ()> {
-            $crate::Log::wipe(&$log)
-        }
-
-        fn lease(
-            &$self,
-            run: &str,
-            owner: &str,
-            term: ::std::time::Duration,
-            now: i64,
-        ) -> $crate::LogFuture<'_, $crate::Lease> {
-            $crate::Log::lease(&$log, run, owner, term, now)
-        }
-
-        fn release(&$self, lease: &$crate::Lease) -> $crate::LogFuture<'_, ()> {
-            $crate::Log::release(&$log, lease)
+        $crate::forward_log!($self => $log, except append);
+    };
+    ($self:ident => $log:expr, except $($own:ident),*) => {
+        $crate::forward_log! { @each $self, $log, [$($own)*]
+            append(batch: $crate::Append) -> $crate::Head;
+            read(run: &str, from: u64, limit: usize) -> Vec<$crate::Record>;
+            head(run: &str) -> Option<$crate::Head>;
+            wait(run: &str, beyond: u64) -> ();
+            run(run: &str) -> Option<$crate::RunSummary>;
+            runs(filter: $crate::RunFilter) -> $crate::RunPage;
+            seals(from: u64, limit: usize) -> Vec<$crate::SealedRun>;
+            check() -> ();
+            wipe() -> ();
+            lease(run: &str, owner: &str, term: ::std::time::Duration, now: i64) -> $crate::Lease;
+            release(lease: &$crate::Lease) -> ();
         }
     };
+    (@each $self:ident, $log:expr, $own:tt $($name:ident($($given:ident: $type:ty),*) -> $gives:ty;)*) => {
+        $($crate::forward_log! { @ $name $own
+            fn $name(&$self $(, $given: $type)*) -> $crate::LogFuture<'_, $gives> {
+                $crate::Log::$name(&$log $(, $given)*)
+            }
+        })*
+    };
+    // A name that is among those of its own is not written.
+    (@ append [append $($own:ident)*] $($written:tt)*) => {};
+    (@ read [read $($own:ident)*] $($written:tt)*) => {};
+    (@ head [head $($own:ident)*] $($written:tt)*) => {};
+    (@ wait [wait $($own:ident)*] $($written:tt)*) => {};
+    (@ run [run $($own:ident)*] $($written:tt)*) => {};
+    (@ runs [runs $($own:ident)*] $($written:tt)*) => {};
+    (@ seals [seals $($own:ident)*] $($written:tt)*) => {};
+    (@ check [check $($own:ident)*] $($written:tt)*) => {};
+    (@ wipe [wipe $($own:ident)*] $($written:tt)*) => {};
+    (@ lease [lease $($own:ident)*] $($written:tt)*) => {};
+    (@ release [release $($own:ident)*] $($written:tt)*) => {};
+    (@ $name:ident [$other:ident $($own:ident)*] $($written:tt)*) => {
+        $crate::forward_log! { @ $name [$($own)*] $($written)* }
+    };
+    (@ $name:ident [] $($written:tt)*) => { $($written)* };
 }
 
 impl<L: Log + ?Sized> Log for Arc<L> {
-    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
-        (**self).append(batch)
-    }
-
-    forward_log!(self => **self);
+    forward_log!(self => **self, except);
 }
 
 /// Records to be kept.

@@ -322,6 +322,30 @@ async fn a_damaged_index_is_found_though_every_run_can_be_read() {
 }
 
 #[tokio::test]
+async fn a_file_that_lacks_a_table_or_a_column_is_damaged() {
+    for (change, what) in [
+        ("DROP TABLE seals", "no such table: seals"),
+        ("ALTER TABLE runs RENAME COLUMN status TO state", "no such column: status"),
+    ] {
+        let (_folder, path) = file();
+        let log = SqliteLog::open(&path).expect("a log");
+        log.append(Sample::new("run", 0).sealed().batch()).await.expect("a run");
+        drop(log);
+        Connection::open(&path).expect("a file").execute_batch(change).expect("a change");
+        let log = SqliteLog::open_read_only(&path).expect("a log");
+        let path = std::path::absolute(&path).expect("a path");
+        let told = format!(
+            "log error: corrupt: {}: {what}: the file is damaged; restore it from a copy",
+            path.display()
+        );
+        let errors = [verify_seals(&log).await.err(), log.runs(RunFilter::new()).await.err()];
+        let errors: Vec<String> = errors.iter().flatten().map(ToString::to_string).collect();
+        assert_eq!(errors.first(), Some(&told));
+        assert!(errors.iter().all(|error| !error.contains("SELECT")), "{errors:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_a_file_would_do_by_itself_is_not_done() {
     let (_folder, path) = file();
     drop(SqliteLog::open(&path).expect("a log"));

@@ -3,7 +3,7 @@
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt as _, stream};
-use mynah_data::{Error, Event, Metadata, Request, Response, Result, StreamReason};
+use mynah_data::{AdapterReason, Error, Event, Metadata, Request, Response, Result, StreamReason};
 use mynah_log::Hash;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -62,6 +62,11 @@ pub trait Adapter: Send + Sync + 'static {
     fn default_retry(&self) -> RetryPolicy {
         RetryPolicy::default()
     }
+
+    /// How long one try may take to its first event; none for as long as it takes. Another try has that time again.
+    fn first_event_timeout(&self, call: &ModelCall) -> Option<Duration> {
+        call.stream_timeout
+    }
 }
 
 impl<A: Adapter + ?Sized> Adapter for Arc<A> {
@@ -80,6 +85,10 @@ impl<A: Adapter + ?Sized> Adapter for Arc<A> {
     fn default_retry(&self) -> RetryPolicy {
         A::default_retry(self)
     }
+
+    fn first_event_timeout(&self, call: &ModelCall) -> Option<Duration> {
+        A::first_event_timeout(self, call)
+    }
 }
 
 /// What an adapter needs to know of a call beside the request. Never stored.
@@ -93,10 +102,10 @@ pub struct ModelCall {
     pub adapter_opts: Metadata,
     /// The key for this call alone.
     pub api_key: Option<SecretString>,
-    /// The longest the call may take.
+    /// The longest the call may take, with all its tries and the waits between them.
     pub request_timeout: Option<Duration>,
-    /// The longest silence between two events, for which keep-alives do not count; where this is none, adapters over HTTP still
-    /// have a limit on how long nothing at all is sent.
+    /// The longest silence of one try before its first event and between two events, for which keep-alives do not count; where
+    /// this is none, adapters over HTTP still have a limit on how long nothing at all is sent.
     pub stream_timeout: Option<Duration>,
 }
 
@@ -120,8 +129,8 @@ impl fmt::Debug for ModelCall {
     }
 }
 
-/// Opens a model's stream, trying again as the policy says until there is one. A wait that does not fit into the call's time limits
-/// is not begun.
+/// Opens a model's stream, trying again as the policy says until one has said something. Each try may be silent for as long as the
+/// adapter's [`Adapter::first_event_timeout`]; a wait that does not fit into the time of the whole call is not begun.
 ///
 /// # Errors
 /// The error of the last try.
@@ -134,14 +143,10 @@ pub async fn open_model(
 ) -> Result<ModelStream> {
     let begun_at = tokio::time::Instant::now();
     let elapsed = retry.max_elapsed_ms.map(Duration::from_millis);
-    let limit = [elapsed, call.request_timeout, call.stream_timeout].into_iter().flatten().min();
+    let limit = elapsed.into_iter().chain(call.request_timeout).min();
     for attempt in 1..retry.max_attempts {
-        let opened = Arc::clone(&adapter).open(request.clone(), call.clone()).await;
-        let begun = match opened {
-            Ok(stream) => begin(stream).await,
-            Err(error) => Err(error),
-        };
-        let error = match begun {
+        let opened = open_once(Arc::clone(&adapter), request.clone(), call.clone(), None).await;
+        let error = match opened {
             Ok(stream) => return Ok(stream),
             Err(error) => error,
         };
@@ -161,16 +166,33 @@ pub async fn open_model(
         );
         tokio::time::sleep(delay).await;
     }
-    adapter.open(request, call).await
+    open_once(adapter, request, call, None).await
 }
 
 /// A stream that has said something. Some providers accept a call and refuse it with their first event: nobody has heard
-/// anything yet, so that is still a call that can be tried again.
-pub(crate) async fn begin(mut stream: ModelStream) -> Result<ModelStream> {
-    match stream.next().await {
-        Some(Err(error)) => Err(error),
-        first => Ok(Box::pin(stream::iter(first).chain(stream))),
-    }
+/// anything yet, so that is still a call that can be tried again. So is one that is silent for too long.
+pub(crate) async fn open_once(
+    adapter: Arc<dyn Adapter>,
+    request: Request,
+    call: ModelCall,
+    patience: Option<Duration>,
+) -> Result<ModelStream> {
+    let limit = patience.into_iter().chain(adapter.first_event_timeout(&call)).min();
+    let opening = async {
+        let mut stream = Arc::clone(&adapter).open(request, call).await?;
+        match stream.next().await {
+            Some(Err(error)) => Err(error),
+            first => Ok(Box::pin(stream::iter(first).chain(stream)) as ModelStream),
+        }
+    };
+    let Some(limit) = limit else {
+        return opening.await;
+    };
+    tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| {
+        Err(Error::adapter(AdapterReason::Timeout)
+            .with_message(format!("adapter error: timeout: nothing came for {limit:?}"))
+            .with_provider(adapter.name()))
+    })
 }
 
 /// Refuses an answer without the hash of what the provider sent: 32 bytes in hex, as `raw_response_hash` in its metadata.

@@ -240,8 +240,12 @@ pub fn active(records: &[(Record, Fact)]) -> Duration {
     Duration::from_nanos(spans.fold(inherited, u64::saturating_add))
 }
 
-/// What the tokens of a request cost, where that is known: the model's own price, or that of the catalog.
+/// What the tokens of a request cost, where that is known: the model's own price, or that of the catalog. Nobody knows it where
+/// the request asks not to be served [at list prices](Pricing::is_listed).
 pub fn price_of(request: &Request, catalog: &Catalog) -> Option<Pricing> {
+    if !Pricing::is_listed(&request.options) {
+        return None;
+    }
     let model = request.model.as_ref()?;
     let pricing = model.pricing.or_else(|| catalog.find(model)?.pricing)?;
     let retention = request.prompt_cache.as_ref().map(|cache| cache.retention);
@@ -262,10 +266,15 @@ pub fn check_price(
         return Ok(());
     }
     let model = request.model.as_ref().map(ToString::to_string);
+    let (tier, way_out) = match Pricing::is_listed(&request.options) {
+        true => ("", "give the model a price, or allow_unknown_price"),
+        false => {
+            (" in the tier that is asked for", "ask for the standard one, or allow_unknown_price")
+        }
+    };
     Err(Error::engine(EngineReason::UnknownPrice)
         .with_message(format!(
-            "engine error: unknown_price: nobody knows what {} costs, so max_usd could not be kept; give the model a \
-             price, or allow_unknown_price",
+            "engine error: unknown_price: nobody knows what {} costs{tier}, so max_usd could not be kept; {way_out}",
             model.as_deref().unwrap_or("a call without a model")
         ))
         .with("model", model))

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use mynah_data::{Budget, Catalog, Error, LogReason, Result};
-use mynah_log::{Log, Record, Removals};
+use mynah_log::{Log, Record, Removals, walk};
 
 use crate::{Adapter, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool, World};
 
@@ -171,7 +171,8 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// `run_not_found`, `redacted` if the body of a record was taken away, or a log that cannot be read.
+    /// `run_not_found`; `pruned` or `redacted` if the run or the body of a record was taken away; `corrupt` if the records are not
+    /// what they were, or not what the log's index says of them; a log that cannot be read.
     pub async fn resume(self) -> Result<Self> {
         let records = self.records().await?;
         Ok(self.mode(Mode::Resume(records)))
@@ -182,40 +183,29 @@ impl Config {
     /// they [answer from their records](crate::Tool::recorded).
     ///
     /// # Errors
-    /// `run_not_found`, `redacted` if the body of a record was taken away, or a log that cannot be read.
+    /// `run_not_found`; `pruned` or `redacted` if the run or the body of a record was taken away; `corrupt` if the records are not
+    /// what they were, or not what the log's index says of them; a log that cannot be read.
     pub async fn replay(self) -> Result<Self> {
         let records = self.records().await?;
         Ok(self.mode(Mode::Replay(records)))
     }
 
-    /// All that the log has of the run.
+    /// All that the log has of the run, verified, and held against what its index says of it.
     async fn records(&self) -> Result<Vec<Record>> {
+        let Some(indexed) = self.log.run(&self.run_id).await? else {
+            return Err(Removals::read(&*self.log).await?.absence(&self.run_id));
+        };
         let mut records = Vec::new();
-        loop {
-            let page = self.log.read(&self.run_id, records.len() as u64 + 1, 256).await?;
-            match page.is_empty() {
-                true if records.is_empty() => return Err(run_not_found(&self.run_id)),
-                true => return Ok(records),
-                false => {
-                    let bare = page.iter().find(|record| record.body().is_none());
-                    // One that is missing without a tombstone is corrupt, which a context finds.
-                    if let Some(bare) = bare
-                        && Removals::read(&*self.log).await?.is_redacted(bare)
-                    {
-                        return Err(was_redacted(bare));
-                    }
-                    records.extend(page);
-                }
+        let keep = |record: &Record| match record.body() {
+            Some(_) => {
+                records.push(record.clone());
+                Ok(())
             }
-        }
+            None => Err(was_redacted(record)),
+        };
+        walk(&*self.log, &indexed, keep).await?;
+        Ok(records)
     }
-}
-
-/// Says that a log has no such run.
-pub fn run_not_found(run: &str) -> Error {
-    Error::log(LogReason::RunNotFound)
-        .with_message(format!("log error: run_not_found: no run has the id {run:?}"))
-        .with("run_id", run)
 }
 
 /// Says that a run cannot be performed again, as the body of one of its records was taken away.

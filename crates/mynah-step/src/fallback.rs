@@ -10,7 +10,7 @@ use mynah_data::{
 
 use crate::{
     RetryPolicy,
-    adapter::{Adapter, BoxFuture, ModelCall, ModelStream, begin},
+    adapter::{Adapter, BoxFuture, ModelCall, ModelStream, open_once},
 };
 
 /// An adapter that asks the next model where one cannot be had.
@@ -90,7 +90,8 @@ impl Fallback {
         self
     }
 
-    /// How long each but the last may be silent before the next is asked. Unless told otherwise they are waited for.
+    /// How long each but the last may be silent before the next is asked. Unless told otherwise they are waited for, though no
+    /// longer than the call's `stream_timeout`, which each of them has for itself.
     pub fn patience(mut self, limit: Duration) -> Self {
         self.patience = Some(limit);
         self
@@ -109,14 +110,7 @@ impl Adapter for Fallback {
                 return Err(Error::engine(EngineReason::MissingAdapter));
             };
             for choice in others {
-                let opened = choice.open(&request, &call);
-                let opened = match self.patience {
-                    Some(limit) => tokio::time::timeout(limit, opened)
-                        .await
-                        .unwrap_or_else(|_| Err(silent(choice.adapter.name()))),
-                    None => opened.await,
-                };
-                match opened {
+                match choice.open(&request, &call, self.patience).await {
                     Err(error) if helps(&error) => tracing::warn!(
                         provider = choice.adapter.name(),
                         reason = error.reason(),
@@ -126,7 +120,7 @@ impl Adapter for Fallback {
                     opened => return opened,
                 }
             }
-            last.open(&request, &call).await
+            last.open(&request, &call, None).await
         })
     }
 
@@ -143,14 +137,23 @@ impl Adapter for Fallback {
             .first()
             .map_or_else(RetryPolicy::default, |first| first.adapter.default_retry())
     }
+
+    /// None for all together: each of them has its own.
+    fn first_event_timeout(&self, _: &ModelCall) -> Option<Duration> {
+        None
+    }
 }
 
 impl Choice {
     /// A stream that has said something.
-    async fn open(&self, request: &Request, call: &ModelCall) -> Result<ModelStream> {
-        let request = self.request(request.clone());
-        let stream = Arc::clone(&self.adapter).open(request, self.call(call.clone())).await?;
-        let stream = begin(stream).await?;
+    async fn open(
+        &self,
+        request: &Request,
+        call: &ModelCall,
+        patience: Option<Duration>,
+    ) -> Result<ModelStream> {
+        let (request, call) = (self.request(request.clone()), self.call(call.clone()));
+        let stream = open_once(Arc::clone(&self.adapter), request, call, patience).await?;
         // Whoever called knows what the first costs.
         let Some(model) = self.model.clone() else {
             return Ok(stream);
@@ -192,10 +195,4 @@ fn helps(error: &Error) -> bool {
         ErrorKind::Engine(reason) => reason == EngineReason::MissingKey,
         _ => false,
     }
-}
-
-fn silent(provider: &str) -> Error {
-    Error::adapter(AdapterReason::Timeout)
-        .with_message("adapter error: timeout: nothing came for longer than its patience")
-        .with_provider(provider)
 }

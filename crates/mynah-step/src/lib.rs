@@ -15,6 +15,7 @@ mod desk;
 mod effects;
 mod fallback;
 mod lease;
+mod left_behind;
 mod metrics;
 mod recorded;
 mod recorder;
@@ -26,9 +27,7 @@ mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, check_raw_hash, open_model};
 pub use budget::{Heard, Spent, WallClock, active, check_price, price_of, prompt_size};
-pub use config::{
-    Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, OnUncertain, Registry, run_not_found, was_redacted,
-};
+pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, OnUncertain, Registry, was_redacted};
 pub use context::{Answer, CallTool, Context, ToolResult};
 pub use desk::Desk;
 pub use effects::SideEffectErrors;

@@ -29,7 +29,7 @@ pub struct Recorder {
     pending: Vec<Record>,
     /// How many bytes wait to be written.
     waiting: usize,
-    /// Whether something waits that nobody can do again.
+    /// Whether something waits that must be on its way before anything more is told.
     owes: bool,
     /// Where the log's copy of the chain ends.
     written: Option<Head>,
@@ -41,15 +41,17 @@ pub struct Recorder {
     durability: Option<Durability>,
     /// Whether the next fact is the first of another process.
     seam: Option<Fact>,
-    pub(crate) lease: Option<Lease>,
-    /// Until when the append under way keeps it.
-    holding: Option<i64>,
+    lease: Option<Lease>,
+    /// When it was last asked for: a clock that is set tells nothing of how long it is held.
+    held: Instant,
+    /// Until when the append under way keeps it, and when that was asked.
+    holding: Option<(i64, Instant)>,
     /// Whether the lease is still to be taken, and the taking.
     pub(crate) takes_lease: bool,
     taking: Option<BoxFuture<Result<Lease>>>,
     /// When the lease is to be kept for longer, and the keeping.
     beat: Option<Pin<Box<Sleep>>>,
-    keeping: Option<BoxFuture<Result<Lease>>>,
+    keeping: Option<BoxFuture<Result<(Lease, Instant)>>>,
     metrics: Option<Arc<dyn MetricsSink>>,
     /// The kinds of the records that are being written, and since when they are, for who is told.
     began: Option<(Vec<Cow<'static, str>>, Instant)>,
@@ -91,6 +93,7 @@ impl Recorder {
             durability: None,
             seam: None,
             lease: None,
+            held: Instant::now(),
             holding: None,
             takes_lease: false,
             taking: None,
@@ -109,7 +112,7 @@ impl Recorder {
 
     /// The same, by the holder of a lease.
     pub fn with_lease(mut self, lease: Lease) -> Self {
-        self.lease = Some(lease);
+        self.hold(lease);
         self
     }
 
@@ -212,11 +215,16 @@ impl Recorder {
         let record = self.chain.append(self.now.max(self.not_before), salt, fact)?;
         self.totals.count(fact);
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
-        self.owes |= is_done_once(fact);
+        self.owes |= is_owed(fact);
         self.waiting +=
             record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len());
         self.pending.push(record);
         Ok(())
+    }
+
+    /// From here on the run is this writer's, by this lease.
+    pub(crate) fn hold(&mut self, lease: Lease) {
+        (self.lease, self.held) = (Some(lease), Instant::now());
     }
 
     /// Whether so much waits to be written that nothing should be added to it.
@@ -248,7 +256,7 @@ impl Recorder {
         let taken = ready!(taking.as_mut().poll(cx));
         self.taking = None;
         self.takes_lease = false;
-        self.lease = Some(taken?);
+        self.hold(taken?);
         Poll::Ready(Ok(()))
     }
 
@@ -282,7 +290,8 @@ impl Recorder {
         self.is_ours()?;
         ready!(self.poll_renewed(cx))?;
         match &self.lease {
-            Some(lease) if lease.until <= nanos(&*self.world) => {
+            // A machine that slept has a clock that knows of it, and one that does not.
+            Some(lease) if self.held.elapsed() >= LEASE || lease.until <= nanos(&*self.world) => {
                 self.keeping = Some(self.renewal(lease.clone()));
                 self.poll_renewed(cx)
             }
@@ -290,12 +299,12 @@ impl Recorder {
         }
     }
 
-    fn renewal(&self, lease: Lease) -> BoxFuture<Result<Lease>> {
-        let (log, now) = (Arc::clone(&self.log), nanos(&*self.world));
+    fn renewal(&self, lease: Lease) -> BoxFuture<Result<(Lease, Instant)>> {
+        let (log, now, asked) = (Arc::clone(&self.log), nanos(&*self.world), Instant::now());
         Box::pin(async move {
             let kept = log.lease(&lease.run, &lease.owner, LEASE, now).await?;
             if kept.token == lease.token {
-                return Ok(kept);
+                return Ok((kept, asked));
             }
             // It was another's, who let go of it.
             log.release(&kept).await?;
@@ -314,7 +323,7 @@ impl Recorder {
         let renewed = ready!(keeping.as_mut().poll(cx));
         (self.keeping, self.beat) = (None, None);
         match renewed {
-            Ok(lease) => self.lease = Some(lease),
+            Ok((lease, asked)) => (self.lease, self.held) = (Some(lease), asked),
             Err(error) => self.failed = Some(error),
         }
         Poll::Ready(self.is_ours())
@@ -325,12 +334,13 @@ impl Recorder {
         self.over && self.pending.is_empty() && self.writing.is_none() && self.failed.is_none()
     }
 
-    /// Waits until nothing that nobody can do again is still to be given to the log. What fails is told when it is flushed.
+    /// Waits until the log was given what it must be given before anything more is told. What fails is told when it is flushed.
     pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.owes && self.poll_flush(cx).is_pending() && self.owes {
-            return Poll::Pending;
+        if !self.owes || self.poll_flush(cx).is_ready() {
+            return Poll::Ready(());
         }
-        Poll::Ready(())
+        // What was owed may have been given to it just now.
+        if self.owes { Poll::Pending } else { Poll::Ready(()) }
     }
 
     /// Waits until nothing is left to write.
@@ -358,8 +368,10 @@ impl Recorder {
                 match written {
                     Ok(head) => {
                         self.written = Some(head);
-                        if let (Some(lease), Some(until)) = (&mut self.lease, self.holding.take()) {
-                            lease.until = until;
+                        if let (Some(lease), Some((until, asked))) =
+                            (&mut self.lease, self.holding.take())
+                        {
+                            (lease.until, self.held) = (until, asked);
                         }
                     }
                     Err(error) => self.failed = Some(error),
@@ -383,9 +395,10 @@ impl Recorder {
     fn batch(&mut self) -> Append {
         let records = std::mem::take(&mut self.pending);
         (self.waiting, self.owes) = (0, false);
-        let expected = records.first().map(Record::envelope).and_then(|first| {
-            first.prev.map(|hash| Head { seq: first.seq - 1, hash })
-        });
+        let expected = records
+            .first()
+            .map(Record::envelope)
+            .and_then(|first| first.prev.map(|hash| Head { seq: first.seq - 1, hash }));
         let batch = Append::new(Arc::clone(self.chain.run()), expected, records);
         let mut batch = batch.durability(self.durability);
         if let Some(lease) = &self.lease {
@@ -394,7 +407,7 @@ impl Recorder {
             if lease.until < self.now.saturating_add(span(LEASE - BEAT)) {
                 let until = self.now.saturating_add(span(LEASE));
                 batch = batch.held(lease.owner.as_str(), until);
-                (self.holding, self.beat) = (Some(until), None);
+                (self.holding, self.beat) = (Some((until, Instant::now())), None);
             }
         }
         batch
@@ -440,7 +453,7 @@ pub(crate) fn nanos(world: &dyn World) -> i64 {
     span(world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
-fn span(duration: Duration) -> i64 {
+pub(crate) fn span(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
@@ -459,10 +472,11 @@ fn has_maps(fact: &Fact) -> bool {
             .any(|message| !message.metadata().is_empty() || !message.parts().iter().all(is_plain))
 }
 
-/// Whether a fact tells what nobody can do again: what came of a tool, or what a person said.
-fn is_done_once(fact: &Fact) -> bool {
+/// Whether a fact must be on its way to the log before anything more is told: what came of a tool and what a person said, which
+/// nobody can do again, and that the model was asked whose answer is told.
+fn is_owed(fact: &Fact) -> bool {
     match fact {
-        Fact::ToolCompleted { .. } | Fact::ToolFailed { .. } => true,
+        Fact::ToolCompleted { .. } | Fact::ToolFailed { .. } | Fact::TurnStarted { .. } => true,
         Fact::Resumed { .. } => !fact.is_seam(),
         _ => false,
     }

@@ -37,7 +37,7 @@ pub struct RetryPolicy {
     pub max_delay_ms: u64,
     /// Up to so much is added to every wait by chance.
     pub jitter_ms: u64,
-    /// Which failures are worth another try.
+    /// Which failures are worth another try, where the provider does not say it itself (`should_retry` in an error's metadata).
     pub retry_on: Vec<AdapterReason>,
     /// Whether a wait that the provider asks for is kept.
     pub respect_retry_after: bool,
@@ -93,7 +93,9 @@ impl RetryPolicy {
         let ErrorKind::Adapter(reason) = error.kind() else {
             return None;
         };
-        if attempt >= self.max_attempts || !self.retry_on.contains(&reason) {
+        let told = error.metadata().get("should_retry").and_then(Value::as_bool);
+        let is_worth_it = told.unwrap_or_else(|| self.retry_on.contains(&reason));
+        if attempt >= self.max_attempts || !is_worth_it {
             return None;
         }
         let asked = error.retry_after_ms().filter(|ms| self.respect_retry_after && *ms > 0);

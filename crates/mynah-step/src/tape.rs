@@ -58,10 +58,10 @@ impl Tape {
     pub fn hold(&mut self, lease: Lease) {
         match self {
             Self::Blank => {}
-            Self::Recording(recorder) => recorder.lease = Some(lease),
+            Self::Recording(recorder) => recorder.hold(lease),
             Self::Replaying(recorded) => {
                 if let Some(recorder) = &mut recorded.then {
-                    recorder.lease = Some(lease);
+                    recorder.hold(lease);
                 }
             }
         }
@@ -98,6 +98,11 @@ impl Tape {
     /// of them.
     pub fn handovers(&self) -> usize {
         self.recorded().map_or(0, Recorded::handovers)
+    }
+
+    /// Up to which record a run that is performed again was compared.
+    pub fn compared(&self) -> Option<u64> {
+        self.recorded().map(Recorded::compared)
     }
 
     /// The next recorded fact; none where the world answers.
@@ -256,8 +261,8 @@ impl Tape {
         }
     }
 
-    /// Waits until what came of tools, and what people said, is on its way to the log: whoever is told of it may do something
-    /// else for as long as they like, and what was done is done. Safe it is when [`Tape::poll_durable`] says so.
+    /// Waits until what came of tools, what people said and what models were asked is on its way to the log: whoever is told of it
+    /// may do something else for as long as they like, and what was done is done. Safe it is when [`Tape::poll_durable`] says so.
     pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Recording(recorder) => recorder.poll_sent(cx),

@@ -8,9 +8,10 @@ use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, Tool};
 use serde_json::Value;
 
 use crate::{
+    code::{HALT_WHEN, code_of, is_code},
     engine::Engine,
     loaded::{Loaded, Stretch},
-    options::{HALT_WHEN, Options},
+    options::Options,
     prepare::{Asked, Part, Past, joined},
     run::HaltWhen,
 };
@@ -34,13 +35,13 @@ impl Loaded {
         Ok(part)
     }
 
-    /// The options of a call, as the records tell them: its `halt_when` holds where it held.
+    /// The options of a call, as the records tell them: its `halt_when` holds where it held, and of other code they tell what
+    /// came of it.
     pub(crate) fn options(&self, about: &About) -> Result<Options> {
-        let mut options = Options::of(about)?;
-        options.halt_when = about
-            .options
-            .get(HALT_WHEN)
-            .map(|name| (name.clone(), HaltWhen::After(self.halted_after())));
+        let (mut options, mut told) = (Options::of(about)?, code_of(about));
+        options.halt_when =
+            told.shift_remove(HALT_WHEN).map(|name| (name, HaltWhen::After(self.halted_after())));
+        options.told = told;
         Ok(options)
     }
 
@@ -61,10 +62,10 @@ impl Loaded {
 }
 
 impl Options {
-    /// What records tell of a call's options, but for its `halt_when`, which only its caller can ask.
+    /// What records tell of a call's options, but for code, which only its caller has.
     pub(crate) fn of(about: &About) -> Result<Self> {
         let mut values = about.options.clone();
-        values.shift_remove(HALT_WHEN);
+        values.retain(|name, value| !is_code(name, value));
         if let Some(schema) = schema_of(&mut values)
             && let Some(Ok(told)) = schema.as_str().map(serde_json::from_str)
         {

@@ -105,7 +105,7 @@ impl Cancellation {
 /// # Ok(()) }
 /// ```
 ///
-/// A process that was killed holds its run for up to three seconds more; that is waited for.
+/// Whether the process lives that held the run within the last minute, three seconds show; they are waited for.
 pub fn cancel_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Cancel {
     let (log, run) = (Arc::new(log.clone()), run.as_ref().to_owned());
     Cancel { log, run, world: Arc::new(SystemWorld) }
@@ -142,7 +142,8 @@ impl Cancel {
         let Walked { verifier, run: found, .. } = Walked::whole(&*log, &run, tell_extent).await?;
         let status = found.status;
         if verifier.report().fingerprint.is_some() {
-            let message = format!("log error: sealed: run {run} has ended");
+            let status = status.as_str();
+            let message = format!("log error: sealed: run {run} has ended already: {status}");
             return Err(Error::log(LogReason::Sealed).with_message(message).with("run_id", run));
         }
         let mut metadata = Metadata::new();

@@ -382,6 +382,10 @@ impl Engine {
 
     /// Goes on with a session after a person said something: also the answer to a tool's question.
     ///
+    /// A session is a value. Whoever replies to the same one twice has two conversations: the first reply to a question goes on with
+    /// the run that waits for it, a later one begins a run of its own after the question, and
+    /// [`restore_session`](crate::restore_session) gives the newest. Who wants a single answer keeps the session that came of it.
+    ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
     /// # use serde_json::json;

@@ -45,6 +45,7 @@
 mod alone;
 mod call;
 mod cancel;
+mod code;
 mod engine;
 mod fork;
 mod loaded;

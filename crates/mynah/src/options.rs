@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::{
     cancel::CancelHandle,
+    code::HALT_WHEN,
     run::{ErrorPolicy, HaltWhen, Observer, OnUnknownTool},
 };
 
@@ -42,6 +43,8 @@ pub struct Options {
     pub(crate) on_event: Option<Observer>,
     pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
     pub(crate) encoder: Option<Arc<dyn ToolResultEncoder>>,
+    /// What records tell of code that need not be given again.
+    pub(crate) told: Metadata,
     pub(crate) api_key: Option<SecretString>,
     pub(crate) cancel: Option<CancelHandle>,
     pub(crate) log: Option<Arc<dyn Log>>,
@@ -72,9 +75,6 @@ pub(crate) const SHARED: [&str; 2] = ["tools", "metadata"];
 /// Names of what concerns the caller alone: a run is the same whatever they say, so its records do not hold them.
 pub(crate) const UNRECORDED: [&str; 4] =
     ["emit_text_deltas", "emit_tool_deltas", "include_raw_chunks", "request_id"];
-
-/// Under which name records tell that a run has a condition of its caller's own.
-pub(crate) const HALT_WHEN: &str = "halt_when";
 
 /// Options that are functions: said by name they would be lost, so they are refused.
 const CODE: [&str; 2] = [HALT_WHEN, "on_event"];
@@ -142,6 +142,7 @@ impl Options {
         self.on_event = over.on_event.or(self.on_event);
         self.executor = over.executor.or(self.executor);
         self.encoder = over.encoder.or(self.encoder);
+        self.told.extend(over.told);
         self.api_key = over.api_key.or(self.api_key);
         self.cancel = over.cancel.or(self.cancel);
         self.log = over.log.or(self.log);
@@ -360,8 +361,9 @@ macro_rules! option_setters {
                 self.param("on_tool_error", "halt")
             }
 
-            /// Decides what happens when a tool fails. Must depend on its arguments alone: it is not recorded, but asked again
-            /// when a replay runs the tool again, which must be given the same.
+            /// Decides what happens when a tool fails. Must depend on its arguments alone: what it decided is recorded, and it is
+            /// asked again when a replay runs the tool again, which must be given the same. The records tell only that there is
+            /// one, so a resume that is given none is refused.
             pub fn on_tool_error(
                 mut $self_,
                 decide: impl Fn(&mynah_data::ToolCall, &mynah_data::Error) -> $crate::OnToolError + Send + Sync + 'static,
@@ -376,13 +378,13 @@ macro_rules! option_setters {
                 $self_
             }
 
-            /// What runs the tools, instead of the engine's.
+            /// What runs the tools, instead of the engine's. The records tell its name.
             pub fn tool_executor(mut $self_, executor: impl mynah_step::ToolExecutor) -> Self {
                 $options.executor = Some(std::sync::Arc::new(executor));
                 $self_
             }
 
-            /// What turns tool results into text, instead of the engine's.
+            /// What turns tool results into text, instead of the engine's. The records tell its name, and the texts.
             pub fn tool_result_encoder(mut $self_, encoder: impl mynah_step::ToolResultEncoder) -> Self {
                 $options.encoder = Some(std::sync::Arc::new(encoder));
                 $self_

@@ -8,15 +8,15 @@ use mynah_data::{
 };
 use mynah_log::{About, Extent, SessionLink, is_in_order, put_in_order};
 use mynah_step::{
-    Adapter, HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tape, Tool, ToolContext,
-    ToolLimits, check_price, price_of,
+    Adapter, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits, check_price, price_of,
 };
 use serde_json::{Value, json};
 
 use crate::{
     alone::schema_of,
+    code::is_code,
     engine::{Engine, overlay_tools},
-    options::{HALT_WHEN, Options, SHARED, Settings, UNRECORDED, said},
+    options::{Options, SHARED, Settings, UNRECORDED, said},
     run::{Beginning, Driver, Finalize, Meter, Policy, Resumption, Setup},
     stream::Filter,
 };
@@ -214,14 +214,16 @@ impl Asked<'_> {
         Ok((settings, own))
     }
 
-    /// What records hold of the call's own options. Of a condition they tell that there is one, where it is asked.
+    /// What records hold of the call's own options.
     fn recorded_options(&self, own: Metadata) -> Metadata {
         let mut options = recorded(own);
         if let Some(schema) = schema_of(&mut options).filter(|schema| !is_in_order(schema)) {
             *schema = Value::String(schema.to_string());
         }
-        if let (Some((name, _)), Extent::Chat) = (&self.options.halt_when, self.extent) {
-            options.insert(HALT_WHEN.to_owned(), name.clone());
+        options.retain(|name, value| !is_code(name, value));
+        options.extend(self.code());
+        for (name, told) in &self.options.told {
+            options.entry(name).or_insert_with(|| told.clone());
         }
         options
     }
@@ -276,6 +278,7 @@ impl Asked<'_> {
         pricing: Option<Pricing>,
         request_id: String,
     ) -> Setup {
+        let (executor, encoder) = (self.executor(), self.encoder());
         let (parts, options) = (&self.engine.0, self.options);
         let call = ModelCall {
             request_id: request_id.clone(),
@@ -295,8 +298,6 @@ impl Asked<'_> {
         tool_context.request_id = Arc::from(request_id);
         tool_context.engine = Some(Arc::clone(parts) as _);
         let nudge = settings.nudge.unwrap_or_else(|| NUDGE.to_owned());
-        let executor = options.executor.or_else(|| parts.executor.clone());
-        let encoder = options.encoder.or_else(|| parts.encoder.clone());
         Setup {
             meter: Meter { schema_bytes: schema_bytes(settings.budget.as_ref(), &tools), pricing },
             policy: Policy {
@@ -315,8 +316,8 @@ impl Asked<'_> {
             call,
             world: Arc::clone(&parts.world),
             metrics: parts.metrics.clone(),
-            executor: executor.unwrap_or_else(|| Arc::new(HandlerExecutor)),
-            encoder: encoder.unwrap_or_else(|| Arc::new(JsonEncoder)),
+            executor,
+            encoder,
             on_tool_error: options.on_tool_error.unwrap_or(settings.on_tool_error),
             tool_context,
             tool_limits: ToolLimits::new(settings.tool_timeout),

@@ -90,7 +90,7 @@ impl Engine {
 /// Performs a run again from its records alone: they tell the engine's tools, params and options, and answer for the model
 /// and every tool. It is equal if this version of the loop makes the same of it.
 ///
-/// What a run had of code and its records cannot hold (an error policy, an executor) is not asked again; its
+/// What a run had of code (an error policy, an executor, an encoder) is not asked again: what came of it is recorded. Its
 /// `halt_when` is taken to say what it said.
 ///
 /// ```

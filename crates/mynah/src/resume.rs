@@ -12,9 +12,10 @@ use serde_json::Value;
 
 use crate::{
     call::chatted,
+    code::code_of,
     engine::Engine,
     loaded::{Kept, Loaded},
-    options::{HALT_WHEN, Options, option_setters},
+    options::{Options, option_setters},
     prepare::{Asked, Part, Past, joined},
     run::{Beginning, Driver, Meter, Resumption, RunState},
     stream::{EventStream, Filter},
@@ -50,7 +51,8 @@ impl Engine {
     /// Awaited, it comes to what the call would have come to that it goes on with; a single call or step comes to a result with
     /// that step alone, and a step that waited goes on with one more.
     ///
-    /// A process that was killed holds its run for up to three seconds more, whatever its clock said; that is waited for.
+    /// Whether the process lives that held the run within the last minute, three seconds show, whatever its clock says; they are
+    /// waited for. A process that lives keeps its run, and a run that was dropped or waits goes on at once.
     ///
     /// ```
     /// # use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
@@ -261,14 +263,17 @@ impl Resume {
         if let Some(difference) = loaded.difference(unsaid.as_ref())
             && !self.allow_changed
         {
-            let lacks_condition =
-                self.options.halt_when.is_none() && recorded.options.contains_key(HALT_WHEN);
-            let what = if lacks_condition {
-                "the run has a halt_when, which its records cannot hold; give it again, or \
-                 allow_changed_engine() goes on without it"
-            } else {
-                "the engine or the call is not the one that the run ran with; \
-                 allow_changed_engine() goes on all the same"
+            let has = |name: &String| {
+                part.about.as_ref().is_some_and(|about| about.options.contains_key(name))
+            };
+            let what = match code_of(recorded).keys().find(|name| !has(name)) {
+                Some(name) => format!(
+                    "the run has a {name}, which its records cannot hold; give it again, or \
+                     allow_changed_engine() goes on without it"
+                ),
+                None => "the engine or the call is not the one that the run ran with; \
+                         allow_changed_engine() goes on all the same"
+                    .to_owned(),
             };
             let message = format!("{difference}: {what}");
             return Err(difference.with_message(message));
@@ -280,7 +285,7 @@ impl Resume {
 
     /// What the engine runs with, but for the options that this call says: whoever says them means them.
     fn unsaid(&self, about: &About, recorded: &About) -> About {
-        let is_said = |name: &String| self.options.values().contains_key(name);
+        let is_said = |name: &String| self.options.says(name);
         let mut options = about.options.clone();
         options.retain(|name, _| !is_said(name));
         let said = recorded.options.iter().filter(|(name, _)| is_said(name));
@@ -290,10 +295,7 @@ impl Resume {
 
     /// What the run goes on with; none where it does not wait.
     fn resumption(&self, loaded: &Loaded) -> Result<Option<Fact>> {
-        let given = self.message.is_some()
-            || !(self.tool_results.is_empty()
-                && self.approved.is_empty()
-                && self.rejected.is_empty());
+        let named = self.tool_results.len() + self.approved.len() + self.rejected.len();
         let uncertain;
         let (end, status) = match loaded.kept.last() {
             Some(Fact::Sealed(_)) => {
@@ -303,12 +305,13 @@ impl Resume {
                 return Err(error.with("run_id", self.run.as_str()));
             }
             Some(Fact::Suspended(end)) => (end, RunStatus::Suspended),
-            _ if given => {
+            _ if named == 0 && self.message.is_none() => return Ok(None),
+            _ => {
                 let nothing = || self.refused(RunStatus::Running, "it does not wait for anything");
-                uncertain = self.uncertain(loaded).ok_or_else(nothing)?;
+                let waits = self.uncertain(loaded).filter(|_| named > 0);
+                uncertain = waits.ok_or_else(nothing)?;
                 (&uncertain, RunStatus::Running)
             }
-            _ => return Ok(None),
         };
         let refused = |why| self.refused(status, why);
         match &self.message {

@@ -95,6 +95,11 @@ impl EventStream {
         self.driver()?.run_id().map(AsRef::as_ref)
     }
 
+    /// Up to which record a run that is performed again was found equal so far.
+    pub fn compared(&self) -> Option<u64> {
+        self.driver()?.compared()
+    }
+
     /// What the last step so far came to. A chat that ended has put its steps into its result.
     pub fn last_step(&self) -> Option<&StepResult> {
         self.driver()?.last_step()

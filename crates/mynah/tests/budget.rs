@@ -334,6 +334,9 @@ async fn an_unknown_price_does_not_skip_the_cap_silently() -> Result<()> {
     assert_eq!((error.kind().type_name(), error.reason()), ("engine_error", "unknown_price"));
     assert_eq!(error.metadata()["model"], "nobody-knows");
     assert!(log.runs(Default::default()).await?.runs.is_empty());
+    let fast = engine([text()])?.model("claude-opus-4-6").chat("go").param("speed", "fast");
+    let error = fast.budget(budget.clone()).await.expect_err("refused");
+    assert_eq!(error.reason(), "unknown_price");
     // What the provider itself reports counts where the caller allows it.
     let allowed = budget.allow_unknown_price();
     let result = nobody_knows()?.chat("go").budget(allowed.clone()).await?;

@@ -2,11 +2,15 @@
 
 mod common;
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use common::{call, echo, events, says, scripted};
 use mynah::{
-    AdapterReason, Engine, Error, ErrorKind, RetryPolicy, ValidationReason, World,
+    Adapter, AdapterReason, BoxFuture, Engine, Error, ErrorKind, ModelCall, ModelStream, Request,
+    RetryPolicy, ValidationReason, World,
     testing::{self, Scripted},
 };
 use serde_json::{Value, json};
@@ -54,21 +58,55 @@ async fn y03_a_wait_that_the_provider_asks_for_is_kept_with_jitter_on_top() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_the_calls_time_limits_do_not_have_is_not_begun() {
-    for limit in ["request_timeout", "stream_timeout"] {
-        for (asked, calls) in [(4_000, 2), (6_000, 1)] {
-            let limited = json!([{"preflight_error": "rate_limited", "retry_after_ms": asked}]);
-            let (engine, model) = engine([limited, says("hi")]);
-            let begun = Instant::now();
-            let call = engine.generate("hello").retry(RetryPolicy::default());
-            let outcome = call.param(limit, 5_000).await;
-            assert_eq!(model.calls(), calls, "{limit}");
-            if calls == 1 {
-                assert_eq!(outcome.unwrap_err().reason(), "rate_limited", "{limit}");
-                assert_eq!(begun.elapsed(), Duration::ZERO, "{limit}");
-            }
+async fn a_wait_that_the_calls_time_limit_does_not_have_is_not_begun() {
+    for (asked, calls) in [(4_000, 2), (6_000, 1)] {
+        let limited = json!([{"preflight_error": "rate_limited", "retry_after_ms": asked}]);
+        let (engine, model) = engine([limited, says("hi")]);
+        let begun = Instant::now();
+        let call = engine.generate("hello").retry(RetryPolicy::default());
+        let outcome = call.param("request_timeout", 5_000).await;
+        assert_eq!(model.calls(), calls);
+        if calls == 1 {
+            assert_eq!(outcome.unwrap_err().reason(), "rate_limited");
+            assert_eq!(begun.elapsed(), Duration::ZERO);
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_between_tries_are_no_silence() {
+    let limited = json!([{"preflight_error": "rate_limited", "retry_after_ms": 6_000}]);
+    let (engine, model) = engine([limited, says("hi")]);
+    let call = engine.generate("hello").retry(RetryPolicy::default());
+    assert_eq!(call.param("stream_timeout", 500).await.unwrap().text(), "hi");
+    assert_eq!(model.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_try_may_be_silent_for_as_long_as_the_first() {
+    for (retries, expected) in [(1, "hi"), (0, "timeout")] {
+        let model = Slow(scripted([says("lost"), says("hi")]), [5_000, 400]);
+        let heard = model.0.clone();
+        let begun = Instant::now();
+        let policy = RetryPolicy::from_json(&json!({"max_attempts": retries + 1, "jitter_ms": 0}));
+        let call = Engine::new(model).generate("hello").retry(policy.unwrap());
+        let outcome = call.param("stream_timeout", 500).await;
+        let told = outcome.map(|response| response.text().into_owned());
+        assert_eq!(told.unwrap_or_else(|error| error.reason().to_owned()), expected);
+        assert_eq!(heard.calls(), retries + 1);
+        let elapsed = if retries == 1 { 500 + 500 + 400 } else { 500 };
+        assert_eq!(begun.elapsed(), Duration::from_millis(elapsed));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_whole_call_with_all_its_tries_has_one_limit() {
+    let model = Slow(scripted([says("lost"), says("too late")]), [900, 900]);
+    let begun = Instant::now();
+    let call = Engine::new(model).generate("hello").retry(RetryPolicy::default());
+    let error = call.param("stream_timeout", 800).param("request_timeout", 2_000).await;
+    assert!(error.unwrap_err().is_timeout());
+    assert!(begun.elapsed() <= Duration::from_millis(2_000));
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,6 +129,17 @@ fn y03_a_wait_that_the_provider_asks_for_can_be_ignored() {
     let policy = RetryPolicy::from_json(&json!({"respect_retry_after": false})).unwrap();
     let limited = Error::adapter(AdapterReason::RateLimited).with("retry_after_ms", 2000);
     assert_eq!(policy.delay(1, &limited, &Chance::LEAST), Some(Duration::from_millis(500)));
+}
+
+#[test]
+fn what_the_provider_says_of_another_try_counts() {
+    let policy = RetryPolicy::default();
+    let delay = |reason, told: bool| {
+        let error = Error::adapter(reason).with("should_retry", told);
+        policy.delay(1, &error, &Chance::LEAST).is_some()
+    };
+    assert!(!delay(AdapterReason::RateLimited, false));
+    assert!(delay(AdapterReason::InvalidRequest, true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,6 +246,29 @@ async fn a_deadline_ends_the_wait_for_another_try() {
     assert_eq!(result.halted_reason.as_str(), "deadline");
     assert_eq!(begun.elapsed(), Duration::from_secs(1));
     assert_eq!(model.calls(), 1);
+}
+
+/// Waits so many milliseconds before it opens the stream of its first and its second call.
+struct Slow(Scripted, [u64; 2]);
+
+impl Adapter for Slow {
+    fn name(&self) -> &str {
+        "slow"
+    }
+
+    fn open(
+        self: Arc<Self>,
+        request: Request,
+        call: ModelCall,
+    ) -> BoxFuture<mynah::Result<ModelStream>> {
+        let wait = Duration::from_millis(self.1[self.0.calls().min(1)]);
+        let opening = Arc::new(self.0.clone()).open(request, call);
+        Box::pin(async move {
+            let stream = opening.await?;
+            tokio::time::sleep(wait).await;
+            Ok(stream)
+        })
+    }
 }
 
 /// A world in which chance always gives the same.

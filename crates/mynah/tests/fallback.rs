@@ -75,6 +75,20 @@ async fn a_silent_model_is_not_waited_for_longer_than_its_patience() {
     assert_eq!(begun.elapsed(), Duration::from_secs(2));
 }
 
+#[tokio::test(start_paused = true)]
+async fn each_model_may_be_silent_for_as_long_as_the_first() {
+    let begun = tokio::time::Instant::now();
+    let silent = || Slow(scripted([says("too late")]));
+    let fallback = Fallback::new(silent()).or(silent(), "b").or(scripted([says("third")]), "c");
+    let call = engine(fallback).generate("hi").param("stream_timeout", 2_000);
+    assert_eq!(call.await.unwrap().text(), "third");
+    assert_eq!(begun.elapsed(), Duration::from_secs(4));
+    let last = engine(Fallback::new(silent()).or(silent(), "b")).retry(RetryPolicy::never());
+    let error = last.generate("hi").param("stream_timeout", 2_000).await.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+    assert_eq!(begun.elapsed(), Duration::from_secs(8));
+}
+
 #[tokio::test]
 async fn tokens_cost_what_the_answering_model_costs() {
     let counted =

@@ -93,6 +93,56 @@ async fn a_run_that_is_polled_is_kept_however_long_it_takes() -> mynah::Result<(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_run_that_is_polled_is_kept_from_whoever_has_a_clock_that_is_ahead() -> mynah::Result<()>
+{
+    let log = MemoryLog::new();
+    let mut first = slow()?.chat("go").record(&log).stream();
+    let run = until_a_tool_runs(&mut first).await?;
+    let ahead = || {
+        Ok::<_, mynah::Error>(slow()?.adapter(done()?).world(Tokio::ahead(Duration::from_secs(50))))
+    };
+    let second = ahead()?.resume(&log, &run).on_uncertain(OnUncertain::Rerun);
+    let refused = beside(&mut first, second.stream()).await.expect_err("it lives");
+    assert_eq!(refused.reason(), "leased");
+    // Nobody gives the lease back.
+    std::mem::forget(first);
+    let second = ahead()?.resume(&log, &run).on_uncertain(OnUncertain::Rerun);
+    let (second, waited) = timed(second.stream()).await;
+    assert_eq!(waited, LEASE);
+    assert_eq!(testing::text(&testing::collect(second?).await?), "done");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_held_for_minutes_is_free_at_once() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let mut first = slow()?.chat("go").record(&log).stream();
+    let run = until_a_tool_runs(&mut first).await?;
+    std::mem::forget(first);
+    advance(Duration::from_secs(120)).await;
+    let (second, waited) = timed(resumed(&log, &run)).await;
+    assert_eq!(waited, Duration::ZERO);
+    drop(second?);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_lost_a_run_starts_none_of_its_tools_whatever_its_clock_says() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let mut first = paying("first", &ran)?.world(Stopped).chat("go").record(&log).stream();
+    let run = until_a_tool_is_told(&mut first).await?;
+    advance(Duration::from_secs(4)).await;
+    let second = paying("second", &ran)?.adapter(done()?);
+    let waiting = second.resume(&log, &run).await?;
+    assert_eq!(waiting.halted_reason.as_str(), "uncertain_tools");
+    let told = testing::collect(first).await.expect_err("it is not the first one's any more");
+    assert_eq!(told.reason(), "fenced");
+    assert_eq!(*ran.lock().expect("nobody panicked"), [""; 0]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_that_nobody_polls_can_be_taken_over_and_its_first_owner_is_told() -> mynah::Result<()>
 {
     let log = MemoryLog::new();
@@ -295,6 +345,19 @@ impl Log for Distant {
 
     fn release(&self, lease: &Lease) -> LogFuture<'_, ()> {
         self.0.release(lease)
+    }
+}
+
+/// A world whose clock does not go.
+struct Stopped;
+
+impl World for Stopped {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+    }
+
+    fn random(&self) -> u64 {
+        mynah::SystemWorld.random()
     }
 }
 

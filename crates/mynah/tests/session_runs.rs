@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
+mod kept;
 mod plans;
 
 use std::{
@@ -9,9 +10,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use kept::{calls, copy, says, talker};
 use mynah::{
-    Budget, Engine, Event, Message, Metadata, Options, Session, Status, SystemWorld, Thread, Tool,
-    ToolOutcome, Tools, World, cancel_run, fork_run,
+    Budget, Engine, Metadata, Options, Session, Status, SystemWorld, Thread, Tool, ToolOutcome,
+    Tools, World, cancel_run, fork_run,
     log::{About, Append, Extent, Fact, Log, MemoryLog, Redact, RunFilter, RunStatus, Warrant},
     restore_session,
     testing::{self, Scripted},
@@ -370,32 +372,6 @@ async fn a_run_that_waits_or_was_killed_can_be_ended_from_outside() -> mynah::Re
 }
 
 #[tokio::test]
-async fn a_run_that_is_ended_in_an_approved_call_keeps_the_step_before_it() -> mynah::Result<()> {
-    let log = MemoryLog::new();
-    let hang = Tool::new("pick", "", json!({}))
-        .manual()
-        .handler(async |_, _| std::future::pending::<Value>().await);
-    let engine = calls(["c0"])?.tool(hang);
-    let waiting = engine.chat("go").record(&log).await?;
-    let run = waiting.run_id.clone().unwrap_or_default();
-    let mut stream = engine.resume(&log, &*run).approve("c0").stream().await?;
-    let cancel = stream.cancel_handle();
-    let mut ended = None;
-    while let Some(event) = futures_util::StreamExt::next(&mut stream).await.transpose()? {
-        match event {
-            Event::ToolExecutionStarted { .. } => cancel.cancel(),
-            Event::ChatCompleted { result } => ended = Some(result),
-            _ => {}
-        }
-    }
-    let ended = ended.expect("it was ended");
-    assert_eq!((ended.halted_reason.as_str(), ended.steps.len()), ("cancelled", 1));
-    assert_eq!(ended.steps[0].response, waiting.steps[0].response);
-    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
-    Ok(())
-}
-
-#[tokio::test]
 async fn what_a_run_that_waits_goes_on_from_is_not_pruned() -> mynah::Result<()> {
     let log = MemoryLog::new();
     let asks = json!([{"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}]);
@@ -417,154 +393,6 @@ async fn what_a_run_that_waits_goes_on_from_is_not_pruned() -> mynah::Result<()>
     log.release(&lease).await?;
     let done = engine.resume(&log, &*run_of(&waiting)).answer("yes").await?;
     assert_eq!(done.text(), "done");
-    Ok(())
-}
-
-#[tokio::test]
-async fn what_a_person_approves_is_run_and_what_they_reject_is_not() -> mynah::Result<()> {
-    let log = MemoryLog::new();
-    let pick =
-        Tool::new("pick", "", json!({})).manual().handler(async |arguments: Value, _| arguments);
-    let engine = calls(["c0", "c1", "c2"])?.tool(pick);
-    let waiting = engine.chat("go").record(&log).await?;
-    let run = waiting.run_id.unwrap_or_default();
-    let resume = || engine.resume(&log, &*run);
-    let before = log.head(&run).await?;
-    let missing = resume().approve("c0").await.expect_err("two calls are not answered");
-    assert_eq!(
-        (missing.reason(), &missing.metadata()["missing_tool_calls"]),
-        ("invalid_status", &json!(["c1", "c2"]))
-    );
-    let unknown = resume().approve("c9").await.expect_err("no such call");
-    assert_eq!(unknown.reason(), "unknown_tool_call_id");
-    let twice = resume().approve("c0").reject("c0", "").await.expect_err("named twice");
-    assert_eq!(twice.reason(), "unknown_tool_call_id");
-    assert_eq!(log.head(&run).await?, before, "nothing was written");
-
-    let done = resume().tool_result("c2", "mine").reject("c1", "too dear").approve("c0").await?;
-    let told = done.thread.messages.iter().filter(|message| message.tool_call_id().is_some());
-    let expected = [
-        Message::tool_result("c0", r#"{"x":0}"#),
-        Message::tool_error("c1", r#"{"error":"a person rejected the call: too dear"}"#),
-        Message::tool_result("c2", "mine"),
-    ];
-    assert_eq!(told.map(|message| (**message).clone()).collect::<Vec<_>>(), expected);
-    assert_eq!(done.text(), "done");
-    for tools in [Tools::Rerun, Tools::Recorded] {
-        assert_eq!(engine.replay(&log, &*run).replay_tools(tools).await?.status, "equal");
-    }
-    // Whatever the moment at which the process ends, the approved call is not run twice unasked.
-    let kinds = kinds(&log, &run).await;
-    let resumed =
-        kinds.iter().position(|kind| kind == "resumed").expect("it was resumed") as u64 + 1;
-    for cut in resumed..kinds.len() as u64 {
-        let log = copy(&log, &run, cut).await;
-        let engine = engine.clone().adapter(Scripted::new([says("done")])?);
-        let result = engine.resume(&log, &*run).await?;
-        let expected = if kinds[cut as usize - 1] == "tool_scheduled" {
-            "uncertain_tools"
-        } else {
-            "completed"
-        };
-        assert_eq!(result.halted_reason.as_str(), expected, "cut at {cut}");
-        if expected == "uncertain_tools" {
-            let result = engine.resume(&log, &*run).approve("c0").await?;
-            assert_eq!(result.text(), "done");
-        }
-        assert_eq!(engine.replay(&log, &*run).await?.status, "equal", "cut at {cut}");
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_tool_without_a_handler_cannot_be_approved() -> mynah::Result<()> {
-    let log = MemoryLog::new();
-    let engine = calls(["c0"])?.tool(Tool::new("pick", "", json!({})).manual());
-    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
-    let error = engine.resume(&log, &*run).approve("c0").await.expect_err("nothing to run");
-    assert_eq!(error.metadata()["field"], "approve");
-    Ok(())
-}
-
-#[tokio::test]
-async fn an_approved_call_may_ask_a_person() -> mynah::Result<()> {
-    let log = MemoryLog::new();
-    let pick =
-        Tool::new("pick", "", json!({})).manual().handler(async |_, _| ToolOutcome::ask("Sure?"));
-    let engine = calls(["c0"])?.tool(pick);
-    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
-    let asked = engine.resume(&log, &*run).approve("c0").await?;
-    assert_eq!(asked.pending_question.as_deref(), Some("Sure?"));
-    let done = engine.resume(&log, &*run).answer("yes").await?;
-    assert_eq!((done.text().as_ref(), done.steps.len()), ("done", 2));
-    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
-    Ok(())
-}
-
-#[tokio::test]
-async fn another_engine_is_refused_unless_it_is_allowed() -> mynah::Result<()> {
-    let log = MemoryLog::new();
-    let pick = || Tool::new("pick", "", json!({})).manual();
-    let run = calls(["c0"])?
-        .tool(pick())
-        .model("small")
-        .chat("go")
-        .record(&log)
-        .await?
-        .run_id
-        .unwrap_or_default();
-    let changes: [(Engine, &str); 3] = [
-        (Engine::new(Scripted::default()).tool(pick()).model("large"), "about.model"),
-        (Engine::new(Scripted::default()).model("small"), "about.tools.0"),
-        (
-            Engine::new(Scripted::default()).tool(pick()).model("small").param("temperature", 0.5),
-            "about.params.temperature",
-        ),
-    ];
-    for (engine, path) in changes {
-        let error =
-            engine.resume(&log, &*run).tool_result("c0", 1).await.expect_err("another engine");
-        assert_eq!(
-            (error.kind().type_name(), &error.metadata()["seq"]),
-            ("replay_mismatch", &json!(1))
-        );
-        let diff = error.metadata()["diff"].as_array().cloned().unwrap_or_default();
-        assert!(diff[0]["path"].as_str().is_some_and(|found| found.starts_with(path)), "{diff:?}");
-        let log = copy(&log, &run, u64::MAX).await;
-        let engine = engine.adapter(Scripted::new([says("done")])?);
-        let done = engine.resume(&log, &*run).tool_result("c0", 1).allow_changed_engine().await?;
-        assert_eq!(done.text(), "done");
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn an_option_of_the_call_that_resumes_is_meant() -> mynah::Result<()> {
-    let log = MemoryLog::new();
-    let engine = calls(["c0"])?.tool(Tool::new("pick", "", json!({})).manual());
-    let turns = |limit| Budget::new().max_turns(limit);
-    let waiting = engine.chat("go").budget(turns(1)).record(&log).await?;
-    let run = waiting.run_id.unwrap_or_default();
-    let done = engine.resume(&log, &*run).tool_result("c0", 1).budget(turns(2)).await?;
-    assert_eq!(done.text(), "done");
-    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_request_with_tools_replays_and_resumes() -> mynah::Result<()> {
-    let log = MemoryLog::new();
-    let spec = Tool::new("pick", "", json!({})).spec().clone();
-    let mut request = mynah::Request::from(Thread::from("go"));
-    request.tools = vec![spec];
-    let engine = talker(1)?;
-    let stream = engine.generate(request).record(&log).stream();
-    let run = stream.run_id().map(str::to_owned).unwrap_or_default();
-    testing::collect(stream).await?;
-    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
-    let cut = copy(&log, &run, 2).await;
-    let resumed = testing::collect(talker(1)?.resume(&cut, &*run).stream().await?).await?;
-    assert_eq!(testing::text(&resumed), "said 0");
     Ok(())
 }
 
@@ -680,21 +508,6 @@ async fn perform(plan: &Plan, steps: &[bool], log: Option<&MemoryLog>) -> Vec<Do
     all
 }
 
-/// The log with one of its runs cut off.
-async fn copy(log: &MemoryLog, cut_run: &str, last: u64) -> MemoryLog {
-    let copy = MemoryLog::new();
-    let mut runs = log.runs(RunFilter::new().limit(1000)).await.unwrap_or_default().runs;
-    runs.reverse();
-    for run in runs {
-        let mut records = log.read(&run.run_id, 1, 10_000).await.unwrap_or_default();
-        if *run.run_id == *cut_run {
-            records.retain(|record| record.seq() <= last);
-        }
-        copy.append(Append::new(run.run_id, None, records)).await.expect("a copy");
-    }
-    copy
-}
-
 /// A log with one run of another.
 async fn copy_run(log: &MemoryLog, run: &str) -> MemoryLog {
     let copy = MemoryLog::new();
@@ -713,22 +526,8 @@ async fn began(log: &MemoryLog, run: &str) -> (Thread, About) {
     }
 }
 
-async fn kinds(log: &MemoryLog, run: &str) -> Vec<String> {
-    let records = log.read(run, 1, 10_000).await.expect("a run");
-    records.iter().map(|record| record.envelope().kind.to_string()).collect()
-}
-
 fn run_of(session: &Session) -> Arc<str> {
     Arc::clone(&session.last_run.as_ref().expect("a session that was kept").run_id)
-}
-
-fn says(text: &str) -> Value {
-    json!([{"text": text}, {"finish": "stop"}])
-}
-
-/// An engine that says something so many times.
-fn talker(times: usize) -> mynah::Result<Engine> {
-    Ok(Engine::new(Scripted::new((0..times).map(|n| says(&format!("said {n}"))))?))
 }
 
 /// An engine whose tool asks a person, and that says something so many times then.
@@ -737,12 +536,4 @@ fn asker(times: usize) -> mynah::Result<Engine> {
     let scripts = [asks].into_iter().chain((0..times).map(|n| says(&format!("said {n}"))));
     let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("Really?"));
     Ok(Engine::new(Scripted::new(scripts)?).tool(ask))
-}
-
-/// An engine that calls a tool so many times at once, and is done.
-fn calls<const N: usize>(ids: [&str; N]) -> mynah::Result<Engine> {
-    let call = |(n, id)| json!({"tool_call": {"id": id, "name": "pick", "arguments": {"x": n}}});
-    let mut script: Vec<Value> = ids.into_iter().enumerate().map(call).collect();
-    script.push(json!({"finish": "tool_calls"}));
-    Ok(Engine::new(Scripted::new([json!(script), says("done")])?))
 }

@@ -5,9 +5,10 @@ use std::time::{Duration, SystemTime};
 use mynah::{
     Engine, ErrorKind, LogReason, Mode, Result, World, cancel_run,
     log::{
-        Append, BoxFuture, Fact, Head, Lease, Log, MemoryLog, Record, Redact, RunFilter, RunPage,
-        RunStatus, RunSummary, SealedRun, Warrant, verify_run,
+        Fact, Log, LogFuture, MemoryLog, Record, Redact, RunStatus, RunSummary, Warrant,
+        forward_log, verify_run,
     },
+    step::Config,
     testing::Scripted,
 };
 use serde_json::{Value, json};
@@ -94,11 +95,17 @@ async fn a_run_is_ended_at_the_time_of_the_callers_world() -> Result<()> {
     Ok(())
 }
 
-/// Why a run is neither resumed nor ended: the kind of error, the record that it names, and what is wrong with it.
+/// Why a run is neither resumed nor ended, nor performed by a loop of its own: the kind of error, the record that it names, and what is wrong with it.
 #[expect(clippy::expect_used, reason = "what is done all the same fails the test")]
-async fn refusals(log: &Tampered, run: &str) -> Result<[(ErrorKind, Value, Value); 2]> {
+async fn refusals(log: &Tampered, run: &str) -> Result<[(ErrorKind, Value, Value); 4]> {
     let resumed = engine()?.resume(log, run).tool_result("c0", 1).await.map(drop);
-    let errors = [resumed, cancel_run(log, run).await.map(drop)];
+    let own_loop = || Config::new(log, run);
+    let errors = [
+        resumed,
+        cancel_run(log, run).await.map(drop),
+        own_loop().resume().await.map(drop),
+        own_loop().replay().await.map(drop),
+    ];
     Ok(errors.map(|refused| {
         let error = refused.expect_err("it is not what it was");
         (error.kind(), error.metadata()["seq"].clone(), error.metadata()["what"].clone())
@@ -129,11 +136,7 @@ struct Tampered {
 }
 
 impl Log for Tampered {
-    fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
-        self.kept.append(batch)
-    }
-
-    fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>> {
+    fn read(&self, run: &str, from: u64, limit: usize) -> LogFuture<'_, Vec<Record>> {
         let read = self.kept.read(run, from, limit);
         Box::pin(async move {
             let mut records = read.await?;
@@ -142,15 +145,7 @@ impl Log for Tampered {
         })
     }
 
-    fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
-        self.kept.head(run)
-    }
-
-    fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
-        self.kept.wait(run, beyond)
-    }
-
-    fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
+    fn run(&self, run: &str) -> LogFuture<'_, Option<RunSummary>> {
         let found = self.kept.run(run);
         Box::pin(async move {
             let mut found = found.await?;
@@ -159,25 +154,5 @@ impl Log for Tampered {
         })
     }
 
-    fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {
-        self.kept.runs(filter)
-    }
-
-    fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>> {
-        self.kept.seals(from, limit)
-    }
-
-    fn lease(
-        &self,
-        run: &str,
-        owner: &str,
-        term: Duration,
-        now: i64,
-    ) -> BoxFuture<'_, Result<Lease>> {
-        self.kept.lease(run, owner, term, now)
-    }
-
-    fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
-        self.kept.release(lease)
-    }
+    forward_log!(self => self.kept, except read, run);
 }

@@ -6,14 +6,18 @@ use mynah_data::{FinishReason, Metadata, Result, Usage};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::request::must_go_back;
+use super::request::{CALLER, CONTAINER};
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, Loose, members, overlay, take_count, telling, tells, text_of},
+    loose::{self, Loose, Written, members, overlay, take_count, telling, tells, text_of},
     sse::Frame,
 };
+
+/// What an answer says of itself and we have elsewhere.
+const ABOUT_ITSELF: [&str; 7] =
+    ["content", "id", "model", "role", "stop_reason", "stop_sequence", "type"];
 
 /// Reads one answer.
 pub(super) struct Answer {
@@ -23,8 +27,16 @@ pub(super) struct Answer {
     /// Texts beside a form that may still come: it takes their place.
     beside: Vec<(Block, String)>,
     blocks: Vec<Open>,
+    /// How many blocks there were.
+    begun: usize,
     /// Counters so far: those of the beginning, overlaid by those of the end.
     counters: Metadata,
+    /// Where the provider runs code.
+    container: Metadata,
+    /// The largest prompt that was counted: some gateways end with zeros.
+    input_tokens: Option<u64>,
+    /// The model that took over where the one that was asked declined.
+    served_by: Option<String>,
 }
 
 /// How far the call came that is the answer.
@@ -38,10 +50,13 @@ enum Form {
 /// A block that is being written.
 struct Open {
     index: u64,
+    /// Its own: some gateways number all blocks alike.
     id: Block,
     kind: Kind,
     /// The input of a call that came with its beginning. Some gateways write it again in pieces, and then it is theirs.
     input: String,
+    /// What a text was taken from.
+    citations: Vec<Value>,
 }
 
 enum Kind {
@@ -51,15 +66,29 @@ enum Kind {
     Thinking {
         signature: String,
     },
-    /// A block that must go back as it came. The input of the provider's own tools comes in pieces.
+    /// A block that means nothing to us, and goes back as it came: what the provider's own tools did, what it made of the
+    /// conversation, and what nobody has heard of.
     Opaque {
         block: Metadata,
+        /// The input of the provider's own tools comes in pieces.
         input: String,
     },
     Call(CallKey),
     /// The call that is the answer: its input is text.
     Form,
-    Unknown,
+}
+
+impl Kind {
+    /// Whether such a block is written in pieces of this name.
+    fn takes(&self, delta: &str) -> bool {
+        match (delta, self) {
+            (_, Self::Opaque { .. }) => true,
+            ("text_delta", kind) => matches!(kind, Self::Text | Self::Beside(_)),
+            ("thinking_delta" | "signature_delta", kind) => matches!(kind, Self::Thinking { .. }),
+            ("input_json_delta", kind) => matches!(kind, Self::Call(_) | Self::Form),
+            _ => true,
+        }
+    }
 }
 
 members! {
@@ -78,13 +107,62 @@ members! {
     Delta<'a> {
         kind: Loose<'a> = "type",
         text: Loose<'a> = "text",
-        partial_json: Loose<'a> = "partial_json",
+        partial_json: Written<'a> = "partial_json",
         thinking: Loose<'a> = "thinking",
         signature: Loose<'a> = "signature",
-        content: Loose<'a> = "content",
         stop_reason: Loose<'a> = "stop_reason",
         stop_sequence: Loose<'a> = "stop_sequence",
     } ignoring []
+}
+
+impl Delta<'_> {
+    /// What it is: some gateways leave away to say it.
+    fn name(&self) -> &str {
+        match self.kind.text() {
+            "" if self.text != Loose::Null => "text_delta",
+            "" if self.thinking != Loose::Null => "thinking_delta",
+            "" if self.signature != Loose::Null => "signature_delta",
+            "" if !self.partial_json.0.is_empty() => "input_json_delta",
+            name => name,
+        }
+    }
+
+    /// Writes on a block that is kept whole.
+    fn write_on(self, block: &mut Metadata) {
+        let known =
+            [("text", self.text), ("thinking", self.thinking), ("signature", self.signature)];
+        let known = known.map(|(name, said)| (name.to_owned(), said.into_value()));
+        for (name, said) in telling(known.into_iter().chain(self.unknown)) {
+            match (block.get_mut(&name), said) {
+                (Some(Value::String(text)), Value::String(more)) => text.push_str(&more),
+                (_, said) => drop(block.insert(name, said)),
+            }
+        }
+    }
+}
+
+members! {
+    /// The beginning of a block, or all of it.
+    Start<'a> {
+        kind: Loose<'a> = "type",
+        text: Loose<'a> = "text",
+        thinking: Loose<'a> = "thinking",
+        signature: Loose<'a> = "signature",
+        citations: Loose<'a> = "citations",
+        id: Loose<'a> = "id",
+        name: Loose<'a> = "name",
+        caller: Loose<'a> = "caller",
+        input: Written<'a> = "input",
+    } ignoring []
+}
+
+impl Start<'_> {
+    /// The input of a call, where it is there already.
+    fn input(&self) -> &str {
+        let input = self.input.0.trim();
+        let is_empty = serde_json::from_str::<Metadata>(input).is_ok_and(|map| map.is_empty());
+        if is_empty { "" } else { input }
+    }
 }
 
 impl Decoder for Answer {
@@ -104,11 +182,12 @@ impl Decoder for Answer {
         match kind {
             "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
             "content_block_start" => {
-                self.open(index, message.content_block.map_or("{}", RawValue::get), draft)
+                self.open(index, message.content_block.map_or("{}", RawValue::get), draft)?
             }
             "content_block_delta" => {
-                if !message.delta.as_mut().is_some_and(|delta| self.delta(index, delta, draft)) {
+                if !self.delta(index, message.delta.unwrap_or_default(), draft)? {
                     draft.raw(reread()?);
+                    return Ok(());
                 }
             }
             "content_block_stop" => self.close(index, draft),
@@ -126,8 +205,12 @@ impl Decoder for Answer {
             "message_stop" => self.end(draft)?,
             "ping" => {}
             "error" => return Err(failure::in_stream(&reread()?)),
-            _ => draft.raw(reread()?),
+            _ => {
+                draft.raw(reread()?);
+                return Ok(());
+            }
         }
+        draft.raw_rest(kind, message.unknown);
         Ok(())
     }
 
@@ -150,12 +233,12 @@ impl Decoder for Answer {
         let details = message.shift_remove("stop_details");
         self.start(message, draft);
         for (index, block) in blocks.into_iter().enumerate() {
-            self.open(index as u64, block, draft);
+            self.open(index as u64, block, draft)?;
             self.close(index as u64, draft);
         }
         let rest = details.map(|details| ("stop_details".to_owned(), details));
         self.stop(&stop_reason, &stop_sequence, rest.into_iter().collect(), draft);
-        self.tell_beside(draft);
+        self.tell_rest(draft);
         draft.end();
         Ok(())
     }
@@ -168,118 +251,169 @@ impl Answer {
             form: Form::NotCalled,
             beside: Vec::new(),
             blocks: Vec::new(),
+            begun: 0,
             counters: Metadata::new(),
+            container: Metadata::new(),
+            input_tokens: None,
+            served_by: None,
         }
     }
 
     fn start(&mut self, mut message: Metadata, draft: &mut Draft) {
         let usage = message.shift_remove("usage");
+        self.contain(message.shift_remove("container"));
         draft.start(Some(text_of(&message, "id")), Some(text_of(&message, "model")));
         if let Some(Value::Object(usage)) = usage {
             self.count(usage, draft);
         }
+        message.retain(|name, _| !ABOUT_ITSELF.contains(&name.as_str()));
+        draft.raw_rest("message", message);
     }
 
     /// A block begins. All of it may already be there.
-    fn open(&mut self, index: u64, json: &str, draft: &mut Draft) {
-        let Ok(block) = serde_json::from_str::<Metadata>(json) else { return };
-        let id: Block = Some(Arc::from(index.to_string()));
-        let input = match block.get("input") {
-            Some(Value::Object(input)) if !input.is_empty() => input_of(json),
-            _ => "",
-        };
-        let kind = match text_of(&block, "type") {
-            "text" => {
-                let text = text_of(&block, "text");
-                let kind = match self.form_tool {
-                    Some(_) => Kind::Beside(text.to_owned()),
-                    None => {
-                        draft.text(&id, text);
-                        Kind::Text
-                    }
-                };
-                if let Some(Value::Array(citations)) = block.get("citations")
-                    && !citations.is_empty()
-                {
-                    draft.raw(json!({"type": "citations", "citations": citations}));
-                }
-                kind
-            }
-            "thinking" => {
-                draft.reasoning(&id, text_of(&block, "thinking"));
-                Kind::Thinking { signature: text_of(&block, "signature").to_owned() }
-            }
-            "tool_use" if self.form_tool.as_deref() == Some(text_of(&block, "name")) => {
+    fn open(&mut self, index: u64, json: &str, draft: &mut Draft) -> Result<()> {
+        let mut start = Start::default();
+        loose::read(json, &mut start)?;
+        let kind = match start.kind.text() {
+            "text" => self.text_kind(),
+            "" if start.text != Loose::Null => self.text_kind(),
+            "thinking" => Kind::Thinking { signature: String::new() },
+            "tool_use" if self.form_tool.as_deref() == Some(start.name.text()) => {
                 self.form = Form::Empty;
                 Kind::Form
             }
             "tool_use" => {
                 let key = draft.open_call();
-                draft.call(key, text_of(&block, "id"), text_of(&block, "name"));
+                draft.call(key, start.id.text(), start.name.text());
+                // Code that the provider runs calls tools too.
+                if let Some(caller) = take(&mut start.caller).into_object()
+                    && text_of(&caller, "type") != "direct"
+                {
+                    draft.call_metadata(key, telling([(CALLER.to_owned(), caller.into())]));
+                }
                 Kind::Call(key)
             }
-            "redacted_thinking" => Kind::Opaque { block, input: String::new() },
-            // The provider's own tools, and what it made of the conversation: not ours to answer, and must go back.
-            kind if must_go_back(kind) => {
-                draft.raw(Value::Object(block.clone()));
-                Kind::Opaque { block, input: String::new() }
+            // What it is will be seen from its pieces.
+            "" => {
+                draft.raw_rest("content_block_start", start.unknown);
+                return Ok(());
             }
             _ => {
-                draft.raw(Value::Object(block));
-                Kind::Unknown
+                let block: Metadata = serde_json::from_str(json).map_err(failure::malformed)?;
+                if text_of(&block, "type") == "fallback" {
+                    self.taken_over(&block, draft);
+                }
+                Kind::Opaque { block, input: String::new() }
             }
         };
-        draft.count_part();
-        self.blocks.push(Open { index, id, kind, input: input.to_owned() });
+        let input = start.input().to_owned();
+        let place = self.begin(index, kind, draft);
+        let open = &mut self.blocks[place];
+        open.input = input;
+        match &mut open.kind {
+            Kind::Text => draft.text(&open.id, start.text.into_text()),
+            Kind::Beside(text) => *text = start.text.into_text(),
+            Kind::Thinking { signature } => {
+                draft.reasoning(&open.id, start.thinking.into_text());
+                *signature = start.signature.into_text();
+            }
+            Kind::Opaque { .. } => return Ok(()),
+            Kind::Call(_) | Kind::Form => {}
+        }
+        draft.raw_rest(start.kind.text(), start.unknown);
+        open.citations = start.citations.into_objects().map(Value::Object).collect();
+        if !open.citations.is_empty() {
+            draft.raw(json!({"type": "citations", "citations": open.citations}));
+        }
+        Ok(())
     }
 
-    /// Adds to a block; false if that is not understood.
-    fn delta(&mut self, index: u64, delta: &mut Delta<'_>, draft: &mut Draft) -> bool {
-        let Some(open) = self.blocks.iter_mut().rev().find(|open| open.index == index) else {
-            return false;
+    /// Another model takes over, and has its own price.
+    fn taken_over(&mut self, block: &Metadata, draft: &mut Draft) {
+        let to = block.get("to").and_then(|to| to.get("model")?.as_str());
+        if let Some(model) = to {
+            self.served_by = Some(model.to_owned());
+            draft.note("served_by", model);
+            self.count(Metadata::new(), draft);
+        }
+    }
+
+    fn text_kind(&self) -> Kind {
+        if self.form_tool.is_some() { Kind::Beside(String::new()) } else { Kind::Text }
+    }
+
+    /// Begins an empty block, and gives its place.
+    fn begin(&mut self, index: u64, kind: Kind, draft: &mut Draft) -> usize {
+        draft.count_part();
+        let id = Some(Arc::from(self.begun.to_string()));
+        self.begun += 1;
+        self.blocks.push(Open { index, id, kind, input: String::new(), citations: Vec::new() });
+        self.blocks.len() - 1
+    }
+
+    /// Adds to a block; false if that is not understood. Some gateways do not say that words begin.
+    fn delta(&mut self, index: u64, delta: Delta<'_>, draft: &mut Draft) -> Result<bool> {
+        let found = self.blocks.iter().rposition(|open| open.index == index);
+        let place = match (found, delta.name()) {
+            (Some(found), name) if self.blocks[found].kind.takes(name) => found,
+            (_, "text_delta") => self.begin(index, self.text_kind(), draft),
+            (_, "thinking_delta" | "signature_delta") => {
+                self.begin(index, Kind::Thinking { signature: String::new() }, draft)
+            }
+            (_, "input_json_delta") if !delta.partial_json.0.is_empty() => {
+                return Err(failure::malformed("arguments came that belong to no call"));
+            }
+            _ => return Ok(false),
         };
-        if !delta.partial_json.text().is_empty() {
+        let open = &mut self.blocks[place];
+        if !delta.partial_json.0.is_empty() {
             open.input.clear();
         }
-        match (delta.kind.text(), &mut open.kind) {
-            ("text_delta", Kind::Text) => draft.text(&open.id, take(&mut delta.text).into_text()),
-            ("text_delta", Kind::Beside(text)) => text.push_str(delta.text.text()),
+        match (delta.name(), &mut open.kind) {
+            ("text_delta", Kind::Text) => draft.text(&open.id, delta.text.into_text()),
+            ("text_delta", Kind::Beside(text)) => text.push_str(&delta.text.into_text()),
             ("input_json_delta", Kind::Form) => {
-                let piece = take(&mut delta.partial_json).into_text();
-                if !piece.is_empty() {
+                if !delta.partial_json.0.is_empty() {
                     self.form = Form::Told;
                 }
-                draft.text(&open.id, piece);
+                draft.text(&open.id, delta.partial_json.0);
             }
-            ("input_json_delta", Kind::Call(key)) => {
-                draft.arguments(*key, delta.partial_json.text())
-            }
+            ("input_json_delta", Kind::Call(key)) => draft.arguments(*key, &delta.partial_json.0),
             ("input_json_delta", Kind::Opaque { input, .. }) => {
-                input.push_str(delta.partial_json.text())
+                input.push_str(&delta.partial_json.0)
             }
-            ("compaction_delta", Kind::Opaque { block, .. }) => {
-                let content = text_of(block, "content").to_owned();
-                let content = content + &take(&mut delta.content).into_text();
-                block.insert("content".to_owned(), content.into());
+            (_, Kind::Opaque { block, .. }) => {
+                delta.write_on(block);
+                return Ok(true);
+            }
+            ("citations_delta", Kind::Text) => {
+                open.citations.extend(telling(delta.unknown).shift_remove("citation"));
+                return Ok(false);
             }
             ("thinking_delta", Kind::Thinking { .. }) => {
-                draft.reasoning(&open.id, take(&mut delta.thinking).into_text())
+                draft.reasoning(&open.id, delta.thinking.into_text())
             }
             ("signature_delta", Kind::Thinking { signature }) => {
                 signature.push_str(delta.signature.text())
             }
-            _ => return false,
+            _ => return Ok(false),
         }
-        true
+        draft.raw_rest("content_block_delta", delta.unknown);
+        Ok(true)
     }
 
     fn close(&mut self, index: u64, draft: &mut Draft) {
         let Some(found) = self.blocks.iter().rposition(|open| open.index == index) else {
             return;
         };
-        let Open { id, kind, input: told, .. } = self.blocks.remove(found);
+        let Open { id, kind, input: told, citations, .. } = self.blocks.remove(found);
         match kind {
-            Kind::Text => draft.close_text(&id),
+            Kind::Text => {
+                draft.close_text(&id);
+                if !citations.is_empty() {
+                    draft.opaque(&id, json!({"type": "text", "citations": citations}));
+                }
+            }
             Kind::Beside(text) => self.beside.push((id, text)),
             Kind::Form => {
                 if !told.is_empty() {
@@ -299,14 +433,23 @@ impl Answer {
                     Some(withheld) if text_of(&block, "type") == "redacted_thinking" => {
                         draft.close_reasoning(&id, None, Some(withheld.clone()));
                     }
-                    _ => draft.opaque(&id, Value::Object(block)),
+                    _ => {
+                        draft.raw(Value::Object(block.clone()));
+                        draft.opaque(&id, Value::Object(block));
+                    }
                 }
             }
             Kind::Call(key) => {
                 draft.arguments(key, &told);
                 draft.close_call(key);
             }
-            Kind::Unknown => {}
+        }
+    }
+
+    /// Where code ran; it may be told at either end.
+    fn contain(&mut self, container: Option<Value>) {
+        if let Some(Value::Object(container)) = container {
+            self.container = container;
         }
     }
 
@@ -317,8 +460,18 @@ impl Answer {
         rest: Vec<(String, Value)>,
         draft: &mut Draft,
     ) {
+        let mut rest = telling(rest);
+        self.contain(rest.shift_remove("container"));
+        if !reason.is_empty() {
+            self.finish(reason, sequence, rest.get("stop_details"), draft);
+        }
+        if !rest.is_empty() {
+            draft.raw(json!({"type": "message_delta", "delta": rest}));
+        }
+    }
+
+    fn finish(&mut self, reason: &str, sequence: &str, details: Option<&Value>, draft: &mut Draft) {
         let why = match reason {
-            "" => return,
             "end_turn" | "stop_sequence" => FinishReason::Stop,
             "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
             // The only call was the answer itself.
@@ -340,12 +493,9 @@ impl Answer {
         if !sequence.is_empty() {
             draft.note("stop_sequence", sequence);
         }
-        let rest = telling(rest);
-        if let ("refusal", Some(Value::Object(details))) = (reason, rest.get("stop_details")) {
+        if let ("refusal", Some(Value::Object(details))) = (reason, details) {
             draft.refusal(text_of(details, "explanation"));
-        }
-        if !rest.is_empty() {
-            draft.raw(json!({"type": "message_delta", "delta": rest}));
+            draft.note("stop_details", details.clone());
         }
     }
 
@@ -358,13 +508,13 @@ impl Answer {
         while let Some(index) = self.blocks.first().map(|open| open.index) {
             self.close(index, draft);
         }
-        self.tell_beside(draft);
+        self.tell_rest(draft);
         draft.end();
         Ok(())
     }
 
-    /// Tells what stood beside the form: as the answer where there is none.
-    fn tell_beside(&mut self, draft: &mut Draft) {
+    /// Tells what stood beside the form, as the answer where there is none, and where code ran.
+    fn tell_rest(&mut self, draft: &mut Draft) {
         for (id, text) in take(&mut self.beside) {
             if self.form == Form::NotCalled {
                 draft.text(&id, text);
@@ -373,11 +523,22 @@ impl Answer {
                 draft.raw(json!({"type": "text", "text": text}));
             }
         }
+        if !self.container.is_empty() {
+            let container = Value::Object(take(&mut self.container));
+            draft.note("container", container.clone());
+            draft.opaque(&None, json!({"type": CONTAINER, "container": container}));
+        }
     }
 
     fn count(&mut self, counters: Metadata, draft: &mut Draft) {
         overlay(&mut self.counters, counters);
-        draft.usage(usage(self.counters.clone()));
+        let mut usage = usage(self.counters.clone());
+        self.input_tokens = self.input_tokens.max(usage.input_tokens);
+        usage.input_tokens = self.input_tokens;
+        if let Some(model) = &self.served_by {
+            usage.extra.insert("unpriced_model".to_owned(), model.as_str().into());
+        }
+        draft.usage(usage);
     }
 }
 
@@ -390,16 +551,6 @@ fn blocks_of(answer: &str) -> Result<Vec<&str>> {
     }
     let blocks: Blocks<'_> = serde_json::from_str(answer).map_err(failure::malformed)?;
     Ok(blocks.content.into_iter().map(RawValue::get).collect())
-}
-
-/// The input of a call, as it is written: to read a number and write it again may change it.
-fn input_of(block: &str) -> &str {
-    #[derive(Deserialize)]
-    struct Input<'a> {
-        #[serde(borrow)]
-        input: &'a RawValue,
-    }
-    serde_json::from_str::<Input<'_>>(block).map_or("", |block| block.input.get())
 }
 
 /// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.

@@ -13,17 +13,17 @@ use crate::format::{Decoder, Format};
 
 /// The Messages format.
 ///
-/// Beside what every format does: reasoning goes back with its signature, withheld reasoning and the blocks of the
-/// provider's own tools as they came. `cache_control` in the metadata of a text part, a message or a tool marks a place up
-/// to which the prompt is cached; [`Request::prompt_cache`] leaves the place to the provider. Of the options, `stop` and
-/// `parallel_tool_calls` are understood as other providers mean them, and all others are passed on.
+/// Beside what every format does: reasoning goes back with its signature, and each block that means nothing to others as it
+/// came. `cache_control` in the metadata of a text part, a message or a tool marks a place up
+/// to which the prompt is cached; [`Request::prompt_cache`] leaves the place to the provider. Of the options, `stop`,
+/// `parallel_tool_calls` and `reasoning_effort` are understood as other providers mean them, and all others are passed on.
 ///
 /// A refusal is told by the provider, which keeps the model from going on: its explanation is the refusal, and what the model
 /// had said before stays the text.
 ///
 /// A JSON schema is enforced by the provider where the model can do that: objects are closed, and what the provider does not
 /// enforce, such as `minimum`, goes into the descriptions. Older models are made to call a tool with that
-/// schema, and what they give it is the text of the answer.
+/// schema, which must be one of an object, and what they give it is the text of the answer.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Anthropic;

@@ -1,21 +1,28 @@
 //! A request as Messages wants it.
 
 use mynah_data::{
-    CacheRetention, Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result,
-    Role, ToolChoice, ToolSpec,
+    Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
+    ToolChoice, ToolSpec,
 };
 use serde_json::{Value, json};
 
 use crate::{
     request::{
-        add_tools, argument_map, called_tools, dialogue, has_tools, inline_image, is_blank,
-        is_error, joined_text, model_id, model_name, plain_id, several, turns, unsupported,
+        add_tools, argument_map, cache_control, called_tools, dialogue, extend_member, has_tools,
+        inline_image, is_blank, is_error, joined_text, model_id, model_name, plain_id, several,
+        turns, unsupported,
     },
-    schema::closed,
+    schema::{closed, held_to},
 };
 
 /// The limit for models of which none is known: what every model takes.
 const MAX_TOKENS: u64 = 4096;
+
+/// In the metadata of a call: the code that made it.
+pub(super) const CALLER: &str = "caller";
+
+/// The type of what is kept of an answer and is no block: where code ran.
+pub(super) const CONTAINER: &str = "container";
 
 pub(super) fn body(request: &Request) -> Result<Value> {
     let mut options = request.options.clone();
@@ -29,6 +36,10 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     }
     set("messages", messages(request)?.into());
     let parallel = options.shift_remove("parallel_tool_calls").and_then(|flag| flag.as_bool());
+    let form_kind = form_tool(request).and_then(|form| form.schema.get("type").cloned());
+    if form_kind.is_some_and(|kind| kind != "object") {
+        return Err(unsupported("this model answers in the form of an object alone"));
+    }
     if let Some(tools) = tools(request) {
         set("tools", tools);
     }
@@ -48,15 +59,16 @@ pub(super) fn body(request: &Request) -> Result<Value> {
         set("output_config", json!({"format": {"type": "json_schema", "schema": schema}}));
     }
     if let Some(cache) = &request.prompt_cache {
-        set(
-            "cache_control",
-            match cache.retention {
-                CacheRetention::Short => json!({"type": "ephemeral"}),
-                CacheRetention::Long => json!({"type": "ephemeral", "ttl": "1h"}),
-            },
-        );
+        set("cache_control", cache_control(cache.retention));
+    }
+    if let Some(container) = container(request) {
+        set(CONTAINER, container);
     }
     set("stream", true.into());
+    if let Some(effort) = options.shift_remove("reasoning_effort") {
+        let effort = Metadata::from_iter([("effort".to_owned(), effort)]);
+        extend_member(&mut body, "output_config", effort);
+    }
     for (name, value) in options {
         match (body.get_mut(&name), value) {
             // `output_config` also holds the effort: the caller's members go beside ours.
@@ -64,6 +76,10 @@ pub(super) fn body(request: &Request) -> Result<Value> {
                 ours.extend(theirs)
             }
             (_, value) if name == "tools" => add_tools(&mut body, value),
+            (Some(Value::String(id)), Value::Object(mut theirs)) if name == CONTAINER => {
+                theirs.entry("id").or_insert(id.as_str().into());
+                body.insert(name, theirs.into());
+            }
             (_, value) => drop(body.insert(name, value)),
         }
     }
@@ -73,7 +89,13 @@ pub(super) fn body(request: &Request) -> Result<Value> {
 /// The tool that an older model is made to call, so that its answer has the form that was asked for.
 pub(super) fn form_tool(request: &Request) -> Option<ToolSpec> {
     const WHY: &str = "Gives the answer. Its input is the answer itself.";
-    let tool = |name: &str, schema| ToolSpec::new(format!("respond_with_json_{name}"), WHY, schema);
+    /// What all models take for a tool's name.
+    const MAX_NAME: usize = 64;
+    let tool = |name: &str, schema| {
+        let mut name = format!("respond_with_json_{}", plain_id(name));
+        name.truncate(MAX_NAME);
+        ToolSpec::new(name, WHY, schema)
+    };
     let spec = match request.response_format.as_ref()? {
         ResponseFormat::JsonSchema { name, schema, .. } if !has_native_schemas(request) => {
             tool(name, schema.clone())
@@ -160,24 +182,64 @@ fn user(message: &Message) -> Result<Vec<Value>> {
     blocks.collect()
 }
 
-fn assistant(message: &Message) -> Vec<Value> {
-    let blocks = message.parts().iter().filter_map(|part| match part {
-        Part::Text { text, metadata } if !is_blank(text) => {
-            Some(marked(json!({"type": "text", "text": text}), metadata.get("cache_control")))
+/// Where the provider runs the code of a turn that goes on. It may be gone when the next one begins.
+fn container(request: &Request) -> Option<Value> {
+    let last = dialogue(request).filter(|message| message.role() != Role::Tool).last()?;
+    last.parts().iter().find_map(|part| match part {
+        Part::Reasoning { data: Some(kept), .. } if kept["type"] == CONTAINER => {
+            kept[CONTAINER].get("id").cloned()
         }
-        Part::Refusal { text } if !is_blank(text) => Some(json!({"type": "text", "text": text})),
-        Part::Reasoning { text, signature, data, .. } => {
-            reasoning(text, signature.as_deref(), data.as_ref())
-        }
-        Part::ToolCall(call) => Some(json!({
-            "type": "tool_use",
-            "id": plain_id(&call.id),
-            "name": call.name,
-            "input": argument_map(call),
-        })),
         _ => None,
+    })
+}
+
+fn assistant(message: &Message) -> Vec<Value> {
+    let mut blocks: Vec<Value> = Vec::new();
+    for part in message.parts() {
+        match part {
+            Part::Text { text, metadata } if !is_blank(text) => {
+                let block = json!({"type": "text", "text": text});
+                blocks.push(marked(block, metadata.get("cache_control")));
+            }
+            Part::Refusal { text } if !is_blank(text) => {
+                blocks.push(json!({"type": "text", "text": text}));
+            }
+            Part::Reasoning { data: Some(kept), .. } if kept["type"] == "text" => {
+                if let Some(cited) = blocks.last_mut().filter(|block| block["type"] == "text") {
+                    cited["citations"] = citations(kept);
+                }
+            }
+            Part::Reasoning { text, signature, data, .. } => {
+                blocks.extend(reasoning(text, signature.as_deref(), data.as_ref()));
+            }
+            Part::ToolCall(call) => blocks.push(tool_use(call)),
+            _ => {}
+        }
+    }
+    blocks
+}
+
+fn tool_use(call: &ToolCall) -> Value {
+    let mut block = json!({
+        "type": "tool_use",
+        "id": plain_id(&call.id),
+        "name": call.name,
+        "input": argument_map(call),
     });
-    blocks.collect()
+    if let Some(caller) = call.metadata.get(CALLER) {
+        block[CALLER] = caller.clone();
+    }
+    block
+}
+
+/// What the text before was taken from, as the provider takes it: it gives one member more.
+fn citations(kept: &Value) -> Value {
+    let mut citations = kept["citations"].clone();
+    for citation in citations.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut)
+    {
+        citation.shift_remove("file_id");
+    }
+    citations
 }
 
 /// Reasoning goes back as it came, or not at all: another provider's means nothing here.
@@ -190,18 +252,11 @@ fn reasoning(text: &str, signature: Option<&str>, data: Option<&Value>) -> Optio
             Some(json!({"type": "redacted_thinking", "data": withheld}))
         }
         (None, Some(block)) => {
-            let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
-            // Another provider's block of this name holds no content.
-            let is_ours = kind != "compaction" || block.get("content").is_some();
-            (must_go_back(kind) && is_ours).then(|| block.clone())
+            let is_block = block.get("type").is_some_and(|kind| kind != CONTAINER);
+            is_block.then(|| block.clone())
         }
         _ => None,
     }
-}
-
-/// Whether a block of this type is the provider's own, and means nothing to others.
-pub(super) fn must_go_back(kind: &str) -> bool {
-    kind.ends_with("tool_use") || kind.ends_with("tool_result") || kind == "compaction"
 }
 
 fn tool_result(message: &Message) -> Result<Value> {
@@ -249,14 +304,13 @@ fn tools(request: &Request) -> Option<Value> {
 }
 
 fn tool_spec(tool: &ToolSpec) -> Value {
+    let (schema, strict) = held_to(tool);
     let mut spec =
-        json!({"name": tool.name, "description": tool.description, "input_schema": tool.schema});
-    for name in ["cache_control", "strict"] {
-        if let Some(value) = tool.metadata.get(name) {
-            spec[name] = value.clone();
-        }
+        json!({"name": tool.name, "description": tool.description, "input_schema": schema});
+    if let Some(strict) = strict {
+        spec["strict"] = strict;
     }
-    spec
+    marked(spec, tool.metadata.get("cache_control"))
 }
 
 fn tool_choice(request: &Request, parallel: Option<bool>) -> Result<Option<Value>> {

@@ -112,10 +112,7 @@ impl Decoder for Answer {
 
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
         let mut body: Metadata = serde_json::from_str(body).map_err(failure::malformed)?;
-        let content = body.get_mut("output").and_then(|output| {
-            output.get_mut("message")?.get_mut("content")?.as_array_mut().map(std::mem::take)
-        });
-        let Some(content) = content else {
+        let Some(content) = take_content(&mut body) else {
             return Err(failure::malformed("the answer has no message"));
         };
         for (index, block) in content.into_iter().enumerate() {
@@ -126,7 +123,7 @@ impl Decoder for Answer {
         if let Some(Value::Object(counters)) = body.shift_remove("usage") {
             draft.usage(usage(counters));
         }
-        let known = ["output", "stopReason", "metrics"];
+        let known = ["stopReason", "metrics"];
         body.retain(|name, _| !known.contains(&name.as_str()));
         let unknown = telling(body);
         if !unknown.is_empty() {
@@ -143,9 +140,11 @@ impl Answer {
         let call = start.shift_remove("toolUse");
         let kind = match call {
             // What the provider calls itself is not ours to answer.
-            Some(Value::Object(call)) if call.get("type").is_none_or(Value::is_null) => {
+            Some(Value::Object(mut call)) if call.get("type").is_none_or(Value::is_null) => {
                 let key = draft.open_call();
                 draft.call(key, text_of(&call, "toolUseId"), text_of(&call, "name"));
+                call.retain(|name, _| !matches!(name.as_str(), "toolUseId" | "name" | "input"));
+                start.insert("toolUse".to_owned(), telling(call).into());
                 Kind::Call(key)
             }
             Some(call) => {
@@ -241,7 +240,10 @@ impl Answer {
             let withheld = thought.get(WITHHELD).map(|withheld| json!({WITHHELD: withheld}));
             draft.close_reasoning(&id, signature, withheld);
         }
-        let input = block.get("toolUse").and_then(|call| call.get("input")).map(Value::to_string);
+        let input = block.get("toolUse").and_then(|call| call.get("input")).map(|input| {
+            // Some gateways write the object as text.
+            input.as_str().map_or_else(|| input.to_string(), str::to_owned)
+        });
         let rest = self.open(index, block, draft);
         if let (Some(Kind::Call(key)), Some(input)) =
             (self.blocks.last().map(|open| &open.kind), input)
@@ -253,6 +255,18 @@ impl Answer {
             draft.raw(Value::Object(rest));
         }
     }
+}
+
+/// The content of a whole answer. What stands beside it stays.
+fn take_content(body: &mut Metadata) -> Option<Vec<Value>> {
+    let output = body.get_mut("output")?.as_object_mut()?;
+    let mut message = output.shift_remove("message")?;
+    let content = message.get_mut("content")?.as_array_mut().map(std::mem::take);
+    if let Value::Object(mut rest) = message {
+        rest.retain(|name, _| !matches!(name.as_str(), "content" | "role"));
+        output.extend(telling([("message".to_owned(), rest.into())]));
+    }
+    content
 }
 
 fn stop(reason: &str, draft: &mut Draft) {

@@ -12,7 +12,7 @@ use crate::{
         has_tools, inline_image, is_barred, is_blank, is_error, joined_text, model_id, model_name,
         plain_id, several, turns, unsupported,
     },
-    schema::closed,
+    schema::{closed, held_to},
 };
 
 /// Options of Converse itself. Any other is the model's.
@@ -270,12 +270,13 @@ fn tool_config(request: &Request) -> Result<Metadata> {
 }
 
 fn tool_spec(tool: &ToolSpec) -> Value {
-    let mut spec = json!({"name": tool.name, "inputSchema": {"json": tool.schema}});
+    let (schema, strict) = held_to(tool);
+    let mut spec = json!({"name": tool.name, "inputSchema": {"json": schema}});
     if !tool.description.is_empty() {
         spec["description"] = tool.description.as_str().into();
     }
-    if let Some(strict) = tool.metadata.get("strict") {
-        spec["strict"] = strict.clone();
+    if let Some(strict) = strict {
+        spec["strict"] = strict;
     }
     json!({"toolSpec": spec})
 }

@@ -1,6 +1,6 @@
 //! Embeddings over HTTP: as OpenAI and its like, Gemini and Ollama give them.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use mynah_data::{Metadata, Result, Usage};
 use mynah_step::{BoxFuture, ModelCall, RetryPolicy, SystemWorld};
@@ -74,9 +74,14 @@ impl HttpEmbedder {
             "ollama" => Wire::Ollama,
             _ => Wire::OpenAi,
         };
+        let mut model = model.into();
+        // The whole name of a model of Gemini, as its list has it.
+        if let (Wire::Gemini, Some(id)) = (wire, model.strip_prefix("models/")) {
+            model = id.to_owned();
+        }
         let retry = RetryPolicy::default();
         let (dimensions, params) = (None, Metadata::new());
-        Self { adapter, model: model.into(), wire, dimensions, params, retry }
+        Self { adapter, model, wire, dimensions, params, retry }
     }
 
     /// Calls another server; see [`HttpAdapter::with_base_url`].
@@ -128,6 +133,8 @@ impl HttpEmbedder {
     }
 
     async fn patiently(&self, texts: &[String], length: Option<usize>) -> Result<Embeddings> {
+        let begun_at = tokio::time::Instant::now();
+        let limit = self.retry.max_elapsed_ms.map(Duration::from_millis);
         let mut attempt = 1;
         loop {
             let error = match self.call(texts, length).await {
@@ -137,6 +144,9 @@ impl HttpEmbedder {
             let Some(delay) = self.retry.delay(attempt, &error, &SystemWorld) else {
                 return Err(error);
             };
+            if limit.is_some_and(|limit| begun_at.elapsed() + delay > limit) {
+                return Err(error);
+            }
             tokio::time::sleep(delay).await;
             attempt += 1;
         }
@@ -186,7 +196,7 @@ impl HttpEmbedder {
         match self.wire {
             Wire::OpenAi => with(
                 json!({"model": self.model, "input": texts, "encoding_format": "float"}),
-                "dimensions",
+                if self.adapter.name == "mistral" { "output_dimension" } else { "dimensions" },
             ),
             Wire::Ollama => with(json!({"model": self.model, "input": texts}), "dimensions"),
             Wire::Gemini => {

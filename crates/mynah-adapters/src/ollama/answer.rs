@@ -53,7 +53,7 @@ members! {
     Function<'a> {
         name: Loose<'a> = "name",
         arguments: Written<'a> = "arguments",
-    } ignoring []
+    } ignoring ["index"]
 }
 
 impl Decoder for Answer {
@@ -133,19 +133,25 @@ impl Answer {
             draft.close_reasoning(&self.thinking, None, None);
             draft.text(&None, content);
         }
+        let mut unknown = Vec::new();
         for call in said.tool_calls.0 {
             draft.close_reasoning(&self.thinking, None, None);
+            let mut rest = telling(call.unknown);
             let Some(function) = call.function else {
-                let id = ("id".to_owned(), call.id.into_value());
-                draft.raw(Value::Object(telling(std::iter::once(id).chain(call.unknown))));
+                rest.extend(telling([("id".to_owned(), call.id.into_value())]));
+                unknown.extend((!rest.is_empty()).then_some(Value::Object(rest)));
                 continue;
             };
             let key = draft.open_call();
             draft.call(key, call.id.text(), function.name.text());
             draft.arguments(key, &function.arguments.0);
             draft.close_call(key);
+            rest.extend(telling(function.unknown));
+            unknown.extend((!rest.is_empty()).then_some(Value::Object(rest)));
         }
-        telling(said.unknown)
+        let mut rest = telling(said.unknown);
+        rest.extend(telling([("tool_calls".to_owned(), unknown.into())]));
+        rest
     }
 }
 

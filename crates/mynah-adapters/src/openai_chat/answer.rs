@@ -1,10 +1,14 @@
 //! An answer of Chat Completions, streamed or whole.
 
-use std::{mem::take, sync::Arc};
+use std::{
+    mem::{replace, take},
+    sync::Arc,
+};
 
 use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
 use serde_json::{Value, json};
 
+use super::request::{CUSTOM, INPUT};
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
@@ -40,6 +44,8 @@ struct Call {
     id: String,
     /// The server repeats the name with each piece.
     in_pieces: bool,
+    /// Its input is text: that of the only argument.
+    is_custom: bool,
 }
 
 members! {
@@ -88,6 +94,7 @@ members! {
         index: Loose<'a> = "index",
         id: Loose<'a> = "id",
         function: Option<FunctionDelta<'a>> = "function",
+        custom: Option<Box<CustomDelta<'a>>> = "custom",
         extra_content: Option<Value> = "extra_content",
     } ignoring ["type"]
 }
@@ -96,6 +103,14 @@ members! {
     FunctionDelta<'a> {
         name: Loose<'a> = "name",
         arguments: Written<'a> = "arguments",
+    } ignoring []
+}
+
+members! {
+    /// Of a tool that takes text instead of arguments.
+    CustomDelta<'a> {
+        name: Loose<'a> = "name",
+        input: Loose<'a> = "input",
     } ignoring []
 }
 
@@ -316,6 +331,11 @@ impl Answer {
     /// Nothing more is said.
     fn close(&mut self, draft: &mut Draft) {
         self.end_name(draft);
+        for call in &mut self.calls {
+            if take(&mut call.is_custom) && !draft.is_cut_off() {
+                draft.arguments(call.key, "\"}");
+            }
+        }
         self.close_reasoning(draft);
     }
 
@@ -330,8 +350,32 @@ impl Answer {
         draft.close_reasoning(&self.reasoning, signature, data);
     }
 
+    /// Takes a piece of a call that has text for its input.
+    fn custom(
+        &mut self,
+        delta: CallDelta<'_>,
+        custom: CustomDelta<'_>,
+        draft: &mut Draft,
+    ) -> Metadata {
+        let named = !custom.name.text().is_empty();
+        let key = self.call_key(delta.index.number(), delta.id.text(), named, false, draft);
+        self.has_said = true;
+        draft.call(key, delta.id.text(), custom.name.text());
+        let call = self.calls.iter_mut().find(|call| call.key == key);
+        if !call.is_none_or(|call| replace(&mut call.is_custom, true)) {
+            draft.call_metadata(key, Metadata::from_iter([(CUSTOM.to_owned(), true.into())]));
+            draft.arguments(key, &format!("{{\"{INPUT}\":\""));
+        }
+        let text = Value::from(custom.input.into_text()).to_string();
+        draft.arguments(key, &text[1..text.len() - 1]);
+        telling(delta.unknown.into_iter().chain(custom.unknown))
+    }
+
     /// Takes a piece of a call, and gives back what is not known of it.
-    fn call(&mut self, delta: CallDelta<'_>, draft: &mut Draft) -> Metadata {
+    fn call(&mut self, mut delta: CallDelta<'_>, draft: &mut Draft) -> Metadata {
+        if let Some(custom) = delta.custom.take() {
+            return self.custom(delta, *custom, draft);
+        }
         let function = delta.function.unwrap_or_default();
         let named = !function.name.text().is_empty();
         let arguments = function.arguments.0;
@@ -408,7 +452,13 @@ impl Answer {
             }
             _ => {
                 let key = draft.open_call();
-                self.calls.push(Call { key, index, id: id.to_owned(), in_pieces: false });
+                self.calls.push(Call {
+                    key,
+                    index,
+                    id: id.to_owned(),
+                    in_pieces: false,
+                    is_custom: false,
+                });
                 key
             }
         }
@@ -444,6 +494,8 @@ fn is_limit(word: &str) -> bool {
         .any(|limit| word.eq_ignore_ascii_case(limit))
 }
 
+/// Some providers count reasoning beside the output, and sound beside the prompt. We count them as parts: what is larger than
+/// the whole, or is in the total alone, is not in it yet.
 fn usage(mut counters: Metadata) -> Usage {
     let mut count = |path: &[&str]| take_count(&mut counters, path);
     let mut usage = Usage {
@@ -459,10 +511,33 @@ fn usage(mut counters: Metadata) -> Usage {
     let hit = usage.cached_input_tokens.or_else(|| count(&["prompt_cache_hit_tokens"]));
     usage.cached_input_tokens = hit.or_else(|| count(&["cached_tokens"]));
     usage.reasoning_tokens = usage.reasoning_tokens.or_else(|| count(&["reasoning_tokens"]));
+    let sound = counters.get("prompt_tokens_details").and_then(|list| list.get("audio_tokens"));
+    add_part(&mut usage.input_tokens, sound.and_then(Value::as_u64));
+    let beside = add_part(&mut usage.output_tokens, usage.reasoning_tokens);
+    if let (Some(input), Some(output), Some(total)) =
+        (usage.input_tokens, &mut usage.output_tokens, &mut usage.total_tokens)
+    {
+        let counted = input.saturating_add(*output);
+        if beside && *total < counted {
+            *total = counted;
+        }
+        *output = output.saturating_add(total.saturating_sub(counted));
+    }
     usage.total_cost = match counters.get("cost") {
         Some(Value::Object(costs)) => costs.get("total_cost").and_then(Value::as_f64),
         cost => cost.and_then(Value::as_f64),
     };
     usage.extra = telling(counters);
     usage
+}
+
+/// Adds a part to the whole that it is not in; false if it is.
+fn add_part(whole: &mut Option<u64>, part: Option<u64>) -> bool {
+    match (whole, part) {
+        (Some(whole), Some(part)) if part > *whole => {
+            *whole = whole.saturating_add(part);
+            true
+        }
+        _ => false,
+    }
 }

@@ -16,7 +16,7 @@ use crate::{
     request::{key_header, model_name, openai_headers},
 };
 
-/// The Chat Completions format.
+/// The Chat Completions format. Calls of a custom tool have its text as their argument `input`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenAiChat {
     dialect: Dialect,
@@ -48,8 +48,8 @@ pub struct Dialect {
     pub usage_on_request: bool,
     /// Which models take `max_completion_tokens` for the limit, instead of `max_tokens`.
     pub max_completion_tokens: CompletionTokens,
-    /// Whether `prompt_cache_key` and `prompt_cache_retention` are known.
-    pub prompt_cache: bool,
+    /// How the server is told to cache a prompt.
+    pub prompt_cache: PromptCaching,
     /// Whether `response_format` may hold a JSON schema.
     pub json_schema: bool,
     /// Whether messages may name their author.
@@ -74,6 +74,19 @@ pub enum CompletionTokens {
     NotTheOldest,
 }
 
+/// How a server is told to cache a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PromptCaching {
+    /// Not at all.
+    Never,
+    /// As OpenAI: with `prompt_cache_key`. For models from gpt-5.6 on, `cache_control` in the metadata of a text part, an image
+    /// or a message becomes a `prompt_cache_breakpoint`; for those before, `prompt_cache_retention` says how long.
+    OpenAi,
+    /// As Anthropic: with `cache_control`, in marked parts of all models, and for all of the prompt in calls of `anthropic/`.
+    CacheControl,
+}
+
 /// How the reasoning of earlier answers goes back to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -96,7 +109,7 @@ impl Dialect {
         done_mark: true,
         usage_on_request: true,
         max_completion_tokens: CompletionTokens::NewerModels,
-        prompt_cache: true,
+        prompt_cache: PromptCaching::OpenAi,
         json_schema: true,
         names: true,
         short_call_ids: false,
@@ -107,7 +120,7 @@ impl Dialect {
     /// What most other servers understand.
     pub const COMPATIBLE: Self = Self {
         max_completion_tokens: CompletionTokens::Never,
-        prompt_cache: false,
+        prompt_cache: PromptCaching::Never,
         names: false,
         ..Self::OPENAI
     };

@@ -9,11 +9,17 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use super::{CompletionTokens, Dialect, ReasoningBack};
+use super::{CompletionTokens, Dialect, PromptCaching, ReasoningBack};
 use crate::request::{
-    add_tools, argument_object, chooses, function, image_url, joined_text, model_id, prompt_cache,
-    result_text,
+    CacheMarks, add_tools, argument_object, cache_control, chooses, function, image_url,
+    joined_text, model_id, prompt_cache, result_text,
 };
+
+/// In the metadata of a call: it has text for its input, and no function.
+pub(super) const CUSTOM: &str = "custom";
+
+/// The argument that holds such text.
+pub(super) const INPUT: &str = "input";
 
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
@@ -53,8 +59,13 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     if dialect.usage_on_request {
         set("stream_options", json!({"include_usage": true}));
     }
-    if dialect.prompt_cache {
-        body.extend(prompt_cache(request, call, true));
+    match (dialect.prompt_cache, &request.prompt_cache) {
+        (PromptCaching::OpenAi, _) => body.extend(prompt_cache(request, call, true)),
+        // Where the whole prompt is to be cached, no provider is asked that cannot do it.
+        (PromptCaching::CacheControl, Some(cache)) if model.starts_with("anthropic/") => {
+            set("cache_control", cache_control(cache.retention));
+        }
+        _ => {}
     }
     for (name, value) in request.options.clone() {
         match name.as_str() {
@@ -88,6 +99,11 @@ fn is_oldest(model: &str) -> bool {
 }
 
 fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
+    let marks = match dialect.prompt_cache {
+        PromptCaching::Never => CacheMarks::Nothing,
+        PromptCaching::OpenAi => CacheMarks::of_openai(model_id(request)?),
+        PromptCaching::CacheControl => CacheMarks::CacheControl,
+    };
     let mut messages = Vec::with_capacity(request.messages.len());
     // The format has no place for images in a tool's result: they follow the results.
     let mut images = Vec::new();
@@ -96,13 +112,13 @@ fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
             messages.push(json!({"role": "user", "content": std::mem::take(&mut images)}));
         }
         let mut wire = match message.role() {
-            Role::System => json!({"role": "system", "content": joined_text(message)}),
-            Role::User => json!({"role": "user", "content": content(message)?}),
+            Role::System => json!({"role": "system", "content": content(message, marks)?}),
+            Role::User => json!({"role": "user", "content": content(message, marks)?}),
             Role::Assistant => assistant(dialect, message),
             Role::Tool => {
                 let id = call_id(dialect, message.tool_call_id().unwrap_or_default());
                 images.extend(tool_images(message, &id)?);
-                json!({"role": "tool", "tool_call_id": id, "content": result_text(message)})
+                json!({"role": "tool", "tool_call_id": id, "content": result(message, marks)})
             }
         };
         // An answer without anything in it is refused by some.
@@ -121,17 +137,29 @@ fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
     Ok(messages)
 }
 
-fn content(message: &Message) -> Result<Value> {
+fn content(message: &Message, marks: CacheMarks) -> Result<Value> {
     let has_images = message.parts().iter().any(|part| matches!(part, Part::Image { .. }));
-    if !has_images {
+    if !has_images && !marks.are_in(message) {
         return Ok(joined_text(message).into());
     }
     let parts = message.parts().iter().filter_map(|part| match part {
-        Part::Text { text, .. } => Some(Ok(json!({"type": "text", "text": text}))),
-        Part::Image { image, detail, .. } => Some(image_part(image, *detail)),
+        Part::Text { text, metadata } => {
+            Some(Ok(marks.put(json!({"type": "text", "text": text}), metadata)))
+        }
+        Part::Image { image, detail, metadata } => {
+            Some(image_part(image, *detail).map(|part| marks.put(part, metadata)))
+        }
         _ => None,
     });
-    parts.collect()
+    Ok(marks.put_last(parts.collect::<Result<_>>()?, message).into())
+}
+
+fn result(message: &Message, marks: CacheMarks) -> Value {
+    let text = result_text(message);
+    match marks.are_in(message) {
+        true => marks.put_last(vec![json!({"type": "text", "text": text})], message).into(),
+        false => text.into(),
+    }
 }
 
 fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
@@ -187,9 +215,14 @@ fn assistant(dialect: &Dialect, message: &Message) -> Value {
     let calls: Vec<Value> = message
         .tool_calls()
         .map(|call| {
+            let id = call_id(dialect, &call.id);
+            if call.metadata.contains_key(CUSTOM) {
+                let input = call.arguments.get(INPUT).and_then(Value::as_str).unwrap_or_default();
+                let custom = json!({"name": call.name, INPUT: input});
+                return json!({"id": id, "type": "custom", "custom": custom});
+            }
             let function = json!({"name": call.name, "arguments": argument_object(call)});
-            let mut wire =
-                json!({"id": call_id(dialect, &call.id), "type": "function", "function": function});
+            let mut wire = json!({"id": id, "type": "function", "function": function});
             if let Some(extra) = call.metadata.get("extra_content") {
                 wire["extra_content"] = extra.clone();
             }

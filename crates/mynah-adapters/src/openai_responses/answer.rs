@@ -3,14 +3,14 @@
 use std::mem::take;
 
 use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
-use super::items::{Items, Source};
+use super::items::{Items, Source, WireItem};
 use crate::{
     draft::Draft,
     failure,
     format::Decoder,
-    loose::{self, Loose, members, take_count, telling, text_of},
+    loose::{self, List, Loose, Written, members, take_count, telling, text_of},
     sse::Frame,
 };
 
@@ -18,6 +18,8 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Answer {
     items: Items,
+    /// What was told last of what is not known of the answer: it is repeated as it goes on.
+    unknown: Metadata,
 }
 
 members! {
@@ -31,12 +33,12 @@ members! {
         delta: Loose<'a> = "delta",
         text: Loose<'a> = "text",
         refusal: Loose<'a> = "refusal",
-        arguments: Loose<'a> = "arguments",
+        arguments: Written<'a> = "arguments",
         part: Loose<'a> = "part",
-        item: Loose<'a> = "item",
+        item: Option<Box<WireItem<'a>>> = "item",
         response: Option<Box<Reply<'a>>> = "response",
         error: Loose<'a> = "error",
-    } ignoring ["sequence_number", "obfuscation", "name"]
+    } ignoring ["sequence_number", "obfuscation", "name", "input"]
 }
 
 members! {
@@ -45,7 +47,7 @@ members! {
         id: Loose<'a> = "id",
         model: Loose<'a> = "model",
         status: Loose<'a> = "status",
-        output: Loose<'a> = "output",
+        output: Option<&'a RawValue> = "output",
         usage: Loose<'a> = "usage",
         error: Loose<'a> = "error",
         incomplete_details: Loose<'a> = "incomplete_details",
@@ -74,20 +76,24 @@ impl Decoder for Answer {
             _ if event.error.is_failure() => "error".into(),
             _ => frame.event.into(),
         };
-        let unknown = telling(event.unknown.drain(..));
+        let unknown = take(&mut event.unknown);
         let known = match kind.as_ref() {
             "error" | "response.error" => return Err(failure::in_stream(&reread()?)),
             "keepalive" | "ping" => true,
+            // The item has all of it when it is done.
+            "response.custom_tool_call_input.delta" | "response.custom_tool_call_input.done" => {
+                true
+            }
             "response.created" | "response.queued" | "response.in_progress" => {
                 if let Some(reply) = event.response {
                     draft.start(Some(reply.id.text()), Some(reply.model.text()));
+                    self.tell_unknown(reply.unknown, draft);
                 }
                 true
             }
             "response.output_item.added" | "response.output_item.done" => {
-                let item = event.item.into_object().unwrap_or_default();
                 self.items.item(
-                    item,
+                    *event.item.unwrap_or_default(),
                     event.output_index.number(),
                     kind.ends_with("done"),
                     draft,
@@ -111,10 +117,9 @@ impl Decoder for Answer {
             }
             _ => self.piece(&kind, &mut event, draft)?,
         };
-        match (known, unknown.is_empty()) {
-            (true, true) => {}
-            (true, false) => draft.raw(tagged(&kind, unknown)),
-            (false, _) => draft.raw(reread()?),
+        match known {
+            true => draft.raw_rest(&kind, unknown),
+            false => draft.raw(reread()?),
         }
         Ok(())
     }
@@ -122,7 +127,7 @@ impl Decoder for Answer {
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
         let mut reply = Reply::default();
         loose::read(body, &mut reply)?;
-        if reply.output == Loose::Null && !reply.error.is_failure() {
+        if reply.output.is_none() && !reply.error.is_failure() {
             return Err(failure::malformed("the answer has no output"));
         }
         self.end(reply, "completed", draft)
@@ -132,18 +137,24 @@ impl Decoder for Answer {
 impl Answer {
     /// A text of an item, in pieces or whole; false if that is not understood.
     fn piece(&mut self, kind: &str, event: &mut Event<'_>, draft: &mut Draft) -> Result<bool> {
-        let name = kind.strip_prefix("response.").and_then(|name| name.rsplit_once('.'));
-        let Some((name, step)) = name else { return Ok(false) };
+        let Some(name) = kind.strip_prefix("response.") else { return Ok(false) };
+        // The last dot is near the end: to look at each byte finds it sooner than a search made for long texts.
+        let Some(dot) = name.bytes().rposition(|byte| byte == b'.') else { return Ok(false) };
+        let (name, step) = (&name[..dot], &name[dot + 1..]);
         let (id, place) = (event.item_id.text(), event.output_index.number());
         let (content, summary) = (event.content_index.number(), event.summary_index.number());
         let (source, index, whole) = match name {
-            "output_text" => (Source::Text, content, &mut event.text),
-            "refusal" => (Source::Refusal, content, &mut event.refusal),
+            "output_text" => (Source::Text, content, take(&mut event.text).into_text()),
+            "refusal" => (Source::Refusal, content, take(&mut event.refusal).into_text()),
             "reasoning_summary_text" | "reasoning_summary" => {
-                (Source::Summary, summary, &mut event.text)
+                (Source::Summary, summary, take(&mut event.text).into_text())
             }
-            "reasoning_text" | "reasoning" => (Source::Thought, content, &mut event.text),
-            "function_call_arguments" => (Source::Arguments, None, &mut event.arguments),
+            "reasoning_text" | "reasoning" => {
+                (Source::Thought, content, take(&mut event.text).into_text())
+            }
+            "function_call_arguments" => {
+                (Source::Arguments, None, take(&mut event.arguments).0.into_owned())
+            }
             "content_part" | "reasoning_summary_part" | "reasoning_part" => {
                 let part = take(&mut event.part).into_object().unwrap_or_default();
                 let Some(source) = Source::of(&part) else { return Ok(false) };
@@ -157,7 +168,7 @@ impl Answer {
         let index = index.unwrap_or_default();
         match step {
             "delta" => item.tell(source, index, take(&mut event.delta).into_text(), draft),
-            "done" => item.tell_rest(source, index, &take(whole).into_text(), draft),
+            "done" => item.tell_rest(source, index, &whole, draft),
             _ => return Ok(false),
         }
         Ok(true)
@@ -174,13 +185,13 @@ impl Answer {
             return Err(Error::adapter(AdapterReason::ProviderUnavailable).with_message(why));
         }
         draft.start(Some(reply.id.text()), Some(reply.model.text()));
-        self.items.list(reply.output.into_objects(), draft)?;
+        let mut output = List::default();
+        if let Some(listed) = reply.output {
+            loose::read(listed.get(), &mut output)?;
+        }
+        self.items.list(output.0, draft)?;
         let details = reply.incomplete_details.into_object().unwrap_or_default();
         finish(status, text_of(&details, "reason"), draft);
-        if let Some(counters) = reply.usage.into_object() {
-            let tools = reply.tool_usage.into_object().unwrap_or_default();
-            draft.usage(usage(counters, tools));
-        }
         let notes = [
             ("incomplete_details", details),
             ("reasoning", reply.reasoning.into_object().unwrap_or_default()),
@@ -194,12 +205,21 @@ impl Answer {
         if !reply.service_tier.text().is_empty() {
             draft.note("service_tier", reply.service_tier.text());
         }
-        let unknown = telling(reply.unknown);
-        if !unknown.is_empty() {
-            draft.raw(tagged("response", unknown));
+        if let Some(counters) = reply.usage.into_object() {
+            let tools = reply.tool_usage.into_object().unwrap_or_default();
+            draft.usage(usage(counters, tools));
         }
+        self.tell_unknown(reply.unknown, draft);
         draft.end();
         Ok(())
+    }
+
+    fn tell_unknown(&mut self, unknown: Vec<(String, Value)>, draft: &mut Draft) {
+        let unknown = telling(unknown);
+        if unknown != self.unknown {
+            draft.raw_rest("response", unknown.clone());
+            self.unknown = unknown;
+        }
     }
 }
 
@@ -218,11 +238,6 @@ fn finish(status: &str, reason: &str, draft: &mut Draft) {
         (_, "") => draft.finish(FinishReason::Other, status),
         _ => draft.finish(FinishReason::Other, reason),
     }
-}
-
-fn tagged(kind: &str, mut members: Metadata) -> Value {
-    members.insert("type".to_owned(), kind.into());
-    Value::Object(members)
 }
 
 fn usage(mut counters: Metadata, tool_usage: Metadata) -> Usage {

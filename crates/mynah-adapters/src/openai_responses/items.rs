@@ -6,16 +6,22 @@
 use std::sync::Arc;
 
 use mynah_data::{Metadata, Result};
-use serde_json::{Value, json};
+use serde::de::{Error as _, MapAccess};
+use serde_json::{Value, json, value::RawValue};
 
+use super::request::{ITEM, KEPT, OTHER_CALLS};
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
-    loose::{telling, text_of},
+    loose::{Members, Written, telling, tells, text_of},
 };
 
 /// The most items of an answer. Each event looks for its own.
 const MAX_ITEMS: usize = 4_096;
+
+/// What is known of a message, and of a call.
+const OF_MESSAGES: [&str; 6] = ["content", "id", "phase", "role", "status", "type"];
+const OF_CALLS: [&str; 6] = ["arguments", "call_id", "id", "name", "status", "type"];
 
 /// The most texts of an item.
 const MAX_PIECES: usize = 1_000;
@@ -28,18 +34,18 @@ impl Items {
     /// An item begins, or is done. All of it may already be there.
     pub(super) fn item(
         &mut self,
-        item: Metadata,
+        item: WireItem<'_>,
         index: Option<u64>,
         is_done: bool,
         draft: &mut Draft,
     ) -> Result<()> {
-        let (kind, id) = (text_of(&item, "type"), item_id(&item));
+        let (kind, id) = (text_of(&item.members, "type"), item_id(&item.members));
         let begun = |known: &Item| !known.is_done && (known.id.is_empty() || known.id == id);
         let is_it = |known: &Item| known.kind.is(kind) && (is_done || begun(known));
         let found = self.position(id, index).filter(|found| is_it(&self.0[*found]));
         let found = match found {
             Some(found) => found,
-            None => self.begin(&item, index, draft)?,
+            None => self.begin(&item.members, index, draft)?,
         };
         self.0[found].read(item, is_done, draft);
         Ok(())
@@ -47,18 +53,14 @@ impl Items {
 
     /// All items, as the end of the answer lists them: those that were told stand in the same order, whatever their ids. None
     /// is written on.
-    pub(super) fn list(
-        &mut self,
-        items: impl Iterator<Item = Metadata>,
-        draft: &mut Draft,
-    ) -> Result<()> {
-        for item in items {
-            let (kind, id) = (text_of(&item, "type"), item_id(&item));
+    pub(super) fn list(&mut self, items: Vec<WireItem<'_>>, draft: &mut Draft) -> Result<()> {
+        for item in items.into_iter().filter(|item| !item.members.is_empty()) {
+            let (kind, id) = (text_of(&item.members, "type"), item_id(&item.members));
             let is_left = |known: &Item| known.kind.is(kind) && !known.is_listed;
             let named = self.position(id, None).filter(|found| is_left(&self.0[*found]));
             let found = match named.or_else(|| self.0.iter().position(is_left)) {
                 Some(found) => found,
-                None => self.begin(&item, None, draft)?,
+                None => self.begin(&item.members, None, draft)?,
             };
             self.0[found].is_listed = true;
             self.0[found].read(item, true, draft);
@@ -123,6 +125,30 @@ impl Items {
     }
 }
 
+/// An item as a server writes it.
+#[derive(Default)]
+pub(super) struct WireItem<'a> {
+    members: Metadata,
+    /// The arguments of a call, of which `members` only tell what they mean: some servers do not write them as text.
+    arguments: Written<'a>,
+}
+
+impl<'de> Members<'de> for WireItem<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        let value = if name == "arguments" {
+            let json = map.next_value::<&RawValue>()?.get();
+            self.arguments = Written::from_json(json).map_err(A::Error::custom)?;
+            serde_json::from_str(json).unwrap_or_default()
+        } else {
+            map.next_value()?
+        };
+        self.members.insert(name.to_owned(), value);
+        Ok(())
+    }
+
+    fn stray(&mut self, _: Value) {}
+}
+
 /// One of them.
 pub(super) struct Item {
     id: String,
@@ -150,7 +176,7 @@ impl Kind {
         match name {
             "message" => Self::Message,
             "reasoning" => Self::Reasoning,
-            "function_call" => Self::Call(draft.open_call()),
+            name if is_call(name) => Self::Call(draft.open_call()),
             _ => {
                 draft.at_work();
                 Self::Other
@@ -162,10 +188,15 @@ impl Kind {
         match self {
             Self::Message => name == "message",
             Self::Reasoning => name == "reasoning",
-            Self::Call(_) => name == "function_call",
-            Self::Other => !matches!(name, "message" | "reasoning" | "function_call"),
+            Self::Call(_) => is_call(name),
+            Self::Other => !matches!(name, "message" | "reasoning") && !is_call(name),
         }
     }
+}
+
+/// Whether we are to answer items of this type.
+fn is_call(name: &str) -> bool {
+    name == "function_call" || OTHER_CALLS.contains(&name)
 }
 
 /// A text inside of an item.
@@ -211,18 +242,15 @@ impl Source {
 
 impl Item {
     /// Takes what an item holds so far.
-    fn read(&mut self, item: Metadata, is_done: bool, draft: &mut Draft) {
+    fn read(&mut self, item: WireItem<'_>, is_done: bool, draft: &mut Draft) {
         if self.is_done {
             return;
         }
+        let WireItem { members: item, arguments } = item;
         match self.kind {
             Kind::Call(key) => {
-                draft.call(key, text_of(&item, "call_id"), text_of(&item, "name"));
-                match item.get("arguments") {
-                    None | Some(Value::Null) => {}
-                    Some(Value::String(text)) => self.tell_rest(Source::Arguments, 0, text, draft),
-                    Some(other) => self.tell_rest(Source::Arguments, 0, &other.to_string(), draft),
-                }
+                draft.call(key, text_of(&item, "call_id"), call_name(&item));
+                self.tell_rest(Source::Arguments, 0, &arguments.0, draft);
             }
             Kind::Message => self.parts(&item, "content", draft),
             Kind::Reasoning => {
@@ -258,15 +286,16 @@ impl Item {
         }
         let text = if source == Source::Refusal { "refusal" } else { "text" };
         self.tell_rest(source, index, text_of(part, text), draft);
-        let annotations = part.get("annotations").and_then(Value::as_array);
-        if let Some(annotations) = annotations.filter(|list| !list.is_empty())
-            && self.annotate(index)
-        {
-            draft.raw(json!({"type": "annotations", "annotations": annotations}));
+        let rest = part.iter().filter(|(name, value)| {
+            tells(value) && !matches!(name.as_str(), "type" | "text" | "refusal")
+        });
+        let rest: Metadata = rest.map(|(name, value)| (name.clone(), value.clone())).collect();
+        if !rest.is_empty() && self.annotate(index) {
+            draft.raw_rest("annotations", rest);
         }
     }
 
-    /// Notes that the annotations of a text are told; false if they were already.
+    /// Notes that the annotations of a text are told, and what else stands beside it; false if they were already.
     pub(super) fn annotate(&mut self, index: u64) -> bool {
         let place = self.place(Source::Text, index);
         !std::mem::replace(&mut self.pieces[place].annotated, true)
@@ -337,6 +366,8 @@ impl Item {
                 for piece in &self.pieces {
                     draft.close_text(&piece.block);
                 }
+                item.retain(|name, _| !OF_MESSAGES.contains(&name.as_str()));
+                draft.raw_rest("message", item);
             }
             Kind::Reasoning => {
                 let encrypted = match item.shift_remove("encrypted_content") {
@@ -347,10 +378,20 @@ impl Item {
                 draft.close_reasoning(&self.block, encrypted, data);
             }
             Kind::Call(key) => {
-                if let Some(namespace) = item.shift_remove("namespace") {
-                    draft.call_metadata(key, telling([("namespace".to_owned(), namespace)]));
+                let other = OTHER_CALLS.contains(&text_of(&item, "type")).then(|| item.clone());
+                for name in KEPT {
+                    let kept = item.shift_remove(name).filter(|kept| kept["type"] != "direct");
+                    draft.call_metadata(key, telling(kept.map(|kept| (name.to_owned(), kept))));
+                }
+                if let Some(other) = other {
+                    draft.arguments(key, &members(&other));
+                    let whole = (ITEM.to_owned(), Value::Object(other));
+                    draft.call_metadata(key, Metadata::from_iter([whole]));
+                    item.clear();
                 }
                 draft.close_call(key);
+                item.retain(|name, _| !OF_CALLS.contains(&name.as_str()));
+                draft.raw_rest("function_call", item);
             }
             Kind::Other if item.is_empty() => {}
             Kind::Other => {
@@ -364,6 +405,28 @@ impl Item {
 fn item_id(item: &Metadata) -> &str {
     let ids = ["id", "call_id"].map(|name| text_of(item, name));
     ids.into_iter().find(|id| !id.is_empty()).unwrap_or_default()
+}
+
+/// The name of the tool that is called: the provider's own have that of their type.
+fn call_name(item: &Metadata) -> &str {
+    let kind = text_of(item, "type");
+    match text_of(item, "name") {
+        "" if OTHER_CALLS.contains(&kind) => kind.trim_end_matches("_call"),
+        name => name,
+    }
+}
+
+/// What a call holds that is no function's, as the arguments of one. What was cut off is no JSON.
+fn members(call: &Metadata) -> String {
+    const BESIDE: [&str; 8] =
+        ["call_id", "caller", "created_by", "id", "name", "namespace", "status", "type"];
+    let held = call.iter().filter(|(name, _)| !BESIDE.contains(&name.as_str()));
+    let held: Metadata = held.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let mut text = Value::Object(held).to_string();
+    if text_of(call, "status") == "incomplete" {
+        text.pop();
+    }
+    text
 }
 
 /// A reasoning item as it goes back: `summary` must be there, and neither a status nor what is empty.

@@ -22,7 +22,10 @@ use crate::{
 /// All options are passed on; `tools` and `include` are added to ours, the members of `text` and `reasoning` go beside ours,
 /// and `reasoning_effort`, `reasoning_summary` and `verbosity` are put where this format has them.
 ///
-/// What the provider's own tools did goes back as it came, and so does the phase of a message.
+/// Every item that is neither a message nor a call goes back as it came, and so does the phase of a message. Calls of a custom
+/// tool have its text as their argument `input`, those of `apply_patch` its `operation`.
+/// For models from gpt-5.6 on, `cache_control` in the metadata of a text part, an image or a message becomes a
+/// `prompt_cache_breakpoint`.
 ///
 /// ```
 /// use mynah_adapters::{format::Format, openai_responses::OpenAiResponses};
@@ -51,7 +54,7 @@ impl OpenAiResponses {
 pub struct Dialect {
     /// Whether models that do not reason may be asked for encrypted reasoning. OpenAI refuses such a call.
     pub always_encrypted: bool,
-    /// Whether `prompt_cache_retention` is known.
+    /// Whether `prompt_cache_retention` is known, which OpenAI takes for models before gpt-5.6.
     pub cache_retention: bool,
     /// The header of the key, where it is not `Authorization`.
     pub key_header: Option<&'static str>,

@@ -1,19 +1,33 @@
 //! A request as Responses wants it.
 
+use std::collections::HashMap;
+
 use mynah_data::{
-    Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolChoice,
-    ToolSpec,
+    Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
+    ToolChoice, ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use super::Dialect;
 use crate::request::{
-    add_tools, argument_object, chooses, function, image_url, is_error, joined_text, model_id,
+    CacheMarks, add_tools, argument_object, chooses, function, image_url, is_error, model_id,
     prompt_cache, result_text,
 };
 
 const ENCRYPTED: &str = "reasoning.encrypted_content";
+
+/// The program that made a call, where the model did not do it itself.
+const CALLER: &str = "caller";
+
+/// In the metadata of a call: what goes back with it.
+pub(super) const KEPT: [&str; 2] = ["namespace", CALLER];
+
+/// In the metadata of a call that is no function's: the item, which goes back as it came.
+pub(super) const ITEM: &str = "item";
+
+/// Calls for us to answer that are no function's.
+pub(super) const OTHER_CALLS: [&str; 2] = ["custom_tool_call", "apply_patch_call"];
 
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
@@ -97,36 +111,61 @@ fn add_options(body: &mut Metadata, options: Metadata) {
 }
 
 fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
+    let marks = CacheMarks::of_openai(model_id(request)?);
     let mut items = Vec::with_capacity(request.messages.len());
+    let mut calls: HashMap<&str, &ToolCall> = HashMap::new();
     for message in request.messages.iter() {
+        calls.extend(message.tool_calls().map(|call| (call.id.as_str(), call)));
         match message.role() {
             Role::System => {
-                items.push(json!({"role": "system", "content": joined_text(message)}));
+                items.push(json!({"role": "system", "content": content(message, marks)?}));
             }
-            Role::User => items.push(json!({"role": "user", "content": content(message)?})),
+            Role::User => items.push(json!({"role": "user", "content": content(message, marks)?})),
             Role::Assistant => assistant(message, stored, &mut items),
-            Role::Tool => items.push(json!({
-                "type": "function_call_output",
-                "call_id": message.tool_call_id(),
-                "output": content(message)?,
-            })),
+            Role::Tool => {
+                let call = calls.get(message.tool_call_id().unwrap_or_default());
+                items.push(call_output(message, call.copied(), marks)?);
+            }
         }
     }
     Ok(items)
 }
 
-fn content(message: &Message) -> Result<Value> {
+/// The result of a call. A program waits for those that it made.
+fn call_output(message: &Message, call: Option<&ToolCall>, marks: CacheMarks) -> Result<Value> {
+    let called = call.and_then(|call| call.metadata.get(ITEM)?["type"].as_str());
+    let called = called.unwrap_or("function_call");
+    let mut item = json!({
+        "type": format!("{called}_output"),
+        "call_id": message.tool_call_id(),
+        "output": content(message, marks)?,
+    });
+    if called == "apply_patch_call" {
+        item["status"] = if is_error(message) { "failed" } else { "completed" }.into();
+    }
+    if let Some(caller) = call.and_then(|call| call.metadata.get(CALLER)) {
+        item[CALLER] = caller.clone();
+    }
+    Ok(item)
+}
+
+fn content(message: &Message, marks: CacheMarks) -> Result<Value> {
     let has_images = message.parts().iter().any(|part| matches!(part, Part::Image { .. }));
-    if !has_images {
+    if !has_images && !marks.are_in(message) {
         return Ok(result_text(message).into());
     }
     let failed = is_error(message).then(|| Ok(json!({"type": "input_text", "text": "error:"})));
     let parts = message.parts().iter().filter_map(|part| match part {
-        Part::Text { text, .. } => Some(Ok(json!({"type": "input_text", "text": text}))),
-        Part::Image { image, detail, .. } => Some(image_part(image, *detail)),
+        Part::Text { text, metadata } => {
+            Some(Ok(marks.put(json!({"type": "input_text", "text": text}), metadata)))
+        }
+        Part::Image { image, detail, metadata } => {
+            Some(image_part(image, *detail).map(|part| marks.put(part, metadata)))
+        }
         _ => None,
     });
-    failed.into_iter().chain(parts).collect()
+    let parts = failed.into_iter().chain(parts).collect::<Result<_>>()?;
+    Ok(marks.put_last(parts, message).into())
 }
 
 fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
@@ -150,27 +189,37 @@ fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
                 match data.get("type").and_then(Value::as_str) {
                     Some("message") => phase = data.get("phase"),
                     Some("reasoning") => items.extend(reasoning(signature.as_ref(), data, stored)),
-                    // Another provider's block of this name has content of its own.
-                    Some("compaction") if data.contains_key("content") => {}
-                    Some(kind) if is_item(kind) => items.push(Value::Object(data.clone())),
-                    _ => {}
+                    // What the provider did itself, and whatever else it told: it goes back as it came.
+                    Some(_) => items.push(Value::Object(data.clone())),
+                    None => {}
                 }
             }
-            Part::ToolCall(call) => {
-                let mut item = json!({
-                    "type": "function_call",
-                    "call_id": call.id,
-                    "name": call.name,
-                    "arguments": argument_object(call),
-                });
-                if let Some(namespace) = call.metadata.get("namespace") {
-                    item["namespace"] = namespace.clone();
-                }
-                items.push(item);
-            }
+            Part::ToolCall(call) => items.push(call_item(call)),
             _ => {}
         }
     }
+    // The provider refuses reasoning that nothing came of.
+    while items.last().is_some_and(|item| item["type"] == "reasoning") {
+        items.pop();
+    }
+}
+
+fn call_item(call: &ToolCall) -> Value {
+    if let Some(item) = call.metadata.get(ITEM) {
+        return item.clone();
+    }
+    let mut item = json!({
+        "type": "function_call",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": argument_object(call),
+    });
+    for name in KEPT {
+        if let Some(kept) = call.metadata.get(name) {
+            item[name] = kept.clone();
+        }
+    }
+    item
 }
 
 /// Reasoning that the provider neither kept nor gave out means nothing to it.
@@ -180,13 +229,6 @@ fn reasoning(encrypted: Option<&String>, data: &Metadata, stored: bool) -> Optio
         item.insert("encrypted_content".to_owned(), encrypted.as_str().into());
     }
     (stored || encrypted.is_some() || item.contains_key("content")).then(|| Value::Object(item))
-}
-
-/// Whether this is an item of the provider's own tools: another provider's block means nothing here.
-fn is_item(kind: &str) -> bool {
-    const OTHERS: [&str; 4] =
-        ["mcp_list_tools", "mcp_approval_request", "tool_search_output", "compaction"];
-    kind.ends_with("_call") || kind.ends_with("_call_output") || OTHERS.contains(&kind)
 }
 
 /// The provider takes a schema for strict unless it is told otherwise, and makes members required that are not.

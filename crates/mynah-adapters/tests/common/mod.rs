@@ -1,6 +1,8 @@
 //! Reading bodies without a network.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
+pub mod messages;
+
 use mynah_adapters::format::{Delivery, Format, Reader};
 use mynah_data::{Event, Metadata, Request, Response, ResponseBuilder, Result};
 

@@ -4,8 +4,8 @@ use std::{io::Write, sync::Arc};
 
 use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, EngineReason, Error, ErrorKind, Event, KeptCall, LogReason, Message, Metadata, Options, Result,
-    SessionReason, StepResult, Thread, Tools, decode, fork_run, kept_call,
+    ChatResult, EngineReason, Error, ErrorKind, Event, KeptCall, LogReason, Message, Metadata,
+    Options, Result, SessionReason, StepResult, Thread, Tools, decode, fork_run, kept_call,
     log::{Extent, Fact, Log as _, RunFilter, verify_run},
     restore_turn,
 };
@@ -65,8 +65,7 @@ impl<W: Write> Stage<'_, W> {
             Err(Stop::Refused(error)) if refusal(log, run).await?.as_ref() == Some(&error) => {}
             followed => followed?,
         }
-        let records = log.head(run).await?.map_or(0, |head| head.seq);
-        Ok(self.kept(json!({"status": "equal", "records": records})))
+        Ok(self.kept(json!({"status": "equal", "records": stream.compared()})))
     }
 
     fn kept(&mut self, said: impl Serialize) -> Told {
@@ -86,7 +85,8 @@ impl<W: Write> Stage<'_, W> {
             go_on;
         let call = kept_call(log, run).await?;
         let options = self.options_of(run, options, &call)?;
-        let options = options::condition_of(log, run).await?.overlay(options);
+        let about = options::last_about(log, run).await?;
+        let options = options::condition(&about).overlay(options);
         let mut thread = call.thread.clone();
         if watch.take.is_some() {
             // What was told before the run goes on is not told again, and belongs to the partial result.

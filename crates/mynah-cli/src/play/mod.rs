@@ -16,13 +16,14 @@ use std::{
 
 use mynah::{Engine, Message, SystemWorld, World};
 
-pub(crate) use self::options::condition_of;
+pub(crate) use self::options::{condition, last_about};
 use self::{hashes::Hashes, world::Counters};
 use crate::{
     Failure,
     input::{is_stdin, name, read},
     ledger::Ledger,
     runtime,
+    steady::Steady,
     store::Place,
     text::quoted,
     unless_interrupted, written,
@@ -56,27 +57,28 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
     };
     scenario.engine = scenario.engine.world(Arc::clone(&world));
     let log = log.map(|log| Arc::new(Ledger::new(log)));
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = Steady::new(BufWriter::new(io::stdout().lock()));
     let hashes = if stable { Hashes::counted() } else { Hashes::Shown };
     let performed = perform::perform(scenario, world, log.clone(), hashes, &mut out);
     if let Some(performed) = runtime.block_on(unless_interrupted(performed)) {
-        return written(performed);
+        return written(performed.and_then(|()| out.end()));
     }
     let run = log.and_then(|log| log.written());
-    Err(Failure::interrupted(match (run, url) {
+    let told = match (&run, url) {
         (Some(run), Some(url)) => {
             let agent = if is_stdin(file) { "FILE".into() } else { file.to_string_lossy() };
             let (agent, url) = (quoted(&agent), quoted(url));
-            let command = format!("mynah resume {} --agent {agent} --log {url}", quoted(&run));
+            let command = format!("mynah resume {} --agent {agent} --log {url}", quoted(run));
             format!("interrupted; run {run} can go on:\n  {command}")
         }
         _ => "interrupted; nothing was kept of what was under way".to_owned(),
-    }))
+    };
+    Err(Failure::interrupted(told, run.as_deref()))
 }
 
 /// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone. Its model goes on
-/// after these answers.
-pub(crate) fn agent(file: &Path, answers: &[Arc<Message>]) -> Result<Engine, Failure> {
+/// after these answers, which are those of one run after the other.
+pub(crate) fn agent(file: &Path, answers: &[Vec<Arc<Message>>]) -> Result<Engine, Failure> {
     scenario::agent(&read(file)?, answers)
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))
 }

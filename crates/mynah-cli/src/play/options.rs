@@ -2,7 +2,7 @@
 
 use mynah::{
     Error, Message, Metadata, Options, Result, Role, StepResult, Thread,
-    log::{Fact, Log},
+    log::{About, Fact, Log},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -58,16 +58,14 @@ pub(super) fn read(mut values: Metadata, thread: &Thread) -> Result<Options> {
     Ok(options)
 }
 
-/// The condition that a run has, as its records tell it, if it is one that can be written down. Whether they are what they
-/// were is found out when the run goes on.
-pub(crate) async fn condition_of(log: &dyn Log, run: &str) -> Result<Options> {
-    let (mut next, mut condition) = (1, None);
+/// What a run runs with, as its records tell it last; nothing where they do not. Whether they are what they were is found out
+/// when the run goes on.
+pub(crate) async fn last_about(log: &dyn Log, run: &str) -> Result<About> {
+    let (mut next, mut last) = (1, About::default());
     loop {
         let page = log.read(run, next, 256).await?;
         if page.is_empty() {
-            let condition = condition.and_then(|told| HaltWhen::deserialize(told).ok());
-            let add = |condition: HaltWhen| condition.add_to(Options::new(), &Thread::new());
-            return Ok(condition.map_or_else(Options::new, add));
+            return Ok(last);
         }
         next += page.len() as u64;
         let tells = |kind: &str| matches!(kind, "run_started" | "resumed");
@@ -77,10 +75,18 @@ pub(crate) async fn condition_of(log: &dyn Log, run: &str) -> Result<Options> {
                 | Fact::Resumed { about: Some(about), .. },
             )) = record.fact()
             {
-                condition = about.options.get("halt_when").cloned();
+                last = *about;
             }
         }
     }
+}
+
+/// The condition that a run has, if it is one that can be written down.
+pub(crate) fn condition(about: &About) -> Options {
+    let told = about.options.get("halt_when").cloned();
+    let condition = told.and_then(|told| HaltWhen::deserialize(told).ok());
+    let add = |condition: HaltWhen| condition.add_to(Options::new(), &Thread::new());
+    condition.map_or_else(Options::new, add)
 }
 
 /// How often the model has answered. A step's place in a chat is the answers that came before it.

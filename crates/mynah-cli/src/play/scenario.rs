@@ -125,7 +125,7 @@ pub(super) fn parse(text: &str, has_log: bool) -> Result<Scenario, String> {
 
 /// Reads the engine of a scenario, which need not have operations. Its scripts follow those that gave these answers. The
 /// error names the place.
-pub(super) fn agent(text: &str, answers: &[Arc<Message>]) -> Result<Engine, String> {
+pub(super) fn agent(text: &str, answers: &[Vec<Arc<Message>>]) -> Result<Engine, String> {
     let mut file = Fields::of_file(text)?;
     let engine = file.engine(answers)?;
     file.optional::<Vec<Value>>("ops")?;
@@ -142,16 +142,15 @@ fn each<U>(
     indexed.map(|(index, item)| read(item).map_err(|why| format!("{name}.{index}{why}"))).collect()
 }
 
-/// How many scripts were played until the last of these answers; none if one of them is from no script.
-fn used(scripts: &[Value], answers: &[Arc<Message>]) -> usize {
-    let mut used = 0;
-    for answer in answers {
-        match scripts[used..].iter().position(|script| gives(script, answer)) {
-            Some(passed) => used += passed + 1,
-            None => return 0,
-        }
-    }
-    used
+/// How many scripts were played until the last of these answers. Those of the earliest runs may be from elsewhere; none is
+/// counted if one of the last run is.
+fn used(scripts: &[Value], answers: &[Vec<Arc<Message>>]) -> usize {
+    let played = |used: usize, answer: &Arc<Message>| {
+        let passed = scripts[used..].iter().position(|script| gives(script, answer))?;
+        Some(used + passed + 1)
+    };
+    let mut from = 0..answers.len();
+    from.find_map(|from| answers[from..].iter().flatten().try_fold(0, played)).unwrap_or(0)
 }
 
 /// Whether a script says this text, and makes these calls.
@@ -254,7 +253,7 @@ impl Fields {
     }
 
     /// The engine that the file's members describe, after these answers of its model.
-    fn engine(&mut self, answers: &[Arc<Message>]) -> Result<Engine, String> {
+    fn engine(&mut self, answers: &[Vec<Arc<Message>>]) -> Result<Engine, String> {
         let engine = self.optional::<Metadata>("engine")?.unwrap_or_default();
         let scripts = self.optional::<Vec<Value>>("scripts")?.unwrap_or_default();
         let tools = self.optional::<Vec<Value>>("tools")?.unwrap_or_default();

@@ -228,11 +228,12 @@ pub(crate) fn response_format() -> BoxedStrategy<ResponseFormat> {
 }
 
 pub(crate) fn pricing() -> BoxedStrategy<Pricing> {
-    (float(), float(), option::of(float()), option::of(float()))
-        .prop_map(|(input, output, cached_input, cache_write)| {
+    let retention = select([CacheRetention::Short, CacheRetention::Long].to_vec());
+    (float(), float(), option::of(float()), option::of(float()), retention)
+        .prop_map(|(input, output, cached_input, cache_write, retention)| {
             let mut pricing = Pricing::new(input, output);
             (pricing.cached_input, pricing.cache_write) = (cached_input, cache_write);
-            pricing
+            pricing.for_retention(retention)
         })
         .boxed()
 }

@@ -47,13 +47,10 @@ impl<'de> Reader<'de> {
     }
 
     /// A short key, which must be the one of the entry that begins here.
+    #[inline]
     pub(crate) fn key(&mut self, name: &str) -> Result<(), Error> {
-        let rest = &self.bytes[self.at..];
-        let found = rest.split_first().and_then(|(head, rest)| {
-            let is_text = *head == major::TEXT << 5 | name.len() as u8;
-            rest.get(..name.len()).filter(|key| is_text && *key == name.as_bytes())
-        });
-        if found.is_none() {
+        let (head, rest) = self.bytes[self.at..].split_first().unwrap_or((&0, &[]));
+        if *head != major::TEXT << 5 | name.len() as u8 || !rest.starts_with(name.as_bytes()) {
             return Err(Error::at(format_args!("expected the key {name:?}"), self.at));
         }
         self.at += 1 + name.len();
@@ -83,8 +80,10 @@ impl<'de> Reader<'de> {
     pub(crate) fn byte_array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         let start = self.at;
         let head = self.expect(major::BYTES, "bytes")?;
-        let bytes = self.string(&head)?;
-        bytes.try_into().map_err(|_| Error::at(format_args!("expected {N} bytes"), start))
+        if head.argument != N as u64 {
+            return Err(Error::at(format_args!("expected {N} bytes"), start));
+        }
+        self.array()
     }
 
     /// There must be nothing more.
@@ -110,6 +109,13 @@ impl<'de> Reader<'de> {
         Ok(taken)
     }
 
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let array = self.bytes[self.at..].first_chunk();
+        let array = array.ok_or_else(|| Error::at("the bytes end too early", self.at))?;
+        self.at += N;
+        Ok(*array)
+    }
+
     fn peek(&self) -> Result<u8, Error> {
         self.bytes
             .get(self.at)
@@ -132,18 +138,16 @@ impl<'de> Reader<'de> {
     fn long_head(&mut self, first: u8) -> Result<Head, Error> {
         let start = self.at;
         self.at += 1;
-        let (major, low) = (first >> 5, first & 0x1f);
-        let width = match low {
-            24..=27 => 1usize << (low - 24),
+        let (argument, least) = match first & 0x1f {
+            24 => (u8::from_be_bytes(self.array()?).into(), 24),
+            25 => (u16::from_be_bytes(self.array()?).into(), 1 << 8),
+            26 => (u32::from_be_bytes(self.array()?).into(), 1 << 16),
+            27 => (u64::from_be_bytes(self.array()?), 1 << 32),
             31 => return Err(Error::at("an indefinite length", start)),
             _ => return Err(Error::at("a reserved first byte", start)),
         };
-        let argument = self.take(width)?.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
-        let minimal = match width {
-            1 => argument >= 24,
-            _ => argument >> (8 * (width / 2)) != 0,
-        };
-        if major != major::SIMPLE && !minimal {
+        let major = first >> 5;
+        if major != major::SIMPLE && argument < least {
             return Err(Error::at("a number or length that is not the shortest", start));
         }
         Ok(Head { major, first, argument })
@@ -167,6 +171,17 @@ impl<'de> Reader<'de> {
         let start = self.at;
         std::str::from_utf8(self.string(head)?)
             .map_err(|_| Error::at("text that is not UTF-8", start))
+    }
+
+    /// The bytes of a text that nobody wants as one. ASCII, as most of it is, is told faster than UTF-8.
+    fn text_bytes(&mut self, head: &Head) -> Result<&'de [u8], Error> {
+        let start = self.at;
+        let bytes = self.string(head)?;
+        if bytes.is_ascii() || std::str::from_utf8(bytes).is_ok() {
+            Ok(bytes)
+        } else {
+            Err(Error::at("text that is not UTF-8", start))
+        }
     }
 
     fn float(&self, head: &Head) -> Result<f64, Error> {
@@ -261,6 +276,23 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         }
     }
 
+    fn deserialize_identifier<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.peek()? >> 5 != major::TEXT {
+            return self.deserialize_any(visitor);
+        }
+        let head = self.head()?;
+        visitor.visit_borrowed_bytes(self.text_bytes(&head)?)
+    }
+
+    fn deserialize_ignored_any<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.peek()? >> 5 != major::TEXT {
+            return self.deserialize_any(visitor);
+        }
+        let head = self.head()?;
+        self.text_bytes(&head)?;
+        visitor.visit_unit()
+    }
+
     fn deserialize_newtype_struct<V: de::Visitor<'de>>(
         self,
         _: &'static str,
@@ -294,7 +326,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
 
     serde::forward_to_deserialize_any! {
         bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
-        tuple_struct map struct identifier ignored_any
+        tuple_struct map struct
     }
 
     fn is_human_readable(&self) -> bool {

@@ -215,7 +215,12 @@ impl File {
     /// What a failure of SQLite means, and what to do.
     pub(super) fn failure(&self, error: &rusqlite::Error) -> Error {
         let path = self.0.display();
-        let (reason, advice) = match error.sqlite_error_code() {
+        let (code, what) = match error {
+            // Without the statement, which is for nobody to read.
+            rusqlite::Error::SqlInputError { error, msg, .. } => (Some(error.code), msg.clone()),
+            error => (error.sqlite_error_code(), error.to_string()),
+        };
+        let (reason, advice) = match code {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 let seconds = PATIENCE.as_secs();
                 (
@@ -238,7 +243,8 @@ impl File {
             Some(ErrorCode::NotADatabase) => {
                 (LogReason::Unavailable, "it is not a SQLite file; give another path".to_owned())
             }
-            Some(ErrorCode::DatabaseCorrupt) => {
+            // Unknown is what SQLite says where a table or a column is not there: the file says to be ours, and is not.
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::Unknown) => {
                 (LogReason::Corrupt, "the file is damaged; restore it from a copy".to_owned())
             }
             Some(ErrorCode::ConstraintViolation) => {
@@ -246,7 +252,7 @@ impl File {
             }
             _ => (LogReason::Unavailable, "see that the file can be used".to_owned()),
         };
-        Error::log(reason).with_message(format!("log error: {reason}: {path}: {error}: {advice}"))
+        Error::log(reason).with_message(format!("log error: {reason}: {path}: {what}: {advice}"))
     }
 }
 

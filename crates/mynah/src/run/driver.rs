@@ -207,6 +207,11 @@ impl Driver {
         Some((self.run_id()?, head, self.state.end.as_ref().is_some_and(End::waits)))
     }
 
+    /// Up to which record a run that is performed again was compared.
+    pub(crate) fn compared(&self) -> Option<u64> {
+        self.tape.compared()
+    }
+
     /// The id of the call.
     pub(crate) fn request_id(&self) -> &str {
         &self.setup.call.request_id
@@ -239,15 +244,16 @@ impl Driver {
                 self.phase = Phase::Done;
                 return Poll::Ready(Some(Err(fault)));
             }
-            let sent = self.tape.poll_sent(cx).is_ready();
-            if sent && let Some(event) = self.ready.pop_front() {
+            if self.tells_next() && self.tape.poll_sent(cx).is_pending() {
+                // Tools go on while what came of others is on its way to the log.
+                if !matches!(self.phase, Phase::Tools(_)) {
+                    return Poll::Pending;
+                }
+            } else if let Some(event) = self.ready.pop_front() {
                 if self.behind {
                     continue;
                 }
                 return Poll::Ready(Some(Ok(event)));
-            }
-            if !sent && self.tells_next() {
-                return Poll::Pending;
             }
             if matches!(self.phase, Phase::Done) {
                 // The run is over, however long its stream is held.
@@ -263,13 +269,9 @@ impl Driver {
         }
     }
 
-    /// Whether going on would tell something. Tools go on while what came of others is on its way to the log.
+    /// Whether there is something to tell, or may be in a moment.
     fn tells_next(&self) -> bool {
-        match self.phase {
-            Phase::Tools(_) => false,
-            Phase::Answering(_) => true,
-            _ => !self.ready.is_empty(),
-        }
+        !self.ready.is_empty() || matches!(self.phase, Phase::Answering(_))
     }
 
     /// Whether somebody, or the time, stops what is under way; then it was stopped.

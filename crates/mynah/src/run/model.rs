@@ -41,13 +41,9 @@ impl Driver {
         self.catch_up();
         let setup = &self.setup;
         self.limits = CallLimits::begin(setup.call.request_timeout, setup.call.stream_timeout);
-        self.phase = Phase::Opening(if setup.retry.max_attempts > 1 {
-            let (call, retry, world) =
-                (setup.call.clone(), Arc::clone(&setup.retry), Arc::clone(&setup.world));
-            Box::pin(open_model(Arc::clone(&setup.adapter), request, call, retry, world))
-        } else {
-            Arc::clone(&setup.adapter).open(request, setup.call.clone())
-        });
+        let (adapter, call) = (Arc::clone(&setup.adapter), setup.call.clone());
+        let (retry, world) = (Arc::clone(&setup.retry), Arc::clone(&setup.world));
+        self.phase = Phase::Opening(Box::pin(open_model(adapter, request, call, retry, world)));
     }
 
     /// A model call that failed before there was a stream. The first of a call is the caller's `Err`; a later one ends the chat.
@@ -129,10 +125,10 @@ impl Driver {
 
     /// What a model call fails with that takes too long, or is silent for too long.
     pub(super) fn timed_out(&mut self, cx: &mut Context<'_>) -> Option<Error> {
-        if !matches!(self.phase, Phase::Opening(_) | Phase::Answering(_)) {
-            return None;
-        }
-        let why = self.limits.poll_passed(cx)?;
+        let why = match self.phase {
+            Phase::Opening(_) | Phase::Answering(_) => self.limits.poll_passed(cx)?,
+            _ => return None,
+        };
         let error = Error::adapter(AdapterReason::Timeout)
             .with_message(format!("adapter error: timeout: {why}"))
             .with_provider(self.setup.adapter.name());
@@ -219,32 +215,34 @@ impl PromptDigest {
 #[derive(Default)]
 pub(super) struct CallLimits {
     whole: Option<Pin<Box<Sleep>>>,
-    silence: Option<(Duration, Pin<Box<Sleep>>)>,
+    max_silence: Option<Duration>,
+    /// From the first event on: until then each try has its own.
+    silence: Option<Pin<Box<Sleep>>>,
 }
 
 impl CallLimits {
-    fn begin(whole: Option<Duration>, silence: Option<Duration>) -> Self {
-        Self {
-            whole: whole.map(|limit| Box::pin(tokio::time::sleep(limit))),
-            silence: silence.map(|limit| (limit, Box::pin(tokio::time::sleep(limit)))),
-        }
+    fn begin(whole: Option<Duration>, max_silence: Option<Duration>) -> Self {
+        let whole = whole.map(|limit| Box::pin(tokio::time::sleep(limit)));
+        Self { whole, max_silence, silence: None }
     }
 
     /// Silence is counted anew.
     pub(super) fn heard(&mut self) {
-        if let Some((limit, timer)) = &mut self.silence {
-            timer.as_mut().reset(tokio::time::Instant::now() + *limit);
+        let Some(limit) = self.max_silence else { return };
+        match &mut self.silence {
+            Some(timer) => timer.as_mut().reset(tokio::time::Instant::now() + limit),
+            None => self.silence = Some(Box::pin(tokio::time::sleep(limit))),
         }
     }
 
     fn poll_passed(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
-        let passed =
-            |timer: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>| timer.as_mut().poll(cx).is_ready();
-        if self.whole.as_mut().is_some_and(|timer| passed(timer, cx)) {
+        let mut passed = |timer: &mut Option<Pin<Box<Sleep>>>| {
+            timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+        };
+        if passed(&mut self.whole) {
             return Some("the call took longer than request_timeout");
         }
-        let silent = self.silence.as_mut().is_some_and(|(_, timer)| passed(timer, cx));
-        silent.then_some("nothing came for longer than stream_timeout")
+        passed(&mut self.silence).then_some("nothing came for longer than stream_timeout")
     }
 }
 

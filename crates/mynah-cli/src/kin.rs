@@ -1,0 +1,82 @@
+//! Runs that share records: a run, what it was branched from, and the branches of both.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use mynah::log::{Fact, Log, Parent, RunFilter, RunSummary};
+
+use crate::Failure;
+
+/// A run that shares records with another.
+pub(crate) struct Kin {
+    pub(crate) run: RunSummary,
+    /// Up to which record they have the same content.
+    pub(crate) shared: u64,
+}
+
+/// The run, and those of its log that share records with it: each branch stands before what it was branched from, of which only
+/// its own first record tells.
+pub(crate) async fn of(log: &dyn Log, run: &str) -> Result<Vec<Kin>, Failure> {
+    let (mut runs, mut parents) = (Vec::new(), HashMap::new());
+    let mut filter = RunFilter::new();
+    loop {
+        let page = log.runs(filter.clone()).await?;
+        for run in page.runs {
+            if let Some(parent) = parent(log, &run.run_id).await? {
+                parents.insert(Arc::clone(&run.run_id), parent);
+            }
+            runs.push(run);
+        }
+        let Some(next) = page.next else { break };
+        filter = filter.after(next);
+    }
+    let shared = shared(run, &parents);
+    let kin = runs.into_iter().filter_map(|run| {
+        let shared = *shared.get(&*run.run_id)?;
+        Some(Kin { run, shared })
+    });
+    let mut kin: Vec<Kin> = kin.collect();
+    kin.sort_by_key(|kin| std::cmp::Reverse(depth(&kin.run.run_id, &parents)));
+    Ok(kin)
+}
+
+/// Where a run was branched off another. What was taken away or damaged does not tell.
+pub(crate) async fn parent(log: &dyn Log, run: &str) -> Result<Option<Parent>, Failure> {
+    let first = log.read(run, 1, 1).await?;
+    Ok(match first.first().and_then(|record| record.fact().ok().flatten()) {
+        Some(Fact::RunStarted { about: Some(about), .. }) => about.parent,
+        _ => None,
+    })
+}
+
+/// Up to which record each run has what this one has. Runs that are gone still link those that stayed.
+fn shared<'p>(run: &'p str, parents: &'p HashMap<Arc<str>, Parent>) -> HashMap<&'p str, u64> {
+    let mut links: HashMap<&str, Vec<(&str, u64)>> = HashMap::new();
+    for (run, Parent { run_id, seq, .. }) in parents {
+        links.entry(run).or_default().push((run_id, *seq));
+        links.entry(run_id).or_default().push((run, *seq));
+    }
+    let (mut shared, mut open) = (HashMap::from([(run, u64::MAX)]), vec![run]);
+    while let Some(run) = open.pop() {
+        let so_far = shared[run];
+        for &(other, seq) in links.get(run).map_or(&[] as &[_], Vec::as_slice) {
+            // Whoever made the records may have made a circle of them.
+            if !shared.contains_key(other) {
+                shared.insert(other, so_far.min(seq));
+                open.push(other);
+            }
+        }
+    }
+    shared
+}
+
+/// How many runs it was branched from, one after the other.
+fn depth(run: &str, parents: &HashMap<Arc<str>, Parent>) -> usize {
+    let (mut seen, mut run) = (HashSet::from([run]), run);
+    while let Some(parent) = parents.get(run).filter(|parent| seen.insert(&parent.run_id)) {
+        run = &parent.run_id;
+    }
+    seen.len()
+}

@@ -1,0 +1,114 @@
+//! The file that began a run goes on with it.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use common::{Store, lines, mynah, run, text};
+use serde_json::json;
+
+/// Three turns of a session, of which the last loses its process before the model answers.
+const SESSION: &str = r#"{
+  "scripts": [
+    [ {"text": "Hi Ada."}, {"finish": "stop"} ],
+    [ {"text": "You are Ada."}, {"finish": "stop"} ],
+    [ {"text": "Bye."}, {"finish": "stop"} ]
+  ],
+  "ops": [
+    {"op": "session.start", "messages": [{"role": "user", "content": "I am Ada."}]},
+    {"op": "session.reply", "text": "Who am I?"},
+    {"op": "session.reply", "text": "So long.", "crash_after": 2}
+  ]
+}"#;
+
+#[test]
+fn a_turn_of_a_session_goes_on_with_the_script_after_those_of_the_turns_before() {
+    let (store, agent) = crashed(SESSION);
+    let fork = text(&store.json(&["fork", "last", "--at", "1"])[0], "run_id");
+    for run in ["run-2", &fork] {
+        let resumed = store.run(&["resume", run, "--agent", &agent]);
+        assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Bye.\n"), "{resumed:?}");
+    }
+}
+
+#[test]
+fn turns_that_another_agent_answered_use_up_no_script() {
+    let (store, _) = crashed(SESSION);
+    let other = SESSION.replace("Hi Ada.", "Welcome.");
+    let other = store.file("other.json", &other);
+    let resumed = store.run(&["resume", "last", "--agent", &other]);
+    assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Bye.\n"), "{resumed:?}");
+    let (store, _) = crashed(SESSION);
+    let other =
+        store.file("other.json", r#"{"scripts": [[{"text": "Adieu."}, {"finish": "stop"}]]}"#);
+    let resumed = store.run(&["resume", "last", "--agent", &other]);
+    assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Adieu.\n"), "{resumed:?}");
+}
+
+/// A chat that may call its model once, and would need to call it twice.
+const POOR: &str = r#"{
+  "scripts": [
+    [ {"tool_call": {"id": "c0", "name": "look"}}, {"finish": "tool_calls"} ],
+    [ {"text": "Found."}, {"finish": "stop"} ]
+  ],
+  "tools": [ {"name": "look", "returns": {"ok": 1}} ],
+  "ops": [ {"op": "chat", "messages": [{"role": "user", "content": "Look."}],
+            "options": {"budget": {"max_turns": 1, "max_tool_calls": 7}}} ]
+}"#;
+
+#[test]
+fn a_run_that_spent_its_budget_goes_on_in_a_fork_with_a_larger_one() {
+    let store = Store::with(POOR);
+    let agent = store.file("agent.json", POOR);
+    let shown = store.run(&["show", "last"]).stdout;
+    assert!(shown.ends_with("-- failed: budget_exceeded: turns: 2, of at most 1\n"), "{shown}");
+    let ended = store.run(&["resume", "last", "--agent", &agent]);
+    let why = "budget_exceeded: turns: 2, of at most 1; a fork goes on with more:";
+    let fork = ["--at", "5", "--agent", &agent, "--budget"];
+    let command =
+        |run| format!("mynah fork {run} {} max_turns=N --log {}\n", fork.join(" "), store.url());
+    let said = format!("mynah: run run-0 has ended: {why}\n  {}", command("run-0"));
+    assert_eq!((ended.code, ended.stderr), (Some(2), said));
+
+    let too_little = store.run(&[&["fork", "run-0"], &fork[..], &["max_turns=1"]].concat());
+    let id = text(&store.json(&["runs", "--limit", "1"])[0], "run_id");
+    let said =
+        format!("mynah: run {id} failed: {why}\n  {}", command(&id).replace("--at 5", "--at 6"));
+    assert_eq!((too_little.code, too_little.stderr), (Some(1), said));
+
+    let enough = [&["fork", "run-0"], &fork[..], &["max_turns=2", "--json"]].concat();
+    let told = lines(&store.run(&enough));
+    let done = &told.last().unwrap()["ok"];
+    assert_eq!(
+        (&done["halted_reason"], &done["final_response"]["output_text"]),
+        (&json!("completed"), &json!("Found."))
+    );
+    let records = store.json(&["show", "last", "--records"]);
+    let changed = records.iter().find(|record| record["kind"] == "resumed").unwrap();
+    let budget = json!({"max_tool_calls": 7, "max_turns": 2});
+    assert_eq!(changed["fact"]["about"]["options"]["budget"], budget, "other limits stay");
+    assert_eq!(store.run(&["replay", "last"]).code, Some(0));
+}
+
+#[test]
+fn a_limit_that_is_none_is_refused() {
+    for (limit, said) in [
+        ("max_turns", "give a limit, =, and a number"),
+        ("turns=3", "no limit is called turns; give one of max_input_tokens, "),
+        ("max_turns=soon", "give a number that is not negative"),
+        ("max_turns=-1", "give a number that is not negative"),
+    ] {
+        let refused = run(["resume", "last", "--agent", "agent.json", "--budget", limit]);
+        assert_eq!(refused.code, Some(2));
+        assert!(refused.stderr.contains(said), "{limit}: {}", refused.stderr);
+    }
+}
+
+/// The runs of a scenario whose process ends in the middle, and its file.
+fn crashed(scenario: &str) -> (Store, String) {
+    let store = Store::new();
+    let file = store.file("agent.json", scenario);
+    let played = mynah(["play", "--stable", "--log", &store.url(), &file]).output().unwrap();
+    assert_eq!(played.status.code(), Some(137));
+    (store, file)
+}

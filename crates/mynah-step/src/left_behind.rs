@@ -1,0 +1,81 @@
+//! What a process leaves behind that ended while its tools ran.
+
+use std::collections::{HashMap, HashSet};
+
+use mynah_log::{Fact, Record};
+
+use crate::recorded::{inner, of_tool, outcome};
+
+/// What the loop does not make again: what tries left behind whose process ended before their outcome, and the announcements
+/// with which another process began anew.
+#[derive(Default)]
+pub(crate) struct LeftBehind {
+    /// Where it stands.
+    pub(crate) places: HashSet<usize>,
+    /// The tries that were begun anew.
+    pub(crate) anew: HashMap<Nth, u32>,
+    /// The last tries of calls that never came out.
+    pub(crate) open: HashMap<Nth, u32>,
+}
+
+/// A call: its id, and how often the id was used before, as ids can be used again.
+pub(crate) type Nth = (String, u32);
+
+impl LeftBehind {
+    pub(crate) fn of(records: &[(Record, Fact)]) -> Self {
+        let mut left = Self::default();
+        if !records.iter().any(|(_, fact)| inner(fact).is_some()) {
+            return left;
+        }
+        // A call came out in one process, whatever is done under its id later.
+        let mut process = 0;
+        let mut used = HashMap::new();
+        let mut places = Vec::with_capacity(records.len());
+        let mut came_out = HashMap::new();
+        let mut retried = HashSet::new();
+        for (index, (_, fact)) in records.iter().enumerate() {
+            process += usize::from(matches!(fact, Fact::Resumed { .. }));
+            let call = match fact {
+                Fact::ToolScheduled { call_id, attempt: 1, .. } => {
+                    *used.entry(call_id.as_str()).or_default() += 1;
+                    Some(call_id.as_str())
+                }
+                _ => of_tool(fact).map(|(call, _)| call),
+            };
+            let nth: Option<(&str, u32)> =
+                call.map(|call| (call, used.get(call).copied().unwrap_or_default()));
+            places.push((nth, process));
+            let Some(nth) = nth else { continue };
+            if outcome(fact).is_some() {
+                came_out.entry(nth).or_insert((process, index));
+            } else if let Fact::ToolFailed { attempt, .. } = fact {
+                retried.insert((nth, process, *attempt));
+            }
+        }
+        for (index, (_, fact)) in records.iter().enumerate() {
+            let (Some(nth @ (call, count)), process) = places[index] else { continue };
+            let owned = || (call.to_owned(), count);
+            let end = came_out.get(&nth).copied();
+            let elsewhere = end.is_none_or(|(other, _)| other != process);
+            let announced = matches!(fact, Fact::ToolScheduled { .. });
+            if let Fact::ToolScheduled { attempt, .. } = fact
+                && end.is_none()
+            {
+                left.open.insert(owned(), *attempt);
+            }
+            let Some((_, attempt)) = inner(fact) else { continue };
+            // What was never announced, or came out, cannot be announced once more.
+            if announced && (count == 0 || end.is_some_and(|(_, end)| end < index)) {
+                continue;
+            }
+            let is_anew = announced && !retried.contains(&(nth, process, attempt - 1));
+            if elsewhere || is_anew {
+                left.places.insert(index);
+            }
+            if is_anew && !elsewhere {
+                left.anew.insert(owned(), attempt);
+            }
+        }
+        left
+    }
+}

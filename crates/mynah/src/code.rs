@@ -1,0 +1,84 @@
+//! What records tell of a call's code, which they cannot hold: that there is some, or by what name.
+
+use std::sync::Arc;
+
+use mynah_data::Metadata;
+use mynah_log::{About, Extent};
+use mynah_step::{HandlerExecutor, JsonEncoder, ToolExecutor, ToolResultEncoder};
+use serde_json::Value;
+
+use crate::{options::Options, prepare::Asked, run::ErrorPolicy};
+
+/// A condition of the caller's own, asked after each step: its name, or `true`.
+pub(crate) const HALT_WHEN: &str = "halt_when";
+
+/// A policy for tool errors: `true` where it is a function, and otherwise a word, which is no code.
+const ON_TOOL_ERROR: &str = "on_tool_error";
+
+/// The names of what runs tools and encodes their results, where that is not the default.
+const EXECUTOR: &str = "tool_executor";
+const ENCODER: &str = "tool_result_encoder";
+
+/// What records tell of code.
+pub(crate) fn code_of(about: &About) -> Metadata {
+    let mut code = about.options.clone();
+    code.retain(|name, told| is_code(name, told));
+    code
+}
+
+/// Whether an option, as it is recorded, tells of code.
+pub(crate) fn is_code(name: &str, told: &Value) -> bool {
+    match name {
+        HALT_WHEN | EXECUTOR | ENCODER => true,
+        ON_TOOL_ERROR => told.is_boolean(),
+        _ => false,
+    }
+}
+
+impl Options {
+    /// Whether something is said under this name, be it in code. A condition is not: who has another means another run.
+    pub(crate) fn says(&self, name: &str) -> bool {
+        match name {
+            ON_TOOL_ERROR if self.on_tool_error.is_some() => true,
+            EXECUTOR => self.executor.is_some(),
+            ENCODER => self.encoder.is_some(),
+            name => self.values().contains_key(name),
+        }
+    }
+}
+
+impl Asked<'_> {
+    /// What records are to tell of code, where it is asked.
+    pub(crate) fn code(&self) -> Metadata {
+        let mut code = Metadata::new();
+        if let (Some((name, _)), Extent::Chat) = (&self.options.halt_when, self.extent) {
+            code.insert(HALT_WHEN.to_owned(), name.clone());
+        }
+        if self.extent == Extent::Generate {
+            return code;
+        }
+        let (executor, encoder) = (self.executor(), self.encoder());
+        if executor.name() != HandlerExecutor.name() {
+            code.insert(EXECUTOR.to_owned(), executor.name().into());
+        }
+        if encoder.name() != JsonEncoder.name() {
+            code.insert(ENCODER.to_owned(), encoder.name().into());
+        }
+        if let Some(ErrorPolicy::Decide(_)) = self.options.on_tool_error {
+            code.insert(ON_TOOL_ERROR.to_owned(), true.into());
+        }
+        code
+    }
+
+    /// What runs the tools.
+    pub(crate) fn executor(&self) -> Arc<dyn ToolExecutor> {
+        let own = self.options.executor.as_ref().or(self.engine.0.executor.as_ref());
+        own.cloned().unwrap_or_else(|| Arc::new(HandlerExecutor))
+    }
+
+    /// What turns their results into text.
+    pub(crate) fn encoder(&self) -> Arc<dyn ToolResultEncoder> {
+        let own = self.options.encoder.as_ref().or(self.engine.0.encoder.as_ref());
+        own.cloned().unwrap_or_else(|| Arc::new(JsonEncoder))
+    }
+}

@@ -1,0 +1,118 @@
+//! Calls that a person allows, or does not.
+
+mod kept;
+
+use kept::{calls, copy, kinds, says};
+use mynah::{
+    Event, Message, Tool, ToolOutcome, Tools,
+    log::{Log, MemoryLog},
+    testing::Scripted,
+};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn what_a_person_approves_is_run_and_what_they_reject_is_not() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let pick =
+        Tool::new("pick", "", json!({})).manual().handler(async |arguments: Value, _| arguments);
+    let engine = calls(["c0", "c1", "c2"])?.tool(pick);
+    let waiting = engine.chat("go").record(&log).await?;
+    let run = waiting.run_id.unwrap_or_default();
+    let resume = || engine.resume(&log, &*run);
+    let before = log.head(&run).await?;
+    let missing = resume().approve("c0").await.expect_err("two calls are not answered");
+    assert_eq!(
+        (missing.reason(), &missing.metadata()["missing_tool_calls"]),
+        ("invalid_status", &json!(["c1", "c2"]))
+    );
+    let unknown = resume().approve("c9").await.expect_err("no such call");
+    assert_eq!(unknown.reason(), "unknown_tool_call_id");
+    let twice = resume().approve("c0").reject("c0", "").await.expect_err("named twice");
+    assert_eq!(twice.reason(), "unknown_tool_call_id");
+    assert_eq!(log.head(&run).await?, before, "nothing was written");
+
+    let done = resume().tool_result("c2", "mine").reject("c1", "too dear").approve("c0").await?;
+    let told = done.thread.messages.iter().filter(|message| message.tool_call_id().is_some());
+    let expected = [
+        Message::tool_result("c0", r#"{"x":0}"#),
+        Message::tool_error("c1", r#"{"error":"a person rejected the call: too dear"}"#),
+        Message::tool_result("c2", "mine"),
+    ];
+    assert_eq!(told.map(|message| (**message).clone()).collect::<Vec<_>>(), expected);
+    assert_eq!(done.text(), "done");
+    for tools in [Tools::Rerun, Tools::Recorded] {
+        assert_eq!(engine.replay(&log, &*run).replay_tools(tools).await?.status, "equal");
+    }
+    // Whatever the moment at which the process ends, the approved call is not run twice unasked.
+    let kinds = kinds(&log, &run).await;
+    let resumed =
+        kinds.iter().position(|kind| kind == "resumed").expect("it was resumed") as u64 + 1;
+    for cut in resumed..kinds.len() as u64 {
+        let log = copy(&log, &run, cut).await;
+        let engine = engine.clone().adapter(Scripted::new([says("done")])?);
+        let result = engine.resume(&log, &*run).await?;
+        let expected = if kinds[cut as usize - 1] == "tool_scheduled" {
+            "uncertain_tools"
+        } else {
+            "completed"
+        };
+        assert_eq!(result.halted_reason.as_str(), expected, "cut at {cut}");
+        if expected == "uncertain_tools" {
+            let result = engine.resume(&log, &*run).approve("c0").await?;
+            assert_eq!(result.text(), "done");
+        }
+        assert_eq!(engine.replay(&log, &*run).await?.status, "equal", "cut at {cut}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_without_a_handler_cannot_be_approved() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let engine = calls(["c0"])?.tool(Tool::new("pick", "", json!({})).manual());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let error = engine.resume(&log, &*run).approve("c0").await.expect_err("nothing to run");
+    assert_eq!(error.metadata()["field"], "approve");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_approved_call_may_ask_a_person() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let pick =
+        Tool::new("pick", "", json!({})).manual().handler(async |_, _| ToolOutcome::ask("Sure?"));
+    let engine = calls(["c0"])?.tool(pick);
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let asked = engine.resume(&log, &*run).approve("c0").await?;
+    assert_eq!(asked.pending_question.as_deref(), Some("Sure?"));
+    let done = engine.resume(&log, &*run).answer("yes").await?;
+    assert_eq!((done.text().as_ref(), done.steps.len()), ("done", 2));
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_is_ended_in_an_approved_call_keeps_the_step_before_it() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let hang = Tool::new("pick", "", json!({}))
+        .manual()
+        .handler(async |_, _| std::future::pending::<Value>().await);
+    let engine = calls(["c0"])?.tool(hang);
+    let waiting = engine.chat("go").record(&log).await?;
+    let run = waiting.run_id.clone().unwrap_or_default();
+    let mut stream = engine.resume(&log, &*run).approve("c0").stream().await?;
+    let cancel = stream.cancel_handle();
+    let mut ended = None;
+    while let Some(event) = futures_util::StreamExt::next(&mut stream).await.transpose()? {
+        match event {
+            Event::ToolExecutionStarted { .. } => cancel.cancel(),
+            Event::ChatCompleted { result } => ended = Some(result),
+            _ => {}
+        }
+    }
+    let ended = ended.expect("it was ended");
+    assert_eq!((ended.halted_reason.as_str(), ended.steps.len()), ("cancelled", 1));
+    assert_eq!(ended.steps[0].response, waiting.steps[0].response);
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
