@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use mynah::{cancel_run, log::Log as _};
+use mynah::{Error, ErrorKind, LogReason, cancel_run, log::Log as _};
 use serde_json::json;
 
 use crate::{
@@ -40,7 +40,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = Arc::new(Ledger::new(Place::parse(&log)?.open_to_write()?));
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?;
-        let (status, run) = (cancel_run(&log, &run.run_id).await?.as_str(), run.run_id);
+        let run = run.run_id;
+        let cancelled = cancel_run(&log, &run).await;
+        let status = cancelled.map_err(|error| refused(&error, &run))?.as_str();
         let records = log.head(&run).await?.map_or(0, |head| head.seq);
         let mut out = io::stdout().lock();
         written(if json {
@@ -50,4 +52,15 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             writeln!(out, "{}  {status}  {}", line(&run), count(records, "record"))
         })
     })
+}
+
+/// Why a run was not ended. One that is under way is ended by the process that has it.
+fn refused(error: &Error, run: &str) -> Failure {
+    match error.kind() {
+        ErrorKind::Log(LogReason::Leased) => Failure::file(format!(
+            "run {run} is under way in another process, which alone can end it; stop that process, and cancel the run then"
+        ))
+        .because(error.clone()),
+        _ => Failure::of(error),
+    }
 }

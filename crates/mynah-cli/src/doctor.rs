@@ -27,7 +27,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah doctor                             this folder's log, and the keys in the environment
   mynah doctor --log sqlite:runs.db --json
 
-Of keys only the names are told.
+Of keys only the names are told. A log that is read-only can be read, and the verbs that write fail.
 Exit codes: 0 all is well, or there is no log in this folder yet; 1 the file is damaged, or a run is not what it was; 4 a log that could not be used.";
 
 #[derive(Args)]
@@ -65,8 +65,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         Place::Memory => None,
     };
     let tables = schema.map(|schema| format!(", tables of version {schema}")).unwrap_or_default();
-    let reachable = format!("{url}: reachable{tables}");
-    tell(json, "log", &reachable, json!({"log": url, "schema": schema}))?;
+    let read_only = place.open().is_err();
+    let so_far = if read_only { ", read-only" } else { "" };
+    let reachable = format!("{url}: reachable{so_far}{tables}");
+    tell(json, "log", &reachable, json!({"log": url, "schema": schema, "read_only": read_only}))?;
     runtime()?.block_on(examine(log.as_ref(), json))
 }
 

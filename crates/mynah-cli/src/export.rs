@@ -65,11 +65,11 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         );
     }
     let Some(path) = output else {
-        let mut out = Pipe { out: BufWriter::new(io::stdout().lock()), is_closed: false };
+        let mut out = Noted::new(BufWriter::new(io::stdout().lock()));
         let done = runtime.block_on(bundle::export(log.as_ref(), &run, &mut out));
-        return match done {
-            Err(_) if out.is_closed => Ok(()),
-            done => done.map(drop).map_err(|error| Failure::of(&error)),
+        return match out.failed {
+            Some(error) => written(Err(error)),
+            None => done.map(drop).map_err(|error| Failure::of(&error)),
         };
     };
     let bundle = runtime.block_on(to_file(log.as_ref(), &run, &path))?;
@@ -96,42 +96,58 @@ async fn to_file(log: &dyn Log, run: &str, path: &Path) -> Result<Bundle, Failur
     let failed = |error: io::Error| Failure::file(format!("{}: {error}", path.display()));
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     if path.metadata().is_ok_and(|there| !there.is_file()) {
-        let out = BufWriter::new(File::options().write(true).open(path).map_err(failed)?);
-        return bundle::export(log, run, out).await.map_err(|error| Failure::of(&error));
+        return to_open(log, run, File::options().write(true).open(path), failed).await;
     }
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let part = PathBuf::from(name);
-    let out = BufWriter::new(File::create(&part).map_err(failed)?);
-    match bundle::export(log, run, out).await {
+    match to_open(log, run, File::create(&part), failed).await {
         Ok(bundle) => {
             fs::rename(&part, path).map_err(failed)?;
             Ok(bundle)
         }
-        Err(error) => {
-            // The error tells more than this could.
+        Err(failure) => {
+            // The failure tells more than this could.
             let _ = fs::remove_file(&part);
-            Err(Failure::of(&error))
+            Err(failure)
         }
     }
 }
 
-/// Standard output, which whoever reads may close.
-struct Pipe<W> {
+/// Writes it to a file that was opened, if it could be.
+async fn to_open(
+    log: &dyn Log,
+    run: &str,
+    file: io::Result<File>,
+    failed: impl Fn(io::Error) -> Failure,
+) -> Result<Bundle, Failure> {
+    let mut out = Noted::new(BufWriter::new(file.map_err(&failed)?));
+    let done = bundle::export(log, run, &mut out).await;
+    match out.failed {
+        Some(error) => Err(failed(error)),
+        None => done.map_err(|error| Failure::of(&error)),
+    }
+}
+
+/// What a run is written to, and why that failed: not every error of an export is the log's.
+struct Noted<W> {
     out: W,
-    is_closed: bool,
+    failed: Option<io::Error>,
 }
 
-impl<W> Pipe<W> {
+impl<W: Write> Noted<W> {
+    fn new(out: W) -> Self {
+        Self { out, failed: None }
+    }
+
     fn note<T>(&mut self, done: io::Result<T>) -> io::Result<T> {
-        if done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-            self.is_closed = true;
-        }
-        done
+        done.inspect_err(|error| {
+            self.failed.get_or_insert_with(|| io::Error::new(error.kind(), error.to_string()));
+        })
     }
 }
 
-impl<W: Write> Write for Pipe<W> {
+impl<W: Write> Write for Noted<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let done = self.out.write(bytes);
         self.note(done)

@@ -1,8 +1,8 @@
 //! What a record says, in a few words.
 
 use mynah::{
-    Breach, Message,
-    log::{Effect, End, Fact, Inside},
+    Breach, Message, Metadata,
+    log::{About, Effect, End, Fact, Inside},
 };
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -64,6 +64,37 @@ pub(crate) fn outcome(effect: &Effect) -> String {
         Effect::Failed(value) => format!("failed: {value}"),
         _ => String::new(),
     }
+}
+
+/// What a run goes on with that is not what it ran with before: its model, its tools, and the names of what else.
+pub(crate) fn changes(before: &About, after: &About) -> Vec<String> {
+    let mut changes = Vec::new();
+    let model = |about: &About| about.model.clone().unwrap_or_else(|| about.adapter.clone());
+    if (&before.adapter, &before.model) != (&after.adapter, &after.model) {
+        changes.push(format!("model {} -> {}", model(before), model(after)));
+    }
+    let tools = |about: &About| {
+        let tools = about.tools.iter().map(|tool| (tool.name.clone(), json!(tool)));
+        tools.collect::<Metadata>()
+    };
+    let rest = [
+        ("tools", marks(&tools(before), &tools(after))),
+        ("params", marks(&before.params, &after.params)),
+        ("options", marks(&before.options, &after.options)),
+    ];
+    let rest = rest.into_iter().filter(|(_, marks)| !marks.is_empty());
+    changes.extend(rest.map(|(what, marks)| format!("{what} {}", marks.join(" "))));
+    changes
+}
+
+/// The names of what came, went or is not the same.
+fn marks(before: &Metadata, after: &Metadata) -> Vec<String> {
+    let old = before.iter().filter_map(|(name, old)| match after.get(name) {
+        None => Some(format!("-{name}")),
+        Some(new) => (new != old).then(|| format!("~{name}")),
+    });
+    let new = after.keys().filter(|name| !before.contains_key(*name));
+    old.chain(new.map(|name| format!("+{name}"))).collect()
 }
 
 /// Which limit was passed, and by how much.

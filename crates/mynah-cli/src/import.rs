@@ -76,7 +76,12 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             plain(needed)
         );
     }
-    written(writeln!(out, "{}  {}  {told}", plain(&run_id), described(&report)))
+    written(writeln!(out, "{}  {}  {told}", plain(&run_id), described(&report)))?;
+    if added > 0 && report.fingerprint.is_none() {
+        let advice = "it has no end: go on with it in one log alone, or its tools run in both";
+        written(writeln!(out, "{advice}"))?;
+    }
+    Ok(())
 }
 
 /// The runs that a run goes on from and the log has not. What such a run goes on from itself, nobody here knows.

@@ -12,6 +12,7 @@ mod generate;
 mod gist;
 mod import;
 mod input;
+mod interrupt;
 mod kin;
 mod ledger;
 mod model;
@@ -251,9 +252,9 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
         .map_err(|error| Failure::file(format!("the runtime could not start: {error}")))
 }
 
-/// What work comes to; nothing if a person ends the program before. Work that is left keeps what is recorded.
+/// What work comes to; nothing if somebody ends the program before. Work that is left keeps what is recorded.
 pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Option<T> {
-    match select(pin!(tokio::signal::ctrl_c()), pin!(work)).await {
+    match select(pin!(interrupt::interrupted()), pin!(work)).await {
         Either::Left(_) => None,
         Either::Right((done, _)) => Some(done),
     }

@@ -13,6 +13,7 @@ use crate::{
     Failure, LogArgs, play, runtime,
     store::{self, Place},
     text::{count, line, plain, short},
+    verify::wrong,
     written,
 };
 
@@ -114,7 +115,7 @@ fn write_difference(run: &str, error: &Error, out: &mut impl Write) -> io::Resul
     let (run, metadata) = (line(run), error.metadata());
     let text = |member: &str| metadata.get(member).and_then(Value::as_str);
     let (ErrorKind::Replay(_), Some(seq)) = (error.kind(), metadata.get("seq")) else {
-        return writeln!(out, "{run}  corrupt: {}", plain(&error.to_string()));
+        return writeln!(out, "{run}  corrupt: {}", plain(&wrong(error)));
     };
     let produced = text("kind").unwrap_or("nothing");
     let expected = text("expected_kind");

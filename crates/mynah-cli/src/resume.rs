@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use futures_util::StreamExt as _;
 use mynah::{
     Budget, ChatResult, Engine, Error, ErrorKind, Event, HaltReason, Limit, LogReason, Message,
@@ -55,12 +55,13 @@ pub(crate) struct Arguments {
     /// The run: its id, the beginning of it, or `last`.
     run: String,
     /// What a person answers.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     message: Option<String>,
     /// The agent that goes on: a scenario file.
     #[arg(long, value_name = "FILE")]
     agent: PathBuf,
     /// What a person answers.
-    #[arg(long, value_name = "TEXT", conflicts_with = "message")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "message", value_parser = NonEmptyStringValueParser::new())]
     answer: Option<String>,
     /// What came of a call that the run waits for; may be repeated.
     #[arg(long = "tool-result", value_name = "ID=JSON", value_parser = tool_result)]

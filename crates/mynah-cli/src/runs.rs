@@ -8,12 +8,12 @@ use std::{
 use clap::Args;
 use mynah::{
     Error, ErrorKind, SystemWorld, World as _,
-    log::{Corrupt, Log as _, RunFilter, RunPage, RunStatus, RunSummary},
+    log::{Corrupt, Log, Parent, RunFilter, RunPage, RunStatus, RunSummary},
 };
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, now, runtime,
+    Failure, LogArgs, kin, now, runtime,
     store::Place,
     text::{Moment, Span, line, short, write_columns},
     verify::with_run,
@@ -24,7 +24,10 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah runs                               the newest runs
   mynah runs --status suspended            those that wait for somebody
   mynah runs --since 2h                    those of the last two hours; also 30m, 7d, 2026-11-01
-  mynah runs --json | jq -r .run_id        their ids";
+  mynah runs --json | jq -r .run_id        their ids
+
+A run that is running and nobody goes on with is shown as abandoned: its process ended, or it was
+dropped, or it is a fork that was not resumed. `mynah resume` goes on with it, `mynah cancel` ends it.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -87,8 +90,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let mut filter = RunFilter::new().limit(limit as usize);
     filter.since = since.map(|moment| moment.0);
     (filter.status, filter.model, filter.session, filter.after) = (status, model, session, after);
-    let place = Place::parse(&log.log)?;
-    let page = runtime()?.block_on(place.open_to_read()?.runs(filter));
+    let (store, runtime) = (Place::parse(&log.log)?.open_to_read()?, runtime()?);
+    let page = runtime.block_on(store.runs(filter));
     let page = page.map_err(|error| match error.kind() {
         ErrorKind::Validation(_) => Failure::input(
             "--after: no page ends there; `mynah runs` says after a page where it ended",
@@ -96,7 +99,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         _ => Failure::of(&error),
     })?;
     let mut out = BufWriter::new(io::stdout().lock());
-    written(if log.json { write_json(&page, &mut out) } else { write_table(&page, &mut out) })?;
+    written(if log.json {
+        let runs = page.runs.iter();
+        let runs = runs.map(|run| runtime.block_on(told(store.as_ref(), run)));
+        write_json(runs.collect::<Result<_, _>>()?, &page, &mut out)
+    } else {
+        write_table(&page, &mut out)
+    })?;
     if let Some(next) = &page.next {
         // Not among the runs, so that nobody takes it for one.
         let _ = writeln!(io::stderr(), "there are more: --after {next}");
@@ -111,13 +120,30 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     )))
 }
 
+/// A run as `--json` tells it: what the index knows, whether anybody goes on with it, and where it was branched off another.
+pub(crate) async fn told(log: &dyn Log, run: &RunSummary) -> Result<Value, Failure> {
+    let parent = kin::parent(log, &run.run_id).await?;
+    let parent = parent.map(
+        |Parent { run_id, seq, hash, .. }| json!({"run_id": run_id, "seq": seq, "hash": hash}),
+    );
+    let mut told = json!(run);
+    told["abandoned"] = json!(run.is_abandoned(now()));
+    told["parent"] = json!(parent);
+    Ok(told)
+}
+
+/// The status of a run in a word for people.
+pub(crate) fn shown_status(run: &RunSummary) -> &'static str {
+    if run.is_abandoned(now()) { "abandoned" } else { run.status.as_str() }
+}
+
 /// The last line tells where the page ended, if there is more.
-fn write_json(page: &RunPage, out: &mut impl Write) -> io::Result<()> {
+fn write_json(mut lines: Vec<Value>, page: &RunPage, out: &mut impl Write) -> io::Result<()> {
     let damaged = page.damaged.iter().map(|damaged| {
         let error = Error::from(damaged.clone());
         with_run(&damaged.run, json!({"status": "corrupt", "err": error}))
     });
-    let mut lines: Vec<Value> = page.runs.iter().map(|run| json!(run)).chain(damaged).collect();
+    lines.extend(damaged);
     if let (Some(last), Some(next)) = (lines.last_mut(), &page.next) {
         last["next"] = json!(next);
     }
@@ -149,7 +175,7 @@ fn row(run: &RunSummary) -> [String; 9] {
     [
         line(&run.run_id),
         Moment(run.started).to_string(),
-        run.status.as_str().to_owned(),
+        shown_status(run).to_owned(),
         run.model.as_deref().map_or("-".to_owned(), |model| short(model, 30)),
         totals.turns.to_string(),
         totals.tool_calls.to_string(),

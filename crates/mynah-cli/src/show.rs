@@ -5,15 +5,15 @@ use std::io::{self, BufWriter, Write};
 use clap::Args;
 use mynah::{
     Message,
-    log::{End, Fact, Log, Previous, Record, RunSummary},
+    log::{About, End, Fact, Log, Parent, Previous, Record, RunSummary},
     step::NOBODY_KNOWS,
 };
 use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
-    gist::{detail, refusal, waits},
-    runtime,
+    gist::{changes, detail, refusal, waits},
+    kin, runs, runtime,
     store::{self, Place, fact, previous},
     text::{Moment, Span, count, line, plain, short},
     tree, written,
@@ -68,7 +68,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             return written(write_whole(&whole(record)?, json, &mut out));
         }
         if !records {
-            written(write_summary(&run, json, &mut out))?;
+            written(if json {
+                let told = runs::told(log.as_ref(), &run).await?;
+                write_json(&json!({"type": "run", "run": told}), &mut out)
+            } else {
+                let parent = kin::parent(log.as_ref(), &run.run_id).await?;
+                write_summary(&run, parent.as_ref(), &mut out)
+            })?;
         }
         if tree {
             let nodes = tree::tree(&store::facts(log.as_ref(), &run.run_id).await?);
@@ -78,7 +84,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             })?;
             return written(out.flush());
         }
-        let (mut seen, mut answer) = (0, None);
+        let (mut seen, mut before) = (0, Before::default());
         loop {
             let page = log.read(&run.run_id, seen + 1, PORTION).await?;
             let Some(last) = page.last() else { break };
@@ -87,10 +93,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 let done = match (records, json) {
                     (true, true) => write_json(&whole(record)?, &mut out),
                     (true, false) => write_record(record, run.started, &mut out),
-                    (false, true) => each(&told(record, &mut answer)?, &mut out, |told, out| {
+                    (false, true) => each(&told(record, &mut before)?, &mut out, |told, out| {
                         write_json(&told.json(record.seq()), out)
                     }),
-                    (false, false) => each(&told(record, &mut answer)?, &mut out, Told::write),
+                    (false, false) => each(&told(record, &mut before)?, &mut out, Told::write),
                 };
                 written(done)?;
             }
@@ -111,13 +117,17 @@ fn write_json(value: &Value, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{value}")
 }
 
-fn write_summary(run: &RunSummary, json: bool, out: &mut impl Write) -> io::Result<()> {
-    if json {
-        return write_json(&json!({"type": "run", "run": run}), out);
-    }
-    let status = run.status.as_str();
+fn write_summary(
+    run: &RunSummary,
+    parent: Option<&Parent>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let status = runs::shown_status(run);
     let took = Span(run.updated.saturating_sub(run.started));
     writeln!(out, "run {}  {status}", line(&run.run_id))?;
+    if let Some(Parent { run_id, seq, .. }) = parent {
+        writeln!(out, "forked from {} at record {seq}", line(run_id))?;
+    }
     let model = run.model.as_deref().map(|model| format!(", {}", plain(model)));
     writeln!(out, "{} UTC, {took}{}", Moment(run.started), model.unwrap_or_default())?;
     let totals = &run.totals;
@@ -179,45 +189,62 @@ enum Told {
     Result { id: String, content: String, failed: bool },
     Approved { id: String },
     Rejected { id: String, why: String },
-    Resumed,
+    Resumed { changed: Vec<String> },
     Waits { end: End, says: String },
     Ended { how: &'static str, end: End },
     Redacted { kind: String },
 }
 
-/// What a record tells that comes after this answer.
-fn told(record: &Record, answer: &mut Option<Fact>) -> Result<Vec<Told>, Failure> {
+/// What is to be known of the records before one.
+#[derive(Default)]
+struct Before {
+    /// The last answer.
+    answer: Option<Fact>,
+    /// What the run ran with.
+    about: Option<Box<About>>,
+}
+
+/// What a record tells that comes after these.
+fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
     let Some(fact) = fact(record)? else {
         return Ok(vec![Told::Redacted { kind: record.envelope().kind.to_string() }]);
     };
     let message = |message: &Message| Told::Message(message.clone());
     let result = |id: String, content: String, failed| Told::Result { id, content, failed };
     Ok(match fact {
-        Fact::RunStarted { ref thread, .. } => {
-            let before = previous(&fact).map(|before| Told::Before(before.clone()));
+        Fact::RunStarted { ref thread, ref about, .. } => {
+            let earlier = previous(&fact).map(|earlier| Told::Before(earlier.clone()));
             let said = thread.messages.iter().flat_map(|message| said(message));
-            before.into_iter().chain(said).collect()
+            before.about.clone_from(about);
+            earlier.into_iter().chain(said).collect()
         }
-        Fact::Resumed { message: said, tool_results, approved, rejected, given_up, .. } => {
+        Fact::Resumed {
+            message: said, tool_results, approved, rejected, given_up, about, ..
+        } => {
+            let changed = match (&before.about, &about) {
+                (Some(before), Some(about)) => changes(before, about),
+                _ => Vec::new(),
+            };
+            before.about = about.or(before.about.take());
             let results = tool_results.into_iter().map(|(id, content)| result(id, content, false));
             let approved = approved.into_iter().map(|id| Told::Approved { id });
             let rejected = rejected.into_iter().map(|(id, why)| Told::Rejected { id, why });
             let given_up = given_up.into_iter().map(|id| result(id, NOBODY_KNOWS.to_owned(), true));
             let given = results.chain(approved).chain(rejected).chain(given_up);
             let said = said.iter().map(|said| message(said));
-            std::iter::once(Told::Resumed).chain(given).chain(said).collect()
+            std::iter::once(Told::Resumed { changed }).chain(given).chain(said).collect()
         }
         Fact::UserMessage { message: added } => vec![message(&added)],
         Fact::FinalizeStarted { nudge, .. } => nudge.iter().map(|nudge| message(nudge)).collect(),
         Fact::AssistantCompleted { ref response, .. } => {
             let list = said(&response.message);
-            *answer = Some(fact);
+            before.answer = Some(fact);
             list
         }
         Fact::ToolCompleted { call_id, content, .. } => vec![result(call_id, content, false)],
         Fact::ToolFailed { call_id, content, .. } => vec![result(call_id, content, true)],
         Fact::Suspended(end) => {
-            let says = waits(&end, answer.as_ref());
+            let says = waits(&end, before.answer.as_ref());
             vec![Told::Waits { end, says }]
         }
         Fact::Completed(end) => vec![Told::Ended { how: "completed", end }],
@@ -266,7 +293,9 @@ impl Told {
             Self::Rejected { id, why } => {
                 json!({"type": "rejected", "seq": seq, "id": id, "why": why})
             }
-            Self::Resumed => json!({"type": "resumed", "seq": seq}),
+            Self::Resumed { changed } => {
+                json!({"type": "resumed", "seq": seq, "changed": changed})
+            }
             Self::Waits { end, says } => {
                 json!({"type": "suspended", "seq": seq, "reason": end.reason, "metadata": end.metadata, "says": says})
             }
@@ -297,7 +326,10 @@ impl Told {
             Self::Rejected { id, why } => {
                 writeln!(out, "  < [{}] {}\n", plain(id), plain(&refusal(why)))
             }
-            Self::Resumed => writeln!(out, "-- resumed\n"),
+            Self::Resumed { changed } if changed.is_empty() => writeln!(out, "-- resumed\n"),
+            Self::Resumed { changed } => {
+                writeln!(out, "-- resumed, changed: {}\n", plain(&changed.join("; ")))
+            }
             Self::Waits { says, .. } => writeln!(out, "-- waits: {}\n", plain(says)),
             Self::Ended { how, end } => {
                 let reason = match end.reason.as_str() {

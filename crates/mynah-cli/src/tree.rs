@@ -7,13 +7,13 @@ use std::{
 
 use mynah::{
     Message,
-    log::{DirectCall, Fact, Record},
+    log::{About, DirectCall, Fact, Record},
     step::NOBODY_KNOWS,
 };
 use serde::Serialize;
 
 use crate::{
-    gist::{gist, outcome, refusal, said, waits},
+    gist::{changes, gist, outcome, refusal, said, waits},
     text::{Span, short},
 };
 
@@ -61,7 +61,8 @@ impl Node {
 
 /// The timeline of a run.
 pub(crate) fn tree(records: &[(Record, Option<Fact>)]) -> Vec<Node> {
-    let mut tree = Tree { top: Vec::new(), turn: None, calls: HashMap::new(), answer: None };
+    let mut tree =
+        Tree { top: Vec::new(), turn: None, calls: HashMap::new(), answer: None, about: None };
     for (record, fact) in records {
         match fact {
             Some(fact) => tree.take_in(record, fact),
@@ -82,10 +83,18 @@ struct Tree<'f> {
     calls: HashMap<String, String>,
     /// The last answer.
     answer: Option<&'f Fact>,
+    /// What the run runs with.
+    about: Option<&'f About>,
 }
 
 impl<'f> Tree<'f> {
     fn take_in(&mut self, record: &Record, fact: &'f Fact) {
+        let before = self.about;
+        if let Fact::RunStarted { about: Some(about), .. }
+        | Fact::Resumed { about: Some(about), .. } = fact
+        {
+            self.about = Some(about);
+        }
         match fact {
             Fact::TurnStarted { turn, .. } => {
                 self.turn = Some(self.top.len());
@@ -122,9 +131,14 @@ impl<'f> Tree<'f> {
                 let effect = Node::new(record, "side_effect", name, says);
                 self.attempt(record, &inside.call_id, inside.attempt).children.push(effect);
             }
-            Fact::Resumed { message, tool_results, rejected, given_up, .. } => {
-                let answer = message.as_deref().map(said).unwrap_or_default();
-                let mut resumed = Node::new(record, "resumed", "", answer);
+            Fact::Resumed { message, tool_results, rejected, given_up, about, .. } => {
+                let changed = match (before, about) {
+                    (Some(before), Some(about)) => changes(before, about),
+                    _ => Vec::new(),
+                };
+                let changed = changed.into_iter().map(|change| format!("({change})"));
+                let says: Vec<_> = changed.chain(message.as_deref().map(said)).collect();
+                let mut resumed = Node::new(record, "resumed", "", says.join(" "));
                 let results = tool_results.iter().map(|(id, content)| (id, content.clone()));
                 let rejected = rejected.iter().map(|(id, why)| (id, refusal(why)));
                 let given_up = given_up.iter().map(|id| (id, NOBODY_KNOWS.to_owned()));

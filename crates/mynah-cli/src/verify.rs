@@ -258,7 +258,7 @@ pub(crate) fn described(report: &Report) -> String {
 }
 
 /// What is wrong and where, without the run: it was named already.
-fn wrong(error: &Error) -> String {
+pub(crate) fn wrong(error: &Error) -> String {
     let metadata = error.metadata();
     match (metadata.get("seq"), metadata.get("what").and_then(Value::as_str)) {
         (Some(seq), Some(what)) if seq == 0 => what.to_owned(),

@@ -91,6 +91,29 @@ fn a_run_that_spent_its_budget_goes_on_in_a_fork_with_a_larger_one() {
 }
 
 #[test]
+fn what_another_agent_changed_is_shown_where_it_went_on() {
+    let (store, _) = crashed(SESSION);
+    let other = r#"{
+      "engine": {"model": "m:new", "params": {"temperature": 0.5}},
+      "scripts": [[{"text": "Adieu."}, {"finish": "stop"}]],
+      "tools": [{"name": "look", "returns": {"ok": 1}}]
+    }"#;
+    let other = store.file("other.json", other);
+    let resumed = store.run(&["resume", "last", "--agent", &other, "--allow-changed-agent"]);
+    assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Adieu.\n"), "{resumed:?}");
+    let changed = ["model scripted -> m:new", "tools +look", "params +temperature"];
+    let shown = store.run(&["show", "last"]).stdout;
+    let said = format!("-- resumed, changed: {}\n", changed.join("; "));
+    assert!(shown.contains(&said), "{shown}");
+    let shown = store.json(&["show", "last"]);
+    let told = shown.iter().find(|told| told["type"] == "resumed").unwrap();
+    assert_eq!(told["changed"], json!(changed));
+    let tree = store.run(&["show", "last", "--tree"]).stdout;
+    let said = format!("resumed  ({})", changed.join(") ("));
+    assert!(tree.contains(&said), "{tree}");
+}
+
+#[test]
 fn a_limit_that_is_none_is_refused() {
     for (limit, said) in [
         ("max_turns", "give a limit, =, and a number"),

@@ -33,6 +33,19 @@ fn a_fork_keeps_the_records_up_to_a_place_and_says_how_to_go_on() {
     let parent = &store.json(&["show", "run-1", "--record", "3"])[0];
     let named = json!({"run_id": "run-1", "seq": 3, "hash": parent["hash"]});
     assert_eq!(told["parent"], named);
+    let id = text(told, "run_id");
+    for flags in [&[] as &[&str], &["--tree"]] {
+        let shown = store.run(&[&["show", &id], flags].concat()).stdout;
+        let head = format!("run {id}  abandoned\nforked from run-1 at record 3\n");
+        assert!(shown.starts_with(&head), "{shown}");
+        let shown = &store.json(&[&["show", &id], flags].concat())[0]["run"];
+        assert_eq!((&shown["parent"], &shown["abandoned"]), (&named, &json!(true)));
+    }
+    let listed = store.json(&["runs", "--limit", "3"]);
+    assert_eq!(listed[0]["parent"], named);
+    assert_eq!((&listed[2]["parent"], &listed[2]["abandoned"]), (&Value::Null, &json!(true)));
+    let listed = store.run(&["runs", "--status", "running"]).stdout;
+    assert_eq!(listed.matches("  abandoned  ").count(), 3, "{listed}");
 }
 
 #[test]
@@ -174,11 +187,11 @@ fn what_cannot_be_branched_or_compared_is_refused() {
     let cases: [(&[&str], &str); 8] = [
         (
             &["fork", "run-1", "--at", "0"],
-            "--at 0: run run-1 can be branched at its records 1 to 7",
+            "at: run run-1 can be branched at its records 1 to 8: it has no record 0",
         ),
         (
             &["fork", "run-1", "--at", "8"],
-            "--at 8: run run-1 can be branched at its records 1 to 7",
+            "--at 8: run run-1 ends there; it can go on from its records 1 to 7",
         ),
         (&["fork", "run-1", "--at", "soon"], "invalid value 'soon'"),
         (&["fork", "run-1"], "--at <SEQ>"),

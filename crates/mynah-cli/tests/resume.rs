@@ -338,15 +338,13 @@ fn a_run_that_waits_again_or_fails_tells_so_by_its_exit_code() {
 fn what_cannot_go_on_is_refused() {
     let (store, agent) = waiting();
     let broken = store.file("broken.json", "{");
-    let cases: [(&[&str], i32, &str); 10] = [
+    let cases: [(&[&str], i32, &str); 12] = [
         (&["resume", "run-0", "--agent", &agent], 3, "waits for an answer: How many?"),
         (&["resume", "run-1", "two", "--agent", &agent], 2, "an answer is not what it waits for"),
-        (
-            &["resume", "run-2", "two", "--agent", &agent],
-            2,
-            "it waits for what came of its uncertain tools",
-        ),
+        (&["resume", "run-2", "two", "--agent", &agent], 2, "it does not wait for anything"),
         (&["resume", "run-0", "two"], 2, "--agent <FILE>"),
+        (&["resume", "run-0", "--agent", &agent, "--answer", ""], 2, "a value is required"),
+        (&["resume", "run-0", "", "--agent", &agent], 2, "a value is required"),
         (
             &["resume", "run-0", "two", "--answer", "three", "--agent", &agent],
             2,
@@ -397,12 +395,26 @@ fn an_interrupted_run_can_go_on_at_once() {
     let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
     // It is in the middle of an answer.
     assert!(told.any(|line| line.unwrap().contains("Well,")));
-    for rival in [&["resume", "run-0", "--agent", &agent] as &[_], &["cancel", "run-0"]] {
+    let rivals: [(&[&str], &str); 2] = [
+        (
+            &["resume", "run-0", "--agent", &agent],
+            "mynah: log error: leased: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n",
+        ),
+        (
+            &["cancel", "run-0"],
+            "mynah: run run-0 is under way in another process, which alone can end it; stop that process, and cancel the run then\n",
+        ),
+    ];
+    for (rival, said) in rivals {
         let held = store.run(rival);
         assert_eq!((held.code, held.stdout.as_str()), (Some(4), ""), "{rival:?}");
-        let said = "mynah: log error: leased: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n";
         assert_eq!(held.stderr, said);
     }
+    let status = || {
+        let run = store.json(&["show", "run-0"])[0]["run"].clone();
+        (run["status"].clone(), run["abandoned"].clone())
+    };
+    assert_eq!(status(), (json!("running"), json!(false)));
     let (code, said) = interrupt(child);
     assert_eq!(code, Some(130));
     let last: Value = serde_json::from_str(&told.last().unwrap().unwrap()).unwrap();
@@ -412,6 +424,7 @@ fn an_interrupted_run_can_go_on_at_once() {
         "mynah: interrupted; run run-0 can go on:\n  mynah resume run-0 --agent {slow} --log {url}\n"
     );
     assert_eq!(said, expected);
+    assert_eq!(status(), (json!("running"), json!(true)));
     let resumed = store.run(&["resume", "run-0", "--agent", &agent]);
     assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
     assert_eq!(resumed.stdout, "Two soups, then.\\u{1b}[2J\n");
@@ -446,15 +459,17 @@ fn a_scenario_that_is_interrupted_says_how_its_run_goes_on() {
                    "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Soup?"}], "stream": true}]}"#;
     let slow = store.file("slow.json", slow);
     let url = store.url();
-    let mut command = mynah(["play", &slow, "--log", &url]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(told.any(|line| line.unwrap().contains("Well,")));
-    let (code, said) = interrupt(child);
-    assert_eq!(code, Some(130));
-    let run = text(&store.json(&["runs"])[0], "run_id");
-    let command = format!("mynah resume {run} --agent {slow} --log {url}");
-    assert_eq!(said, format!("mynah: interrupted; run {run} can go on:\n  {command}\n"));
+    for signal in ["-INT", "-TERM", "-HUP"] {
+        let mut command = mynah(["play", &slow, "--log", &url]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(told.any(|line| line.unwrap().contains("Well,")));
+        let (code, said) = end(child, signal);
+        assert_eq!(code, Some(130), "{signal}");
+        let run = text(&store.json(&["runs"])[0], "run_id");
+        let command = format!("mynah resume {run} --agent {slow} --log {url}");
+        assert_eq!(said, format!("mynah: interrupted; run {run} can go on:\n  {command}\n"));
+    }
     let resumed = store.run(&[
         "resume",
         "last",
@@ -478,8 +493,14 @@ fn a_run_whose_model_call_fails_has_failed_and_the_log_has_not() {
 /// Does what control-C does, and gives the exit code and what was said on standard error.
 #[cfg(unix)]
 fn interrupt(child: std::process::Child) -> (Option<i32>, String) {
+    end(child, "-INT")
+}
+
+/// Sends a signal, and gives the exit code and what was said on standard error.
+#[cfg(unix)]
+fn end(child: std::process::Child, signal: &str) -> (Option<i32>, String) {
     let id = child.id().to_string();
-    let signalled = std::process::Command::new("kill").args(["-INT", &id]).status();
+    let signalled = std::process::Command::new("kill").args([signal, &id]).status();
     assert!(signalled.unwrap().success());
     let output = child.wait_with_output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())

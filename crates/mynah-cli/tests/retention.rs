@@ -319,6 +319,28 @@ fn redact_says_of_a_run_that_has_not_ended_that_it_cannot_go_on() {
 }
 
 #[test]
+fn a_run_without_an_end_is_imported_with_a_word_of_caution() {
+    let store = Store::with(RUNS);
+    let file = store.beside("waits.ndjson");
+    store.ok(&["export", "run-2", "-o", &file]);
+    let other = Store::new();
+    let told = other.ok(&["import", &file]);
+    let said = "it has no end: go on with it in one log alone, or its tools run in both\n";
+    assert!(told.ends_with(&format!(" added\n{said}")), "{told}");
+    assert!(!other.ok(&["import", &file]).contains(said), "that was said");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_cannot_be_written_is_named() {
+    let store = Store::with(RUNS);
+    let full = store.run(&["export", "run-0", "-o", "/dev/full", "--force"]);
+    assert_eq!((full.code, full.stdout.as_str()), (Some(4), ""));
+    let said = "mynah: /dev/full: No space left on device (os error 28)\n";
+    assert_eq!(full.stderr, said);
+}
+
+#[test]
 fn redact_names_the_runs_that_hold_copies_and_takes_those_away_too() {
     let store = Store::with(RUNS);
     let fork = |run: &str, at| {
@@ -344,14 +366,17 @@ fn redact_names_the_runs_that_hold_copies_and_takes_those_away_too() {
         let redact = ["redact", run, "--kind", "run_started", "--reason", "x"];
         store.json(&redact).last().unwrap()["copies"].clone()
     };
-    let holds = |run: &str| json!({"run_id": run, "records": [1]});
-    assert_eq!(copies(&sibling), json!([holds(&grandchild), holds(&child), holds("run-0")]));
+    let holds = |run: &str, records: &[u64]| json!({"run_id": run, "records": records});
+    // With what was said go the hashes over it in the records after it.
+    let expected =
+        [holds(&grandchild, &[1, 2]), holds(&child, &[1, 2]), holds("run-0", &[1, 2, 6])];
+    assert_eq!(copies(&sibling), json!(expected));
     assert_eq!(copies("run-1"), json!([]));
 
     let gone = store.json(&["redact", &child, "--all", "--reason", "x", "--forks", "--yes"]);
     let sums = gone.iter().filter(|told| told["dry_run"].is_boolean());
     let sums: Vec<_> = sums.map(|told| (told["run_id"].as_str(), &told["records"])).collect();
-    let expected = [(&*grandchild, 2), (&sibling, 1), (&child, 4), ("run-0", 4)];
+    let expected = [(&*grandchild, 2), (&sibling, 1), (&child, 4), ("run-0", 5)];
     let expected = expected.map(|(run, records)| (Some(run), json!(records)));
     assert_eq!(sums, expected.each_ref().map(|(run, records)| (*run, records)));
     let bytes = fs::read(&store.path).unwrap();

@@ -454,14 +454,13 @@ fn the_log_is_that_of_the_folder_unless_the_environment_or_the_command_says_othe
 fn a_log_that_may_only_be_read_can_be_read_and_not_written() {
     let store = Store::with(RUNS);
     let guest = Guest::of(&store);
-    let verbs: [&[&str]; 8] = [
+    let verbs: [&[&str]; 7] = [
         &["runs"],
         &["show", "run-1"],
         &["show", "run-1", "--tree"],
         &["verify"],
         &["replay", "run-1"],
         &["export", "run-1"],
-        &["doctor"],
         &["prune", "--older-than", "1d", "--reason", "age"],
     ];
     for verb in verbs {
@@ -470,6 +469,10 @@ fn a_log_that_may_only_be_read_can_be_read_and_not_written() {
         assert_eq!(read, store.run(verb), "{verb:?}");
     }
     assert_eq!(guest.run(&["diff", "run-0", "run-1"]).code, Some(1));
+    let (examined, own) = (guest.run(&["doctor"]), store.run(&["doctor"]));
+    assert_eq!((examined.code, examined.stderr.as_str()), (Some(0), ""));
+    assert_eq!(examined.stdout.replace(": reachable, read-only,", ": reachable,"), own.stdout);
+    assert_ne!(examined.stdout, own.stdout);
     for verb in [&["fork", "run-1", "--at", "2"] as &[_], &["cancel", "run-0"]] {
         let refused = guest.run(verb);
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(4), ""), "{verb:?}");

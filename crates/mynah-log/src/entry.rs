@@ -111,6 +111,12 @@ impl Entry {
         }
     }
 
+    /// What the index tells of it.
+    pub(crate) fn told(&self) -> RunSummary {
+        let held_until = self.holder.as_ref().map(|hold| hold.until);
+        RunSummary { held_until, ..self.summary.clone() }
+    }
+
     /// Takes in one more batch, if it may follow.
     pub(crate) fn follow(&mut self, checked: &Checked) -> Result<()> {
         self.admit(&checked.batch)?;

@@ -168,8 +168,8 @@ impl State {
             (None, _) => self.order.range(..),
         };
         let matching = |(place, run): (&Place, &Arc<str>)| {
-            let summary = &self.runs.get(run)?.entry.summary;
-            filter.matches(summary).then(|| (*place, Ok(summary.clone())))
+            let entry = &self.runs.get(run)?.entry;
+            filter.matches(&entry.summary).then(|| (*place, Ok(entry.told())))
         };
         let wanted = size.saturating_add(1);
         let found = if filter.oldest_first {
@@ -219,9 +219,7 @@ impl Log for MemoryLog {
 
     fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
         let run: Arc<str> = Arc::from(run);
-        Box::pin(
-            async move { Ok(self.state().runs.get(&run).map(|run| run.entry.summary.clone())) },
-        )
+        Box::pin(async move { Ok(self.state().runs.get(&run).map(|run| run.entry.told())) })
     }
 
     fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {

@@ -82,12 +82,21 @@ pub struct RunSummary {
     pub totals: Totals,
     /// The place of its seal among the log's, from 0; none without a seal.
     pub seal: Option<u64>,
+    /// Until when whoever writes it has it for himself, in nanoseconds since 1970; none if it is nobody's.
+    #[serde(default)]
+    pub held_until: Option<i64>,
 }
 
 impl RunSummary {
     /// Where its chain ends.
     pub fn head(&self) -> Head {
         Head { seq: self.records, hash: self.hash }
+    }
+
+    /// Whether it neither ended nor waits, and nobody goes on with it, at this time in nanoseconds since 1970: its process ended,
+    /// or it was dropped, or branched off and not resumed yet.
+    pub fn is_abandoned(&self, now: i64) -> bool {
+        self.status == RunStatus::Running && self.held_until.is_none_or(|until| until <= now)
     }
 
     /// A run that begins with this record, which is not counted yet.
@@ -104,6 +113,7 @@ impl RunSummary {
             session_id: None,
             totals: Totals::default(),
             seal: None,
+            held_until: None,
         }
     }
 

@@ -6,17 +6,17 @@ use std::{
 };
 
 use mynah_data::{Error, Result};
-use mynah_log::{About, Fact, Log, Parent};
-use mynah_step::{BoxFuture, Recorder, SystemWorld, World, active};
+use mynah_log::{About, Fact, Log, Parent, Record, RunSummary};
+use mynah_step::{BoxFuture, Recorder, SystemWorld, World, active, was_redacted};
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
-use crate::loaded::Kept;
+use crate::loaded::{Walked, keep};
 
 /// Copies a run up to a record into a new run, which can be resumed to go on differently.
 ///
 /// A seal cannot be copied, as nothing can follow it; what ends there can be branched at any record before. A branch of a
 /// session's turn goes on from the same turns before, and is not listed among the session's own. It has spent what its copy
-/// of the run spent, time included.
+/// of the run spent, time included. It holds what its records hold by itself: [redact](mynah_log::Redact) it too.
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
@@ -78,23 +78,30 @@ impl Fork {
 
     async fn copy(self) -> Result<Forked> {
         let Self { log, run, at, world } = self;
-        let mut kept = Kept::read(&*log, &run).await?;
-        if let Some(Fact::Sealed(_)) = kept.last()
-            && kept.records.len() as u64 == at
-        {
-            return Err(Error::invalid_option("at", "is_the_seal").with_message(format!(
-                "validation failed: at: record {at} is the seal of run {run}, and nothing can follow it; fork at a record before"
-            )));
+        let mut records = Vec::new();
+        // The whole run is verified, and what follows may have been taken away.
+        let shared = |record: &Record| match record.seq() <= at {
+            true => keep(&mut records, record, Record::fact),
+            false => Ok(()),
+        };
+        let Walked { verifier, run: found, redacted } = Walked::whole(&*log, &run, shared).await?;
+        let sealed = verifier.report().fingerprint.is_some();
+        if sealed && at == found.records {
+            let what = format!("record {at} is its seal, and nothing can follow it");
+            return Err(misplaced("is_the_seal", &what, &found, sealed));
         }
-        kept.records.retain(|(record, _)| record.seq() <= at);
-        let Some((last, _)) = kept.records.last().filter(|(record, _)| record.seq() == at) else {
-            return Err(Error::invalid_option("at", "no_such_record"));
+        if let Some(redacted) = redacted.filter(|redacted| redacted.seq() <= at) {
+            return Err(was_redacted(&redacted));
+        }
+        let Some((last, _)) = records.last().filter(|(record, _)| record.seq() == at) else {
+            let what = format!("it has no record {at}");
+            return Err(misplaced("no_such_record", &what, &found, sealed));
         };
         let hash = last.hash();
-        let active = u64::try_from(active(&kept.records).as_nanos()).unwrap_or(u64::MAX);
+        let active = u64::try_from(active(&records).as_nanos()).unwrap_or(u64::MAX);
         let parent = Parent { run_id: run, seq: at, hash, active };
         let mut recorder = Recorder::new(log, Arc::clone(&world), world.new_run_id());
-        for (_, fact) in kept.records {
+        for (_, fact) in records {
             let fact = match fact {
                 Fact::RunStarted { thread, extent, about } => {
                     let about = about.map_or_else(About::default, |about| *about);
@@ -108,6 +115,15 @@ impl Fork {
         poll_fn(|cx| recorder.poll_flush(cx)).await?;
         Ok(Forked { run_id: recorder.run_id().clone(), parent })
     }
+}
+
+/// That a run cannot be branched there, and where it can.
+fn misplaced(code: &str, what: &str, run: &RunSummary, sealed: bool) -> Error {
+    let last = run.records.saturating_sub(u64::from(sealed));
+    Error::invalid_option("at", code).with_message(format!(
+        "validation failed: at: run {} can be branched at its records 1 to {last}: {what}",
+        run.run_id
+    ))
 }
 
 impl IntoFuture for Fork {

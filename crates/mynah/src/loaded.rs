@@ -19,7 +19,7 @@ pub(crate) struct Walked {
     /// What its records come to.
     pub(crate) run: RunSummary,
     /// The first record whose body was taken away.
-    redacted: Option<Record>,
+    pub(crate) redacted: Option<Record>,
 }
 
 impl Walked {
@@ -345,7 +345,11 @@ impl Loaded {
 }
 
 /// Keeps a record with the fact in it.
-fn keep(records: &mut Vec<(Record, Fact)>, record: &Record, read: ReadFact) -> Result<()> {
+pub(crate) fn keep(
+    records: &mut Vec<(Record, Fact)>,
+    record: &Record,
+    read: ReadFact,
+) -> Result<()> {
     let wrong = |what| corrupt(&record.envelope().run, record.seq(), what);
     let fact = read(record).map_err(wrong)?;
     records.extend(fact.map(|fact| (record.clone(), fact)));

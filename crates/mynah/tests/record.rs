@@ -441,10 +441,14 @@ async fn a_fork_names_its_parent_and_goes_on_by_itself() -> mynah::Result<()> {
     let result = other.resume(&log, &*fork.run_id).await?;
     assert_eq!(result.text(), "otherwise");
     assert_eq!(read(&log, &run).await, records);
-    assert_eq!(
-        fork_run(&log, &*run, 99).await.expect_err("no such record").metadata()["field"],
-        "at"
-    );
+    for at in [0, 99] {
+        let error = fork_run(&log, &*run, at).await.expect_err("no such record");
+        assert_eq!(error.metadata()["field"], "at");
+        let last = records.len() - 1;
+        let said =
+            format!("run {run} can be branched at its records 1 to {last}: it has no record {at}");
+        assert!(error.to_string().ends_with(&said), "{error}");
+    }
     Ok(())
 }
 

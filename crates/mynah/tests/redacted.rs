@@ -27,6 +27,7 @@ async fn replay_resume_and_fork_name_the_first_redacted_record() -> mynah::Resul
         engine()?.resume(&log, &*run).await.map(drop),
         fork_run(&log, &*run, last - 1).await.map(drop),
     ];
+    assert_eq!(fork_run(&log, &*run, 1).await?.parent.seq, 1, "what is before it is whole");
     for error in errors.map(|refused| refused.expect_err("a body is missing")) {
         assert_eq!(error.kind(), ErrorKind::Log(LogReason::Redacted), "{error}");
         assert_eq!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mynah_data::{HaltReason, LogReason};
 
 use super::{Sample, refused};
-use crate::{Lease, Log};
+use crate::{Lease, Log, RunFilter};
 
 const TERM: Duration = Duration::from_nanos(100);
 
@@ -14,6 +14,14 @@ pub(super) async fn a_run_belongs_to_one_at_a_time(log: &dyn Log) {
     log.append(run.batch()).await.expect("a new run");
     let first = log.lease("run", "ann", TERM, 1_000).await.expect("a free run");
     assert_eq!(first, Lease::new("run", "ann", first.token, 1_100));
+    let held = |now| async move {
+        let run = log.run("run").await.expect("an index").expect("the run");
+        let listed = log.runs(RunFilter::new()).await.expect("an index");
+        assert_eq!(listed.runs, std::slice::from_ref(&run), "the list says the same");
+        (run.held_until, run.is_abandoned(now))
+    };
+    assert_eq!(held(1_099).await, (Some(1_100), false));
+    assert_eq!(held(1_100).await, (Some(1_100), true), "nobody kept it");
 
     let error = log.lease("run", "bob", TERM, 1_099).await.expect_err("a run that is held");
     assert_eq!(
@@ -32,6 +40,7 @@ pub(super) async fn a_run_belongs_to_one_at_a_time(log: &dyn Log) {
     assert_eq!(refused(log.lease("run", "ann", TERM, 1_160).await), LogReason::Leased);
 
     log.release(&taken).await.expect("one's own lease");
+    assert_eq!(held(1_160).await, (None, true), "it was given back");
     let again = log.lease("run", "ann", TERM, 1_170).await.expect("a run that was given back");
     assert!(again.token > taken.token, "{again:?}");
     let forever = log.lease("run", "ann", Duration::MAX, i64::MAX).await.expect("a long time");

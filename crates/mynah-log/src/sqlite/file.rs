@@ -214,12 +214,14 @@ impl File {
 
     /// What a failure of SQLite means, and what to do.
     pub(super) fn failure(&self, error: &rusqlite::Error) -> Error {
-        let path = self.0.display();
+        let path = self.0.display().to_string();
         let (code, what) = match error {
             // Without the statement, which is for nobody to read.
             rusqlite::Error::SqlInputError { error, msg, .. } => (Some(error.code), msg.clone()),
             error => (error.sqlite_error_code(), error.to_string()),
         };
+        // SQLite names the file that it could not open.
+        let what = what.strip_suffix(&format!(": {path}")).unwrap_or(&what);
         let (reason, advice) = match code {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 let seconds = PATIENCE.as_secs();

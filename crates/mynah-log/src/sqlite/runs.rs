@@ -41,7 +41,7 @@ pub(super) struct Known {
 }
 
 pub(super) fn summary(connection: &Connection, run: &str) -> Answer<Option<RunSummary>> {
-    Ok(find(connection, run)?.map(|found| found.map(|known| known.entry.summary)))
+    Ok(find(connection, run)?.map(|found| found.map(|known| known.entry.told())))
 }
 
 pub(super) fn head(connection: &Connection, run: &str) -> Answer<Option<Head>> {
@@ -99,7 +99,7 @@ pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPag
         let place = row.get(3).and_then(|started| Ok(Place { started, key: row.get(0)? }));
         let place = attempt!(sound(place, &run, 0)?);
         let known = sound(read(row), &run, 0)?;
-        found.push((place, known.map(|known| known.entry.summary)));
+        found.push((place, known.map(|known| known.entry.told())));
     }
     Ok(Ok(RunPage::cut(found, size)))
 }
@@ -267,6 +267,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
             cost: row.get::<_, Option<f64>>(13)?.unwrap_or(f64::NAN),
         },
         seal: row.get::<_, Option<i64>>(14)?.map(i64::cast_unsigned),
+        held_until: None,
     };
     let owner: Option<String> = row.get(16)?;
     let holder = match owner {

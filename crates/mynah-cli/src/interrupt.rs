@@ -1,0 +1,37 @@
+//! Being ended from outside.
+
+/// Waits until somebody ends the program: with control-C, or as systems do that shut down or lose a terminal.
+#[cfg(unix)]
+pub(crate) async fn interrupted() {
+    use futures_util::future::select_all;
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let mut kinds = vec![SignalKind::interrupt(), SignalKind::terminate()];
+    if !ignores_hangup() {
+        kinds.push(SignalKind::hangup());
+    }
+    let signals = kinds.into_iter().filter_map(|kind| signal(kind).ok());
+    let waiting = signals.map(|mut signal| Box::pin(async move { signal.recv().await }));
+    match waiting.collect::<Vec<_>>() {
+        none if none.is_empty() => std::future::pending().await,
+        some => drop(select_all(some).await),
+    }
+}
+
+/// Whether whoever began the program wants it to outlive the terminal, as `nohup` does. Where that is not known, it is not to
+/// be changed.
+#[cfg(unix)]
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_none_or(|mask| mask & 1 == 1)
+}
+
+/// Waits until somebody ends the program with control-C.
+#[cfg(not(unix))]
+pub(crate) async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}
