@@ -217,10 +217,10 @@ impl Asked<'_> {
     /// What records hold of the call's own options.
     fn recorded_options(&self, own: Metadata) -> Metadata {
         let mut options = recorded(own);
-        options.retain(|name, value| !is_code(name, value));
         if let Some(schema) = schema_of(&mut options).filter(|schema| !is_in_order(schema)) {
             *schema = Value::String(schema.to_string());
         }
+        options.retain(|name, value| !is_code(name, value));
         options.extend(self.code());
         for (name, told) in &self.options.told {
             options.entry(name).or_insert_with(|| told.clone());
