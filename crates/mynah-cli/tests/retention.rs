@@ -129,6 +129,13 @@ fn a_bad_file_is_refused_and_leaves_nothing_behind() {
     assert!(!other.path.exists(), "a bad file makes no log");
     assert_eq!(other.run(&["import", "/nowhere/at.all"]).code, Some(4));
     assert_eq!(run(["verify", "/nowhere/at.ndjson"]).code, Some(4));
+    let folder = store.folder.path().to_str().unwrap();
+    let said = format!("mynah: {folder}: Is a directory");
+    for verb in ["verify", "import"] {
+        let refused = run([verb, folder]);
+        assert_eq!(refused.code, Some(4), "{verb}");
+        assert!(refused.stderr.starts_with(&said), "{verb}: {}", refused.stderr);
+    }
 
     let said = "not a file that `mynah export` wrote";
     for bytes in [&b""[..], b"Dear diary,\n", b"\xff\x00\xfe"] {
