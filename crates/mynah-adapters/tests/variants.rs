@@ -16,7 +16,7 @@ use mynah_adapters::{
     format::Delivery,
     presets::Preset,
 };
-use mynah_data::{Request, Response, Result};
+use mynah_data::{Error, Request, Response, Result};
 use serde_json::{Value, json};
 use subjects::subjects;
 
@@ -60,7 +60,11 @@ fn a_member_of_another_type_or_none_at_all_fails_no_call() {
             for said in changed {
                 let mut pieces = pieces.to_vec();
                 pieces[at] = format!("{before}{said}{after}");
-                if let Err(error) = read(name, subject, &pieces) {
+                // A call that nobody can make out any more is not passed over.
+                let is_lost = |error: &Error| error.to_string().ends_with("belong to no call");
+                if let Err(error) = read(name, subject, &pieces)
+                    && !is_lost(&error)
+                {
                     assert_ne!(error.reason(), "malformed_response", "{name}: {error:?}\n{said}");
                 }
             }

@@ -79,16 +79,27 @@ enum Kind {
 }
 
 impl Kind {
-    /// Whether such a block is written in pieces of this name.
-    fn takes(&self, delta: &str) -> bool {
-        match (delta, self) {
+    /// Whether such a block is written in such pieces.
+    fn takes(&self, piece: Piece) -> bool {
+        match (piece, self) {
             (_, Self::Opaque { .. }) => true,
-            ("text_delta", kind) => matches!(kind, Self::Text | Self::Beside(_)),
-            ("thinking_delta" | "signature_delta", kind) => matches!(kind, Self::Thinking { .. }),
-            ("input_json_delta", kind) => matches!(kind, Self::Call(_) | Self::Form),
-            _ => true,
+            (Piece::Text, kind) => matches!(kind, Self::Text | Self::Beside(_)),
+            (Piece::Thinking | Piece::Signature, kind) => matches!(kind, Self::Thinking { .. }),
+            (Piece::Input, kind) => matches!(kind, Self::Call(_) | Self::Form),
+            (Piece::Citation | Piece::Other, _) => true,
         }
     }
+}
+
+/// What a piece of a block is.
+#[derive(Clone, Copy)]
+enum Piece {
+    Text,
+    Thinking,
+    Signature,
+    Input,
+    Citation,
+    Other,
 }
 
 members! {
@@ -117,22 +128,30 @@ members! {
 
 impl Delta<'_> {
     /// What it is: some gateways leave away to say it.
-    fn name(&self) -> &str {
+    fn piece(&self) -> Piece {
         match self.kind.text() {
-            "" if self.text != Loose::Null => "text_delta",
-            "" if self.thinking != Loose::Null => "thinking_delta",
-            "" if self.signature != Loose::Null => "signature_delta",
-            "" if !self.partial_json.0.is_empty() => "input_json_delta",
-            name => name,
+            "text_delta" => Piece::Text,
+            "thinking_delta" => Piece::Thinking,
+            "signature_delta" => Piece::Signature,
+            "input_json_delta" => Piece::Input,
+            "citations_delta" => Piece::Citation,
+            "" if self.text != Loose::Null => Piece::Text,
+            "" if self.thinking != Loose::Null => Piece::Thinking,
+            "" if self.signature != Loose::Null => Piece::Signature,
+            "" if !self.partial_json.0.is_empty() => Piece::Input,
+            _ => Piece::Other,
         }
     }
 
     /// Writes on a block that is kept whole.
-    fn write_on(self, block: &mut Metadata) {
-        let known =
-            [("text", self.text), ("thinking", self.thinking), ("signature", self.signature)];
-        let known = known.map(|(name, said)| (name.to_owned(), said.into_value()));
-        for (name, said) in telling(known.into_iter().chain(self.unknown)) {
+    fn write_on(&mut self, block: &mut Metadata) {
+        let known = [
+            ("text", &mut self.text),
+            ("thinking", &mut self.thinking),
+            ("signature", &mut self.signature),
+        ];
+        let known = known.map(|(name, said)| (name.to_owned(), take(said).into_value()));
+        for (name, said) in telling(known.into_iter().chain(take(&mut self.unknown))) {
             match (block.get_mut(&name), said) {
                 (Some(Value::String(text)), Value::String(more)) => text.push_str(&more),
                 (_, said) => drop(block.insert(name, said)),
@@ -185,7 +204,11 @@ impl Decoder for Answer {
                 self.open(index, message.content_block.map_or("{}", RawValue::get), draft)?
             }
             "content_block_delta" => {
-                if !self.delta(index, message.delta.unwrap_or_default(), draft)? {
+                let known = match &mut message.delta {
+                    Some(delta) => self.delta(index, delta, draft)?,
+                    None => false,
+                };
+                if !known {
                     draft.raw(reread()?);
                     return Ok(());
                 }
@@ -210,7 +233,9 @@ impl Decoder for Answer {
                 return Ok(());
             }
         }
-        draft.raw_rest(kind, message.unknown);
+        if !message.unknown.is_empty() {
+            draft.raw_rest(kind, take(&mut message.unknown));
+        }
         Ok(())
     }
 
@@ -352,53 +377,54 @@ impl Answer {
     }
 
     /// Adds to a block; false if that is not understood. Some gateways do not say that words begin.
-    fn delta(&mut self, index: u64, delta: Delta<'_>, draft: &mut Draft) -> Result<bool> {
+    fn delta(&mut self, index: u64, delta: &mut Delta<'_>, draft: &mut Draft) -> Result<bool> {
+        let piece = delta.piece();
         let found = self.blocks.iter().rposition(|open| open.index == index);
-        let place = match (found, delta.name()) {
-            (Some(found), name) if self.blocks[found].kind.takes(name) => found,
-            (_, "text_delta") => self.begin(index, self.text_kind(), draft),
-            (_, "thinking_delta" | "signature_delta") => {
+        let place = match (found, piece) {
+            (Some(found), _) if self.blocks[found].kind.takes(piece) => found,
+            (_, Piece::Text) => self.begin(index, self.text_kind(), draft),
+            (_, Piece::Thinking | Piece::Signature) => {
                 self.begin(index, Kind::Thinking { signature: String::new() }, draft)
             }
-            (_, "input_json_delta") if !delta.partial_json.0.is_empty() => {
+            (_, Piece::Input) if !delta.partial_json.0.is_empty() => {
                 return Err(failure::malformed("arguments came that belong to no call"));
             }
             _ => return Ok(false),
         };
         let open = &mut self.blocks[place];
-        if !delta.partial_json.0.is_empty() {
+        let input = &delta.partial_json.0;
+        if !input.is_empty() {
             open.input.clear();
         }
-        match (delta.name(), &mut open.kind) {
-            ("text_delta", Kind::Text) => draft.text(&open.id, delta.text.into_text()),
-            ("text_delta", Kind::Beside(text)) => text.push_str(&delta.text.into_text()),
-            ("input_json_delta", Kind::Form) => {
-                if !delta.partial_json.0.is_empty() {
+        match (piece, &mut open.kind) {
+            (Piece::Text, Kind::Text) => draft.text(&open.id, take(&mut delta.text).into_text()),
+            (Piece::Text, Kind::Beside(text)) => text.push_str(&take(&mut delta.text).into_text()),
+            (Piece::Input, Kind::Form) => {
+                if !input.is_empty() {
                     self.form = Form::Told;
                 }
-                draft.text(&open.id, delta.partial_json.0);
+                draft.text(&open.id, input.as_ref());
             }
-            ("input_json_delta", Kind::Call(key)) => draft.arguments(*key, &delta.partial_json.0),
-            ("input_json_delta", Kind::Opaque { input, .. }) => {
-                input.push_str(&delta.partial_json.0)
-            }
-            (_, Kind::Opaque { block, .. }) => {
-                delta.write_on(block);
-                return Ok(true);
-            }
-            ("citations_delta", Kind::Text) => {
-                open.citations.extend(telling(delta.unknown).shift_remove("citation"));
+            (Piece::Input, Kind::Call(key)) => draft.arguments(*key, input),
+            (Piece::Input, Kind::Opaque { input: known, .. }) => known.push_str(input),
+            (_, Kind::Opaque { block, .. }) => delta.write_on(block),
+            (Piece::Citation, Kind::Text) => {
+                let mut said = telling(take(&mut delta.unknown));
+                open.citations.extend(said.shift_remove("citation"));
                 return Ok(false);
             }
-            ("thinking_delta", Kind::Thinking { .. }) => {
-                draft.reasoning(&open.id, delta.thinking.into_text())
+            (Piece::Thinking, Kind::Thinking { .. }) => {
+                draft.reasoning(&open.id, take(&mut delta.thinking).into_text())
             }
-            ("signature_delta", Kind::Thinking { signature }) => {
+            (Piece::Signature, Kind::Thinking { signature }) => {
                 signature.push_str(delta.signature.text())
             }
             _ => return Ok(false),
         }
-        draft.raw_rest("content_block_delta", delta.unknown);
+        // Nearly always there is nothing, and even to look for it has its price.
+        if !delta.unknown.is_empty() {
+            draft.raw_rest("content_block_delta", take(&mut delta.unknown));
+        }
         Ok(true)
     }
 

@@ -19,9 +19,6 @@ const PORTION: usize = 256;
 /// Takes away the bodies of records: personal data, secrets. The envelopes stay, so the run still verifies; it can not be
 /// performed again.
 ///
-/// The `turn_started` records after them lose theirs too: they hold a hash over what was said, by which a guess of it could be
-/// checked.
-///
 /// ```
 /// use mynah_log::{Log, MemoryLog, Redact, Warrant, conformance::Sample, verify_run};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
@@ -79,7 +76,7 @@ impl Redact {
         Self { run: run.into(), which: Which::All }
     }
 
-    /// What would go, `turn_started` records among it: nothing is changed. Records whose bodies are gone already are left out.
+    /// What would go: nothing is changed. Records whose bodies are gone already are not among them.
     ///
     /// # Errors
     /// A run, a record or a kind that is not there, a seal, or a log that cannot be read.
@@ -91,13 +88,11 @@ impl Redact {
         let run = log.run(&self.run).await?.ok_or_else(|| entry::not_found(&self.run))?;
         self.check(&run)?;
         let mut found = Vec::new();
-        let (mut next, mut prompts) = (1, false);
+        let mut next = 1;
         while next <= run.records {
             let records = log.read(&self.run, next, PORTION).await?;
             for record in &records {
-                let (picked, is_prompt) = (self.picks(&run, record), has_prompt(record));
-                prompts |= picked && !is_prompt;
-                if let Some(body) = record.body().filter(|_| picked || (prompts && is_prompt)) {
+                if let Some(body) = record.body().filter(|_| self.picks(&run, record)) {
                     let kind = record.envelope().kind.to_string();
                     let bytes = body.payload.len() as u64;
                     let (seq, hash) = (record.seq(), record.hash());
@@ -179,12 +174,6 @@ impl Redact {
             Which::Kind(_) | Which::All => Ok(()),
         }
     }
-}
-
-/// Whether it tells, by a hash without a salt, what the model was asked.
-fn has_prompt(record: &Record) -> bool {
-    *record.envelope().kind == *"turn_started"
-        && matches!(record.loose_fact(), Ok(Some(Fact::TurnStarted { prompt: Some(_), .. })))
 }
 
 const SEAL: &str = "a seal keeps its body: it holds nothing of what was said";
