@@ -288,8 +288,9 @@ def main(arguments):
                     raise OSError(f"{arguments[0]}: not a file that `mynah export` wrote")
                 print(check_bundle(file))
         else:
-            print(__doc__.strip(), file=sys.stderr)
-            return 2
+            asked = arguments in (["-h"], ["--help"])
+            print(__doc__.strip(), file=sys.stdout if asked else sys.stderr)
+            return 0 if asked else 2
     except (Corrupt, KeyError, OSError, ValueError) as error:
         print(f"verify.py: {error}", file=sys.stderr)
         return 2 if isinstance(error, OSError) else 1

@@ -173,10 +173,16 @@ impl Keys {
         }
         key.ok_or_else(|| {
             let advice = variables.first().map(|name| format!("; set {name}")).unwrap_or_default();
+            let named = |place: &String| match place.as_str() {
+                "call" => "the call".to_owned(),
+                "set" => "what the program set".to_owned(),
+                variable => variable.to_owned(),
+            };
+            let places: Vec<String> = checked.iter().map(named).collect();
             Error::engine(EngineReason::MissingKey)
                 .with_message(format!(
                     "engine error: missing_key: no API key for {provider}{advice} (looked at {})",
-                    checked.join(", ")
+                    places.join(", ")
                 ))
                 .with_provider(provider)
                 .with("checked", checked)

@@ -42,7 +42,7 @@ fn k04_a_file_is_read_only_where_it_is_allowed() {
     let error = keys.find("gemini", &VARIABLES, None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "engine error: missing_key: no API key for gemini; set GEMINI_API_KEY (looked at call, set, GEMINI_API_KEY, GOOGLE_API_KEY)"
+        "engine error: missing_key: no API key for gemini; set GEMINI_API_KEY (looked at the call, what the program set, GEMINI_API_KEY, GOOGLE_API_KEY)"
     );
 }
 

@@ -22,8 +22,9 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah redact last --all --reason \"asked to\" --yes               all but the seal
 
 `mynah show RUN --records` tells which record is which, and of what kind.
-The turn_started records after a message hold a hash over it, by which a guess of what it said can be checked:
-redact them too where it can be guessed.";
+The turn_started records after a message hold a hash over it, by which a guess of what it said can
+be checked: redact them too where it can be guessed.
+Forks hold copies: those are named, and --forks takes them away too.";
 
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("which").required(true)))]

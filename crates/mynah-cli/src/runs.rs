@@ -27,7 +27,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah runs --json | jq -r .run_id        their ids
 
 A run that is running and nobody goes on with is shown as abandoned: its process ended, or it was
-dropped, or it is a fork that was not resumed. `mynah resume` goes on with it, `mynah cancel` ends it.";
+dropped, or it is a fork that was not resumed. `mynah resume` goes on with it, `mynah cancel` ends
+it.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {

@@ -28,7 +28,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah verify                             every run of the log, and its list of seals
   mynah verify last                        the newest run
   mynah verify RUN --json                  the run with this id, or whose id begins so
-  mynah verify --root 5f1c…                that nothing is missing that had this root, kept elsewhere
+  mynah verify --root 5f1c…                that all is there that had this root, kept elsewhere
   mynah verify run.ndjson                  a file that `mynah export` wrote, without the log
   gunzip < run.gz | mynah verify -         the same, from standard input
 
@@ -64,6 +64,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     if let Some(file) = run.as_deref().map(Path::new)
         && (file == Path::new("-")
             || file.is_file()
+            // Nobody means a run by the path of a folder.
+            || (file.is_dir() && file.components().count() > 1)
             || file.extension().is_some_and(|extension| extension == "ndjson"))
     {
         return verify_file(file, json);

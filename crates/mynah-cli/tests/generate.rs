@@ -348,8 +348,14 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         (&["hi"][..], "no model: give --model ADAPTER:MODEL"),
         (&["-m", "claude", "hi"], "give ADAPTER:MODEL"),
         (&["-m", "nobody:x", "hi"], "no adapter is named \"nobody\"; known are "),
-        (&["-m", "anthropic:x", "hi"], "looked at call, set, ANTHROPIC_API_KEY"),
-        (&["-m", "anthropic:x", "--api-key-env", "MINE", "hi"], "looked at call, set, MINE"),
+        (
+            &["-m", "anthropic:x", "hi"],
+            "looked at the call, what the program set, ANTHROPIC_API_KEY",
+        ),
+        (
+            &["-m", "anthropic:x", "--api-key-env", "MINE", "hi"],
+            "looked at the call, what the program set, MINE",
+        ),
         (&["-m", "anthropic:x", "--dotenv=none.env", "hi"], "ANTHROPIC_API_KEY in none.env"),
         (
             &["-m", "bedrock:x", "hi"],

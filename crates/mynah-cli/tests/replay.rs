@@ -110,7 +110,7 @@ fn a_run_that_is_not_what_it_was_is_not_performed() {
         (found.code, found.stderr.as_str()),
         (Some(1), "mynah: the run is not what it was\n")
     );
-    assert!(found.stdout.starts_with("run-1  corrupt: "), "{}", found.stdout);
+    assert!(found.stdout.starts_with("run-1  corrupt: record "), "{}", found.stdout);
     assert!(found.stdout.contains("record 7"), "{}", found.stdout);
     let found = store.run(&["replay", "run-1", "--json"]);
     assert_eq!(text(&common::lines(&found)[0], "status"), "corrupt");

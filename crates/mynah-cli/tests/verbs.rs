@@ -420,6 +420,9 @@ fn a_log_that_cannot_be_used_is_exit_code_4_and_is_not_made() {
     let refused = run(["runs", "--log", &format!("sqlite:{}", env!("CARGO_TARGET_TMPDIR"))]);
     assert_eq!(refused.code, Some(4));
     assert!(refused.stderr.ends_with(" is a folder, and a log is a file\n"), "{}", refused.stderr);
+    let nowhere = feed(mynah(["play", "--log", "sqlite:/nowhere/at.all", "-"]), RUNS.as_bytes());
+    assert_eq!(nowhere.code, Some(4));
+    assert_eq!(nowhere.stderr.matches("/nowhere/at.all").count(), 1, "{}", nowhere.stderr);
     let refused = run(["runs", "--log", "mynah.db"]);
     assert_eq!(refused.code, Some(2));
     assert_eq!(refused.stderr, "mynah: --log mynah.db: a log is a URL; give sqlite:mynah.db\n");
