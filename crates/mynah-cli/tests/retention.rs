@@ -257,6 +257,27 @@ fn a_run_that_a_process_goes_on_with_is_named_and_the_others_are_pruned() {
 }
 
 #[test]
+fn redacted_runs_are_not_told_to_be_the_same() {
+    let store = Store::with(SESSION);
+    for redacted in ["run-0", "run-1"] {
+        store.run(&["redact", redacted, "--all", "--reason", "asked to", "--yes"]);
+        let told = store.run(&["diff", "run-0", "run-1"]);
+        assert_eq!(told.code, Some(1));
+        assert_eq!(
+            told.stderr,
+            "mynah: the runs cannot be compared from record 1 on: it was redacted\n"
+        );
+        assert!(told.stdout.contains("\nnothing is known to be the same\n"), "{}", told.stdout);
+        assert_eq!(told.stdout.matches(" ? ").count(), 4, "{}", told.stdout);
+    }
+    let told = lines(&store.run(&["diff", "run-0", "run-1", "--json"]));
+    let counts = ["status", "shared", "differences", "redacted"].map(|name| &told[0][name]);
+    assert_eq!(counts, [&json!("incomparable"), &json!(0), &json!(0), &json!(4)]);
+    assert_eq!((&told[1]["left"]["fact"], &told[1]["diff"]), (&Value::Null, &Value::Null));
+    assert!(store.ok(&["diff", "run-0", "run-0"]).ends_with("the same\n"));
+}
+
+#[test]
 fn redact_takes_away_what_records_hold() {
     let store = Store::with(RUNS);
     let redact = ["redact", "run-0", "--record", "1", "4", "--reason", "card number"];
