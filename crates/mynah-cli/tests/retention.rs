@@ -70,6 +70,36 @@ fn the_runs_of_a_session_are_pruned_together() {
 }
 
 #[test]
+fn a_turn_that_goes_on_from_what_was_redacted_is_named() {
+    let waits = SESSION.replace(
+        r#"[ {"text": "Yes."}, {"finish": "stop"} ] ],"#,
+        r#"[ {"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"} ] ],
+           "tools": [ {"name": "ask", "returns": {"ask_user": "How many?"}} ],"#,
+    );
+    let store = Store::with(&waits);
+    let redact = ["redact", "run-0", "--record", "1", "--reason", "asked to"];
+    let said = |then: &str| {
+        format!("run run-1 has not ended, and it cannot go on {then}: `mynah cancel` ends it\n")
+    };
+    assert_eq!(store.run(&redact).stderr, said("then"));
+    assert_eq!(store.run(&[&redact[..], &["--yes"]].concat()).stderr, said("now"));
+    let refused = store.run(&["replay", "run-1"]).stderr;
+    assert!(refused.contains("redacted: the body of record 1 of run run-0"), "{refused}");
+    // Nothing goes any more, so nothing is kept from going on by it.
+    assert_eq!(store.run(&redact).stderr, "");
+}
+
+#[test]
+fn ids_that_are_counted_are_not_those_of_pruned_runs() {
+    let store = Store::with(RUNS);
+    store.ok(&["prune", "--older-than", "30d", "--reason", "age", "--yes", "--limit", "1"]);
+    store.play(RUNS);
+    let listed = store.json(&["runs"]);
+    let ids: Vec<_> = listed.iter().map(|run| run["run_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["run-5", "run-4", "run-3", "run-2", "run-1"]);
+}
+
+#[test]
 fn an_exported_run_can_be_checked_and_imported_elsewhere() {
     let store = Store::with(RUNS);
     let file = store.beside("run.ndjson");
