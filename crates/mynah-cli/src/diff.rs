@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use clap::Args;
 use mynah::{
     differences,
-    log::{Fact, Log, RunSummary},
+    log::{Fact, Hash, Log, RunSummary},
 };
 use serde_json::{Value, json};
 
@@ -26,8 +26,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah diff RUN last --json               every difference, whole
 
 What each run has for itself is not compared: ids of requests and answers, its parent, its root,
-and the pieces in which answers came.
-Exit codes: 0 the same; 1 different; 2 no such run; 4 a log that could not be used.";
+and the pieces in which answers came. What was redacted in either run cannot be compared: it is marked with a ?.
+Exit codes: 0 the same; 1 different, or not to be compared; 2 no such run; 4 a log that could not be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -48,18 +48,22 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let left = entries(log.as_ref(), &runs[0].run_id).await?;
         let right = entries(log.as_ref(), &runs[1].run_id).await?;
         let rows = align(&left, &right);
-        let first = rows.iter().position(Row::differs);
+        let found = Found::of(&rows);
         let mut out = BufWriter::new(io::stdout().lock());
         let done = match json {
-            true => write_json(&runs, &rows, first, &mut out),
-            false => write_text(&runs, &rows, first, &mut out),
+            true => write_json(&runs, &rows, &found, &mut out),
+            false => write_text(&runs, &rows, &found, &mut out),
         };
         written(done.and_then(|()| out.flush()))?;
-        match first {
-            None => Ok(()),
-            Some(first) => {
+        match found {
+            Found { different: Some(first), .. } => {
                 Err(Failure::finding(format!("the runs differ {}", rows[first].place())))
             }
+            Found { redacted: Some(first), .. } => Err(Failure::finding(format!(
+                "the runs cannot be compared {}: it was redacted",
+                rows[first].place()
+            ))),
+            Found { .. } => Ok(()),
         }
     })
 }
@@ -69,8 +73,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 struct Entry {
     seq: u64,
     kind: String,
-    /// Null if it was taken away.
-    fact: Value,
+    /// The commitment to what it holds.
+    body: Hash,
+    /// None if it was taken away.
+    fact: Option<Value>,
     gist: String,
 }
 
@@ -79,8 +85,9 @@ async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
     let entry = |(record, fact): (mynah::log::Record, Option<Fact>)| Entry {
         seq: record.seq(),
         kind: record.envelope().kind.to_string(),
+        body: record.envelope().body,
         gist: fact.as_ref().map_or("(redacted)".to_owned(), gist),
-        fact: fact.as_ref().map(comparable).unwrap_or_default(),
+        fact: fact.as_ref().map(comparable),
     };
     Ok(facts.into_iter().map(entry).collect())
 }
@@ -105,13 +112,28 @@ fn comparable(fact: &Fact) -> Value {
 struct Row<'a> {
     left: Option<&'a Entry>,
     right: Option<&'a Entry>,
-    /// Where the two differ.
-    fields: Vec<Value>,
+    /// Where the two differ; none if that cannot be told.
+    fields: Option<Vec<Value>>,
 }
 
-impl Row<'_> {
+impl<'a> Row<'a> {
+    fn of(left: &'a Entry, right: &'a Entry) -> Self {
+        let fields = match (&left.fact, &right.fact) {
+            (Some(left), Some(right)) => Some(differences(left, right)),
+            // Nothing but the same has the same commitment.
+            _ => (left.body == right.body).then(Vec::new),
+        };
+        Self { left: Some(left), right: Some(right), fields }
+    }
+
     fn differs(&self) -> bool {
-        self.left.is_none() || self.right.is_none() || !self.fields.is_empty()
+        let is_alone = self.left.is_none() || self.right.is_none();
+        is_alone || self.fields.as_ref().is_some_and(|fields| !fields.is_empty())
+    }
+
+    /// Whether the two cannot be compared.
+    fn is_untold(&self) -> bool {
+        self.fields.is_none()
     }
 
     /// Where it stands in both runs, in words.
@@ -134,6 +156,31 @@ impl Row<'_> {
     }
 }
 
+/// What came of a comparison: the first rows that are not the same.
+struct Found {
+    different: Option<usize>,
+    redacted: Option<usize>,
+    /// How many rows are the same before the first that is not, or cannot be compared.
+    shared: usize,
+}
+
+impl Found {
+    fn of(rows: &[Row<'_>]) -> Self {
+        let different = rows.iter().position(Row::differs);
+        let redacted = rows.iter().position(Row::is_untold);
+        let shared = different.into_iter().chain(redacted).min().unwrap_or(rows.len());
+        Self { different, redacted, shared }
+    }
+
+    fn status(&self) -> &'static str {
+        match (self.different, self.redacted) {
+            (Some(_), _) => "different",
+            (None, Some(_)) => "incomparable",
+            (None, None) => "equal",
+        }
+    }
+}
+
 /// How far is looked ahead for two records of one kind.
 const WINDOW: usize = 32;
 
@@ -143,14 +190,13 @@ fn align<'a>(left: &'a [Entry], right: &'a [Entry]) -> Vec<Row<'a>> {
     let (mut i, mut j) = (0, 0);
     while i < left.len() || j < right.len() {
         let (only_left, only_right) = lead(&left[i..], &right[j..]);
-        let alone = |entry| Row { left: Some(entry), right: None, fields: Vec::new() };
+        let alone = |entry| Row { left: Some(entry), right: None, fields: Some(Vec::new()) };
         rows.extend(left[i..i + only_left].iter().map(alone));
-        let alone = |entry| Row { left: None, right: Some(entry), fields: Vec::new() };
+        let alone = |entry| Row { left: None, right: Some(entry), fields: Some(Vec::new()) };
         rows.extend(right[j..j + only_right].iter().map(alone));
         (i, j) = (i + only_left, j + only_right);
         if let (Some(left), Some(right)) = (left.get(i), right.get(j)) {
-            let fields = differences(&left.fact, &right.fact);
-            rows.push(Row { left: Some(left), right: Some(right), fields });
+            rows.push(Row::of(left, right));
             (i, j) = (i + 1, j + 1);
         }
     }
@@ -167,23 +213,25 @@ fn lead(left: &[Entry], right: &[Entry]) -> (usize, usize) {
 fn write_json(
     runs: &[RunSummary; 2],
     rows: &[Row<'_>],
-    first: Option<usize>,
+    found: &Found,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let told = |run: &RunSummary| json!({"run_id": run.run_id, "records": run.records});
     let summary = json!({
-        "status": if first.is_some() { "different" } else { "equal" },
+        "status": found.status(),
         "left": told(&runs[0]),
         "right": told(&runs[1]),
-        "shared": first.unwrap_or(rows.len()),
+        "shared": found.shared,
         "differences": rows.iter().filter(|row| row.differs()).count(),
+        "redacted": rows.iter().filter(|row| row.is_untold()).count(),
     });
     writeln!(out, "{summary}")?;
-    for row in rows.iter().filter(|row| row.differs()) {
+    for row in rows.iter().filter(|row| row.differs() || row.is_untold()) {
         let told =
             |entry: &Entry| json!({"seq": entry.seq, "kind": entry.kind, "fact": entry.fact});
         let (left, right) = (row.left.map(told), row.right.map(told));
-        writeln!(out, "{}", json!({"left": left, "right": right, "diff": sides(&row.fields)}))?;
+        let diff = row.fields.as_deref().map(sides);
+        writeln!(out, "{}", json!({"left": left, "right": right, "diff": diff}))?;
     }
     Ok(())
 }
@@ -197,20 +245,21 @@ fn sides(fields: &[Value]) -> Vec<Value> {
 fn write_text(
     runs: &[RunSummary; 2],
     rows: &[Row<'_>],
-    first: Option<usize>,
+    found: &Found,
     out: &mut impl Write,
 ) -> io::Result<()> {
     for (side, run) in ["left ", "right"].into_iter().zip(runs) {
         writeln!(out, "{side}  {}  {}", run.run_id, count(run.records, "record"))?;
     }
-    let shared = first.unwrap_or(rows.len());
-    match (first, shared) {
-        (None, _) => writeln!(out, "the same")?,
-        (Some(_), 0) => writeln!(out, "nothing is the same\n")?,
-        (Some(_), shared) => writeln!(out, "the same up to record {shared}\n")?,
+    match (found.shared, found.redacted) {
+        (shared, _) if shared == rows.len() => writeln!(out, "the same")?,
+        (0, Some(0)) => writeln!(out, "nothing is known to be the same\n")?,
+        (0, _) => writeln!(out, "nothing is the same\n")?,
+        (shared, _) => writeln!(out, "the same up to record {shared}\n")?,
     }
-    for (index, row) in rows.iter().enumerate().skip(shared) {
+    for (index, row) in rows.iter().enumerate().skip(found.shared) {
         let mark = match row {
+            row if row.is_untold() => '?',
             Row { right: None, .. } => '<',
             Row { left: None, .. } => '>',
             row if row.differs() => '|',
@@ -218,8 +267,9 @@ fn write_text(
         };
         let line = format!("{} {mark} {}", cell(row.left), cell(row.right));
         writeln!(out, "{}", line.trim_end())?;
-        if first == Some(index) {
-            write_fields(&sides(&row.fields), ["left", "right"], out)?;
+        if found.different == Some(index) {
+            let fields = row.fields.as_deref().unwrap_or_default();
+            write_fields(&sides(fields), ["left", "right"], out)?;
             writeln!(out, "^ the first difference\n")?;
         }
     }
@@ -251,8 +301,27 @@ mod tests {
         let right = [entry(1, "run_started", 0), entry(2, "turn_started", 2)];
         let rows = align(&left, &right);
         assert_eq!(rows.iter().map(Row::differs).collect::<Vec<_>>(), [false, true]);
-        assert_eq!(sides(&rows[1].fields), [json!({"path": "value", "left": 1, "right": 2})]);
+        let fields = rows[1].fields.as_deref().expect("both are there");
+        assert_eq!(sides(fields), [json!({"path": "value", "left": 1, "right": 2})]);
         assert_eq!(rows[1].place(), "from record 2 on");
+    }
+
+    #[test]
+    fn what_was_redacted_is_the_same_only_as_itself() {
+        let redacted = |value| Entry { fact: None, ..entry(1, "completed", value) };
+        for (left, right, untold) in [
+            (redacted(1), redacted(2), true),
+            (redacted(1), entry(1, "completed", 2), true),
+            (redacted(1), redacted(1), false),
+            (redacted(1), entry(1, "completed", 1), false),
+        ] {
+            let row = Row::of(&left, &right);
+            assert_eq!((row.is_untold(), row.differs()), (untold, false), "{left:?} {right:?}");
+        }
+        let runs = [redacted(1), entry(2, "resumed", 1)];
+        let others = [redacted(2), entry(2, "resumed", 2)];
+        assert_eq!(Found::of(&align(&runs, &others)).status(), "different");
+        assert_eq!(Found::of(&align(&runs[..1], &others[..1])).status(), "incomparable");
     }
 
     #[test]
@@ -299,7 +368,8 @@ mod tests {
 
     fn entry(seq: u64, kind: &str, value: u64) -> Entry {
         let (fact, gist) = (json!({"kind": kind, "value": value}), value.to_string());
-        Entry { seq, kind: kind.to_owned(), fact, gist }
+        let body = Hash([value as u8; 32]);
+        Entry { seq, kind: kind.to_owned(), body, fact: Some(fact), gist }
     }
 
     fn places(rows: &[Row<'_>]) -> Vec<(Option<u64>, Option<u64>)> {

@@ -1,9 +1,12 @@
 //! `mynah redact`: what records hold, taken away.
 
-use std::io::{self, BufWriter, Write};
+use std::{
+    io::{self, BufWriter, Write},
+    sync::Arc,
+};
 
 use clap::Args;
-use mynah::log::{Log, Redact, Redactable, RunSummary};
+use mynah::log::{Log, Redact, Redactable, RunFilter, RunSummary};
 use serde_json::{Value, json};
 
 use crate::{
@@ -52,18 +55,16 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = arguments.removal.open(&arguments.log.log)?;
     let runtime = runtime()?;
-    let (taken, copies) = runtime.block_on(arguments.redact(log.as_ref()))?;
+    let Redacted { taken, copies, stranded } = runtime.block_on(arguments.redact(log.as_ref()))?;
     let done = arguments.removal.yes;
-    for Taken { run, found } in &taken {
-        if !run.status.is_ended() && !found.is_empty() {
-            let then = if done { "it cannot go on now" } else { "it cannot go on then" };
-            // Not among the records, so that whoever reads them need not look for it.
-            let _ = writeln!(
-                io::stderr(),
-                "run {} has not ended, and {then}: `mynah cancel` ends it",
-                line(&run.run_id)
-            );
-        }
+    let then = if done { "it cannot go on now" } else { "it cannot go on then" };
+    for run in stranded {
+        // Not among the records, so that whoever reads them need not look for it.
+        let _ = writeln!(
+            io::stderr(),
+            "run {} has not ended, and {then}: `mynah cancel` ends it",
+            line(&run)
+        );
     }
     let mut out = BufWriter::new(io::stdout().lock());
     for taken in &taken {
@@ -78,6 +79,15 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     arguments.removal.wipe(&runtime, log.as_ref())
 }
 
+/// What becomes of a log.
+struct Redacted {
+    taken: Vec<Taken>,
+    /// What stays of it in other runs.
+    copies: Vec<Taken>,
+    /// The runs that have not ended, and cannot go on without what goes.
+    stranded: Vec<Arc<str>>,
+}
+
 /// Records of a run that lose what they hold.
 struct Taken {
     run: RunSummary,
@@ -85,11 +95,12 @@ struct Taken {
 }
 
 impl Arguments {
-    /// What goes, and what stays of it in other runs.
-    async fn redact(&self, log: &dyn Log) -> Result<(Vec<Taken>, Vec<Taken>), Failure> {
+    async fn redact(&self, log: &dyn Log) -> Result<Redacted, Failure> {
         let run = store::find(log, &self.run).await?.run_id;
         // What is wrong with what was asked for is wrong with this run.
         self.asked(&run, u64::MAX).candidates(log).await?;
+        // What is to go may be all that tells.
+        let open = open(log).await?;
         let (mut taken, mut copies) = (Vec::new(), Vec::new());
         for Kin { run: one, shared } in kin::of(log, &run).await? {
             let asked = self.asked(&one.run_id, shared).candidates(log).await?;
@@ -106,7 +117,10 @@ impl Arguments {
             };
             if goes { &mut taken } else { &mut copies }.push(Taken { run: one, found });
         }
-        Ok((taken, copies))
+        let strands = |needs: &Need| taken.iter().any(|taken: &Taken| needs.any_of(taken));
+        let stranded = open.into_iter().filter(|(_, needs)| needs.iter().any(strands));
+        let stranded = stranded.map(|(run, _)| run).collect();
+        Ok(Redacted { taken, copies, stranded })
     }
 
     /// What is asked for, in a run that has the same records up to this one.
@@ -137,6 +151,37 @@ impl Arguments {
             // Nobody may be left to read it.
             let _ = writeln!(io::stderr(), "{told}--forks redacts them too");
         }
+    }
+}
+
+/// Records that a run needs to go on.
+struct Need {
+    run: String,
+    until: u64,
+}
+
+impl Need {
+    fn any_of(&self, Taken { run, found }: &Taken) -> bool {
+        *run.run_id == *self.run && found.iter().any(|record| record.seq <= self.until)
+    }
+}
+
+/// The runs that have not ended, the newest first, each with what it needs: its own records, and those of the session's runs
+/// before it.
+async fn open(log: &dyn Log) -> Result<Vec<(Arc<str>, Vec<Need>)>, Failure> {
+    let (mut open, mut filter) = (Vec::new(), RunFilter::new());
+    loop {
+        let page = log.runs(filter.clone()).await?;
+        for RunSummary { run_id, .. } in page.runs.into_iter().filter(|run| !run.status.is_ended())
+        {
+            let own = Need { run: run_id.to_string(), until: u64::MAX };
+            // One that is damaged cannot go on anyway.
+            let before = store::all_previous(log, &run_id).await.unwrap_or_default();
+            let before = before.into_iter().map(|it| Need { run: it.run_id, until: it.seq });
+            open.push((run_id, before.chain([own]).collect()));
+        }
+        let Some(next) = page.next else { return Ok(open) };
+        filter = filter.after(next);
     }
 }
 

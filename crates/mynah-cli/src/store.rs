@@ -169,17 +169,22 @@ pub(crate) fn previous(first: &Fact) -> Option<&Previous> {
 
 /// The runs that a run goes on from, the latest first, as far as the log has them.
 pub(crate) async fn needed(log: &dyn Log, run: &str) -> Result<Vec<String>, Failure> {
-    let (mut needed, mut next) = (Vec::new(), run.to_owned());
+    Ok(all_previous(log, run).await?.into_iter().map(|before| before.run_id).collect())
+}
+
+/// The same, each with the record up to which it is needed.
+pub(crate) async fn all_previous(log: &dyn Log, run: &str) -> Result<Vec<Previous>, Failure> {
+    let (mut all, mut next) = (Vec::<Previous>::new(), run.to_owned());
     loop {
         let first = log.read(&next, 1, 1).await?;
         let first = first.first().map(fact).transpose()?.flatten();
-        let Some(before) = first.as_ref().and_then(previous) else { return Ok(needed) };
+        let Some(before) = first.as_ref().and_then(previous) else { return Ok(all) };
         // Whoever made the records may have made a circle of them.
-        if needed.contains(&before.run_id) {
-            return Ok(needed);
+        if all.iter().any(|known| known.run_id == before.run_id) {
+            return Ok(all);
         }
         next = before.run_id.clone();
-        needed.push(next.clone());
+        all.push(before.clone());
     }
 }
 

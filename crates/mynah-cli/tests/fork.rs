@@ -141,6 +141,7 @@ the same up to record 6
         "right": {"run_id": fork, "records": 10},
         "shared": 6,
         "differences": 2,
+        "redacted": 0,
     });
     assert_eq!(told[0], summary);
     let places: Vec<(Value, Value)> = told[1..]

@@ -70,6 +70,36 @@ fn the_runs_of_a_session_are_pruned_together() {
 }
 
 #[test]
+fn a_turn_that_goes_on_from_what_was_redacted_is_named() {
+    let waits = SESSION.replace(
+        r#"[ {"text": "Yes."}, {"finish": "stop"} ] ],"#,
+        r#"[ {"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"} ] ],
+           "tools": [ {"name": "ask", "returns": {"ask_user": "How many?"}} ],"#,
+    );
+    let store = Store::with(&waits);
+    let redact = ["redact", "run-0", "--record", "1", "--reason", "asked to"];
+    let said = |then: &str| {
+        format!("run run-1 has not ended, and it cannot go on {then}: `mynah cancel` ends it\n")
+    };
+    assert_eq!(store.run(&redact).stderr, said("then"));
+    assert_eq!(store.run(&[&redact[..], &["--yes"]].concat()).stderr, said("now"));
+    let refused = store.run(&["replay", "run-1"]).stderr;
+    assert!(refused.contains("redacted: the body of record 1 of run run-0"), "{refused}");
+    // Nothing goes any more, so nothing is kept from going on by it.
+    assert_eq!(store.run(&redact).stderr, "");
+}
+
+#[test]
+fn ids_that_are_counted_are_not_those_of_pruned_runs() {
+    let store = Store::with(RUNS);
+    store.ok(&["prune", "--older-than", "30d", "--reason", "age", "--yes", "--limit", "1"]);
+    store.play(RUNS);
+    let listed = store.json(&["runs"]);
+    let ids: Vec<_> = listed.iter().map(|run| run["run_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["run-5", "run-4", "run-3", "run-2", "run-1"]);
+}
+
+#[test]
 fn an_exported_run_can_be_checked_and_imported_elsewhere() {
     let store = Store::with(RUNS);
     let file = store.beside("run.ndjson");
@@ -261,6 +291,27 @@ fn a_run_that_a_process_goes_on_with_is_named_and_the_others_are_pruned() {
     let told = store.json(&[&prune[..], &["--yes"]].concat());
     assert_eq!(told, [json!({"dry_run": false, "runs": 0, "records": 0, "in_use": ["run-2"]})]);
     assert_eq!(store.ok(&[&prune[..], &["--yes"]].concat()), format!("{stays}nothing pruned\n"));
+}
+
+#[test]
+fn redacted_runs_are_not_told_to_be_the_same() {
+    let store = Store::with(SESSION);
+    for redacted in ["run-0", "run-1"] {
+        store.run(&["redact", redacted, "--all", "--reason", "asked to", "--yes"]);
+        let told = store.run(&["diff", "run-0", "run-1"]);
+        assert_eq!(told.code, Some(1));
+        assert_eq!(
+            told.stderr,
+            "mynah: the runs cannot be compared from record 1 on: it was redacted\n"
+        );
+        assert!(told.stdout.contains("\nnothing is known to be the same\n"), "{}", told.stdout);
+        assert_eq!(told.stdout.matches(" ? ").count(), 4, "{}", told.stdout);
+    }
+    let told = lines(&store.run(&["diff", "run-0", "run-1", "--json"]));
+    let counts = ["status", "shared", "differences", "redacted"].map(|name| &told[0][name]);
+    assert_eq!(counts, [&json!("incomparable"), &json!(0), &json!(0), &json!(4)]);
+    assert_eq!((&told[1]["left"]["fact"], &told[1]["diff"]), (&Value::Null, &Value::Null));
+    assert!(store.ok(&["diff", "run-0", "run-0"]).ends_with("the same\n"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use mynah_data::Result;
 
 use crate::{
     Corrupt, Hash, Log, MAINTENANCE, Pruned, Record, Removals, Report, RunFilter, RunSummary,
-    SealedRun, Verifier, merkle::Tree, removal::Gone,
+    SealedRun, Verifier, gist::Gist, merkle::Tree, removal::Gone,
 };
 
 const PORTION: usize = 256;
@@ -205,7 +205,7 @@ struct Walk<'l> {
     untold: Untold,
 }
 
-/// What the index may say, as whoever would have told lost its body.
+/// What the index may say, as whoever would have told lost its body, and its tombstone does not tell.
 #[derive(Clone, Copy, Default)]
 struct Untold {
     model: bool,
@@ -252,13 +252,25 @@ impl<'l> Walk<'l> {
             let counted = counted?;
             visit(record)?;
             let found = self.found.get_or_insert_with(|| RunSummary::begin(record));
-            if record.body().is_none() {
-                let kind = &*record.envelope().kind;
-                let names_model = matches!(kind, "run_started" | "assistant_completed");
-                self.untold.model |= found.model.is_none() && names_model;
-                self.untold.session |= kind == "run_started";
+            let kind = &*record.envelope().kind;
+            // After the first record only the first model that is named counts.
+            let counts = kind == "run_started" || found.model.is_none();
+            if record.body().is_some() || !Gist::is_named_by(kind) || !counts {
+                found.count(&counted);
+                continue;
             }
-            found.count(&counted);
+            let stripped = gone(record).and_then(|gone| gone.bodies.get(&record.seq()));
+            match stripped.and_then(|stripped| stripped.names) {
+                Some(names) => {
+                    let gist = named(self.indexed, &counted, names)?;
+                    found.count(&counted.with_gist(gist));
+                }
+                None => {
+                    self.untold.model = true;
+                    self.untold.session |= kind == "run_started";
+                    found.count(&counted);
+                }
+            }
         }
         Ok(())
     }
@@ -270,6 +282,23 @@ impl<'l> Walk<'l> {
         compare(indexed, &found, untold).map_err(|what| corrupt(run, found.records, what))?;
         Ok((verifier, found))
     }
+}
+
+/// What was to be known of a record that lost its body, with the names that the index has, as far as its tombstone commits to
+/// them.
+fn named(indexed: &RunSummary, record: &Record, names: Hash) -> Result<Gist, Corrupt> {
+    let adds = &record.gist().adds;
+    for model in [&indexed.model, &None] {
+        for session in [&indexed.session_id, &None] {
+            let (adds, model, session) = (adds.clone(), model.clone(), session.clone());
+            let gist = Gist { adds, model, session };
+            if gist.names(&record.envelope().body) == names {
+                return Ok(gist);
+            }
+        }
+    }
+    let what = "the index says another model or session than its tombstone commits to";
+    Err(corrupt(&indexed.run_id, record.seq(), what))
 }
 
 async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Report> {

@@ -5,7 +5,10 @@ use std::{borrow::Cow, sync::Arc};
 use mynah_data::Response;
 use serde::{Deserialize, de::IgnoredAny};
 
-use crate::{Fact, Totals, cbor};
+use crate::{
+    Fact, Hash, Totals,
+    cbor::{self, major},
+};
 
 /// What is to be known of a record whoever counts it.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +69,31 @@ impl Gist {
         let is_call = kind == "tool_scheduled" && seen.attempt == Some(1);
         Ok(Self { adds: adds(kind, is_call, usage), model, session })
     }
+
+    /// Whether records of this kind name a model or a session.
+    pub(crate) fn is_named_by(kind: &str) -> bool {
+        matches!(kind, "run_started" | "assistant_completed")
+    }
+
+    /// A commitment to the model and the session, in a record with this commitment to its body. That one hides them, for
+    /// nobody who has not the record can try names out.
+    pub(crate) fn names(&self, body: &Hash) -> Hash {
+        let mut writer = cbor::Writer::default();
+        writer.start();
+        writer.head(major::ARRAY, 2);
+        for name in [&self.model, &self.session] {
+            match name {
+                Some(name) => writer.text(name),
+                None => writer.head(major::SIMPLE, NULL),
+            }
+        }
+        Hash::of(&[NAMES_DOMAIN, &body.0, writer.bytes()])
+    }
 }
+
+const NAMES_DOMAIN: &[u8] = b"mynah record names 1\n";
+
+const NULL: u64 = 22;
 
 type Spent = (Option<u64>, Option<u64>, Option<f64>);
 

@@ -10,7 +10,7 @@ use std::{borrow::Cow, sync::Arc};
 use mynah_data::{Error, LogReason, Result};
 
 use crate::{
-    Fact, Hash, Totals,
+    Fact, Hash,
     cbor::{self, Reader, Writer, major},
     gist::Gist,
     merkle, payload,
@@ -218,10 +218,9 @@ impl Record {
         &self.0.gist
     }
 
-    /// The same record, where its body is gone and someone else tells what it adds to the totals of its run.
-    pub(crate) fn adding(self, adds: Totals) -> Self {
-        let parts = Arc::unwrap_or_clone(self.0);
-        Self(Arc::new(Parts { gist: Gist { adds, ..parts.gist }, ..parts }))
+    /// The same record, where its body is gone and someone else tells what was to be known of it.
+    pub(crate) fn with_gist(self, gist: Gist) -> Self {
+        Self(Arc::new(Parts { gist, ..Arc::unwrap_or_clone(self.0) }))
     }
 
     /// The same record without its body. Whoever counts it now counts what the body added.

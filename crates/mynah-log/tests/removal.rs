@@ -107,6 +107,56 @@ async fn a_redaction_does_not_leave_the_index_to_whoever_changes_it() {
     assert_eq!(counted(&elsewhere.log).await, counted(&book.log).await);
 }
 
+#[tokio::test]
+async fn the_model_and_the_session_of_a_redacted_run_are_not_changed_unseen() {
+    let book = Book::empty();
+    for run in [
+        Sample::of_session("both", 0, "s", None).tool_turn().sealed(),
+        Sample::new("model", 0).tool_turn().tool_turn(),
+        Sample::new("neither", 0).user("secret"),
+    ] {
+        book.log.append({ run }.batch()).await.expect("a run");
+    }
+    let elsewhere = Book::empty();
+    let runs = ["both", "model", "neither"];
+    for run in runs {
+        Redact::all(run).perform(&book.log, &warrant()).await.expect("bodies");
+        let mut file = Vec::new();
+        bundle::export(&book.log, run, &mut file).await.expect("a run");
+        bundle::import(&elsewhere.log, Cursor::new(file)).await.expect("a bundle");
+    }
+    for (book, run) in [&book, &elsewhere].into_iter().flat_map(|book| runs.map(|run| (book, run)))
+    {
+        verify_run(&book.log, run).await.expect(run);
+        let was =
+            format!("CREATE TEMP TABLE was AS SELECT model, session FROM runs WHERE id = '{run}'");
+        book.change(&was);
+        for change in [
+            "model = 'other'",
+            "session = 'other'",
+            "model = NULL",
+            "session = NULL",
+            "model = session, session = model",
+        ] {
+            let columns = change.replace(" = ", " IS ").replace(", ", " AND ");
+            let changed = book.raw.execute(
+                &format!("UPDATE runs SET {change} WHERE id = '{run}' AND NOT ({columns})"),
+                [],
+            );
+            let found = verify_run(&book.log, run).await;
+            let kind = found.map(drop).map_err(|error| error.kind());
+            let corrupt = Err(ErrorKind::Log(LogReason::Corrupt));
+            let expected = if changed == Ok(0) { Ok(()) } else { corrupt };
+            assert_eq!(kind, expected, "{run}: {change}");
+            book.change(&format!(
+                "UPDATE runs SET (model, session) = (SELECT model, session FROM was) WHERE id = '{run}'"
+            ));
+        }
+        book.change("DROP TABLE was");
+        verify_run(&book.log, run).await.expect(run);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
 

@@ -7,7 +7,7 @@ use std::{
 
 use mynah::{
     World,
-    log::{Log, RunFilter},
+    log::{Log, Removals, RunFilter},
 };
 
 /// A world in which nothing is left to chance: each number, id and moment is the next one.
@@ -20,25 +20,36 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Goes on where the runs of a log ended: none gets an id that another has, each is newer than those before, and
+    /// Goes on where the runs of a log ended: none gets an id that another has or had, each is newer than those before, and
     /// what was taken for a while by a process that is gone is free again.
     pub(super) async fn after(log: &dyn Log) -> mynah::Result<Self> {
         const PAUSE: u64 = 3600;
-        let (mut count, mut newest) = (0, None);
+        let (mut numbers, mut newest) = (0, None);
+        let mut take =
+            |run: &str| numbers = numbers.max(number(run).map_or(0, |number| number + 1));
         let mut filter = RunFilter::new();
         loop {
             let page = log.runs(filter.clone()).await?;
-            count += (page.runs.len() + page.damaged.len()) as u64;
+            page.runs.iter().for_each(|run| take(&run.run_id));
+            page.damaged.iter().for_each(|damaged| take(&damaged.run));
             newest = newest.max(page.runs.iter().map(|run| run.updated).max());
             let Some(next) = page.next else { break };
             filter = filter.after(next);
         }
+        Removals::read(log).await?.pruned().for_each(|(run, _)| take(run));
         let seconds = |nanos: i64| u64::try_from(nanos).unwrap_or(0) / 1_000_000_000;
         let counters = Self::default();
         counters.times.store(newest.map_or(0, |at| seconds(at) + PAUSE), Ordering::Relaxed);
-        counters.runs.store(count, Ordering::Relaxed);
+        counters.runs.store(numbers, Ordering::Relaxed);
         Ok(counters)
     }
+}
+
+/// The number in an id of this world.
+fn number(run: &str) -> Option<u64> {
+    let number = run.strip_prefix("run-")?.parse().ok();
+    // Nobody has counted that far.
+    number.filter(|number| *number < u64::MAX / 2)
 }
 
 impl World for Counters {

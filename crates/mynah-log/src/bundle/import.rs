@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Append, Chain, Hash, Head, Log, MAINTENANCE, Record, Removals, Removed, Report, Stripped,
-    Tombstone, entry, removal::bury,
+    Tombstone, entry, gist::Gist, removal::bury,
 };
 
 /// How many bytes of records are appended in one go, about.
@@ -164,7 +164,7 @@ impl Target<'_> {
         let batch = std::mem::take(&mut self.batch);
         self.bytes = 0;
         if let Some(last) = batch.last() {
-            let tombstones = self.due(last.seq());
+            let tombstones = self.due(last.seq(), &batch);
             self.chain = bury(self.log, self.chain.clone(), &tombstones).await?;
             let append = Append::new(&*self.run, self.head, batch);
             self.head = Some(self.log.append(append).await?);
@@ -172,12 +172,20 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// The tombstones of records up to this place, which are to be kept no more.
-    fn due(&mut self, last: u64) -> Vec<(i64, Tombstone)> {
+    /// The tombstones of records up to this place, which are to be kept no more. The index here has no names from these.
+    fn due(&mut self, last: u64, batch: &[Record]) -> Vec<(i64, Tombstone)> {
+        let nameless = |stripped: Stripped| {
+            let place = batch.binary_search_by_key(&stripped.seq, Record::seq);
+            match place.ok().and_then(|place| batch.get(place)) {
+                Some(record) => stripped.naming(record, &Gist::default()),
+                None => stripped,
+            }
+        };
         let mut due = Vec::new();
         for (at, tombstone) in &mut self.tombstones {
             let Removed::Bodies(bodies) = &mut tombstone.removed else { continue };
-            let named: Vec<_> = bodies.extract_if(.., |stripped| stripped.seq <= last).collect();
+            let named = bodies.extract_if(.., |stripped| stripped.seq <= last);
+            let named: Vec<_> = named.map(nameless).collect();
             if !named.is_empty() {
                 due.push((*at, Tombstone { removed: Removed::Bodies(named), ..tombstone.clone() }));
             }

@@ -11,7 +11,9 @@ mod removals;
 use mynah_data::{ErrorKind, LogReason, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Append, Chain, Fact, Hash, Log, Record, RunSummary, Totals, cbor};
+use crate::{
+    Append, Chain, Envelope, Fact, Hash, Log, Record, RunSummary, Totals, cbor, gist::Gist,
+};
 
 pub use prune::{Prune, PruneReport};
 pub use redact::{Redact, Redactable};
@@ -80,12 +82,15 @@ pub struct Stripped {
     /// What the body had added to the totals of the run, which can be counted without it then. Turns are not among them: the
     /// kind of a record tells those.
     pub adds: Totals,
+    /// A commitment to the model and the session that the index has from the record, which can be held against it then. None if
+    /// records of its kind name neither, or nobody tells.
+    pub names: Option<Hash>,
 }
 
 impl Stripped {
     /// A record whose body had added nothing.
     pub fn new(seq: u64, hash: Hash) -> Self {
-        Self { seq, hash, adds: Totals::default() }
+        Self { seq, hash, adds: Totals::default(), names: None }
     }
 
     /// The same, of a body that had added this.
@@ -94,7 +99,14 @@ impl Stripped {
     }
 
     fn of(record: &Record) -> Self {
-        Self::new(record.seq(), record.hash()).adding(record.gist().adds.clone())
+        let stripped = Self::new(record.seq(), record.hash());
+        stripped.adding(record.gist().adds.clone()).naming(record, record.gist())
+    }
+
+    /// The same, where the index has this from the record.
+    pub(crate) fn naming(self, record: &Record, gist: &Gist) -> Self {
+        let Envelope { kind, body, .. } = record.envelope();
+        Self { names: Gist::is_named_by(kind).then(|| gist.names(body)), ..self }
     }
 
     /// What the body had added to the totals of the run, in a record of this kind.
@@ -107,6 +119,7 @@ impl Stripped {
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Written {
+    Naming(u64, Hash, Totals, Hash),
     Adding(u64, Hash, Totals),
     Plain(u64, Hash),
 }
@@ -114,18 +127,19 @@ enum Written {
 impl From<Written> for Stripped {
     fn from(written: Written) -> Self {
         match written {
-            Written::Adding(seq, hash, adds) => Self { seq, hash, adds },
+            Written::Naming(seq, hash, adds, names) => Self { seq, hash, adds, names: Some(names) },
+            Written::Adding(seq, hash, adds) => Self { seq, hash, adds, names: None },
             Written::Plain(seq, hash) => Self::new(seq, hash),
         }
     }
 }
 
 impl From<Stripped> for Written {
-    fn from(Stripped { seq, hash, adds }: Stripped) -> Self {
-        if adds == Totals::default() {
-            Self::Plain(seq, hash)
-        } else {
-            Self::Adding(seq, hash, adds)
+    fn from(Stripped { seq, hash, adds, names }: Stripped) -> Self {
+        match names {
+            Some(names) => Self::Naming(seq, hash, adds, names),
+            None if adds == Totals::default() => Self::Plain(seq, hash),
+            None => Self::Adding(seq, hash, adds),
         }
     }
 }

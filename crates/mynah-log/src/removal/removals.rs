@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{MAINTENANCE, Removed, Stripped, Tombstone};
-use crate::{Chain, Corrupt, Hash, Head, Log, Record, audit, entry};
+use crate::{Chain, Corrupt, Hash, Head, Log, Record, audit, entry, gist::Gist};
 
 /// What was taken out of a log: its maintenance run, verified, by the runs that its tombstones name. It takes memory for each
 /// removal, and none for what is there.
@@ -56,7 +56,8 @@ impl Gone {
                 "a tombstone names another record in its place"
             }
             (None, Some(stripped)) => {
-                return Ok(record.clone().adding(stripped.adds_as(&record.envelope().kind)));
+                let adds = stripped.adds_as(&record.envelope().kind);
+                return Ok(record.clone().with_gist(Gist { adds, ..Gist::default() }));
             }
             (Some(_), Some(_)) => "a tombstone says that its body was taken away, and it is there",
         };

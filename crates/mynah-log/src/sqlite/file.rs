@@ -11,7 +11,7 @@ use std::{
 use mynah_data::{Error, LogReason, Result};
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, config::DbConfig};
 
-use super::{Answer, runs};
+use super::{Answer, row::is_unsound, runs};
 use crate::Durability;
 
 /// How each version of the tables is made from the one before.
@@ -249,8 +249,11 @@ impl File {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::Unknown) => {
                 (LogReason::Corrupt, "the file is damaged; restore it from a copy".to_owned())
             }
-            Some(ErrorCode::ConstraintViolation) => {
+            Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch) => {
                 (LogReason::Corrupt, "its index and its records disagree; verify it".to_owned())
+            }
+            None if is_unsound(error) => {
+                (LogReason::Corrupt, "the file is damaged; restore it from a copy".to_owned())
             }
             _ => (LogReason::Unavailable, "see that the file can be used".to_owned()),
         };

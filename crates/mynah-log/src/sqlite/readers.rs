@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
 };
@@ -58,7 +59,7 @@ impl Readers {
             // Whoever asked may have gone.
             let _ = reply.send(result);
         }))?;
-        answer.await.unwrap_or_else(|_| Err(unavailable("a thread that reads has stopped")))
+        answer.await.unwrap_or_else(|_| Err(unavailable("a thread that reads panicked")))
     }
 
     fn submit(&self, job: Job) -> Result<()> {
@@ -100,12 +101,16 @@ impl Desk {
     fn serve(&self) {
         let mut connection = None;
         while let Some(job) = self.next() {
-            match &connection {
+            let done = catch_unwind(AssertUnwindSafe(|| match &connection {
                 Some(connection) => job(Ok(connection)),
                 None => match self.file.open_to_read() {
                     Ok(opened) => job(Ok(connection.insert(opened))),
                     Err(error) => job(Err(error)),
                 },
+            }));
+            // Whoever asked is told, as no reply comes; the thread is there for others.
+            if done.is_err() {
+                connection = None;
             }
         }
     }
@@ -124,5 +129,25 @@ impl Desk {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             queue.idle -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Durability;
+
+    #[tokio::test]
+    async fn however_many_jobs_panic_the_next_is_done() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = File::new(&folder.path().join("log.db")).expect("a path");
+        file.open_to_write(Durability::Relaxed).expect("a log");
+        let readers = Readers::new(file);
+        for _ in 0..=THREADS {
+            let broken = readers.perform::<()>(|_| panic!("for a test")).await;
+            let told = broken.expect_err("a panic").to_string();
+            assert_eq!(told, "log error: unavailable: a thread that reads panicked");
+        }
+        assert_eq!(readers.perform(|_| Ok(Ok(7))).await, Ok(7));
     }
 }

@@ -24,17 +24,23 @@ pub(super) fn sound<T>(
 ) -> rusqlite::Result<Result<T, Corrupt>> {
     match read {
         Ok(value) => Ok(Ok(value)),
-        Err(
-            error @ (Error::FromSqlConversionFailure(..)
-            | Error::IntegralValueOutOfRange(..)
-            | Error::InvalidColumnType(..)
-            | Error::Utf8Error(..)),
-        ) => {
+        Err(error) if is_unsound(&error) => {
             let what = format!("its row is not as it was written: {error}");
             Ok(Err(Corrupt { run: run.to_owned(), seq, what }))
         }
         Err(error) => Err(error),
     }
+}
+
+/// Whether values of a row are not what they have to be.
+pub(super) fn is_unsound(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::FromSqlConversionFailure(..)
+            | Error::IntegralValueOutOfRange(..)
+            | Error::InvalidColumnType(..)
+            | Error::Utf8Error(..)
+    )
 }
 
 /// Bytes, where they lie.

@@ -141,7 +141,7 @@ pub(super) fn seals(connection: &Connection, from: u64, limit: usize) -> Answer<
         }
         let hash = attempt!(sound(row.get(2), &run, 0)?);
         seals.push(SealedRun::new(run, Hash(hash)));
-        next += 1;
+        next = next.saturating_add(1);
     }
     Ok(Ok(seals))
 }
@@ -276,7 +276,12 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
     };
     let recent = Recent::from_row(row.get(18)?, summary.records);
     let recent = recent.ok_or(Error::InvalidColumnType(18, "recent".to_owned(), Type::Blob))?;
-    let entry = Entry { summary, token: counter(15)?, holder };
+    // Whoever takes the run over gets the next one, which has to be a number as well.
+    let token = unsigned(row, 15)?;
+    if token >= i64::MAX.cast_unsigned() {
+        return Err(Error::IntegralValueOutOfRange(15, i64::MAX));
+    }
+    let entry = Entry { summary, token, holder };
     Ok(Known { key: row.get(0)?, entry, recent })
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     iter,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -164,7 +165,7 @@ impl Desk {
             usual = group.len();
             match committed {
                 // One of them made it fail: each alone, so that the others do not suffer for it.
-                Err(Failed::AtWork(_)) if group.len() > 1 => {
+                Err(Failed::AtWork(_) | Failed::Panicked) if group.len() > 1 => {
                     for job in group {
                         let mut alone = vec![job];
                         let committed = self.commit(&mut alone, iter::empty());
@@ -176,8 +177,18 @@ impl Desk {
         }
     }
 
-    /// Does the jobs of a group, and those that come meanwhile, which join it, in one commit.
+    /// Does the jobs of a group, and those that come meanwhile, which join it, in one commit. A panic undoes what was done and
+    /// forgets what was known, as any failure does: the thread is there for others.
     fn commit(
+        &mut self,
+        group: &mut Vec<Box<dyn Job>>,
+        coming: impl Iterator<Item = Box<dyn Job>>,
+    ) -> Result<(), Failed> {
+        let done = catch_unwind(AssertUnwindSafe(|| self.try_commit(group, coming)));
+        done.unwrap_or(Err(Failed::Panicked))
+    }
+
+    fn try_commit(
         &mut self,
         group: &mut Vec<Box<dyn Job>>,
         coming: impl Iterator<Item = Box<dyn Job>>,
@@ -187,9 +198,10 @@ impl Desk {
         let mut work = self.store.begin().map_err(Failed::ToBegin)?;
         let done = group.iter_mut().try_for_each(|job| job.perform(&mut work));
         done.map_err(Failed::AtWork)?;
-        for mut job in coming {
-            let done = job.perform(&mut work);
+        for job in coming {
+            // It is one of them before it is done, so that it is told whatever comes of it.
             group.push(job);
+            let done = group.last_mut().map_or(Ok(()), |job| job.perform(&mut work));
             done.map_err(Failed::AtWork)?;
         }
         work.commit().map_err(Failed::AtWork)?;
@@ -202,6 +214,10 @@ impl Desk {
     fn finish(&self, mut group: Vec<Box<dyn Job>>, committed: Result<(), Failed>) {
         let committed = committed.map_err(|failed| match failed {
             Failed::ToBegin(error) | Failed::AtWork(error) => self.file.failure(&error),
+            Failed::Panicked => unavailable(format!(
+                "{}: the thread that writes panicked, and nothing of this was kept; verify the log",
+                self.file.path().display()
+            )),
         });
         for job in &mut group {
             job.finish(committed.clone());
@@ -218,4 +234,34 @@ enum Failed {
     ToBegin(rusqlite::Error),
     /// While it was done, or when it was to be made durable.
     AtWork(rusqlite::Error),
+    /// In the middle of it, where nobody had thought that it could.
+    Panicked,
+}
+
+#[cfg(test)]
+mod tests {
+    use mynah_data::{ErrorKind, LogReason};
+
+    use super::*;
+    use crate::{conformance::Sample, entry::Checked};
+
+    #[tokio::test]
+    async fn a_job_that_panics_is_told_and_takes_nothing_else_with_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = File::new(&folder.path().join("log.db")).expect("a path");
+        let connection = file.open_to_write(Durability::Relaxed).expect("a log");
+        let waiters = Arc::new(Waiters::default());
+        let writer = Writer::start(connection, Durability::Relaxed, file, waiters).expect("one");
+        let sound = || {
+            let checked = Checked::new(Sample::new("sound", 0).batch()).expect("a batch");
+            writer.perform(Arc::from("sound"), None, move |work| work.append(&checked))
+        };
+        let broken = writer.perform::<()>(Arc::from("broken"), None, |_| panic!("for a test"));
+        let (broken, kept) = tokio::join!(broken, sound());
+        let told = broken.expect_err("a panic").to_string();
+        assert!(told.contains("the thread that writes panicked"), "{told}");
+        assert_eq!(kept.map(|head| head.seq), Ok(1));
+        let again = sound().await.expect_err("a run that is there");
+        assert_eq!(again.kind(), ErrorKind::Log(LogReason::HeadMismatch));
+    }
 }

@@ -1,0 +1,163 @@
+//! Whatever stands in a number's place in a log's file, nothing panics: what is wrong is told.
+
+#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
+
+use std::{fs, io::Cursor, path::Path, time::Duration};
+
+use mynah_data::{Error, ErrorKind, LogReason};
+use mynah_log::{
+    Append, Durability, Log, Prune, Redact, RunFilter, SqliteLog, Warrant, bundle,
+    conformance::Sample, verify_run, verify_seals,
+};
+use rusqlite::{Connection, types::Value};
+
+const RUNS: [&str; 3] = ["sealed", "open", "held"];
+
+/// Every column that holds a number, and what else its row needs for it to count.
+const COLUMNS: [(&str, &str, &str); 17] = [
+    ("runs", "key", ""),
+    ("runs", "status", ""),
+    ("runs", "started", ""),
+    ("runs", "updated", ""),
+    ("runs", "seq", ""),
+    ("runs", "turns", ""),
+    ("runs", "tool_calls", ""),
+    ("runs", "input_tokens", ""),
+    ("runs", "output_tokens", ""),
+    ("runs", "cost", ""),
+    ("runs", "token", ""),
+    ("runs", "until", ", owner = 'somebody'"),
+    ("older", "run", ""),
+    ("older", "seq", ""),
+    ("records", "key", ""),
+    ("seals", "place", ""),
+    ("unwiped", "tombstone", ""),
+];
+
+#[tokio::test]
+async fn no_value_of_any_column_makes_anything_panic() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (whole, changed) = (folder.path().join("whole.db"), folder.path().join("changed.db"));
+    let (next, bundle) = fill(&whole).await;
+    for (table, column, rest) in COLUMNS {
+        // Of rows whose numbers have to differ, SQLite lets one have the value.
+        for value in [
+            Value::Integer(-1),
+            Value::Integer(i64::MIN),
+            Value::Integer(i64::MAX - 1),
+            Value::Integer(i64::MAX),
+            Value::Real(0.5),
+            Value::Text("text".to_owned()),
+            Value::Blob(vec![0xff; 9]),
+            Value::Null,
+        ] {
+            fs::copy(&whole, &changed).expect("a copy");
+            let raw = Connection::open(&changed).expect("a file");
+            let update = format!("UPDATE OR IGNORE {table} SET {column} = ?1{rest}");
+            // A primary key takes nothing but numbers.
+            let _ = raw.execute(&update, [&value]);
+            drop(raw);
+            for error in perform_everything(&changed, &next, &bundle).await {
+                let told = error.to_string();
+                let is_panic = told.contains("stopped") || told.contains("panicked");
+                assert!(!is_panic, "{table}.{column} = {value:?}: {told}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_no_lease_had_is_damage_and_nobody_gets_the_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("log.db");
+    fill(&path).await;
+    for token in [-1, i64::MIN, i64::MAX] {
+        let raw = Connection::open(&path).expect("a file");
+        raw.execute("UPDATE runs SET token = ?1 WHERE id = 'open'", [token]).expect("a row");
+        let log = SqliteLog::open(&path).expect("a log");
+        let second = Duration::from_secs(1);
+        let refused = log.lease("open", "me", second, 0).await.map(drop);
+        for found in [refused, verify_run(&log, "open").await.map(drop)] {
+            let error = found.expect_err("damage");
+            assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
+            assert_eq!(error.metadata()["run_id"], "open");
+        }
+        log.lease("held", "me", second, i64::MAX).await.expect("another run");
+    }
+}
+
+/// Makes a log of some runs, one of them long, whose tables take values of any type. Gives what could be appended to the open
+/// one, and a bundle.
+async fn fill(path: &Path) -> (Append, Vec<u8>) {
+    let log = SqliteLog::open(path).expect("a log");
+    let long = (0..70).fold(Sample::new("sealed", 0), |run, _| run.user("more"));
+    log.append(long.tool_turn().seal().batch()).await.expect("a run");
+    log.append(Sample::new("held", 1).batch().held("me", 5)).await.expect("a run");
+    log.append(Sample::new("gone", 2).sealed().batch()).await.expect("a run");
+    let mut open = Sample::new("open", 3).tool_turn();
+    log.append(open.batch()).await.expect("a run");
+    let mut file = Vec::new();
+    bundle::export(&log, "gone", &mut file).await.expect("a run");
+    let warrant = Warrant::new("ann", "asked to", 9);
+    Redact::records("sealed", [2]).perform(&log, &warrant).await.expect("a record");
+    drop(log);
+    let raw = Connection::open(path).expect("a file");
+    raw.execute_batch(
+        "INSERT INTO unwiped VALUES (1); PRAGMA writable_schema = on; \
+         UPDATE sqlite_schema SET sql = replace(replace(replace(sql, \
+         'STRICT, WITHOUT', 'WITHOUT'), ') STRICT', ')'), 'NOT NULL', '') WHERE type = 'table';",
+    )
+    .expect("tables that take anything");
+    (open.user("more").batch(), file)
+}
+
+/// Does all that can be done with a log, and gives what was refused.
+async fn perform_everything(path: &Path, next: &Append, file: &[u8]) -> Vec<Error> {
+    let log = SqliteLog::open_with(path, Durability::Relaxed).expect("a log");
+    let mut told = Vec::new();
+    for run in RUNS {
+        told.push(log.run(run).await.map(drop));
+        told.push(log.head(run).await.map(drop));
+        for from in [0, 1, 60, u64::MAX] {
+            told.push(log.read(run, from, 100).await.map(drop));
+        }
+        told.push(verify_run(&log, run).await.map(drop));
+        told.push(bundle::export(&log, run, &mut Vec::new()).await.map(drop));
+    }
+    for filter in [RunFilter::new().limit(1), RunFilter::new().limit(1).oldest_first()] {
+        let mut filter = Some(filter);
+        // More pages than there are runs would go round in a circle.
+        for _ in 0..9 {
+            let Some(page) = filter.take() else { break };
+            match log.runs(page.clone()).await {
+                Ok(found) => filter = found.next.map(|next| page.after(next)),
+                Err(error) => told.push(Err(error)),
+            }
+        }
+        assert_eq!(filter.map(|filter| filter.after), None);
+    }
+    for from in [0, 1, i64::MAX as u64, u64::MAX] {
+        told.push(log.seals(from, 100).await.map(drop));
+    }
+    told.push(log.check().await);
+    told.push(verify_seals(&log).await.map(drop));
+    for (owner, now) in [("me", 0), ("you", 9), ("you", i64::MAX), ("me", i64::MIN)] {
+        for run in RUNS {
+            match log.lease(run, owner, Duration::MAX, now).await {
+                Ok(lease) => told.push(log.release(&lease).await),
+                Err(error) => told.push(Err(error)),
+            }
+        }
+    }
+    told.push(log.append(next.clone()).await.map(drop));
+    told.push(log.append(Sample::new("new", 4).sealed().batch()).await.map(drop));
+    told.push(bundle::import(&log, Cursor::new(file)).await.map(drop));
+    let warrant = Warrant::new("ann", "asked to", 10);
+    for run in RUNS {
+        told.push(Redact::all(run).perform(&log, &warrant).await.map(drop));
+    }
+    let prune = Prune::before(i64::MAX).include_unfinished();
+    told.push(prune.perform(&log, &warrant).await.map(drop));
+    told.push(log.wipe().await);
+    told.into_iter().filter_map(Result::err).collect()
+}
