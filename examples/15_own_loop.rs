@@ -13,24 +13,26 @@ use serde_json::json;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let log = Arc::new(MemoryLog::new());
-    let model = || {
-        Scripted::play([
-            Script::new().tool_call("c0", "roll", json!({})).call_tools(),
-            Script::new().text("Enough.").stop(),
-        ])
-    };
+    let scripts = [
+        Script::new().tool_call("c0", "roll", json!({})).call_tools(),
+        Script::new().text("Enough.").stop(),
+    ];
     let roll = Tool::new("roll", "Rolls a die", json!({"type": "object"}))
         .handler(async |_, context| context.random().await.map(|chance| json!(chance % 6 + 1)));
-    let config = || Config::new(&log, "run-1").adapter(model()).tools([roll.clone()]);
+    // A scripted model does not know how far another came: it is told how many answers there are already.
+    let config = |answers: usize| {
+        let model = Scripted::play(scripts[answers..].to_vec());
+        Config::new(&log, "run-1").adapter(model).tools([roll.clone()])
+    };
 
     // The process ends after the dice: the context is dropped in the middle of the run.
-    println!("cut off: {}", agent(&Context::new(config())?, true).await?);
+    println!("cut off: {}", agent(&Context::new(config(0))?, true).await?);
 
     // The same loop, from its beginning. What was done answers from the records; the rest is done now.
-    let said = agent(&Context::new(config().resume().await?)?, false).await?;
+    let said = agent(&Context::new(config(1).resume().await?)?, false).await?;
     println!("resumed: {said} {}", verify_run(&log, "run-1").await?.status);
 
-    let context = Context::new(config().replay().await?)?;
+    let context = Context::new(config(0).replay().await?)?;
     let again = agent(&context, false).await?;
     context.finish().await?;
     println!("replayed: {}", again == said);

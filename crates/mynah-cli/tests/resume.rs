@@ -398,7 +398,7 @@ fn an_interrupted_run_can_go_on_at_once() {
     let rivals: [(&[&str], &str); 2] = [
         (
             &["resume", "run-0", "--agent", &agent],
-            "mynah: log error: leased: run run-0 is in other hands: another process goes on with it; wait until it is done, or end it\n",
+            "mynah: log error: leased: run run-0 is in other hands: another process goes on with it; wait until it is done, or stop that process\n",
         ),
         (
             &["cancel", "run-0"],

@@ -274,7 +274,7 @@ fn fenced(run: &str, token: u64) -> Error {
 fn leased(run: &str, holder: &Hold) -> Error {
     let Hold { owner, until } = holder;
     let why = format!(
-        "run {run} is in other hands: another process goes on with it; wait until it is done, or end it"
+        "run {run} is in other hands: another process goes on with it; wait until it is done, or stop that process"
     );
     let error = refused(LogReason::Leased, run, why);
     error.with("owner", owner.as_str()).with("until", *until)
@@ -282,12 +282,15 @@ fn leased(run: &str, holder: &Hold) -> Error {
 
 fn head_mismatch(run: &str, expected: Option<Head>, found: Head) -> Error {
     let expected_seq = expected.map_or(0, |head| head.seq);
-    let ends = match expected_seq {
-        0 => format!("run {run} exists already, with {} records", found.seq),
-        seq if seq == found.seq => format!("record {seq} of run {run} is another one"),
-        seq => format!("run {run} ends at record {}, not at {seq}", found.seq),
+    let go_on = "someone else appended; read what there is and go on from its end";
+    let why = match expected_seq {
+        0 => format!(
+            "run {run} exists already, with {} records; resume it, or give the new one another id",
+            found.seq
+        ),
+        seq if seq == found.seq => format!("record {seq} of run {run} is another one: {go_on}"),
+        seq => format!("run {run} ends at record {}, not at {seq}: {go_on}", found.seq),
     };
-    let why = format!("{ends}: someone else appended; read what there is and go on from its end");
     let error = refused(LogReason::HeadMismatch, run, why);
     error.with("expected_seq", expected_seq).with("seq", found.seq)
 }

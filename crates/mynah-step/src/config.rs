@@ -120,6 +120,12 @@ impl Config {
         self
     }
 
+    /// The same, which does this with a tool that may have run before its process ended.
+    pub fn on_uncertain(mut self, on_uncertain: OnUncertain) -> Self {
+        self.on_uncertain = on_uncertain;
+        self
+    }
+
     /// The same in this mode.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
