@@ -396,6 +396,19 @@ fn a_log_without_runs_has_no_last_one() {
     assert_eq!(store.run(&["runs"]).stdout, "no runs\n");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_not_waited_for_as_if_it_were_a_log() {
+    let store = Store::new();
+    assert!(Command::new("mkfifo").arg(&store.path).status().unwrap().success());
+    for arguments in [&["runs"] as &[_], &["doctor"]] {
+        let refused = store.run(arguments);
+        assert_eq!(refused.code, Some(4), "{arguments:?}");
+        let told = format!("{}{}", refused.stdout, refused.stderr);
+        assert!(told.contains("is not a file that can hold a log"), "{told}");
+    }
+}
+
 #[test]
 fn a_log_that_cannot_be_used_is_exit_code_4_and_is_not_made() {
     let store = Store::new();
@@ -420,6 +433,11 @@ fn a_log_that_cannot_be_used_is_exit_code_4_and_is_not_made() {
     let refused = run(["runs", "--log", &format!("sqlite:{}", env!("CARGO_TARGET_TMPDIR"))]);
     assert_eq!(refused.code, Some(4));
     assert!(refused.stderr.ends_with(" is a folder, and a log is a file\n"), "{}", refused.stderr);
+    let nowhere = format!("sqlite:{}/nosuch/../y.db", store.path.parent().unwrap().display());
+    let refused = feed(mynah(["play", "--log", &nowhere, "-"]), br#"{"ops": []}"#);
+    assert_eq!(refused.code, Some(4));
+    assert!(refused.stderr.contains("is in a folder that is not there"), "{}", refused.stderr);
+    assert!(!store.path.with_file_name("y.db").exists());
     let refused = run(["runs", "--log", "mynah.db"]);
     assert_eq!(refused.code, Some(2));
     assert_eq!(refused.stderr, "mynah: --log mynah.db: a log is a URL; give sqlite:mynah.db\n");
