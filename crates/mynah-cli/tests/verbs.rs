@@ -521,7 +521,9 @@ impl<'s> Guest<'s> {
         // Where everybody may run it.
         let program = store.path.with_file_name("mynah");
         if !program.exists() {
-            fs::copy(env!("CARGO_BIN_EXE_mynah"), &program).unwrap();
+            // By another process: what this one has open to write, a child of another test has too, and it cannot be run.
+            let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_mynah")).arg(&program).status();
+            assert!(copied.unwrap().success());
         }
         Self { store, program }
     }
