@@ -200,7 +200,7 @@ def strictly(pairs):
 def read_line(line):
     demand(line.endswith(b"\n"), "the line has no end, or is too long")
     # As text, which has no byte order mark.
-    value = json.loads(line.decode("utf-8"), object_pairs_hook=strictly)
+    value = json.loads(line.decode("utf-8"), object_pairs_hook=strictly, parse_int=lambda text: -0.0 if text == "-0" else int(text))
     demand(type(value) is dict and len(value) == 1, "it is not a line of a bundle")
     return next(iter(value.items()))
 
@@ -225,12 +225,12 @@ def read_tombstone(entry, run):
 def check_inclusion(hash_, index, size, proof, root):
     proof = [unhex(hash_) for hash_ in proof]
     found = root_of_inclusion(hash_, index, size, proof)
-    demand(not proof and found.hex() == root, "the leaf is not proven to be in the tree")
+    demand(type(index) is type(size) is int and not proof and found.hex() == root, "the leaf is not proven to be in the tree")
 
 def check_end(end, run):
     root, fingerprint = (run.root.hex(), run.head.hex()) if run.root else (None, None)
     found = dict(records=len(run.leaves), hash=run.head.hex(), root=root, fingerprint=fingerprint, redacted=run.redacted)
-    demand(end == {**found, "inclusion": end["inclusion"]}, "the last line says otherwise than the records")
+    demand(tells(end, {**found, "inclusion": end["inclusion"]}), "the last line says otherwise than the records")
     demand(not root or len(run.gone) == run.redacted, "records are missing before the last line")
     demand((root is None) == (end["inclusion"] is None), "a proof goes with a seal")
     if root:
@@ -243,7 +243,7 @@ def check_bundle(file):
             kind, entry = read_line(line)
             demand(not is_done, "it follows the end")
             if number == 1:
-                demand(kind == "bundle" and entry == {"version": 1, "run_id": entry["run_id"]}, "it is not a bundle")
+                demand(kind == "bundle" and tells(entry, {"version": 1, "run_id": entry["run_id"]}), "it is not a bundle")
                 demand(1 <= len(entry["run_id"].encode()) <= 255, "a run's id has 1 to 255 bytes")
                 header = entry
             elif kind == "tombstone" and run is None:

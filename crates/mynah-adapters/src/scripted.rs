@@ -105,7 +105,13 @@ impl Entry {
                 text: fields.take("reasoning")?,
                 signature: fields.optional("signature")?,
             },
-            "tool_call" => Self::ToolCall(fields.object("tool_call")?),
+            "tool_call" => {
+                let forms = ["arguments", "raw_arguments"];
+                if forms.iter().all(|form| fields.0["tool_call"].get(form).is_some()) {
+                    return Err(format!("tool_call: give one of {}", forms.join(", ")));
+                }
+                Self::ToolCall(fields.object("tool_call")?)
+            }
             "tool_call_start" => {
                 let Start { id, name } = fields.object("tool_call_start")?;
                 Self::ToolCallStart { id, name }

@@ -98,6 +98,10 @@ fn a_script_entry_that_does_not_fit_is_refused_with_its_place() {
                 r#"{"tool_call": {"id": "c0", "name": "a", "raw_arguments": {}}}"#,
                 "expected a string",
             ),
+            (
+                r#"{"tool_call": {"id": "c0", "name": "a", "arguments": {}, "raw_arguments": "{}"}}"#,
+                "tool_call: give one of arguments, raw_arguments",
+            ),
             (r#"{"tool_call_start": {"id": "c0"}}"#, "tool_call_start: missing field `name`"),
             (r#"{"tool_call_delta": {"id": "c0", "delta": "x"}}"#, "unknown field `delta`"),
             (r#"{"reasoning": "a", "signature": 7}"#, "signature: invalid type"),

@@ -396,6 +396,19 @@ fn a_log_without_runs_has_no_last_one() {
     assert_eq!(store.run(&["runs"]).stdout, "no runs\n");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_not_waited_for_as_if_it_were_a_log() {
+    let store = Store::new();
+    assert!(Command::new("mkfifo").arg(&store.path).status().unwrap().success());
+    for arguments in [&["runs"] as &[_], &["doctor"]] {
+        let refused = store.run(arguments);
+        assert_eq!(refused.code, Some(4), "{arguments:?}");
+        let told = format!("{}{}", refused.stdout, refused.stderr);
+        assert!(told.contains("is not a file that can hold a log"), "{told}");
+    }
+}
+
 #[test]
 fn a_log_that_cannot_be_used_is_exit_code_4_and_is_not_made() {
     let store = Store::new();
@@ -423,6 +436,11 @@ fn a_log_that_cannot_be_used_is_exit_code_4_and_is_not_made() {
     let nowhere = feed(mynah(["play", "--log", "sqlite:/nowhere/at.all", "-"]), RUNS.as_bytes());
     assert_eq!(nowhere.code, Some(4));
     assert_eq!(nowhere.stderr.matches("/nowhere/at.all").count(), 1, "{}", nowhere.stderr);
+    let nowhere = format!("sqlite:{}/nosuch/../y.db", store.path.parent().unwrap().display());
+    let refused = feed(mynah(["play", "--log", &nowhere, "-"]), br#"{"ops": []}"#);
+    assert_eq!(refused.code, Some(4));
+    assert!(refused.stderr.contains("is in a folder that is not there"), "{}", refused.stderr);
+    assert!(!store.path.with_file_name("y.db").exists());
     let refused = run(["runs", "--log", "mynah.db"]);
     assert_eq!(refused.code, Some(2));
     assert_eq!(refused.stderr, "mynah: --log mynah.db: a log is a URL; give sqlite:mynah.db\n");
@@ -509,7 +527,9 @@ impl<'s> Guest<'s> {
         // Where everybody may run it.
         let program = store.path.with_file_name("mynah");
         if !program.exists() {
-            fs::copy(env!("CARGO_BIN_EXE_mynah"), &program).unwrap();
+            // By another process: what this one has open to write, a child of another test has too, and it cannot be run.
+            let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_mynah")).arg(&program).status();
+            assert!(copied.unwrap().success());
         }
         Self { store, program }
     }

@@ -129,8 +129,11 @@ impl Serialize for Hash {
 impl<'de> Deserialize<'de> for Hash {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::from_hex(&text)
-            .ok_or_else(|| serde::de::Error::custom("expected 64 hexadecimal digits"))
+        // What is stored is written in one way alone.
+        let hash = Self::from_hex(&text).filter(|hash| hash.digits() == *text.as_bytes());
+        hash.ok_or_else(|| {
+            serde::de::Error::custom("expected 64 hexadecimal digits, in lower case")
+        })
     }
 }
 

@@ -143,6 +143,38 @@ async fn what_was_removed_here_stays_away() {
 }
 
 #[tokio::test]
+async fn a_line_is_written_in_one_way_alone() {
+    let log = library().await;
+    for run in ["sealed", "open"] {
+        let file = String::from_utf8(export(&log, run).await).expect("text");
+        let lines: Vec<Value> =
+            file.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let end = lines.len() - 1;
+        let changed = |line: usize, member: &str, change: &dyn Fn(&mut Value, &str)| {
+            let mut lines = lines.clone();
+            let line = lines[line].as_object_mut().expect("an object");
+            line.values_mut().for_each(|value| change(value, member));
+            lines.iter().map(|line| format!("{line}\n")).collect::<String>()
+        };
+        let same = |file: &str| bundle::verify(file.as_bytes()).map(|bundle| bundle.run_id);
+        assert_eq!(same(&changed(1, "fact", &|_, _| {})).as_deref(), Ok(run));
+        for member in ["fact", "salt", "payload"] {
+            let null = |value: &mut Value, member: &str| value[member] = Value::Null;
+            same(&changed(1, member, &null)).expect_err("null");
+        }
+        let text = |value: &Value| value.as_str().unwrap_or("").to_uppercase();
+        let upper = |value: &mut Value, member: &str| value[member] = text(&value[member]).into();
+        same(&changed(end, "hash", &upper)).expect_err("upper case");
+        for member in ["root", "fingerprint", "inclusion", "records", "redacted"] {
+            let removed = |value: &mut Value, member: &str| {
+                value.as_object_mut().expect("an object").remove(member).expect("a member");
+            };
+            same(&changed(end, member, &removed)).expect_err("a member less");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_line_without_an_end_is_not_read_to_its_end() {
     let endless = BufReader::new(std::io::repeat(b' '));
     let error = bundle::verify(endless).expect_err("no bundle");

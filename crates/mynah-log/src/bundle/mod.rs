@@ -28,7 +28,7 @@ mod reader;
 use std::io::BufRead;
 
 use mynah_data::{Result, decode, json_items};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use self::reader::{Item, Reader};
@@ -105,11 +105,11 @@ struct Header {
 #[serde(deny_unknown_fields)]
 struct Entry {
     envelope: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "not_null", skip_serializing_if = "Option::is_none")]
     salt: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "not_null", skip_serializing_if = "Option::is_none")]
     payload: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "not_null", skip_serializing_if = "Option::is_none")]
     fact: Option<Box<RawValue>>,
 }
 
@@ -118,10 +118,21 @@ struct Entry {
 struct End {
     records: u64,
     hash: Hash,
+    // Null where there is none, never left out.
+    #[serde(deserialize_with = "Option::deserialize")]
     root: Option<Hash>,
+    #[serde(deserialize_with = "Option::deserialize")]
     fingerprint: Option<Hash>,
     redacted: u64,
+    #[serde(deserialize_with = "Option::deserialize")]
     inclusion: Option<Inclusion>,
+}
+
+/// A member that may be left out, and is not null.
+fn not_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 impl Entry {

@@ -49,11 +49,16 @@ impl File {
             return Err(unavailable(why));
         }
         let path = absolute(path).map_err(|e| unavailable(format!("{}: {e}", path.display())))?;
-        if path.is_dir() {
-            return Err(unavailable(format!(
-                "{} is a folder, and a log is a file",
-                path.display()
-            )));
+        let wrong = |what: &str| Err(unavailable(format!("{} {what}", path.display())));
+        match fs::metadata(&path) {
+            Ok(found) if found.is_dir() => return wrong("is a folder, and a log is a file"),
+            // SQLite would wait for whoever writes into a pipe.
+            Ok(found) if !found.is_file() => return wrong("is not a file that can hold a log"),
+            _ => {}
+        }
+        // SQLite would look no further at a folder that `..` follows.
+        if path.parent().is_some_and(|folder| !folder.is_dir()) {
+            return wrong("is in a folder that is not there; make it, or give another path");
         }
         Ok(Self(Arc::new(path)))
     }
