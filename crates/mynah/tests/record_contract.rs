@@ -202,7 +202,8 @@ async fn a_payload_that_says_the_same_in_other_bytes_is_corrupt() -> mynah::Resu
     ];
     for error in errors.map(|refused| refused.expect_err("capital letters in a digest")) {
         assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
-        assert_eq!(error.metadata()["what"], "payload: not as a fact turn_started is written");
+        let what = "payload: expected 64 hexadecimal digits, in lower case at byte 98";
+        assert_eq!(error.metadata()["what"], what);
         assert_eq!(error.metadata()["seq"], 2);
     }
     Ok(())
