@@ -66,9 +66,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 async fn branch(place: &LogArgs, run: &str, at: u64, goes_on: bool) -> Result<String, Failure> {
     let log = Place::parse(&place.log)?.open_to_write()?;
     let run = store::find(log.as_ref(), run).await?;
-    // A copy of the end is no use: nothing but the seal follows it.
+    // Nobody can go on after the end: nothing but the seal follows it.
     let end = run.records.saturating_sub(u64::from(run.seal.is_some()));
-    if run.status.is_ended() && at == end {
+    if goes_on && run.status.is_ended() && at == end {
         let last = end.saturating_sub(1);
         return Err(Failure::input(format!(
             "--at {at}: run {} ends there; it can go on from its records 1 to {last}",

@@ -185,13 +185,14 @@ fn the_fields_of_the_first_difference_are_told() {
 #[test]
 fn what_cannot_be_branched_or_compared_is_refused() {
     let store = Store::with(RUNS);
+    let agent = store.file("agent.json", RUNS);
     let cases: [(&[&str], &str); 8] = [
         (
             &["fork", "run-1", "--at", "0"],
             "at: run run-1 can be branched at its records 1 to 8: it has no record 0",
         ),
         (
-            &["fork", "run-1", "--at", "8"],
+            &["fork", "run-1", "--at", "8", "--agent", &agent],
             "--at 8: run run-1 ends there; it can go on from its records 1 to 7",
         ),
         (&["fork", "run-1", "--at", "soon"], "invalid value 'soon'"),
@@ -207,6 +208,7 @@ fn what_cannot_be_branched_or_compared_is_refused() {
         assert!(refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
     }
     assert_eq!(store.json(&["runs"]).len(), 5, "nothing was made");
+    assert_eq!(store.run(&["fork", "run-1", "--at", "8"]).code, Some(0), "a copy of all of it");
     assert_eq!(run(["fork", "last", "--at", "1", "--log", "memory:"]).code, Some(2));
 
     store.tamper(b"It is on its way.", b"It is in its way.");
