@@ -284,16 +284,17 @@ impl Arguments {
 
 /// The same error, in the words of this program.
 fn spoken(error: Error, run: &str) -> Error {
-    match error.kind() {
-        ErrorKind::Replay(_) if lacks_condition(&error) => error.with_message(format!(
-            "run {run} has a halt_when that only the program has which began it; \
+    let ErrorKind::Replay(_) = error.kind() else { return error };
+    let said = match lacking_code(&error) {
+        Some(code) => format!(
+            "run {run} has a {code} that only the program has which began it; \
              --allow-changed-agent goes on without it"
-        )),
-        ErrorKind::Replay(_) => error.with_message(format!(
-            "run {run} began with another agent; --allow-changed-agent goes on all the same"
-        )),
-        _ => error,
-    }
+        ),
+        None => {
+            format!("run {run} began with another agent; --allow-changed-agent goes on all the same")
+        }
+    };
+    error.with_message(said)
 }
 
 /// The same error, with what the run waits for where it waits.
@@ -303,10 +304,18 @@ async fn awaited(error: Error, log: &Ledger, run: &str) -> Result<Error, Failure
     Ok(end.metadata.into_iter().fold(error, |error, (name, value)| error.with(&name, value)))
 }
 
-/// Whether what differs is a condition that no record holds.
-fn lacks_condition(error: &Error) -> bool {
-    let diff = error.metadata().get("diff").and_then(Value::as_array);
-    diff.is_some_and(|diff| diff.iter().any(|place| place["path"] == "about.options.halt_when"))
+/// The code that differs, of which records only tell that there is some.
+fn lacking_code(error: &Error) -> Option<&str> {
+    let diff = error.metadata().get("diff")?.as_array()?;
+    let options = diff.iter().filter_map(|place| {
+        Some((place["path"].as_str()?.strip_prefix("about.options.")?, &place["recorded"]))
+    });
+    let mut code = options.filter(|(name, told)| match *name {
+        "halt_when" | "tool_executor" | "tool_result_encoder" => !told.is_null(),
+        "on_tool_error" => told.is_boolean(),
+        _ => false,
+    });
+    code.next().map(|(name, _)| name)
 }
 
 /// Why a run did not go on.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use common::{Store, lines, mynah, run, text};
-use mynah::{Engine, Mode, log::SqliteLog, testing::Scripted};
+use mynah::{Chat, Engine, Mode, OnToolError, log::SqliteLog, testing::Scripted};
 use serde_json::{Value, json};
 
 /// A run that waits for an answer, one that waits for the caller's tool, and one whose process ended in a tool.
@@ -287,28 +287,36 @@ fn a_condition_that_is_written_down_holds_in_the_process_that_goes_on() {
 }
 
 #[test]
-fn a_condition_that_only_a_program_has_is_named_and_can_be_gone_on_without() {
-    let store = Store::new();
+fn code_that_only_a_program_has_is_named_and_can_be_gone_on_without() {
+    type Code = fn(Chat) -> Chat;
+    let codes: [(&str, Code); 2] = [
+        ("halt_when", |chat| chat.halt_when(|_| true)),
+        ("on_tool_error", |chat| chat.on_tool_error(|_, _| OnToolError::Halt)),
+    ];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let run = runtime.block_on(async {
-        let log = Arc::new(SqliteLog::open(&store.path).unwrap());
-        let calls = json!([{"tool_call": {"id": "c0", "name": "cook"}}, {"finish": "tool_calls"}]);
-        let engine = Engine::new(Scripted::new([calls]).unwrap());
-        let chat = engine.chat("Cook.").mode(Mode::Manual).halt_when(|_| true).record(&log);
-        chat.await.unwrap().run_id.unwrap()
-    });
-    let agent = r#"{ "scripts": [ [ {"text": "Done."}, {"finish": "stop"} ] ] }"#;
-    let agent = store.file("agent.json", agent);
-    let resume = ["resume", &*run, "--agent", &agent, "--tool-result", "c0=1"];
-    let refused = store.run(&resume);
-    let said = format!(
-        "mynah: run {run} has a halt_when that only the program has which began it; \
-         --allow-changed-agent goes on without it\n"
-    );
-    assert_eq!(refused.code, Some(1));
-    assert!(refused.stderr.starts_with(&said), "{}", refused.stderr);
-    let allowed = store.run(&[&resume[..], &["--allow-changed-agent"]].concat());
-    assert_eq!((allowed.code, allowed.stdout.as_str()), (Some(0), "Done.\n"));
+    for (name, with_code) in codes {
+        let store = Store::new();
+        let run = runtime.block_on(async {
+            let log = Arc::new(SqliteLog::open(&store.path).unwrap());
+            let calls =
+                json!([{"tool_call": {"id": "c0", "name": "cook"}}, {"finish": "tool_calls"}]);
+            let engine = Engine::new(Scripted::new([calls]).unwrap());
+            let chat = with_code(engine.chat("Cook.").mode(Mode::Manual)).record(&log);
+            chat.await.unwrap().run_id.unwrap()
+        });
+        let agent = r#"{ "scripts": [ [ {"text": "Done."}, {"finish": "stop"} ] ] }"#;
+        let agent = store.file("agent.json", agent);
+        let resume = ["resume", &*run, "--agent", &agent, "--tool-result", "c0=1"];
+        let refused = store.run(&resume);
+        let said = format!(
+            "mynah: run {run} has a {name} that only the program has which began it; \
+             --allow-changed-agent goes on without it\n"
+        );
+        assert_eq!(refused.code, Some(1));
+        assert!(refused.stderr.starts_with(&said), "{}", refused.stderr);
+        let allowed = store.run(&[&resume[..], &["--allow-changed-agent"]].concat());
+        assert_eq!((allowed.code, allowed.stdout.as_str()), (Some(0), "Done.\n"));
+    }
 }
 
 #[test]
