@@ -20,7 +20,8 @@ use crate::{
 /// answer that is none, a feature that the adapter lacks. What is wrong with the request itself, and what was refused for its
 /// content, fails at once. Once a model has said something it is not replaced. If none can be had, the error is the last one's.
 ///
-/// A call's key and adapter options are the first one's alone: the others have their own, or look for them. A policy for retries
+/// A call's key and adapter options are the first one's alone: the others have their own, or look for them. What a request says
+/// to the provider reaches every one of them; what is said under a provider's name reaches that provider. A policy for retries
 /// begins anew with the first. Tokens cost what the answering model's price says. Where nobody knows that, they have no costs and
 /// `extra` names the `unpriced_model`; a limit in dollars counts them at the first one's price.
 ///

@@ -402,7 +402,8 @@ macro_rules! option_setters {
                 $self_
             }
 
-            /// Keeps the call as a run in this log.
+            /// Keeps the call as a run in this log. What a step or a chat comes to names its run; that of a `generate`, or of a
+            /// call that may fail, is told by its [stream](crate::EventStream::run_id).
             pub fn record<L: mynah_log::Log + Clone>(mut $self_, log: &L) -> Self {
                 $options.log = Some(std::sync::Arc::new(log.clone()));
                 $self_
