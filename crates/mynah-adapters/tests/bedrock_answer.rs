@@ -84,6 +84,31 @@ fn blocks_are_told_in_their_order_with_what_must_go_back() {
 }
 
 #[test]
+fn reasoning_and_text_that_share_an_index_are_told_apart() {
+    let body = answer(
+        &[
+            delta(0, json!({"text": "Well: "})),
+            delta(0, json!({"reasoningContent": {"text": "hm"}})),
+            delta(0, json!({"reasoningContent": {"signature": "sig"}})),
+            delta(0, json!({"text": "yes"})),
+            stop(0),
+        ],
+        "end_turn",
+    );
+    let expected = [
+        Part::text("Well: "),
+        Part::Reasoning {
+            text: "hm".to_owned(),
+            signature: Some("sig".to_owned()),
+            redacted: false,
+            data: None,
+        },
+        Part::text("yes"),
+    ];
+    assert_eq!(read(&body).message.parts(), expected);
+}
+
+#[test]
 fn an_answer_may_come_whole() {
     let body = json!({
         "output": {"message": {"role": "assistant", "content": [

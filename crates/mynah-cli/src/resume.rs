@@ -291,7 +291,9 @@ fn spoken(error: Error, run: &str) -> Error {
              --allow-changed-agent goes on without it"
         ),
         None => {
-            format!("run {run} began with another agent; --allow-changed-agent goes on all the same")
+            format!(
+                "run {run} began with another agent; --allow-changed-agent goes on all the same"
+            )
         }
     };
     error.with_message(said)

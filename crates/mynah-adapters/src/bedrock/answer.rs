@@ -19,6 +19,8 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Answer {
     blocks: Vec<Open>,
+    /// How many there were, of which each has its number as its id.
+    begun: usize,
 }
 
 /// A block that is being written.
@@ -153,25 +155,29 @@ impl Answer {
             }
             None => Kind::New,
         };
-        draft.count_part();
-        self.blocks.push(Open { index, id: Some(Arc::from(index.to_string())), kind });
+        self.begin(index, kind, draft);
         telling(start)
+    }
+
+    fn begin(&mut self, index: u64, kind: Kind, draft: &mut Draft) -> &mut Open {
+        draft.count_part();
+        let id = Some(Arc::from(self.begun.to_string()));
+        self.begun += 1;
+        let place = self.blocks.len();
+        self.blocks.push(Open { index, id, kind });
+        &mut self.blocks[place]
     }
 
     /// Adds to a block, and gives back what is not understood.
     fn delta(&mut self, index: u64, delta: Delta<'_>, draft: &mut Draft) -> Metadata {
         let mut rest = telling(delta.unknown);
-        let open = self.open_block(index, draft);
         if let Some(text) = delta.text {
-            if let Kind::New = open.kind {
-                open.kind = Kind::Text;
-            }
+            let open = self.open_block(index, Kind::Text, draft);
             draft.text(&open.id, text.into_text());
         }
         if let Some(piece) = delta.reasoning {
-            if let Kind::New = open.kind {
-                open.kind = Kind::Reasoning { signature: String::new(), withheld: Vec::new() };
-            }
+            let kind = Kind::Reasoning { signature: String::new(), withheld: Vec::new() };
+            let open = self.open_block(index, kind, draft);
             if let Kind::Reasoning { signature, withheld } = &mut open.kind {
                 draft.reasoning(&open.id, piece.text.into_text());
                 signature.push_str(piece.signature.text());
@@ -180,7 +186,7 @@ impl Answer {
             rest.extend(telling(piece.unknown));
         }
         if let Some(piece) = delta.call {
-            match &open.kind {
+            match &self.open_block(index, Kind::New, draft).kind {
                 Kind::Call(key) => draft.arguments(*key, &piece.input.into_text()),
                 _ => drop(rest.insert("toolUse".to_owned(), piece.input.into_value())),
             }
@@ -188,14 +194,22 @@ impl Answer {
         rest
     }
 
-    /// The block of this index. Those that need no beginning have none.
-    fn open_block(&mut self, index: u64, draft: &mut Draft) -> &mut Open {
-        let found = self.blocks.iter().rposition(|open| open.index == index);
-        let place = found.unwrap_or(self.blocks.len());
-        if found.is_none() {
-            draft.count_part();
-            let id = Some(Arc::from(index.to_string()));
-            self.blocks.push(Open { index, id, kind: Kind::New });
+    /// The block of this index that a piece of this kind goes on with. Those that need no beginning have none, and reasoning
+    /// and text that share an index end each other.
+    fn open_block(&mut self, index: u64, kind: Kind, draft: &mut Draft) -> &mut Open {
+        let find = |blocks: &[Open]| blocks.iter().rposition(|open| open.index == index);
+        let other = find(&self.blocks).is_some_and(|place| {
+            matches!(
+                (&self.blocks[place].kind, &kind),
+                (Kind::Text, Kind::Reasoning { .. }) | (Kind::Reasoning { .. }, Kind::Text)
+            )
+        });
+        if other {
+            self.close(index, draft);
+        }
+        let Some(place) = find(&self.blocks) else { return self.begin(index, kind, draft) };
+        if let Kind::New = self.blocks[place].kind {
+            self.blocks[place].kind = kind;
         }
         &mut self.blocks[place]
     }
