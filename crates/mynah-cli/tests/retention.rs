@@ -6,7 +6,7 @@ mod common;
 
 use std::{fs, path::PathBuf};
 
-use common::{Ran, feed, mynah, run};
+use common::{Store, feed, lines, mynah, run};
 use serde_json::{Value, json};
 
 /// A run with a tool, one that failed, one that waits, all long ago.
@@ -93,7 +93,7 @@ fn a_turn_that_goes_on_from_what_was_redacted_is_named() {
 fn ids_that_are_counted_are_not_those_of_pruned_runs() {
     let store = Store::with(RUNS);
     store.ok(&["prune", "--older-than", "30d", "--reason", "age", "--yes", "--limit", "1"]);
-    store.play(RUNS);
+    store.play(RUNS, true);
     let listed = store.json(&["runs"]);
     let ids: Vec<_> = listed.iter().map(|run| run["run_id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["run-5", "run-4", "run-3", "run-2", "run-1"]);
@@ -159,7 +159,7 @@ fn a_bad_file_is_refused_and_leaves_nothing_behind() {
     assert!(!other.path.exists(), "a bad file makes no log");
     assert_eq!(other.run(&["import", "/nowhere/at.all"]).code, Some(4));
     assert_eq!(run(["verify", "/nowhere/at.ndjson"]).code, Some(4));
-    let folder = store.folder.path().to_str().unwrap();
+    let folder = store.path.parent().unwrap().to_str().unwrap();
     let said = format!("mynah: {folder}: Is a directory");
     for verb in ["verify", "import"] {
         let refused = run([verb, folder]);
@@ -180,7 +180,7 @@ fn a_bad_file_is_refused_and_leaves_nothing_behind() {
     assert_eq!(refused.code, Some(2));
     let said = format!("mynah: {path}: {said}; it is a SQLite file: --log {url} names it\n");
     assert_eq!(refused.stderr, said);
-    other.play(&RUNS.replace("Ann", "Bob"));
+    other.play(&RUNS.replace("Ann", "Bob"), true);
     store.ok(&["export", "run-0", "-o", &file, "--force"]);
     let refused = other.run(&["import", &file]);
     assert_eq!(refused.code, Some(2));
@@ -506,61 +506,4 @@ fn what_cannot_be_wiped_yet_is_told_and_wiped_the_next_time() {
     reader.execute_batch("COMMIT").unwrap();
     let again = store.run(&redact);
     assert_eq!(again.code, Some(0), "{}", again.stderr);
-}
-
-/// A log in a file of its own.
-struct Store {
-    folder: tempfile::TempDir,
-    path: PathBuf,
-}
-
-impl Store {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("runs.db");
-        Self { folder, path }
-    }
-
-    /// With the runs of a scenario.
-    fn with(scenario: &str) -> Self {
-        let store = Self::new();
-        store.play(scenario);
-        store
-    }
-
-    fn play(&self, scenario: &str) {
-        let url = self.url();
-        let played = feed(mynah(["play", "--stable", "--log", &url, "-"]), scenario.as_bytes());
-        assert_eq!((played.code, played.stderr.as_str()), (Some(0), ""));
-    }
-
-    fn url(&self) -> String {
-        format!("sqlite:{}", self.path.display())
-    }
-
-    /// A file in the same folder.
-    fn beside(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    fn run(&self, arguments: &[&str]) -> Ran {
-        let url = self.url();
-        run(arguments.iter().copied().chain(["--log", &url]))
-    }
-
-    fn ok(&self, arguments: &[&str]) -> String {
-        let ran = self.run(arguments);
-        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{arguments:?}");
-        ran.stdout
-    }
-
-    fn json(&self, arguments: &[&str]) -> Vec<Value> {
-        let ran = self.run(&[arguments, &["--json"]].concat());
-        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-        lines(&ran)
-    }
-}
-
-fn lines(ran: &Ran) -> Vec<Value> {
-    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

@@ -106,11 +106,16 @@ impl Store {
         assert_eq!((played.code, played.stderr.as_str()), (Some(0), ""));
     }
 
+    /// The path of a file beside the log.
+    pub(crate) fn beside(&self, name: &str) -> String {
+        self.path.with_file_name(name).to_str().unwrap().to_owned()
+    }
+
     /// A file beside the log, of this name and with this content.
     pub(crate) fn file(&self, name: &str, content: &str) -> String {
-        let path = self.path.with_file_name(name);
+        let path = self.beside(name);
         fs::write(&path, content).unwrap();
-        path.to_str().unwrap().to_owned()
+        path
     }
 
     pub(crate) fn url(&self) -> String {
@@ -120,6 +125,13 @@ impl Store {
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         let url = self.url();
         run(arguments.iter().copied().chain(["--log", &url]))
+    }
+
+    /// What a verb says that has nothing to complain of.
+    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
+        let ran = self.run(arguments);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{arguments:?}");
+        ran.stdout
     }
 
     pub(crate) fn json(&self, arguments: &[&str]) -> Vec<Value> {
