@@ -1,10 +1,10 @@
 //! An answer of Converse, streamed or whole.
 
-use std::sync::Arc;
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mynah_data::{FinishReason, Metadata, Result, Usage};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 use super::request::WITHHELD;
 use crate::{
@@ -112,14 +112,15 @@ impl Decoder for Answer {
         Ok(())
     }
 
-    fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
-        let mut body: Metadata = serde_json::from_str(body).map_err(failure::malformed)?;
+    fn whole(&mut self, answer: &str, draft: &mut Draft) -> Result<()> {
+        let mut body: Metadata = serde_json::from_str(answer).map_err(failure::malformed)?;
         let Some(content) = take_content(&mut body) else {
             return Err(failure::malformed("the answer has no message"));
         };
-        for (index, block) in content.into_iter().enumerate() {
+        let written = written_blocks(answer).unwrap_or_default();
+        for (index, (block, written)) in content.into_iter().zip(written).enumerate() {
             let Value::Object(block) = block else { continue };
-            self.block(index as u64, block, draft);
+            self.block(index as u64, block, written.get(), draft);
         }
         stop(body.get("stopReason").and_then(Value::as_str).unwrap_or_default(), draft);
         if let Some(Value::Object(counters)) = body.shift_remove("usage") {
@@ -232,8 +233,8 @@ impl Answer {
         }
     }
 
-    /// A block that came whole.
-    fn block(&mut self, index: u64, mut block: Metadata, draft: &mut Draft) {
+    /// A block that came whole, and how it is written.
+    fn block(&mut self, index: u64, mut block: Metadata, written: &str, draft: &mut Draft) {
         let id: Block = Some(Arc::from(index.to_string()));
         if let Some(Value::String(text)) = block.shift_remove("text") {
             draft.text(&id, text);
@@ -254,10 +255,14 @@ impl Answer {
             let withheld = thought.get(WITHHELD).map(|withheld| json!({WITHHELD: withheld}));
             draft.close_reasoning(&id, signature, withheld);
         }
-        let input = block.get("toolUse").and_then(|call| call.get("input")).map(|input| {
+        let input = match block.get("toolUse").and_then(|call| call.get("input")) {
             // Some gateways write the object as text.
-            input.as_str().map_or_else(|| input.to_string(), str::to_owned)
-        });
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(_) => {
+                member(written, "toolUse").and_then(|call| member(call, "input")).map(str::to_owned)
+            }
+            None => None,
+        };
         let rest = self.open(index, block, draft);
         if let (Some(Kind::Call(key)), Some(input)) =
             (self.blocks.last().map(|open| &open.kind), input)
@@ -269,6 +274,18 @@ impl Answer {
             draft.raw(Value::Object(rest));
         }
     }
+}
+
+/// The blocks of a whole answer, each as it is written.
+fn written_blocks(answer: &str) -> Option<Vec<&RawValue>> {
+    let message = member(answer, "output").and_then(|output| member(output, "message"))?;
+    serde_json::from_str(member(message, "content")?).ok()
+}
+
+/// A member of an object, as it is written.
+fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
+    let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(object).ok()?;
+    members.get(name).map(|value| value.get())
 }
 
 /// The content of a whole answer. What stands beside it stays.
