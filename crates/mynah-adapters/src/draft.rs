@@ -9,7 +9,7 @@ use mynah_data::{
     Event, FinishReason, Message, Metadata, Part, Pricing, Request, Result, Role, ToolCall, Usage,
 };
 use serde::de::IgnoredAny;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{failure, loose::telling};
 
@@ -383,6 +383,11 @@ impl Draft {
         let cut_off = self.is_cut_off();
         for key in 0..self.calls.len() {
             self.complete_call(key, cut_off);
+            // Nobody can run what has no name; what was said of it is not lost.
+            let Call { id, arguments, told, .. } = &self.calls[key];
+            if *told == Told::Nothing && !arguments.is_empty() {
+                self.raw(json!({"tool_call": {"id": id, "arguments": arguments}}));
+            }
         }
         if !self.refusal.is_empty() {
             self.finish_reason = Some(FinishReason::ContentFilter);

@@ -240,6 +240,20 @@ fn a_name_after_whole_arguments_begins_a_call() {
 }
 
 #[test]
+fn a_call_that_is_never_named_is_passed_on() {
+    let piece = |arguments: &str| json!({"tool_calls": [{"index": 0, "id": "a", "function": {"arguments": arguments}}]});
+    let body = answer(&[piece("{\"x\":"), piece("1}")], "tool_calls");
+    let events = streamed(&OpenAiChat::default(), &body);
+    assert_eq!(folded(&events).tool_calls().count(), 0);
+    let chunks = events.iter().filter_map(|event| match event {
+        Event::RawChunk { chunk } => Some(chunk),
+        _ => None,
+    });
+    let nameless = json!({"tool_call": {"id": "a", "arguments": "{\"x\":1}"}});
+    assert_eq!(chunks.collect::<Vec<_>>(), [&nameless]);
+}
+
+#[test]
 fn a_name_may_come_in_pieces_or_with_each_piece() {
     let piece = |name: &str, arguments: &str| json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": name, "arguments": arguments}}]});
     let next = |name: &str, arguments: &str| json!({"tool_calls": [{"index": 1, "id": "b", "function": {"name": name, "arguments": arguments}}]});
