@@ -363,11 +363,12 @@ pub struct Settled {
 /// Runs one call: checks the arguments, keeps the time limit, tries again after transient failures of an idempotent tool,
 /// and turns a panic into an error. Dropping the future drops the tool.
 ///
-/// Where the run is kept, every try after the first is announced, and every failed one told, in the moment.
+/// Where the run is kept, every try after the first is announced, and every failed one told, in the moment. The context is that
+/// of the last try, also where the call was dropped in it.
 pub async fn run_tool(
     executor: Arc<dyn ToolExecutor>,
     tool: Tool,
-    mut context: ToolContext,
+    context: &mut ToolContext,
     limits: ToolLimits,
 ) -> Settled {
     let first = context.attempt();
@@ -389,7 +390,7 @@ pub async fn run_tool(
         match outcome {
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
                 tracing::info!(tool = tool.name(), attempt, "tool failed and is tried again");
-                if let Err(error) = try_again(&mut context, &error, limits.backoff.as_ref()).await {
+                if let Err(error) = try_again(context, &error, limits.backoff.as_ref()).await {
                     return Settled { outcome: Err(error), attempts: attempt };
                 }
             }

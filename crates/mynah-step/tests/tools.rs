@@ -380,6 +380,33 @@ async fn cancelling_ends_what_runs_as_cancelled_and_a_replay_ends_it_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_is_cancelled_ends_in_the_try_that_it_was_in() {
+    // It fails at once, is tried again after 10 s, and then does not end.
+    for (after, tries) in [(5, 1), (15, 2)] {
+        let stuck = Tool::new("stuck", "", json!({})).handler(async |_, context: ToolContext| {
+            if context.attempt() > 1 {
+                std::future::pending::<()>().await;
+            }
+            ToolOutcome::transient("busy")
+        });
+        let config = |log: &Arc<MemoryLog>| plain(log).tools([stuck.clone()]);
+        let (outcome, facts) = twice(config, async |context| {
+            let cancel = async {
+                sleep(Duration::from_secs(after)).await;
+                context.cancel();
+            };
+            let call = CallTool::from(call("c0", "stuck")).tries(true, 3);
+            let call = call.backoff(|_| Duration::from_secs(10));
+            tokio::join!(context.call_tool(call), cancel).0.map_err(|error| error.reason())
+        })
+        .await;
+        assert_eq!(outcome, Err("cancelled"));
+        let last = facts.iter().rev().find_map(attempt);
+        assert_eq!(last, Some(("tool_failed", tries)), "{facts:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn cancelling_a_replay_does_not_change_what_came_of_its_tools() {
     let log = Arc::new(MemoryLog::new());
     let agent = async |context: &Context| {

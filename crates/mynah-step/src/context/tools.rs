@@ -261,15 +261,14 @@ impl Context {
         let effects = context.effects.clone();
         let mut watch = Watch::tool(self.metrics(), &call.name);
         let limits = ToolLimits { timeout: config.tool_timeout, backoff };
-        let attempts = context.attempt();
         let settled = match tool {
             Some(tool) => {
-                let run = run_tool(Arc::new(HandlerExecutor), tool, context, limits);
+                let run = run_tool(Arc::new(HandlerExecutor), tool, &mut context, limits);
                 self.unless_cancelled(run).await.unwrap_or_else(|| {
-                    failed(&call, attempts, ToolReason::Cancelled, "the run was ended")
+                    failed(&call, context.attempt(), ToolReason::Cancelled, "the run was ended")
                 })
             }
-            None => failed(&call, attempts, ToolReason::NotFound, "there is no such tool"),
+            None => failed(&call, context.attempt(), ToolReason::NotFound, "there is no such tool"),
         };
         let fact = outcome_fact(&call, settled);
         let failure = match &fact {

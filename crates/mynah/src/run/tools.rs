@@ -357,7 +357,7 @@ impl ToolRuns {
 fn start(
     setup: &Setup,
     tool: Option<Tool>,
-    context: ToolContext,
+    mut context: ToolContext,
     mut watch: Watch,
 ) -> BoxFuture<(Arc<ToolCall>, Outcome)> {
     let call = Arc::clone(&context.call);
@@ -369,10 +369,10 @@ fn start(
     };
     let failure = tracing::field::Empty;
     let span = tracing::info_span!("mynah.tool", tool = call.name, call = call.id, failure);
-    let run = run_tool(Arc::clone(&setup.executor), tool, context, setup.tool_limits.clone());
+    let (executor, limits) = (Arc::clone(&setup.executor), setup.tool_limits.clone());
     let telling = span.clone();
     let run = async move {
-        let settled = run.await;
+        let settled = run_tool(executor, tool, &mut context, limits).await;
         let failure = match &settled.outcome {
             Ok(ToolOutcome::Error { .. }) => Some(ToolReason::Failed.as_str()),
             outcome => outcome.as_ref().err().map(Error::reason),
