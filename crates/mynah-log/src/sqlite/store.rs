@@ -59,7 +59,8 @@ impl Store {
     pub(super) fn begin(&mut self) -> rusqlite::Result<Work<'_>> {
         let connection = &self.connection;
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let begun = Begun { connection, known: &mut self.known, unwiped: &mut self.unwiped };
+        let (known, unwiped) = (&mut self.known, &mut self.unwiped);
+        let begun = Begun { connection, known, unwiped, committed: false };
         let select = "SELECT data_version, (SELECT ifnull(max(key), 0) FROM records) \
                       FROM pragma_data_version";
         let mut select = connection.prepare_cached(select)?;
@@ -232,8 +233,9 @@ impl Work<'_> {
         Ok(Ok(()))
     }
 
-    pub(super) fn commit(self) -> rusqlite::Result<()> {
+    pub(super) fn commit(mut self) -> rusqlite::Result<()> {
         self.begun.connection.prepare_cached("COMMIT")?.execute([])?;
+        self.begun.committed = true;
         Ok(())
     }
 
@@ -264,14 +266,53 @@ struct Begun<'s> {
     connection: &'s Connection,
     known: &'s mut HashMap<Arc<str>, Known>,
     unwiped: &'s mut bool,
+    committed: bool,
 }
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
+        if self.committed {
+            return;
+        }
+        self.known.clear();
+        // What a full disk ends is rolled back already.
         if !self.connection.is_autocommit() {
-            self.known.clear();
             // There is nothing to be done about it, and the next to begin will tell.
             let _ = self.connection.execute_batch("ROLLBACK");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ErrorCode;
+
+    use super::*;
+    use crate::{conformance::Sample, sqlite::file::File};
+
+    #[test]
+    fn what_a_full_disk_ended_is_not_known_to_be_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = File::new(&folder.path().join("log.db")).expect("a path");
+        let connection = file.open_to_write(Durability::Relaxed).expect("a log");
+        let pages = |pages: u32, connection: &Connection| {
+            connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))
+        };
+        pages(1, &connection).expect("no more than there are");
+        let mut store = Store::new(connection, Durability::Relaxed);
+        let batch = || Checked::new(Sample::new("small", 0).batch()).expect("a batch");
+        let mut work = store.begin().expect("a transaction");
+        work.append(&batch()).expect("room for one").expect("a new run");
+        let full = (1..10_000).find_map(|run| {
+            let more = Checked::new(Sample::new(format!("run-{run}"), 0).batch()).expect("a batch");
+            work.append(&more).err()
+        });
+        assert_eq!(full.expect("no room").sqlite_error_code(), Some(ErrorCode::DiskFull));
+        assert!(work.begun.connection.is_autocommit(), "SQLite rolled it back");
+        drop(work);
+        pages(u32::MAX, &store.connection).expect("room");
+        let mut work = store.begin().expect("a transaction");
+        work.append(&batch()).expect("room").expect("a new run, as nothing was kept of it");
+        work.commit().expect("a commit");
     }
 }
