@@ -174,10 +174,10 @@ impl Replay {
             loaded.thread.messages = changed.since(loaded.before.len()).cloned().collect();
         }
         let (earlier, last) = loaded.stretches();
-        // A condition that is given is the last engine's.
-        let mut options = self.options.clone();
-        options.halt_when = None;
-        let earlier = earlier.into_iter().map(|ran| loaded.part(ran, &options));
+        // What is said here is said to the last engine; whoever watches sees all of them.
+        let mut watching = Options::new();
+        watching.on_event.clone_from(&self.options.on_event);
+        let earlier = earlier.into_iter().map(|ran| loaded.part(ran, &watching));
         let earlier = earlier.collect::<Result<Vec<Part>>>()?;
         let mut part = match &self.engine {
             Some(engine) => self.asked(engine, &loaded, last)?.prepare()?,

@@ -88,6 +88,24 @@ async fn another_limit_counts_from_where_another_engine_goes_on() -> mynah::Resu
     Ok(())
 }
 
+#[tokio::test]
+async fn what_a_replay_is_told_is_told_to_the_last_engine() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("?"));
+    let scripts = [
+        json!([{"tool_call": {"id": "c", "name": "ask"}}, {"finish": "tool_calls"}]),
+        json!([{"text": "done"}, {"finish": "stop"}]),
+    ];
+    let engine = Engine::new(Scripted::new(scripts)?).tool(ask);
+    let run = engine.chat("go").param("seed", 1).record(&log).await?.run_id.unwrap_or_default();
+    let resume = engine.resume(&log, &*run).answer("x").param("seed", 2);
+    resume.allow_changed_engine().await?;
+    assert_eq!(engine.replay(&log, &*run).param("seed", 2).await?.status, "equal");
+    let differs = engine.replay(&log, &*run).param("seed", 3).await.expect_err("another option");
+    assert_eq!(differs.metadata()["kind"], "resumed");
+    Ok(())
+}
+
 /// A run verifies, and replays from its records alone and against the engine that had it last.
 async fn check(log: &MemoryLog, run: &str, last: &Plan) -> Result<(), TestCaseError> {
     let kinds = || async {
