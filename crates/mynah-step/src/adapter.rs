@@ -121,7 +121,8 @@ impl fmt::Debug for ModelCall {
         f.debug_struct("ModelCall")
             .field("request_id", &self.request_id)
             .field("session_id", &self.session_id)
-            .field("adapter_opts", &self.adapter_opts)
+            // Headers among them may hold keys.
+            .field("adapter_opts", &self.adapter_opts.keys().collect::<Vec<_>>())
             .field("api_key", &self.api_key.as_ref().map(|_| "…"))
             .field("request_timeout", &self.request_timeout)
             .field("stream_timeout", &self.stream_timeout)

@@ -265,8 +265,9 @@ impl Recorder {
     /// # Errors
     /// The run is not this writer's any more; told once.
     pub(crate) fn poll_keep(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        // What was never written belongs to nobody, and what ended to nobody any more.
-        if self.written.is_none() || self.is_over() || self.failed.is_some() {
+        // What was never written belongs to nobody, and what ended to nobody any more: of a run whose end is under way, the log
+        // may know before its writer does.
+        if self.written.is_none() || self.over || self.failed.is_some() {
             return Ok(());
         }
         while let Some(lease) = &self.lease {

@@ -9,12 +9,9 @@ use std::{
 
 use futures_util::StreamExt as _;
 use mynah::{
-    Engine, Event, EventStream, OnUncertain, Thread, Tool, ToolCall, ToolContext, World,
-    cancel_run,
-    log::{
-        Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, Record, RunFilter, RunPage,
-        RunStatus, RunSummary, SealedRun,
-    },
+    Engine, Event, EventStream, OnUncertain, Thread, Tool, ToolCall, ToolContext, ToolOutcome,
+    World, cancel_run,
+    log::{Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, RunStatus},
     step::{Config, Context, LEASE},
     testing::{self, Scripted},
 };
@@ -186,6 +183,29 @@ async fn who_lost_a_run_starts_none_of_its_tools() -> mynah::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_run_that_is_over_is_not_kept_for_longer() -> mynah::Result<()> {
+    for (outcome, reason) in
+        [(ToolOutcome::from("paid"), "completed"), (ToolOutcome::ask("How much?"), "ask_user")]
+    {
+        let tool = Tool::new("pay", "", json!({})).handler(move |_, _| {
+            let outcome = outcome.clone();
+            async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                outcome
+            }
+        });
+        let log = Tardy::default();
+        let engine = Engine::new(Scripted::new([pay(), says_done()])?).tool(tool);
+        let result = engine.chat("go").record(&log).await?;
+        assert_eq!(result.halted_reason.as_str(), reason);
+        let run = result.run_id.unwrap_or_default();
+        let free = log.lease(&run, "another", LEASE, 0).await;
+        assert_eq!(free.is_ok(), reason == "ask_user", "{free:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_was_away_and_still_has_the_run_goes_on() -> mynah::Result<()> {
     let log = MemoryLog::new();
     let ran = Arc::new(Mutex::new(Vec::new()));
@@ -307,34 +327,6 @@ fn says_done() -> Value {
 struct Distant(Arc<MemoryLog>);
 
 impl Log for Distant {
-    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
-        self.0.append(batch)
-    }
-
-    fn read(&self, run: &str, from: u64, limit: usize) -> LogFuture<'_, Vec<Record>> {
-        self.0.read(run, from, limit)
-    }
-
-    fn head(&self, run: &str) -> LogFuture<'_, Option<Head>> {
-        self.0.head(run)
-    }
-
-    fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, ()> {
-        self.0.wait(run, beyond)
-    }
-
-    fn run(&self, run: &str) -> LogFuture<'_, Option<RunSummary>> {
-        self.0.run(run)
-    }
-
-    fn runs(&self, filter: RunFilter) -> LogFuture<'_, RunPage> {
-        self.0.runs(filter)
-    }
-
-    fn seals(&self, from: u64, limit: usize) -> LogFuture<'_, Vec<SealedRun>> {
-        self.0.seals(from, limit)
-    }
-
     fn lease(&self, run: &str, owner: &str, term: Duration, now: i64) -> LogFuture<'_, Lease> {
         let (log, run, owner) = (Arc::clone(&self.0), run.to_owned(), owner.to_owned());
         Box::pin(async move {
@@ -343,9 +335,27 @@ impl Log for Distant {
         })
     }
 
-    fn release(&self, lease: &Lease) -> LogFuture<'_, ()> {
-        self.0.release(lease)
+    mynah::log::forward_log!(self => self.0, except lease);
+}
+
+/// A log whose word that the end of a run is kept takes longer than a lease waits for its renewal.
+#[derive(Clone, Default)]
+struct Tardy(Arc<MemoryLog>);
+
+impl Log for Tardy {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        let last = batch.records.last().map(|record| record.envelope().kind.clone());
+        let ends = last.is_some_and(|kind| kind == "sealed" || kind == "suspended");
+        Box::pin(async move {
+            let head = self.0.append(batch).await;
+            if ends {
+                tokio::time::sleep(Duration::from_millis(1_500)).await;
+            }
+            head
+        })
     }
+
+    mynah::log::forward_log!(self => self.0);
 }
 
 /// A world whose clock does not go.
