@@ -273,6 +273,7 @@ impl HttpAdapter {
                 insert_header(&mut headers, name, value.as_str().unwrap_or_default())?;
             }
         }
+        context.secrets.extend(headers.iter().filter_map(|(name, value)| secret_of(name, value)));
         if let Some(key) = key {
             let now = SystemWorld.now();
             let outgoing = Outgoing::new(key, &url, body.as_bytes(), now, call);
@@ -532,6 +533,16 @@ impl ErrorContext {
         }
         error.with_provider(self.provider.as_str())
     }
+}
+
+/// What a header of the caller's own holds that nobody else is to read.
+fn secret_of(name: &HeaderName, value: &HeaderValue) -> Option<SecretString> {
+    let holds_one = ["auth", "cookie", "key", "secret", "token"]
+        .iter()
+        .any(|part| name.as_str().contains(part));
+    // The scheme before it is none, and neither is a word or a number.
+    let secret = value.to_str().ok()?.rsplit(' ').next()?;
+    (holds_one && secret.len() >= 8).then(|| SecretString::from(secret))
 }
 
 /// The same error with a secret taken out, wherever it stands.

@@ -422,44 +422,50 @@ fn a_call_is_kept_only_where_a_log_is_named() {
 
 #[test]
 fn a_key_is_sent_in_its_header_and_is_nowhere_else() {
-    let echo = json!({"error": {"message": format!("bad key {KEY}"), "code": KEY, "type": KEY}});
-    let refusal = format!(
-        "HTTP/1.1 401 Unauthorized\r\nx-request-id: {KEY}\r\ncontent-length: {}\r\n\r\n{echo}",
-        echo.to_string().len()
-    );
-    let store = Store::new();
-    let dotenv = store.file("keys.env", &format!("MY_KEY={KEY}\n"));
-    let from_file = format!("--dotenv={dotenv}");
-    let answers = [format!("{PIECES}{END}"), refusal.clone(), PIECES.to_owned(), refusal];
-    let server = Server::new(answers);
-    let url = store.url();
-    let mut printed = String::new();
-    for (arguments, code) in [
-        (&["hi", "--json", "--stream"][..], 0),
-        (&["hi", "--json"], 1),
-        (&["hi", "--json", "--stream"], 1),
-        (&["hi"], 1),
-    ] {
-        let mut command = server.command(&["--api-key-env", "MY_KEY", &from_file, "--log", &url]);
-        command.args(arguments);
-        let told = feed(command, b"");
-        assert_eq!(told.code, Some(code), "{}", told.stderr);
-        printed += &(told.stdout + &told.stderr);
-    }
-    for (head, body) in server.heard() {
-        assert!(head.contains(&format!("authorization: Bearer {KEY}\r\n")), "{head}");
-        assert_eq!(head.matches(KEY).count(), 1, "{head}");
-        assert!(!body.to_string().contains(KEY));
-    }
-    for arguments in [&["runs"][..], &["show", "last", "--records"], &["export", "last"]] {
-        printed += &store.run(arguments).stdout;
-    }
-    assert!(!printed.contains(KEY), "{printed}");
-    for folder_entry in std::fs::read_dir(store.path.parent().unwrap()).unwrap() {
-        let path = folder_entry.unwrap().path();
-        let bytes = std::fs::read(&path).unwrap();
-        let found = bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes());
-        assert_eq!(found, path.ends_with("keys.env"), "{}", path.display());
+    let from_file = &["--api-key-env", "MY_KEY", "--dotenv=keys.env"][..];
+    let header = format!("adapter_opts={}", json!({"headers": {"x-gateway-key": KEY}}));
+    let in_header = &["--param", &header][..];
+    let ways = [(from_file, "authorization: Bearer"), (in_header, "x-gateway-key:")];
+    for (given, header) in ways {
+        let echo =
+            json!({"error": {"message": format!("bad key {KEY}"), "code": KEY, "type": KEY}});
+        let refusal = format!(
+            "HTTP/1.1 401 Unauthorized\r\nx-request-id: {KEY}\r\ncontent-length: {}\r\n\r\n{echo}",
+            echo.to_string().len()
+        );
+        let store = Store::new();
+        store.file("keys.env", &format!("MY_KEY={KEY}\n"));
+        let answers = [format!("{PIECES}{END}"), refusal.clone(), PIECES.to_owned(), refusal];
+        let server = Server::new(answers);
+        let url = store.url();
+        let mut printed = String::new();
+        for (arguments, code) in [
+            (&["hi", "--json", "--stream"][..], 0),
+            (&["hi", "--json"], 1),
+            (&["hi", "--json", "--stream"], 1),
+            (&["hi"], 1),
+        ] {
+            let mut command = server.command(&["--log", &url]);
+            command.args(given).args(arguments).current_dir(store.path.parent().unwrap());
+            let told = feed(command, b"");
+            assert_eq!(told.code, Some(code), "{}", told.stderr);
+            printed += &(told.stdout + &told.stderr);
+        }
+        for (head, body) in server.heard() {
+            assert!(head.contains(&format!("{header} {KEY}\r\n")), "{head}");
+            assert_eq!(head.matches(KEY).count(), 1, "{head}");
+            assert!(!body.to_string().contains(KEY));
+        }
+        for arguments in [&["runs"][..], &["show", "last", "--records"], &["export", "last"]] {
+            printed += &store.run(arguments).stdout;
+        }
+        assert!(!printed.contains(KEY), "{printed}");
+        for folder_entry in std::fs::read_dir(store.path.parent().unwrap()).unwrap() {
+            let path = folder_entry.unwrap().path();
+            let bytes = std::fs::read(&path).unwrap();
+            let found = bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes());
+            assert_eq!(found, path.ends_with("keys.env"), "{}", path.display());
+        }
     }
 }
 

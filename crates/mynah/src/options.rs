@@ -306,7 +306,7 @@ macro_rules! option_setters {
                 self.param("request_id", id.into())
             }
 
-            /// The adapter's own options, over the engine's.
+            /// The adapter's own options, over the engine's. `headers` among them are not recorded, as they may hold keys.
             pub fn adapter_opts(self, opts: mynah_data::Metadata) -> Self {
                 self.param("adapter_opts", opts)
             }

@@ -340,9 +340,15 @@ fn as_recorded(said: &mut Metadata) {
     }
 }
 
-/// What records hold of what was said.
+/// What records hold of what was said. Headers may hold keys, which belong to a call.
 fn recorded(mut said: Metadata) -> Metadata {
     said.retain(|name, _| !UNRECORDED.contains(&name.as_str()));
+    if let Some(Value::Object(opts)) = said.get_mut("adapter_opts") {
+        opts.shift_remove("headers");
+        if opts.is_empty() {
+            said.shift_remove("adapter_opts");
+        }
+    }
     said
 }
 
