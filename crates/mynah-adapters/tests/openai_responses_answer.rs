@@ -83,6 +83,94 @@ fn a_text_that_is_written_anew_is_not_mixed_with_what_was_told() {
 }
 
 #[test]
+fn a_text_is_told_once_however_its_pieces_are_numbered() {
+    // How the pieces are numbered, and with what number each text of an item ends.
+    type Numbering = fn(u64) -> u64;
+    let numberings: [(&str, Numbering); 4] = [
+        ("by place", |_| 0),
+        ("on from item to item", |_| 1),
+        ("each piece", |event| event),
+        ("otherwise", |_| 7),
+    ];
+    let thought = json!({"type": "reasoning_text", "text": "hm hm"});
+    let said = json!({"type": "output_text", "text": "Hello world", "annotations": []});
+    let items = |ids: [&str; 2]| {
+        [
+            json!({"type": "reasoning", "id": ids[0], "summary": [], "content": [thought]}),
+            json!({"type": "message", "id": ids[1], "role": "assistant", "content": [said]}),
+        ]
+    };
+    for ((how, number), announced) in
+        numberings.into_iter().flat_map(|how| [(how, true), (how, false)])
+    {
+        let mut told = Vec::new();
+        let pieces = [("reasoning_text", "hm", " hm"), ("output_text", "Hello", " world")];
+        for (place, (name, first, second)) in pieces.into_iter().enumerate() {
+            let [thinks, speaks] = items(["a", "b"]);
+            let done = if place == 0 { thinks } else { speaks };
+            let mut event = |name: &str, rest: Value| {
+                let mut event = json!({"type": format!("response.{name}"), "output_index": place, "item_id": done["id"]});
+                event["content_index"] = number(told.len() as u64).into();
+                let members = rest.as_object().cloned().unwrap_or_default();
+                event.as_object_mut().unwrap().extend(members);
+                told.push(event);
+            };
+            let mut begun = done.clone();
+            begun["content"] = json!([]);
+            event("output_item.added", json!({"item": begun}));
+            if announced {
+                // Not every server says rightly what it is that begins.
+                let part = json!({"type": "output_text", "text": ""});
+                event("content_part.added", json!({"part": part}));
+            }
+            event(&format!("{name}.delta"), json!({"delta": first}));
+            event(&format!("{name}.delta"), json!({"delta": second}));
+            event(&format!("{name}.done"), json!({"text": done["content"][0]["text"]}));
+            event("content_part.done", json!({"part": done["content"][0]}));
+            event("output_item.done", json!({"item": done}));
+        }
+        told.push(completed(json!(items(["rs_9", "msg_9"]))));
+        let response = read(&body(&told));
+        let parts = response.message.parts().iter();
+        let texts = parts.filter_map(|part| match part {
+            Part::Reasoning { text, .. } | Part::Text { text, .. } => Some(text.as_str()),
+            _ => None,
+        });
+        assert_eq!(texts.collect::<Vec<_>>(), ["hm hm", "Hello world"], "{how}, {announced}");
+    }
+}
+
+#[test]
+fn texts_of_an_item_stay_apart_however_they_are_told() {
+    let part = |text: &str| json!({"type": "output_text", "text": text});
+    let item = |parts: &[&str]| {
+        let content: Vec<Value> = parts.iter().map(|text| part(text)).collect();
+        json!({"type": "message", "id": "m", "content": content})
+    };
+    let event = |name: &str, index: u64, rest: (&str, Value)| {
+        let mut event = json!({"type": format!("response.{name}"), "item_id": "m", "output_index": 0, "content_index": index});
+        event[rest.0] = rest.1;
+        event
+    };
+    let added = |index| event("content_part.added", index, ("part", part("")));
+    let delta = |index, text: &str| event("output_text.delta", index, ("delta", json!(text)));
+    let done = |index, text: &str| event("output_text.done", index, ("text", json!(text)));
+    let texts = ["Yes", "Yes, and no"];
+    for told in [
+        // All at once; only at their ends; in pieces; the second in pieces alone; under other numbers.
+        vec![],
+        vec![added(0), done(0, texts[0]), added(1), done(1, texts[1])],
+        vec![added(0), delta(0, "Y"), added(1), delta(1, "Yes, and")],
+        vec![added(0), delta(0, "Yes"), added(1)],
+        vec![added(5), delta(5, "Yes"), added(6), delta(6, "Yes, and no")],
+    ] {
+        let end = completed(json!([item(&texts)]));
+        let response = read(&body(&[&told[..], &[end]].concat()));
+        assert_eq!(response.message.parts(), texts.map(Part::text), "{told:?}");
+    }
+}
+
+#[test]
 fn o21_whatever_a_server_leaves_away_the_call_is_whole() {
     let item = |arguments: &str| json!({"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": arguments});
     let nameless =

@@ -58,7 +58,10 @@ impl Items {
             let (kind, id) = (text_of(&item.members, "type"), item_id(&item.members));
             let is_left = |known: &Item| known.kind.is(kind) && !known.is_listed;
             let named = self.position(id, None).filter(|found| is_left(&self.0[*found]));
-            let found = match named.or_else(|| self.0.iter().position(is_left)) {
+            // Some servers announce what never comes.
+            let told = || self.0.iter().position(|known| is_left(known) && known.is_told());
+            let first = || self.0.iter().position(is_left);
+            let found = match named.or_else(told).or_else(first) {
                 Some(found) => found,
                 None => self.begin(&item.members, None, draft)?,
             };
@@ -230,6 +233,11 @@ impl Source {
         })
     }
 
+    /// The text of a part that is this.
+    fn text(self, part: &Metadata) -> &str {
+        text_of(part, if self == Self::Refusal { "refusal" } else { "text" })
+    }
+
     /// The type of the items that have it.
     fn item(self) -> &'static str {
         match self {
@@ -269,12 +277,56 @@ impl Item {
             self.tell_rest(Source::Text, 0, text, draft);
         }
         let parts = item.get(list).and_then(Value::as_array).into_iter().flatten();
-        for (index, part) in parts.filter_map(Value::as_object).enumerate() {
-            match Source::of(part) {
-                Some(source) => self.part(source, index as u64, part, draft),
-                None => draft.raw(Value::Object(part.clone())),
+        // What was told and not yet found in the list, by what it is.
+        let mut left: Vec<(Source, String)> = Vec::new();
+        for Piece { source, told, .. } in &self.pieces {
+            match left.iter_mut().find(|(known, _)| known == source) {
+                Some((_, text)) => text.push_str(told),
+                None => left.push((*source, told.clone())),
             }
         }
+        for (index, part) in parts.filter_map(Value::as_object).enumerate() {
+            let Some(source) = Source::of(part) else {
+                draft.raw(Value::Object(part.clone()));
+                continue;
+            };
+            let left = left.iter_mut().find(|(known, text)| *known == source && !text.is_empty());
+            match left {
+                Some((_, left)) => self.listed(source, index as u64, part, left, draft),
+                None => {
+                    self.place(source, index as u64);
+                    self.part(source, index as u64, part, draft);
+                }
+            }
+        }
+    }
+
+    /// Takes a part that a list has at this place, where texts were told before. Some servers do not number texts by their
+    /// places, so what counts is their order.
+    fn listed(
+        &mut self,
+        source: Source,
+        place: u64,
+        part: &Metadata,
+        left: &mut String,
+        draft: &mut Draft,
+    ) {
+        let text = source.text(part);
+        if left.starts_with(text) {
+            left.drain(..text.len());
+        } else if let (Some(rest), Some(last)) = (text.strip_prefix(&**left), self.last(source)) {
+            left.clear();
+            self.tell(source, self.pieces[last].index, rest.to_owned(), draft);
+        } else {
+            if let Some(known) = self.find(source, place)
+                && left.starts_with(&self.pieces[known].told)
+            {
+                left.drain(..self.pieces[known].told.len());
+            }
+            self.place(source, place);
+            self.tell_rest(source, place, text, draft);
+        }
+        self.beside(place, part, draft);
     }
 
     /// Takes a part of the item's content, with what it holds so far.
@@ -284,8 +336,12 @@ impl Item {
         if self.has_reasoned && !self.pieces.iter().any(was_told) {
             return;
         }
-        let text = if source == Source::Refusal { "refusal" } else { "text" };
-        self.tell_rest(source, index, text_of(part, text), draft);
+        self.tell_rest(source, index, source.text(part), draft);
+        self.beside(index, part, draft);
+    }
+
+    /// Tells what stands beside the text of a part.
+    fn beside(&mut self, index: u64, part: &Metadata, draft: &mut Draft) {
         let rest = part.iter().filter(|(name, value)| {
             tells(value) && !matches!(name.as_str(), "type" | "text" | "refusal")
         });
@@ -306,7 +362,9 @@ impl Item {
         if delta.is_empty() {
             return;
         }
-        let place = self.place(source, index);
+        // A number that was not announced is no other text: some servers count every piece.
+        let place = self.find(source, index).or_else(|| self.last(source));
+        let place = place.unwrap_or_else(|| self.place(source, index));
         let piece = &mut self.pieces[place];
         let begins = piece.told.is_empty();
         piece.told.push_str(&delta);
@@ -327,18 +385,35 @@ impl Item {
     /// Takes a whole text, of which the beginning was told. Some servers write it anew: words that were told stay, and of
     /// arguments the last writing counts.
     pub(super) fn tell_rest(&mut self, source: Source, index: u64, whole: &str, draft: &mut Draft) {
-        let place = self.place(source, index);
-        match (whole.strip_prefix(self.pieces[place].told.as_str()), self.kind) {
-            (Some(rest), _) => self.tell(source, index, rest.to_owned(), draft),
+        let is_it = |piece: &Piece| whole.starts_with(&piece.told) || piece.told.ends_with(whole);
+        let place = match (self.find(source, index), self.last(source)) {
+            (None, Some(last)) if !whole.is_empty() && is_it(&self.pieces[last]) => last,
+            _ => self.place(source, index),
+        };
+        let Piece { told, index, .. } = &self.pieces[place];
+        match (whole.strip_prefix(told.as_str()), self.kind) {
+            (Some(rest), _) => self.tell(source, *index, rest.to_owned(), draft),
             (None, Kind::Call(key)) if !whole.is_empty() => draft.rewrite_arguments(key, whole),
             _ => {}
         }
     }
 
+    fn find(&self, source: Source, index: u64) -> Option<usize> {
+        self.pieces.iter().rposition(|piece| piece.source == source && piece.index == index)
+    }
+
+    fn last(&self, source: Source) -> Option<usize> {
+        self.pieces.iter().rposition(|piece| piece.source == source)
+    }
+
+    /// Whether anything of it was told.
+    fn is_told(&self) -> bool {
+        self.is_done || self.pieces.iter().any(|piece| !piece.told.is_empty())
+    }
+
     /// Where a text is. Beyond a number that no answer has, all are taken for the last one.
     fn place(&mut self, source: Source, index: u64) -> usize {
-        let is_it = |piece: &Piece| piece.source == source && piece.index == index;
-        match self.pieces.iter().rposition(is_it) {
+        match self.find(source, index) {
             Some(place) => place,
             None if self.pieces.len() == MAX_PIECES => MAX_PIECES - 1,
             None => {
