@@ -344,13 +344,10 @@ fn by_word(word: &str) -> Option<AdapterReason> {
 
 /// What providers say in words alone.
 fn by_message(message: &str) -> Option<AdapterReason> {
-    const TOO_LONG: [&str; 14] = [
+    const TOO_LONG: [&str; 11] = [
         "prompt is too long",
-        "maximum context length",
-        "context window",
-        "context length",
-        "context size",
         "input is too long",
+        "input tokens exceeds",
         "too large for model with",
         "exceeds the maximum number of tokens",
         "input token count",
@@ -370,11 +367,25 @@ fn by_message(message: &str) -> Option<AdapterReason> {
         ["incorrect api key", "invalid api key", "api key not valid", "api key is invalid"];
     let message = message.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    if says(&TOO_LONG) {
+    let too_long = says(&["context window", "context length", "context size"])
+        && says(&[
+            "exceed",
+            "greater than",
+            "larger than",
+            "limit",
+            "longer than",
+            "maximum",
+            "too l",
+        ]);
+    let (_, of_model) = message.split_once("model").unwrap_or_default();
+    let no_model = ["not exist", "not found", "identifier is invalid"];
+    if too_long || says(&TOO_LONG) {
         Some(AdapterReason::ContextLengthExceeded)
     } else if says(&FILTERED) {
         Some(AdapterReason::ContentFilter)
-    } else if says(&["is not a valid model id", "model not found"]) {
+    } else if says(&["is not a valid model id"])
+        || no_model.iter().any(|word| of_model.contains(word))
+    {
         Some(AdapterReason::NotFound)
     } else if says(&["credit balance is too low", "reached your specified api usage limits"]) {
         Some(AdapterReason::PermissionDenied)

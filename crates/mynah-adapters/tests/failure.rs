@@ -280,6 +280,26 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
 }
 
 #[test]
+fn words_alone_tell_a_model_that_is_not_there_and_a_prompt_that_is_too_long() {
+    use AdapterReason::*;
+    for (message, reason) in [
+        ("Model Not Exist", NotFound),
+        ("Model no-such/model does not exist", NotFound),
+        ("The provided model identifier is invalid.", NotFound),
+        ("User input tokens exceeds 127072 tokens", ContextLengthExceeded),
+        ("Number of input tokens exceeds maximum length", ContextLengthExceeded),
+        ("This model's maximum context length is 8 tokens", ContextLengthExceeded),
+        ("the request exceeds the available context size", ContextLengthExceeded),
+        ("Invalid 'tools[0].function.name': 'context window' does not match", InvalidRequest),
+        ("The image does not exist", InvalidRequest),
+    ] {
+        let body = json!({"error": {"message": message, "type": "invalid_request_error"}});
+        let error = failure::of_response(400, |_| None, body.to_string().as_bytes());
+        assert_eq!(error.kind(), ErrorKind::Adapter(reason), "{message}");
+    }
+}
+
+#[test]
 fn whether_another_try_is_worth_it_may_stand_in_a_header() {
     for (told, kept) in [("true", Some(true)), ("false", Some(false)), ("maybe", None)] {
         let error =
