@@ -13,6 +13,7 @@ use std::{
 use mynah_adapters::{
     anthropic::Anthropic,
     format::{Delivery, Format, Reader},
+    gemini::Gemini,
     openai_chat::OpenAiChat,
     openai_responses::OpenAiResponses,
     sse::{Framer, SseFramer},
@@ -66,6 +67,21 @@ fn main() {
         &[r#"{"type":"response.completed","response":{"status":"completed","output":[]}}"#],
     );
     compare("Responses", &OpenAiResponses::default(), &responses, smallest::<ResponseEvent>);
+    // This provider sends fewer and longer pieces, and counts with each of them: every other event is of counters, which the
+    // smallest struct leaves away.
+    let gemini = stream(
+        &[],
+        |n| {
+            let text = format!(" word{n}").repeat(10);
+            format!(
+                r#"{{"candidates":[{{"content":{{"parts":[{{"text":"{text}"}}],"role":"model"}},"index":0}}],"modelVersion":"gemini-2.5-flash","responseId":"id_1","usageMetadata":{{"candidatesTokenCount":{n},"promptTokenCount":14,"promptTokensDetails":[{{"modality":"TEXT","tokenCount":14}}],"serviceTier":"standard","totalTokenCount":{n}}}}}"#
+            )
+        },
+        &[
+            r#"{"candidates":[{"content":{"parts":[{"text":""}]},"finishReason":"STOP","index":0}]}"#,
+        ],
+    );
+    compare("Gemini", &Gemini::default(), &gemini, smallest::<GeminiChunk>);
 }
 
 fn compare(name: &str, format: &dyn Format, body: &str, peer: fn(&str)) {
@@ -160,6 +176,27 @@ struct ResponseEvent {
 impl Text for ResponseEvent {
     fn text(self) -> Option<String> {
         self.delta
+    }
+}
+
+#[derive(Deserialize)]
+struct GeminiChunk {
+    candidates: Vec<Candidate>,
+}
+
+#[derive(Deserialize)]
+struct Candidate {
+    content: Parts,
+}
+
+#[derive(Deserialize)]
+struct Parts {
+    parts: Vec<TextDelta>,
+}
+
+impl Text for GeminiChunk {
+    fn text(self) -> Option<String> {
+        self.candidates.into_iter().next()?.content.parts.into_iter().next()?.text
     }
 }
 

@@ -30,7 +30,7 @@ const MAX_WAITING: usize = 64;
 /// has told nobody anything, and can be tried again.
 #[derive(Debug, Default)]
 pub struct Draft {
-    events: VecDeque<Event>,
+    events: VecDeque<Waiting>,
     started: bool,
     has_said: bool,
     id: Option<String>,
@@ -54,6 +54,23 @@ pub struct Draft {
     paused: bool,
     cut_off: bool,
     metadata: Metadata,
+}
+
+/// An event that was not taken yet. Nearly all are words, and these are a fourth of the size of an event: a piece of a body
+/// holds a hundred of them, and what is moved and kept for them shows.
+#[derive(Debug)]
+enum Waiting {
+    Words { id: Block, delta: String },
+    Event(Box<Event>),
+}
+
+impl From<Waiting> for Event {
+    fn from(waiting: Waiting) -> Self {
+        match waiting {
+            Waiting::Words { id, delta } => Self::TextDelta { id, delta },
+            Waiting::Event(event) => *event,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
@@ -128,7 +145,8 @@ impl Draft {
         if block.is_some() {
             self.block(block, false).push_str(&delta);
         }
-        self.say(Event::TextDelta { id: block.clone(), delta });
+        self.at_work();
+        self.events.push_back(Waiting::Words { id: block.clone(), delta });
     }
 
     /// A named block of text is complete.
@@ -259,7 +277,8 @@ impl Draft {
         }
         if self.usage != usage {
             self.usage = usage.clone();
-            self.say(Event::Usage { usage: Box::new(usage) });
+            self.add(Event::Usage { usage: Box::new(usage) });
+            self.begin();
         }
     }
 
@@ -271,11 +290,18 @@ impl Draft {
 
     /// Something that has no other place.
     pub fn raw(&mut self, chunk: Value) {
-        self.say(Event::RawChunk { chunk });
+        // This does not begin an answer: some gateways send it before the model is known.
+        self.add(Event::RawChunk { chunk });
     }
 
     /// What is not known of something of this type; nothing if nothing of it [tells](telling).
+    #[inline]
     pub(crate) fn raw_rest(&mut self, kind: &str, rest: impl IntoIterator<Item = (String, Value)>) {
+        let rest = rest.into_iter();
+        // Nearly always there is nothing, and a map has its price.
+        if rest.size_hint().1 == Some(0) {
+            return;
+        }
         let mut rest = telling(rest);
         if !rest.is_empty() {
             rest.insert("type".to_owned(), kind.into());
@@ -349,13 +375,13 @@ impl Draft {
 
     /// The next event that is ready; none before the model has said something.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
-        if self.has_said { self.events.pop_front() } else { None }
+        if self.has_said { self.events.pop_front().map(Event::from) } else { None }
     }
 
     /// What was not told.
     #[cfg(feature = "http")]
     pub(crate) fn rest(&mut self) -> impl Iterator<Item = Event> {
-        self.events.drain(..)
+        self.events.drain(..).map(Event::from)
     }
 
     /// One more block, for decoders that keep a list of them too.
@@ -407,29 +433,30 @@ impl Draft {
         self.say(event);
     }
 
+    /// What the model says.
     fn say(&mut self, event: Event) {
-        if !self.has_said {
-            match event {
-                _ if self.events.len() >= MAX_WAITING => self.at_work(),
-                // This does not begin an answer: some gateways send it before the model is known.
-                Event::RawChunk { .. } => {}
-                Event::Usage { .. } => self.begin(),
-                _ => self.at_work(),
-            }
+        self.at_work();
+        self.add(event);
+    }
+
+    /// What waits for what the model says, unless there is too much of it.
+    fn add(&mut self, event: Event) {
+        if self.events.len() >= MAX_WAITING {
+            self.at_work();
         }
-        self.events.push_back(event);
+        self.events.push_back(Waiting::Event(Box::new(event)));
     }
 
     fn begin(&mut self) {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
-        self.events.push_front(Event::MessageStarted {
+        self.events.push_front(Waiting::Event(Box::new(Event::MessageStarted {
             message: Arc::new(Message::assistant("")),
             request_id: None,
             id: self.id.take(),
             model: self.model.take().or_else(|| self.asked.take()),
-        });
+        })));
     }
 
     fn block(&mut self, id: &Block, is_reasoning: bool) -> &mut String {

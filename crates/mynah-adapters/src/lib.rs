@@ -36,6 +36,7 @@ pub mod format;
 pub mod gemini;
 #[cfg(feature = "http")]
 pub mod http;
+mod json;
 pub mod keys;
 mod loose;
 pub mod ollama;

@@ -1,18 +1,15 @@
 //! JSON members whose type is not to be relied on.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, mem::take};
 
 use mynah_data::Metadata;
-use serde::{
-    Deserialize, Deserializer,
-    de::{
-        self, DeserializeSeed,
-        value::{MapAccessDeserializer, SeqAccessDeserializer},
-    },
-};
-
-use crate::failure;
+use serde::de;
 use serde_json::{Number, Value, value::RawValue};
+
+use crate::{
+    failure,
+    json::{Json, Plain},
+};
 
 /// Text, borrowed where the JSON allows it, or whatever else stands in its place. Small, for it is moved a lot.
 #[derive(Debug, Default, PartialEq)]
@@ -35,12 +32,27 @@ impl Loose<'_> {
     }
 
     /// The text, or the JSON of anything else; empty for null.
-    pub(crate) fn into_text(self) -> String {
+    pub(crate) fn as_text(&self) -> Cow<'_, str> {
         match self {
-            Self::Null => String::new(),
-            Self::Text(text) => text.into_owned(),
-            other => other.into_value().to_string(),
+            Self::Null => "".into(),
+            Self::Flag(flag) => flag.to_string().into(),
+            Self::Number(number) => number.to_string().into(),
+            Self::Text(text) => Cow::Borrowed(text),
+            Self::Json(value) => value.to_string().into(),
         }
+    }
+
+    /// The same, taken away.
+    pub(crate) fn take_text(&mut self) -> String {
+        match self {
+            Self::Text(Cow::Owned(text)) => take(text),
+            other => other.as_text().into_owned(),
+        }
+    }
+
+    /// The same.
+    pub(crate) fn into_text(mut self) -> String {
+        self.take_text()
     }
 
     /// The whole number, which may be written as text.
@@ -85,10 +97,10 @@ impl Loose<'_> {
         }
     }
 
-    /// The objects of a list, or the only one; nothing else counts.
-    pub(crate) fn into_objects(self) -> impl Iterator<Item = Metadata> {
+    /// Takes the objects of a list, or the only one; nothing else counts.
+    pub(crate) fn take_objects(&mut self) -> impl Iterator<Item = Metadata> + use<> {
         let list = match self {
-            Self::Json(value) => match *value {
+            Self::Json(value) => match value.take() {
                 Value::Array(list) => list,
                 only => vec![only],
             },
@@ -111,74 +123,15 @@ fn into_object(value: Value) -> Option<Metadata> {
     }
 }
 
-impl<'de> Place<'de> for Loose<'de> {
-    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
-        json.deserialize_any(LooseVisitor(self))
-    }
-}
-
-/// Null is nothing.
-impl<'de> Place<'de> for Option<Loose<'de>> {
-    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
-        let mut read = Loose::Null;
-        read.put(json)?;
-        *self = (read != Loose::Null).then_some(read);
-        Ok(())
-    }
-}
-
-struct LooseVisitor<'p, 'a>(&'p mut Loose<'a>);
-
-impl<'a> LooseVisitor<'_, 'a> {
-    fn is<E>(self, read: Loose<'a>) -> Result<(), E> {
-        *self.0 = read;
-        Ok(())
-    }
-}
-
-impl<'de> de::Visitor<'de> for LooseVisitor<'_, 'de> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any JSON")
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<(), E> {
-        self.is(Loose::Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        self.is(Loose::Text(Cow::Owned(text.to_owned())))
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        self.is(Loose::Null)
-    }
-
-    fn visit_bool<E>(self, flag: bool) -> Result<(), E> {
-        self.is(Loose::Flag(flag))
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<(), E> {
-        self.is(Loose::Number(number.into()))
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<(), E> {
-        self.is(Loose::Number(number.into()))
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<(), E> {
-        self.is(Number::from_f64(number).map_or(Loose::Null, Loose::Number))
-    }
-
-    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
-        let value = Value::deserialize(SeqAccessDeserializer::new(list))?;
-        self.is(Loose::Json(Box::new(value)))
-    }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
-        let value = Value::deserialize(MapAccessDeserializer::new(map))?;
-        self.is(Loose::Json(Box::new(value)))
+impl<'a> From<Value> for Loose<'a> {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Bool(flag) => Self::Flag(flag),
+            Value::Number(number) => Self::Number(number),
+            Value::String(text) => Self::Text(Cow::Owned(text)),
+            nested => Self::Json(Box::new(nested)),
+        }
     }
 }
 
@@ -186,14 +139,6 @@ impl<'de> de::Visitor<'de> for LooseVisitor<'_, 'de> {
 /// null.
 #[derive(Default)]
 pub(crate) struct Written<'a>(pub(crate) Cow<'a, str>);
-
-impl<'de> Place<'de> for Written<'de> {
-    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
-        let json = <&'de RawValue>::deserialize(json)?.get();
-        *self = Self::from_json(json).map_err(de::Error::custom)?;
-        Ok(())
-    }
-}
 
 impl<'a> Written<'a> {
     pub(crate) fn from_json(json: &'a str) -> serde_json::Result<Self> {
@@ -228,31 +173,25 @@ macro_rules! members {
         #[derive(Default)]
         struct $name<$json> {
             $($(#[$member_doc])* $member: $type,)*
-            unknown: Vec<(String, Value)>,
+            unknown: $crate::loose::Rest,
         }
 
         impl<$json> $crate::loose::Members<$json> for $name<$json> {
             #[inline]
-            fn member<A: serde::de::MapAccess<$json>>(
+            fn member(
                 &mut self,
                 name: &str,
-                map: &mut A,
-            ) -> Result<(), A::Error> {
+                json: &mut $crate::json::Json<$json>,
+            ) -> serde_json::Result<()> {
                 match name {
-                    $($key => map.next_value_seed($crate::loose::Into(&mut self.$member)),)*
-                    $($ignored => map.next_value::<serde::de::IgnoredAny>().map(drop),)*
-                    unknown => {
-                        let value = map.next_value()?;
-                        if $crate::loose::tells(&value) {
-                            self.unknown.push((unknown.to_owned(), value));
-                        }
-                        Ok(())
-                    }
+                    $($key => $crate::loose::Place::put(&mut self.$member, json),)*
+                    $($ignored => json.skip().map(drop),)*
+                    unknown => json.value().map(|value| self.unknown.add(unknown, value)),
                 }
             }
 
             fn stray(&mut self, value: Value) {
-                self.unknown.push(("value".to_owned(), value));
+                self.unknown.add("value", value);
             }
         }
     };
@@ -260,16 +199,16 @@ macro_rules! members {
 pub(crate) use members;
 
 /// What [`members!`] makes.
-pub(crate) trait Members<'de>: Default {
-    fn member<A: de::MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error>;
+pub(crate) trait Members<'a>: Default {
+    fn member(&mut self, name: &str, json: &mut Json<'a>) -> serde_json::Result<()>;
 
     /// What is no object.
     fn stray(&mut self, value: Value);
 }
 
-impl<'de, T: Members<'de>> Members<'de> for Box<T> {
-    fn member<A: de::MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
-        T::member(self, name, map)
+impl<'a, T: Members<'a>> Members<'a> for Box<T> {
+    fn member(&mut self, name: &str, json: &mut Json<'a>) -> serde_json::Result<()> {
+        T::member(self, name, json)
     }
 
     fn stray(&mut self, value: Value) {
@@ -279,179 +218,102 @@ impl<'de, T: Members<'de>> Members<'de> for Box<T> {
 
 /// Reads JSON.
 #[inline]
-pub(crate) fn read<'de>(text: &'de str, place: &mut impl Place<'de>) -> mynah_data::Result<()> {
-    let mut json = serde_json::Deserializer::from_str(text);
+pub(crate) fn read<'a>(text: &'a str, place: &mut impl Place<'a>) -> mynah_data::Result<()> {
+    let mut json = Json::new(text);
     place.put(&mut json).and_then(|()| json.end()).map_err(failure::malformed)
 }
 
-/// Where JSON can be written to.
-pub(crate) trait Place<'de> {
-    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error>;
+/// Where a value can be written to.
+pub(crate) trait Place<'a> {
+    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()>;
 }
 
-/// Writes there.
-pub(crate) struct Into<'p, P>(pub(crate) &'p mut P);
+impl<'a> Place<'a> for Loose<'a> {
+    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
+        *self = match json.plain() {
+            Some(Plain::Null) => Self::Null,
+            Some(Plain::Flag(flag)) => Self::Flag(flag),
+            Some(Plain::Number(number)) => Self::Number(number.into()),
+            Some(Plain::Text(text)) => Self::Text(Cow::Borrowed(text)),
+            None => json.read::<Value>()?.into(),
+        };
+        Ok(())
+    }
+}
 
-impl<'de, P: Place<'de>> DeserializeSeed<'de> for Into<'_, P> {
-    type Value = ();
+/// Null is nothing.
+impl<'a> Place<'a> for Option<Loose<'a>> {
+    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
+        let mut read = Loose::Null;
+        read.put(json)?;
+        *self = (read != Loose::Null).then_some(read);
+        Ok(())
+    }
+}
 
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
-        self.0.put(json)
+impl<'a> Place<'a> for Written<'a> {
+    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
+        *self = Self::from_json(json.skip()?)?;
+        Ok(())
     }
 }
 
 macro_rules! replaced {
     ($($type:ty),*) => {
-        $(impl<'de> Place<'de> for $type {
-            fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
-                *self = Self::deserialize(json)?;
+        $(impl<'a> Place<'a> for $type {
+            fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
+                *self = json.read()?;
                 Ok(())
             }
         })*
     };
 }
-replaced!(Option<Value>, Option<&'de RawValue>);
+replaced!(Option<Value>, Option<&'a RawValue>);
 
-impl<'de, T: Members<'de>> Place<'de> for T {
-    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
-        json.deserialize_any(MembersVisitor(self))
+impl<'a, T: Members<'a>> Place<'a> for T {
+    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
+        if json.peek() == b'{' {
+            return json.object(|name, json| self.member(&name, json));
+        }
+        let value = json.value()?;
+        if !value.is_null() {
+            self.stray(value);
+        }
+        Ok(())
     }
 }
 
 /// Null is nothing.
-impl<'de, T: Members<'de>> Place<'de> for Option<T> {
-    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
-        json.deserialize_option(OptionVisitor(self))
-    }
-}
-
-impl<'de, T: Members<'de>> Place<'de> for List<T> {
-    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
-        json.deserialize_any(ListVisitor(&mut self.0))
-    }
-}
-
-impl<'de, T: Members<'de>> Place<'de> for Option<List<T>> {
-    fn put<D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
-        self.get_or_insert_default().put(json)
-    }
-}
-
-/// The visits of all that is neither an object nor a list.
-macro_rules! scalars {
-    ($stray:expr) => {
-        fn visit_str<E>(self, text: &str) -> Result<(), E> {
-            $stray(self, text.into());
-            Ok(())
+impl<'a, T: Members<'a>> Place<'a> for Option<T> {
+    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
+        match json.peek() {
+            b'n' => json.skip().map(drop),
+            _ => self.insert(T::default()).put(json),
         }
-
-        fn visit_unit<E>(self) -> Result<(), E> {
-            Ok(())
-        }
-
-        fn visit_bool<E>(self, flag: bool) -> Result<(), E> {
-            $stray(self, flag.into());
-            Ok(())
-        }
-
-        fn visit_i64<E>(self, number: i64) -> Result<(), E> {
-            $stray(self, number.into());
-            Ok(())
-        }
-
-        fn visit_u64<E>(self, number: u64) -> Result<(), E> {
-            $stray(self, number.into());
-            Ok(())
-        }
-
-        fn visit_f64<E>(self, number: f64) -> Result<(), E> {
-            $stray(self, number.into());
-            Ok(())
-        }
-    };
-}
-
-struct MembersVisitor<'p, T>(&'p mut T);
-
-impl<'de, T: Members<'de>> de::Visitor<'de> for MembersVisitor<'_, T> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key::<Name<'_>>()? {
-            self.0.member(&name.0, &mut map)?;
-        }
-        Ok(())
-    }
-
-    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
-        self.0.stray(Value::deserialize(SeqAccessDeserializer::new(list))?);
-        Ok(())
-    }
-
-    scalars!(|visitor: Self, value: Value| visitor.0.stray(value));
-}
-
-struct OptionVisitor<'p, T>(&'p mut Option<T>);
-
-impl<'de, T: Members<'de>> de::Visitor<'de> for OptionVisitor<'_, T> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object or null")
-    }
-
-    fn visit_none<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
-        self.0.insert(T::default()).put(json)
     }
 }
 
 /// The most elements of a list: in memory they take far more room than on the wire.
 const MAX_LIST: usize = 4_096;
 
-struct ListVisitor<'p, T>(&'p mut Vec<T>);
-
-impl<'de, T: Members<'de>> de::Visitor<'de> for ListVisitor<'_, T> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-
-    fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        while list.next_element_seed(Onto(self.0))?.is_some() {
-            if self.0.len() > MAX_LIST {
-                return Err(de::Error::custom(format!("a list of more than {MAX_LIST}")));
-            }
+impl<'a, T: Members<'a>> Place<'a> for List<T> {
+    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
+        match json.peek() {
+            b'[' => json.list(|json| self.add(json)),
+            b'{' => self.add(json),
+            _ => json.skip().map(drop),
         }
-        Ok(())
     }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
-        Onto(self.0).deserialize(MapAccessDeserializer::new(map))
-    }
-
-    scalars!(|_: Self, _: Value| ());
 }
 
-/// Writes one more element.
-struct Onto<'p, T>(&'p mut Vec<T>);
-
-impl<'de, T: Members<'de>> DeserializeSeed<'de> for Onto<'_, T> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+impl<T> List<T> {
+    fn add<'a>(&mut self, json: &mut Json<'a>) -> serde_json::Result<()>
+    where
+        T: Members<'a>,
+    {
+        if self.0.len() == MAX_LIST {
+            return Err(de::Error::custom(format!("a list of more than {MAX_LIST}")));
+        }
         // Lists of more than one are rare, and room for several costs more than to move one.
         if self.0.is_empty() {
             self.0.reserve_exact(1);
@@ -461,41 +323,84 @@ impl<'de, T: Members<'de>> DeserializeSeed<'de> for Onto<'_, T> {
     }
 }
 
-/// The name of a member.
-struct Name<'a>(Cow<'a, str>);
+impl<'a, T: Members<'a>> Place<'a> for Option<List<T>> {
+    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
+        self.get_or_insert_default().put(json)
+    }
+}
 
-impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
+/// The members of an object, in their order; nothing else has any. For what is read often: a map has its price.
+#[derive(Default)]
+pub(crate) struct Object<'a>(pub(crate) Vec<(Cow<'a, str>, Value)>);
 
-        impl<'de> de::Visitor<'de> for Visitor {
-            type Value = Name<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a name")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Owned(text.to_owned())))
-            }
+impl<'a> Place<'a> for Object<'a> {
+    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
+        if json.peek() != b'{' {
+            return json.skip().map(drop);
         }
+        json.object(|name, json| json.value().map(|value| self.0.push((name, value))))
+    }
+}
 
-        deserializer.deserialize_str(Visitor)
+/// Members that are not known, and [tell](tells) something. A list: nearly always it is empty, and even an empty map has its
+/// price.
+#[derive(Clone, Default)]
+pub(crate) struct Rest(Vec<(String, Value)>);
+
+impl Rest {
+    /// Adds a member, if it tells something.
+    #[inline]
+    pub(crate) fn add(&mut self, name: &str, value: impl Into<Value>) {
+        let value = value.into();
+        if tells(&value) {
+            self.push(name, value);
+        }
+    }
+
+    /// Adds a member, even if it tells nothing.
+    pub(crate) fn push(&mut self, name: &str, value: impl Into<Value>) {
+        self.0.push((name.to_owned(), value.into()));
+    }
+
+    pub(crate) fn extend(&mut self, more: Self) {
+        self.0.extend(more.0);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.0.iter().rfind(|(known, _)| known == name).map(|(_, value)| value)
+    }
+}
+
+impl IntoIterator for Rest {
+    type Item = (String, Value);
+    type IntoIter = std::vec::IntoIter<(String, Value)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl FromIterator<(String, Value)> for Rest {
+    fn from_iter<I: IntoIterator<Item = (String, Value)>>(members: I) -> Self {
+        Self(members.into_iter().filter(|(_, value)| tells(value)).collect())
+    }
+}
+
+/// An object; null if it would be empty.
+impl From<Rest> for Value {
+    #[inline]
+    fn from(rest: Rest) -> Self {
+        if rest.is_empty() { Self::Null } else { Self::Object(rest.into_iter().collect()) }
     }
 }
 
 /// Leaves away what says nothing: null, and empty text, lists and objects.
 pub(crate) fn telling(members: impl IntoIterator<Item = (String, Value)>) -> Metadata {
-    let members = members.into_iter();
-    // Nearly always there is nothing, and a map has its price.
-    match members.size_hint() {
-        (_, Some(0)) => Metadata::new(),
-        _ => members.filter(|(_, value)| tells(value)).collect(),
-    }
+    members.into_iter().filter(|(_, value)| tells(value)).collect()
 }
 
 pub(crate) fn tells(value: &Value) -> bool {
@@ -512,10 +417,16 @@ pub(crate) fn tells(value: &Value) -> bool {
 const MAX_COUNTERS: usize = 100;
 
 /// Puts newer counters over those that are known.
-pub(crate) fn overlay(known: &mut Metadata, counters: Metadata) {
+pub(crate) fn overlay<N: AsRef<str> + Into<String>>(
+    known: &mut Vec<(String, Value)>,
+    counters: impl IntoIterator<Item = (N, Value)>,
+) {
     for (name, count) in counters.into_iter().filter(|(_, count)| !count.is_null()) {
-        if known.len() < MAX_COUNTERS || known.contains_key(&name) {
-            known.insert(name, count);
+        let is_full = known.len() >= MAX_COUNTERS;
+        match known.iter_mut().find(|(known, _)| known == name.as_ref()) {
+            Some((_, known)) => *known = count,
+            None if is_full => {}
+            None => known.push((name.into(), count)),
         }
     }
 }
@@ -525,16 +436,21 @@ pub(crate) fn text_of<'m>(map: &'m Metadata, name: &str) -> &'m str {
     map.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// What a counter says.
+pub(crate) fn count(value: &Value) -> Option<u64> {
+    match value {
+        Value::Number(number) => whole(number),
+        Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    }
+}
+
 /// Takes a counter out of a map, by the way to it.
 pub(crate) fn take_count(map: &mut Metadata, path: &[&str]) -> Option<u64> {
     match path {
         [] => None,
         [name] => {
-            let count = match map.get(*name)? {
-                Value::Number(number) => whole(number)?,
-                Value::String(text) => text.trim().parse().ok()?,
-                _ => return None,
-            };
+            let count = count(map.get(*name)?)?;
             map.shift_remove(*name);
             Some(count)
         }

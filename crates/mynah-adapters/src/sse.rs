@@ -17,6 +17,13 @@ pub struct Frame<'a> {
     pub data: &'a str,
 }
 
+impl Frame<'_> {
+    /// Whether it is the end mark of those providers that have one, or pass it on.
+    pub(crate) fn is_done(&self) -> bool {
+        !self.data.starts_with('{') && self.data.trim() == "[DONE]"
+    }
+}
+
 /// Takes a frame, or ends the reading with an error.
 pub type FrameSink<'a> = &'a mut dyn FnMut(Frame<'_>) -> Result<()>;
 

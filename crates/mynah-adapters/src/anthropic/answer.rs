@@ -30,7 +30,7 @@ pub(super) struct Answer {
     /// How many blocks there were.
     begun: usize,
     /// Counters so far: those of the beginning, overlaid by those of the end.
-    counters: Metadata,
+    counters: Vec<(String, Value)>,
     /// Where the provider runs code.
     container: Metadata,
     /// The largest prompt that was counted: some gateways end with zeros.
@@ -187,7 +187,7 @@ impl Start<'_> {
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
         // Some gateways end so.
-        if frame.data.trim() == "[DONE]" {
+        if frame.is_done() {
             return self.end(draft);
         }
         let mut message = Message::default();
@@ -233,9 +233,7 @@ impl Decoder for Answer {
                 return Ok(());
             }
         }
-        if !message.unknown.is_empty() {
-            draft.raw_rest(kind, take(&mut message.unknown));
-        }
+        draft.raw_rest(kind, message.unknown);
         Ok(())
     }
 
@@ -262,7 +260,7 @@ impl Decoder for Answer {
             self.close(index as u64, draft);
         }
         let rest = details.map(|details| ("stop_details".to_owned(), details));
-        self.stop(&stop_reason, &stop_sequence, rest.into_iter().collect(), draft);
+        self.stop(&stop_reason, &stop_sequence, rest, draft);
         self.tell_rest(draft);
         draft.end();
         Ok(())
@@ -277,7 +275,7 @@ impl Answer {
             beside: Vec::new(),
             blocks: Vec::new(),
             begun: 0,
-            counters: Metadata::new(),
+            counters: Vec::new(),
             container: Metadata::new(),
             input_tokens: None,
             served_by: None,
@@ -346,7 +344,7 @@ impl Answer {
             Kind::Call(_) | Kind::Form => {}
         }
         draft.raw_rest(start.kind.text(), start.unknown);
-        open.citations = start.citations.into_objects().map(Value::Object).collect();
+        open.citations = start.citations.take_objects().map(Value::Object).collect();
         if !open.citations.is_empty() {
             draft.raw(json!({"type": "citations", "citations": open.citations}));
         }
@@ -399,8 +397,8 @@ impl Answer {
             open.input.clear();
         }
         match (piece, &mut open.kind) {
-            (Piece::Text, Kind::Text) => draft.text(&open.id, take(&mut delta.text).into_text()),
-            (Piece::Text, Kind::Beside(text)) => text.push_str(&take(&mut delta.text).into_text()),
+            (Piece::Text, Kind::Text) => draft.text(&open.id, delta.text.take_text()),
+            (Piece::Text, Kind::Beside(text)) => text.push_str(&delta.text.as_text()),
             (Piece::Input, Kind::Form) => {
                 if !input.is_empty() {
                     self.form = Form::Told;
@@ -416,17 +414,14 @@ impl Answer {
                 return Ok(false);
             }
             (Piece::Thinking, Kind::Thinking { .. }) => {
-                draft.reasoning(&open.id, take(&mut delta.thinking).into_text())
+                draft.reasoning(&open.id, delta.thinking.take_text())
             }
             (Piece::Signature, Kind::Thinking { signature }) => {
                 signature.push_str(delta.signature.text())
             }
             _ => return Ok(false),
         }
-        // Nearly always there is nothing, and even to look for it has its price.
-        if !delta.unknown.is_empty() {
-            draft.raw_rest("content_block_delta", take(&mut delta.unknown));
-        }
+        draft.raw_rest("content_block_delta", take(&mut delta.unknown));
         Ok(true)
     }
 
@@ -485,7 +480,7 @@ impl Answer {
         &mut self,
         reason: &str,
         sequence: &str,
-        rest: Vec<(String, Value)>,
+        rest: impl IntoIterator<Item = (String, Value)>,
         draft: &mut Draft,
     ) {
         let mut rest = telling(rest);
@@ -560,7 +555,7 @@ impl Answer {
 
     fn count(&mut self, counters: Metadata, draft: &mut Draft) {
         overlay(&mut self.counters, counters);
-        let mut usage = usage(self.counters.clone());
+        let mut usage = usage(self.counters.iter().cloned().collect());
         self.input_tokens = self.input_tokens.max(usage.input_tokens);
         usage.input_tokens = self.input_tokens;
         if let Some(model) = &self.served_by {

@@ -13,7 +13,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, List, Loose, members, overlay, take_count, telling},
+    loose::{self, List, Loose, Object, Rest, members, overlay, telling},
     sse::Frame,
 };
 
@@ -28,9 +28,9 @@ pub(super) struct Answer {
     call: Option<OpenCall>,
     has_candidate: bool,
     /// Counters so far: some are left away now and then.
-    counters: Metadata,
+    counters: Vec<(String, Value)>,
     /// What was told last of what is not known: chunks repeat themselves.
-    unknown: Metadata,
+    unknown: Value,
 }
 
 struct Open {
@@ -51,7 +51,7 @@ members! {
         model: Loose<'a> = "modelVersion",
         candidates: List<Candidate<'a>> = "candidates",
         feedback: Loose<'a> = "promptFeedback",
-        usage: Loose<'a> = "usageMetadata",
+        usage: Object<'a> = "usageMetadata",
         error: Loose<'a> = "error",
     } ignoring ["createTime"]
 }
@@ -93,7 +93,7 @@ members! {
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
         // Some gateways end so.
-        if frame.data.trim() == "[DONE]" {
+        if frame.is_done() {
             return Ok(());
         }
         self.chunk(frame.data, draft)
@@ -135,12 +135,12 @@ impl Answer {
         }
         self.has_chunk = true;
         draft.start(Some(chunk.id.text()), Some(chunk.model.text()));
-        let mut unknown = telling(chunk.unknown);
+        let mut unknown = chunk.unknown;
         if let Some(feedback) = chunk.feedback.into_object() {
             if let Some(reason) = feedback.get("blockReason").and_then(Value::as_str) {
                 return Err(blocked(reason, &feedback));
             }
-            unknown.insert("promptFeedback".to_owned(), feedback.into());
+            unknown.push("promptFeedback", feedback);
         }
         let mut others = false;
         for candidate in chunk.candidates.0 {
@@ -151,43 +151,42 @@ impl Answer {
             }
             let rest = self.candidate(candidate, draft);
             if !rest.is_empty() {
-                unknown.insert("candidates".to_owned(), json!([rest]));
+                unknown.add("candidates", vec![Value::from(rest)]);
             }
         }
         if others {
             draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
         }
-        if let Some(counters) = chunk.usage.into_object() {
-            overlay(&mut self.counters, counters);
-            draft.usage(usage(self.counters.clone()));
+        if !chunk.usage.0.is_empty() {
+            overlay(&mut self.counters, chunk.usage.0);
+            draft.usage(usage(&self.counters));
         }
-        if !unknown.is_empty() && unknown != self.unknown {
-            self.unknown.clone_from(&unknown);
-            draft.raw(Value::Object(unknown));
+        if !unknown.is_empty() {
+            let unknown = Value::from(unknown);
+            if unknown != self.unknown {
+                self.unknown.clone_from(&unknown);
+                draft.raw(unknown);
+            }
         }
         Ok(())
     }
 
     /// Takes what the model says, and gives back what is not known of it.
-    fn candidate(&mut self, candidate: Candidate<'_>, draft: &mut Draft) -> Metadata {
+    fn candidate(&mut self, candidate: Candidate<'_>, draft: &mut Draft) -> Rest {
         self.has_candidate = true;
-        let mut rest = telling(candidate.unknown);
+        let mut rest = candidate.unknown;
         let mut goes_on = false;
         if let Some(content) = candidate.content {
-            let mut unknown = telling(content.unknown);
+            let mut unknown = content.unknown;
             let mut parts = Vec::new();
             for part in content.parts.0 {
                 // Code is followed by what came of it, even where the provider says that it stopped.
-                goes_on = part.unknown.iter().any(|(name, _)| name == "executableCode");
+                goes_on = part.unknown.get("executableCode").is_some();
                 let rest = self.part(part, draft);
-                parts.extend((!rest.is_empty()).then_some(Value::Object(rest)));
+                parts.extend((!rest.is_empty()).then(|| Value::from(rest)));
             }
-            if !parts.is_empty() {
-                unknown.insert("parts".to_owned(), parts.into());
-            }
-            if !unknown.is_empty() {
-                rest.insert("content".to_owned(), unknown.into());
-            }
+            unknown.add("parts", parts);
+            rest.add("content", unknown);
         }
         if !candidate.finish_message.text().is_empty() {
             draft.note("finish_message", candidate.finish_message.text());
@@ -210,27 +209,22 @@ impl Answer {
     }
 
     /// Takes one part, and gives back what is not known of it.
-    fn part(&mut self, part: Part<'_>, draft: &mut Draft) -> Metadata {
+    fn part(&mut self, part: Part<'_>, draft: &mut Draft) -> Rest {
         let signature = Some(part.signature.into_text()).filter(|signature| !signature.is_empty());
-        let mut rest: Metadata = part.unknown.into_iter().collect();
+        let mut rest = part.unknown;
         match (part.call, part.text) {
             (Some(call), _) => {
                 self.close(None, draft);
                 draft.go_on();
-                let unknown = self.call(*call, signature, draft);
-                if !unknown.is_empty() {
-                    rest.insert("functionCall".to_owned(), unknown.into());
-                }
+                rest.add("functionCall", self.call(*call, signature, draft));
             }
             // Code that the provider ran, images, and what nobody has heard of: it goes back as it came.
             (None, None) if !rest.is_empty() => {
                 self.close(None, draft);
                 draft.go_on();
-                let thought = part.thought.into_value();
-                let thought = (!thought.is_null()).then(|| ("thought".to_owned(), thought));
-                let signature = signature.map(|text| (SIGNATURE.to_owned(), text.into()));
-                rest.extend(thought.into_iter().chain(signature));
-                draft.opaque(&self.next_block(), json!({"part": rest}));
+                rest.add("thought", part.thought.into_value());
+                rest.add(SIGNATURE, signature);
+                draft.opaque(&self.next_block(), json!({"part": Value::from(rest.clone())}));
             }
             (None, text) => {
                 let text = text.unwrap_or_default().into_text();
@@ -243,7 +237,7 @@ impl Answer {
                 }
             }
         }
-        telling(rest)
+        rest
     }
 
     /// A signature belongs to the very piece that it comes with, so that piece stays apart. It is told before its text: it
@@ -303,10 +297,10 @@ impl Answer {
     /// Takes a call or a piece of one, and gives back what is not known of it.
     fn call(
         &mut self,
-        call: FunctionCall<'_>,
+        mut call: FunctionCall<'_>,
         signature: Option<String>,
         draft: &mut Draft,
-    ) -> Metadata {
+    ) -> Rest {
         let is_new = self.call.is_none() || !call.name.text().is_empty();
         if is_new {
             self.end_call(draft);
@@ -323,7 +317,7 @@ impl Answer {
         let args = call.args.map(RawValue::get).filter(|args| *args != "null").unwrap_or_default();
         let goes_on = call.goes_on.is_true();
         let mut lost = Vec::new();
-        let mut pieces = call.pieces.into_objects().peekable();
+        let mut pieces = call.pieces.take_objects().peekable();
         if goes_on || !is_new || pieces.peek().is_some() {
             let whole = serde_json::from_str(args).unwrap_or_else(|_| json!({}));
             let open = self.call.get_or_insert(OpenCall { key, arguments: Some(whole) });
@@ -345,8 +339,8 @@ impl Answer {
             }
             draft.close_call(key);
         }
-        let lost = ("partialArgs".to_owned(), Value::Array(lost));
-        telling(call.unknown.into_iter().chain([lost]))
+        call.unknown.add("partialArgs", lost);
+        call.unknown
     }
 
     /// The call whose arguments came in pieces is complete.
@@ -403,8 +397,14 @@ fn blocked(reason: &str, feedback: &Metadata) -> Error {
 
 /// The provider counts thoughts beside the rest of the output, and what its own tools put into the prompt beside the rest
 /// of the prompt; we count them as parts. Counters that are zero are left away.
-fn usage(mut counters: Metadata) -> Usage {
-    let mut count = |name: &str| take_count(&mut counters, &[name]);
+fn usage(counters: &[(String, Value)]) -> Usage {
+    let mut counters: Vec<_> = counters.iter().collect();
+    let mut count = |name: &str| {
+        let place = counters.iter().position(|(known, _)| known == name)?;
+        let count = loose::count(&counters[place].1)?;
+        counters.remove(place);
+        Some(count)
+    };
     let total_tokens = count("totalTokenCount");
     let sum = |parts: [Option<u64>; 2]| {
         let zero = total_tokens.map(|_| 0);
@@ -425,7 +425,7 @@ fn usage(mut counters: Metadata) -> Usage {
         reasoning_tokens,
         total_tokens,
         tool_usage: tool_usage.into_iter().collect(),
-        extra: telling(counters),
+        extra: telling(counters.into_iter().cloned()),
         ..Usage::default()
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, Draft},
     failure,
     format::Decoder,
-    loose::{self, List, Loose, Written, members, take_count, telling},
+    loose::{self, List, Loose, Rest, Written, members, take_count, telling},
     sse::Frame,
 };
 
@@ -107,26 +107,24 @@ fn read(text: &str) -> Result<Chunk<'_>> {
 impl Answer {
     fn chunk(&mut self, chunk: Chunk<'_>, draft: &mut Draft) {
         draft.start(None, Some(chunk.model.text()));
-        let mut rest: Metadata = chunk.unknown.into_iter().collect();
+        let mut rest = chunk.unknown;
         if let Some(said) = chunk.message {
-            let unknown = self.message(*said, draft);
-            if !unknown.is_empty() {
-                rest.insert("message".to_owned(), unknown.into());
-            }
+            rest.add("message", self.message(*said, draft));
         }
         if chunk.done.is_true() {
             draft.close_reasoning(&self.thinking, None, None);
             finish(chunk.done_reason.text(), draft);
-            draft.usage(usage(&mut rest));
+            let mut counters = rest.into_iter().collect();
+            draft.usage(usage(&mut counters));
+            rest = counters.into_iter().collect();
         }
-        let rest = telling(rest);
         if !rest.is_empty() {
-            draft.raw(Value::Object(rest));
+            draft.raw(rest.into());
         }
     }
 
     /// Takes what the model says, and gives back what is not known of it.
-    fn message(&mut self, said: Said<'_>, draft: &mut Draft) -> Metadata {
+    fn message(&mut self, said: Said<'_>, draft: &mut Draft) -> Rest {
         draft.reasoning(&self.thinking, said.thinking.into_text());
         let content = said.content.into_text();
         if !content.is_empty() {
@@ -136,21 +134,21 @@ impl Answer {
         let mut unknown = Vec::new();
         for call in said.tool_calls.0 {
             draft.close_reasoning(&self.thinking, None, None);
-            let mut rest = telling(call.unknown);
+            let mut rest = call.unknown;
             let Some(function) = call.function else {
-                rest.extend(telling([("id".to_owned(), call.id.into_value())]));
-                unknown.extend((!rest.is_empty()).then_some(Value::Object(rest)));
+                rest.add("id", call.id.into_value());
+                unknown.extend((!rest.is_empty()).then(|| Value::from(rest)));
                 continue;
             };
             let key = draft.open_call();
             draft.call(key, call.id.text(), function.name.text());
             draft.arguments(key, &function.arguments.0);
             draft.close_call(key);
-            rest.extend(telling(function.unknown));
-            unknown.extend((!rest.is_empty()).then_some(Value::Object(rest)));
+            rest.extend(function.unknown);
+            unknown.extend((!rest.is_empty()).then(|| Value::from(rest)));
         }
-        let mut rest = telling(said.unknown);
-        rest.extend(telling([("tool_calls".to_owned(), unknown.into())]));
+        let mut rest = said.unknown;
+        rest.add("tool_calls", unknown);
         rest
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, List, Loose, Written, members, take_count, telling, tells},
+    loose::{self, List, Loose, Rest, Written, members, take_count, telling, tells},
     sse::Frame,
 };
 
@@ -31,7 +31,7 @@ pub(super) struct Answer {
     /// A call and its name, which may go on until something else comes.
     naming: Option<(CallKey, String)>,
     /// The members that we do not know, as they were told last: some servers repeat them on every chunk.
-    unknown: Metadata,
+    unknown: Value,
 }
 
 /// How far back a piece of a detail is matched with what came before.
@@ -146,7 +146,7 @@ impl Answer {
             details: Vec::new(),
             calls: Vec::new(),
             naming: None,
-            unknown: Metadata::new(),
+            unknown: Value::Null,
         }
     }
 
@@ -162,12 +162,12 @@ impl Answer {
             return Err(failure::malformed("the answer has no choices"));
         }
         draft.start(Some(chunk.id.text()), Some(chunk.model.text()));
-        for (name, said) in [("service_tier", chunk.service_tier), ("provider", chunk.provider)] {
+        for (name, said) in [("service_tier", &chunk.service_tier), ("provider", &chunk.provider)] {
             if !said.text().is_empty() && draft.noted(name) != Some(said.text()) {
                 draft.note(name, said.text());
             }
         }
-        let mut unknown = telling(chunk.unknown);
+        let mut unknown = chunk.unknown;
         let mut others = false;
         for choice in chunk.choices.iter_mut().flat_map(|list| &mut list.0) {
             // Only the first choice is the answer; others were asked for by the caller's own options.
@@ -175,25 +175,22 @@ impl Answer {
                 others = true;
                 continue;
             }
-            if chunk.usage == Loose::Null {
+            if let (Loose::Null, Loose::Json(_)) = (&chunk.usage, &choice.usage) {
                 chunk.usage = take(&mut choice.usage);
             }
-            let mut rest = telling(take(&mut choice.unknown));
+            let mut rest = take(&mut choice.unknown);
             let (delta, message) = (choice.delta.as_mut(), choice.message.as_deref_mut());
             let message = message.filter(|_| !self.has_said);
             let said = if whole { message.or(delta) } else { delta.or(message) };
             if let Some(said) = said {
-                let delta = self.delta(said, draft);
-                if !delta.is_empty() {
-                    rest.insert("delta".to_owned(), Value::Object(delta));
-                }
+                rest.add("delta", self.delta(said, draft));
             }
             if choice.error.is_failure() {
                 return Err(failure::in_stream(&take(&mut choice.error).into_value()));
             }
             self.finish(choice.finish_reason.text(), choice.native_finish_reason.text(), draft)?;
             if !rest.is_empty() {
-                unknown.insert("choices".to_owned(), json!([rest]));
+                unknown.add("choices", vec![Value::from(rest)]);
             }
         }
         if others {
@@ -208,20 +205,23 @@ impl Answer {
         if let Some(error) = own("error").filter(|error| tells(error)) {
             return Err(failure::in_stream(&json!({"error": error})));
         }
-        if !unknown.is_empty() && unknown != self.unknown {
-            self.unknown.clone_from(&unknown);
-            draft.raw(Value::Object(unknown));
+        if !unknown.is_empty() {
+            let unknown = Value::from(unknown);
+            if unknown != self.unknown {
+                self.unknown.clone_from(&unknown);
+                draft.raw(unknown);
+            }
         }
         Ok(())
     }
 
     /// Takes what the model says, and gives back what is not known of it.
-    fn delta(&mut self, delta: &mut Delta<'_>, draft: &mut Draft) -> Metadata {
-        let mut reasoning = take(&mut delta.reasoning_content).into_text();
+    fn delta(&mut self, delta: &mut Delta<'_>, draft: &mut Draft) -> Rest {
+        let mut reasoning = delta.reasoning_content.take_text();
         if reasoning.is_empty() {
-            reasoning = take(&mut delta.reasoning).into_text();
+            reasoning = delta.reasoning.take_text();
         }
-        for detail in take(&mut delta.reasoning_details).into_objects() {
+        for detail in delta.reasoning_details.take_objects() {
             let told = ["text", "summary"].iter().find_map(|name| detail.get(*name)?.as_str());
             if let (true, Some(told)) = (reasoning.is_empty(), told) {
                 told.clone_into(&mut reasoning);
@@ -230,16 +230,13 @@ impl Answer {
             self.detail(detail);
         }
         self.reason(reasoning, draft);
-        match take(&mut delta.content) {
-            Loose::Text(text) => {
-                if !text.is_empty() {
-                    self.text(text, draft);
-                }
-            }
-            parts => parts.into_objects().for_each(|part| self.part(part, draft)),
+        match &mut delta.content {
+            Loose::Text(text) if text.is_empty() => {}
+            text @ Loose::Text(_) => self.text(text.take_text(), draft),
+            parts => parts.take_objects().for_each(|part| self.part(part, draft)),
         }
         draft.refusal(delta.refusal.text());
-        let mut rest = telling(take(&mut delta.unknown));
+        let mut rest = take(&mut delta.unknown);
         let only = delta.function_call.take().map(|function| CallDelta {
             index: Loose::Number(0.into()),
             function: Some(*function),
@@ -249,11 +246,9 @@ impl Answer {
         for call in take(&mut delta.tool_calls.0).into_iter().chain(only) {
             self.interrupt_reasoning(draft);
             let rest = self.call(call, draft);
-            unknown.extend((!rest.is_empty()).then_some(Value::Object(rest)));
+            unknown.extend((!rest.is_empty()).then(|| Value::from(rest)));
         }
-        if !unknown.is_empty() {
-            rest.insert("tool_calls".to_owned(), unknown.into());
-        }
+        rest.add("tool_calls", unknown);
         rest
     }
 
@@ -277,7 +272,7 @@ impl Answer {
         }
     }
 
-    fn text(&mut self, text: impl Into<String>, draft: &mut Draft) {
+    fn text(&mut self, text: String, draft: &mut Draft) {
         self.has_said = true;
         self.end_name(draft);
         self.interrupt_reasoning(draft);
@@ -353,10 +348,10 @@ impl Answer {
     /// Takes a piece of a call that has text for its input.
     fn custom(
         &mut self,
-        delta: CallDelta<'_>,
+        mut delta: CallDelta<'_>,
         custom: CustomDelta<'_>,
         draft: &mut Draft,
-    ) -> Metadata {
+    ) -> Rest {
         let named = !custom.name.text().is_empty();
         let key = self.call_key(delta.index.number(), delta.id.text(), named, false, draft);
         self.has_said = true;
@@ -368,11 +363,12 @@ impl Answer {
         }
         let text = Value::from(custom.input.into_text()).to_string();
         draft.arguments(key, &text[1..text.len() - 1]);
-        telling(delta.unknown.into_iter().chain(custom.unknown))
+        delta.unknown.extend(custom.unknown);
+        delta.unknown
     }
 
     /// Takes a piece of a call, and gives back what is not known of it.
-    fn call(&mut self, mut delta: CallDelta<'_>, draft: &mut Draft) -> Metadata {
+    fn call(&mut self, mut delta: CallDelta<'_>, draft: &mut Draft) -> Rest {
         if let Some(custom) = delta.custom.take() {
             return self.custom(delta, *custom, draft);
         }
@@ -392,7 +388,8 @@ impl Answer {
         if let Some(extra) = delta.extra_content {
             draft.call_metadata(key, Metadata::from_iter([("extra_content".to_owned(), extra)]));
         }
-        telling(delta.unknown.into_iter().chain(function.unknown))
+        delta.unknown.extend(function.unknown);
+        delta.unknown
     }
 
     /// Some servers write a name in pieces, others repeat it with each piece of the arguments.
@@ -465,11 +462,13 @@ impl Answer {
     }
 
     fn finish(&mut self, reason: &str, native: &str, draft: &mut Draft) -> Result<()> {
+        if reason.is_empty() {
+            return Ok(());
+        }
         let fail = |why: AdapterReason| {
             Err(Error::adapter(why).with_message(format!("the model stopped: {reason}")))
         };
         let why = match reason.to_ascii_lowercase().as_str() {
-            "" => return Ok(()),
             "insufficient_system_resource" => return fail(AdapterReason::Overloaded),
             "error" => return fail(AdapterReason::ProviderUnavailable),
             // Some gateways say something else of a call that was cut off, and pass other providers' words on.

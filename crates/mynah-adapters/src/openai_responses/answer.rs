@@ -1,6 +1,6 @@
 //! An answer of Responses, streamed or whole.
 
-use std::mem::take;
+use std::{borrow::Cow, mem::take};
 
 use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
 use serde_json::{Value, json, value::RawValue};
@@ -10,7 +10,7 @@ use crate::{
     draft::Draft,
     failure,
     format::Decoder,
-    loose::{self, List, Loose, Written, members, take_count, telling, text_of},
+    loose::{self, List, Loose, Rest, Written, members, take_count, telling, text_of},
     sse::Frame,
 };
 
@@ -65,7 +65,7 @@ members! {
 
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
-        if frame.data.trim() == "[DONE]" {
+        if frame.is_done() {
             return Ok(());
         }
         let mut event = Event::default();
@@ -144,16 +144,14 @@ impl Answer {
         let (id, place) = (event.item_id.text(), event.output_index.number());
         let (content, summary) = (event.content_index.number(), event.summary_index.number());
         let (source, index, whole) = match name {
-            "output_text" => (Source::Text, content, take(&mut event.text).into_text()),
-            "refusal" => (Source::Refusal, content, take(&mut event.refusal).into_text()),
+            "output_text" => (Source::Text, content, event.text.as_text()),
+            "refusal" => (Source::Refusal, content, event.refusal.as_text()),
             "reasoning_summary_text" | "reasoning_summary" => {
-                (Source::Summary, summary, take(&mut event.text).into_text())
+                (Source::Summary, summary, event.text.as_text())
             }
-            "reasoning_text" | "reasoning" => {
-                (Source::Thought, content, take(&mut event.text).into_text())
-            }
+            "reasoning_text" | "reasoning" => (Source::Thought, content, event.text.as_text()),
             "function_call_arguments" => {
-                (Source::Arguments, None, take(&mut event.arguments).0.into_owned())
+                (Source::Arguments, None, Cow::Borrowed(&*event.arguments.0))
             }
             "content_part" | "reasoning_summary_part" | "reasoning_part" => {
                 let part = take(&mut event.part).into_object().unwrap_or_default();
@@ -167,7 +165,7 @@ impl Answer {
         let item = self.items.find(source, id, place, draft)?;
         let index = index.unwrap_or_default();
         match step {
-            "delta" => item.tell(source, index, take(&mut event.delta).into_text(), draft),
+            "delta" => item.tell(source, index, event.delta.take_text(), draft),
             "done" => item.tell_rest(source, index, &whole, draft),
             _ => return Ok(false),
         }
@@ -214,7 +212,7 @@ impl Answer {
         Ok(())
     }
 
-    fn tell_unknown(&mut self, unknown: Vec<(String, Value)>, draft: &mut Draft) {
+    fn tell_unknown(&mut self, unknown: Rest, draft: &mut Draft) {
         let unknown = telling(unknown);
         if unknown != self.unknown {
             draft.raw_rest("response", unknown.clone());

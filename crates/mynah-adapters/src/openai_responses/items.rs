@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use mynah_data::{Metadata, Result};
-use serde::de::{Error as _, MapAccess};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 
 use super::request::{ITEM, KEPT, OTHER_CALLS};
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
+    json::Json,
     loose::{Members, Written, telling, tells, text_of},
 };
 
@@ -136,14 +136,14 @@ pub(super) struct WireItem<'a> {
     arguments: Written<'a>,
 }
 
-impl<'de> Members<'de> for WireItem<'de> {
-    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+impl<'a> Members<'a> for WireItem<'a> {
+    fn member(&mut self, name: &str, json: &mut Json<'a>) -> serde_json::Result<()> {
         let value = if name == "arguments" {
-            let json = map.next_value::<&RawValue>()?.get();
-            self.arguments = Written::from_json(json).map_err(A::Error::custom)?;
-            serde_json::from_str(json).unwrap_or_default()
+            let written = json.skip()?;
+            self.arguments = Written::from_json(written)?;
+            serde_json::from_str(written).unwrap_or_default()
         } else {
-            map.next_value()?
+            json.value()?
         };
         self.members.insert(name.to_owned(), value);
         Ok(())

@@ -1,0 +1,315 @@
+//! A walk through JSON.
+//!
+//! A stream is made of short names and texts, small numbers and nulls. To read these where they stand takes less than to ask a
+//! general reader for them. All else is read by `serde_json`: escapes, fractions, and what is nested but not walked through. So
+//! there is one grammar, of which this knows the plainest part.
+
+use std::borrow::Cow;
+
+use serde::{
+    Deserialize,
+    de::{Error as _, IgnoredAny},
+};
+use serde_json::{Deserializer, Error, Result, Value};
+
+/// A place in JSON.
+pub(crate) struct Json<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+/// A value that can be read in place.
+pub(crate) enum Plain<'a> {
+    Null,
+    Flag(bool),
+    Number(u64),
+    Text(&'a str),
+}
+
+impl<'a> Json<'a> {
+    /// At the beginning.
+    pub(crate) fn new(text: &'a str) -> Self {
+        Self { text, at: 0 }
+    }
+
+    /// The next byte that is no space; zero at the end, which has no place in JSON either.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> u8 {
+        loop {
+            match self.text.as_bytes().get(self.at) {
+                Some(b' ' | b'\t' | b'\n' | b'\r') => self.at += 1,
+                next => return next.copied().unwrap_or_default(),
+            }
+        }
+    }
+
+    /// Walks through an object, which begins here. `member` must take the value of each.
+    #[inline]
+    pub(crate) fn object(
+        &mut self,
+        mut member: impl FnMut(Cow<'a, str>, &mut Self) -> Result<()>,
+    ) -> Result<()> {
+        self.walk(b'{', b'}', |json| {
+            if json.peek() != b'"' {
+                return Err(json.error());
+            }
+            let name = match json.text() {
+                Some(name) => Cow::Borrowed(name),
+                None => Cow::Owned(json.read()?),
+            };
+            if json.take(b':') { member(name, json) } else { Err(json.error()) }
+        })
+    }
+
+    /// Walks through a list, which begins here. `element` must take each.
+    #[inline]
+    pub(crate) fn list(&mut self, element: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        self.walk(b'[', b']', element)
+    }
+
+    #[inline]
+    fn walk(
+        &mut self,
+        open: u8,
+        close: u8,
+        mut one: impl FnMut(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        if !self.take(open) {
+            return Err(self.error());
+        }
+        if self.take(close) {
+            return Ok(());
+        }
+        loop {
+            one(self)?;
+            if self.take(close) {
+                return Ok(());
+            }
+            if !self.take(b',') {
+                return Err(self.error());
+            }
+        }
+    }
+
+    /// Takes the next byte if it is this one.
+    #[inline]
+    fn take(&mut self, byte: u8) -> bool {
+        if self.peek() != byte {
+            return false;
+        }
+        self.at += 1;
+        true
+    }
+
+    /// Takes a value that can be read in place. None if this is no such value; then nothing is taken.
+    #[inline]
+    pub(crate) fn plain(&mut self) -> Option<Plain<'a>> {
+        match self.peek() {
+            b'"' => self.text().map(Plain::Text),
+            b'0'..=b'9' => self.number().map(Plain::Number),
+            b'n' => self.word(b"null").then_some(Plain::Null),
+            b't' => self.word(b"true").then_some(Plain::Flag(true)),
+            b'f' => self.word(b"false").then_some(Plain::Flag(false)),
+            _ => None,
+        }
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        let begin = self.at + 1;
+        let end = plain_end(self.text.as_bytes(), begin);
+        if self.text.as_bytes().get(end) != Some(&b'"') {
+            return None;
+        }
+        self.at = end + 1;
+        self.text.get(begin..end)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let rest = &self.text.as_bytes()[self.at..];
+        let (mut number, mut length) = (0, 0);
+        while let Some(digit @ b'0'..=b'9') = rest.get(length) {
+            number = 10 * number + u64::from(digit - b'0');
+            length += 1;
+            if length > 18 || (number == 0 && length > 1) {
+                return None;
+            }
+        }
+        if !matches!(rest.get(length), Some(b',' | b'}' | b']')) {
+            return None;
+        }
+        self.at += length;
+        Some(number)
+    }
+
+    fn word(&mut self, word: &[u8]) -> bool {
+        if !self.text.as_bytes()[self.at..].starts_with(word) {
+            return false;
+        }
+        self.at += word.len();
+        true
+    }
+
+    /// Takes a value, whatever it is.
+    pub(crate) fn value(&mut self) -> Result<Value> {
+        match self.plain() {
+            Some(Plain::Null) => Ok(Value::Null),
+            Some(Plain::Flag(flag)) => Ok(flag.into()),
+            Some(Plain::Number(number)) => Ok(number.into()),
+            Some(Plain::Text(text)) => Ok(text.into()),
+            None if self.word(b"[]") => Ok(Value::Array(Vec::new())),
+            None => self.read(),
+        }
+    }
+
+    /// Passes over a value, and gives what was written there.
+    pub(crate) fn skip(&mut self) -> Result<&'a str> {
+        self.peek();
+        let begin = self.at;
+        if self.plain().is_none() {
+            self.read::<IgnoredAny>()?;
+        }
+        Ok(&self.text[begin..self.at])
+    }
+
+    /// Has `serde_json` read a value.
+    #[inline(never)]
+    pub(crate) fn read<T: Deserialize<'a>>(&mut self) -> Result<T> {
+        let mut values = Deserializer::from_str(&self.text[self.at..]).into_iter();
+        match values.next() {
+            Some(Ok(value)) => {
+                self.at += values.byte_offset();
+                Ok(value)
+            }
+            // All of the text tells better what is wrong, and where.
+            Some(Err(error)) => Err(self.syntax_error().unwrap_or(error)),
+            None => Err(self.error()),
+        }
+    }
+
+    /// Nothing may follow.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.peek();
+        if self.at == self.text.len() { Ok(()) } else { Err(self.error()) }
+    }
+
+    #[cold]
+    fn error(&self) -> Error {
+        self.syntax_error().unwrap_or_else(|| Error::custom("not the JSON of an answer"))
+    }
+
+    fn syntax_error(&self) -> Option<Error> {
+        serde_json::from_str::<IgnoredAny>(self.text).err()
+    }
+}
+
+/// Where a quote, an escape, or what must be escaped comes next.
+#[inline]
+fn plain_end(bytes: &[u8], mut at: usize) -> usize {
+    const EACH: u64 = u64::MAX / 0xff;
+    // Eight bytes at once. To take away more than a byte holds sets its high bit: the lowest such bit tells the truth, those
+    // above it may have been lent from.
+    while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
+        let word = u64::from_le_bytes(*word);
+        let is = |byte: u8| (word ^ (EACH * u64::from(byte))).wrapping_sub(EACH);
+        let is_control = word.wrapping_sub(EACH * 0x20);
+        let found = (is(b'"') | is(b'\\') | is_control) & !word & (EACH << 7);
+        if found != 0 {
+            return at + found.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    while bytes.get(at).is_some_and(|byte| *byte >= b' ' && !matches!(byte, b'"' | b'\\')) {
+        at += 1;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use mynah_data::Metadata;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Walks through all of it.
+    fn walked(json: &mut Json<'_>) -> Result<Value> {
+        match json.peek() {
+            b'{' => {
+                let mut map = Metadata::new();
+                json.object(|name, json| {
+                    map.insert(name.into_owned(), walked(json)?);
+                    Ok(())
+                })?;
+                Ok(Value::Object(map))
+            }
+            b'[' => {
+                let mut list = Vec::new();
+                json.list(|json| {
+                    list.push(walked(json)?);
+                    Ok(())
+                })?;
+                Ok(Value::Array(list))
+            }
+            _ => json.value(),
+        }
+    }
+
+    fn to_the_end<'a, T>(
+        text: &'a str,
+        take: impl FnOnce(&mut Json<'a>) -> Result<T>,
+    ) -> Option<T> {
+        let mut json = Json::new(text);
+        let taken = take(&mut json);
+        json.end().and(taken).ok()
+    }
+
+    /// What JSON is made of, in any order: most of it is none, and some is.
+    fn tokens() -> impl Strategy<Value = String> {
+        let token = prop_oneof![
+            4 => "[{}\\[\\],:]",
+            2 => "\"[a-z\"\\\\ü\n]{0,20}\"|\"\\\\u[0-9a-f]{3,4}\"",
+            2 => "-?[0-9]{1,21}|0[0-9.eE+-]{0,4}|1e[0-9]{1,3}",
+            2 => "nul?l|true?|false|[ \t\r\n\0]",
+        ];
+        prop::collection::vec(token, 0..12).prop_map(|tokens| tokens.concat())
+    }
+
+    /// JSON.
+    fn value() -> impl Strategy<Value = Value> {
+        let plain = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            (-1e9..1e9).prop_map(|number: f64| Value::from(number)),
+            any::<String>().prop_map(Value::from),
+        ];
+        plain.prop_recursive(4, 40, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::hash_map(any::<String>(), inner, 0..6)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_walk_takes_what_serde_json_takes_and_nothing_else(text in tokens()) {
+            prop_assert_eq!(to_the_end(&text, walked), serde_json::from_str(&text).ok());
+            let is_json = serde_json::from_str::<IgnoredAny>(&text).is_ok();
+            prop_assert_eq!(to_the_end(&text, |json| json.skip().map(drop)).is_some(), is_json);
+        }
+
+        #[test]
+        fn a_walk_reads_json_as_it_was_meant(value in value(), cut in any::<prop::sample::Index>()) {
+            for text in [value.to_string(), format!(" {value:#}\n")] {
+                prop_assert_eq!(to_the_end(&text, walked), Some(value.clone()));
+                prop_assert_eq!(to_the_end(&text, |json| json.skip()), Some(text.trim()));
+                let cut = text.floor_char_boundary(cut.index(text.len()));
+                let read = serde_json::from_str(&text[..cut]).ok();
+                prop_assert_eq!(to_the_end(&text[..cut], walked), read);
+            }
+        }
+    }
+}
