@@ -9,7 +9,7 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use super::{CompletionTokens, Dialect, PromptCaching, ReasoningBack};
+use super::{CompletionTokens, Dialect, JsonSchemas, PromptCaching, ReasoningBack};
 use crate::request::{
     CacheMarks, add_tools, argument_object, cache_control, chooses, function, image_url,
     joined_text, model_id, prompt_cache, result_text,
@@ -55,8 +55,9 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     if let Some(format) = response_format(dialect, request)? {
         set("response_format", format);
     }
-    set("stream", true.into());
-    if dialect.usage_on_request {
+    let streamed = !stands_alone(dialect, request);
+    set("stream", streamed.into());
+    if dialect.usage_on_request && streamed {
         set("stream_options", json!({"include_usage": true}));
     }
     match (dialect.prompt_cache, &request.prompt_cache) {
@@ -262,10 +263,16 @@ fn tool_choice(choice: &ToolChoice) -> Value {
     }
 }
 
+/// Whether the answer has a form that the server gives it only where it is neither streamed nor calls tools.
+pub(super) fn stands_alone(dialect: &Dialect, request: &Request) -> bool {
+    let has_schema = matches!(request.response_format, Some(ResponseFormat::JsonSchema { .. }));
+    dialect.json_schema == JsonSchemas::Alone && has_schema
+}
+
 fn response_format(dialect: &Dialect, request: &Request) -> Result<Option<Value>> {
     Ok(match &request.response_format {
         None | Some(ResponseFormat::Text) => None,
-        Some(ResponseFormat::JsonSchema { .. }) if !dialect.json_schema => {
+        Some(ResponseFormat::JsonSchema { .. }) if dialect.json_schema == JsonSchemas::Never => {
             return Err(Error::engine(EngineReason::UnsupportedResponseFormat).with_message(
                 "engine error: unsupported_response_format: this server takes no JSON schema; ask for a JSON object",
             ));
