@@ -323,3 +323,9 @@ pub(crate) fn unsupported(why: &str) -> Error {
     Error::adapter(AdapterReason::UnsupportedFeature)
         .with_message(format!("adapter error: unsupported_feature: {why}"))
 }
+
+/// A form of the answer that the format cannot ask for.
+pub(crate) fn unsupported_form(why: &str) -> Error {
+    Error::engine(EngineReason::UnsupportedResponseFormat)
+        .with_message(format!("engine error: unsupported_response_format: {why}"))
+}

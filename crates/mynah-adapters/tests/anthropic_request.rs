@@ -12,8 +12,8 @@ mod asked;
 use asked::{cached, marked, search, with_blanks, with_options};
 use mynah_adapters::{anthropic::Anthropic, format::Format};
 use mynah_data::{
-    AdapterReason, CacheRetention, ErrorKind, Image, Message, ModelRef, Part, Request,
-    ResponseFormat, ToolCall, ToolChoice,
+    AdapterReason, CacheRetention, EngineReason, ErrorKind, Image, Message, ModelRef, Part,
+    Request, ResponseFormat, ToolCall, ToolChoice,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -218,6 +218,40 @@ fn an_older_model_is_given_a_tool_that_it_takes_or_the_call_is_refused() {
     assert!(name.starts_with("respond_with_json_a_name_xxx") && name.len() == 64, "{name}");
     let error = asked("list", json!({"type": "array"})).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
+}
+
+/// `tool_choice: type "tool" and "any" are not supported for this model.`
+#[test]
+fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
+    let reasons = |model: &str| {
+        let kind = |request: Request| {
+            let request = request.with_model(model).with_tools([search()]);
+            let body = Anthropic::default().body(&request, &ModelCall::default());
+            body.err().map(|error| error.kind())
+        };
+        let choose = |choice| kind(Request { tool_choice: Some(choice), ..Request::from("hi") });
+        [
+            choose(ToolChoice::Required),
+            choose(ToolChoice::Tool("search".to_owned())),
+            kind(Request::from("hi").with_response_format(ResponseFormat::JsonObject)),
+            choose(ToolChoice::Auto),
+            choose(ToolChoice::None),
+            kind(
+                Request::from("hi").with_response_format(ResponseFormat::json_schema(
+                    "x",
+                    json!({"type": "object"}),
+                )),
+            ),
+        ]
+    };
+    let forced = Some(ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
+    let formless = Some(ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+    for model in ["claude-fable-5-1", "claude-mythos-5-2", "claude-opus-5-5", "claude-sonnet-5-5"] {
+        assert_eq!(reasons(model), [forced, forced, formless, None, None, None], "{model}");
+    }
+    for model in ["claude-sonnet-5", "claude-opus-5", "claude-fable-5", "claude-haiku-5-5"] {
+        assert_eq!(reasons(model), [None; 6], "{model}");
+    }
 }
 
 #[test]

@@ -7,10 +7,11 @@ use mynah_data::{
 use serde_json::{Value, json};
 
 use crate::{
+    claude,
     request::{
         add_tools, argument_map, cache_control, called_tools, dialogue, extend_member, has_tools,
         inline_image, is_blank, is_error, joined_text, model_id, model_name, plain_id, several,
-        turns, unsupported,
+        turns, unsupported, unsupported_form,
     },
     schema::{closed, held_to},
 };
@@ -39,6 +40,11 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     let form_kind = form_tool(request).and_then(|form| form.schema.get("type").cloned());
     if form_kind.is_some_and(|kind| kind != "object") {
         return Err(unsupported("this model answers in the form of an object alone"));
+    }
+    if request.response_format == Some(ResponseFormat::JsonObject)
+        && !claude::can_be_forced(model_name(request))
+    {
+        return Err(unsupported_form("this model wants a JSON schema"));
     }
     if let Some(tools) = tools(request) {
         set("tools", tools);
@@ -96,34 +102,19 @@ pub(super) fn form_tool(request: &Request) -> Option<ToolSpec> {
         name.truncate(MAX_NAME);
         ToolSpec::new(name, WHY, schema)
     };
+    let model = model_name(request);
     let spec = match request.response_format.as_ref()? {
-        ResponseFormat::JsonSchema { name, schema, .. } if !has_native_schemas(request) => {
+        ResponseFormat::JsonSchema { name, schema, .. } if !claude::has_native_schemas(model) => {
             tool(name, schema.clone())
         }
-        ResponseFormat::JsonObject => tool("object", json!({"type": "object"})),
+        ResponseFormat::JsonObject if claude::can_be_forced(model) => {
+            tool("object", json!({"type": "object"}))
+        }
         _ => return None,
     };
     // A model that has given its answer is not to give it again.
     let mut calls = request.messages.iter().flat_map(|message| message.tool_calls());
     (!calls.any(|call| call.name == spec.name)).then_some(spec)
-}
-
-/// Models before Claude 4.5 know nothing of `output_config.format`.
-fn has_native_schemas(request: &Request) -> bool {
-    const OLDER: [&str; 9] = [
-        "claude-2",
-        "claude-3",
-        "claude-instant",
-        "claude-opus-4-0",
-        "claude-opus-4-1",
-        "claude-opus-4-2025",
-        "claude-sonnet-4-0",
-        "claude-sonnet-4-2025",
-        "claude-4-",
-    ];
-    let id = model_name(request);
-    let name = id.find("claude-").map_or(id, |start| &id[start..]);
-    !OLDER.iter().any(|older| name.starts_with(older))
 }
 
 fn system(request: &Request) -> Option<Value> {
@@ -317,6 +308,7 @@ fn tool_choice(request: &Request, parallel: Option<bool>) -> Result<Option<Value
     if let Some(form) = form_tool(request) {
         return Ok(Some(json!({"type": "tool", "name": form.name})));
     }
+    claude::check_choice(request)?;
     let has_tools = has_tools(request);
     let mut choice = match &request.tool_choice {
         Some(ToolChoice::None) => return Ok(has_tools.then(|| json!({"type": "none"}))),

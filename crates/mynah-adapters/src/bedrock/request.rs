@@ -1,16 +1,17 @@
 //! A request as Converse wants it.
 
 use mynah_data::{
-    CacheRetention, EngineReason, Error, Image, ImageSource, Message, Metadata, Part, Request,
-    ResponseFormat, Result, Role, ToolChoice, ToolSpec,
+    CacheRetention, Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result,
+    Role, ToolChoice, ToolSpec,
 };
 use serde_json::{Value, json};
 
 use crate::{
+    claude,
     request::{
         add_tools, argument_map, called_tools, camel_case, check_parallel, dialogue, extend_member,
         has_tools, inline_image, is_barred, is_blank, is_error, joined_text, model_id, model_name,
-        plain_id, several, turns, unsupported,
+        plain_id, several, turns, unsupported, unsupported_form,
     },
     schema::{closed, held_to},
 };
@@ -244,6 +245,7 @@ fn tool_config(request: &Request) -> Result<Metadata> {
         true => called.iter().collect(),
         false => request.tools.iter().map(AsRef::as_ref).collect(),
     };
+    claude::check_choice(request)?;
     let choice = match &request.tool_choice {
         Some(ToolChoice::Required | ToolChoice::Tool(_)) if !has_tools(request) => {
             return Err(unsupported("a tool must be called, and there is none"));
@@ -289,9 +291,7 @@ fn output_config(request: &Request) -> Result<Option<Value>> {
             Some(json!({"textFormat": format}))
         }
         Some(ResponseFormat::JsonObject) => {
-            return Err(Error::engine(EngineReason::UnsupportedResponseFormat).with_message(
-                "engine error: unsupported_response_format: this provider wants a JSON schema",
-            ));
+            return Err(unsupported_form("this provider wants a JSON schema"));
         }
         Some(ResponseFormat::Other(own)) => Some(Value::Object(own.clone())),
         _ => None,

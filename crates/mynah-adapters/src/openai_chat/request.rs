@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 
 use mynah_data::{
-    EngineReason, Error, Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat,
-    Result, Role, ToolChoice,
+    Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolChoice,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 use super::{CompletionTokens, Dialect, JsonSchemas, PromptCaching, ReasoningBack};
 use crate::request::{
     CacheMarks, add_tools, argument_object, cache_control, chooses, function, image_url,
-    joined_text, model_id, prompt_cache, result_text,
+    joined_text, model_id, prompt_cache, result_text, unsupported_form,
 };
 
 /// In the metadata of a call: it has text for its input, and no function.
@@ -273,8 +272,8 @@ fn response_format(dialect: &Dialect, request: &Request) -> Result<Option<Value>
     Ok(match &request.response_format {
         None | Some(ResponseFormat::Text) => None,
         Some(ResponseFormat::JsonSchema { .. }) if dialect.json_schema == JsonSchemas::Never => {
-            return Err(Error::engine(EngineReason::UnsupportedResponseFormat).with_message(
-                "engine error: unsupported_response_format: this server takes no JSON schema; ask for a JSON object",
+            return Err(unsupported_form(
+                "this server takes no JSON schema; ask for a JSON object",
             ));
         }
         Some(ResponseFormat::JsonSchema { name, schema, strict }) => Some(
