@@ -27,6 +27,18 @@ pub(crate) fn can_be_forced(model: &str) -> bool {
     version(model).is_none_or(|version| version < (5, 1)) || model.contains("haiku")
 }
 
+/// Whether the model takes the system's messages within the conversation: from Opus 4.8 on, but for Sonnet 5.
+pub(crate) fn takes_instructions_within(model: &str) -> bool {
+    let is_sonnet = model.contains("sonnet");
+    version(model).is_some_and(|version| version >= (4, 8) && !(is_sonnet && version == (5, 0)))
+}
+
+/// Whether the provider takes thinking back only where system, tools and messages before it are what they were: from 5.1 on.
+#[cfg(feature = "bedrock")]
+pub(crate) fn binds_thinking(model: &str) -> bool {
+    version(model).is_some_and(|version| version >= (5, 1))
+}
+
 /// Refuses to force a call on a model that decides itself.
 pub(crate) fn check_choice(request: &Request) -> Result<()> {
     match request.tool_choice {

@@ -294,6 +294,93 @@ fn calls_without_tools_are_described_and_not_to_be_repeated() {
     assert_eq!(sent["tool_choice"], json!({"type": "none"}));
 }
 
+/// "A prefix check fails if `system`, `tools`, or an earlier message changed after Claude produced a block."
+#[test]
+fn a_call_that_gives_the_form_describes_the_tools_as_they_were() {
+    let thought = Part::Reasoning {
+        text: String::new(),
+        signature: Some("sig".to_owned()),
+        redacted: false,
+        data: None,
+    };
+    let call = Part::tool_call(ToolCall::new("c1", "search", "{}"));
+    let asked = || Message::user("hi");
+    let called = [
+        asked(),
+        Message::assistant_parts([thought.clone(), call]),
+        Message::tool_result("c1", "found"),
+    ];
+    let answered = [asked(), Message::assistant_parts([thought, Part::text("so")])];
+    for conversation in [called.to_vec(), answered.to_vec()] {
+        let first = Request::new(conversation).with_model("claude-fable-5-2");
+        let second = first
+            .clone()
+            .with_response_format(ResponseFormat::json_schema("x", json!({"type": "object"})));
+        let first = Anthropic::default()
+            .body(&first.with_tools([search()]), &ModelCall::default())
+            .unwrap();
+        let to = ModelCall { former_tools: vec![search().into()], ..ModelCall::default() };
+        let second = Anthropic::default().body(&second, &to).unwrap();
+        for prefix in ["system", "tools", "messages"] {
+            assert_eq!(second.get(prefix), first.get(prefix));
+        }
+        assert_eq!(second["tool_choice"], json!({"type": "none"}));
+        assert_eq!(second["messages"][1]["content"][0]["signature"], "sig");
+    }
+}
+
+/// A system message "must immediately follow a user message", and be the last entry or be followed by an assistant turn.
+#[test]
+fn instructions_within_a_conversation_stay_where_the_model_takes_them() {
+    let sent = |model: &str, messages: &[Message]| {
+        let request = Request::new(messages.to_vec()).with_model(model);
+        let body = Anthropic::default().body(&request, &ModelCall::default()).unwrap();
+        (body["system"].clone(), body["messages"].clone())
+    };
+    let call = Part::tool_call(ToolCall::new("c1", "search", "{}"));
+    let conversation = [
+        Message::system("Be brief."),
+        Message::user("hi"),
+        Message::assistant("hello"),
+        Message::system("Be kind."),
+        Message::system("Be clear."),
+        Message::user("find it"),
+        Message::assistant_parts([call]),
+        Message::tool_result("c1", "found"),
+        Message::system("Be quick.").with_metadata("cache_control", json!({"type": "ephemeral"})),
+    ];
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let mut marked = text("Be quick.");
+    marked["cache_control"] = json!({"type": "ephemeral"});
+    let turns = json!([
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hello"},
+        {"role": "user", "content": "find it"},
+        {"role": "system", "content": [text("Be kind."), text("Be clear.")]},
+        {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "c1", "name": "search", "input": {}},
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "c1", "content": "found"},
+        ]},
+        {"role": "system", "content": [marked]},
+    ]);
+    for model in ["claude-opus-4-8", "claude-fable-5-1", "claude-sonnet-5-5", "claude-haiku-5-5"] {
+        assert_eq!(sent(model, &conversation), (json!("Be brief."), turns.clone()), "{model}");
+        for end in [1, 2, 6, 7] {
+            let (system, messages) = sent(model, &conversation[..end]);
+            let known = messages.as_array().unwrap();
+            assert_eq!(system, "Be brief.", "what was said stays as it was");
+            assert_eq!(known[..], turns.as_array().unwrap()[..known.len()]);
+        }
+    }
+    for model in ["claude-opus-4-7", "claude-sonnet-5", "glm-4.6"] {
+        let (system, messages) = sent(model, &conversation[..6]);
+        assert_eq!(system, "Be brief.\n\nBe kind.\n\nBe clear.", "{model}");
+        assert_eq!(messages.as_array().unwrap().len(), 3, "{model}");
+    }
+}
+
 #[test]
 fn what_the_provider_does_not_enforce_is_told_in_words() {
     let sent = |schema: Value| {

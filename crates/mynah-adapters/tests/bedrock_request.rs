@@ -162,6 +162,13 @@ fn each_choice_of_a_tool_has_its_form() {
     let answered = Request::new([called, Message::tool_result("c", "found")]);
     let sent = body(answered.clone());
     assert_eq!(sent["toolConfig"]["tools"][0]["toolSpec"]["name"], "search", "described again");
+    let to = ModelCall { former_tools: vec![search().into()], ..ModelCall::default() };
+    for (model, described) in [("us.anthropic.claude-opus-5-5", Some("finds")), ("m", None)] {
+        let sent = Bedrock::default().body(&answered.clone().with_model(model), &to).unwrap();
+        let tool = &sent["toolConfig"]["tools"][0]["toolSpec"];
+        let description = tool.get("description").and_then(Value::as_str);
+        assert_eq!(description, described, "as it was, where thinking depends on it");
+    }
     let barred = Request { tool_choice: Some(ToolChoice::None), ..answered };
     assert_eq!(refused(barred.with_tools([search()])).kind(), unsupported);
 }

@@ -18,6 +18,9 @@ use crate::format::{Decoder, Format};
 /// to which the prompt is cached; [`Request::prompt_cache`] leaves the place to the provider. Of the options, `stop`,
 /// `parallel_tool_calls` and `reasoning_effort` are understood as other providers mean them, and all others are passed on.
 ///
+/// Instructions that come in the middle of a conversation stay there where the model takes them, behind what the user says: newer
+/// models take their thinking back only where nothing before it has changed. For older ones all instructions stand above.
+///
 /// A refusal is told by the provider, which keeps the model from going on: its explanation is the refusal, and what the model
 /// had said before stays the text.
 ///
@@ -37,8 +40,8 @@ impl Format for Anthropic {
         "messages".into()
     }
 
-    fn body(&self, request: &Request, _: &ModelCall) -> Result<Value> {
-        request::body(request)
+    fn body(&self, request: &Request, call: &ModelCall) -> Result<Value> {
+        request::body(request, call)
     }
 
     fn headers(&self, _: &ModelCall) -> Vec<(Cow<'static, str>, String)> {

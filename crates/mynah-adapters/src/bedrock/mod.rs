@@ -56,8 +56,8 @@ impl Format for Bedrock {
         Ok(Some(format!("https://bedrock-runtime.{region}.amazonaws.com{suffix}")))
     }
 
-    fn body(&self, request: &Request, _: &ModelCall) -> Result<Value> {
-        request::body(request)
+    fn body(&self, request: &Request, call: &ModelCall) -> Result<Value> {
+        request::body(request, call)
     }
 
     fn headers(&self, _: &ModelCall) -> Vec<(Cow<'static, str>, String)> {

@@ -4,6 +4,7 @@ use mynah_data::{
     CacheRetention, Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result,
     Role, ToolChoice, ToolSpec,
 };
+use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use crate::{
@@ -33,7 +34,7 @@ const OWN: [&str; 10] = [
 /// In what reasoning keeps: the text that the provider withheld.
 pub(super) const WITHHELD: &str = "redactedContent";
 
-pub(super) fn body(request: &Request) -> Result<Value> {
+pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     model_id(request)?;
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
@@ -55,7 +56,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     if let Some(config) = output_config(request)? {
         set("outputConfig", config);
     }
-    extend_member(&mut body, "toolConfig", tool_config(request)?);
+    extend_member(&mut body, "toolConfig", tool_config(request, call)?);
     let mut inference = Metadata::new();
     inference.extend(request.max_tokens.map(|limit| ("maxTokens".to_owned(), limit.into())));
     inference.extend(request.temperature.map(|degree| ("temperature".to_owned(), degree.into())));
@@ -234,13 +235,18 @@ fn image_format(kind: &str) -> &str {
     }
 }
 
-fn tool_config(request: &Request) -> Result<Metadata> {
+fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     let called = called_tools(request);
     let is_barred = is_barred(request);
     if is_barred && !called.is_empty() && has_tools(request) {
         return Err(unsupported("this provider cannot keep a model from tools that it has called"));
     }
+    let former = &call.former_tools;
     let specs: Vec<&ToolSpec> = match !has_tools(request) || is_barred {
+        // Thinking demands that tools are described as they were.
+        true if !former.is_empty() && claude::binds_thinking(model_name(request)) => {
+            former.iter().map(AsRef::as_ref).collect()
+        }
         // Calls in the conversation demand that their tools are described.
         true => called.iter().collect(),
         false => request.tools.iter().map(AsRef::as_ref).collect(),
