@@ -174,6 +174,18 @@ fn each_choice_of_a_tool_has_its_form() {
 }
 
 #[test]
+fn effort_is_told_to_each_model_in_its_own_way() {
+    let sent = |model: &str| {
+        let request = with_options(&json!({"reasoning_effort": "low"})).with_model(model);
+        let body = Bedrock::default().body(&request, &ModelCall::default()).unwrap();
+        body["additionalModelRequestFields"].clone()
+    };
+    let effort = json!({"output_config": {"effort": "low"}});
+    assert_eq!(sent("us.anthropic.claude-opus-5"), effort);
+    assert_eq!(sent("openai.gpt-oss-120b-1:0"), json!({"reasoning_effort": "low"}));
+}
+
+#[test]
 fn the_prompt_is_cached_up_to_the_marks() {
     let mark = json!({"type": "ephemeral", "ttl": "1h"});
     let point = json!({"cachePoint": {"type": "default", "ttl": "1h"}});

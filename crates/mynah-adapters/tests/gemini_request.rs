@@ -9,11 +9,43 @@
 #[path = "common/asked.rs"]
 mod asked;
 
-use asked::search;
+use asked::{search, with_options};
 use mynah_adapters::{format::Format, gemini::Gemini};
 use mynah_data::{Image, Message, Part, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec};
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
+
+/// As the provider maps OpenAI's words itself: levels for Gemini 3, tokens for those before.
+#[test]
+fn effort_is_a_level_or_a_number_of_tokens() {
+    let config = |model: &str, options: Value| {
+        let request = with_options(&options).with_model(model);
+        let body = Gemini::default().body(&request, &ModelCall::default()).unwrap();
+        body["generationConfig"].clone()
+    };
+    let thinking = |model: &str, effort: &str| {
+        config(model, json!({"reasoning_effort": effort}))["thinkingConfig"].clone()
+    };
+    for (effort, tokens, flash, other) in [
+        ("none", 0, "minimal", "low"),
+        ("minimal", 1024, "minimal", "low"),
+        ("low", 1024, "low", "low"),
+        ("medium", 8192, "medium", "medium"),
+        ("high", 24_576, "high", "high"),
+        ("xhigh", 24_576, "high", "high"),
+    ] {
+        assert_eq!(thinking("gemini-2.5-flash", effort), json!({"thinkingBudget": tokens}));
+        assert_eq!(thinking("gemini-3.5-flash", effort), json!({"thinkingLevel": flash}));
+        for model in ["gemini-3.1-pro-preview", "gemini-3.8-flash"] {
+            assert_eq!(thinking(model, effort), json!({"thinkingLevel": other}), "{model}");
+        }
+    }
+    let both = json!({"reasoning_effort": "low", "thinking_config": {"includeThoughts": true}});
+    assert_eq!(
+        config("gemini-3.5-flash", both),
+        json!({"thinkingConfig": {"thinkingLevel": "low", "includeThoughts": true}})
+    );
+}
 
 #[test]
 fn i01_instructions_stand_apart_and_the_model_is_named_in_the_path() {

@@ -31,7 +31,7 @@ use crate::{
 ///
 /// Beside what every format does: `cache_control` in the metadata of a text part, a message or a tool, and
 /// [`Request::prompt_cache`], become cache points. Options that Converse knows go to their places, all others to the model
-/// itself, as `additionalModelRequestFields`.
+/// itself, as `additionalModelRequestFields`: `reasoning_effort` as Claude has it, where it is one.
 ///
 /// ```
 /// use mynah_adapters::{bedrock::Bedrock, format::Format};

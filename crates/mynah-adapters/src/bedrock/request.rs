@@ -65,6 +65,15 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     if let Some(parallel) = options.shift_remove("parallel_tool_calls") {
         set_parallel(&parallel, request, &mut body)?;
     }
+    if model_name(request).contains("claude")
+        && let Some(effort) = options.shift_remove("reasoning_effort")
+    {
+        pass_on(
+            "additionalModelRequestFields",
+            json!({"output_config": {"effort": effort}}),
+            &mut body,
+        );
+    }
     if is_barred(request) {
         options.shift_remove("tools");
     }

@@ -55,6 +55,12 @@ pub(super) fn body(request: &Request) -> Result<Value> {
             ("toolConfig", Value::Object(own)) => extend_member(&mut body, "toolConfig", own),
             ("parallelToolCalls", value) => check_parallel(&value, request)?,
             ("stop", value) => drop(config.insert("stopSequences".to_owned(), several(value))),
+            ("reasoningEffort", value) => {
+                extend_member(&mut config, "thinkingConfig", thinking(model, value));
+            }
+            ("thinkingConfig", Value::Object(own)) => {
+                extend_member(&mut config, "thinkingConfig", own);
+            }
             ("maxTokens", value) => drop(config.insert("maxOutputTokens".to_owned(), value)),
             (own, value) if BESIDE.contains(&own) => drop(body.insert(own.to_owned(), value)),
             (own, value) => drop(config.insert(own.to_owned(), value)),
@@ -84,6 +90,26 @@ fn generation_config(request: &Request) -> Metadata {
         _ => {}
     }
     config
+}
+
+/// How much the model is to think, by the provider's own table for the words of OpenAI. Models before Gemini 3 count tokens.
+fn thinking(model: &str, effort: Value) -> Metadata {
+    /// Models that know the least of the levels. The others refuse it.
+    const MINIMAL: [&str; 3] = ["gemini-3-flash", "gemini-3.1-flash", "gemini-3.5-flash"];
+    let least = if MINIMAL.iter().any(|name| model.contains(name)) { "minimal" } else { "low" };
+    let level = |level: &str| ("thinkingLevel", Value::from(level));
+    let budget = |tokens: u32| ("thinkingBudget", Value::from(tokens));
+    let by_tokens = generation(model).is_some_and(|number| number < 3);
+    let (name, value) = match (effort.as_str(), by_tokens) {
+        (Some("none"), true) => budget(0),
+        (Some("minimal" | "low"), true) => budget(1024),
+        (Some("medium"), true) => budget(8192),
+        (Some("high" | "xhigh" | "max"), true) => budget(24_576),
+        (Some("none" | "minimal"), false) => level(least),
+        (Some("xhigh" | "max"), false) => level("high"),
+        _ => ("thinkingLevel", effort),
+    };
+    Metadata::from_iter([(name.to_owned(), value)])
 }
 
 fn instructions(request: &Request) -> Option<String> {
