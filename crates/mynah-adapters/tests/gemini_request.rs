@@ -214,15 +214,37 @@ fn i06_images_go_as_an_address_or_as_their_bytes() {
             {"inlineData": {"mimeType": "image/gif", "data": "aGk="}},
         ])
     );
-    let chart = Part::image(Image::from_base64("aGk=", "image/png"));
-    let result = Message::tool_parts("c1", [Part::text("a chart"), chart]).with_name("draw");
+}
+
+/// Multimodal function responses are "available for Gemini 3 series models", and hold `inlineData` alone.
+#[test]
+fn images_of_a_result_stand_in_it_or_behind_all_results() {
+    let chart = || Part::image(Image::from_base64("aGk=", "image/png"));
+    let map = || Part::image(Image::from_url("https://example.com/a.png"));
+    let request = Request::new([
+        Message::tool_parts("c1", [Part::text("a chart"), chart(), map()]).with_name("draw"),
+        Message::tool_result("c2", "noon").with_name("now"),
+    ]);
+    let sent = |model: &str| {
+        let request = request.clone().with_model(model);
+        let body = Gemini::default().body(&request, &ModelCall::default()).unwrap();
+        assert_eq!(body["contents"].as_array().unwrap().len(), 1, "one turn");
+        body["contents"][0]["parts"].clone()
+    };
+    let inline = json!({"inlineData": {"mimeType": "image/png", "data": "aGk="}});
+    let address = json!({"fileData": {"fileUri": "https://example.com/a.png"}});
+    let drawn = json!({"name": "draw", "response": {"output": "a chart"}});
+    let now = json!({"functionResponse": {"name": "now", "response": {"output": "noon"}}});
+    let told = json!({"text": "Images of the result of draw:"});
     assert_eq!(
-        body(Request::new([result]))["contents"][0]["parts"],
-        json!([{"functionResponse": {
-            "name": "draw",
-            "response": {"output": "a chart"},
-            "parts": [{"inlineData": {"mimeType": "image/png", "data": "aGk="}}],
-        }}])
+        sent("gemini-2.5-flash"),
+        json!([{"functionResponse": drawn}, now, told, inline, address])
+    );
+    let mut with_chart = drawn;
+    with_chart["parts"] = json!([inline]);
+    assert_eq!(
+        sent("gemini-3.5-flash"),
+        json!([{"functionResponse": with_chart}, now, told, address])
     );
 }
 

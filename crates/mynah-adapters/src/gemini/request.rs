@@ -37,8 +37,8 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     if let Some(text) = instructions(request) {
         set("systemInstruction", json!({"parts": [{"text": text}]}));
     }
-    let needs_signatures = generation(model).is_some_and(|number| number >= 3);
-    set("contents", contents(request, needs_signatures)?.into());
+    let is_third = generation(model).is_some_and(|number| number >= 3);
+    set("contents", contents(request, is_third)?.into());
     if !request.tools.is_empty() {
         let functions: Vec<Value> = request.tools.iter().map(|tool| declaration(tool)).collect();
         set("tools", json!([{"functionDeclarations": functions}]));
@@ -119,19 +119,22 @@ fn instructions(request: &Request) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("\n\n"))
 }
 
-/// Results of tools that were called together go back together: the provider counts them.
-fn contents(request: &Request, needs_signatures: bool) -> Result<Vec<Value>> {
+/// Results of tools that were called together go back together: the provider counts them. What else they hold comes after.
+fn contents(request: &Request, is_third: bool) -> Result<Vec<Value>> {
     let mut calls = Calls::new();
     let said = dialogue(request).map(|message| {
         calls.extend(message.tool_calls().map(|call| (call.id.as_str(), call)));
         let parts = match message.role() {
-            Role::Assistant => model(message, needs_signatures)?,
-            Role::Tool => vec![function_response(message, &calls)?],
+            Role::Assistant => model(message, is_third)?,
+            Role::Tool => function_response(message, &calls, is_third)?,
             _ => user(message)?,
         };
         Ok((message.role(), parts))
     });
-    let contents = turns(said)?.into_iter().map(|(role, parts)| {
+    let contents = turns(said)?.into_iter().map(|(role, mut parts)| {
+        if role == Role::Tool {
+            parts.sort_by_key(|part| part.get("functionResponse").is_none());
+        }
         let role = if role == Role::Assistant { "model" } else { "user" };
         json!({"role": role, "parts": parts})
     });
@@ -219,8 +222,13 @@ fn with_id(mut part: Value, call: &ToolCall) -> Value {
     part
 }
 
-/// The result of a call. The provider wants an object, and knows the function by its name.
-fn function_response(message: &Message, calls: &Calls<'_>) -> Result<Value> {
+/// The result of a call. The provider wants an object, and knows the function by its name. Images stand in it where the model takes
+/// them there, which are their bytes; all others follow.
+fn function_response(
+    message: &Message,
+    calls: &Calls<'_>,
+    takes_images: bool,
+) -> Result<Vec<Value>> {
     let call = calls.get(message.tool_call_id().unwrap_or_default());
     let name = message.name().or(call.map(|call| call.name.as_str())).unwrap_or_default();
     let text = joined_text(message);
@@ -236,14 +244,21 @@ fn function_response(message: &Message, calls: &Calls<'_>) -> Result<Value> {
         _ => None,
     });
     let images = images.collect::<Result<Vec<_>>>()?;
-    if !images.is_empty() {
-        inner["parts"] = images.into();
+    let (within, after): (Vec<Value>, Vec<Value>) =
+        images.into_iter().partition(|image| takes_images && image.get("inlineData").is_some());
+    if !within.is_empty() {
+        inner["parts"] = within.into();
     }
     let part = json!({"functionResponse": inner});
-    Ok(match call {
+    let mut parts = vec![match call {
         Some(call) => with_id(part, call),
         None => part,
-    })
+    }];
+    if !after.is_empty() {
+        parts.push(json!({"text": format!("Images of the result of {name}:")}));
+        parts.extend(after);
+    }
+    Ok(parts)
 }
 
 fn declaration(tool: &ToolSpec) -> Value {
