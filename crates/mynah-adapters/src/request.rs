@@ -23,6 +23,14 @@ pub(crate) fn model_name(request: &Request) -> &str {
     request.model.as_ref().map_or("", |model| model.id.as_str())
 }
 
+/// What OpenAI calls a model: without the provider's name, which gateways put before it, and without the mark of those that users
+/// trained, which are called after what they were trained from.
+pub(crate) fn openai_name(model: &str) -> String {
+    let name = model.to_ascii_lowercase();
+    let name = name.rsplit('/').next().unwrap_or_default();
+    name.strip_prefix("ft:").unwrap_or(name).to_owned()
+}
+
 /// Text as one segment of a URL's path.
 pub(crate) fn path_segment(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
@@ -224,8 +232,9 @@ pub(crate) fn cache_control(retention: CacheRetention) -> Value {
 
 /// Whether this is a model of OpenAI whose prompts are cached up to breakpoints: gpt-5.6, and all that came after it.
 fn takes_breakpoints(model: &str) -> bool {
-    let version = model.rsplit('/').next().and_then(|name| name.strip_prefix("gpt-"));
-    let mut numbers = version.unwrap_or_default().split(|c: char| !c.is_ascii_digit());
+    let name = openai_name(model);
+    let version = name.strip_prefix("gpt-").unwrap_or_default();
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit());
     let mut number = || numbers.next().and_then(|digits| digits.parse::<u32>().ok());
     // Azure writes 3.5 as 35.
     match (number(), number()) {

@@ -48,7 +48,8 @@ fn o03_the_limit_has_the_name_that_the_model_knows() {
         let names = ["max_tokens", "max_completion_tokens"];
         names.map(|name| body.get(name).and_then(Value::as_u64))
     };
-    for model in ["gpt-3.5-turbo", "gpt-4", "gpt-4-turbo", "llama"] {
+    for model in ["gpt-3.5-turbo", "gpt-4", "gpt-4-turbo", "GPT-4", "ft:gpt-3.5-turbo:us", "llama"]
+    {
         assert_eq!(limit(model, Dialect::OPENAI), [Some(9), None], "{model}");
     }
     let azure =
@@ -60,7 +61,9 @@ fn o03_the_limit_has_the_name_that_the_model_knows() {
     ] {
         assert_eq!(limit(model, azure), expected, "{model}");
     }
-    for model in ["gpt-4o", "gpt-4.1-mini", "gpt-5", "o3", "ft:o4-mini:us", "chatgpt-4o-latest"] {
+    for model in
+        ["gpt-4o", "gpt-4.1-mini", "gpt-5", "GPT-5", "o3", "ft:o4-mini:us", "chatgpt-4o-latest"]
+    {
         assert_eq!(limit(model, Dialect::OPENAI), [None, Some(9)], "{model}");
         assert_eq!(limit(model, Dialect::COMPATIBLE), [Some(9), None], "{model} elsewhere");
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{CompletionTokens, Dialect, JsonSchemas, PromptCaching, ReasoningBack};
 use crate::request::{
     CacheMarks, add_tools, argument_object, cache_control, chooses, function, image_url,
-    joined_text, model_id, prompt_cache, result_text, unsupported_form,
+    joined_text, model_id, openai_name, prompt_cache, result_text, unsupported_form,
 };
 
 /// In the metadata of a call: it has text for its input, and no function.
@@ -83,17 +83,15 @@ fn reasons(model: &str) -> bool {
 
 /// OpenAI's reasoning models refuse `max_tokens`, and its oldest models do not know the other name.
 fn is_newer(model: &str) -> bool {
-    // Models that users trained are called after what they were trained from.
-    let model = model.strip_prefix("ft:").unwrap_or(model);
+    let name = openai_name(model);
     let is_o_series =
-        model.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    let is_gpt = ["gpt-", "chatgpt-"].iter().any(|name| model.starts_with(name));
+        name.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let is_gpt = ["gpt-", "chatgpt-"].iter().any(|gpt| name.starts_with(gpt));
     is_o_series || (is_gpt && !is_oldest(model))
 }
 
 fn is_oldest(model: &str) -> bool {
-    let gpt = model.strip_prefix("ft:").unwrap_or(model).strip_prefix("gpt-");
-    gpt.is_some_and(|version| {
+    openai_name(model).strip_prefix("gpt-").is_some_and(|version| {
         version == "4" || ["3.5", "35", "4-"].iter().any(|old| version.starts_with(old))
     })
 }
