@@ -9,7 +9,10 @@ use mynah_data::{Request, Result};
 use mynah_step::ModelCall;
 use serde_json::Value;
 
-use crate::format::{Decoder, Format};
+use crate::{
+    format::{Decoder, Format},
+    request::is_barred,
+};
 
 /// The Messages format.
 ///
@@ -58,6 +61,6 @@ impl Format for Anthropic {
 
     /// A model that is made to call a tool for the form of its answer cannot call others.
     fn needs_structured_finalize(&self, request: &Request) -> bool {
-        !request.tools.is_empty() && request::form_tool(request).is_some()
+        !request.tools.is_empty() && !is_barred(request) && request::form_tool(request).is_some()
     }
 }

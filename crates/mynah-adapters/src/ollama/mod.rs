@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::{
     format::{Decoder, Format},
+    request::is_barred,
     sse::{Framer, LineFramer},
 };
 
@@ -54,6 +55,6 @@ impl Format for Ollama {
 
     /// What forces the form of the answer keeps the model from calling tools.
     fn needs_structured_finalize(&self, request: &Request) -> bool {
-        !request.tools.is_empty() && request::form(request).is_some()
+        !request.tools.is_empty() && !is_barred(request) && request::form(request).is_some()
     }
 }
