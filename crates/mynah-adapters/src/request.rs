@@ -10,7 +10,7 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use crate::loose::tells;
+use crate::{loose::tells, schema::arguments};
 
 /// The model's id as the provider spells it.
 pub(crate) fn model_id(request: &Request) -> Result<&str> {
@@ -200,7 +200,7 @@ pub(crate) fn function(tool: &ToolSpec) -> Metadata {
     let mut function = Metadata::new();
     function.insert("name".to_owned(), tool.name.as_str().into());
     function.insert("description".to_owned(), tool.description.as_str().into());
-    function.insert("parameters".to_owned(), tool.schema.clone());
+    function.insert("parameters".to_owned(), arguments(tool));
     if let Some(strict) = tool.metadata.get("strict") {
         function.insert("strict".to_owned(), strict.clone());
     }
