@@ -26,6 +26,7 @@ use crate::{
     format::{Format, Outgoing},
     keys::{FoundKey, Keys},
     presets::{PRESETS, Preset},
+    request::unsupported,
 };
 
 mod answering;
@@ -207,13 +208,18 @@ impl HttpAdapter {
         }
     }
 
-    async fn call(self: Arc<Self>, mut request: Request, call: ModelCall) -> Result<ModelStream> {
-        // `groq:llama` names the model of an engine; the server knows it as `llama`.
+    /// The request with the model as the server knows it: `groq:llama` names that of an engine.
+    fn with_own_name(&self, mut request: Request) -> Request {
         if let Some(model) = &mut request.model
             && let Some(id) = model.id.strip_prefix(&self.name).and_then(|id| id.strip_prefix(':'))
         {
             model.id = id.to_owned();
         }
+        request
+    }
+
+    async fn call(self: Arc<Self>, request: Request, call: ModelCall) -> Result<ModelStream> {
+        let mut request = self.with_own_name(request);
         let origin = match self.format.maker(&request) {
             Some(maker) => format!("{}/{maker}", self.name),
             None => self.name.clone(),
@@ -222,7 +228,13 @@ impl HttpAdapter {
         origin::own_options(&self.name, &mut request.options);
         let (key, mut context) = self.admission(&call)?;
         let path = self.format.path(&request);
-        let sent = match self.format.body(&request, &call) {
+        let body = match self.format.needs_structured_finalize(&request) {
+            true => Err(unsupported(
+                "this model cannot call tools and give its answer a form in one call: a chat does it in two",
+            )),
+            false => self.format.body(&request, &call),
+        };
+        let sent = match body {
             Ok(body) => self.post(&path, body, &call, key.as_ref(), &mut context).await,
             Err(error) => Err(error),
         };
@@ -378,7 +390,7 @@ impl Adapter for HttpAdapter {
     }
 
     fn needs_structured_finalize(&self, request: &Request) -> bool {
-        self.format.needs_structured_finalize(request)
+        self.format.needs_structured_finalize(&self.with_own_name(request.clone()))
     }
 }
 

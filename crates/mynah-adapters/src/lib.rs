@@ -27,6 +27,7 @@
 pub mod anthropic;
 #[cfg(feature = "bedrock")]
 pub mod bedrock;
+mod claude;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod draft;

@@ -9,7 +9,9 @@ use crate::{
     format::Format,
     gemini::Gemini,
     ollama::Ollama,
-    openai_chat::{CompletionTokens, Dialect, OpenAiChat, PromptCaching, ReasoningBack},
+    openai_chat::{
+        CompletionTokens, Dialect, JsonSchemas, OpenAiChat, PromptCaching, ReasoningBack,
+    },
     openai_responses::{self, OpenAiResponses},
 };
 
@@ -123,7 +125,10 @@ pub const PRESETS: &[Preset] = &[
         base_url: "https://api.deepseek.com",
         version: "",
         key_variables: &["DEEPSEEK_API_KEY"],
-        format: chat!(json_schema: false, reasoning_back: ReasoningBack::Field("reasoning_content")),
+        format: chat!(
+            json_schema: JsonSchemas::Never,
+            reasoning_back: ReasoningBack::Field("reasoning_content")
+        ),
     },
     Preset {
         name: "fireworks",
@@ -137,7 +142,10 @@ pub const PRESETS: &[Preset] = &[
         base_url: "https://api.groq.com/openai",
         version: "v1",
         key_variables: &["GROQ_API_KEY"],
-        format: chat!(reasoning_back: ReasoningBack::FieldOfReasoners("reasoning")),
+        format: chat!(
+            json_schema: JsonSchemas::Alone,
+            reasoning_back: ReasoningBack::FieldOfReasoners("reasoning")
+        ),
     },
     Preset {
         name: "llamacpp",

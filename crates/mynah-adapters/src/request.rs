@@ -10,7 +10,7 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use crate::loose::tells;
+use crate::{loose::tells, schema::arguments};
 
 /// The model's id as the provider spells it.
 pub(crate) fn model_id(request: &Request) -> Result<&str> {
@@ -21,6 +21,14 @@ pub(crate) fn model_id(request: &Request) -> Result<&str> {
 /// As [`model_id`], for where nothing can fail; empty if there is none.
 pub(crate) fn model_name(request: &Request) -> &str {
     request.model.as_ref().map_or("", |model| model.id.as_str())
+}
+
+/// What OpenAI calls a model: without the provider's name, which gateways put before it, and without the mark of those that users
+/// trained, which are called after what they were trained from.
+pub(crate) fn openai_name(model: &str) -> String {
+    let name = model.to_ascii_lowercase();
+    let name = name.rsplit('/').next().unwrap_or_default();
+    name.strip_prefix("ft:").unwrap_or(name).to_owned()
 }
 
 /// Text as one segment of a URL's path.
@@ -192,7 +200,7 @@ pub(crate) fn function(tool: &ToolSpec) -> Metadata {
     let mut function = Metadata::new();
     function.insert("name".to_owned(), tool.name.as_str().into());
     function.insert("description".to_owned(), tool.description.as_str().into());
-    function.insert("parameters".to_owned(), tool.schema.clone());
+    function.insert("parameters".to_owned(), arguments(tool));
     if let Some(strict) = tool.metadata.get("strict") {
         function.insert("strict".to_owned(), strict.clone());
     }
@@ -224,8 +232,9 @@ pub(crate) fn cache_control(retention: CacheRetention) -> Value {
 
 /// Whether this is a model of OpenAI whose prompts are cached up to breakpoints: gpt-5.6, and all that came after it.
 fn takes_breakpoints(model: &str) -> bool {
-    let version = model.rsplit('/').next().and_then(|name| name.strip_prefix("gpt-"));
-    let mut numbers = version.unwrap_or_default().split(|c: char| !c.is_ascii_digit());
+    let name = openai_name(model);
+    let version = name.strip_prefix("gpt-").unwrap_or_default();
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit());
     let mut number = || numbers.next().and_then(|digits| digits.parse::<u32>().ok());
     // Azure writes 3.5 as 35.
     match (number(), number()) {
@@ -322,4 +331,10 @@ pub(crate) fn key_header(own: Option<&'static str>, key: &str) -> (&'static str,
 pub(crate) fn unsupported(why: &str) -> Error {
     Error::adapter(AdapterReason::UnsupportedFeature)
         .with_message(format!("adapter error: unsupported_feature: {why}"))
+}
+
+/// A form of the answer that the format cannot ask for.
+pub(crate) fn unsupported_form(why: &str) -> Error {
+    Error::engine(EngineReason::UnsupportedResponseFormat)
+        .with_message(format!("engine error: unsupported_response_format: {why}"))
 }

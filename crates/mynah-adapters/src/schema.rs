@@ -52,13 +52,27 @@ pub(crate) fn closed(schema: &Value) -> Value {
     Value::Object(written)
 }
 
+/// The schema of a tool's arguments. That they are an object goes without saying, but not for the providers.
+pub(crate) fn arguments(tool: &ToolSpec) -> Value {
+    match &tool.schema {
+        Value::Object(schema) if !schema.contains_key("type") => {
+            let mut typed = Metadata::from_iter([("type".to_owned(), "object".into())]);
+            typed.extend(schema.clone());
+            typed.entry("properties").or_insert_with(|| Metadata::new().into());
+            Value::Object(typed)
+        }
+        schema => schema.clone(),
+    }
+}
+
 /// The schema of a tool's arguments, and whether its calls are held to it, where the tool says. They cannot be where it wants
 /// members that it does not name.
 pub(crate) fn held_to(tool: &ToolSpec) -> (Value, Option<Value>) {
+    let schema = arguments(tool);
     match tool.metadata.get("strict") {
-        Some(Value::Bool(true)) if is_open(&tool.schema) => (tool.schema.clone(), None),
-        Some(Value::Bool(true)) => (closed(&tool.schema), Some(true.into())),
-        strict => (tool.schema.clone(), strict.cloned()),
+        Some(Value::Bool(true)) if is_open(&schema) => (schema, None),
+        Some(Value::Bool(true)) => (closed(&schema), Some(true.into())),
+        strict => (schema, strict.cloned()),
     }
 }
 

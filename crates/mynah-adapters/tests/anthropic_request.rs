@@ -12,8 +12,8 @@ mod asked;
 use asked::{cached, marked, search, with_blanks, with_options};
 use mynah_adapters::{anthropic::Anthropic, format::Format};
 use mynah_data::{
-    AdapterReason, CacheRetention, ErrorKind, Image, Message, ModelRef, Part, Request,
-    ResponseFormat, ToolCall, ToolChoice,
+    AdapterReason, CacheRetention, EngineReason, ErrorKind, Image, Message, ModelRef, Part,
+    Request, ResponseFormat, ToolCall, ToolChoice,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -220,6 +220,40 @@ fn an_older_model_is_given_a_tool_that_it_takes_or_the_call_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
 }
 
+/// `tool_choice: type "tool" and "any" are not supported for this model.`
+#[test]
+fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
+    let reasons = |model: &str| {
+        let kind = |request: Request| {
+            let request = request.with_model(model).with_tools([search()]);
+            let body = Anthropic::default().body(&request, &ModelCall::default());
+            body.err().map(|error| error.kind())
+        };
+        let choose = |choice| kind(Request { tool_choice: Some(choice), ..Request::from("hi") });
+        [
+            choose(ToolChoice::Required),
+            choose(ToolChoice::Tool("search".to_owned())),
+            kind(Request::from("hi").with_response_format(ResponseFormat::JsonObject)),
+            choose(ToolChoice::Auto),
+            choose(ToolChoice::None),
+            kind(
+                Request::from("hi").with_response_format(ResponseFormat::json_schema(
+                    "x",
+                    json!({"type": "object"}),
+                )),
+            ),
+        ]
+    };
+    let forced = Some(ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
+    let formless = Some(ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+    for model in ["claude-fable-5-1", "claude-mythos-5-2", "claude-opus-5-5", "claude-sonnet-5-5"] {
+        assert_eq!(reasons(model), [forced, forced, formless, None, None, None], "{model}");
+    }
+    for model in ["claude-sonnet-5", "claude-opus-5", "claude-fable-5", "claude-haiku-5-5"] {
+        assert_eq!(reasons(model), [None; 6], "{model}");
+    }
+}
+
 #[test]
 fn n11_a_model_that_gave_its_answer_is_not_made_to_give_it_again() {
     let answered = Message::assistant_parts([Part::tool_call(ToolCall::new(
@@ -258,6 +292,93 @@ fn calls_without_tools_are_described_and_not_to_be_repeated() {
         json!([{"name": "search", "description": "", "input_schema": {"type": "object"}}])
     );
     assert_eq!(sent["tool_choice"], json!({"type": "none"}));
+}
+
+/// "A prefix check fails if `system`, `tools`, or an earlier message changed after Claude produced a block."
+#[test]
+fn a_call_that_gives_the_form_describes_the_tools_as_they_were() {
+    let thought = Part::Reasoning {
+        text: String::new(),
+        signature: Some("sig".to_owned()),
+        redacted: false,
+        data: None,
+    };
+    let call = Part::tool_call(ToolCall::new("c1", "search", "{}"));
+    let asked = || Message::user("hi");
+    let called = [
+        asked(),
+        Message::assistant_parts([thought.clone(), call]),
+        Message::tool_result("c1", "found"),
+    ];
+    let answered = [asked(), Message::assistant_parts([thought, Part::text("so")])];
+    for conversation in [called.to_vec(), answered.to_vec()] {
+        let first = Request::new(conversation).with_model("claude-fable-5-2");
+        let second = first
+            .clone()
+            .with_response_format(ResponseFormat::json_schema("x", json!({"type": "object"})));
+        let first = Anthropic::default()
+            .body(&first.with_tools([search()]), &ModelCall::default())
+            .unwrap();
+        let to = ModelCall { former_tools: vec![search().into()], ..ModelCall::default() };
+        let second = Anthropic::default().body(&second, &to).unwrap();
+        for prefix in ["system", "tools", "messages"] {
+            assert_eq!(second.get(prefix), first.get(prefix));
+        }
+        assert_eq!(second["tool_choice"], json!({"type": "none"}));
+        assert_eq!(second["messages"][1]["content"][0]["signature"], "sig");
+    }
+}
+
+/// A system message "must immediately follow a user message", and be the last entry or be followed by an assistant turn.
+#[test]
+fn instructions_within_a_conversation_stay_where_the_model_takes_them() {
+    let sent = |model: &str, messages: &[Message]| {
+        let request = Request::new(messages.to_vec()).with_model(model);
+        let body = Anthropic::default().body(&request, &ModelCall::default()).unwrap();
+        (body["system"].clone(), body["messages"].clone())
+    };
+    let call = Part::tool_call(ToolCall::new("c1", "search", "{}"));
+    let conversation = [
+        Message::system("Be brief."),
+        Message::user("hi"),
+        Message::assistant("hello"),
+        Message::system("Be kind."),
+        Message::system("Be clear."),
+        Message::user("find it"),
+        Message::assistant_parts([call]),
+        Message::tool_result("c1", "found"),
+        Message::system("Be quick.").with_metadata("cache_control", json!({"type": "ephemeral"})),
+    ];
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let mut marked = text("Be quick.");
+    marked["cache_control"] = json!({"type": "ephemeral"});
+    let turns = json!([
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hello"},
+        {"role": "user", "content": "find it"},
+        {"role": "system", "content": [text("Be kind."), text("Be clear.")]},
+        {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "c1", "name": "search", "input": {}},
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "c1", "content": "found"},
+        ]},
+        {"role": "system", "content": [marked]},
+    ]);
+    for model in ["claude-opus-4-8", "claude-fable-5-1", "claude-sonnet-5-5", "claude-haiku-5-5"] {
+        assert_eq!(sent(model, &conversation), (json!("Be brief."), turns.clone()), "{model}");
+        for end in [1, 2, 6, 7] {
+            let (system, messages) = sent(model, &conversation[..end]);
+            let known = messages.as_array().unwrap();
+            assert_eq!(system, "Be brief.", "what was said stays as it was");
+            assert_eq!(known[..], turns.as_array().unwrap()[..known.len()]);
+        }
+    }
+    for model in ["claude-opus-4-7", "claude-sonnet-5", "glm-4.6"] {
+        let (system, messages) = sent(model, &conversation[..6]);
+        assert_eq!(system, "Be brief.\n\nBe kind.\n\nBe clear.", "{model}");
+        assert_eq!(messages.as_array().unwrap().len(), 3, "{model}");
+    }
 }
 
 #[test]

@@ -155,12 +155,34 @@ fn each_choice_of_a_tool_has_its_form() {
     assert_eq!(body(asked(ToolChoice::None, vec![search()])).get("toolConfig"), None);
     let unsupported = ErrorKind::Adapter(AdapterReason::UnsupportedFeature);
     assert_eq!(refused(asked(tool(), vec![])).kind(), unsupported);
+    let decides = asked(tool(), vec![search()]).with_model("us.anthropic.claude-opus-5-5");
+    let error = Bedrock::default().body(&decides, &ModelCall::default()).unwrap_err();
+    assert_eq!(error.kind(), unsupported);
     let called = Message::assistant_parts([Part::tool_call(ToolCall::new("c", "search", "{}"))]);
     let answered = Request::new([called, Message::tool_result("c", "found")]);
     let sent = body(answered.clone());
     assert_eq!(sent["toolConfig"]["tools"][0]["toolSpec"]["name"], "search", "described again");
+    let to = ModelCall { former_tools: vec![search().into()], ..ModelCall::default() };
+    for (model, described) in [("us.anthropic.claude-opus-5-5", Some("finds")), ("m", None)] {
+        let sent = Bedrock::default().body(&answered.clone().with_model(model), &to).unwrap();
+        let tool = &sent["toolConfig"]["tools"][0]["toolSpec"];
+        let description = tool.get("description").and_then(Value::as_str);
+        assert_eq!(description, described, "as it was, where thinking depends on it");
+    }
     let barred = Request { tool_choice: Some(ToolChoice::None), ..answered };
     assert_eq!(refused(barred.with_tools([search()])).kind(), unsupported);
+}
+
+#[test]
+fn effort_is_told_to_each_model_in_its_own_way() {
+    let sent = |model: &str| {
+        let request = with_options(&json!({"reasoning_effort": "low"})).with_model(model);
+        let body = Bedrock::default().body(&request, &ModelCall::default()).unwrap();
+        body["additionalModelRequestFields"].clone()
+    };
+    let effort = json!({"output_config": {"effort": "low"}});
+    assert_eq!(sent("us.anthropic.claude-opus-5"), effort);
+    assert_eq!(sent("openai.gpt-oss-120b-1:0"), json!({"reasoning_effort": "low"}));
 }
 
 #[test]

@@ -9,11 +9,43 @@
 #[path = "common/asked.rs"]
 mod asked;
 
-use asked::search;
+use asked::{search, with_options};
 use mynah_adapters::{format::Format, gemini::Gemini};
 use mynah_data::{Image, Message, Part, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec};
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
+
+/// As the provider maps OpenAI's words itself: levels for Gemini 3, tokens for those before.
+#[test]
+fn effort_is_a_level_or_a_number_of_tokens() {
+    let config = |model: &str, options: Value| {
+        let request = with_options(&options).with_model(model);
+        let body = Gemini::default().body(&request, &ModelCall::default()).unwrap();
+        body["generationConfig"].clone()
+    };
+    let thinking = |model: &str, effort: &str| {
+        config(model, json!({"reasoning_effort": effort}))["thinkingConfig"].clone()
+    };
+    for (effort, tokens, flash, other) in [
+        ("none", 0, "minimal", "low"),
+        ("minimal", 1024, "minimal", "low"),
+        ("low", 1024, "low", "low"),
+        ("medium", 8192, "medium", "medium"),
+        ("high", 24_576, "high", "high"),
+        ("xhigh", 24_576, "high", "high"),
+    ] {
+        assert_eq!(thinking("gemini-2.5-flash", effort), json!({"thinkingBudget": tokens}));
+        assert_eq!(thinking("gemini-3.5-flash", effort), json!({"thinkingLevel": flash}));
+        for model in ["gemini-3.1-pro-preview", "gemini-3.8-flash"] {
+            assert_eq!(thinking(model, effort), json!({"thinkingLevel": other}), "{model}");
+        }
+    }
+    let both = json!({"reasoning_effort": "low", "thinking_config": {"includeThoughts": true}});
+    assert_eq!(
+        config("gemini-3.5-flash", both),
+        json!({"thinkingConfig": {"thinkingLevel": "low", "includeThoughts": true}})
+    );
+}
 
 #[test]
 fn i01_instructions_stand_apart_and_the_model_is_named_in_the_path() {
@@ -182,15 +214,37 @@ fn i06_images_go_as_an_address_or_as_their_bytes() {
             {"inlineData": {"mimeType": "image/gif", "data": "aGk="}},
         ])
     );
-    let chart = Part::image(Image::from_base64("aGk=", "image/png"));
-    let result = Message::tool_parts("c1", [Part::text("a chart"), chart]).with_name("draw");
+}
+
+/// Multimodal function responses are "available for Gemini 3 series models", and hold `inlineData` alone.
+#[test]
+fn images_of_a_result_stand_in_it_or_behind_all_results() {
+    let chart = || Part::image(Image::from_base64("aGk=", "image/png"));
+    let map = || Part::image(Image::from_url("https://example.com/a.png"));
+    let request = Request::new([
+        Message::tool_parts("c1", [Part::text("a chart"), chart(), map()]).with_name("draw"),
+        Message::tool_result("c2", "noon").with_name("now"),
+    ]);
+    let sent = |model: &str| {
+        let request = request.clone().with_model(model);
+        let body = Gemini::default().body(&request, &ModelCall::default()).unwrap();
+        assert_eq!(body["contents"].as_array().unwrap().len(), 1, "one turn");
+        body["contents"][0]["parts"].clone()
+    };
+    let inline = json!({"inlineData": {"mimeType": "image/png", "data": "aGk="}});
+    let address = json!({"fileData": {"fileUri": "https://example.com/a.png"}});
+    let drawn = json!({"name": "draw", "response": {"output": "a chart"}});
+    let now = json!({"functionResponse": {"name": "now", "response": {"output": "noon"}}});
+    let told = json!({"text": "Images of the result of draw:"});
     assert_eq!(
-        body(Request::new([result]))["contents"][0]["parts"],
-        json!([{"functionResponse": {
-            "name": "draw",
-            "response": {"output": "a chart"},
-            "parts": [{"inlineData": {"mimeType": "image/png", "data": "aGk="}}],
-        }}])
+        sent("gemini-2.5-flash"),
+        json!([{"functionResponse": drawn}, now, told, inline, address])
+    );
+    let mut with_chart = drawn;
+    with_chart["parts"] = json!([inline]);
+    assert_eq!(
+        sent("gemini-3.5-flash"),
+        json!([{"functionResponse": with_chart}, now, told, address])
     );
 }
 

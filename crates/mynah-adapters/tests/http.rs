@@ -20,7 +20,7 @@ use mynah_adapters::{
 };
 use mynah_data::{
     AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Metadata, Request,
-    Response, Result,
+    Response, ResponseFormat, Result, ToolChoice, ToolSpec,
 };
 use mynah_step::{Adapter, Fallback, ModelCall, RetryPolicy, SystemWorld, open_model};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
@@ -352,6 +352,36 @@ async fn calls_go_through_a_proxy() {
         proxy.received().into_iter().map(|Received { path, .. }| path).collect();
     assert_eq!(asked, ["http://models.invalid/v1/chat/completions"]);
     assert!(Http::builder().proxy("no url").build().unwrap_err().is_validation());
+}
+
+#[tokio::test]
+async fn tools_and_a_form_that_a_model_cannot_have_in_one_call_are_refused_before_it() {
+    let schema = ResponseFormat::json_schema("x", json!({"type": "object"}));
+    let both = Request::from("hi")
+        .with_tools([ToolSpec::new("search", "finds", json!({"type": "object"}))])
+        .with_response_format(schema);
+    let open = async |name: &str, request: &Request| {
+        let adapter =
+            HttpAdapter::named(name).unwrap().with_base_url("http://127.0.0.1:1").unwrap();
+        assert_eq!(adapter.needs_structured_finalize(request), request.tool_choice.is_none());
+        Arc::new(adapter).open(request.clone(), call()).await.err().unwrap()
+    };
+    for (name, model) in [
+        ("gemini", "gemini:gemini-2.5-flash"),
+        ("anthropic", "claude-3-5-haiku-20241022"),
+        ("ollama", "qwen3:4b"),
+        ("groq", "openai/gpt-oss-120b"),
+    ] {
+        let request = both.clone().with_model(model);
+        let error = open(name, &request).await;
+        assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature), "{name}");
+        assert_eq!(error.metadata()["provider"], name);
+    }
+    for (name, model) in [("anthropic", "claude-3-5-haiku-20241022"), ("ollama", "qwen3:4b")] {
+        let barred = Request { tool_choice: Some(ToolChoice::None), ..both.clone() };
+        let error = open(name, &barred.with_model(model)).await;
+        assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{name}: sent");
+    }
 }
 
 #[tokio::test]

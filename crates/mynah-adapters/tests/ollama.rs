@@ -21,6 +21,28 @@ use mynah_step::ModelCall;
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
 
+/// `think` is "high", "medium", "low", "max", true or false.
+#[test]
+fn effort_says_how_to_think() {
+    let sent = |options: Value| {
+        let options = options.as_object().unwrap().clone();
+        let request = Request { options, ..Request::from("hi").with_model("m") };
+        Ollama::default().body(&request, &ModelCall::default()).unwrap()
+    };
+    for (effort, expected) in [
+        ("none", json!(false)),
+        ("minimal", json!("low")),
+        ("medium", json!("medium")),
+        ("xhigh", json!("high")),
+        ("max", json!("max")),
+    ] {
+        let body = sent(json!({"reasoning_effort": effort}));
+        assert_eq!((&body["think"], body.get("options")), (&expected, None), "{effort}");
+    }
+    assert_eq!(sent(json!({"think": true, "reasoning_effort": "low"}))["think"], true);
+    assert_eq!(sent(json!({"reasoning_effort": "low", "think": true}))["think"], true);
+}
+
 #[test]
 fn a_question_is_a_model_and_messages_with_the_models_options_aside() {
     let options = json!({

@@ -9,10 +9,13 @@
 #[path = "common/asked.rs"]
 mod asked;
 
-use asked::{cache_members, cached, check_choices, with_options};
+use asked::{cache_members, cached, check_choices, search, with_options};
 use mynah_adapters::{
     format::Format,
-    openai_chat::{CompletionTokens, Dialect, OpenAiChat, PromptCaching, ReasoningBack},
+    openai_chat::{
+        CompletionTokens, Dialect, JsonSchemas, OpenAiChat, PromptCaching, ReasoningBack,
+    },
+    presets::Preset,
 };
 use mynah_data::{
     CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part,
@@ -45,7 +48,8 @@ fn o03_the_limit_has_the_name_that_the_model_knows() {
         let names = ["max_tokens", "max_completion_tokens"];
         names.map(|name| body.get(name).and_then(Value::as_u64))
     };
-    for model in ["gpt-3.5-turbo", "gpt-4", "gpt-4-turbo", "llama"] {
+    for model in ["gpt-3.5-turbo", "gpt-4", "gpt-4-turbo", "GPT-4", "ft:gpt-3.5-turbo:us", "llama"]
+    {
         assert_eq!(limit(model, Dialect::OPENAI), [Some(9), None], "{model}");
     }
     let azure =
@@ -57,7 +61,9 @@ fn o03_the_limit_has_the_name_that_the_model_knows() {
     ] {
         assert_eq!(limit(model, azure), expected, "{model}");
     }
-    for model in ["gpt-4o", "gpt-4.1-mini", "gpt-5", "o3", "ft:o4-mini:us", "chatgpt-4o-latest"] {
+    for model in
+        ["gpt-4o", "gpt-4.1-mini", "gpt-5", "GPT-5", "o3", "ft:o4-mini:us", "chatgpt-4o-latest"]
+    {
         assert_eq!(limit(model, Dialect::OPENAI), [None, Some(9)], "{model}");
         assert_eq!(limit(model, Dialect::COMPATIBLE), [Some(9), None], "{model} elsewhere");
     }
@@ -175,12 +181,47 @@ fn o09_each_form_of_answer_has_its_form() {
             json!({"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": true}})
         )
     );
-    let deepseek = OpenAiChat::new(Dialect { json_schema: false, ..Dialect::COMPATIBLE });
+    let deepseek =
+        OpenAiChat::new(Dialect { json_schema: JsonSchemas::Never, ..Dialect::COMPATIBLE });
     let request = Request::from("hi")
         .with_model("m")
         .with_response_format(ResponseFormat::json_schema("p", schema));
     let error = deepseek.body(&request, &ModelCall::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+}
+
+/// "Streaming and tool use are not currently supported with Structured Outputs."
+#[test]
+fn groq_gives_an_answer_the_form_of_a_schema_in_one_piece_and_without_tools() {
+    let groq = Preset::named("groq").unwrap().format();
+    let plain = Request::from("hi").with_model("openai/gpt-oss-120b");
+    let object = plain.clone().with_response_format(ResponseFormat::JsonObject);
+    let schema = ResponseFormat::json_schema("person", json!({"type": "object"}));
+    let formed = plain.clone().with_response_format(schema);
+    let asked = |request: &Request| {
+        let body = groq.body(request, &ModelCall::default()).unwrap();
+        ["stream", "stream_options"].map(|name| body.get(name).cloned())
+    };
+    let streamed = [Some(json!(true)), Some(json!({"include_usage": true}))];
+    assert_eq!(asked(&plain), streamed);
+    assert_eq!(asked(&object), streamed);
+    assert_eq!(asked(&formed), [Some(json!(false)), None]);
+
+    let own_tool = Request {
+        options: with_options(&json!({"tools": [{"type": "browser_search"}]})).options,
+        ..formed.clone()
+    };
+    for (request, expected) in [
+        (plain.with_tools([search()]), false),
+        (object.with_tools([search()]), false),
+        (formed.clone(), false),
+        (own_tool, true),
+        (formed.clone().with_tools([search()]), true),
+    ] {
+        assert_eq!(groq.needs_structured_finalize(&request), expected, "{request:?}");
+    }
+    let elsewhere = formed.with_tools([search()]);
+    assert!(!OpenAiChat::default().needs_structured_finalize(&elsewhere));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use asked::{cache_members, cached, check_choices, with_options};
 use mynah_adapters::{
     format::Format,
     openai_responses::{Dialect, OpenAiResponses},
+    presets::Preset,
 };
 use mynah_data::{
     CacheRetention, EngineReason, ErrorKind, Image, ImageDetail, Message, Metadata, Part, Request,
@@ -45,9 +46,17 @@ fn models_that_reason_are_asked_for_their_reasoning() {
         body.get("include").cloned()
     };
     let asked = Some(json!(["reasoning.encrypted_content"]));
-    for model in
-        ["gpt-5", "gpt-5.6-sol", "gpt-6-mini", "o3", "o4-mini", "codex-mini-latest", "openai/o3"]
-    {
+    for model in [
+        "gpt-5",
+        "GPT-5",
+        "gpt-5.6-sol",
+        "gpt-6-mini",
+        "o3",
+        "o4-mini",
+        "ft:o4-mini-2025-04-16:org::id",
+        "codex-mini-latest",
+        "openai/o3",
+    ] {
         assert_eq!(include(model, Dialect::OPENAI), asked, "{model}");
     }
     for model in
@@ -57,6 +66,12 @@ fn models_that_reason_are_asked_for_their_reasoning() {
     }
     let xai = Dialect { always_encrypted: true, ..Dialect::OPENAI };
     assert_eq!(include("grok-4", xai), asked);
+    for how in [json!({"reasoning_effort": "low"}), json!({"reasoning": {"summary": "auto"}})] {
+        let request = with_options(&how).with_model("my-deployment");
+        let azure = Preset::named("azure-responses").unwrap().format();
+        let body = azure.body(&request, &ModelCall::default()).unwrap();
+        assert_eq!(body.get("include").cloned(), asked, "{how}");
+    }
 }
 
 #[test]

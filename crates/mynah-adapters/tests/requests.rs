@@ -123,6 +123,36 @@ fn tools_among_the_options_follow_the_others() {
 }
 
 #[test]
+fn the_arguments_of_a_tool_are_an_object_though_its_schema_does_not_say_so() {
+    let sent = |name: &str, model: &str, schema: &Value| {
+        let tool = ToolSpec::new("f", "d", schema.clone());
+        let request = Request::from("hi").with_tools([tool]).with_model(model);
+        let format = Preset::named(name).unwrap().format();
+        let body = format.body(&request, &ModelCall::default()).unwrap();
+        let place = match name {
+            "openai" => "/tools/0/parameters",
+            "anthropic" => "/tools/0/input_schema",
+            "bedrock" => "/toolConfig/tools/0/toolSpec/inputSchema/json",
+            "gemini" => "/tools/0/functionDeclarations/0/parameters",
+            _ => "/tools/0/function/parameters",
+        };
+        body.pointer(place).cloned()
+    };
+    let properties = json!({"q": {"type": "string"}});
+    for (name, model) in FORMATS {
+        let nothing = json!({"type": "object", "properties": {}});
+        let expected = (name != "gemini").then_some(nothing);
+        assert_eq!(sent(name, model, &json!({})), expected, "{name}");
+        let said = json!({"type": "object", "properties": properties});
+        assert_eq!(sent(name, model, &said), Some(said.clone()), "{name}");
+        if name != "gemini" {
+            let unsaid = json!({"properties": properties});
+            assert_eq!(sent(name, model, &unsaid), Some(said), "{name}");
+        }
+    }
+}
+
+#[test]
 fn calls_are_held_to_a_schema_that_can_be_closed() {
     let object = |properties: Value| json!({"type": "object", "properties": properties});
     let (text, any) = (json!({"type": "string"}), json!({"type": "object"}));

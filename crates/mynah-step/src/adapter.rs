@@ -3,7 +3,9 @@
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt as _, stream};
-use mynah_data::{AdapterReason, Error, Event, Metadata, Request, Response, Result, StreamReason};
+use mynah_data::{
+    AdapterReason, Error, Event, Metadata, Request, Response, Result, StreamReason, ToolSpec,
+};
 use mynah_log::Hash;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -107,6 +109,9 @@ pub struct ModelCall {
     /// The longest silence of one try before its first event and between two events, for which keep-alives do not count; where
     /// this is none, adapters over HTTP still have a limit on how long nothing at all is sent.
     pub stream_timeout: Option<Duration>,
+    /// What the conversation was held with and the request does not have any more: the tools of a chat whose answer is given its form
+    /// now. None of them is to be called; but a provider may want to see what it saw before.
+    pub former_tools: Vec<Arc<ToolSpec>>,
 }
 
 impl ModelCall {
@@ -126,6 +131,7 @@ impl fmt::Debug for ModelCall {
             .field("api_key", &self.api_key.as_ref().map(|_| "…"))
             .field("request_timeout", &self.request_timeout)
             .field("stream_timeout", &self.stream_timeout)
+            .field("former_tools", &self.former_tools)
             .finish()
     }
 }

@@ -287,6 +287,7 @@ impl Asked<'_> {
             api_key: options.api_key,
             request_timeout: settings.request_timeout,
             stream_timeout: settings.stream_timeout,
+            former_tools: Vec::new(),
         };
         // Each tool gets its own call.
         let mut tool_context =

@@ -6,6 +6,8 @@ use common::{
     Canned, boom, call, calls, counted, echo, events, fixtures::stopped, fold, map, says, scripted,
     tool, transcript,
 };
+use std::sync::Arc;
+
 use mynah::{
     Chat, Engine, Event, FinishReason, HaltReason, Message, Mode, OnUnknownTool, Request,
     ResponseFormat, Result, Role, Thread, Tool, ToolCall, ToolChoice, ToolOutcome,
@@ -227,6 +229,9 @@ async fn two_passes_happen_by_themselves_where_the_adapter_needs_them() -> Resul
     );
     let formats = model.requests.all().into_iter().map(|request| request.response_format);
     assert_eq!(formats.collect::<Vec<_>>(), [None, None, Some(schema())]);
+    let former = model.calls.all().into_iter().map(|call| call.former_tools);
+    let told = vec![Arc::clone(echo().spec())];
+    assert_eq!(former.collect::<Vec<_>>(), [vec![], vec![], told], "what the request has no more");
 
     let model = Canned::new([stopped("{}")]).needing_finalize();
     let result = Engine::new(model).chat("hi").response_format(schema()).await?;

@@ -9,7 +9,10 @@ use mynah_data::{Request, Result};
 use mynah_step::ModelCall;
 use serde_json::Value;
 
-use crate::format::{Decoder, Format};
+use crate::{
+    format::{Decoder, Format},
+    request::is_barred,
+};
 
 /// The Messages format.
 ///
@@ -18,12 +21,16 @@ use crate::format::{Decoder, Format};
 /// to which the prompt is cached; [`Request::prompt_cache`] leaves the place to the provider. Of the options, `stop`,
 /// `parallel_tool_calls` and `reasoning_effort` are understood as other providers mean them, and all others are passed on.
 ///
+/// Instructions that come in the middle of a conversation stay there where the model takes them, behind what the user says: newer
+/// models take their thinking back only where nothing before it has changed. For older ones all instructions stand above.
+///
 /// A refusal is told by the provider, which keeps the model from going on: its explanation is the refusal, and what the model
 /// had said before stays the text.
 ///
 /// A JSON schema is enforced by the provider where the model can do that: objects are closed, and what the provider does not
 /// enforce, such as `minimum`, goes into the descriptions. Older models are made to call a tool with that
-/// schema, which must be one of an object, and what they give it is the text of the answer.
+/// schema, which must be one of an object, and what they give it is the text of the answer. So is every model that is to give
+/// any JSON object; those that cannot be made to call a tool, from Fable 5.1, Opus 5.5 and Sonnet 5.5 on, take a schema alone.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Anthropic;
@@ -36,8 +43,8 @@ impl Format for Anthropic {
         "messages".into()
     }
 
-    fn body(&self, request: &Request, _: &ModelCall) -> Result<Value> {
-        request::body(request)
+    fn body(&self, request: &Request, call: &ModelCall) -> Result<Value> {
+        request::body(request, call)
     }
 
     fn headers(&self, _: &ModelCall) -> Vec<(Cow<'static, str>, String)> {
@@ -54,6 +61,6 @@ impl Format for Anthropic {
 
     /// A model that is made to call a tool for the form of its answer cannot call others.
     fn needs_structured_finalize(&self, request: &Request) -> bool {
-        !request.tools.is_empty() && request::form_tool(request).is_some()
+        !request.tools.is_empty() && !is_barred(request) && request::form_tool(request).is_some()
     }
 }

@@ -4,13 +4,15 @@ use mynah_data::{
     Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
     ToolChoice, ToolSpec,
 };
+use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use crate::{
+    claude,
     request::{
         add_tools, argument_map, cache_control, called_tools, dialogue, extend_member, has_tools,
         inline_image, is_blank, is_error, joined_text, model_id, model_name, plain_id, several,
-        turns, unsupported,
+        turns, unsupported, unsupported_form,
     },
     schema::{closed, held_to},
 };
@@ -24,7 +26,7 @@ pub(super) const CALLER: &str = "caller";
 /// The type of what is kept of an answer and is no block: where code ran.
 pub(super) const CONTAINER: &str = "container";
 
-pub(super) fn body(request: &Request) -> Result<Value> {
+pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     let mut options = request.options.clone();
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
@@ -40,10 +42,15 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     if form_kind.is_some_and(|kind| kind != "object") {
         return Err(unsupported("this model answers in the form of an object alone"));
     }
-    if let Some(tools) = tools(request) {
+    if request.response_format == Some(ResponseFormat::JsonObject)
+        && !claude::can_be_forced(model_name(request))
+    {
+        return Err(unsupported_form("this model wants a JSON schema"));
+    }
+    if let Some(tools) = tools(request, call) {
         set("tools", tools);
     }
-    if let Some(choice) = tool_choice(request, parallel)? {
+    if let Some(choice) = tool_choice(request, call, parallel)? {
         set("tool_choice", choice);
     }
     if let Some(temperature) = request.temperature {
@@ -96,11 +103,14 @@ pub(super) fn form_tool(request: &Request) -> Option<ToolSpec> {
         name.truncate(MAX_NAME);
         ToolSpec::new(name, WHY, schema)
     };
+    let model = model_name(request);
     let spec = match request.response_format.as_ref()? {
-        ResponseFormat::JsonSchema { name, schema, .. } if !has_native_schemas(request) => {
+        ResponseFormat::JsonSchema { name, schema, .. } if !claude::has_native_schemas(model) => {
             tool(name, schema.clone())
         }
-        ResponseFormat::JsonObject => tool("object", json!({"type": "object"})),
+        ResponseFormat::JsonObject if claude::can_be_forced(model) => {
+            tool("object", json!({"type": "object"}))
+        }
         _ => return None,
     };
     // A model that has given its answer is not to give it again.
@@ -108,32 +118,13 @@ pub(super) fn form_tool(request: &Request) -> Option<ToolSpec> {
     (!calls.any(|call| call.name == spec.name)).then_some(spec)
 }
 
-/// Models before Claude 4.5 know nothing of `output_config.format`.
-fn has_native_schemas(request: &Request) -> bool {
-    const OLDER: [&str; 9] = [
-        "claude-2",
-        "claude-3",
-        "claude-instant",
-        "claude-opus-4-0",
-        "claude-opus-4-1",
-        "claude-opus-4-2025",
-        "claude-sonnet-4-0",
-        "claude-sonnet-4-2025",
-        "claude-4-",
-    ];
-    let id = model_name(request);
-    let name = id.find("claude-").map_or(id, |start| &id[start..]);
-    !OLDER.iter().any(|older| name.starts_with(older))
-}
-
 fn system(request: &Request) -> Option<Value> {
-    let messages = request.messages.iter().filter(|message| message.role() == Role::System);
-    let blocks: Vec<Value> = messages
-        .filter_map(|message| {
-            let text = joined_text(message);
-            let block = (!is_blank(&text)).then(|| json!({"type": "text", "text": text}))?;
-            Some(marked(block, cache_mark(message)))
-        })
+    let within = claude::takes_instructions_within(model_name(request));
+    let messages = request.messages.iter().map(AsRef::as_ref);
+    let above = messages.take_while(|message| !within || is_instruction(message));
+    let blocks: Vec<Value> = above
+        .filter(is_instruction)
+        .filter_map(|message| Some(marked(instruction(message)?, cache_mark(message))))
         .collect();
     if blocks.iter().any(|block| block.get("cache_control").is_some()) {
         return Some(blocks.into());
@@ -142,9 +133,42 @@ fn system(request: &Request) -> Option<Value> {
     (!texts.is_empty()).then(|| texts.join("\n\n").into())
 }
 
+fn is_instruction(message: &&Message) -> bool {
+    message.role() == Role::System
+}
+
+fn instruction(message: &Message) -> Option<Value> {
+    let text = joined_text(message);
+    (!is_blank(&text)).then(|| json!({"type": "text", "text": text}))
+}
+
+/// The conversation as the model takes it. The system's messages within it stand where the provider wants them: behind all that the
+/// user says before the model speaks.
+fn conversation(request: &Request) -> Vec<&Message> {
+    if !claude::takes_instructions_within(model_name(request)) {
+        return dialogue(request).collect();
+    }
+    let messages = request.messages.iter().map(AsRef::as_ref);
+    let (mut said, mut waiting): (Vec<&Message>, Vec<&Message>) = (Vec::new(), Vec::new());
+    for message in messages.skip_while(is_instruction) {
+        let user_spoke = said.last().is_some_and(|last| last.role() != Role::Assistant);
+        match message.role() {
+            Role::System => waiting.push(message),
+            Role::Assistant if user_spoke => {
+                said.append(&mut waiting);
+                said.push(message);
+            }
+            _ => said.push(message),
+        }
+    }
+    said.append(&mut waiting);
+    said
+}
+
 fn messages(request: &Request) -> Result<Vec<Value>> {
     let said = |message: &Message| {
         let (role, mut blocks) = match message.role() {
+            Role::System => ("system", instruction(message).into_iter().collect()),
             Role::Assistant => ("assistant", assistant(message)),
             Role::Tool => ("user", vec![tool_result(message)?]),
             _ => ("user", user(message)?),
@@ -160,7 +184,7 @@ fn messages(request: &Request) -> Result<Vec<Value>> {
         }
         _ => None,
     };
-    Ok(turns(dialogue(request).map(said))?
+    Ok(turns(conversation(request).into_iter().map(said))?
         .into_iter()
         .map(|(role, blocks)| {
             let content = plain(&blocks).unwrap_or_else(|| blocks.into());
@@ -292,13 +316,16 @@ fn marked(mut block: Value, mark: Option<&Value>) -> Value {
     block
 }
 
-fn tools(request: &Request) -> Option<Value> {
+fn tools(request: &Request, call: &ModelCall) -> Option<Value> {
     let form = form_tool(request);
     let mut tools: Vec<Value> =
         request.tools.iter().map(AsRef::as_ref).chain(&form).map(tool_spec).collect();
     if tools.is_empty() && !has_tools(request) {
-        // Calls in the conversation demand that their tools are described.
-        tools.extend(called_tools(request).iter().map(tool_spec));
+        // Calls in the conversation demand that their tools are described, and thinking that they are described as they were.
+        match call.former_tools.is_empty() {
+            true => tools.extend(called_tools(request).iter().map(tool_spec)),
+            false => tools.extend(call.former_tools.iter().map(|tool| tool_spec(tool))),
+        }
     }
     (!tools.is_empty()).then(|| tools.into())
 }
@@ -313,10 +340,15 @@ fn tool_spec(tool: &ToolSpec) -> Value {
     marked(spec, tool.metadata.get("cache_control"))
 }
 
-fn tool_choice(request: &Request, parallel: Option<bool>) -> Result<Option<Value>> {
+fn tool_choice(
+    request: &Request,
+    call: &ModelCall,
+    parallel: Option<bool>,
+) -> Result<Option<Value>> {
     if let Some(form) = form_tool(request) {
         return Ok(Some(json!({"type": "tool", "name": form.name})));
     }
+    claude::check_choice(request)?;
     let has_tools = has_tools(request);
     let mut choice = match &request.tool_choice {
         Some(ToolChoice::None) => return Ok(has_tools.then(|| json!({"type": "none"}))),
@@ -327,10 +359,11 @@ fn tool_choice(request: &Request, parallel: Option<bool>) -> Result<Option<Value
         Some(ToolChoice::Tool(name)) => json!({"type": "tool", "name": name}),
         Some(ToolChoice::Other(choice)) => Value::Object(choice.clone()),
         _ if !has_tools => {
-            // Tools that stand there for the sake of earlier calls are not to be called.
+            // Tools that stand there for the sake of what was said are not to be called.
             let was_called =
                 request.messages.iter().any(|message| message.tool_calls().next().is_some());
-            return Ok(was_called.then(|| json!({"type": "none"})));
+            let stands_there = was_called || !call.former_tools.is_empty();
+            return Ok(stands_there.then(|| json!({"type": "none"})));
         }
         _ if parallel == Some(false) => json!({"type": "auto"}),
         _ => return Ok(None),

@@ -31,7 +31,7 @@ use crate::{
 ///
 /// Beside what every format does: `cache_control` in the metadata of a text part, a message or a tool, and
 /// [`Request::prompt_cache`], become cache points. Options that Converse knows go to their places, all others to the model
-/// itself, as `additionalModelRequestFields`.
+/// itself, as `additionalModelRequestFields`: `reasoning_effort` as Claude has it, where it is one.
 ///
 /// ```
 /// use mynah_adapters::{bedrock::Bedrock, format::Format};
@@ -56,8 +56,8 @@ impl Format for Bedrock {
         Ok(Some(format!("https://bedrock-runtime.{region}.amazonaws.com{suffix}")))
     }
 
-    fn body(&self, request: &Request, _: &ModelCall) -> Result<Value> {
-        request::body(request)
+    fn body(&self, request: &Request, call: &ModelCall) -> Result<Value> {
+        request::body(request, call)
     }
 
     fn headers(&self, _: &ModelCall) -> Vec<(Cow<'static, str>, String)> {

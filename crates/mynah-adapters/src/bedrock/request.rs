@@ -1,16 +1,18 @@
 //! A request as Converse wants it.
 
 use mynah_data::{
-    CacheRetention, EngineReason, Error, Image, ImageSource, Message, Metadata, Part, Request,
-    ResponseFormat, Result, Role, ToolChoice, ToolSpec,
+    CacheRetention, Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result,
+    Role, ToolChoice, ToolSpec,
 };
+use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use crate::{
+    claude,
     request::{
         add_tools, argument_map, called_tools, camel_case, check_parallel, dialogue, extend_member,
         has_tools, inline_image, is_barred, is_blank, is_error, joined_text, model_id, model_name,
-        plain_id, several, turns, unsupported,
+        plain_id, several, turns, unsupported, unsupported_form,
     },
     schema::{closed, held_to},
 };
@@ -32,7 +34,7 @@ const OWN: [&str; 10] = [
 /// In what reasoning keeps: the text that the provider withheld.
 pub(super) const WITHHELD: &str = "redactedContent";
 
-pub(super) fn body(request: &Request) -> Result<Value> {
+pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     model_id(request)?;
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
@@ -54,7 +56,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     if let Some(config) = output_config(request)? {
         set("outputConfig", config);
     }
-    extend_member(&mut body, "toolConfig", tool_config(request)?);
+    extend_member(&mut body, "toolConfig", tool_config(request, call)?);
     let mut inference = Metadata::new();
     inference.extend(request.max_tokens.map(|limit| ("maxTokens".to_owned(), limit.into())));
     inference.extend(request.temperature.map(|degree| ("temperature".to_owned(), degree.into())));
@@ -62,6 +64,15 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     let mut options = request.options.clone();
     if let Some(parallel) = options.shift_remove("parallel_tool_calls") {
         set_parallel(&parallel, request, &mut body)?;
+    }
+    if model_name(request).contains("claude")
+        && let Some(effort) = options.shift_remove("reasoning_effort")
+    {
+        pass_on(
+            "additionalModelRequestFields",
+            json!({"output_config": {"effort": effort}}),
+            &mut body,
+        );
     }
     if is_barred(request) {
         options.shift_remove("tools");
@@ -233,17 +244,23 @@ fn image_format(kind: &str) -> &str {
     }
 }
 
-fn tool_config(request: &Request) -> Result<Metadata> {
+fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     let called = called_tools(request);
     let is_barred = is_barred(request);
     if is_barred && !called.is_empty() && has_tools(request) {
         return Err(unsupported("this provider cannot keep a model from tools that it has called"));
     }
+    let former = &call.former_tools;
     let specs: Vec<&ToolSpec> = match !has_tools(request) || is_barred {
+        // Thinking demands that tools are described as they were.
+        true if !former.is_empty() && claude::binds_thinking(model_name(request)) => {
+            former.iter().map(AsRef::as_ref).collect()
+        }
         // Calls in the conversation demand that their tools are described.
         true => called.iter().collect(),
         false => request.tools.iter().map(AsRef::as_ref).collect(),
     };
+    claude::check_choice(request)?;
     let choice = match &request.tool_choice {
         Some(ToolChoice::Required | ToolChoice::Tool(_)) if !has_tools(request) => {
             return Err(unsupported("a tool must be called, and there is none"));
@@ -289,9 +306,7 @@ fn output_config(request: &Request) -> Result<Option<Value>> {
             Some(json!({"textFormat": format}))
         }
         Some(ResponseFormat::JsonObject) => {
-            return Err(Error::engine(EngineReason::UnsupportedResponseFormat).with_message(
-                "engine error: unsupported_response_format: this provider wants a JSON schema",
-            ));
+            return Err(unsupported_form("this provider wants a JSON schema"));
         }
         Some(ResponseFormat::Other(own)) => Some(Value::Object(own.clone())),
         _ => None,

@@ -20,7 +20,7 @@ use crate::{
 ///
 /// Beside what every format does: signatures of thoughts, code that the provider ran and what came of it go back where they
 /// came. Options go to `generationConfig`, but for those that stand beside it (`cachedContent`, `safetySettings`, `tools`
-/// and their like); `stop`, `max_tokens` and names in snake case are understood as other providers mean them.
+/// and their like); `stop`, `max_tokens`, `reasoning_effort` and names in snake case are understood as other providers mean them.
 ///
 /// Models before Gemini 3 cannot call functions and write JSON in one answer.
 ///

@@ -37,8 +37,8 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     if let Some(text) = instructions(request) {
         set("systemInstruction", json!({"parts": [{"text": text}]}));
     }
-    let needs_signatures = generation(model).is_some_and(|number| number >= 3);
-    set("contents", contents(request, needs_signatures)?.into());
+    let is_third = generation(model).is_some_and(|number| number >= 3);
+    set("contents", contents(request, is_third)?.into());
     if !request.tools.is_empty() {
         let functions: Vec<Value> = request.tools.iter().map(|tool| declaration(tool)).collect();
         set("tools", json!([{"functionDeclarations": functions}]));
@@ -55,6 +55,12 @@ pub(super) fn body(request: &Request) -> Result<Value> {
             ("toolConfig", Value::Object(own)) => extend_member(&mut body, "toolConfig", own),
             ("parallelToolCalls", value) => check_parallel(&value, request)?,
             ("stop", value) => drop(config.insert("stopSequences".to_owned(), several(value))),
+            ("reasoningEffort", value) => {
+                extend_member(&mut config, "thinkingConfig", thinking(model, value));
+            }
+            ("thinkingConfig", Value::Object(own)) => {
+                extend_member(&mut config, "thinkingConfig", own);
+            }
             ("maxTokens", value) => drop(config.insert("maxOutputTokens".to_owned(), value)),
             (own, value) if BESIDE.contains(&own) => drop(body.insert(own.to_owned(), value)),
             (own, value) => drop(config.insert(own.to_owned(), value)),
@@ -86,6 +92,26 @@ fn generation_config(request: &Request) -> Metadata {
     config
 }
 
+/// How much the model is to think, by the provider's own table for the words of OpenAI. Models before Gemini 3 count tokens.
+fn thinking(model: &str, effort: Value) -> Metadata {
+    /// Models that know the least of the levels. The others refuse it.
+    const MINIMAL: [&str; 3] = ["gemini-3-flash", "gemini-3.1-flash", "gemini-3.5-flash"];
+    let least = if MINIMAL.iter().any(|name| model.contains(name)) { "minimal" } else { "low" };
+    let level = |level: &str| ("thinkingLevel", Value::from(level));
+    let budget = |tokens: u32| ("thinkingBudget", Value::from(tokens));
+    let by_tokens = generation(model).is_some_and(|number| number < 3);
+    let (name, value) = match (effort.as_str(), by_tokens) {
+        (Some("none"), true) => budget(0),
+        (Some("minimal" | "low"), true) => budget(1024),
+        (Some("medium"), true) => budget(8192),
+        (Some("high" | "xhigh" | "max"), true) => budget(24_576),
+        (Some("none" | "minimal"), false) => level(least),
+        (Some("xhigh" | "max"), false) => level("high"),
+        _ => ("thinkingLevel", effort),
+    };
+    Metadata::from_iter([(name.to_owned(), value)])
+}
+
 fn instructions(request: &Request) -> Option<String> {
     let messages = request.messages.iter().filter(|message| message.role() == Role::System);
     let texts: Vec<String> =
@@ -93,19 +119,22 @@ fn instructions(request: &Request) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("\n\n"))
 }
 
-/// Results of tools that were called together go back together: the provider counts them.
-fn contents(request: &Request, needs_signatures: bool) -> Result<Vec<Value>> {
+/// Results of tools that were called together go back together: the provider counts them. What else they hold comes after.
+fn contents(request: &Request, is_third: bool) -> Result<Vec<Value>> {
     let mut calls = Calls::new();
     let said = dialogue(request).map(|message| {
         calls.extend(message.tool_calls().map(|call| (call.id.as_str(), call)));
         let parts = match message.role() {
-            Role::Assistant => model(message, needs_signatures)?,
-            Role::Tool => vec![function_response(message, &calls)?],
+            Role::Assistant => model(message, is_third)?,
+            Role::Tool => function_response(message, &calls, is_third)?,
             _ => user(message)?,
         };
         Ok((message.role(), parts))
     });
-    let contents = turns(said)?.into_iter().map(|(role, parts)| {
+    let contents = turns(said)?.into_iter().map(|(role, mut parts)| {
+        if role == Role::Tool {
+            parts.sort_by_key(|part| part.get("functionResponse").is_none());
+        }
         let role = if role == Role::Assistant { "model" } else { "user" };
         json!({"role": role, "parts": parts})
     });
@@ -193,8 +222,13 @@ fn with_id(mut part: Value, call: &ToolCall) -> Value {
     part
 }
 
-/// The result of a call. The provider wants an object, and knows the function by its name.
-fn function_response(message: &Message, calls: &Calls<'_>) -> Result<Value> {
+/// The result of a call. The provider wants an object, and knows the function by its name. Images stand in it where the model takes
+/// them there, which are their bytes; all others follow.
+fn function_response(
+    message: &Message,
+    calls: &Calls<'_>,
+    takes_images: bool,
+) -> Result<Vec<Value>> {
     let call = calls.get(message.tool_call_id().unwrap_or_default());
     let name = message.name().or(call.map(|call| call.name.as_str())).unwrap_or_default();
     let text = joined_text(message);
@@ -210,14 +244,21 @@ fn function_response(message: &Message, calls: &Calls<'_>) -> Result<Value> {
         _ => None,
     });
     let images = images.collect::<Result<Vec<_>>>()?;
-    if !images.is_empty() {
-        inner["parts"] = images.into();
+    let (within, after): (Vec<Value>, Vec<Value>) =
+        images.into_iter().partition(|image| takes_images && image.get("inlineData").is_some());
+    if !within.is_empty() {
+        inner["parts"] = within.into();
     }
     let part = json!({"functionResponse": inner});
-    Ok(match call {
+    let mut parts = vec![match call {
         Some(call) => with_id(part, call),
         None => part,
-    })
+    }];
+    if !after.is_empty() {
+        parts.push(json!({"text": format!("Images of the result of {name}:")}));
+        parts.extend(after);
+    }
+    Ok(parts)
 }
 
 fn declaration(tool: &ToolSpec) -> Value {

@@ -11,13 +11,15 @@ use serde_json::Value;
 
 use crate::{
     format::{Decoder, Format},
+    request::is_barred,
     sse::{Framer, LineFramer},
 };
 
 /// The format of `/api/chat`.
 ///
-/// Of the options, those that the format has a member for are passed on as such (`think`, `keep_alive`, `truncate`, …); all
-/// others are the model's own and go into its `options`, as do the temperature and the limit on the answer. Images go as
+/// Of the options, those that the format has a member for are passed on as such (`think`, `keep_alive`, `truncate`, …), and
+/// `reasoning_effort` says how to `think`; all others are the model's own and go into its `options`, as do the temperature and the
+/// limit on the answer. Images go as
 /// their bytes: the server fetches nothing. It cannot be told to call a tool, and an answer whose form is given calls none.
 ///
 /// ```
@@ -53,6 +55,6 @@ impl Format for Ollama {
 
     /// What forces the form of the answer keeps the model from calling tools.
     fn needs_structured_finalize(&self, request: &Request) -> bool {
-        !request.tools.is_empty() && request::form(request).is_some()
+        !request.tools.is_empty() && !is_barred(request) && request::form(request).is_some()
     }
 }

@@ -35,6 +35,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
             ("tools", _) if is_barred(request) => {}
             ("tools", value) => add_tools(&mut body, value),
             ("parallel_tool_calls", value) => check_parallel(&value, request)?,
+            ("reasoning_effort", value) => drop(body.entry("think").or_insert(think(value))),
             ("options", Value::Object(own)) => options.extend(own),
             ("stop", Value::String(stop)) => drop(options.insert(name, json!([stop]))),
             (known, value) if is_member(known) => drop(body.insert(name, value)),
@@ -45,6 +46,16 @@ pub(super) fn body(request: &Request) -> Result<Value> {
         body.insert("options".to_owned(), options.into());
     }
     Ok(Value::Object(body))
+}
+
+/// How much the model is to think, in the server's words for those of OpenAI.
+fn think(effort: Value) -> Value {
+    match effort.as_str() {
+        Some("none") => false.into(),
+        Some("minimal") => "low".into(),
+        Some("xhigh") => "high".into(),
+        _ => effort,
+    }
 }
 
 /// Whether an option is a member of the request, and none of the model's.

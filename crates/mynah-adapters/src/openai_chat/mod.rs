@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{
     format::{Decoder, Format},
-    request::{key_header, model_name, openai_headers},
+    request::{has_tools, key_header, model_name, openai_headers},
 };
 
 /// The Chat Completions format. Calls of a custom tool have its text as their argument `input`.
@@ -50,8 +50,8 @@ pub struct Dialect {
     pub max_completion_tokens: CompletionTokens,
     /// How the server is told to cache a prompt.
     pub prompt_cache: PromptCaching,
-    /// Whether `response_format` may hold a JSON schema.
-    pub json_schema: bool,
+    /// Which calls may ask for an answer that fits a JSON schema.
+    pub json_schema: JsonSchemas,
     /// Whether messages may name their author.
     pub names: bool,
     /// Whether the id of a call must be nine letters or digits. It must wherever a model is one of `mistralai/`.
@@ -72,6 +72,18 @@ pub enum CompletionTokens {
     NewerModels,
     /// All that are not called as OpenAI's oldest models are: for servers where users name the models.
     NotTheOldest,
+}
+
+/// Which calls may hold a JSON schema in `response_format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JsonSchemas {
+    /// None.
+    Never,
+    /// Those without tools whose answer comes in one piece: such answers are not streamed.
+    Alone,
+    /// All.
+    Always,
 }
 
 /// How a server is told to cache a prompt.
@@ -110,7 +122,7 @@ impl Dialect {
         usage_on_request: true,
         max_completion_tokens: CompletionTokens::NewerModels,
         prompt_cache: PromptCaching::OpenAi,
-        json_schema: true,
+        json_schema: JsonSchemas::Always,
         names: true,
         short_call_ids: false,
         reasoning_back: ReasoningBack::Never,
@@ -151,6 +163,11 @@ impl Format for OpenAiChat {
 
     fn decoder(&self, _: &Request) -> Box<dyn Decoder> {
         Box::new(answer::Answer::new(self.dialect.done_mark))
+    }
+
+    /// Where a schema stands alone, the tools must have been called before.
+    fn needs_structured_finalize(&self, request: &Request) -> bool {
+        has_tools(request) && request::stands_alone(&self.dialect, request)
     }
 
     /// A gateway names the maker before the model.

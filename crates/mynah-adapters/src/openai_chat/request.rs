@@ -3,16 +3,15 @@
 use std::borrow::Cow;
 
 use mynah_data::{
-    EngineReason, Error, Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat,
-    Result, Role, ToolChoice,
+    Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolChoice,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use super::{CompletionTokens, Dialect, PromptCaching, ReasoningBack};
+use super::{CompletionTokens, Dialect, JsonSchemas, PromptCaching, ReasoningBack};
 use crate::request::{
     CacheMarks, add_tools, argument_object, cache_control, chooses, function, image_url,
-    joined_text, model_id, prompt_cache, result_text,
+    joined_text, model_id, openai_name, prompt_cache, result_text, unsupported_form,
 };
 
 /// In the metadata of a call: it has text for its input, and no function.
@@ -55,8 +54,9 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     if let Some(format) = response_format(dialect, request)? {
         set("response_format", format);
     }
-    set("stream", true.into());
-    if dialect.usage_on_request {
+    let streamed = !stands_alone(dialect, request);
+    set("stream", streamed.into());
+    if dialect.usage_on_request && streamed {
         set("stream_options", json!({"include_usage": true}));
     }
     match (dialect.prompt_cache, &request.prompt_cache) {
@@ -83,17 +83,15 @@ fn reasons(model: &str) -> bool {
 
 /// OpenAI's reasoning models refuse `max_tokens`, and its oldest models do not know the other name.
 fn is_newer(model: &str) -> bool {
-    // Models that users trained are called after what they were trained from.
-    let model = model.strip_prefix("ft:").unwrap_or(model);
+    let name = openai_name(model);
     let is_o_series =
-        model.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    let is_gpt = ["gpt-", "chatgpt-"].iter().any(|name| model.starts_with(name));
+        name.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let is_gpt = ["gpt-", "chatgpt-"].iter().any(|gpt| name.starts_with(gpt));
     is_o_series || (is_gpt && !is_oldest(model))
 }
 
 fn is_oldest(model: &str) -> bool {
-    let gpt = model.strip_prefix("ft:").unwrap_or(model).strip_prefix("gpt-");
-    gpt.is_some_and(|version| {
+    openai_name(model).strip_prefix("gpt-").is_some_and(|version| {
         version == "4" || ["3.5", "35", "4-"].iter().any(|old| version.starts_with(old))
     })
 }
@@ -262,12 +260,18 @@ fn tool_choice(choice: &ToolChoice) -> Value {
     }
 }
 
+/// Whether the answer has a form that the server gives it only where it is neither streamed nor calls tools.
+pub(super) fn stands_alone(dialect: &Dialect, request: &Request) -> bool {
+    let has_schema = matches!(request.response_format, Some(ResponseFormat::JsonSchema { .. }));
+    dialect.json_schema == JsonSchemas::Alone && has_schema
+}
+
 fn response_format(dialect: &Dialect, request: &Request) -> Result<Option<Value>> {
     Ok(match &request.response_format {
         None | Some(ResponseFormat::Text) => None,
-        Some(ResponseFormat::JsonSchema { .. }) if !dialect.json_schema => {
-            return Err(Error::engine(EngineReason::UnsupportedResponseFormat).with_message(
-                "engine error: unsupported_response_format: this server takes no JSON schema; ask for a JSON object",
+        Some(ResponseFormat::JsonSchema { .. }) if dialect.json_schema == JsonSchemas::Never => {
+            return Err(unsupported_form(
+                "this server takes no JSON schema; ask for a JSON object",
             ));
         }
         Some(ResponseFormat::JsonSchema { name, schema, strict }) => Some(

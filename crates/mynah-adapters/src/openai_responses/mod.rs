@@ -17,7 +17,8 @@ use crate::{
 
 /// The Responses format.
 ///
-/// The provider keeps nothing: calls say `store: false`, and reasoning comes encrypted and goes back with the next call.
+/// The provider keeps nothing: calls say `store: false`, and reasoning comes encrypted and goes back with the next call. A
+/// deployment whose name does not tell its model is asked for it where the options say how to reason, or in `include`.
 /// `store`, `previous_response_id`, `conversation` or `background` among the options leave the keeping to the provider.
 /// All options are passed on; `tools` and `include` are added to ours, the members of `text` and `reasoning` go beside ours,
 /// and `reasoning_effort`, `reasoning_summary` and `verbosity` are put where this format has them.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::Dialect;
 use crate::request::{
     CacheMarks, add_tools, argument_object, chooses, function, image_url, is_error, model_id,
-    prompt_cache, result_text,
+    model_name, openai_name, prompt_cache, result_text,
 };
 
 const ENCRYPTED: &str = "reasoning.encrypted_content";
@@ -55,7 +55,7 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     }
     if !stored {
         set("store", false.into());
-        if dialect.always_encrypted || reasons(model) {
+        if dialect.always_encrypted || reasons(request) {
             set("include", json!([ENCRYPTED]));
         }
     }
@@ -74,17 +74,21 @@ fn is_stored(options: &Metadata) -> bool {
     }
 }
 
-/// OpenAI's models that reason. The others refuse to be asked for their reasoning.
-fn reasons(model: &str) -> bool {
-    // Gateways put the provider's name before it.
-    let model = model.rsplit('/').next().unwrap_or_default();
+/// Whether this is one of OpenAI's models that reason, by its name or because the caller says how it is to. The others refuse to be
+/// asked for their reasoning.
+fn reasons(request: &Request) -> bool {
+    const HOW: [&str; 3] = ["reasoning", "reasoning_effort", "reasoning_summary"];
+    let name = openai_name(model_name(request));
     let version = |prefix: &str| {
-        let version = model.strip_prefix(prefix)?;
+        let version = name.strip_prefix(prefix)?;
         version.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
     };
-    let is_gpt = version("gpt-").is_some_and(|version| version >= 5) && !model.contains("-chat");
+    let is_gpt = version("gpt-").is_some_and(|version| version >= 5) && !name.contains("-chat");
     let others = ["codex-", "computer-use-"];
-    is_gpt || version("o").is_some() || others.iter().any(|name| model.starts_with(name))
+    is_gpt
+        || version("o").is_some()
+        || others.iter().any(|other| name.starts_with(other))
+        || HOW.iter().any(|option| request.options.contains_key(*option))
 }
 
 fn add_options(body: &mut Metadata, options: Metadata) {

@@ -32,8 +32,12 @@ impl Driver {
             return;
         }
         let setup = &self.setup;
+        let mut call = setup.call.clone();
         let template = match (&setup.final_request, &self.state.conversation) {
-            (Some(request), Some(_)) => request,
+            (Some(request), Some(_)) => {
+                call.former_tools.clone_from(&setup.request.tools);
+                request
+            }
             _ => &setup.request,
         };
         let request = Request { messages: self.state.thread.messages.clone(), ..template.clone() };
@@ -41,8 +45,8 @@ impl Driver {
         self.catch_up();
         let setup = &self.setup;
         self.limits = CallLimits::begin(setup.call.request_timeout, setup.call.stream_timeout);
-        let (adapter, call) = (Arc::clone(&setup.adapter), setup.call.clone());
-        let (retry, world) = (Arc::clone(&setup.retry), Arc::clone(&setup.world));
+        let (adapter, retry) = (Arc::clone(&setup.adapter), Arc::clone(&setup.retry));
+        let world = Arc::clone(&setup.world);
         self.phase = Phase::Opening(Box::pin(open_model(adapter, request, call, retry, world)));
     }
 
