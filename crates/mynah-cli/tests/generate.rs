@@ -324,9 +324,11 @@ fn a_server_that_cannot_be_reached_is_exit_code_4() {
     assert_eq!(told.code, Some(4), "{}", told.stderr);
     assert_eq!(
         lines(&told)[0]["err"]["metadata"],
-        json!({"connected": false, "provider": "llamacpp"})
+        json!({"connected": false, "provider": "llamacpp", "server": url})
     );
-    assert!(told.stderr.contains("could not be reached"), "{}", told.stderr);
+    let told = told.stderr;
+    let is_named = told.contains(&format!(", calling {url};"));
+    assert!(told.contains("could not be reached: ") && is_named, "{told}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use reqwest::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{HttpAdapter, MAX_SILENCE, unless_silent};
+use super::{ErrorContext, HttpAdapter, MAX_SILENCE};
 use crate::{
     embed::{Embedder, Embeddings},
     failure,
@@ -162,7 +162,7 @@ impl HttpEmbedder {
             Ok(response) => {
                 let header = super::header_of(response.headers());
                 context.request_id = failure::request_id(header).map(str::to_owned);
-                read(response).await.and_then(|body| self.wire.embeddings(&body))
+                read(response, &context).await.and_then(|body| self.wire.embeddings(&body))
             }
             Err(error) => Err(error),
         };
@@ -365,9 +365,9 @@ fn batches(texts: &[String], most: usize) -> impl Iterator<Item = &[String]> {
     })
 }
 
-async fn read(mut response: Response) -> Result<Vec<u8>> {
+async fn read(mut response: Response, context: &ErrorContext) -> Result<Vec<u8>> {
     let mut body = Vec::new();
-    while let Some(bytes) = unless_silent(MAX_SILENCE, response.chunk()).await? {
+    while let Some(bytes) = context.unless_silent(MAX_SILENCE, response.chunk()).await? {
         if (body.len() + bytes.len()) as u64 > MAX_BODY {
             return Err(too_large("the answer", MAX_BODY));
         }
