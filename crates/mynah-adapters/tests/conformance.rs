@@ -55,7 +55,8 @@ async fn ollama_does_what_every_adapter_must() {
 
 #[tokio::test]
 async fn embedders_of_openais_shape_do_what_every_embedder_must() {
-    conformance::embed::run(OpenAiVectors).await;
+    conformance::embed::run(OpenAiVectors("openai", 2048)).await;
+    conformance::embed::run(OpenAiVectors("mistral", 512)).await;
 }
 
 #[tokio::test]

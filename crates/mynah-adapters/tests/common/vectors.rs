@@ -23,11 +23,12 @@ fn texts<'b>(texts: impl IntoIterator<Item = &'b Value>) -> Vec<String> {
     texts.into_iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
-pub struct OpenAiVectors;
+/// The adapter, and how many texts it takes.
+pub struct OpenAiVectors(pub &'static str, pub usize);
 
 impl Subject for OpenAiVectors {
     fn embedder(&self, base_url: &str, key: &str) -> Arc<dyn Embedder> {
-        embedder("openai", base_url, key)
+        embedder(self.0, base_url, key)
     }
 
     fn texts(&self, asked: &Received) -> Vec<String> {
@@ -48,7 +49,7 @@ impl Subject for OpenAiVectors {
     }
 
     fn max_batch(&self) -> usize {
-        2048
+        self.1
     }
 }
 
