@@ -126,6 +126,27 @@ fn millis(seconds: &str) -> Option<u64> {
     Some((seconds * 1000.0) as u64)
 }
 
+/// `Please try again in 1m2.5s`: OpenAI and Groq say it in words, and in the middle of an answer nowhere else.
+fn pause_in_words(message: &str) -> Option<u64> {
+    let (_, pause) = message.split_once("try again in ")?;
+    let mut rest = pause.split_whitespace().next()?.trim_end_matches(['.', ',']);
+    let mut total = 0.0;
+    while !rest.is_empty() {
+        let (number, after) = rest.split_at(rest.find(|c: char| c.is_ascii_alphabetic())?);
+        let end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let ms = match &after[..end] {
+            "ms" => 1.0,
+            "s" => 1_000.0,
+            "m" => 60_000.0,
+            "h" => 3_600_000.0,
+            _ => return None,
+        };
+        total += number.parse::<f64>().ok().filter(|number| *number >= 0.0)? * ms;
+        rest = &after[end..];
+    }
+    Some(total as u64)
+}
+
 /// Text that is no JSON, if a person may want to read it.
 fn plain(text: &str) -> Option<String> {
     let text = text.trim();
@@ -174,7 +195,6 @@ impl Said {
             words.into_iter().flatten().collect::<Vec<_>>().join(": ")
         });
         Self {
-            message: behind.or(message),
             flagged: ["reasons", "flagged_input"].iter().any(|name| about(name).is_some_and(tells)),
             kind: kind
                 .or(detail_of("reason"))
@@ -183,7 +203,10 @@ impl Said {
                 .or_else(|| word(&["error_type", "status"])),
             code: word(&["code", "status_code"]),
             request_id: body.get("request_id").and_then(Value::as_str).map(str::to_owned),
-            retry_after_ms: delay.and_then(millis),
+            retry_after_ms: delay
+                .and_then(millis)
+                .or_else(|| pause_in_words(message.as_deref().unwrap_or_default())),
+            message: behind.or(message),
         }
     }
 

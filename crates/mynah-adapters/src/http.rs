@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use mynah_data::{AdapterReason, Error, ModelRef, Request, Result};
+use mynah_data::{Error, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
@@ -16,7 +16,7 @@ use reqwest::{
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
-use self::answering::Answering;
+use self::{answering::Answering, context::ErrorContext};
 pub use self::{
     client::{Http, HttpBuilder},
     embed::HttpEmbedder,
@@ -31,6 +31,7 @@ use crate::{
 
 mod answering;
 mod client;
+mod context;
 mod embed;
 mod origin;
 
@@ -38,7 +39,8 @@ mod origin;
 ///
 /// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
 /// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
-/// `retry_after_ms` where they are known; `connected` is false where the server could not be reached.
+/// `retry_after_ms` where they are known; those of the network name the `server` and the `proxy` that was asked for it, and `connected` is
+/// false where the server could not be reached.
 ///
 /// An answer has no event before the model says something. One that began and failed before that has its error as the first
 /// thing in the stream, so that it can be tried again or given to another; what is known of it stands beside, as `partial`.
@@ -261,8 +263,7 @@ impl HttpAdapter {
             },
         };
         let secrets = key.iter().map(|key| SecretString::from(key.expose())).collect();
-        let context = ErrorContext { provider: self.name.clone(), secrets, request_id: None };
-        Ok((key, context))
+        Ok((key, ErrorContext::new(&self.name, secrets)))
     }
 
     /// Sends JSON to a path. A status that is not success is an error.
@@ -295,8 +296,10 @@ impl HttpAdapter {
         // Nothing is unpacked here, and without a word of it a server may pack.
         headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
         let silence = longest_silence(call);
-        let sent = self.http()?.client(&url).post(url).headers(headers).body(body).send();
-        let response = unless_silent(silence, sent).await?;
+        let http = self.http()?;
+        context.calling(&url, http.proxy(&url));
+        let sent = http.client(&url).post(url).headers(headers).body(body).send();
+        let response = context.unless_silent(silence, sent).await?;
         if response.status().is_success() {
             return match packing(&response) {
                 None => Ok(response),
@@ -374,7 +377,7 @@ impl fmt::Debug for HttpAdapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpAdapter")
             .field("name", &self.name)
-            .field("base_url", &self.base_url.as_ref().map(Url::as_str))
+            .field("base_url", &self.base_url.as_ref().map(|url| without_query(url.as_str())))
             .field("keys", &self.keys)
             .finish_non_exhaustive()
     }
@@ -428,6 +431,11 @@ fn join_url(base: &str, version: &str, path: &str) -> String {
     url
 }
 
+/// Some servers take a key as a query.
+fn without_query(url: &str) -> &str {
+    url.split('?').next().unwrap_or_default()
+}
+
 /// Whether a version stands in the path of a URL. One before the name of a provider whose own follows is the gateway's.
 fn names_version(base: &str) -> bool {
     const OWN_FOLLOWS: [&str; 2] = ["anthropic", "google-ai-studio"];
@@ -459,9 +467,9 @@ const MAX_ERROR_WAIT: Duration = Duration::from_secs(10);
 /// The error of a response whose status is not success.
 async fn refusal(mut response: Response, wait: Duration) -> Error {
     let mut body = Vec::new();
-    let is_readable = packing(&response).is_none();
+    let packed = packing(&response).map(str::to_owned);
     let read = async {
-        while is_readable
+        while packed.is_none()
             && body.len() < MAX_ERROR_BODY
             && let Ok(Some(bytes)) = response.chunk().await
         {
@@ -470,7 +478,11 @@ async fn refusal(mut response: Response, wait: Duration) -> Error {
     };
     // However far that came: the status says enough.
     let _ = tokio::time::timeout(wait, read).await;
-    failure::of_response(response.status().as_u16(), header_of(response.headers()), &body)
+    let header = header_of(response.headers());
+    let error = failure::of_response(response.status().as_u16(), header, &body);
+    let Some(packing) = packed else { return error };
+    let message = format!("{error}; what it says is packed (content-encoding: {packing})");
+    error.with_message(message)
 }
 
 /// How a body is packed, although nobody asked for it. Nothing is unpacked here.
@@ -490,63 +502,6 @@ fn longest_silence(call: &ModelCall) -> Duration {
     call.stream_timeout.unwrap_or(MAX_SILENCE)
 }
 
-/// What a server sends next.
-async fn unless_silent<T>(
-    limit: Duration,
-    next: impl Future<Output = reqwest::Result<T>>,
-) -> Result<T> {
-    match tokio::time::timeout(limit, next).await {
-        Ok(next) => next.map_err(transport_error),
-        Err(_) => Err(was_silent(limit)),
-    }
-}
-
-fn was_silent(limit: Duration) -> Error {
-    let limit = limit.as_secs_f64();
-    Error::adapter(AdapterReason::Timeout)
-        .with_message(format!("adapter error: timeout: the server was silent for {limit} s"))
-}
-
-fn transport_error(error: reqwest::Error) -> Error {
-    let reason = match error.is_timeout() {
-        true => AdapterReason::Timeout,
-        false => AdapterReason::NetworkError,
-    };
-    // The innermost cause is the one that a person can act on. The URL is left away: what is in it is nobody's business.
-    let error = error.without_url();
-    let connected = !error.is_connect();
-    let mut cause: &dyn std::error::Error = &error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    let failed = Error::adapter(reason).with_message(format!("adapter error: {reason}: {cause}"));
-    if connected { failed } else { failed.with("connected", false) }
-}
-
-/// What an error is told on its way out.
-struct ErrorContext {
-    provider: String,
-    secrets: Vec<SecretString>,
-    request_id: Option<String>,
-}
-
-impl ErrorContext {
-    /// Names the provider, and takes out the key, which some providers repeat in their messages.
-    fn complete(&self, mut error: Error) -> Error {
-        // A short word is no key: it stands in the place of one where none is needed.
-        let is_word =
-            |text: &str| text.len() < 8 && text.bytes().all(|byte| byte.is_ascii_alphabetic());
-        let secrets = self.secrets.iter().map(ExposeSecret::expose_secret);
-        for secret in secrets.filter(|secret| !is_word(secret)) {
-            error = without(secret, error);
-        }
-        if let (Some(id), false) = (&self.request_id, error.metadata().contains_key("request_id")) {
-            error = error.with("request_id", id.as_str());
-        }
-        error.with_provider(self.provider.as_str())
-    }
-}
-
 /// What a header of the caller's own holds that nobody else is to read.
 fn secret_of(name: &HeaderName, value: &HeaderValue) -> Option<SecretString> {
     let holds_one = ["auth", "cookie", "key", "secret", "token"]
@@ -555,21 +510,4 @@ fn secret_of(name: &HeaderName, value: &HeaderValue) -> Option<SecretString> {
     // The scheme before it is none, and neither is a word or a number.
     let secret = value.to_str().ok()?.rsplit(' ').next()?;
     (holds_one && secret.len() >= 8).then(|| SecretString::from(secret))
-}
-
-/// The same error with a secret taken out, wherever it stands.
-fn without(secret: &str, error: Error) -> Error {
-    fn redact(value: &mut Value, secret: &str) {
-        match value {
-            Value::String(text) if text.contains(secret) => *text = text.replace(secret, "…"),
-            Value::Array(list) => list.iter_mut().for_each(|value| redact(value, secret)),
-            Value::Object(map) => map.values_mut().for_each(|value| redact(value, secret)),
-            _ => {}
-        }
-    }
-    let mut told = error.to_value();
-    for member in ["message", "metadata"] {
-        redact(&mut told[member], secret);
-    }
-    serde_json::from_value(told).unwrap_or(error)
 }

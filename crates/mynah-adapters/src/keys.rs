@@ -168,8 +168,8 @@ impl Keys {
         }
         for name in self.dotenv.iter().flat_map(|_| &variables) {
             let path = self.dotenv.as_deref().unwrap_or(Path::new(""));
-            key =
-                key.or_else(|| found(format!("{name} in {}", path.display()), in_file(path, name)));
+            let place = format!("{name} in {}", path.display());
+            key = key.or_else(|| found(place, in_file(path, name)));
         }
         key.ok_or_else(|| {
             let advice = variables.first().map(|name| format!("; set {name}")).unwrap_or_default();
@@ -179,10 +179,13 @@ impl Keys {
                 variable => variable.to_owned(),
             };
             let places: Vec<String> = checked.iter().map(named).collect();
+            let absent = self.dotenv.as_ref().filter(|path| !path.exists());
+            let absent = absent.map(|path| format!("; {} does not exist", path.display()));
             Error::engine(EngineReason::MissingKey)
                 .with_message(format!(
-                    "engine error: missing_key: no API key for {provider}{advice} (looked at {})",
-                    places.join(", ")
+                    "engine error: missing_key: no API key for {provider}{advice} (looked at {}{})",
+                    places.join(", "),
+                    absent.unwrap_or_default()
                 ))
                 .with_provider(provider)
                 .with("checked", checked)
@@ -208,7 +211,8 @@ fn trimmed(value: SecretString) -> Option<SecretString> {
 /// The value of a variable in a file of `NAME=VALUE` lines. A file that cannot be read has none.
 fn in_file(path: &Path, name: &str) -> Option<SecretString> {
     let text = std::fs::read_to_string(path).ok()?;
-    let mut values = text.lines().filter_map(|line| {
+    // Some editors begin a file with a mark.
+    let mut values = text.trim_start_matches('\u{feff}').lines().filter_map(|line| {
         let line = line.trim();
         let (key, value) = line.strip_prefix("export ").unwrap_or(line).split_once('=')?;
         (key.trim() == name && !line.starts_with('#')).then(|| unquoted(value.trim()))
@@ -217,7 +221,10 @@ fn in_file(path: &Path, name: &str) -> Option<SecretString> {
     values.next_back().map(|value| SecretString::from(value.to_owned()))
 }
 
+/// What stands in quotes; without them, all until a comment.
 fn unquoted(value: &str) -> &str {
-    let inner = |quote| value.strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
-    inner('"').or_else(|| inner('\'')).unwrap_or(value)
+    let inner = |quote| Some(value.strip_prefix(quote)?.split_once(quote)?.0);
+    let begins_comment = |at: &usize| !value[..*at].ends_with(|c: char| !c.is_whitespace());
+    let comment = || value.match_indices('#').map(|(at, _)| at).find(begins_comment);
+    inner('"').or_else(|| inner('\'')).unwrap_or_else(|| &value[..comment().unwrap_or(value.len())])
 }

@@ -29,7 +29,7 @@ fn n01_n02_instructions_stand_apart_and_a_limit_is_always_there() {
         body(request),
         json!({
             "model": "claude-sonnet-4-6",
-            "max_tokens": 4096,
+            "max_tokens": 64_000,
             "system": "Be brief.\n\nBe kind.",
             "messages": [{"role": "user", "content": "hi"}],
             "stream": true,
@@ -43,6 +43,9 @@ fn n01_n02_instructions_stand_apart_and_a_limit_is_always_there() {
     let request = Request::from("hi").with_model(known);
     assert_eq!(limit(&request), 64_000);
     assert_eq!(limit(&request.with_max_tokens(9)), 9);
+    for older in ["claude-3-haiku-20240307", "kimi-k3"] {
+        assert_eq!(limit(&Request::from("hi").with_model(older)), 4096, "{older}");
+    }
 }
 
 #[test]

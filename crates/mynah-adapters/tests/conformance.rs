@@ -8,9 +8,13 @@
 
 #[path = "common/subjects.rs"]
 mod subjects;
+#[allow(unreachable_pub, reason = "a module of a test")]
+#[path = "common/vectors.rs"]
+mod vectors;
 
 use mynah_adapters::conformance;
 use subjects::*;
+use vectors::*;
 
 #[tokio::test]
 async fn chat_completions_do_what_every_adapter_must() {
@@ -47,4 +51,15 @@ async fn responses_do_what_every_adapter_must() {
 #[tokio::test]
 async fn ollama_does_what_every_adapter_must() {
     conformance::run(&Lines(http())).await;
+}
+
+#[tokio::test]
+async fn embedders_of_openais_shape_do_what_every_embedder_must() {
+    conformance::embed::run(OpenAiVectors("openai", 2048)).await;
+    conformance::embed::run(OpenAiVectors("mistral", 512)).await;
+}
+
+#[tokio::test]
+async fn embedders_of_gemini_do_what_every_embedder_must() {
+    conformance::embed::run(GeminiVectors).await;
 }

@@ -131,6 +131,21 @@ async fn many_texts_go_out_in_batches_and_long_ones_alone() {
 }
 
 #[tokio::test]
+async fn a_batch_is_as_large_as_the_provider_takes_it_or_as_it_is_told() {
+    let server = Server::start(lengths).await.unwrap();
+    embedder(&server, "mistral").vectors(vec!["x"; 600]).await.unwrap();
+    embedder(&server, "mistral").vectors(vec!["x".repeat(6_000); 3]).await.unwrap();
+    assert_eq!(sizes(&server), [512, 88, 2, 1]);
+
+    let server = Server::start(lengths).await.unwrap();
+    for most in [2, 0] {
+        let embedder = embedder(&server, "openai-chat").with_max_batch(most);
+        assert_eq!(embedder.vectors(["a"; 5]).await.unwrap().vectors.len(), 5);
+    }
+    assert_eq!(sizes(&server), [2, 2, 1, 1, 1, 1, 1, 1]);
+}
+
+#[tokio::test]
 async fn failures_are_typed_and_tried_again_where_they_may_pass() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);

@@ -438,3 +438,27 @@ fn failed(format: &dyn Format, body: &str) -> Error {
     let request = Request::from("hi");
     common::events(format, &request, Delivery::Streamed, [body.as_bytes()]).1.unwrap_err()
 }
+
+#[test]
+fn a_pause_that_is_asked_for_in_words_is_told() {
+    let pause = |words: &str| {
+        let said = json!({"error": {"message": words, "code": "rate_limit_exceeded"}});
+        failure::in_stream(&said).retry_after_ms()
+    };
+    for (words, ms) in [
+        ("Please try again in 11.054s. Visit https://example.com to learn more.", Some(11_054)),
+        ("Please try again in 28ms.", Some(28)),
+        ("Please try again in 7m12.5s.", Some(432_500)),
+        ("Please try again in 1h0m1s", Some(3_601_000)),
+        ("Please try again in 20 seconds.", None),
+        ("Please try again in a while.", None),
+        ("Please try again in -5s.", None),
+        ("Please try again in ", None),
+        ("Please try again later.", None),
+    ] {
+        assert_eq!(pause(words), ms, "{words}");
+    }
+    let header = |name: &str| (name == "retry-after").then_some("3");
+    let body = br#"{"error": {"message": "Please try again in 1s."}}"#;
+    assert_eq!(failure::of_response(429, header, body).retry_after_ms(), Some(3_000));
+}

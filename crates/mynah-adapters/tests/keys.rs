@@ -47,6 +47,36 @@ fn k04_a_file_is_read_only_where_it_is_allowed() {
 }
 
 #[test]
+fn a_file_may_begin_with_a_mark_and_have_comments_behind_its_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let dotenv = folder.path().join(".env");
+    let lines = [
+        "\u{feff}FIRST=one",
+        "BARE=two # mine",
+        "QUOTED=\"a # b\" # mine",
+        "SINGLE='three'\t# mine",
+        "HASH=a#b",
+        "NONE= # nothing yet",
+        "SPACED=a b",
+    ];
+    fs::write(&dotenv, lines.join("\r\n")).unwrap();
+    let keys = Keys::new().with_environment(|_| None).with_dotenv(&dotenv);
+    let variable = |name: &str| Some(keys.variable(name)?.expose_secret().to_owned());
+    let names = ["FIRST", "BARE", "QUOTED", "SINGLE", "HASH", "SPACED"];
+    let values = names.map(|name| variable(name).unwrap_or_default());
+    assert_eq!(values, ["one", "two", "a # b", "three", "a#b", "a b"]);
+    assert_eq!(variable("NONE"), None);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let keys = Keys::new().with_environment(|_| None).with_dotenv("no/such.env");
+    let error = keys.find("groq", &["GROQ_API_KEY"], None).unwrap_err();
+    let told = ", GROQ_API_KEY in no/such.env; no/such.env does not exist)";
+    assert!(error.to_string().ends_with(told), "{error}");
+}
+
+#[test]
 fn another_variable_takes_the_place_of_the_usual_ones() {
     let keys =
         Keys::new().with_environment(|name| Some(format!("value of {name}"))).with_variable("MINE");

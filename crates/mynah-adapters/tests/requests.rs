@@ -223,7 +223,7 @@ fn check_frame(name: &str, cell: &str, body: &Value) {
         "openai-chat" => {
             json!({"model": "gpt-5.2", "stream": true, "stream_options": {"include_usage": true}})
         }
-        "anthropic" => json!({"model": "claude-sonnet-5", "max_tokens": 4096, "stream": true}),
+        "anthropic" => json!({"model": "claude-sonnet-5", "max_tokens": 64_000, "stream": true}),
         "ollama" => json!({"model": "qwen3:4b", "stream": true}),
         _ => json!({}),
     };

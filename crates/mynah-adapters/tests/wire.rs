@@ -1,7 +1,7 @@
 //! Recorded traffic of real providers, where it is at hand: every body decodes, wherever it is cut, to the same answer as ever.
 //!
 //! The recordings lie outside the repository, in the folder that `MYNAH_WIRE` names. What they decode to is kept as a table
-//! of hashes in `wire.sha256`; `MYNAH_BLESS=1` writes it anew.
+//! of hashes in `wire.sha256`; `MYNAH_BLESS=1` writes it anew. What is not read is listed in `NOT_READ`.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -21,6 +21,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use common::{events, folded};
 use mynah_adapters::{
     anthropic::Anthropic,
+    bedrock::Bedrock,
     failure,
     format::{Delivery, Format},
     gemini::Gemini,
@@ -35,6 +36,32 @@ use sha2::{Digest, Sha256};
 /// Streams up to this size are cut at every byte.
 const SMALL: usize = 1_000;
 
+/// What is at these paths, or below them where they end with a slash, is not an adapter's business.
+const NOT_READ: [(&str, &str); 22] = [
+    ("/interactions", "Gemini's Interactions API: its models are asked by generateContent"),
+    ("/cachedContents", "prompts that are kept at Gemini"),
+    ("/cachedContents/", "one of these"),
+    (":countTokens", "tokens, counted before a call"),
+    ("/count_tokens", "tokens, counted before a call"),
+    (":embedContent", "one vector: the embedder asks for several"),
+    ("/models", "lists of models"),
+    ("/v1/models/", "a model"),
+    ("/api/tags", "Ollama's list of models"),
+    ("/api/show", "a model of Ollama's"),
+    ("/props", "what a server of llama.cpp says of itself"),
+    ("/health", "whether a server is there"),
+    ("/completions", "text that is gone on with, without a conversation"),
+    ("/api/generate", "text that is gone on with, without a conversation"),
+    ("/rerank", "texts in a better order"),
+    ("/moderations", "texts that are judged"),
+    ("/audio/", "speech"),
+    ("/images/", "images"),
+    ("/files", "files that are kept at a provider"),
+    ("/files/", "one of these"),
+    ("/invoke", "Bedrock's own call, which has a shape for each model"),
+    ("/invoke-with-response-stream", "Bedrock's own call, which has a shape for each model"),
+];
+
 #[test]
 fn every_recorded_body_decodes_wherever_it_is_cut() {
     let Some(folder) = recordings() else {
@@ -45,7 +72,7 @@ fn every_recorded_body_decodes_wherever_it_is_cut() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let digests: BTreeMap<String, String> = std::thread::scope(|scope| {
         let share = |first| {
-            files.iter().skip(first).step_by(threads).filter_map(|path| check_file(&folder, path))
+            files.iter().skip(first).step_by(threads).flat_map(|path| check_file(&folder, path))
         };
         let workers: Vec<_> = (0..threads)
             .map(|first| scope.spawn(move || share(first).collect::<Vec<_>>()))
@@ -56,23 +83,32 @@ fn every_recorded_body_decodes_wherever_it_is_cut() {
     compare(&digests);
 }
 
-/// The file's name and the hash of what its exchanges come to; none if none of them is in one of the formats.
-fn check_file(folder: &Path, path: &Path) -> Option<(String, String)> {
+/// The file's name and the hash of what its answers come to, and the same of its embeddings.
+fn check_file(folder: &Path, path: &Path) -> Vec<(String, String)> {
     let name = path.strip_prefix(folder).unwrap_or(path).display().to_string();
     let text = fs::read_to_string(path).unwrap();
-    let mut digest = None;
+    let mut digests: BTreeMap<String, Sha256> = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {
         let exchange = Exchange::read(serde_json::from_str(line).unwrap()).unwrap();
-        if let Some(format) = exchange.format() {
-            let normalized = exchange.check(format.as_ref(), &format!("{name}:{}", index + 1));
-            digest.get_or_insert_with(Sha256::new).update(normalized);
-        }
+        let place = format!("{name}:{}", index + 1);
+        let (name, normalized) = if let Some(format) = exchange.format() {
+            (name.clone(), exchange.check(format.as_ref(), &place))
+        } else if let Some(adapter) = exchange.embedder() {
+            (format!("{name}#embeddings"), embeddings::check(adapter, &exchange, &place))
+        } else {
+            let why = exchange.why_not_read();
+            assert!(why.is_some(), "{place}: nobody reads {}", exchange.path);
+            continue;
+        };
+        digests.entry(name).or_default().update(normalized);
     }
-    Some((name, digest?.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
+    let hex = |hash: Sha256| hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    digests.into_iter().map(|(name, hash)| (name, hex(hash))).collect()
 }
 
 struct Exchange {
     path: String,
+    asked: Option<Value>,
     status: u16,
     content_type: Option<String>,
     body: Vec<u8>,
@@ -90,6 +126,7 @@ impl Exchange {
         };
         Some(Self {
             path: request["path"].as_str()?.to_owned(),
+            asked: request["body"].as_str().and_then(|body| serde_json::from_str(body).ok()),
             status: response["status"].as_u64()? as u16,
             content_type: content_type.and_then(|header| header[1].as_str()).map(str::to_owned),
             body,
@@ -108,13 +145,28 @@ impl Exchange {
             Box::new(OpenAiResponses::default())
         } else if ends("/api/chat") {
             Box::new(Ollama::default())
+        } else if self.is_converse() {
+            Box::new(Bedrock::default())
         } else {
-            #[cfg(feature = "bedrock")]
-            if self.is_converse() {
-                return Some(Box::new(mynah_adapters::bedrock::Bedrock::default()));
-            }
             return None;
         })
+    }
+
+    /// The adapter whose embedder asks like this.
+    fn embedder(&self) -> Option<&'static str> {
+        let asks = [
+            (":batchEmbedContents", "gemini"),
+            ("/embeddings", "openai"),
+            ("/api/embed", "ollama"),
+        ];
+        let asked = asks.into_iter().find(|(end, _)| self.path.ends_with(end));
+        asked.map(|(_, adapter)| adapter)
+    }
+
+    fn why_not_read(&self) -> Option<&'static str> {
+        let fits =
+            |end: &str| self.path.ends_with(end) || (end.ends_with('/') && self.path.contains(end));
+        NOT_READ.iter().find(|(end, _)| fits(end)).map(|(_, what)| *what)
     }
 
     fn is_converse(&self) -> bool {
@@ -159,6 +211,47 @@ impl Exchange {
             );
         }
         json!(response).to_string()
+    }
+}
+
+mod embeddings {
+    use mynah_adapters::{
+        conformance::{Reply, Server},
+        http::{HttpAdapter, HttpEmbedder},
+        keys::Keys,
+    };
+    use mynah_step::RetryPolicy;
+
+    use super::*;
+
+    /// What the embedder makes of the exchange, for as many texts as were asked for.
+    pub(super) fn check(adapter: &str, exchange: &Exchange, name: &str) -> String {
+        let asked = exchange.asked.as_ref().expect("what was asked");
+        let texts = asked.get("input").or(asked.get("requests")).expect("texts");
+        let texts = vec!["a text"; texts.as_array().map_or(1, Vec::len)];
+        let reply = Reply::json(exchange.status, exchange.body.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let embedded = runtime.block_on(async {
+            let server = Server::start(move |_| reply.clone()).await.unwrap();
+            let keys = Keys::new().with_environment(|_| Some("a-key".to_owned()));
+            let adapter = HttpAdapter::named(adapter).unwrap().with_base_url(server.url()).unwrap();
+            let embedder = HttpEmbedder::new(adapter.with_keys(keys), "asked");
+            embedder.with_retry(RetryPolicy::never()).vectors(texts).await
+        });
+        match embedded {
+            Ok(found) => {
+                assert!(exchange.status < 400, "{name}");
+                // Gemini has not always counted them.
+                let is_counted = found.usage.input_tokens.is_some() || adapter == "gemini";
+                assert!(is_counted, "{name}: {:?}", found.usage);
+                json!([found.vectors, found.model, found.usage]).to_string()
+            }
+            Err(error) => {
+                assert!(exchange.status >= 400, "{name}: {error:?}");
+                assert_ne!(error.reason(), "unknown", "{name}: {error:?}");
+                error.to_value().to_string()
+            }
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! `mynah models`: what is known of models.
 
-use std::io::{self, BufWriter, Write};
+use std::{
+    collections::BTreeSet,
+    io::{self, BufWriter, Write},
+};
 
 use clap::Args;
 use mynah::{Catalog, ModelInfo, Pricing};
@@ -53,7 +56,7 @@ fn write_json(catalog: &Catalog, models: &[&ModelInfo], out: &mut impl Write) ->
     for model in models {
         writeln!(out, "{}", json!(model))?;
     }
-    writeln!(out, "{}", json!({"dated": catalog.dated(), "sources": catalog.sources()}))?;
+    writeln!(out, "{}", json!({"sources": catalog.sources()}))?;
     out.flush()
 }
 
@@ -67,11 +70,10 @@ fn write_text(catalog: &Catalog, models: &[&ModelInfo], out: &mut impl Write) ->
     }
     let rows: Vec<[String; 9]> = models.iter().map(|model| row(model)).collect();
     write_columns(HEADINGS, &rows, 3..9, out)?;
-    writeln!(
-        out,
-        "\nUS dollars for a million tokens, as of {}, from:",
-        catalog.dated().unwrap_or("?")
-    )?;
+    let dates: BTreeSet<&str> =
+        models.iter().map(|model| model.dated.as_deref().unwrap_or("an unknown date")).collect();
+    let dates = plain(&dates.into_iter().collect::<Vec<_>>().join(" and "));
+    writeln!(out, "\nUS dollars for a million tokens, as of {dates}, from:")?;
     for source in catalog.sources() {
         writeln!(out, "  {}", plain(source))?;
     }

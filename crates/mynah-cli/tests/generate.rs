@@ -324,9 +324,11 @@ fn a_server_that_cannot_be_reached_is_exit_code_4() {
     assert_eq!(told.code, Some(4), "{}", told.stderr);
     assert_eq!(
         lines(&told)[0]["err"]["metadata"],
-        json!({"connected": false, "provider": "llamacpp"})
+        json!({"connected": false, "provider": "llamacpp", "server": url})
     );
-    assert!(told.stderr.contains("could not be reached"), "{}", told.stderr);
+    let told = told.stderr;
+    let is_named = told.contains(&format!(", calling {url};"));
+    assert!(told.contains("could not be reached: ") && is_named, "{told}");
 }
 
 #[test]
@@ -376,7 +378,8 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
             "generate_no_schema.json: not JSON Schema: ",
         ),
         (&["-m", script, "--image", &no_image, "hi"], "not a PNG, JPEG, GIF or WebP image"),
-        (&["-m", script, "--param", "temperature=9", "hi"], "temperature"),
+        (&["-m", script, "--param", "temperature=9", "hi"], "temperature: out_of_range"),
+        (&["-m", script, "--param", "temperature=abc", "hi"], "temperature: not_a_number"),
         (&["-m", script, "--param", "x", "hi"], "give a name, =, and JSON"),
         (&["-m", script, "--timeout", "0", "hi"], "give seconds"),
     ];

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 #[test]
 fn models_are_listed_with_limits_prices_and_sources() {
-    let told = run(["models", "OPUS-4-5"]);
+    let told = run(["models", "anthropic:claude-OPUS-4-5"]);
     assert_eq!((told.code, &*told.stderr), (Some(0), ""));
     let rows: Vec<&str> = told.stdout.lines().collect();
     assert!(
@@ -47,16 +47,23 @@ fn a_file_adds_and_replaces_models() {
     let of = |id: &str| -> Vec<&Value> { told.iter().filter(|line| line["id"] == id).collect() };
     assert_eq!(
         of("tiny"),
-        [&json!({"id": "tiny", "provider": "local", "pricing": {"input": 0.0, "output": 0.0}})]
+        [
+            &json!({"id": "tiny", "provider": "local", "pricing": {"input": 0.0, "output": 0.0}, "dated": "2030-01-02"})
+        ]
     );
     assert_eq!(
         of("gpt-4.1"),
-        [&json!({"id": "gpt-4.1", "provider": "openai", "context_window": 7})]
+        [
+            &json!({"id": "gpt-4.1", "provider": "openai", "context_window": 7, "dated": "2030-01-02"})
+        ]
     );
+    let others = told.iter().filter(|line| line["id"] == "gpt-4o");
+    assert!(others.into_iter().all(|line| line["dated"].as_str().unwrap() < "2030"));
     let end = told.last().unwrap();
-    assert_eq!(end["dated"], "2030-01-02");
     assert_eq!(end["sources"].as_array().unwrap().last().unwrap(), "a guess");
     assert!(told.len() > 20);
+    let told = run(["models", "gpt-4", "--catalog", &own]).stdout;
+    assert!(told.contains(" and 2030-01-02, from:"), "{told}");
 }
 
 #[test]

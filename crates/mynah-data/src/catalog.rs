@@ -33,6 +33,9 @@ pub struct ModelInfo {
     /// Other ids of the same model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
+    /// The date of these figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dated: Option<String>,
 }
 
 impl ModelInfo {
@@ -46,6 +49,7 @@ impl ModelInfo {
             capabilities: Metadata::new(),
             pricing: None,
             aliases: Vec::new(),
+            dated: None,
         }
     }
 
@@ -83,7 +87,6 @@ pub struct Catalog(Arc<Entries>);
 
 #[derive(Clone, Debug, Default)]
 struct Entries {
-    dated: Option<String>,
     sources: Vec<String>,
     models: Vec<ModelInfo>,
     /// Ids and aliases, alone and after their provider.
@@ -94,6 +97,7 @@ struct Entries {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    /// Of the models that do not say it themselves.
     #[serde(default)]
     dated: Option<String>,
     #[serde(default)]
@@ -107,7 +111,8 @@ impl Catalog {
         Self::default()
     }
 
-    /// The current models of OpenAI, Anthropic, Google, DeepSeek, Groq, Mistral, Perplexity and xAI, as of [`Catalog::dated`].
+    /// The current models of OpenAI, Anthropic, Google, Amazon Bedrock, DeepSeek, Fireworks, Groq, Mistral, Perplexity, Together and xAI, as of
+    /// [`ModelInfo::dated`].
     pub fn built_in() -> Self {
         static BUILT_IN: LazyLock<Catalog> = LazyLock::new(|| {
             Catalog::new().with_json(include_str!("catalog.json")).unwrap_or_default()
@@ -123,15 +128,14 @@ impl Catalog {
     /// Text that is not such a file, or a model that [`Catalog::with_model`] refuses.
     pub fn with_json(mut self, text: &str) -> Result<Self> {
         let file: File = serde_json::from_str(text)?;
-        for (place, model) in file.models.into_iter().enumerate() {
+        for (place, mut model) in file.models.into_iter().enumerate() {
+            model.dated = model.dated.or_else(|| file.dated.clone());
             self.add(model).map_err(|errors| {
                 let place = |error: FieldError| error.under(["models".into(), place.into()]);
                 invalid(errors.into_iter().map(place).collect())
             })?;
         }
-        let entries = Arc::make_mut(&mut self.0);
-        entries.dated = file.dated.or(entries.dated.take());
-        entries.sources.extend(file.sources);
+        Arc::make_mut(&mut self.0).sources.extend(file.sources);
         Ok(self)
     }
 
@@ -161,11 +165,6 @@ impl Catalog {
         }
         models.push(model);
         Ok(())
-    }
-
-    /// The date of its figures.
-    pub fn dated(&self) -> Option<&str> {
-        self.0.dated.as_deref()
     }
 
     /// Where its figures are from.

@@ -21,7 +21,9 @@ pub type ModelStream = Pin<Box<dyn Stream<Item = Result<Event>> + Send>>;
 ///
 /// An adapter turns a request into a stream of [`Event`]s: `MessageStarted`, then what the model says, then
 /// `MessageCompleted`. What fails before there is a stream is `Err`; what fails later is an `Err` in the stream. A stream
-/// that ends without `MessageCompleted` is taken for a broken connection. Dropping the stream must end the call.
+/// that ends without `MessageCompleted` is taken for a broken connection. Dropping the stream must end the call. An adapter that
+/// waits for a server fails with `timeout` where that sends nothing at all for the call's `stream_timeout`; the other limits are kept by
+/// whoever polls.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use example::Parrot;
 use mynah::{
-    Adapter,
+    Adapter, Request,
     adapters::{
         conformance::{self, Scenario, Subject},
         http::{Http, HttpAdapter},
@@ -48,6 +48,10 @@ impl Subject for Cage {
                 word("Hel"),
                 json!({"kind": "trouble", "message": "too many birds", "code": "overloaded"}),
             ],
+            Scenario::RateLimited => vec![
+                word("Hel"),
+                json!({"kind": "trouble", "message": "try again in 2s", "code": "rate_limited"}),
+            ],
             Scenario::CutOff => vec![call("call-1", "search", r#"{"q": "g"#)],
             Scenario::Novelty => vec![word("Hello"), json!({"kind": "song", "novelty": true})],
             _ => return None,
@@ -55,7 +59,7 @@ impl Subject for Cage {
         let mut said =
             [vec![json!({"kind": "egg", "id": "answer-1", "bird": "model-1"})], said].concat();
         let why = if scenario == Scenario::CutOff { "cage covered" } else { "done" };
-        if scenario != Scenario::Overloaded {
+        if !matches!(scenario, Scenario::Overloaded | Scenario::RateLimited) {
             said.push(json!({"kind": "end", "seeds": 11, "words": 7, "why": why}));
         }
         Some(said.iter().map(|line| format!("{line}\n")).collect())
@@ -71,6 +75,15 @@ impl Subject for Cage {
             json!({"error": "the prompt is too long", "code": "context_length_exceeded"})
                 .to_string(),
         )
+    }
+
+    fn filtered(&self) -> Option<(u16, String)> {
+        let body = json!({"error": "not before the children", "code": "content_filter"});
+        Some((400, body.to_string()))
+    }
+
+    fn unsupported(&self) -> Option<Request> {
+        None
     }
 
     fn content_type(&self) -> &str {

@@ -20,6 +20,9 @@ use crate::{
 /// The limit for models of which none is known: what every model takes.
 const MAX_TOKENS: u64 = 4096;
 
+/// That of a Claude of which none is known: what each has taken since 4.5. Newer ones think before they answer, within the limit.
+const MAX_TOKENS_OF_CLAUDE: u64 = 64_000;
+
 /// In the metadata of a call: the code that made it.
 pub(super) const CALLER: &str = "caller";
 
@@ -30,9 +33,14 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     let mut options = request.options.clone();
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
-    set("model", model_id(request)?.into());
+    let id = model_id(request)?;
+    set("model", id.into());
     let known = request.model.as_ref().and_then(|model| model.limits.get("output")?.as_u64());
-    set("max_tokens", request.max_tokens.or(known).unwrap_or(MAX_TOKENS).into());
+    let usual = match id.contains("claude-") && !id.contains("claude-3") {
+        true => MAX_TOKENS_OF_CLAUDE,
+        false => MAX_TOKENS,
+    };
+    set("max_tokens", request.max_tokens.or(known).unwrap_or(usual).into());
     if let Some(system) = system(request) {
         set("system", system);
     }

@@ -97,6 +97,13 @@ pub(super) async fn a_call_that_was_cut_off_says_so(subject: &dyn Subject) {
     assert!(calls[0].arguments.is_null());
 }
 
+pub(super) async fn what_is_filtered_says_so(subject: &dyn Subject) {
+    let Some(reply) = reply(subject, Scenario::Filtered) else { return };
+    let response = hear_whole(subject, &serving(reply).await, request()).await.response;
+    assert_eq!(response.finish_reason, Some(FinishReason::ContentFilter));
+    assert_eq!(response.text(), "Hel", "what was said before stays");
+}
+
 pub(super) async fn what_nobody_knows_is_passed_on(subject: &dyn Subject) {
     let Some(reply) = reply(subject, Scenario::Novelty) else { return };
     let heard = hear_whole(subject, &serving(reply).await, request()).await;

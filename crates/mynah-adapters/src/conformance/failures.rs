@@ -1,39 +1,20 @@
 //! What comes out of a call that fails.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
-use futures_util::StreamExt as _;
 use mynah_data::{AdapterReason, Error, ErrorKind, Event};
 use mynah_step::{RetryPolicy, SystemWorld, open_model};
 
 use super::{
-    Heard, KEY, REQUEST_ID, Reply, Scenario, Server, Subject, call, hear, hear_out, open, reply,
-    request, serving, stream,
+    Heard, KEY, REQUEST_ID, Reply, STATUSES, Scenario, Server, Subject, call, hear, hear_out, open,
+    reply, request, serving, stream,
 };
 
 pub(super) async fn each_status_has_its_reason(subject: &dyn Subject) {
-    use AdapterReason::*;
-    let expected = [
-        (400, InvalidRequest),
-        (401, AuthenticationFailed),
-        (403, PermissionDenied),
-        (404, NotFound),
-        (413, InvalidRequest),
-        (422, InvalidRequest),
-        (429, RateLimited),
-        (500, ProviderUnavailable),
-        (502, ProviderUnavailable),
-        (503, ProviderUnavailable),
-        (504, ProviderUnavailable),
-        (529, Overloaded),
-    ];
-    for (status, reason) in expected {
+    for (status, reason) in STATUSES {
         let reply = Reply::json(status, subject.error("not like this"))
             .with_header("x-request-id", REQUEST_ID);
         let server = serving(reply).await;
@@ -71,6 +52,22 @@ pub(super) async fn a_prompt_that_is_too_long_is_told_apart(subject: &dyn Subjec
     let (status, body) = subject.too_long();
     let error = refused(subject, &serving(Reply::json(status, body)).await).await;
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ContextLengthExceeded), "{error:?}");
+}
+
+pub(super) async fn a_filter_is_told_apart(subject: &dyn Subject) {
+    let Some((status, body)) = subject.filtered() else { return };
+    let heard = hear(subject, &serving(Reply::json(status, body)).await, request()).await;
+    let error = heard.error.expect("what is filtered is no answer");
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ContentFilter), "{error:?}");
+}
+
+pub(super) async fn what_cannot_be_said_is_not_sent(subject: &dyn Subject) {
+    let Some(request) = subject.unsupported() else { return };
+    let server = serving(reply(subject, Scenario::Text).expect("text")).await;
+    let error = open(subject, server.url(), request).await.err().expect("it cannot be said");
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature), "{error:?}");
+    assert_eq!(error.metadata()["provider"], subject.adapter(server.url()).name());
+    assert_eq!(server.received().len(), 0, "nobody is asked what cannot be said");
 }
 
 /// However the pieces come, and whether the last of them is closed or not, what they said is told before the error.
@@ -133,6 +130,15 @@ pub(super) async fn a_failure_in_the_middle_is_an_error(subject: &dyn Subject) {
         assert_eq!(error.metadata()["request_id"], REQUEST_ID);
         assert_eq!(heard.response.text(), "Hel", "what was said before stays");
     }
+}
+
+pub(super) async fn a_limit_in_the_middle_is_an_error(subject: &dyn Subject) {
+    let Some(pieces) = subject.answer(Scenario::RateLimited) else { return };
+    let heard = hear(subject, &serving(stream(subject, &pieces)).await, request()).await;
+    let error = heard.error.expect("the provider says that there were too many calls");
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::RateLimited), "{error:?}");
+    assert_eq!(error.retry_after_ms(), subject.asks_to_wait().then_some(2000), "{error:?}");
+    assert_eq!(heard.response.text(), "Hel", "what was said before stays");
 }
 
 /// A provider that takes a call may still fail before the model says a word. Nobody has heard of it yet, so that is a call like one
@@ -226,20 +232,6 @@ pub(super) async fn a_key_is_never_repeated(subject: &dyn Subject) {
     assert!(
         received.headers.iter().any(|(_, value)| value.contains(KEY)),
         "the key goes in a header"
-    );
-}
-
-pub(super) async fn a_dropped_stream_closes_its_connection(subject: &dyn Subject) {
-    let mut pieces = subject.answer(Scenario::Text).expect("text");
-    pieces.pop();
-    let server = serving(stream(subject, &pieces).then_hang()).await;
-    let mut stream = open(subject, server.url(), request()).await.expect("a stream");
-    let first = stream.next().await;
-    assert!(matches!(first, Some(Ok(Event::MessageStarted { .. }))), "{first:?}");
-    drop(stream);
-    assert!(
-        server.client_leaves(Duration::from_millis(500)).await,
-        "the connection is still there"
     );
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Who writes an adapter says, as a [`Subject`], how its provider would write a few given answers. [`run`] serves them from a
 //! local [`Server`], calls the adapter, and looks at what comes out. It panics at the first thing that is not right.
+//! [`embed`] does the same for embedders.
 
 #![allow(
     clippy::expect_used,
@@ -10,13 +11,15 @@
 )]
 
 mod answers;
+pub mod embed;
 mod failures;
 mod server;
+mod waits;
 
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
-use mynah_data::{Error, Event, Request, Response, ResponseBuilder, Result};
+use mynah_data::{AdapterReason, Error, Event, Request, Response, ResponseBuilder, Result};
 use mynah_step::{Adapter, ModelCall, ModelStream};
 use secrecy::SecretString;
 
@@ -40,6 +43,17 @@ pub trait Subject: Sync {
 
     /// How it writes that the prompt is too long: status and body.
     fn too_long(&self) -> (u16, String);
+
+    /// How it writes that what was asked may not be answered: status and body. None where it never says so.
+    fn filtered(&self) -> Option<(u16, String)>;
+
+    /// A request that its format cannot express; none if there is none.
+    fn unsupported(&self) -> Option<Request>;
+
+    /// Whether it can say in the middle of an answer how long to wait.
+    fn asks_to_wait(&self) -> bool {
+        true
+    }
 
     /// The id of its answers; none where the provider gives them none.
     fn answer_id(&self) -> Option<&str> {
@@ -69,6 +83,11 @@ pub enum Scenario {
     Reasoning,
     /// The text `Hel`, then the news that the provider is overloaded.
     Overloaded,
+    /// The text `Hel`, then the news that there were too many calls, and where the provider can say it that the next is to wait
+    /// for two seconds.
+    RateLimited,
+    /// The text `Hel`, where the provider stops the model for what it says.
+    Filtered,
     /// The beginning of a call `call-1` of `search`, `{"q": "g`, cut off by the token limit.
     CutOff,
     /// The text `Hello`, and something that nobody has heard of, in an event or a member of its own: `{"novelty": true}`.
@@ -94,18 +113,25 @@ pub async fn run(subject: &dyn Subject) {
     answers::a_call_that_was_cut_off_says_so(subject).await;
     answers::what_nobody_knows_is_passed_on(subject).await;
     answers::streams_side_by_side_do_not_mix(subject).await;
+    answers::what_is_filtered_says_so(subject).await;
     failures::each_status_has_its_reason(subject).await;
     failures::a_pause_that_is_asked_for_is_told(subject).await;
     failures::a_prompt_that_is_too_long_is_told_apart(subject).await;
+    failures::a_filter_is_told_apart(subject).await;
+    failures::what_cannot_be_said_is_not_sent(subject).await;
     failures::a_stream_without_its_end_is_an_error(subject).await;
     failures::an_end_without_a_reason_is_an_error(subject).await;
     failures::a_connection_that_breaks_is_an_error(subject).await;
     failures::a_failure_in_the_middle_is_an_error(subject).await;
+    failures::a_limit_in_the_middle_is_an_error(subject).await;
     failures::a_failure_before_the_first_word_is_tried_again(subject).await;
     failures::nonsense_is_an_error(subject).await;
     failures::a_server_that_is_not_there_is_an_error(subject).await;
     failures::a_key_is_never_repeated(subject).await;
-    failures::a_dropped_stream_closes_its_connection(subject).await;
+    waits::a_silent_server_is_not_waited_for(subject).await;
+    waits::limits_that_are_not_reached_change_nothing(subject).await;
+    waits::a_dropped_call_closes_its_connection(subject).await;
+    waits::a_dropped_stream_closes_its_connection(subject).await;
 }
 
 /// A reply with this answer; none if the provider has no such answer.
@@ -163,6 +189,28 @@ async fn hear_whole(subject: &dyn Subject, server: &Server, request: Request) ->
 async fn open(subject: &dyn Subject, url: &str, request: Request) -> Result<ModelStream> {
     subject.adapter(url).open(request, call()).await
 }
+
+/// What each status of a refusal means.
+const STATUSES: [(u16, AdapterReason); 15] = {
+    use AdapterReason::*;
+    [
+        (302, Unknown),
+        (400, InvalidRequest),
+        (401, AuthenticationFailed),
+        (403, PermissionDenied),
+        (404, NotFound),
+        (408, Timeout),
+        (413, InvalidRequest),
+        (422, InvalidRequest),
+        (429, RateLimited),
+        (500, ProviderUnavailable),
+        (501, UnsupportedFeature),
+        (502, ProviderUnavailable),
+        (503, ProviderUnavailable),
+        (504, ProviderUnavailable),
+        (529, Overloaded),
+    ]
+};
 
 fn call() -> ModelCall {
     ModelCall { api_key: Some(SecretString::from(KEY)), ..ModelCall::default() }

@@ -34,6 +34,8 @@ pub struct Server {
 #[derive(Debug)]
 struct Shared {
     received: Mutex<Vec<Received>>,
+    /// How many requests there were.
+    asked: watch::Sender<usize>,
     /// How many clients went away while they were kept waiting.
     gone: watch::Sender<usize>,
 }
@@ -70,6 +72,8 @@ enum End {
     Whole,
     Hang,
     Abort,
+    /// Not even a status.
+    Silence,
 }
 
 impl Reply {
@@ -90,6 +94,11 @@ impl Reply {
     /// One JSON document.
     pub fn json(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Self { status, ..Self::stream("application/json", [body]) }
+    }
+
+    /// No answer at all, and the connection stays.
+    pub fn silence() -> Self {
+        Self { end: End::Silence, ..Self::json(200, "") }
     }
 
     /// With one more header.
@@ -121,7 +130,8 @@ impl Server {
     ) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
-        let shared = Arc::new(Shared { received: Mutex::default(), gone: watch::Sender::new(0) });
+        let (asked, gone) = (watch::Sender::new(0), watch::Sender::new(0));
+        let shared = Arc::new(Shared { received: Mutex::default(), asked, gone });
         let (reply, kept) = (Arc::new(reply), Arc::clone(&shared));
         let accepting = tokio::spawn(async move {
             while let Ok((connection, _)) = listener.accept().await {
@@ -143,6 +153,13 @@ impl Server {
         self.shared.received().clone()
     }
 
+    /// Waits until somebody has asked something.
+    pub async fn is_asked(&self) {
+        let mut asked = self.shared.asked.subscribe();
+        // The sender lives as long as the server.
+        asked.wait_for(|count| *count > 0).await.ok();
+    }
+
     /// Waits until a client that is kept waiting goes away, for so long at most.
     pub async fn client_leaves(&self, within: Duration) -> bool {
         let mut gone = self.shared.gone.subscribe();
@@ -161,6 +178,13 @@ impl Shared {
     fn received(&self) -> MutexGuard<'_, Vec<Received>> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Keeps a client waiting.
+    async fn hold(&self, mut connection: TcpStream) -> io::Result<()> {
+        let left = connection.read(&mut [0; 1]).await;
+        self.gone.send_modify(|count| *count += 1);
+        left.map(drop)
+    }
 }
 
 /// Answers one request after the other, as long as the client stays.
@@ -173,6 +197,10 @@ async fn serve(
     while let Some(received) = read_request(&mut connection).await? {
         let reply = reply(&received);
         shared.received().push(received);
+        shared.asked.send_modify(|count| *count += 1);
+        if reply.end == End::Silence {
+            return shared.hold(connection).await;
+        }
         let mut head =
             format!("HTTP/1.1 {} Status\r\ntransfer-encoding: chunked\r\n", reply.status);
         for (name, value) in &reply.headers {
@@ -187,11 +215,7 @@ async fn serve(
         match reply.end {
             End::Whole => connection.write_all(b"0\r\n\r\n").await?,
             End::Abort => return Ok(()),
-            End::Hang => {
-                let left = connection.read(&mut [0; 1]).await;
-                shared.gone.send_modify(|count| *count += 1);
-                return left.map(drop);
-            }
+            End::Hang | End::Silence => return shared.hold(connection).await,
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::time::Sleep;
 
-use super::{ErrorContext, HttpAdapter, header_of, origin, transport_error, was_silent};
+use super::{ErrorContext, HttpAdapter, header_of, origin};
 use crate::{
     failure,
     format::{Delivery, Reader},
@@ -47,16 +47,16 @@ impl Answering {
         request: &Request,
         response: Response,
         max_silence: Duration,
-        context: ErrorContext,
+        mut context: ErrorContext,
         origin: String,
     ) -> Self {
         let header = header_of(response.headers());
         let delivery = Delivery::of(header("content-type"));
-        let request_id = failure::request_id(&header).map(str::to_owned);
+        context.request_id = failure::request_id(&header).map(str::to_owned);
         drop(header);
         Self {
             reader: Reader::new(adapter.format.as_ref(), request, delivery),
-            context: ErrorContext { request_id, ..context },
+            context,
             body: Some(Box::pin(response.bytes_stream())),
             hash: Sha256::new(),
             linger: None,
@@ -82,7 +82,7 @@ impl Answering {
         let Poll::Ready(next) = body.as_mut().poll_next(cx) else {
             let limit = self.max_silence;
             let silence = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-            return silence.as_mut().poll(cx).map(|()| Err(was_silent(limit)));
+            return silence.as_mut().poll(cx).map(|()| Err(self.context.was_silent(limit)));
         };
         self.silence = None;
         Poll::Ready(match next {
@@ -91,7 +91,9 @@ impl Answering {
                 self.reader.push(&bytes)
             }
             // What breaks after the answer's end takes nothing from it.
-            Some(Err(error)) if !self.reader.has_ended() => Err(transport_error(error)),
+            Some(Err(error)) if !self.reader.has_ended() => {
+                Err(self.context.transport_error(error))
+            }
             _ => self.finish(),
         })
     }

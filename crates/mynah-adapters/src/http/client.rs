@@ -1,7 +1,8 @@
 //! The HTTP client: connections, TLS, proxies.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 
+use hyper_util::client::proxy::matcher::Matcher;
 use mynah_data::{AdapterReason, Error, Result};
 use reqwest::{Client, NoProxy, Proxy, Url, redirect::Policy};
 use rustls::{
@@ -24,9 +25,11 @@ use rustls_platform_verifier::Verifier;
 /// let http = Http::builder().connect_timeout(Duration::from_secs(3)).proxy("http://proxy.example:3128").build()?;
 /// # Ok::<(), mynah_data::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Http {
     client: Client,
+    /// The proxy for each address.
+    proxies: Arc<Matcher>,
     /// For servers on this machine, where the proxy is the environment's.
     direct: Option<Client>,
 }
@@ -45,19 +48,43 @@ impl Http {
         HttpBuilder { connect_timeout: Duration::from_secs(10), proxy: None, roots: Vec::new() }
     }
 
+    /// The proxy that is asked for this address, as far as anybody may know it.
+    pub(super) fn proxy(&self, url: &str) -> Option<String> {
+        let is_direct = self.direct.is_some() && is_local(url);
+        let asked = self.proxies.intercept(&url.parse().ok()?).filter(|_| !is_direct)?;
+        let (scheme, host) = (asked.uri().scheme_str()?, asked.uri().host()?);
+        let port = asked.uri().port_u16().map(|port| format!(":{port}")).unwrap_or_default();
+        Some(format!("{scheme}://{host}{port}"))
+    }
+
     /// The client for this address.
     pub(super) fn client(&self, url: &str) -> &Client {
         self.direct.as_ref().filter(|_| is_local(url)).unwrap_or(&self.client)
     }
 }
 
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http").finish_non_exhaustive()
+    }
+}
+
 /// The settings of an [`Http`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct HttpBuilder {
     connect_timeout: Duration,
     proxy: Option<String>,
     roots: Vec<u8>,
+}
+
+impl fmt::Debug for HttpBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpBuilder")
+            .field("connect_timeout", &self.connect_timeout)
+            .field("proxy", &self.proxy.as_ref().map(|_| "…"))
+            .finish_non_exhaustive()
+    }
 }
 
 impl HttpBuilder {
@@ -67,7 +94,7 @@ impl HttpBuilder {
         self
     }
 
-    /// Calls through this proxy, whatever the environment says. `NO_PROXY` still counts.
+    /// Calls through this proxy, HTTP or SOCKS, whatever the environment says. `NO_PROXY` still counts.
     pub fn proxy(mut self, url: impl Into<String>) -> Self {
         self.proxy = Some(url.into());
         self
@@ -94,16 +121,21 @@ impl HttpBuilder {
                 .tcp_nodelay(true)
                 .user_agent(concat!("mynah/", env!("CARGO_PKG_VERSION")))
         };
-        let (client, direct) = match &self.proxy {
+        let (client, direct, proxies) = match &self.proxy {
             Some(url) => {
-                let proxy =
-                    Proxy::all(url).map_err(|_| Error::invalid_option("proxy", "malformed"))?;
-                (builder().proxy(proxy.no_proxy(NoProxy::from_env())).build(), None)
+                let malformed = || Error::invalid_option("proxy", "malformed");
+                let url = parse_proxy(url).ok_or_else(malformed)?;
+                let proxy = Proxy::all(url.clone()).map_err(|_| malformed())?;
+                let without = no_proxy();
+                let proxies = Matcher::builder().all(url.as_str()).no(without.as_str()).build();
+                let proxy = proxy.no_proxy(NoProxy::from_string(&without));
+                (builder().proxy(proxy).build(), None, proxies)
             }
-            None => (builder().build(), Some(builder().no_proxy().build())),
+            None => (builder().build(), Some(builder().no_proxy().build()), Matcher::from_system()),
         };
         let made = |client: reqwest::Result<Client>| client.map_err(|error| unusable(&error));
-        Ok(Http { client: made(client)?, direct: direct.map(made).transpose()? })
+        let (client, direct) = (made(client)?, direct.map(made).transpose()?);
+        Ok(Http { client, direct, proxies: Arc::new(proxies) })
     }
 
     fn tls(&self) -> Result<ClientConfig> {
@@ -124,6 +156,23 @@ impl HttpBuilder {
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth())
     }
+}
+
+/// The address of a proxy, which may leave away that it speaks HTTP.
+fn parse_proxy(url: &str) -> Option<Url> {
+    const SCHEMES: [&str; 6] = ["http", "https", "socks4", "socks4a", "socks5", "socks5h"];
+    let url = match url.contains("://") {
+        true => Url::parse(url),
+        false => Url::parse(&format!("http://{url}")),
+    };
+    url.ok().filter(|url| SCHEMES.contains(&url.scheme()) && url.has_host())
+}
+
+/// The servers that are called without a proxy.
+fn no_proxy() -> String {
+    #[expect(clippy::disallowed_methods, reason = "as for the proxies of the environment")]
+    let named = ["NO_PROXY", "no_proxy"].iter().find_map(|name| std::env::var(name).ok());
+    named.unwrap_or_default()
 }
 
 /// Whether a server is on this machine.

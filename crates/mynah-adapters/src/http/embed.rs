@@ -8,7 +8,7 @@ use reqwest::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{HttpAdapter, MAX_SILENCE, unless_silent};
+use super::{ErrorContext, HttpAdapter, MAX_SILENCE};
 use crate::{
     embed::{Embedder, Embeddings},
     failure,
@@ -37,6 +37,7 @@ pub struct HttpEmbedder {
     wire: Wire,
     dimensions: Option<u32>,
     params: Metadata,
+    batch: Batch,
     retry: RetryPolicy,
 }
 
@@ -48,8 +49,19 @@ enum Wire {
     Ollama,
 }
 
-/// The most bytes of text in one call. A token is at least a byte, so this stays below what OpenAI takes in one: 300,000.
-const MAX_BATCH_BYTES: usize = 300_000;
+/// What one call may have at most. Providers count tokens, of which none is less than a byte.
+#[derive(Clone, Copy)]
+struct Batch {
+    texts: usize,
+    bytes: usize,
+}
+
+/// OpenAI's.
+const BATCH: Batch = Batch { texts: 2048, bytes: 300_000 };
+
+/// Those of providers that take less.
+const BATCHES: [(&str, Batch); 2] =
+    [("gemini", Batch { texts: 100, ..BATCH }), ("mistral", Batch { texts: 512, bytes: 16_384 })];
 
 impl HttpEmbedder {
     /// A model of a known server, such as `openai:text-embedding-3-small` or `gemini:gemini-embedding-001`.
@@ -79,9 +91,11 @@ impl HttpEmbedder {
         if let (Wire::Gemini, Some(id)) = (wire, model.strip_prefix("models/")) {
             model = id.to_owned();
         }
+        let own = BATCHES.iter().find(|(name, _)| *name == adapter.name);
+        let batch = own.map_or(BATCH, |(_, batch)| *batch);
         let retry = RetryPolicy::default();
         let (dimensions, params) = (None, Metadata::new());
-        Self { adapter, model, wire, dimensions, params, retry }
+        Self { adapter, model, wire, dimensions, params, batch, retry }
     }
 
     /// Calls another server; see [`HttpAdapter::with_base_url`].
@@ -96,6 +110,12 @@ impl HttpEmbedder {
     /// Vectors of so many numbers, where the model can give them.
     pub fn with_dimensions(mut self, dimensions: u32) -> Self {
         self.dimensions = Some(dimensions);
+        self
+    }
+
+    /// Sends at most so many texts in one call, and at least one.
+    pub fn with_max_batch(mut self, texts: usize) -> Self {
+        self.batch.texts = texts;
         self
     }
 
@@ -122,7 +142,7 @@ impl HttpEmbedder {
     ) -> Result<Embeddings> {
         let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
         let mut all = Embeddings::default();
-        for batch in batches(&texts, self.wire.max_batch()) {
+        for batch in batches(&texts, self.batch) {
             let length = all.vectors.first().map(Vec::len);
             let part = self.patiently(batch, length).await?;
             all.vectors.extend(part.vectors);
@@ -162,7 +182,7 @@ impl HttpEmbedder {
             Ok(response) => {
                 let header = super::header_of(response.headers());
                 context.request_id = failure::request_id(header).map(str::to_owned);
-                read(response).await.and_then(|body| self.wire.embeddings(&body))
+                read(response, &context).await.and_then(|body| self.wire.embeddings(&body))
             }
             Err(error) => Err(error),
         };
@@ -231,14 +251,6 @@ impl Embedder for HttpEmbedder {
 }
 
 impl Wire {
-    /// How many texts one call may have.
-    const fn max_batch(self) -> usize {
-        match self {
-            Self::OpenAi | Self::Ollama => 2048,
-            Self::Gemini => 100,
-        }
-    }
-
     fn embeddings(self, body: &[u8]) -> Result<Embeddings> {
         let parsed = match self {
             Self::OpenAi => serde_json::from_slice(body).map(OpenAi::embeddings),
@@ -349,14 +361,14 @@ fn counted(input: Option<u64>, total: Option<u64>) -> Usage {
     Usage { input_tokens: input, total_tokens: total, ..Usage::default() }
 }
 
-/// Texts in portions of at most so many, and of so many bytes where they are not too long by themselves.
-fn batches(texts: &[String], most: usize) -> impl Iterator<Item = &[String]> {
+/// Texts in portions, as large as they may be. One that is too long by itself goes alone.
+fn batches(texts: &[String], most: Batch) -> impl Iterator<Item = &[String]> {
     let mut rest = texts;
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fit = rest.iter().take(most).take_while(|text| {
+        let fit = rest.iter().take(most.texts).take_while(|text| {
             bytes += text.len();
-            bytes <= MAX_BATCH_BYTES
+            bytes <= most.bytes
         });
         let count = fit.count().max(1);
         let (batch, after) = rest.split_at_checked(count)?;
@@ -365,9 +377,9 @@ fn batches(texts: &[String], most: usize) -> impl Iterator<Item = &[String]> {
     })
 }
 
-async fn read(mut response: Response) -> Result<Vec<u8>> {
+async fn read(mut response: Response, context: &ErrorContext) -> Result<Vec<u8>> {
     let mut body = Vec::new();
-    while let Some(bytes) = unless_silent(MAX_SILENCE, response.chunk()).await? {
+    while let Some(bytes) = context.unless_silent(MAX_SILENCE, response.chunk()).await? {
         if (body.len() + bytes.len()) as u64 > MAX_BODY {
             return Err(too_large("the answer", MAX_BODY));
         }

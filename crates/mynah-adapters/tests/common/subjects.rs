@@ -2,16 +2,20 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 #[cfg(feature = "bedrock")]
-#[path = "frames.rs"]
-mod frames;
+#[path = "converse.rs"]
+mod converse;
 
 use std::sync::Arc;
 
+#[cfg(feature = "bedrock")]
+pub use converse::Converse;
 use mynah_adapters::{
     conformance::{Scenario, Subject},
     http::{Http, HttpAdapter},
 };
+use mynah_data::{Image, Message, Part, Request, ToolChoice, ToolSpec};
 use mynah_step::Adapter;
+use serde_json::json;
 
 /// One subject for each format, with the name of its adapter.
 pub fn subjects() -> Vec<(&'static str, Box<dyn Subject>)> {
@@ -34,6 +38,12 @@ pub fn http() -> Http {
 fn adapter(name: &str, http: &Http, base_url: &str) -> Arc<dyn Adapter> {
     let adapter = HttpAdapter::named(name).and_then(|adapter| adapter.with_base_url(base_url));
     Arc::new(adapter.expect("an adapter").with_http(http.clone()))
+}
+
+/// A request with an image that the provider is to fetch.
+fn image_elsewhere() -> Request {
+    let image = Part::image(Image::from_url("https://example.com/a.png"));
+    Request::new([Message::user_parts([image])]).with_model("model-1")
 }
 
 /// Pieces, each one server-sent event.
@@ -113,6 +123,11 @@ impl Subject for Chat {
                     r#"{"error":{"message":"no capacity","type":"overloaded_error","code":529}}"#;
                 return events(&[&first, &said(r#"{"content":"Hel"}"#), failure]);
             }
+            Scenario::RateLimited => {
+                let failure = r#"{"error":{"message":"Rate limit reached. Please try again in 2s.","type":"tokens","code":"rate_limit_exceeded"}}"#;
+                return events(&[&first, &said(r#"{"content":"Hel"}"#), failure]);
+            }
+            Scenario::Filtered => (vec![first, said(r#"{"content":"Hel"}"#)], "content_filter"),
             Scenario::CutOff => (
                 vec![calls(
                     r#"{"index":0,"id":"call-1","function":{"name":"search","arguments":"{\"q\": \"g"}}"#,
@@ -137,6 +152,15 @@ impl Subject for Chat {
     fn too_long(&self) -> (u16, String) {
         let body = r#"{"error":{"message":"This model's maximum context length is 8 tokens","code":"context_length_exceeded"}}"#;
         (400, body.to_owned())
+    }
+
+    fn filtered(&self) -> Option<(u16, String)> {
+        let body = r#"{"error":{"message":"The response was filtered","type":null,"param":"prompt","code":"content_filter","status":400}}"#;
+        Some((400, body.to_owned()))
+    }
+
+    fn unsupported(&self) -> Option<Request> {
+        None
     }
 }
 
@@ -173,6 +197,12 @@ impl Subject for Messages {
             said.extend(pieces.iter().map(|piece| delta(0, "text_delta", "text", piece)));
             said
         };
+        let failed = |failure: &str| {
+            let mut said = vec![start.to_owned()];
+            said.extend(text(&["Hel"]));
+            said.push(failure.to_owned());
+            events(&said.iter().map(String::as_str).collect::<Vec<_>>())
+        };
         let ping = r#"{"type":"ping"}"#.to_owned();
         let (said, reason) = match scenario {
             Scenario::Text => {
@@ -200,12 +230,16 @@ impl Subject for Messages {
                 ([thinking, call(1, "call-1", "search", &[""])].concat(), "tool_use")
             }
             Scenario::Overloaded => {
-                let failure = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
-                let mut said = vec![start.to_owned()];
-                said.extend(text(&["Hel"]));
-                said.push(failure.to_owned());
-                return events(&said.iter().map(String::as_str).collect::<Vec<_>>());
+                return failed(
+                    r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+                );
             }
+            Scenario::RateLimited => {
+                return failed(
+                    r#"{"type":"error","error":{"type":"rate_limit_error","message":"Number of requests has exceeded your rate limit"}}"#,
+                );
+            }
+            Scenario::Filtered => ([text(&["Hel"]), vec![close(0)]].concat(), "refusal"),
             Scenario::CutOff => (call(0, "call-1", "search", &[r#"{"q": "g"#]), "max_tokens"),
             Scenario::Novelty => {
                 let novelty = r#"{"type":"surprise","novelty":true}"#.to_owned();
@@ -235,6 +269,21 @@ impl Subject for Messages {
     fn too_long(&self) -> (u16, String) {
         let body = r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 8 maximum"}}"#;
         (400, body.to_owned())
+    }
+
+    fn filtered(&self) -> Option<(u16, String)> {
+        let body = r#"{"type":"error","error":{"type":"invalid_request_error","message":"Output blocked by content filtering policy"}}"#;
+        Some((400, body.to_owned()))
+    }
+
+    fn unsupported(&self) -> Option<Request> {
+        let mut request = Request::from("hi").with_model("model-1");
+        request.tool_choice = Some(ToolChoice::Required);
+        Some(request)
+    }
+
+    fn asks_to_wait(&self) -> bool {
+        false
     }
 }
 
@@ -275,12 +324,18 @@ impl Subject for Partials {
                 let failure = r#"{"error":{"code":503,"message":"The model is overloaded. Please try again later.","status":"UNAVAILABLE"}}"#;
                 return events(&[&said(r#"{"text":"Hel"}"#), failure]);
             }
+            Scenario::RateLimited => {
+                let failure = r#"{"error":{"code":429,"message":"You exceeded your current quota.","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"2s"}]}}"#;
+                return events(&[&said(r#"{"text":"Hel"}"#), failure]);
+            }
+            Scenario::Filtered => vec![said(r#"{"text":"Hel"}"#)],
             Scenario::Novelty => vec![said(r#"{"text":"Hello","novelty":true}"#)],
             // Calls come whole.
             _ => return None,
         };
+        let reason = if scenario == Scenario::Filtered { "SAFETY" } else { "STOP" };
         let finish = format!(
-            r#"{{"candidates":[{{"content":{{"role":"model","parts":[{{"text":""}}]}},"finishReason":"STOP"}}],"usageMetadata":{{"promptTokenCount":11,"candidatesTokenCount":4,"thoughtsTokenCount":3,"totalTokenCount":18}},{IDS}}}"#
+            r#"{{"candidates":[{{"content":{{"role":"model","parts":[{{"text":""}}]}},"finishReason":"{reason}"}}],"usageMetadata":{{"promptTokenCount":11,"candidatesTokenCount":4,"thoughtsTokenCount":3,"totalTokenCount":18}},{IDS}}}"#
         );
         let mut pieces: Vec<&str> = said.iter().map(String::as_str).collect();
         pieces.push(&finish);
@@ -294,6 +349,18 @@ impl Subject for Partials {
     fn too_long(&self) -> (u16, String) {
         let body = r#"{"error":{"code":400,"message":"The input token count (9) exceeds the maximum number of tokens allowed (8).","status":"INVALID_ARGUMENT"}}"#;
         (400, body.to_owned())
+    }
+
+    fn filtered(&self) -> Option<(u16, String)> {
+        let body = r#"{"promptFeedback":{"blockReason":"PROHIBITED_CONTENT"},"usageMetadata":{"promptTokenCount":11,"totalTokenCount":11},"modelVersion":"model-1"}"#;
+        Some((200, body.to_owned()))
+    }
+
+    fn unsupported(&self) -> Option<Request> {
+        let tool = ToolSpec::new("search", "", json!({"type": "object"}));
+        let mut request = Request::from("hi").with_model("model-1").with_tools([tool]);
+        request.options.insert("parallel_tool_calls".to_owned(), false.into());
+        Some(request)
     }
 }
 
@@ -363,6 +430,16 @@ impl Subject for Responses {
                 let error = r#","error":{"code":"server_is_overloaded","message":"Try again later."}"#;
                 end = format!(r#"{{"type":"response.failed",{}"#, reply("failed", error));
             }
+            Scenario::RateLimited => {
+                said.extend([open, text("Hel")]);
+                let error = r#","error":{"code":"rate_limit_exceeded","message":"Rate limit reached. Please try again in 2s."}"#;
+                end = format!(r#"{{"type":"response.failed",{}"#, reply("failed", error));
+            }
+            Scenario::Filtered => {
+                said.extend([open, text("Hel")]);
+                let why = format!(r#"{usage},"incomplete_details":{{"reason":"content_filter"}}"#);
+                end = format!(r#"{{"type":"response.incomplete",{}"#, reply("incomplete", &why));
+            }
             Scenario::CutOff => {
                 said.extend([item("added", 0, &call(1, "search", "")), arguments(1, r#"{"q": "g"#)]);
                 let why = format!(r#"{usage},"incomplete_details":{{"reason":"max_output_tokens"}}"#);
@@ -396,105 +473,14 @@ impl Subject for Responses {
         let body = r#"{"error":{"message":"Your input exceeds the context window of this model.","type":"invalid_request_error","code":"context_length_exceeded"}}"#;
         (400, body.to_owned())
     }
-}
 
-/// Its pieces are lines here, each the name of a frame and what is in it.
-#[cfg(feature = "bedrock")]
-pub struct Converse(pub Http);
-
-#[cfg(feature = "bedrock")]
-impl Subject for Converse {
-    fn adapter(&self, base_url: &str) -> Arc<dyn Adapter> {
-        adapter("bedrock", &self.0, base_url)
+    fn filtered(&self) -> Option<(u16, String)> {
+        let body = r#"{"error":{"message":"Invalid prompt: your prompt was flagged as potentially violating our usage policy.","type":"invalid_request_error","code":"invalid_prompt"}}"#;
+        Some((400, body.to_owned()))
     }
 
-    fn answer(&self, scenario: Scenario) -> Option<Vec<String>> {
-        let start = |index: usize, id: &str, name: &str| {
-            format!(
-                r#"contentBlockStart {{"contentBlockIndex":{index},"start":{{"toolUse":{{"toolUseId":"{id}","name":"{name}"}}}},"p":"ab"}}"#
-            )
-        };
-        let delta = |index: usize, delta: &str| {
-            format!(
-                r#"contentBlockDelta {{"contentBlockIndex":{index},"delta":{delta},"p":"abc"}}"#
-            )
-        };
-        let text = |text: &str| delta(0, &format!(r#"{{"text":{text:?}}}"#));
-        let input =
-            |index, text: &str| delta(index, &format!(r#"{{"toolUse":{{"input":{text:?}}}}}"#));
-        let close = |index: usize| format!(r#"contentBlockStop {{"contentBlockIndex":{index}}}"#);
-        let (said, reason) = match scenario {
-            Scenario::Text => (vec![text("Hello"), text(" wörld 🐦"), close(0)], "end_turn"),
-            Scenario::ToolCall => (
-                vec![
-                    start(0, "call-1", "search"),
-                    input(0, r#"{"q": "g"#),
-                    input(0, r#"o", "n": 1.0}"#),
-                    close(0),
-                ],
-                "tool_use",
-            ),
-            Scenario::ParallelCalls => (
-                vec![
-                    start(0, "call-1", "search"),
-                    start(1, "call-2", "lookup"),
-                    input(0, r#"{"q":"#),
-                    input(1, r#"{"k":[1,2]}"#),
-                    input(0, r#""a"}"#),
-                    close(1),
-                    close(0),
-                ],
-                "tool_use",
-            ),
-            Scenario::Reasoning => (
-                vec![
-                    delta(0, r#"{"reasoningContent":{"text":"because"}}"#),
-                    delta(0, r#"{"reasoningContent":{"signature":"sig-1"}}"#),
-                    close(0),
-                    start(1, "call-1", "search"),
-                    close(1),
-                ],
-                "tool_use",
-            ),
-            Scenario::Overloaded => {
-                let failure =
-                    r#"!serviceUnavailableException {"message":"The model is overloaded."}"#;
-                return Some(vec![text("Hel"), failure.to_owned()]);
-            }
-            Scenario::CutOff => {
-                (vec![start(0, "call-1", "search"), input(0, r#"{"q": "g"#)], "max_tokens")
-            }
-            Scenario::Novelty => {
-                (vec![text("Hello"), r#"surprise {"novelty":true}"#.to_owned()], "end_turn")
-            }
-            _ => return None,
-        };
-        let mut pieces = vec![r#"messageStart {"role":"assistant","p":"a"}"#.to_owned()];
-        pieces.extend(said);
-        pieces.push(format!(r#"messageStop {{"stopReason":"{reason}"}}"#));
-        let usage = r#"metadata {"usage":{"inputTokens":11,"outputTokens":7,"totalTokens":18},"metrics":{"latencyMs":1}}"#;
-        pieces.push(usage.to_owned());
-        Some(pieces)
-    }
-
-    fn frame(&self, piece: &str) -> Vec<u8> {
-        frames::stream(piece.lines())
-    }
-
-    fn answer_id(&self) -> Option<&str> {
+    fn unsupported(&self) -> Option<Request> {
         None
-    }
-
-    fn error(&self, message: &str) -> String {
-        format!(r#"{{"message":{message:?}}}"#)
-    }
-
-    fn too_long(&self) -> (u16, String) {
-        (400, r#"{"message":"Input is too long for requested model."}"#.to_owned())
-    }
-
-    fn content_type(&self) -> &str {
-        "application/vnd.amazon.eventstream"
     }
 }
 
@@ -543,6 +529,14 @@ impl Subject for Lines {
     fn too_long(&self) -> (u16, String) {
         let body = r#"{"error":"the input length exceeds the context length"}"#;
         (400, body.to_owned())
+    }
+
+    fn filtered(&self) -> Option<(u16, String)> {
+        None
+    }
+
+    fn unsupported(&self) -> Option<Request> {
+        Some(image_elsewhere())
     }
 
     fn answer_id(&self) -> Option<&str> {

@@ -1,0 +1,109 @@
+//! What errors of a call say, and what they must not.
+
+use std::time::Duration;
+
+use mynah_data::{AdapterReason, Error, Result};
+use reqwest::Url;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
+
+/// What an error is told on its way out.
+pub(super) struct ErrorContext {
+    provider: String,
+    pub(super) secrets: Vec<SecretString>,
+    pub(super) request_id: Option<String>,
+    server: String,
+    proxy: Option<String>,
+}
+
+impl ErrorContext {
+    pub(super) fn new(provider: &str, secrets: Vec<SecretString>) -> Self {
+        let (provider, server) = (provider.to_owned(), String::new());
+        Self { provider, secrets, request_id: None, server, proxy: None }
+    }
+
+    /// Says who is called. What else stands in the address is nobody's business.
+    pub(super) fn calling(&mut self, url: &str, proxy: Option<String>) {
+        let url = Url::parse(url);
+        self.server = url.map(|url| url.origin().ascii_serialization()).unwrap_or_default();
+        self.proxy = proxy;
+    }
+
+    /// What a server sends next.
+    pub(super) async fn unless_silent<T>(
+        &self,
+        limit: Duration,
+        next: impl Future<Output = reqwest::Result<T>>,
+    ) -> Result<T> {
+        match tokio::time::timeout(limit, next).await {
+            Ok(next) => next.map_err(|error| self.transport_error(error)),
+            Err(_) => Err(self.was_silent(limit)),
+        }
+    }
+
+    pub(super) fn was_silent(&self, limit: Duration) -> Error {
+        let limit = limit.as_secs_f64();
+        self.network(AdapterReason::Timeout, format!("the server was silent for {limit} s"))
+    }
+
+    pub(super) fn transport_error(&self, error: reqwest::Error) -> Error {
+        let reason = match error.is_timeout() {
+            true => AdapterReason::Timeout,
+            false => AdapterReason::NetworkError,
+        };
+        let error = error.without_url();
+        let connected = !error.is_connect();
+        // The innermost cause is the one that a person can act on.
+        let mut cause: &dyn std::error::Error = &error;
+        while let Some(inner) = cause.source() {
+            cause = inner;
+        }
+        let failed = self.network(reason, cause.to_string());
+        if connected { failed } else { failed.with("connected", false) }
+    }
+
+    fn network(&self, reason: AdapterReason, why: String) -> Error {
+        let Self { server, proxy, .. } = self;
+        let through = proxy.as_ref().map(|proxy| format!(" through the proxy {proxy}"));
+        let through = through.unwrap_or_default();
+        let error = Error::adapter(reason)
+            .with_message(format!("adapter error: {reason}: {why}, calling {server}{through}"))
+            .with("server", server.as_str());
+        match proxy {
+            Some(proxy) => error.with("proxy", proxy.as_str()),
+            None => error,
+        }
+    }
+
+    /// Names the provider, and takes out the key, which some providers repeat in their messages.
+    pub(super) fn complete(&self, mut error: Error) -> Error {
+        // A short word is no key: it stands in the place of one where none is needed.
+        let is_word =
+            |text: &str| text.len() < 8 && text.bytes().all(|byte| byte.is_ascii_alphabetic());
+        let secrets = self.secrets.iter().map(ExposeSecret::expose_secret);
+        for secret in secrets.filter(|secret| !is_word(secret)) {
+            error = without(secret, error);
+        }
+        if let (Some(id), false) = (&self.request_id, error.metadata().contains_key("request_id")) {
+            error = error.with("request_id", id.as_str());
+        }
+        error.with_provider(self.provider.as_str())
+    }
+}
+
+/// The same error with a secret taken out, wherever it stands.
+fn without(secret: &str, error: Error) -> Error {
+    fn redact(value: &mut Value, secret: &str) {
+        match value {
+            Value::String(text) if text.contains(secret) => *text = text.replace(secret, "…"),
+            Value::Array(list) => list.iter_mut().for_each(|value| redact(value, secret)),
+            Value::Object(map) => map.values_mut().for_each(|value| redact(value, secret)),
+            _ => {}
+        }
+    }
+    let mut told = error.to_value();
+    for member in ["message", "metadata"] {
+        redact(&mut told[member], secret);
+    }
+    serde_json::from_value(told).unwrap_or(error)
+}

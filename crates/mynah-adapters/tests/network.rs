@@ -1,0 +1,138 @@
+//! Who is called, through whom, and what is told of it.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::StreamExt as _;
+use mynah_adapters::{
+    conformance::{Reply, Server},
+    http::{Http, HttpAdapter, HttpEmbedder},
+};
+use mynah_data::{AdapterReason, Error, ErrorKind, Event, Request};
+use mynah_step::{Adapter, ModelCall, RetryPolicy};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
+    net::{TcpListener, TcpStream},
+};
+
+const ANSWER: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+const SECRET: &str = "s3cr3t-word";
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_named_and_nothing_else_of_its_address() {
+    let server = nobody().await;
+    let adapter = vllm(&format!("{server}/{SECRET}?api-key={SECRET}"));
+    let error = hear(adapter.clone(), ModelCall::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
+    assert_eq!(
+        (&error.metadata()["server"], error.metadata().get("proxy")),
+        (&server.as_str().into(), None)
+    );
+    assert_eq!(error.metadata()["connected"], false);
+    assert!(error.to_string().ends_with(&format!(", calling {server}")), "{error}");
+    let embedder = HttpEmbedder::new(adapter, "m").with_retry(RetryPolicy::never());
+    let embedded = embedder.vectors(["a"]).await.unwrap_err();
+    assert_eq!(embedded.metadata()["server"], server);
+    assert_secret(&format!("{error} {error:?} {} {embedded:?}", error.to_value()));
+}
+
+#[tokio::test]
+async fn a_server_that_is_silent_is_named() {
+    let server = Server::start(|_| Reply::silence()).await.unwrap();
+    let stream_timeout = Some(Duration::from_millis(100));
+    let call = ModelCall { stream_timeout, ..ModelCall::default() };
+    let error = hear(vllm(server.url()), call).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout));
+    assert_eq!(error.metadata()["server"], server.url());
+}
+
+#[tokio::test]
+async fn the_proxy_that_was_asked_is_named_without_its_password() {
+    let proxy = nobody().await;
+    let address = proxy.strip_prefix("http://").unwrap();
+    let builder = Http::builder().proxy(format!("http://user:{SECRET}@{address}"));
+    let http = builder.clone().build().unwrap();
+    let adapter = vllm("http://models.invalid").with_http(http.clone());
+    let shown = format!("{builder:?} {http:?} {adapter:?}");
+    let error = hear(adapter, ModelCall::default()).await.unwrap_err();
+    assert_eq!(error.metadata()["server"], "http://models.invalid");
+    assert_eq!(error.metadata()["proxy"], proxy);
+    let told = format!(", calling http://models.invalid through the proxy {proxy}");
+    assert!(error.to_string().ends_with(&told), "{error}");
+    assert_secret(&format!("{shown} {error} {error:?} {}", error.to_value()));
+}
+
+#[tokio::test]
+async fn calls_go_through_a_socks_proxy() {
+    let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let proxy = socks(server.url().strip_prefix("http://").unwrap().to_owned()).await;
+    let http = Http::builder().proxy(proxy).build().unwrap();
+    hear(vllm("http://models.invalid").with_http(http), ModelCall::default()).await.unwrap();
+    assert_eq!(server.received().len(), 1);
+}
+
+#[test]
+fn a_proxy_that_is_none_is_refused_when_the_client_is_made() {
+    for wrong in ["no url", "ht!tp://user:x@", "ftp://proxy:21", "http://", ""] {
+        let error = Http::builder().proxy(wrong).build().unwrap_err();
+        assert!(error.is_validation(), "{wrong}");
+    }
+    for right in ["proxy.example:3128", "user:x@proxy.example:3128", "socks5h://proxy.example:1080"]
+    {
+        assert!(Http::builder().proxy(right).build().is_ok(), "{right}");
+    }
+}
+
+#[test]
+fn a_key_in_the_query_of_an_address_is_not_shown() {
+    let adapter = vllm(&format!("http://models.invalid/v1?api-key={SECRET}"));
+    assert!(format!("{adapter:?}").contains("http://models.invalid/v1"));
+    assert_secret(&format!("{adapter:?} {:?}", HttpEmbedder::new(adapter.clone(), "m")));
+}
+
+fn assert_secret(told: &str) {
+    assert!(!told.contains(SECRET), "{told}");
+}
+
+/// An address where nobody answers.
+async fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+/// A SOCKS5 proxy that calls the same server whatever it is asked for.
+async fn socks(server: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("socks5h://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut greeting = [0; 2];
+        client.read_exact(&mut greeting).await.unwrap();
+        client.read_exact(&mut vec![0; usize::from(greeting[1])]).await.unwrap();
+        client.write_all(&[5, 0]).await.unwrap();
+        // A name, and how long it is.
+        let mut asked = [0; 5];
+        client.read_exact(&mut asked).await.unwrap();
+        assert_eq!(asked[3], 3, "the proxy looks the name up");
+        client.read_exact(&mut vec![0; usize::from(asked[4]) + 2]).await.unwrap();
+        client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await.unwrap();
+        let mut server = TcpStream::connect(server).await.unwrap();
+        copy_bidirectional(&mut client, &mut server).await.ok();
+    });
+    url
+}
+
+fn vllm(base_url: &str) -> HttpAdapter {
+    HttpAdapter::named("vllm").unwrap().with_base_url(base_url).unwrap()
+}
+
+async fn hear(adapter: HttpAdapter, call: ModelCall) -> Result<Vec<Event>, Error> {
+    let request = Request::from("hi").with_model("m");
+    let stream = Arc::new(adapter).open(request, call).await?;
+    stream.collect::<Vec<_>>().await.into_iter().collect()
+}
