@@ -47,7 +47,8 @@ impl CallTool {
         self
     }
 
-    /// The same, tried so often in all after transient failures; only once unless it is idempotent, whatever the tool says.
+    /// The same, tried so often in all after transient failures, as [`Tool::idempotent`] says; only once unless it is idempotent,
+    /// whatever the tool says.
     pub fn tries(mut self, idempotent: bool, max_attempts: u32) -> Self {
         self.tries = Some((idempotent, max_attempts));
         self
