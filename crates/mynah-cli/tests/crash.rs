@@ -302,7 +302,9 @@ impl Reference {
         let answered = facts.iter().filter(is_answer).count();
         let is_done = |id: &str| {
             facts.iter().any(|fact| match fact {
-                Fact::ToolFailed { resolution: Resolution::Retried, .. } => false,
+                Fact::ToolFailed {
+                    resolution: Resolution::Retried | Resolution::CutOff, ..
+                } => false,
                 Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
                     call_id == id
                 }

@@ -388,6 +388,7 @@ pub async fn run_tool(
         let attempt = context.attempt();
         let given =
             if attempt == last { std::mem::take(&mut arguments) } else { arguments.clone() };
+        context.effects.begun();
         let outcome = attempt_once(executor.as_ref(), &tool, given, context.clone(), timeout).await;
         match outcome {
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
