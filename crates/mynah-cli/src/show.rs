@@ -242,7 +242,11 @@ fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
             list
         }
         Fact::ToolCompleted { call_id, content, .. } => vec![result(call_id, content, false)],
-        Fact::ToolFailed { call_id, content, .. } => vec![result(call_id, content, true)],
+        Fact::ToolFailed { call_id, error, content, .. } => {
+            // What no model read has no text of its own.
+            let says = if content.is_empty() { error.to_string() } else { content };
+            vec![result(call_id, says, true)]
+        }
         Fact::Suspended(end) => {
             let says = waits(&end, before.answer.as_ref());
             vec![Told::Waits { end, says }]

@@ -240,7 +240,8 @@ impl Reference {
             form["delay_ms"] = json!(pause["delay_ms"].as_u64().unwrap() * times);
             form
         };
-        let idempotent = |name: &str| json!({"name": name, "idempotent": true, "max_attempts": 3});
+        // The outcomes of a scripted tool begin anew in each process, and its tries go on.
+        let idempotent = |name: &str| json!({"name": name, "idempotent": true, "max_attempts": 9});
         let busy = json!({"error": "busy", "transient": true});
         let tools = vec![
             (json!({"name": "plain"}), "c0", later(json!({"ok": {"n": 1}}), 3)),
@@ -301,7 +302,9 @@ impl Reference {
         let answered = facts.iter().filter(is_answer).count();
         let is_done = |id: &str| {
             facts.iter().any(|fact| match fact {
-                Fact::ToolFailed { resolution: Resolution::Retried, .. } => false,
+                Fact::ToolFailed {
+                    resolution: Resolution::Retried | Resolution::CutOff, ..
+                } => false,
                 Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
                     call_id == id
                 }

@@ -129,7 +129,7 @@ pub enum Fact {
         error: Error,
         /// What was made of it.
         resolution: Resolution,
-        /// The text of its tool message; none where it is tried again.
+        /// The text of its tool message; none where it is tried again, or the run was stopped.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         content: String,
     },
@@ -521,6 +521,8 @@ pub struct DirectCall {
 pub enum Resolution {
     /// The tool is tried again.
     Retried,
+    /// Nothing: the run was stopped while the tool ran, and nobody waited for what would have come of it.
+    CutOff,
     /// The model is told, and goes on.
     Continued,
     /// The model is told something else, and goes on.

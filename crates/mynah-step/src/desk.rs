@@ -1,12 +1,13 @@
 //! Where tools hand in what happens inside them, and wait for their turn.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Wake, Waker},
 };
 
-use mynah_data::{Error, ErrorKind, LogReason, Result};
-use mynah_log::{Fact, Inside};
+use mynah_data::{Error, ErrorKind, LogReason, Result, ToolCall, ToolReason};
+use mynah_log::{Fact, Inside, Resolution};
 use tokio::sync::oneshot;
 
 use crate::Tape;
@@ -28,6 +29,8 @@ struct State {
     unsafe_yet: Vec<(Reply, Option<Fact>)>,
     /// Who is to be woken when there is something to do.
     parked: Vec<Waker>,
+    /// The tries that began and have no outcome, by the ids of their calls.
+    begun: HashMap<String, (Arc<ToolCall>, u32)>,
 }
 
 type Reply = oneshot::Sender<Result<Option<Fact>>>;
@@ -155,9 +158,30 @@ impl Desk {
         match (&ask.want, &answer) {
             (Want::Commit { asked: Some(asked), .. }, Ok(_))
             | (Want::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
+            (Want::Commit { fact, .. }, Ok(_)) => state.came_out(fact),
             _ => {}
         }
         Some((ask, answer))
+    }
+
+    /// A try of a call begins.
+    pub(crate) fn begin(&self, call: &Arc<ToolCall>, attempt: u32) {
+        self.state().begun.insert(call.id.clone(), (Arc::clone(call), attempt));
+    }
+
+    /// A fact was committed that was not handed in: if it is what came of a call, that is not under way any more.
+    pub fn committed(&self, fact: &Fact) {
+        self.state().came_out(fact);
+    }
+
+    /// What is to be recorded of a call when the run is stopped: nothing if it did not begin, or came out.
+    pub fn cut_off(&self, call_id: &str) -> Option<Fact> {
+        let (call, attempt) = self.state().begun.remove(call_id)?;
+        let error = Error::tool(ToolReason::Cancelled)
+            .with_message(format!("tool error ({}): cancelled: the run was ended", call.name))
+            .with("tool_name", call.name.as_str());
+        let (call_id, resolution) = (call_id.to_owned(), Resolution::CutOff);
+        Some(Fact::ToolFailed { call_id, attempt, error, resolution, content: String::new() })
     }
 
     /// How many calls wait for their turn, and the loop.
@@ -225,6 +249,14 @@ impl Desk {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn came_out(&mut self, fact: &Fact) {
+        if let Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } = fact {
+            self.begun.remove(call_id);
+        }
     }
 }
 

@@ -59,6 +59,13 @@ impl Effects {
         self.line = Arc::default();
     }
 
+    /// The try begins in which this is.
+    pub(crate) fn begun(&self) {
+        if let (Some(desk), Some(call)) = (&self.desk, &self.call) {
+            desk.begin(call, self.attempt);
+        }
+    }
+
     fn place(&self) -> Place {
         let call_id = self.call.as_ref()?.id.clone();
         Some(Inside { call_id, attempt: self.attempt })

@@ -22,7 +22,7 @@ use crate::{
 /// A run's records, to be performed again.
 ///
 /// What the loop does not make again is left out: the seal, the seams where another process went on, and what tries of tools
-/// left behind that have no outcome because their process ended.
+/// left behind that have no outcome because their process ended, or their run.
 pub struct Recorded {
     pub(crate) run: Arc<str>,
     facts: VecDeque<(Record, Fact)>,
@@ -426,7 +426,7 @@ fn handovers(records: &[(Record, Fact)]) -> Vec<u64> {
 /// The call that a fact is the outcome of.
 pub(crate) fn outcome(fact: &Fact) -> Option<&str> {
     match fact {
-        Fact::ToolFailed { resolution: Resolution::Retried, .. } => None,
+        Fact::ToolFailed { resolution: Resolution::Retried | Resolution::CutOff, .. } => None,
         Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => Some(call_id),
         _ => None,
     }
@@ -505,9 +505,12 @@ pub(crate) fn inner(fact: &Fact) -> Option<(&str, u32)> {
         Fact::SideEffect { inside: Some(Inside { call_id, attempt }), .. } => {
             Some((call_id, *attempt))
         }
-        Fact::ToolFailed { call_id, attempt, resolution: Resolution::Retried, .. } => {
-            Some((call_id, *attempt))
-        }
+        Fact::ToolFailed {
+            call_id,
+            attempt,
+            resolution: Resolution::Retried | Resolution::CutOff,
+            ..
+        } => Some((call_id, *attempt)),
         Fact::ToolScheduled { call_id, attempt, .. } if *attempt > 1 => Some((call_id, *attempt)),
         _ => None,
     }

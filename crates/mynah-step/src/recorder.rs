@@ -173,11 +173,10 @@ impl Recorder {
             return Err(Error::log(LogReason::Sealed)
                 .with_message(format!("log error: sealed: run {} has ended", self.chain.run())));
         }
-        if let Some(seam) = self.seam.take()
-            && !matches!(fact, Fact::Resumed { .. })
-        {
-            self.push(&seam)?;
+        if matches!(fact, Fact::Resumed { .. }) {
+            self.seam = None;
         }
+        self.go_on()?;
         self.push(fact)?;
         let reordered = self.chain.has_reordered() && has_maps(fact);
         let kept = self.pending.last().filter(|_| reordered);
@@ -186,6 +185,11 @@ impl Recorder {
             self.seal()?;
         }
         Ok(kept)
+    }
+
+    /// Tells that another process goes on, where it does and has not told yet.
+    pub(crate) fn go_on(&mut self) -> Result<()> {
+        self.seam.take().map_or(Ok(()), |seam| self.push(&seam))
     }
 
     /// Seals a run whose end is recorded already.
@@ -474,13 +478,10 @@ fn has_maps(fact: &Fact) -> bool {
 }
 
 /// Whether a fact must be on its way to the log before anything more is told: what came of a tool and what a person said, which
-/// nobody can do again, and that the model was asked whose answer is told.
+/// nobody can do again, and that the model was asked, by this process or again by another, whose answer is told.
 fn is_owed(fact: &Fact) -> bool {
-    match fact {
-        Fact::ToolCompleted { .. } | Fact::ToolFailed { .. } | Fact::TurnStarted { .. } => true,
-        Fact::Resumed { .. } => !fact.is_seam(),
-        _ => false,
-    }
+    use Fact::{Resumed, ToolCompleted, ToolFailed, TurnStarted};
+    matches!(fact, ToolCompleted { .. } | ToolFailed { .. } | TurnStarted { .. } | Resumed { .. })
 }
 
 /// Whether nothing but the seal can follow.

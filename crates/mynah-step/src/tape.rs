@@ -94,6 +94,23 @@ impl Tape {
         }
     }
 
+    /// Tells that a run goes on whose records are used up, before something is done that they tell already: a model is asked
+    /// again whose answer was lost.
+    ///
+    /// # Errors
+    /// A log that could not be written before.
+    pub fn go_on(&mut self) -> Result<()> {
+        if let Self::Replaying(recorded) = self
+            && let Some(recorder) = recorded.follow()
+        {
+            *self = Self::Recording(recorder);
+        }
+        match self {
+            Self::Recording(recorder) => recorder.go_on(),
+            _ => Ok(()),
+        }
+    }
+
     /// How many engines took over from another up to here, in a run that is performed again. Whoever goes on with it is one
     /// of them.
     pub fn handovers(&self) -> usize {

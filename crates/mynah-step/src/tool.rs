@@ -116,7 +116,8 @@ impl Tool {
         self.with(|spec| spec.manual = true)
     }
 
-    /// The same tool, whose calls may be run twice without harm, and are tried so often in all after transient failures.
+    /// The same tool, whose calls may be run twice without harm, and are tried so often in all after transient failures. A try in
+    /// which the process ended counts; a run that is resumed after it tries at least once more.
     pub fn idempotent(self, max_attempts: u32) -> Self {
         self.tried(true, max_attempts)
     }
@@ -381,11 +382,13 @@ pub async fn run_tool(
     let spec = Arc::clone(tool.spec());
     let timeout = spec.timeout_ms.map_or(limits.timeout, Duration::from_millis);
     let tries = if spec.idempotent { spec.max_attempts.max(1) } else { 1 };
-    let last = first.saturating_add(tries - 1);
+    // A try in which a process ended is one of them, and what was begun anew is tried at least once.
+    let last = first.max(tries);
     loop {
         let attempt = context.attempt();
         let given =
             if attempt == last { std::mem::take(&mut arguments) } else { arguments.clone() };
+        context.effects.begun();
         let outcome = attempt_once(executor.as_ref(), &tool, given, context.clone(), timeout).await;
         match outcome {
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {

@@ -13,7 +13,7 @@ use mynah_data::{
     Breach, Budget, Error, Event, FinishReason, Limit, ModelRef, Place, Pricing, Request, Result,
     ToolCall, ToolOutcome,
 };
-use mynah_log::{Fact, MemoryLog};
+use mynah_log::{Fact, MemoryLog, Resolution};
 use mynah_step::{
     Adapter, Answer, BoxFuture, Context, Mode, ModelCall, ModelStream, Tool, ToolContext,
 };
@@ -278,7 +278,12 @@ async fn time_that_runs_out_cuts_off_the_model_and_the_tools_and_a_replay_measur
     assert_eq!(done.map_err(told), Err(json!(breach(MID))));
     let kept = kinds(&facts);
     assert_eq!(kept.iter().filter(|kind| **kind == "tool_completed").count(), 2);
-    assert_eq!(kept[kept.len() - 3..], ["budget_exceeded", "completed", "sealed"]);
+    assert_eq!(kept[kept.len() - 4..], ["tool_failed", "budget_exceeded", "completed", "sealed"]);
+    let Fact::ToolFailed { call_id, error, resolution, .. } = &facts[facts.len() - 4] else {
+        unreachable!("it is its kind")
+    };
+    let cut_off = ("b", "cancelled", &Resolution::CutOff);
+    assert_eq!((call_id.as_str(), error.reason(), resolution), cut_off);
 
     // Before anything else is begun. What the loop does by itself is not cut off.
     let (done, _) = twice(config, async |context| {

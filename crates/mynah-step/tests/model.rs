@@ -46,6 +46,25 @@ async fn answers_and_outcomes_are_on_their_way_to_the_log_when_the_loop_has_them
     assert_eq!(kinds(&facts(&read(&log).await)), done);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_model_that_is_asked_again_was_asked_in_the_log() {
+    let log = Arc::new(MemoryLog::new());
+    let silent = || plain(&log).adapter(plays([Vec::new()]));
+    let mut expected = vec!["run_started", "turn_started"];
+    let mut config = silent();
+    for _ in 0..3 {
+        let context = Context::new(config).expect("a run");
+        assert_eq!(begin(&context).await, Ok(()));
+        let second = std::time::Duration::from_secs(1);
+        let answer = tokio::time::timeout(second, context.llm_call(ask("hi"))).await;
+        assert!(answer.is_err(), "the model says nothing");
+        assert_eq!(kinds(&facts(&read(&log).await)), expected);
+        drop(context);
+        config = silent().resume().await.expect("it is there");
+        expected.push("resumed");
+    }
+}
+
 #[tokio::test]
 async fn reasoning_is_part_of_the_recorded_answer() {
     let thought = Event::ReasoningDelta { id: None, delta: "hm".to_owned() };

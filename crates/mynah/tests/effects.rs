@@ -191,6 +191,31 @@ async fn every_try_of_a_tool_is_announced_and_told() -> mynah::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn tries_are_counted_over_all_processes_of_a_run() -> mynah::Result<()> {
+    let busy = || {
+        let busy = async |_, _: ToolContext| ToolOutcome::transient("busy");
+        Tool::new("t", "", json!({})).idempotent(2).handler(busy)
+    };
+    let log = Arc::new(MemoryLog::new());
+    let engine = Engine::new(calls(&["t"])?).tool(busy());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    // Cut off after an announcement, after a failed try, and in the last of them.
+    for (seq, tries) in [(4, [1, 2].as_slice()), (5, &[1, 2]), (6, &[1, 2, 3])] {
+        let branch = mynah::fork_run(&log, &*run, seq).await?.run_id;
+        let later = Scripted::new([json!([{"text": "done"}, {"finish": "stop"}])])?;
+        let later = Engine::new(later).tool(busy());
+        later.resume(&log, &branch).await?;
+        let announced = facts(&log, &branch).await.into_iter().filter_map(|fact| match fact {
+            Fact::ToolScheduled { attempt, .. } => Some(attempt),
+            _ => None,
+        });
+        assert_eq!(announced.collect::<Vec<_>>(), tries, "cut off after record {seq}");
+        assert_eq!(later.replay(&log, &branch).await?.status, "equal");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tool_that_asks_for_something_else_is_a_mismatch_at_that_record() -> mynah::Result<()> {
     let asking = |name: &'static str| {
         Tool::new("t", "", json!({})).handler(move |_, context: ToolContext| async move {

@@ -68,6 +68,25 @@ async fn a_model_that_is_heard_was_asked_in_the_log_though_nobody_polls_on() -> 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_model_that_is_asked_again_was_asked_in_the_log_though_nobody_polls_on()
+-> mynah::Result<()> {
+    let log = Busy::default();
+    let engine = Engine::new(Scripted::new([done(), done(), done()])?);
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let branch = mynah::fork_run(&log, &*run, 2).await?.run_id;
+    let mut expected = vec!["run_started", "turn_started"];
+    for _ in 0..2 {
+        let mut stream = engine.resume(&log, &*branch).stream().await?;
+        stream.next().await.expect("the model speaks")?;
+        tokio::time::sleep(10 * Busy::PAUSE).await;
+        expected.push("resumed");
+        assert_eq!(run_of(&stream), &*branch);
+        assert_eq!(kinds(&log, &branch).await?, expected);
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_happened_in_a_loop_of_ones_own_is_in_the_log_though_the_loop_ended_with_an_error()
 -> mynah::Result<()> {
     let log = Busy::default();

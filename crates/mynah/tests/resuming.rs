@@ -2,9 +2,11 @@
 
 mod kept;
 
+use std::time::Duration;
+
 use kept::{calls, copy, says, talker};
 use mynah::{
-    Budget, Engine, Thread, Tool,
+    Budget, Engine, HaltReason, Thread, Tool,
     log::MemoryLog,
     testing::{self, Scripted},
 };
@@ -57,6 +59,18 @@ async fn an_option_of_the_call_that_resumes_is_meant() -> mynah::Result<()> {
     let done = engine.resume(&log, &*run).tool_result("c0", 1).budget(turns(2)).await?;
     assert_eq!(done.text(), "done");
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_holds_for_a_model_that_is_asked_again() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let run = talker(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let cut = copy(&log, &run, 2).await;
+    let slow = json!([{"delay_ms": 60_000}, {"text": "late"}, {"finish": "stop"}]);
+    let slow = Engine::new(Scripted::new([slow])?);
+    let late = slow.resume(&cut, &*run).deadline(Duration::from_secs(1)).await?;
+    assert_eq!(late.halted_reason, HaltReason::Deadline);
     Ok(())
 }
 

@@ -85,6 +85,7 @@ impl Context {
         if recorded && let Some(response) = self.recorded_answer(pricing.as_ref()).await? {
             return Ok(Answer { turn, response });
         }
+        self.tape().go_on()?;
         let mut watch = Watch::model(self.metrics(), request.model.as_ref());
         let mut call = Call { pricing, ..Call::default() };
         let heard = self.unless_cancelled(self.hear(adapter, request, &mut call));

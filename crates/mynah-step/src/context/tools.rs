@@ -47,7 +47,8 @@ impl CallTool {
         self
     }
 
-    /// The same, tried so often in all after transient failures; only once unless it is idempotent, whatever the tool says.
+    /// The same, tried so often in all after transient failures, as [`Tool::idempotent`] says; only once unless it is idempotent,
+    /// whatever the tool says.
     pub fn tries(mut self, idempotent: bool, max_attempts: u32) -> Self {
         self.tries = Some((idempotent, max_attempts));
         self
@@ -123,6 +124,7 @@ impl Context {
             begun.fill(Begun::Now);
         }
         self.flush().await?;
+        let ids: Vec<String> = calls.iter().map(|tool| tool.call.id.clone()).collect();
         let places = Semaphore::new(self.0.config.max_parallel_tools);
         let begin = |(index, (call, begun)): (usize, (CallTool, Begun))| {
             let (running, places) = (Running::begin(&self.0.running), &places);
@@ -136,7 +138,12 @@ impl Context {
         let runs = runs.collect::<FuturesUnordered<_>>().collect::<Vec<_>>();
         let mut results = match self.served(self.while_there_is_time(runs)).await {
             Ok(results) => results,
-            Err(breach) => return Err(self.exceed(breach, None, Vec::new()).await?),
+            Err(breach) => {
+                for cut_off in ids.iter().filter_map(|id| self.0.desk.cut_off(id)) {
+                    self.put(cut_off).await?;
+                }
+                return Err(self.exceed(breach, None, Vec::new()).await?);
+            }
         };
         results.sort_unstable_by_key(|(index, _)| *index);
         let results = results.into_iter().map(|(_, result)| result).collect::<Result<Vec<_>>>();

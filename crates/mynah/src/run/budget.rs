@@ -85,6 +85,7 @@ impl Driver {
         let partial = self.cut_off(answering, HaltReason::BudgetExceeded.as_str());
         let cuts = std::mem::take(&mut self.cuts).finish();
         self.phase = Phase::Decide;
+        self.cut_off_tools();
         self.commit(Fact::BudgetExceeded { breach, partial, cuts });
     }
 }

@@ -595,6 +595,7 @@ impl Driver {
         };
         let partial = self.cut_off(answering && heard, reason.as_str());
         let cuts = std::mem::take(&mut self.cuts).finish();
+        self.cut_off_tools();
         self.commit(Fact::Cancelled { end, partial, cuts });
         self.finish();
     }

@@ -43,6 +43,9 @@ impl Driver {
         let request = Request { messages: self.state.thread.messages.clone(), ..template.clone() };
         self.watch = Watch::model(setup.metrics.as_ref(), request.model.as_ref());
         self.catch_up();
+        if let Err(error) = self.tape.go_on() {
+            self.fault = Some(error);
+        }
         let setup = &self.setup;
         self.limits = CallLimits::begin(setup.call.request_timeout, setup.call.stream_timeout);
         let (adapter, retry) = (Arc::clone(&setup.adapter), Arc::clone(&setup.retry));

@@ -164,8 +164,8 @@ impl RunState {
             }
             Fact::AssistantCompleted { response, plan, .. } => self.answer(*response, plan),
             Fact::ToolScheduled { call_id, attempt, .. } => self.announce(&call_id, attempt),
-            // The call is not over.
-            Fact::ToolFailed { resolution: Resolution::Retried, .. } => {}
+            // The call is not over, or nothing came of it.
+            Fact::ToolFailed { resolution: Resolution::Retried | Resolution::CutOff, .. } => {}
             Fact::ToolCompleted { call_id, outcome, content, .. } => {
                 self.tool_completed(call_id, outcome, content);
             }

@@ -287,10 +287,21 @@ impl Driver {
                 let remembered = self.watched || self.tape.is_kept();
                 let fact = settle(call, settled, setup.encoder.as_ref(), policy, remembered);
                 let fact = self.keep(fact);
+                if let Some(desk) = &self.desk {
+                    desk.committed(&fact);
+                }
                 self.tell_tool(call, &fact);
                 self.take_in(fact);
             }
         }
+    }
+
+    /// Records of the calls that run that they are stopped with the run.
+    pub(super) fn cut_off_tools(&mut self) {
+        let Some(desk) = self.desk.clone().filter(|_| self.is_live()) else { return };
+        let calls = self.state.open_calls();
+        let cut_off: Vec<Fact> = calls.filter_map(|call| desk.cut_off(&call.id)).collect();
+        cut_off.into_iter().for_each(|fact| self.commit(fact));
     }
 
     fn tell_tool(&mut self, call: &ToolCall, fact: &Fact) {
