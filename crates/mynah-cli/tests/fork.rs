@@ -49,6 +49,16 @@ fn a_fork_keeps_the_records_up_to_a_place_and_says_how_to_go_on() {
 }
 
 #[test]
+fn a_fork_of_a_run_that_waits_says_for_what() {
+    let store = Store::with(RUNS);
+    let waits = store.json(&["show", "run-0"])[0]["run"]["records"].to_string();
+    let forked = store.run(&["fork", "run-0", "--at", &waits]).stdout;
+    let (id, _) = forked.split_once(' ').unwrap();
+    let how = format!("  mynah resume {id} --agent FILE --log {} --answer TEXT\n", store.url());
+    assert!(forked.ends_with(&format!("\nit waits for an answer: How many?\n{how}")), "{forked}");
+}
+
+#[test]
 fn with_an_agent_a_fork_goes_on_at_once() {
     let store = Store::with(RUNS);
     let agent = store.file("otherwise.json", OTHERWISE);
