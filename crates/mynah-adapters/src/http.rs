@@ -200,6 +200,14 @@ impl HttpAdapter {
         join_url(base, &self.version, path)
     }
 
+    /// Whether a call would find the key that it needs.
+    ///
+    /// # Errors
+    /// `missing_key`, as that call would have it.
+    pub fn check_key(&self) -> Result<()> {
+        self.admission(&ModelCall::default()).map(drop)
+    }
+
     fn http(&self) -> Result<&Http> {
         match self.http.get() {
             Some(http) => Ok(http),

@@ -94,6 +94,11 @@ impl Failure {
         Self { cause: Cause::Library(error), ..self }
     }
 
+    /// The same failure, of something that was to be used.
+    pub(crate) fn unusable(self) -> Self {
+        Self { code: 4, ..self }
+    }
+
     /// The same failure, of which a line of the verb's own has told.
     pub(crate) fn told(self) -> Self {
         Self { cause: Cause::Told, ..self }

@@ -13,16 +13,19 @@ use mynah::{
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, play, resume, runtime,
+    Failure, LogArgs,
+    model::cannot_go_on,
+    play, resume, runtime,
     store::{self, Place},
     text::line,
+    waiting::Waiting,
     written,
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah show last --records                see where to branch
   mynah fork last --at 5                   a new run with the records 1 to 5
-  mynah resume last --agent agent.json     go on with it
+  mynah resume last --agent agent.json     go on with it; without an agent where a model alone can
   mynah fork last --at 5 --agent agent.json
                                            both at once
 
@@ -101,8 +104,18 @@ async fn branch(place: &LogArgs, run: &str, at: u64, goes_on: bool) -> Result<St
             written(writeln!(out, "{how}"))?;
         }
         (false, false) => {
-            let go_on = place.command("resume", fork, " --agent FILE");
-            written(writeln!(out, "go on with: {go_on}"))?;
+            let about = play::last_about(log.as_ref(), fork).await?;
+            let who = cannot_go_on(&about, None).map_or("", |_| " --agent FILE");
+            let command = place.command("resume", fork, who);
+            let facts = store::facts(log.as_ref(), fork).await?;
+            let facts: Vec<Fact> = facts.into_iter().filter_map(|(_, fact)| fact).collect();
+            let told = match facts.last() {
+                Some(Fact::Suspended(end)) => {
+                    format!("it {}", Waiting::new(end, &facts).told(&command))
+                }
+                _ => format!("go on with: {command}"),
+            };
+            written(writeln!(out, "{told}"))?;
         }
     }
     Ok(forked.run_id.to_string())

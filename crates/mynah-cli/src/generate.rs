@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use jsonschema::Validator;
 use mynah::{
     AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Generate, Image, Message,
-    Metadata, Options, Part, Request, Response, ResponseFormat, StreamReason, ToolSpec,
+    Metadata, Part, Request, Response, ResponseFormat, StreamReason, ToolSpec,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure, input,
     ledger::Ledger,
-    model::ModelArgs,
+    model::{CallArgs, script},
     runtime,
     store::Place,
     teller::Teller,
@@ -44,8 +44,11 @@ schema; 2 wrong usage, a bad input file, no key; 4 a server, file or log that co
 pub(crate) struct Arguments {
     /// What the model is asked; - reads standard input, as a missing one does where something is piped in.
     prompt: Option<String>,
+    /// The model: ADAPTER:MODEL such as openai-chat:gpt-4.1-mini, or scripted:FILE, which plays a scenario's scripts.
+    #[arg(long, short, value_name = "ADAPTER:MODEL", env = "MYNAH_MODEL")]
+    model: Option<String>,
     #[command(flatten)]
-    model: ModelArgs,
+    call: CallArgs,
     /// Instructions to the model.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -84,8 +87,13 @@ fn is_shared(name: &str) -> bool {
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let engine = arguments.model.engine()?;
-    let mut options = Options::new();
+    let Some(model) = arguments.model.as_deref().filter(|name| !name.is_empty()) else {
+        return Err(Failure::input(
+            "no model: give --model ADAPTER:MODEL, such as --model anthropic:claude-sonnet-5, or set MYNAH_MODEL",
+        ));
+    };
+    let engine = arguments.call.engine(model)?;
+    let mut options = arguments.call.options();
     for (name, value) in arguments.params.iter().filter(|(name, _)| !is_shared(name)) {
         options = options.set(name, value.clone());
     }
@@ -96,6 +104,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     }
     let form = arguments.schema.as_deref().map(Form::read).transpose()?;
     let call = engine.generate(arguments.request(form.as_ref())?).options(options);
+    let who = match script(model) {
+        Some(file) => format!(" --agent {}", quoted(&file.to_string_lossy())),
+        None => arguments.call.flags(),
+    };
     let Arguments { json, stream, log: url, .. } = arguments;
     let mut teller = Teller::new(json);
     let answered = unless_interrupted(answer(call, stream || !json, &mut teller));
@@ -103,7 +115,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let run = log.and_then(|log| log.written());
         let told = match (&run, url) {
             (Some(run), Some(url)) => format!(
-                "interrupted; run {run} has no end, and can be given one:\n  mynah cancel {} --log {}",
+                "interrupted; run {run} can go on:\n  mynah resume {}{who} --log {}",
                 quoted(run),
                 quoted(&url)
             ),

@@ -1,21 +1,23 @@
 //! Which model is called, and how.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 use mynah::{
-    Catalog, Engine, RetryPolicy,
-    adapters::{http::HttpAdapter, keys::Keys},
+    Catalog, Engine, ModelRef, Options, RetryPolicy,
+    adapters::{http::HttpAdapter, keys::Keys, presets::Preset},
+    log::About,
 };
 
-use crate::{Failure, input, play};
+use crate::{Failure, input, play, text::quoted};
 
-/// What every verb that calls a model takes.
-#[derive(Args)]
-pub(crate) struct ModelArgs {
-    /// The model: ADAPTER:MODEL such as openai-chat:gpt-4.1-mini, or scripted:FILE, which plays a scenario's scripts.
-    #[arg(long, short, value_name = "ADAPTER:MODEL", env = "MYNAH_MODEL")]
-    model: Option<String>,
+/// How a model is called: what every verb that calls one takes.
+#[derive(Args, Default)]
+pub(crate) struct CallArgs {
     /// Call this server instead of the adapter's own.
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
@@ -39,7 +41,7 @@ pub(crate) struct ModelArgs {
 }
 
 /// What every verb that knows models takes.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(crate) struct CatalogArgs {
     /// Take limits and prices of models from this file first; docs/cli.md shows its form.
     #[arg(long, value_name = "FILE")]
@@ -56,31 +58,62 @@ impl CatalogArgs {
     }
 }
 
-impl ModelArgs {
-    /// The engine that calls it.
-    pub(crate) fn engine(&self) -> Result<Engine, Failure> {
-        let Some(name) = self.model.as_deref().filter(|name| !name.is_empty()) else {
-            return Err(Failure::input(
-                "no model: give --model ADAPTER:MODEL, such as --model anthropic:claude-sonnet-5, or set MYNAH_MODEL",
-            ));
+/// The file whose scripts a model of this name plays, if it is one that does.
+pub(crate) fn script(name: &str) -> Option<&Path> {
+    name.strip_prefix("scripted:").map(Path::new)
+}
+
+/// Why no model can go on with a run by itself, be it the one that is named or else the run's own; nothing if one can.
+pub(crate) fn cannot_go_on(about: &About, name: Option<&str>) -> Option<String> {
+    if name.is_none() && Preset::named(&about.adapter).is_none() {
+        return Some(format!("no server is known for its model, which is {:?}", about.adapter));
+    }
+    // Those that were only described to its model are in its records.
+    let is_code = |name: &&str| !about.described.iter().any(|described| described == name);
+    let tools = about.tools.iter().map(|tool| tool.name.as_str()).filter(is_code);
+    let tools: Vec<&str> = tools.collect();
+    let told = || format!("only the program that began it has its tools: {}", tools.join(", "));
+    (!tools.is_empty()).then(told)
+}
+
+impl CallArgs {
+    /// The engine that calls a model of this name.
+    pub(crate) fn engine(&self, name: &str) -> Result<Engine, Failure> {
+        let engine = match script(name) {
+            Some(file) => play::agent(file, &[])?,
+            None => {
+                let (adapter, model) = HttpAdapter::for_model(name)?;
+                Engine::new(self.reach(adapter)?).model(model)
+            }
         };
-        let mut engine = match name.strip_prefix("scripted:") {
-            Some(file) => play::agent(file.as_ref(), &[])?,
-            None => self.call_server(name)?,
-        };
-        engine = engine.catalog(self.catalog.catalog()?);
-        if let Some(retries) = self.retries {
-            engine = engine.retry(RetryPolicy::attempts(retries.saturating_add(1)));
-        }
-        if let Some(limit) = self.timeout {
-            let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-            engine = engine.param("request_timeout", millis.max(1));
-        }
-        Ok(engine)
+        Ok(engine.catalog(self.catalog.catalog()?))
     }
 
-    fn call_server(&self, name: &str) -> Result<Engine, Failure> {
-        let (mut adapter, model) = HttpAdapter::for_model(name)?;
+    /// The engine that goes on with a run: with the model that is named, or else with its own.
+    pub(crate) fn engine_of(&self, about: &About, name: Option<&str>) -> Result<Engine, Failure> {
+        let (adapter, model) = match name {
+            Some(name) => {
+                let (adapter, model) = HttpAdapter::for_model(name)?;
+                (adapter, Some(model))
+            }
+            None => {
+                let model = about.model.as_deref().map(ModelRef::from);
+                (HttpAdapter::named(&about.adapter)?, model)
+            }
+        };
+        let adapter = self.reach(adapter)?;
+        // Without one the call would fail, and the run with it.
+        adapter.check_key().map_err(|error| Failure::input(error.to_string()).because(error))?;
+        let mut engine = Engine::new(adapter).catalog(self.catalog.catalog()?);
+        if let Some(model) = model {
+            engine = engine.model(model);
+        }
+        let params = about.params.clone().into_iter();
+        Ok(params.fold(engine, |engine, (name, value)| engine.param(&name, value)))
+    }
+
+    /// The adapter with what is said of its server and its key.
+    fn reach(&self, mut adapter: HttpAdapter) -> Result<HttpAdapter, Failure> {
         if let Some(url) = &self.base_url {
             adapter = adapter.with_base_url(url)?;
         }
@@ -94,7 +127,35 @@ impl ModelArgs {
         if let Some(path) = &self.dotenv {
             keys = keys.with_dotenv(path);
         }
-        Ok(Engine::new(adapter.with_keys(keys)).model(model))
+        Ok(adapter.with_keys(keys))
+    }
+
+    /// What is said of the call itself, which a run keeps.
+    pub(crate) fn options(&self) -> Options {
+        let mut options = Options::new();
+        if let Some(retries) = self.retries {
+            options = options.retry(RetryPolicy::attempts(retries.saturating_add(1)));
+        }
+        if let Some(limit) = self.timeout {
+            let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+            options = options.set("request_timeout", millis.max(1));
+        }
+        options
+    }
+
+    /// The flags that say how the server is reached, which a run does not keep.
+    pub(crate) fn flags(&self) -> String {
+        let exact = self.exact_base_url.then(|| " --exact-base-url".to_owned());
+        let said = [
+            (" --base-url ", self.base_url.as_deref().map(Cow::from)),
+            (" --api-key-env ", self.api_key_env.as_deref().map(Cow::from)),
+            (" --dotenv=", self.dotenv.as_deref().map(Path::to_string_lossy)),
+            (" --catalog ", self.catalog.catalog.as_deref().map(Path::to_string_lossy)),
+        ];
+        let said = said.into_iter();
+        said.filter_map(|(flag, value)| Some(format!("{flag}{}", quoted(&value?))))
+            .chain(exact)
+            .collect()
     }
 }
 

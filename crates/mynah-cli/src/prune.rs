@@ -74,22 +74,21 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let runtime = runtime()?;
     let found: mynah::Result<_> = runtime.block_on(async {
         if removal.yes {
-            let PruneReport { pruned, in_use, .. } =
-                prune.perform(log.as_ref(), &removal.warrant()).await?;
-            Ok((pruned, in_use))
+            prune.perform(log.as_ref(), &removal.warrant()).await
         } else {
-            Ok((prune.candidates(log.as_ref()).await?, Vec::new()))
+            prune.dry_run(log.as_ref(), now()).await
         }
     });
-    let (found, in_use) = found.map_err(|error| match arguments.status {
-        Some(status) if matches!(error.kind(), ErrorKind::Validation(_)) => {
-            Failure::input(format!(
-                "--status {}: those have not ended; --include-unfinished takes them too",
-                status.as_str()
-            ))
-        }
-        _ => Failure::of(&error),
-    })?;
+    let PruneReport { pruned: found, in_use, .. } =
+        found.map_err(|error| match arguments.status {
+            Some(status) if matches!(error.kind(), ErrorKind::Validation(_)) => {
+                Failure::input(format!(
+                    "--status {}: those have not ended; --include-unfinished takes them too",
+                    status.as_str()
+                ))
+            }
+            _ => Failure::of(&error),
+        })?;
     let mut out = BufWriter::new(io::stdout().lock());
     written(if *json {
         write_json(&found, &in_use, removal.yes, &mut out)
@@ -130,7 +129,8 @@ fn write_text(
         writeln!(out, "{run_id}  {started}  {}  {records}", status.as_str())?;
     }
     let told = match (found.len() as u64, done) {
-        (0, _) if !in_use.is_empty() => "nothing pruned".to_owned(),
+        (0, true) if !in_use.is_empty() => "nothing pruned".to_owned(),
+        (0, false) if !in_use.is_empty() => "nothing would go".to_owned(),
         (0, _) => {
             "nothing to prune; what has not ended stays, what a run that stays goes on from, and a session of more runs than --limit"
                 .to_owned()

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use mynah::{
     Budget, ChatResult, Engine, Error, ErrorKind, Event, HaltReason, Limit, LogReason, Message,
     OnUncertain, SessionReason, kept_call,
-    log::{Extent, Fact, Log as _, RunStatus},
+    log::{Extent, Fact, Log as _, RunStatus, RunSummary},
 };
 use serde_json::{Value, json};
 
@@ -19,6 +19,7 @@ use crate::{
     Failure, LogArgs,
     gist::{detail, passed},
     ledger::Ledger,
+    model::{CallArgs, cannot_go_on, script},
     play,
     replay::write_fields,
     runtime,
@@ -31,6 +32,7 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
+  mynah resume last                        a call of a model that was interrupted
   mynah resume last --agent agent.json     after a crash, or `mynah fork last --at 5`
   mynah resume last --agent agent.json --answer two
                                            with the answer to a question
@@ -45,8 +47,10 @@ pub(crate) const EXAMPLES: &str = "Examples:
 
 An agent is a scenario file: its engine, its tools, and its scripts after those that the answers
 of the run, and of its session before it, are from; from the first on, where they are from others.
+A run without tools of its own needs none: the model goes on that answered it. Its records do not
+tell which server that was, nor the key: say --base-url, --api-key-env or --dotenv again.
 Exit codes: 0 the run is done; 1 it failed, or is not what it was; 2 wrong usage; 3 it waits;
-4 a log that could not be used, or a run in other hands; 130 interrupted, and the run can go on.";
+4 a log or server that could not be used, or a run in other hands; 130 interrupted, and the run can go on.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -57,9 +61,15 @@ pub(crate) struct Arguments {
     /// What a person answers.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     message: Option<String>,
-    /// The agent that goes on: a scenario file.
+    /// The agent that goes on: a scenario file. Without it the model does that answered the run.
     #[arg(long, value_name = "FILE")]
-    agent: PathBuf,
+    #[arg(conflicts_with_all = ["model", "base_url", "api_key_env", "dotenv", "catalog"])]
+    agent: Option<PathBuf>,
+    /// The model that goes on, ADAPTER:MODEL, instead of the one that answered the run.
+    #[arg(long, short, value_name = "ADAPTER:MODEL")]
+    model: Option<String>,
+    #[command(flatten)]
+    call: CallArgs,
     /// What a person answers.
     #[arg(long, value_name = "TEXT", conflicts_with = "message", value_parser = NonEmptyStringValueParser::new())]
     answer: Option<String>,
@@ -133,8 +143,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = Place::parse(&arguments.log.log)?.open_to_write()?;
     let ledger = Arc::new(Ledger::new(log));
     runtime()?.block_on(async {
-        let run = store::find(ledger.as_ref(), &arguments.run).await?.run_id;
-        let engine = play::agent(&arguments.agent, &answers(&ledger, &run).await?)?;
+        let found = store::find(ledger.as_ref(), &arguments.run).await?;
+        let engine = arguments.engine(&ledger, &found).await?;
+        let run = found.run_id;
         let resumed = unless_interrupted(resume(&engine, &ledger, &run, &arguments)).await;
         // Whatever happened, the run is nobody's any more.
         ledger.begin(None).await;
@@ -173,7 +184,9 @@ impl Arguments {
             log,
             run,
             message: None,
-            agent,
+            agent: Some(agent),
+            model: None,
+            call: CallArgs::default(),
             answer: None,
             tool_results: Vec::new(),
             approve: Vec::new(),
@@ -186,12 +199,44 @@ impl Arguments {
 
     /// The command that goes on with a run in the same way.
     fn command(&self, run: &str) -> String {
-        self.log.command("resume", run, &format!(" --agent {}", self.agent()))
+        self.log.command("resume", run, &self.who())
     }
 
-    /// The file of the agent, as a shell takes it for one word.
-    fn agent(&self) -> String {
-        quoted(&self.agent.display().to_string())
+    /// The flags that say who goes on.
+    fn who(&self) -> String {
+        match self.agent() {
+            Some(agent) => format!(" --agent {}", quoted(&agent.to_string_lossy())),
+            None => {
+                let model = self.model.as_deref();
+                let model = model.map(|model| format!(" --model {}", quoted(model)));
+                model.unwrap_or_default() + &self.call.flags()
+            }
+        }
+    }
+
+    /// The file of the agent, if one goes on.
+    fn agent(&self) -> Option<&Path> {
+        self.agent.as_deref().or_else(|| script(self.model.as_deref()?))
+    }
+
+    /// Who goes on with a run.
+    async fn engine(&self, log: &Arc<Ledger>, run: &RunSummary) -> Result<Engine, Failure> {
+        let RunSummary { run_id: run, status, .. } = run;
+        if let Some(agent) = self.agent() {
+            return play::agent(agent, &answers(log, run).await?);
+        }
+        // A run that no engine wrote says so here.
+        kept_call(log, run).await?;
+        let (about, name) = (play::last_about(log, run).await?, self.model.as_deref());
+        match cannot_go_on(&about, name) {
+            Some(_) if status.is_ended() => {
+                Err(Failure::input(format!("run {run} has ended; fork it to go on")))
+            }
+            Some(why) if !self.allow_changed_agent => Err(Failure::input(format!(
+                "run {run}: {why}; --agent FILE says who goes on with it"
+            ))),
+            _ => self.call.engine_of(&about, name),
+        }
     }
 
     /// What it means that a run does not go on so.
@@ -263,13 +308,20 @@ impl Arguments {
         });
         let Some((seq, breach)) = exceeded.next_back() else { return Ok(None) };
         let unit = if breach.limit == Limit::WallClock { "_ms" } else { "" };
-        let (before, agent) = (seq.saturating_sub(1), self.agent());
-        let rest = format!(" --at {before} --agent {agent} --budget max_{}{unit}=N", breach.limit);
+        let (at, more) = (seq.saturating_sub(1), format!(" --budget max_{}{unit}=N", breach.limit));
+        let who = self.who();
+        let how = match self.agent() {
+            Some(_) => self.log.command("fork", run, &format!(" --at {at}{who}{more}")),
+            None => format!(
+                "{}\n  {}",
+                self.log.command("fork", run, &format!(" --at {at}")),
+                self.log.command("resume", "last", &format!("{who}{more}"))
+            ),
+        };
         Ok(Some(format!(
-            "{}: {}; a fork goes on with more:\n  {}",
+            "{}: {}; a fork goes on with more:\n  {how}",
             HaltReason::BudgetExceeded,
             passed(breach),
-            self.log.command("fork", run, &rest)
         )))
     }
 
@@ -347,7 +399,12 @@ async fn resume(
 ) -> Result<(), Stop> {
     let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
     let about = play::last_about(log, run).await?;
-    resume = resume.options(play::condition(&about));
+    resume = resume.options(play::condition(&about).overlay(arguments.call.options()));
+    let named = arguments.model.as_deref().and_then(|name| Some(name.split_once(':')?.1));
+    // What the call itself said of its model counts more than the engine.
+    if let Some(id) = named.filter(|_| about.options.contains_key("model")) {
+        resume = resume.model(id);
+    }
     if !arguments.budget.is_empty() {
         let known = about.options.get("budget").or(about.params.get("budget"));
         let mut budget = known.and_then(Value::as_object).cloned().unwrap_or_default();

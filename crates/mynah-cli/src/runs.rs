@@ -23,6 +23,7 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah runs                               the newest runs
   mynah runs --status suspended            those that wait for somebody
+  mynah runs --status abandoned            those that have no end, and nobody goes on with
   mynah runs --since 2h                    those of the last two hours; also 30m, 7d, 2026-11-01
   mynah runs --json | jq -r .run_id        their ids
 
@@ -34,9 +35,9 @@ it.";
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// Only those of this status.
-    #[arg(long, value_parser = status, value_name = "STATUS")]
-    status: Option<RunStatus>,
+    /// Only those of this status, or abandoned.
+    #[arg(long, value_parser = wanted, value_name = "STATUS")]
+    status: Option<Wanted>,
     /// Only those that this model answered.
     #[arg(long)]
     model: Option<String>,
@@ -53,6 +54,23 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PLACE")]
     after: Option<String>,
 }
+
+/// Which runs are asked for.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Status(RunStatus),
+    Abandoned,
+}
+
+fn wanted(name: &str) -> Result<Wanted, String> {
+    match name {
+        ABANDONED => Ok(Wanted::Abandoned),
+        name => status(name).map(Wanted::Status).map_err(|names| format!("{names}, {ABANDONED}")),
+    }
+}
+
+/// What a run is called that is running, and nobody goes on with.
+const ABANDONED: &str = "abandoned";
 
 /// Reads the name of a status.
 pub(crate) fn status(name: &str) -> Result<RunStatus, String> {
@@ -90,7 +108,12 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log, status, model, session, since, limit, after } = arguments;
     let mut filter = RunFilter::new().limit(limit as usize);
     filter.since = since.map(|moment| moment.0);
-    (filter.status, filter.model, filter.session, filter.after) = (status, model, session, after);
+    (filter.model, filter.session, filter.after) = (model, session, after);
+    match status {
+        Some(Wanted::Status(status)) => filter.status = Some(status),
+        Some(Wanted::Abandoned) => filter.abandoned = Some(now()),
+        None => {}
+    }
     let (store, runtime) = (Place::parse(&log.log)?.open_to_read()?, runtime()?);
     let page = runtime.block_on(store.runs(filter));
     let page = page.map_err(|error| match error.kind() {
@@ -135,7 +158,7 @@ pub(crate) async fn told(log: &dyn Log, run: &RunSummary) -> Result<Value, Failu
 
 /// The status of a run in a word for people.
 pub(crate) fn shown_status(run: &RunSummary) -> &'static str {
-    if run.is_abandoned(now()) { "abandoned" } else { run.status.as_str() }
+    if run.is_abandoned(now()) { ABANDONED } else { run.status.as_str() }
 }
 
 /// The last line tells where the page ended, if there is more.

@@ -40,11 +40,11 @@ impl Place {
         }
     }
 
-    /// Opens it to write, and makes it where there is none.
+    /// Opens it to write, and makes it where there is none. Damage is not what was looked for: such a log cannot be used.
     pub(crate) fn open(&self) -> Result<Arc<dyn Log>, Failure> {
         match self {
             Self::Memory => Ok(Arc::new(MemoryLog::new())),
-            Self::Sqlite(path) => opened(SqliteLog::open(path)),
+            Self::Sqlite(path) => opened(SqliteLog::open(path)).map_err(Failure::unusable),
         }
     }
 

@@ -24,13 +24,11 @@ pub(crate) struct Node {
     seq: u64,
     #[serde(rename = "type")]
     kind: String,
-    /// What tells it from its neighbours: a turn's number, a call's id, a try's number.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    /// What tells it from its neighbours: a turn's number, a call's id, a try's number. Empty where nothing has to.
     id: String,
     says: String,
     started: i64,
     ended: i64,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     children: Vec<Node>,
 }
 

@@ -49,6 +49,35 @@ fn a_fork_keeps_the_records_up_to_a_place_and_says_how_to_go_on() {
 }
 
 #[test]
+fn runs_that_nobody_goes_on_with_are_listed_page_by_page() {
+    let store = Store::with(RUNS);
+    let forks = ["3", "5"].map(|at| text(&store.json(&["fork", "run-1", "--at", at])[0], "run_id"));
+    let [older, newer] = forks;
+    for limit in ["1", "2", "3"] {
+        let (mut found, mut next) = (Vec::new(), Some(String::new()));
+        while let Some(place) = next {
+            let after = ["--after", &place];
+            let after = if place.is_empty() { &[][..] } else { &after };
+            let page = ["runs", "--status", "abandoned", "--limit", limit];
+            let page = store.json(&[&page[..], after].concat());
+            found.extend(page.iter().map(|run| text(run, "run_id")));
+            next = page.last().and_then(|run| Some(run["next"].as_str()?.to_owned()));
+        }
+        assert_eq!(found, [&*newer, &older, "run-4"]);
+    }
+}
+
+#[test]
+fn a_fork_of_a_run_that_waits_says_for_what() {
+    let store = Store::with(RUNS);
+    let waits = store.json(&["show", "run-0"])[0]["run"]["records"].to_string();
+    let forked = store.run(&["fork", "run-0", "--at", &waits]).stdout;
+    let (id, _) = forked.split_once(' ').unwrap();
+    let how = format!("  mynah resume {id} --agent FILE --log {} --answer TEXT\n", store.url());
+    assert!(forked.ends_with(&format!("\nit waits for an answer: How many?\n{how}")), "{forked}");
+}
+
+#[test]
 fn with_an_agent_a_fork_goes_on_at_once() {
     let store = Store::with(RUNS);
     let agent = store.file("otherwise.json", OTHERWISE);

@@ -4,31 +4,15 @@
 
 mod common;
 
-use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    process::Command,
-    sync::{Arc, Mutex},
-    thread,
-};
+use std::net::TcpListener;
 
-use common::{Ran, Store, feed, file, lines, mynah, run};
+use common::{
+    Store, feed, file, lines, mynah, run,
+    server::{END, PIECES, Server, answer},
+};
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-very-secret-0123456789";
-
-const PIECES: &str = concat!(
-    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-request-id: req_1\r\nconnection: close\r\n\r\n",
-    r#"data: {"id":"c1","model":"m-1","choices":[{"index":0,"delta":{"content":"Hel"}}]}"#,
-    "\n\n",
-    r#"data: {"id":"c1","model":"m-1","choices":[{"index":0,"delta":{"content":"lo"}}]}"#,
-    "\n\n",
-);
-
-const END: &str = concat!(
-    r#"data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#,
-    "\n\ndata: [DONE]\n\n",
-);
 
 #[test]
 fn text_is_told_and_json_is_the_response() {
@@ -470,70 +454,4 @@ fn a_key_is_sent_in_its_header_and_is_nowhere_else() {
             assert_eq!(found, path.ends_with("keys.env"), "{}", path.display());
         }
     }
-}
-
-/// An answer that says this, and why it ends.
-fn answer(text: &str, finish: &str) -> String {
-    let choice = json!({"index": 0, "delta": {"content": text}, "finish_reason": finish});
-    let chunk = json!({"id": "c1", "model": "m-1", "choices": [choice]});
-    format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\ndata: {chunk}\n\ndata: [DONE]\n\n"
-    )
-}
-
-/// A server that gives these answers, one a connection, and remembers what it was asked. An empty answer never comes.
-struct Server {
-    url: String,
-    heard: Arc<Mutex<Vec<(String, Value)>>>,
-}
-
-impl Server {
-    fn new(answers: impl IntoIterator<Item = String>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let answers: Vec<String> = answers.into_iter().collect();
-        let told = Arc::clone(&heard);
-        thread::spawn(move || {
-            let mut silent = Vec::new();
-            for answer in answers {
-                let (mut stream, _) = listener.accept().unwrap();
-                told.lock().unwrap().push(read_request(&stream));
-                // A client that has seen enough may be gone.
-                let _ = stream.write_all(answer.as_bytes());
-                silent.extend(answer.is_empty().then_some(stream));
-            }
-            if !silent.is_empty() {
-                thread::park();
-            }
-        });
-        Self { url, heard }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = mynah(["generate", "-m", "openai-chat:m", "--base-url", &self.url]);
-        command.env("OPENAI_API_KEY", "sk-test").args(arguments);
-        command
-    }
-
-    fn generate(&self, arguments: &[&str]) -> Ran {
-        feed(self.command(arguments), b"")
-    }
-
-    fn heard(&self) -> Vec<(String, Value)> {
-        self.heard.lock().unwrap().clone()
-    }
-}
-
-/// The head of a request, and its JSON.
-fn read_request(stream: &TcpStream) -> (String, Value) {
-    let mut reader = BufReader::new(stream);
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        assert!(reader.read_line(&mut head).unwrap() > 0, "the request broke off: {head}");
-    }
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
-    let mut body = vec![0; length.parse().unwrap()];
-    reader.read_exact(&mut body).unwrap();
-    (head, serde_json::from_slice(&body).unwrap())
 }

@@ -27,6 +27,30 @@ fn a_log_that_does_not_exist_is_made_and_one_that_cannot_be_is_exit_code_4() {
 }
 
 #[test]
+fn a_log_that_cannot_be_opened_is_exit_code_4_and_one_that_fails_later_is_told() {
+    const PAGE: usize = 16384;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("damaged.db");
+    assert_eq!(play(&url(&path), &[], &scenario(0, json!([chat()]))).code, Some(0));
+    let bytes = std::fs::read(&path).unwrap();
+    let cut_off = &bytes[..PAGE + PAGE / 2];
+    let mut overwritten = bytes.clone();
+    overwritten[2 * PAGE..].fill(b'x');
+    for (damaged, code, lines_told) in [(cut_off, 4, 0), (&overwritten, 0, 2)] {
+        std::fs::write(&path, damaged).unwrap();
+        let played = play(&url(&path), &[], &scenario(0, json!([chat(), {"op": "verify"}])));
+        assert_eq!(played.code, Some(code), "{}", played.stderr);
+        let told = lines(&played);
+        assert_eq!(
+            told.len(),
+            lines_told,
+            "an operation that fails does not keep the next from it"
+        );
+        assert!(told.iter().all(|line| line["err"]["type"] == "log_error"), "{told:?}");
+    }
+}
+
+#[test]
 fn a_log_that_nobody_knows_is_exit_code_2() {
     for (wrong, why) in [
         ("", "not a log that this program knows"),

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{file, lines, run};
+use common::{feed, file, lines, mynah, run};
 use serde_json::{Value, json};
 
 #[test]
@@ -77,4 +77,18 @@ fn a_catalog_that_is_none_is_exit_code_2() {
         told.stderr
     );
     assert_eq!(run(["models", "--catalog", "no/such.json"]).code, Some(4));
+}
+
+#[test]
+fn models_have_their_price_under_the_names_of_their_adapters() {
+    for name in ["gemini:gemini-2.5-flash", "openai-chat:gpt-4.1-mini", "gpt-4.1-mini"] {
+        let scenario = json!({
+            "engine": {"model": name},
+            "scripts": [[{"text": "hi"}, {"usage": {"input_tokens": 10, "output_tokens": 1}}, {"finish": "stop"}]],
+            "ops": [{"op": "chat", "messages": [{"role": "user", "content": "hi"}], "options": {"budget": {"max_usd": 1}}}],
+        });
+        let played = feed(mynah(["play", "-"]), scenario.to_string().as_bytes());
+        let cost = &lines(&played)[0]["ok"]["final_response"]["usage"]["total_cost"];
+        assert!(cost.as_f64() > Some(0.0), "{name}: {}", played.stdout);
+    }
 }

@@ -11,6 +11,8 @@ use std::{
 };
 
 use common::{Store, lines, mynah, run, text};
+#[cfg(unix)]
+use common::{end, interrupt};
 use mynah::{Chat, Engine, Mode, OnToolError, log::SqliteLog, testing::Scripted};
 use serde_json::{Value, json};
 
@@ -346,11 +348,20 @@ fn a_run_that_waits_again_or_fails_tells_so_by_its_exit_code() {
 fn what_cannot_go_on_is_refused() {
     let (store, agent) = waiting();
     let broken = store.file("broken.json", "{");
-    let cases: [(&[&str], i32, &str); 12] = [
+    let cases: [(&[&str], i32, &str); 13] = [
         (&["resume", "run-0", "--agent", &agent], 3, "waits for an answer: How many?"),
         (&["resume", "run-1", "two", "--agent", &agent], 2, "an answer is not what it waits for"),
         (&["resume", "run-2", "two", "--agent", &agent], 2, "it does not wait for anything"),
-        (&["resume", "run-0", "two"], 2, "--agent <FILE>"),
+        (
+            &["resume", "run-0", "--agent", &agent, "--base-url", "http://localhost"],
+            2,
+            "cannot be used with '--base-url <URL>'",
+        ),
+        (
+            &["resume", "run-0", "two"],
+            2,
+            "no server is known for its model, which is \"scripted\"; --agent FILE says who goes on",
+        ),
         (&["resume", "run-0", "--agent", &agent, "--answer", ""], 2, "a value is required"),
         (&["resume", "run-0", "", "--agent", &agent], 2, "a value is required"),
         (
@@ -496,22 +507,6 @@ fn a_run_whose_model_call_fails_has_failed_and_the_log_has_not() {
     let resumed = store.run(&["resume", "run-0", "two", "--agent", &agent]);
     assert_eq!(resumed.code, Some(1), "{}", resumed.stderr);
     assert!(resumed.stderr.contains("rate_limited"), "{}", resumed.stderr);
-}
-
-/// Does what control-C does, and gives the exit code and what was said on standard error.
-#[cfg(unix)]
-fn interrupt(child: std::process::Child) -> (Option<i32>, String) {
-    end(child, "-INT")
-}
-
-/// Sends a signal, and gives the exit code and what was said on standard error.
-#[cfg(unix)]
-fn end(child: std::process::Child, signal: &str) -> (Option<i32>, String) {
-    let id = child.id().to_string();
-    let signalled = std::process::Command::new("kill").args([signal, &id]).status();
-    assert!(signalled.unwrap().success());
-    let output = child.wait_with_output().unwrap();
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 /// The runs of [`WAITING`], and the file of an agent that goes on with them.

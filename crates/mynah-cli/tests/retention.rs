@@ -285,12 +285,17 @@ fn a_run_that_a_process_goes_on_with_is_named_and_the_others_are_pruned() {
     let hold = "UPDATE runs SET owner = 'other', until = 9000000000000000000 WHERE id = 'run-2'";
     rusqlite::Connection::open(&store.path).unwrap().execute_batch(hold).unwrap();
     let prune = ["prune", "--older-than", "30d", "--reason", "age", "--include-unfinished"];
-    let told = store.ok(&[&prune[..], &["--yes"]].concat());
     let stays = "run-2  stays: it is in use, or a run that is goes on from it\n";
+    let told = store.ok(&prune);
+    assert!(told.starts_with(stays) && told.contains("\n2 runs, 14 records would go"), "{told}");
+    let told = store.json(&prune).pop().unwrap();
+    assert_eq!(told, json!({"dry_run": true, "runs": 2, "records": 14, "in_use": ["run-2"]}));
+    let told = store.ok(&[&prune[..], &["--yes"]].concat());
     assert!(told.starts_with(stays) && told.ends_with("\n2 runs, 14 records pruned\n"), "{told}");
     let told = store.json(&[&prune[..], &["--yes"]].concat());
     assert_eq!(told, [json!({"dry_run": false, "runs": 0, "records": 0, "in_use": ["run-2"]})]);
     assert_eq!(store.ok(&[&prune[..], &["--yes"]].concat()), format!("{stays}nothing pruned\n"));
+    assert_eq!(store.ok(&prune), format!("{stays}nothing would go\n"));
 }
 
 #[test]

@@ -278,7 +278,8 @@ fn a_run_is_shown_on_a_timeline() {
     assert!(seal.starts_with("  20      22.0 s              sealed  "), "{seal}");
 
     let told = store.json(&["show", "last", "--tree"]);
-    let turn = &told[2];
+    let (begun, turn) = (&told[1], &told[2]);
+    assert_eq!((&begun["id"], &begun["children"]), (&json!(""), &json!([])), "no key is missing");
     assert_eq!(
         (text(turn, "type"), text(turn, "id"), &turn["seq"]),
         ("turn".into(), "1".into(), &json!(2))

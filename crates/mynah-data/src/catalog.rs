@@ -182,13 +182,17 @@ impl Catalog {
     /// What is known of a model. Where its provider is named, it must be that provider's; an adapter that is not called
     /// after its provider, such as `openai-chat`, stands for it.
     pub fn find(&self, model: &ModelRef) -> Option<&ModelInfo> {
-        let provider = match model.provider.as_deref() {
-            None => return self.get(&model.id),
-            Some("openai-chat") => "openai",
-            Some("gemini") => "google",
-            Some(provider) => provider,
-        };
-        self.get(&model.to_string()).or_else(|| self.get(&format!("{provider}:{}", model.id)))
+        // The provider may be named in the id, too.
+        let name = model.to_string();
+        self.get(&name).or_else(|| {
+            let (adapter, id) = name.split_once(':')?;
+            let provider = match adapter {
+                "openai-chat" => "openai",
+                "gemini" => "google",
+                _ => return None,
+            };
+            self.get(&format!("{provider}:{id}"))
+        })
     }
 
     /// The model with what is known of it, where it says nothing itself.

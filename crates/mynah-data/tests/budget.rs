@@ -258,6 +258,9 @@ fn a_model_is_found_by_its_id_its_alias_its_provider_and_its_date() {
     let of = |model: ModelRef| catalog.find(&model).map(|model| model.provider.as_str());
     assert_eq!(of(("openai", "gpt-4.1").into()), Some("openai"));
     assert_eq!(of(("openai-chat", "gpt-4.1").into()), Some("openai"));
+    assert_eq!(of("openai-chat:gpt-4.1-2025-04-14".into()), Some("openai"));
+    assert_eq!(of("gemini:gemini-2.5-flash".into()), Some("google"));
+    assert_eq!(of("elsewhere:gpt-4.1".into()), None);
     assert_eq!(of(("gemini", "gemini-2.5-pro").into()), Some("google"));
     assert_eq!(of(("azure", "gpt-4.1").into()), None, "a deployment is called as its user likes");
     assert_eq!(id("bedrock:global.anthropic.claude-sonnet-5"), Some("anthropic.claude-sonnet-5"));

@@ -168,8 +168,8 @@ impl State {
             (None, _) => self.order.range(..),
         };
         let matching = |(place, run): (&Place, &Arc<str>)| {
-            let entry = &self.runs.get(run)?.entry;
-            filter.matches(&entry.summary).then(|| (*place, Ok(entry.told())))
+            let run = self.runs.get(run)?.entry.told();
+            filter.matches(&run).then(|| (*place, Ok(run)))
         };
         let wanted = size.saturating_add(1);
         let found = if filter.oldest_first {

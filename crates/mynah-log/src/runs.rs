@@ -146,6 +146,8 @@ impl RunSummary {
 pub struct RunFilter {
     /// Only those of this status.
     pub status: Option<RunStatus>,
+    /// Only those that are abandoned at this time, in nanoseconds since 1970; see [`RunSummary::is_abandoned`].
+    pub abandoned: Option<i64>,
     /// Only those with this model.
     pub model: Option<String>,
     /// Only those of this session.
@@ -173,6 +175,12 @@ impl RunFilter {
     /// Only those of this status.
     pub fn status(mut self, status: RunStatus) -> Self {
         self.status = Some(status);
+        self
+    }
+
+    /// Only those that are abandoned at this time, in nanoseconds since 1970; see [`RunSummary::is_abandoned`].
+    pub fn abandoned(mut self, now: i64) -> Self {
+        self.abandoned = Some(now);
         self
     }
 
@@ -238,6 +246,7 @@ impl RunFilter {
             wanted.is_none() || wanted.as_deref() == found.as_deref()
         };
         self.status.is_none_or(|status| run.status == status)
+            && self.abandoned.is_none_or(|now| run.is_abandoned(now))
             && equals(&self.model, &run.model)
             && equals(&self.session, &run.session_id)
             && self.since.is_none_or(|since| run.started >= since)

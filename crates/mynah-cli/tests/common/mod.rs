@@ -6,11 +6,13 @@
     reason = "each test file uses a part of this, and a helper may fail the test that calls it"
 )]
 
+pub(crate) mod server;
+
 use std::{
     fs,
     io::Write as _,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use serde_json::Value;
@@ -174,4 +176,20 @@ pub(crate) fn lines(ran: &Ran) -> Vec<Value> {
 
 pub(crate) fn text(value: &Value, member: &str) -> String {
     value[member].as_str().unwrap().to_owned()
+}
+
+/// Does what control-C does, and gives the exit code and what was said on standard error.
+#[cfg(unix)]
+pub(crate) fn interrupt(child: Child) -> (Option<i32>, String) {
+    end(child, "-INT")
+}
+
+/// Sends a signal, and gives the exit code and what was said on standard error.
+#[cfg(unix)]
+pub(crate) fn end(child: Child, signal: &str) -> (Option<i32>, String) {
+    let id = child.id().to_string();
+    let signalled = Command::new("kill").args([signal, &id]).status();
+    assert!(signalled.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }

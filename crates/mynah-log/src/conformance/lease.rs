@@ -18,6 +18,8 @@ pub(super) async fn a_run_belongs_to_one_at_a_time(log: &dyn Log) {
         let run = log.run("run").await.expect("an index").expect("the run");
         let listed = log.runs(RunFilter::new()).await.expect("an index");
         assert_eq!(listed.runs, std::slice::from_ref(&run), "the list says the same");
+        let abandoned = log.runs(RunFilter::new().abandoned(now)).await.expect("an index");
+        assert_eq!(abandoned.runs.len(), usize::from(run.is_abandoned(now)), "so does a filter");
         (run.held_until, run.is_abandoned(now))
     };
     assert_eq!(held(1_099).await, (Some(1_100), false));

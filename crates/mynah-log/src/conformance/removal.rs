@@ -273,8 +273,10 @@ pub(super) async fn a_run_that_somebody_goes_on_with_is_not_pruned_and_the_other
     log.append(Sample::new("done", 5).sealed().batch()).await.expect("a run");
     log.lease("held", "bob", Duration::from_nanos(500), 0).await.expect("a free run");
     log.lease("left", "bob", Duration::from_nanos(100), 0).await.expect("a free run");
-    let done = Prune::before(100).include_unfinished().perform(log, &warrant(200)).await;
-    let done = done.expect("a log that can be written");
+    let prune = Prune::before(100).include_unfinished();
+    let foreseen = prune.dry_run(log, 200).await.expect("a dry run");
+    let done = prune.perform(log, &warrant(200)).await.expect("a log that can be written");
+    assert_eq!(foreseen, done);
     let names =
         |runs: &[RunSummary]| runs.iter().map(|run| run.run_id.to_string()).collect::<Vec<_>>();
     assert_eq!(

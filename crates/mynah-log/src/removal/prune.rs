@@ -100,6 +100,21 @@ impl Prune {
         }
     }
 
+    /// What [`perform`](Self::perform) would come to at this time, in nanoseconds since 1970, if nothing else happens: nothing is
+    /// changed.
+    ///
+    /// # Errors
+    /// As [`candidates`](Self::candidates).
+    pub async fn dry_run(&self, log: &dyn Log, now: i64) -> Result<PruneReport> {
+        let chosen = self.candidates(log).await?;
+        let mut going = ids(&chosen);
+        let is_held = |run: &&RunSummary| run.held_until.is_some_and(|until| until > now);
+        for run in chosen.iter().filter(is_held) {
+            spare(log, &run.run_id, &mut going).await?;
+        }
+        Ok(PruneReport::of(chosen, &going))
+    }
+
     /// Takes them out, some dozens in one commit. A run that somebody goes on with stays, and with it what it goes on from. One
     /// that is not what it was stays, as evidence, and ends it. That nothing is left of them in the log's files either is told
     /// by [`Log::wipe`].
@@ -131,8 +146,7 @@ impl Prune {
                 }
             }
         }
-        let (pruned, in_use) = chosen.into_iter().partition(|run| gone.contains(&run.run_id));
-        Ok(PruneReport { pruned, in_use })
+        Ok(PruneReport::of(chosen, &gone))
     }
 
     fn picks(&self, run: &RunSummary) -> bool {
@@ -151,6 +165,13 @@ pub struct PruneReport {
     pub pruned: Vec<RunSummary>,
     /// What stays, as somebody goes on with it, or with a run that goes on from it.
     pub in_use: Vec<RunSummary>,
+}
+
+impl PruneReport {
+    fn of(chosen: Vec<RunSummary>, going: &HashSet<Arc<str>>) -> Self {
+        let (pruned, in_use) = chosen.into_iter().partition(|run| going.contains(&run.run_id));
+        Self { pruned, in_use }
+    }
 }
 
 /// The run that could not be taken out, as somebody goes on with it.

@@ -63,6 +63,10 @@ pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPag
     if let Some(status) = filter.status {
         and(" AND status = ?", (status as i64).into());
     }
+    if let Some(now) = filter.abandoned {
+        and(" AND status = ?", (RunStatus::Running as i64).into());
+        and(" AND (owner IS NULL OR until <= ?)", now.into());
+    }
     if let Some(model) = &filter.model {
         and(" AND model = ?", model.clone().into());
     }

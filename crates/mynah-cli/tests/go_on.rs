@@ -1,0 +1,141 @@
+//! A run that a real model answered goes on from the command line.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{
+    Ran, Store, feed, lines, mynah,
+    server::{END, PIECES, Server, answer},
+    text,
+};
+use mynah::{Engine, Tool, adapters::http::HttpAdapter, log::SqliteLog};
+use serde_json::json;
+
+#[cfg(unix)]
+#[test]
+fn a_call_that_is_interrupted_says_how_it_goes_on_and_does() {
+    let store = Store::new();
+    let url = store.url();
+    // The first answer never comes.
+    let server = Server::new([String::new(), format!("{PIECES}{END}")]);
+    let tools = store.file("tools.json", r#"[{"name": "look", "schema": {"type": "object"}}]"#);
+    let asked = ["hi", "--tools", &tools, "--retries", "0", "--timeout", "60", "--log", &url];
+    let mut command = server.command(&asked);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    while server.heard().is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let (code, said) = common::interrupt(child);
+    assert_eq!(code, Some(130), "{said}");
+    let run = text(&store.json(&["runs"])[0], "run_id");
+    let how = format!("mynah resume {run} --base-url {} --log {url}", server.url);
+    assert_eq!(said, format!("mynah: interrupted; run {run} can go on:\n  {how}\n"));
+
+    let mut again = mynah(how.split(' ').skip(1));
+    // A model of the environment is not this run's.
+    again.env("OPENAI_API_KEY", "sk-test").env("MYNAH_MODEL", "anthropic:x");
+    let resumed = feed(again, b"");
+    assert_eq!((resumed.code, &*resumed.stdout, &*resumed.stderr), (Some(0), "Hello\n", ""));
+    let heard = server.heard();
+    assert_eq!(heard[0].1, heard[1].1, "the same is asked again");
+    for verb in ["verify", "replay"] {
+        assert_eq!(store.run(&[verb, &run]).code, Some(0));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_scripted_call_goes_on_with_its_file() {
+    let store = Store::new();
+    let script = r#"{"scripts": [[{"text": "Well,"}, {"delay_ms": 60000}, {"finish": "stop"}]]}"#;
+    let (file, url) = (store.file("slow.json", script), store.url());
+    let model = format!("scripted:{file}");
+    let mut command = mynah(["generate", "-m", &model, "hi", "--log", &url]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 5]).unwrap();
+    let (code, said) = common::interrupt(child);
+    let run = text(&store.json(&["runs"])[0], "run_id");
+    let how = format!("mynah resume {run} --agent {file} --log {url}");
+    assert_eq!(
+        (code, said),
+        (Some(130), format!("mynah: interrupted; run {run} can go on:\n  {how}\n"))
+    );
+}
+
+#[test]
+fn a_branch_goes_on_with_the_model_that_answered_or_with_another() {
+    let store = Store::new();
+    let server = Server::new(["hi", "one", "two"].map(|text| answer(text, "stop")));
+    let param = ["hi", "--param", "temperature=0.5", "--log", &store.url()];
+    assert_eq!(server.generate(&param).code, Some(0));
+    let branch = || {
+        let told = store.run(&["fork", "last", "--at", "1"]).stdout;
+        let (fork, _) = told.split_once(' ').unwrap();
+        let go_on = format!("\ngo on with: mynah resume {fork} --log {}\n", store.url());
+        assert!(told.ends_with(&go_on), "{told}");
+        fork.to_owned()
+    };
+    let fork = branch();
+    let keyless = go_on(&store, &server, &fork, "", &[]);
+    assert_eq!(keyless.code, Some(2));
+    assert!(keyless.stderr.contains("set OPENAI_API_KEY"), "{}", keyless.stderr);
+    let run = store.json(&["show", &fork])[0]["run"].clone();
+    assert_eq!(
+        (&run["status"], &run["records"]),
+        (&json!("running"), &json!(1)),
+        "it is as it was"
+    );
+    assert_eq!(go_on(&store, &server, &fork, "sk-test", &[]).stdout, "one\n");
+
+    let fork = branch();
+    let other = ["-m", "openai-chat:other"];
+    let refused = go_on(&store, &server, &fork, "sk-test", &other);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("--allow-changed-agent goes on all the same"));
+    let allowed = [&other[..], &["--allow-changed-agent", "--retries", "0", "--json"]].concat();
+    let told = lines(&go_on(&store, &server, &fork, "sk-test", &allowed));
+    assert_eq!(told.last().unwrap()["ok"]["output_text"], "two");
+    let heard = server.heard().into_iter().map(|(_, body)| body);
+    let asked: Vec<_> =
+        heard.map(|body| (body["model"].clone(), body["temperature"].clone())).collect();
+    assert_eq!(asked, [("m", 0.5), ("m", 0.5), ("other", 0.5)].map(|(m, t)| (json!(m), json!(t))));
+    assert_eq!(store.run(&["verify"]).code, Some(0));
+}
+
+#[test]
+fn tools_that_are_code_are_named() {
+    let store = Store::new();
+    let server = Server::new([answer("hi", "stop"), answer("ho", "stop")]);
+    let adapter = HttpAdapter::named("llamacpp").unwrap().with_base_url(&server.url).unwrap();
+    let look = Tool::new("look", "looks", json!({})).handler(async |_, _| "seen");
+    let log = Arc::new(SqliteLog::open(&store.path).unwrap());
+    let engine = Engine::new(adapter).model("m").tool(look);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { engine.chat("hi").record(&log).await }).unwrap();
+    drop(log);
+    let ended = store.run(&["resume", "last"]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("has ended; fork it to go on"), "{}", ended.stderr);
+    let told = store.run(&["fork", "last", "--at", "1"]).stdout;
+    let (fork, _) = told.split_once(' ').unwrap();
+    let how = format!("\ngo on with: mynah resume {fork} --agent FILE --log {}\n", store.url());
+    assert!(told.ends_with(&how), "{told}");
+    let refused = go_on(&store, &server, fork, "", &[]);
+    let why =
+        "only the program that began it has its tools: look; --agent FILE says who goes on with it";
+    assert_eq!((refused.code, refused.stderr), (Some(2), format!("mynah: run {fork}: {why}\n")));
+    assert_eq!(go_on(&store, &server, fork, "", &["--allow-changed-agent"]).stdout, "ho\n");
+}
+
+/// Goes on with a run, at this server.
+fn go_on(store: &Store, server: &Server, run: &str, key: &str, flags: &[&str]) -> Ran {
+    let url = store.url();
+    let mut command = mynah(["resume", run, "--base-url", &server.url, "--log", &url]);
+    command.env("OPENAI_API_KEY", key).args(flags);
+    feed(command, b"")
+}
