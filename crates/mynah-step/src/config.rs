@@ -186,7 +186,7 @@ impl Config {
 
     /// The same, to perform the run again: the records answer the loop, nothing is written, and the first thing that differs is a
     /// `replay_mismatch`, records that are left at [the end](crate::Context::finish) included. Tools are run and compared, unless
-    /// they [answer from their records](crate::Tool::recorded).
+    /// they are [manual](crate::Tool::manual) or [answer from their records](crate::Tool::recorded).
     ///
     /// # Errors
     /// `run_not_found`; `pruned` or `redacted` if the run or the body of a record was taken away; `corrupt` if the records are not

@@ -111,7 +111,8 @@ impl Tool {
         self
     }
 
-    /// The same tool, whose calls are handed to the caller instead of being run.
+    /// The same tool, whose calls are handed to the caller instead of being run. One that is run after all, as a person allowed
+    /// it, was allowed once: when the run is performed again, its record answers.
     pub fn manual(self) -> Self {
         self.with(|spec| spec.manual = true)
     }
@@ -159,9 +160,9 @@ impl Tool {
         &self.spec
     }
 
-    /// Whether its records answer for it when a run is performed again.
+    /// Whether its records answer for it when a run is performed again, as it said or as it is manual.
     pub fn is_recorded(&self) -> bool {
-        self.recorded
+        self.recorded || self.spec.manual
     }
 
     /// What runs when it is called.

@@ -423,21 +423,22 @@ async fn cancelling_a_replay_does_not_change_what_came_of_its_tools() {
 
 #[tokio::test]
 async fn a_tool_that_answers_from_its_record_is_not_run_again() {
-    let ran = Arc::new(AtomicU32::new(0));
-    let once = || {
-        let ran = ran.clone();
-        tool("once", move |context: ToolContext| {
-            ran.fetch_add(1, Relaxed);
-            async move { context.random().await.map(|chance| json!(chance)) }
-        })
-        .recorded()
-    };
-    let config = |log: &Arc<MemoryLog>| plain(log).tools([once()]);
-    twice(config, async |context| context.call_tool(call("c0", "once")).await)
-        .await
-        .0
-        .expect("ran");
-    assert_eq!(ran.load(Relaxed), 1);
+    for make in [Tool::recorded, Tool::manual] {
+        let ran = Arc::new(AtomicU32::new(0));
+        let once = || {
+            let ran = ran.clone();
+            make(tool("once", move |context: ToolContext| {
+                ran.fetch_add(1, Relaxed);
+                async move { context.random().await.map(|chance| json!(chance)) }
+            }))
+        };
+        let config = |log: &Arc<MemoryLog>| plain(log).tools([once()]);
+        twice(config, async |context| context.call_tool(call("c0", "once")).await)
+            .await
+            .0
+            .expect("ran");
+        assert_eq!(ran.load(Relaxed), 1);
+    }
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ use crate::Engine;
 /// ```
 ///
 /// The model is not called, and side effects that tools ask of their context are not done; but tools run again, unless they are
-/// [`recorded`](crate::Tool::recorded). [`Engine::replay`](crate::Engine::replay) with `Tools::Recorded` runs none. The
+/// [`recorded`](crate::Tool::recorded) or a person had to allow them. [`Engine::replay`](crate::Engine::replay) with `Tools::Recorded` runs none. The
 /// conversation is the recorded one: what another prompt would change is told by
 /// [`Replay::system`](crate::Replay::system) and [`Replay::thread`](crate::Replay::thread).
 ///
