@@ -407,6 +407,17 @@ impl Error {
         self
     }
 
+    /// The same error, whose message also says why, if there is something to say.
+    pub fn because(self, why: &[String]) -> Self {
+        match why {
+            [] => self,
+            why => {
+                let message = format!("{self}; {}", why.join("; "));
+                self.with_message(message)
+            }
+        }
+    }
+
     /// The same error with one more metadata member.
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.metadata.insert(key.to_owned(), value.into());

@@ -266,6 +266,14 @@ impl Registry {
         names.sort_unstable();
         names
     }
+
+    /// Refuses tools whose arguments could not be checked.
+    pub(crate) fn check_schemas(&self) -> Result<()> {
+        let error = self.names().into_iter().find_map(|name| self.get(name)?.schema_error());
+        error.map_or(Ok(()), |why| {
+            Err(Error::invalid_option("tools", "not_json_schema").because(&[why.to_owned()]))
+        })
+    }
 }
 
 impl fmt::Debug for Registry {

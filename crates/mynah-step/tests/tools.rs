@@ -14,7 +14,8 @@ use common::*;
 use mynah_data::{Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{Fact, MemoryLog, Resolution};
 use mynah_step::{
-    CallTool, Context, DEFAULT_MAX_PARALLEL_TOOLS, Mode, Registry, Tool, ToolContext,
+    CallTool, Context, DEFAULT_MAX_PARALLEL_TOOLS, HandlerExecutor, Mode, Registry, SystemWorld,
+    Tool, ToolContext, ToolLimits, run_tool,
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -36,6 +37,17 @@ async fn a_call_is_announced_run_and_told_with_its_turn_and_arguments() {
     };
     assert_eq!((call_id.as_str(), call.turn, call.name.as_str()), ("c0", Some(3), "echo"));
     assert_eq!(call.arguments, raw, "the text of the arguments is kept");
+}
+
+#[tokio::test]
+async fn arguments_that_cannot_be_checked_never_reach_the_tool() {
+    let unchecked = Tool::new("book", "", json!({"required": "people"}))
+        .handler(async |arguments, _| arguments);
+    let mut context = ToolContext::new(call("c0", "book"), Arc::new(SystemWorld));
+    let limits = ToolLimits::new(Duration::from_secs(1));
+    let settled = run_tool(Arc::new(HandlerExecutor), unchecked, &mut context, limits).await;
+    let reason = settled.outcome.map_err(|error| error.reason());
+    assert_eq!(reason, Err("invalid_arguments"));
 }
 
 #[tokio::test]
