@@ -32,6 +32,6 @@ async fn main() -> mynah::Result<()> {
     let session = session.submit_tool_results(results)?;
 
     let (session, result) = engine.continue_session(&session, None).await?;
-    println!("{}: {}", session.status(), result.text());
+    println!("{}: {}", session.status(), result.into_text()?);
     Ok(())
 }
