@@ -12,6 +12,6 @@ async fn main() -> mynah::Result<()> {
     let engine = Engine::new(model).model("gpt-4.1-mini");
 
     let result = engine.chat("What is a mynah?").await?;
-    println!("{}", result.text());
+    println!("{}", result.into_text()?);
     Ok(())
 }

@@ -1,12 +1,38 @@
-//! A manual tool is not run: its calls are handed to the program, which gives the results when it has them, perhaps after
-//! a person approved. Other tools of the same answer run as usual.
+//! A manual tool is not run: its calls are handed to the program, which gives the results when it has them; or, where the run
+//! is kept, a person approves the calls and they are run. Other tools of the same answer run as usual.
 
+use mynah::log::MemoryLog;
 use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};
 use serde_json::json;
 
 #[tokio::main]
 async fn main() -> mynah::Result<()> {
+    // The program does it.
+    let engine = bank();
+    let (session, result) = engine.start("Send Ada 50.").await?;
+    println!("{}: {}", result.halted_reason, session.status());
+    let results = session.pending_tool_calls().iter().map(|call| {
+        println!("done: {}({})", call.name, call.arguments);
+        (&call.id, json!({"ok": true}))
+    });
+    let session = session.submit_tool_results(results)?;
+    let (session, result) = engine.continue_session(&session, None).await?;
+    println!("{}: {}", session.status(), result.into_text()?);
+
+    // A person allows it, perhaps days later and in another process.
+    let (engine, log) = (bank(), MemoryLog::new());
+    let waiting = engine.chat("Send Ada 50.").record(&log).await?;
+    let mut resume = engine.resume(&log, waiting.run_id.as_deref().unwrap_or_default());
+    for call in waiting.manual_tool_calls() {
+        println!("approved: {}({})", call.name, call.arguments);
+        resume = resume.approve(call.id); // or reject(call.id, "why not")
+    }
+    println!("{}", resume.await?.into_text()?);
+    Ok(())
+}
+
+fn bank() -> Engine {
     let model = Scripted::play([
         Script::new()
             .tool_call("c0", "balance", json!({}))
@@ -14,24 +40,8 @@ async fn main() -> mynah::Result<()> {
             .call_tools(),
         Script::new().text("Done: Ada got 50, and 70 are left.").stop(),
     ]);
-    let anything = json!({"type": "object"});
-    let engine = Engine::new(model)
-        .tool(
-            Tool::new("balance", "What is there", anything.clone())
-                .handler(async |_, _| json!(120)),
-        )
-        .tool(Tool::new("transfer", "Sends money", anything).manual());
-
-    let (session, result) = engine.start("Send Ada 50.").await?;
-    println!("{}: {}", result.halted_reason, session.status());
-
-    let results = session.pending_tool_calls().iter().map(|call| {
-        println!("approved: {}({})", call.name, call.arguments);
-        (&call.id, json!({"ok": true}))
-    });
-    let session = session.submit_tool_results(results)?;
-
-    let (session, result) = engine.continue_session(&session, None).await?;
-    println!("{}: {}", session.status(), result.text());
-    Ok(())
+    let tool = |name, does| Tool::new(name, does, json!({"type": "object"}));
+    Engine::new(model)
+        .tool(tool("balance", "What is there").handler(async |_, _| json!(120)))
+        .tool(tool("transfer", "Sends money").manual().handler(async |_, _| json!({"ok": true})))
 }

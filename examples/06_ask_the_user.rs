@@ -23,6 +23,6 @@ async fn main() -> mynah::Result<()> {
 
     // A program would ask its user here, or store the session and wait.
     let (session, result) = engine.reply(&session, "Yes, really.").await?;
-    println!("{}: {}", session.status(), result.text());
+    println!("{}: {}", session.status(), result.into_text()?);
     Ok(())
 }

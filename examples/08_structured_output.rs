@@ -47,6 +47,6 @@ async fn main() -> mynah::Result<()> {
         let calls = step.response.tool_calls().map(|call| format!("calls {}", call.name));
         println!("step {number}: {}{}", step.text(), calls.collect::<String>());
     }
-    println!("{:#?}", serde_json::from_str::<Bird>(&result.text())?);
+    println!("{:#?}", serde_json::from_str::<Bird>(&result.into_text()?)?);
     Ok(())
 }

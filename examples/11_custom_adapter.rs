@@ -41,7 +41,7 @@ fn no_feelings() -> Error {
 #[tokio::main]
 async fn main() -> Result<()> {
     let engine = Engine::new(Eliza);
-    println!("{}", engine.chat("I feel watched by a bird.").await?.text());
+    println!("{}", engine.chat("I feel watched by a bird.").await?.into_text()?);
     if let Err(error) = engine.chat("What is 2 + 2?").await {
         println!("{error} ({})", error.kind());
     }

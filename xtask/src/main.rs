@@ -150,7 +150,7 @@ fn clippy() -> Result<(), String> {
 fn examples() -> Result<(), String> {
     for name in source_names(Path::new("examples"))? {
         println!("    {name}");
-        let line = format!("cargo run --quiet -p mynah --features http --example {name}");
+        let line = format!("cargo run --quiet -p mynah --features http,sqlite --example {name}");
         let mut command = command(&line);
         command.stdin(Stdio::null()).stderr(Stdio::inherit());
         let output = command.output();

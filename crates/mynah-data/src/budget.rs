@@ -9,8 +9,8 @@ use crate::FieldError;
 
 /// What a run may spend, all its model calls and all its processes together. What is not said is not limited.
 ///
-/// A limit is passed by more than it, never by exactly as much. Tokens are counted as the provider reports them, and
-/// estimated where it has not: a token for three characters.
+/// A limit is passed by more than it, never by exactly as much; zero is one that allows nothing, and no limit is `None`.
+/// Tokens are counted as the provider reports them, and estimated where it has not: a token for three characters.
 ///
 /// ```
 /// use mynah_data::Budget;

@@ -59,6 +59,8 @@ reasons! {
         BudgetExceeded => "budget_exceeded",
         /// There is a budget in dollars, and nobody knows what the model costs.
         UnknownPrice => "unknown_price",
+        /// The chat stopped before the model was done, so that it has no answer.
+        Halted => "halted",
     }
 }
 
@@ -405,6 +407,17 @@ impl Error {
     pub fn with_message(mut self, message: impl Into<String>) -> Self {
         self.0.message = Some(message.into());
         self
+    }
+
+    /// The same error, whose message also says why, if there is something to say.
+    pub fn because(self, why: &[String]) -> Self {
+        match why {
+            [] => self,
+            why => {
+                let message = format!("{self}; {}", why.join("; "));
+                self.with_message(message)
+            }
+        }
     }
 
     /// The same error with one more metadata member.

@@ -5,7 +5,9 @@ use std::{borrow::Cow, fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Error, FinishReason, Message, Metadata, Response, Role, Thread, ToolCall, Usage};
+use crate::{
+    EngineReason, Error, FinishReason, Message, Metadata, Response, Role, Thread, ToolCall, Usage,
+};
 
 /// Whether tools are run or handed to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,9 +233,36 @@ impl ChatResult {
         self.halted_reason != HaltReason::Completed
     }
 
-    /// The text of the last answer; empty if there is none.
+    /// The text of the last answer, however far it came; empty if there is none.
     pub fn text(&self) -> Cow<'_, str> {
         self.final_response.as_ref().map_or(Cow::Borrowed(""), Response::text)
+    }
+
+    /// The answer of a chat whose model was done, or why there is none.
+    ///
+    /// A chat that was cancelled, came to a limit, halted or waits has no answer: what it said last is its
+    /// [`text`](ChatResult::text), half a sentence perhaps, or nothing.
+    ///
+    /// ```
+    /// use mynah_data::{ChatResult, EngineReason, ErrorKind, HaltReason, Thread};
+    /// let error = ChatResult::new(Thread::new(), HaltReason::MaxTurns).into_text().unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::Halted));
+    /// assert_eq!(error.metadata()["halted_reason"], "max_turns");
+    /// ```
+    ///
+    /// # Errors
+    /// The error that ended the chat; `halted` for every other reason but `completed`.
+    pub fn into_text(self) -> Result<String, Error> {
+        match self.error() {
+            Some(error) => Err(error),
+            None if !self.is_halted() => Ok(self.text().into_owned()),
+            None => Err(Error::engine(EngineReason::Halted)
+                .with_message(format!(
+                    "engine error: halted: the chat has no answer, as it stopped before the model was done: {}",
+                    self.halted_reason
+                ))
+                .with("halted_reason", self.halted_reason.as_str())),
+        }
     }
 
     /// The calls that wait for the caller.

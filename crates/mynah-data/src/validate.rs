@@ -1,6 +1,6 @@
 //! The rules that types alone cannot keep, reported all at once with paths and codes.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use crate::{
     Error, FieldError, Messages, Request, ResponseFormat, Result, Thread, ToolSpec,
@@ -12,12 +12,12 @@ use crate::{
 /// # Errors
 /// `invalid_request` with every broken rule, in the order of the rules.
 pub fn request(request: &Request) -> Result<()> {
-    let mut errors = Vec::new();
+    let (mut errors, mut why) = (Vec::new(), Vec::new());
     if request.messages.is_empty() {
         errors.push(FieldError::new("messages", "empty"));
     }
     errors.extend(request.messages.pairing_error());
-    tools(&request.tools, &mut errors);
+    tools(&request.tools, &mut errors, &mut why);
     if request.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
         errors.push(FieldError::new("temperature", "out_of_range"));
     }
@@ -32,18 +32,19 @@ pub fn request(request: &Request) -> Result<()> {
     let pricing = request.model.as_ref().and_then(|model| model.pricing);
     let broken = pricing.iter().flat_map(|pricing| pricing.errors());
     errors.extend(broken.map(|error| error.under(["model".into(), "pricing".into()])));
-    finish(ValidationReason::InvalidRequest, errors)
+    finish(ValidationReason::InvalidRequest, errors).map_err(|error| error.because(&why))
 }
 
-fn tools(tools: &[std::sync::Arc<ToolSpec>], errors: &mut Vec<FieldError>) {
-    let mut names = HashSet::new();
-    let mut duplicate = false;
+fn tools(tools: &[Arc<ToolSpec>], errors: &mut Vec<FieldError>, why: &mut Vec<String>) {
+    let (mut names, mut duplicates) = (HashSet::new(), HashSet::new());
     for (index, spec) in tools.iter().enumerate() {
-        let broken = tool_errors(spec).into_iter();
+        let broken = tool_errors(spec, why).into_iter();
         errors.extend(broken.map(|error| error.under(["tools".into(), index.into()])));
-        duplicate |= !names.insert(spec.name.as_str());
+        if !names.insert(&spec.name) && duplicates.insert(&spec.name) {
+            why.push(format!("more than one tool is named {:?}", spec.name));
+        }
     }
-    if duplicate {
+    if !duplicates.is_empty() {
         errors.push(FieldError::new("tools", "duplicate_name"));
     }
 }
@@ -53,17 +54,23 @@ fn tools(tools: &[std::sync::Arc<ToolSpec>], errors: &mut Vec<FieldError>) {
 /// # Errors
 /// `invalid_tool` with every broken rule.
 pub fn tool(spec: &ToolSpec) -> Result<()> {
-    finish(ValidationReason::InvalidTool, tool_errors(spec))
+    let mut why = Vec::new();
+    let errors = tool_errors(spec, &mut why);
+    finish(ValidationReason::InvalidTool, errors).map_err(|error| error.because(&why))
 }
 
-fn tool_errors(spec: &ToolSpec) -> Vec<FieldError> {
+fn tool_errors(spec: &ToolSpec, why: &mut Vec<String>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match spec.name.as_str() {
         "" => errors.push(FieldError::new("name", "empty")),
-        "auto" | "none" | "required" => errors.push(FieldError::new("name", "reserved_tool_name")),
+        name @ ("auto" | "none" | "required") => {
+            errors.push(FieldError::new("name", "reserved_tool_name"));
+            why.push(format!("{name:?} is a tool_choice, and no tool's name"));
+        }
         name if name.len() > 64 || !name.chars().all(legal) => {
             errors.push(FieldError::new("name", "invalid_format"));
+            why.push(format!("{name:?} is not a name of 1 to 64 of A-Z, a-z, 0-9, _ and -"));
         }
         _ => {}
     }

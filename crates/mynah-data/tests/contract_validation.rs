@@ -88,6 +88,8 @@ fn v07_v08_v09_tool_names_are_short_words_of_their_own() {
     for (name, rule) in table {
         let result = validate::tool(&tool(name));
         assert_reason(&result, ValidationReason::InvalidTool);
+        let told = result.as_ref().unwrap_err().to_string();
+        assert!(name.is_empty() || told.contains(&format!("{name:?} is ")), "{told}");
         assert_eq!(rules(result), [rule], "{name}");
     }
     for name in ["x", "Auto", "get_weather-2", longest.as_str()] {

@@ -31,7 +31,7 @@ pub struct Config {
     pub catalog: Catalog,
     /// Where time and chance come from. A replay never asks.
     pub world: Arc<dyn World>,
-    /// How many tools run side by side.
+    /// How many tools run side by side; zero is refused.
     pub max_parallel_tools: usize,
     /// The time limit of a try of a tool, unless the tool has its own.
     pub tool_timeout: Duration,
@@ -186,7 +186,7 @@ impl Config {
 
     /// The same, to perform the run again: the records answer the loop, nothing is written, and the first thing that differs is a
     /// `replay_mismatch`, records that are left at [the end](crate::Context::finish) included. Tools are run and compared, unless
-    /// they [answer from their records](crate::Tool::recorded).
+    /// they are [manual](crate::Tool::manual) or [answer from their records](crate::Tool::recorded).
     ///
     /// # Errors
     /// `run_not_found`; `pruned` or `redacted` if the run or the body of a record was taken away; `corrupt` if the records are not
@@ -265,6 +265,14 @@ impl Registry {
         let mut names: Vec<&str> = self.0.keys().map(String::as_str).collect();
         names.sort_unstable();
         names
+    }
+
+    /// Refuses tools whose arguments could not be checked.
+    pub(crate) fn check_schemas(&self) -> Result<()> {
+        let error = self.names().into_iter().find_map(|name| self.get(name)?.schema_error());
+        error.map_or(Ok(()), |why| {
+            Err(Error::invalid_option("tools", "not_json_schema").because(&[why.to_owned()]))
+        })
     }
 }
 

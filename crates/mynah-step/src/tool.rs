@@ -35,8 +35,11 @@ pub struct Tool {
     handler: Option<Arc<dyn Handler>>,
     registered_as: Option<String>,
     recorded: bool,
-    validator: Arc<OnceLock<Option<jsonschema::Validator>>>,
+    validator: Arc<OnceLock<Validator>>,
 }
+
+/// A compiled schema, none where it asks for nothing; or what keeps it from being one.
+type Validator = std::result::Result<Option<jsonschema::Validator>, String>;
 
 impl Tool {
     /// A tool without a handler. The model may call it; running the call fails unless the tool is manual.
@@ -111,7 +114,8 @@ impl Tool {
         self
     }
 
-    /// The same tool, whose calls are handed to the caller instead of being run.
+    /// The same tool, whose calls are handed to the caller instead of being run. One that is run after all, as a person allowed
+    /// it, was allowed once: when the run is performed again, its record answers.
     pub fn manual(self) -> Self {
         self.with(|spec| spec.manual = true)
     }
@@ -160,9 +164,9 @@ impl Tool {
         &self.spec
     }
 
-    /// Whether its records answer for it when a run is performed again.
+    /// Whether its records answer for it when a run is performed again, as it said or as it is manual.
     pub fn is_recorded(&self) -> bool {
-        self.recorded
+        self.recorded || self.spec.manual
     }
 
     /// What runs when it is called.
@@ -185,31 +189,37 @@ impl Tool {
         if let Some(why) = call.argument_error() {
             return Err(invalid(format!("the arguments are not valid JSON: {why}")));
         }
-        if let Some(Err(error)) = self.validator().map(|v| v.validate(&call.arguments)) {
-            let place = error.instance_path().to_string();
-            let place = if place.is_empty() { "the arguments".to_owned() } else { place };
-            return Err(invalid(format!("{place}: {error}")));
+        match self.validator() {
+            Ok(None) => Ok(call.arguments.clone()),
+            Ok(Some(validator)) => match validator.validate(&call.arguments) {
+                Ok(()) => Ok(call.arguments.clone()),
+                Err(error) => Err(invalid(placed(&error, "the arguments"))),
+            },
+            Err(why) => Err(invalid(why.clone())),
         }
-        Ok(call.arguments.clone())
     }
 
-    /// The compiled schema; none where it is not JSON Schema, or asks for nothing.
-    fn validator(&self) -> Option<&jsonschema::Validator> {
-        let compile = || {
-            let schema = self.spec.schema.as_object()?;
-            if schema.is_empty() {
-                return None;
-            }
-            match jsonschema::validator_for(&self.spec.schema) {
-                Ok(validator) => Some(validator),
-                Err(error) => {
-                    tracing::warn!(tool = self.name(), %error, "not JSON Schema; arguments go unchecked");
-                    None
-                }
-            }
-        };
-        self.validator.get_or_init(compile).as_ref()
+    /// Why the arguments of its calls cannot be checked, so that none may reach it: a schema that is not JSON Schema, or
+    /// refers to what does not stand in it.
+    pub fn schema_error(&self) -> Option<&str> {
+        self.validator().as_ref().err().map(String::as_str)
     }
+
+    fn validator(&self) -> &Validator {
+        self.validator.get_or_init(|| match &self.spec.schema {
+            Value::Object(schema) if schema.is_empty() => Ok(None),
+            schema => jsonschema::validator_for(schema).map(Some).map_err(|error| {
+                let why = placed(&error, "its root");
+                format!("the schema of tool {:?} cannot be used: {why}", self.name())
+            }),
+        })
+    }
+}
+
+/// What is wrong, and where.
+fn placed(error: &jsonschema::ValidationError<'_>, whole: &str) -> String {
+    let place = error.instance_path().to_string();
+    format!("{}: {error}", if place.is_empty() { whole } else { &place })
 }
 
 /// Keeps a function that has no thread yet from getting one when nobody waits for it any more.

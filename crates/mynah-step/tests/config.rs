@@ -13,7 +13,7 @@ use std::{
 use common::*;
 use mynah_data::{Budget, Error, ErrorKind, LogReason, ToolCall, ToolOutcome};
 use mynah_log::{MemoryLog, Redact, Warrant, verify};
-use mynah_step::{CallTool, Config, Context, MetricsSink, Mode, ToolContext};
+use mynah_step::{CallTool, Config, Context, MetricsSink, Mode, Tool, ToolContext};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -23,8 +23,10 @@ async fn a_configuration_that_lacks_something_is_refused() {
     let reason = |config: Config| Context::new(config).map(drop).map_err(|error| error.to_string());
     let mut crowded = plain(&log);
     crowded.max_parallel_tools = 0;
+    let unchecked = Tool::new("book", "", json!({"required": "people"}));
     for (config, why) in [
         (Config::new(&log, ""), "run_id"),
+        (plain(&log).tools([unchecked]), r#"the schema of tool "book" cannot be used: /required"#),
         (crowded, "max_parallel_tools"),
         (plain(&log).mode(Mode::Replay(Vec::new())), "mode"),
         (plain(&log).mode(Mode::Resume(Vec::new())), "mode"),

@@ -14,7 +14,8 @@ use common::*;
 use mynah_data::{Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{Fact, MemoryLog, Resolution};
 use mynah_step::{
-    CallTool, Context, DEFAULT_MAX_PARALLEL_TOOLS, Mode, Registry, Tool, ToolContext,
+    CallTool, Context, DEFAULT_MAX_PARALLEL_TOOLS, HandlerExecutor, Mode, Registry, SystemWorld,
+    Tool, ToolContext, ToolLimits, run_tool,
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -36,6 +37,17 @@ async fn a_call_is_announced_run_and_told_with_its_turn_and_arguments() {
     };
     assert_eq!((call_id.as_str(), call.turn, call.name.as_str()), ("c0", Some(3), "echo"));
     assert_eq!(call.arguments, raw, "the text of the arguments is kept");
+}
+
+#[tokio::test]
+async fn arguments_that_cannot_be_checked_never_reach_the_tool() {
+    let unchecked = Tool::new("book", "", json!({"required": "people"}))
+        .handler(async |arguments, _| arguments);
+    let mut context = ToolContext::new(call("c0", "book"), Arc::new(SystemWorld));
+    let limits = ToolLimits::new(Duration::from_secs(1));
+    let settled = run_tool(Arc::new(HandlerExecutor), unchecked, &mut context, limits).await;
+    let reason = settled.outcome.map_err(|error| error.reason());
+    assert_eq!(reason, Err("invalid_arguments"));
 }
 
 #[tokio::test]
@@ -423,21 +435,22 @@ async fn cancelling_a_replay_does_not_change_what_came_of_its_tools() {
 
 #[tokio::test]
 async fn a_tool_that_answers_from_its_record_is_not_run_again() {
-    let ran = Arc::new(AtomicU32::new(0));
-    let once = || {
-        let ran = ran.clone();
-        tool("once", move |context: ToolContext| {
-            ran.fetch_add(1, Relaxed);
-            async move { context.random().await.map(|chance| json!(chance)) }
-        })
-        .recorded()
-    };
-    let config = |log: &Arc<MemoryLog>| plain(log).tools([once()]);
-    twice(config, async |context| context.call_tool(call("c0", "once")).await)
-        .await
-        .0
-        .expect("ran");
-    assert_eq!(ran.load(Relaxed), 1);
+    for make in [Tool::recorded, Tool::manual] {
+        let ran = Arc::new(AtomicU32::new(0));
+        let once = || {
+            let ran = ran.clone();
+            make(tool("once", move |context: ToolContext| {
+                ran.fetch_add(1, Relaxed);
+                async move { context.random().await.map(|chance| json!(chance)) }
+            }))
+        };
+        let config = |log: &Arc<MemoryLog>| plain(log).tools([once()]);
+        twice(config, async |context| context.call_tool(call("c0", "once")).await)
+            .await
+            .0
+            .expect("ran");
+        assert_eq!(ran.load(Relaxed), 1);
+    }
 }
 
 #[tokio::test]

@@ -148,6 +148,7 @@ impl Asked<'_> {
         );
         let request = self.request(&mut settings, &tools);
         validate::request(&request)?;
+        self.check_schemas(&tools)?;
         check_capabilities(&request)?;
         let pricing = match &self.past {
             Past::AtItsPrice(about) => about.pricing,
@@ -238,6 +239,26 @@ impl Asked<'_> {
             }
             (None, None) => Vec::new(),
         }
+    }
+
+    /// Refuses tools whose arguments could not be checked. A single answer runs none; a run that began with one goes on, and
+    /// its calls fail.
+    fn check_schemas(&self, tools: &[Tool]) -> Result<()> {
+        if self.extent == Extent::Generate || matches!(self.past, Past::AtItsPrice(_)) {
+            return Ok(());
+        }
+        let (mut errors, mut why) = (Vec::new(), Vec::new());
+        for (index, tool) in tools.iter().enumerate() {
+            if let Some(error) = tool.schema_error() {
+                let broken = FieldError::new("schema", "not_json_schema");
+                errors.push(broken.under(["tools".into(), index.into()]));
+                why.push(error.to_owned());
+            }
+        }
+        if errors.is_empty() {
+            return Ok(());
+        }
+        Err(Error::validation(ValidationReason::InvalidRequest, errors).because(&why))
     }
 
     /// What the model is asked first.

@@ -30,7 +30,8 @@ pub struct Replayed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tools {
-    /// They are run, and must come to the same.
+    /// They are run, and must come to the same. A call that waited for a person's leave is not: the leave was for once, and its
+    /// record answers.
     #[default]
     Rerun,
     /// Their records answer for them.
@@ -59,7 +60,8 @@ option_setters!(Replay, self => self.options);
 
 impl Engine {
     /// Performs a run again from its records, and compares every fact with the recorded one. The model is never called; tools
-    /// are run again, unless [`Replay::replay_tools`] or the tool itself says that its records answer.
+    /// are run again, unless [`Replay::replay_tools`] or the tool itself says that its records answer. What a person had to allow,
+    /// as the tool or the call is manual, is never run again.
     ///
     /// Against a changed engine it tells the first thing that would be different: a test for prompts and tools.
     ///

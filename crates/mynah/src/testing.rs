@@ -20,7 +20,7 @@ use mynah_data::{Error, Event, Result, ToolCall};
 use mynah_log::Log;
 use serde_json::Value;
 
-use crate::Engine;
+use crate::{Engine, Replay};
 
 /// Checks that a kept run comes out the same when this engine performs it again: a test for changed models, params and tools.
 ///
@@ -35,23 +35,45 @@ use crate::Engine;
 /// # Ok(()) }
 /// ```
 ///
+/// The conversation is the recorded one, and so are its instructions: [`assert_equal`] holds others against it.
+///
+/// # Panics
+/// As [`assert_equal`].
+#[track_caller]
+pub fn assert_replays<L: Log + Clone>(
+    engine: &Engine,
+    log: &L,
+    run: &str,
+) -> impl Future<Output = ()> + use<L> {
+    assert_equal(engine.replay(log, run))
+}
+
+/// Checks that a replay comes out the same, with what it changes: instructions, a conversation, options.
+///
+/// ```should_panic
+/// use mynah::{Engine, Thread, log::MemoryLog, testing::{self, Scripted}};
+/// # use serde_json::json;
+/// const PROMPT: &str = "Be kind.";
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// let log = MemoryLog::new();
+/// let thread = Thread::new().with_system("Be brief.").with_user("hello");
+/// let run = engine.chat(thread).record(&log).await?.run_id.unwrap();
+/// testing::assert_equal(engine.replay(&log, &*run).system(PROMPT)).await;
+/// # Ok(()) }
+/// ```
+///
 /// The model is not called, and side effects that tools ask of their context are not done; but tools run again, unless they are
-/// [`recorded`](crate::Tool::recorded). [`Engine::replay`](crate::Engine::replay) with `Tools::Recorded` runs none. The
-/// conversation is the recorded one: what another prompt would change is told by
-/// [`Replay::system`](crate::Replay::system) and [`Replay::thread`](crate::Replay::thread).
+/// [`recorded`](crate::Tool::recorded) or a person had to allow them. [`Replay::replay_tools`] with `Tools::Recorded` runs none.
 ///
 /// # Panics
 /// At the first difference: with its record, and every place in it that differs.
 #[track_caller]
 #[expect(clippy::panic, reason = "an assertion tells by panicking")]
-pub fn assert_replays<'a, L: Log + Clone>(
-    engine: &'a Engine,
-    log: &'a L,
-    run: &'a str,
-) -> impl Future<Output = ()> + 'a {
+pub fn assert_equal(replay: Replay) -> impl Future<Output = ()> {
     let caller = Location::caller();
     async move {
-        if let Err(error) = engine.replay(log, run).await {
+        if let Err(error) = replay.await {
             panic!("at {caller}: {}", difference(&error));
         }
     }

@@ -2,9 +2,14 @@
 
 mod kept;
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering::Relaxed},
+};
+
 use kept::{calls, copy, kinds, says};
 use mynah::{
-    Event, Message, Tool, ToolOutcome, Tools,
+    Event, Message, Mode, Tool, ToolOutcome, Tools,
     log::{Log, MemoryLog},
     testing::Scripted,
 };
@@ -62,6 +67,30 @@ async fn what_a_person_approves_is_run_and_what_they_reject_is_not() -> mynah::R
             assert_eq!(result.text(), "done");
         }
         assert_eq!(engine.replay(&log, &*run).await?.status, "equal", "cut at {cut}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_person_allowed_once_is_not_run_by_a_replay() -> mynah::Result<()> {
+    // Whether the tool waits for leave by itself, or the call says so for all of them.
+    for (make, mode) in
+        [(Tool::manual as fn(Tool) -> Tool, Mode::Auto), (|tool| tool, Mode::Manual)]
+    {
+        let (log, ran) = (MemoryLog::new(), Arc::new(AtomicU32::new(0)));
+        let counter = Arc::clone(&ran);
+        let pick = Tool::new("pick", "", json!({})).handler(move |arguments: Value, _| {
+            counter.fetch_add(1, Relaxed);
+            async { arguments }
+        });
+        let engine = calls(["c0"])?.tool(make(pick));
+        let waiting = engine.chat("go").mode(mode).record(&log).await?;
+        let run = waiting.run_id.unwrap_or_default();
+        assert_eq!(engine.resume(&log, &*run).approve("c0").await?.text(), "done");
+        for tools in [Tools::Rerun, Tools::Recorded] {
+            assert_eq!(engine.replay(&log, &*run).replay_tools(tools).await?.status, "equal");
+        }
+        assert_eq!(ran.load(Relaxed), 1, "{mode:?}");
     }
     Ok(())
 }

@@ -270,6 +270,28 @@ async fn c22_an_error_in_mid_stream_ends_the_chat_and_keeps_everything() -> Resu
 }
 
 #[tokio::test]
+async fn only_a_chat_whose_model_was_done_has_an_answer() -> Result<()> {
+    let cut_off = json!([{"text": "I was say"}, {"error": "network_error"}]);
+    let cases = [
+        (says("done"), Ok("done")),
+        (cut_off, Err(("network_error", None))),
+        (call("c0", "ask"), Err(("halted", Some("ask_user")))),
+        (call("c0", "plan"), Err(("halted", Some("plan")))),
+        (call("c0", "hand_over"), Err(("halted", Some("manual_tool_calls")))),
+        (call("c0", "echo"), Err(("halted", Some("max_turns")))),
+    ];
+    for (script, expected) in cases {
+        let answer = chat([script]).max_turns(1).await?.into_text();
+        let answer = answer.as_deref().map_err(|error| {
+            let halted = error.metadata().get("halted_reason");
+            (error.reason(), halted.and_then(Value::as_str))
+        });
+        assert_eq!(answer, expected);
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn c23_a_chat_about_nothing_is_refused() {
     let model = scripted([says("never")]);
     let engine = Engine::new(model.clone());

@@ -30,6 +30,7 @@ async fn g02_two_tools_of_one_name_are_refused_by_the_call() {
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Validation(ValidationReason::InvalidRequest));
     assert_eq!(error.field_errors(), [FieldError::new("tools", "duplicate_name")]);
+    assert!(error.to_string().ends_with(r#"; more than one tool is named "echo""#), "{error}");
     assert_eq!(model.calls(), 0);
 }
 

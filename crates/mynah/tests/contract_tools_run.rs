@@ -12,12 +12,13 @@ use std::{
 };
 
 use common::{
-    Counter, Seen, both, call, echo, events, folded, hanging, results, scripted, sleepy, step, tool,
+    Counter, Seen, both, call, echo, events, folded, hanging, results, says, scripted, sleepy,
+    step, tool,
 };
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah::{
-    BoxFuture, Engine, Event, HaltReason, Result, Tool, ToolContext, ToolExecutor, ToolOutcome,
-    ToolSpec, testing::names,
+    BoxFuture, Engine, ErrorKind, Event, HaltReason, Result, Tool, ToolContext, ToolExecutor,
+    ToolOutcome, ToolSpec, ValidationReason, testing::names,
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -218,6 +219,42 @@ async fn t34_arguments_that_are_not_json_or_do_not_fit_keep_the_tool_from_runnin
         let halted = run().halt_on_tool_error().await?;
         assert_eq!(halted.halted_reason(), Some(HaltReason::ToolError), "{raw}");
         assert_eq!(runs.get(), 0, "{raw}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn t34_a_schema_that_arguments_cannot_be_checked_with_is_refused_before_the_model_is_called()
+-> Result<()> {
+    let cases = [
+        (json!({"required": "people"}), r#"/required: "people" is not of type "array""#),
+        (json!({"properties": {"a": {"type": "strin"}}}), "/properties/a/type: "),
+        (json!({"$ref": "http://example.com/x"}), "http://example.com/x"),
+        (json!({"$ref": "#/$defs/missing"}), "missing"),
+        (json!({"$schema": "http://example.com/draft"}), "http://example.com/draft"),
+    ];
+    for (schema, why) in cases {
+        let model = scripted([says("hi")]);
+        let book = Tool::new("book", "", schema).handler(async |_, _| json!(null));
+        let engine = Engine::new(model.clone()).tools([echo(), book]);
+        for refused in [engine.chat("hi").await.map(drop), engine.step("hi").await.map(drop)] {
+            let error = refused.expect_err(why);
+            assert_eq!(error.kind(), ErrorKind::Validation(ValidationReason::InvalidRequest));
+            let broken = error.field_errors();
+            assert_eq!(
+                broken.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                ["tools.1.schema: not_json_schema"]
+            );
+            let told = error.to_string();
+            assert!(
+                told.contains(r#"the schema of tool "book" cannot be used: "#)
+                    && told.contains(why),
+                "{told}"
+            );
+        }
+        assert_eq!(model.calls(), 0);
+        // What runs no tool leaves the schema to the provider.
+        assert_eq!(engine.generate("hi").await?.text(), "hi");
     }
     Ok(())
 }

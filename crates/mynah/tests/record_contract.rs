@@ -4,14 +4,15 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use common::*;
+use futures_util::FutureExt as _;
 use mynah::{
     ChatResult, Engine, Error, ErrorKind, LogReason, Message, Metadata, OnUncertain, RetryPolicy,
-    Tool, ToolOutcome, Tools,
+    Thread, Tool, ToolOutcome, Tools,
     log::{Append, Hash, Log as _, MemoryLog, Record},
-    testing::Scripted,
+    testing::{Scripted, assert_equal, assert_replays},
 };
 use serde_json::{Value, json};
 
@@ -167,6 +168,23 @@ async fn a_resumed_run_replays_like_one_that_never_stopped() -> mynah::Result<()
         read(&cut, &run).await.iter().map(|record| record.envelope().kind.to_string()).collect();
     assert!(kinds.contains(&"resumed".to_owned()), "{kinds:?}");
     assert_eq!(engine().replay(&cut, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_assertion_sees_other_instructions_and_tells_where() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let engine = Engine::new(Scripted::new([says("hi")])?);
+    let thread = Thread::new().with_system("Be brief.").with_user("hello");
+    let run = engine.chat(thread).record(&log).await?.run_id.unwrap_or_default();
+    assert_replays(&engine, &log, &run).await;
+    assert_equal(engine.replay(&log, &*run).system("Be brief.")).await;
+    let changed = assert_equal(engine.replay(&log, &*run).system("Be kind."));
+    let panic = AssertUnwindSafe(changed).catch_unwind().await.expect_err("it differs");
+    let told = panic.downcast_ref::<String>().expect("text");
+    for part in [file!(), "thread.messages.0.content", "Be brief.", "Be kind."] {
+        assert!(told.contains(part), "{told}");
+    }
     Ok(())
 }
 

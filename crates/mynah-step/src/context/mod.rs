@@ -97,7 +97,7 @@ impl Context {
     /// A run with this configuration.
     ///
     /// # Errors
-    /// A run without an id, no place for tools, a budget that cannot be kept; a run to be performed again that has no records or
+    /// A run without an id, no place for tools, a tool whose schema is not JSON Schema, a budget that cannot be kept; a run to be performed again that has no records or
     /// others than it had, a run to go on that has ended.
     pub fn new(mut config: Config) -> Result<Self> {
         if config.run_id.is_empty() {
@@ -107,6 +107,7 @@ impl Context {
             return Err(Error::invalid_option("max_parallel_tools", "out_of_range"));
         }
         config.budget.as_ref().map_or(Ok(()), check_budget)?;
+        config.tools.check_schemas()?;
         let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
         let mode = std::mem::take(&mut config.mode);
         let (replaying, live) = (matches!(mode, Mode::Replay(_)), matches!(mode, Mode::Live));

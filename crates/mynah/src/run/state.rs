@@ -338,6 +338,11 @@ impl RunState {
         self.planned(id).is_some_and(|call| call.approved)
     }
 
+    /// Whether the calls that are run are those that waited for a person's leave.
+    pub(super) fn runs_approved(&self) -> bool {
+        self.open.as_ref().is_some_and(|turn| turn.approved)
+    }
+
     fn planned(&self, id: &str) -> Option<&PlannedCall> {
         self.open.as_ref()?.call(id)
     }
@@ -489,7 +494,7 @@ impl RunState {
         match partial {
             Some(response) => self.answer(response, Plan::Nothing),
             // The step of an approved call was told when it was handed to the caller.
-            None if self.open.as_ref().is_some_and(|turn| turn.approved) => {
+            None if self.runs_approved() => {
                 return self.close(None);
             }
             None if self.open.is_some() => self.close(None),

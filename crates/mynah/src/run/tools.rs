@@ -139,7 +139,9 @@ impl Driver {
             });
         }
         let tool = self.setup.policy.tool(&call.name, self.state.conversation.is_some());
-        let answers = self.setup.recorded_tools || tool.is_some_and(Tool::is_recorded);
+        let answers = self.setup.recorded_tools
+            || tool.is_some_and(Tool::is_recorded)
+            || self.state.runs_approved();
         let recorded = self.tape.outcome_of(&call.id);
         if recorded.is_none() && self.tape.is_replaying() {
             // It ran when the run was ended.
