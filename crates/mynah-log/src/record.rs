@@ -10,7 +10,7 @@ use std::{borrow::Cow, sync::Arc};
 use mynah_data::{Error, LogReason, Result};
 
 use crate::{
-    Fact, Hash,
+    Fact, Hash, Totals,
     cbor::{self, Reader, Writer, major},
     gist::Gist,
     merkle, payload,
@@ -213,7 +213,12 @@ impl Record {
         fact.map(Some).map_err(|error| format!("payload: {error}"))
     }
 
-    /// What it adds to the totals of its run, and what the index learns from it.
+    /// What it adds to the totals of its run.
+    pub fn adds(&self) -> &Totals {
+        &self.0.gist.adds
+    }
+
+    /// The same, and what the index learns from it.
     pub(crate) fn gist(&self) -> &Gist {
         &self.0.gist
     }
@@ -288,7 +293,7 @@ impl Chain {
         };
         let writer = &mut self.writer;
         let payload = Arc::from(writer.encode(fact).map_err(unencodable)?);
-        self.reordered = writer.reordered;
+        self.reordered = writer.has_reordered();
         let body = Body { salt, payload };
         let envelope = Envelope {
             v: FORMAT,

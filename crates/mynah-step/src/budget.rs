@@ -6,8 +6,10 @@ use mynah_data::{
     Breach, Budget, Catalog, EngineReason, Error, Event, Limit, Place, Pricing, Request, Response,
     Result, Usage,
 };
-use mynah_log::{Fact, Record};
+use mynah_log::Fact;
 use tokio::time::{Instant, Sleep};
+
+use crate::RecordedFact;
 
 /// What a run has spent, as its facts tell. A prompt is measured by its [size](prompt_size), and priced where a price is given.
 ///
@@ -224,16 +226,16 @@ impl WallClock {
 
 /// How long a run was active, as its records tell: not from where a process ended, or the run waited, until it went on. A
 /// branch was as long active as the run that it was branched from, and since then.
-pub fn active(records: &[(Record, Fact)]) -> Duration {
-    let parent = match records.first() {
-        Some((_, Fact::RunStarted { about: Some(about), .. })) => about.parent.as_ref(),
+pub fn active(records: &[RecordedFact]) -> Duration {
+    let parent = match records.first().map(RecordedFact::fact) {
+        Some(Fact::RunStarted { about: Some(about), .. }) => about.parent.as_ref(),
         _ => None,
     };
     let (copied, inherited) = parent.map_or((0, 0), |parent| (parent.seq, parent.active));
     let spans = records.windows(2).filter_map(|pair| match pair {
-        [(_, _), (_, Fact::Resumed { .. })] => None,
-        [(from, _), (to, _)] if to.seq() > copied => {
-            u64::try_from(to.envelope().ts.saturating_sub(from.envelope().ts)).ok()
+        [from, to] if !to.is("resumed") && to.record().seq() > copied => {
+            let [from, to] = [from, to].map(|kept| kept.record().envelope().ts);
+            u64::try_from(to.saturating_sub(from)).ok()
         }
         _ => None,
     });

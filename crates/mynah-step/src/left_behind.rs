@@ -2,9 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mynah_log::{Fact, Record};
+use mynah_log::Fact;
 
-use crate::recorded::{inner, of_tool, outcome};
+use crate::{
+    RecordedFact,
+    recorded::{inner, of_tool, outcome},
+};
 
 /// What the loop does not make again: what tries left behind whose process ended before their outcome, and the announcements
 /// with which another process began anew.
@@ -22,9 +25,10 @@ pub(crate) struct LeftBehind {
 pub(crate) type Nth = (String, u32);
 
 impl LeftBehind {
-    pub(crate) fn of(records: &[(Record, Fact)]) -> Self {
+    pub(crate) fn of(records: &[RecordedFact]) -> Self {
         let mut left = Self::default();
-        if !records.iter().any(|(_, fact)| inner(fact).is_some()) {
+        let is_inner = |kept: &RecordedFact| kept.may_be_of_tool() && inner(kept.fact()).is_some();
+        if !records.iter().any(is_inner) {
             return left;
         }
         // A call came out in one process, whatever is done under its id later.
@@ -33,7 +37,7 @@ impl LeftBehind {
         let mut places = Vec::with_capacity(records.len());
         let mut came_out = HashMap::new();
         let mut retried = HashSet::new();
-        for (index, (_, fact)) in records.iter().enumerate() {
+        for (index, fact) in records.iter().map(RecordedFact::fact).enumerate() {
             process += usize::from(matches!(fact, Fact::Resumed { .. }));
             let call = match fact {
                 Fact::ToolScheduled { call_id, attempt: 1, .. } => {
@@ -52,7 +56,7 @@ impl LeftBehind {
                 retried.insert((nth, process, *attempt));
             }
         }
-        for (index, (_, fact)) in records.iter().enumerate() {
+        for (index, fact) in records.iter().map(RecordedFact::fact).enumerate() {
             let (Some(nth @ (call, count)), process) = places[index] else { continue };
             let owned = || (call.to_owned(), count);
             let end = came_out.get(&nth).copied();

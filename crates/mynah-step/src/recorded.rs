@@ -13,7 +13,7 @@ use mynah_log::{About, Corrupt, Effect, Fact, Inside, Plan, Record, Resolution, 
 use serde_json::{Value, json};
 
 use crate::{
-    Recorder,
+    RecordedFact, Recorder,
     desk::{Asked, Place, Want, gone},
     left_behind::{LeftBehind, Nth},
     recorder::ends,
@@ -25,12 +25,12 @@ use crate::{
 /// left behind that have no outcome because their process ended, or their run.
 pub struct Recorded {
     pub(crate) run: Arc<str>,
-    facts: VecDeque<(Record, Fact)>,
+    facts: VecDeque<RecordedFact>,
     /// Writes what the loop made, to be compared.
     writer: cbor::Writer,
     /// How many facts stood before these.
     pub(crate) taken: usize,
-    of_tools: OfTools,
+    ahead: Ahead,
     last: u64,
     /// Calls of the turn whose records answer for them: what happened inside them is passed by.
     answered: HashSet<String>,
@@ -40,7 +40,7 @@ pub struct Recorded {
     anew: HashMap<Nth, u32>,
     /// The last tries of calls that never came out.
     open: HashMap<Nth, u32>,
-    /// How many calls of each id were announced so far.
+    /// How many calls of each id were announced so far, where that tells calls apart which are begun anew or never came out.
     calls: HashMap<String, u32>,
     /// The records at which another engine took over.
     handovers: Vec<u64>,
@@ -52,19 +52,20 @@ pub struct Recorded {
 
 impl Recorded {
     /// Compares with these records.
-    pub fn new(run: Arc<str>, mut records: Vec<(Record, Fact)>) -> Self {
-        let last = records.last().map_or(0, |(record, _)| record.seq());
+    pub fn new(run: Arc<str>, mut records: Vec<RecordedFact>) -> Self {
+        let last = records.last().map_or(0, |kept| kept.record().seq());
         let announced = announced(&records);
         let handovers = handovers(&records);
         let LeftBehind { places, anew, open } = LeftBehind::of(&records);
         let mut place = 0..;
-        records.retain(|(_, fact)| {
+        records.retain(|kept| {
             let is_left = place.next().is_some_and(|place| places.contains(&place));
-            !matches!(fact, Fact::Sealed(_)) && !fact.is_seam() && !is_left
+            let is_seam = kept.is("resumed") && kept.fact().is_seam();
+            !kept.is("sealed") && !is_seam && !is_left
         });
-        Self {
+        let mut recorded = Self {
             run,
-            of_tools: OfTools::new(records.iter().map(|(_, fact)| fact)),
+            ahead: Ahead::default(),
             facts: records.into(),
             writer: cbor::Writer::new(),
             taken: 0,
@@ -77,7 +78,9 @@ impl Recorded {
             handovers,
             differs: None,
             then: None,
-        }
+        };
+        recorded.ahead.look(0, &recorded.facts);
+        recorded
     }
 
     /// The same, and writes what follows the records: the work of another engine, where it is told of one.
@@ -93,75 +96,90 @@ impl Recorded {
     /// How many engines took over from another up to here. Whoever writes what follows is one of them.
     pub(crate) fn handovers(&self) -> usize {
         match self.next() {
-            Some((next, _)) => self.handovers.partition_point(|seq| *seq < next.seq()),
+            Some(next) => self.handovers.partition_point(|seq| *seq < next.record().seq()),
             None => self.handovers.len() + usize::from(self.then.is_some()),
         }
     }
 
     /// The last record that was made again, or stands before the next that must be.
     pub(crate) fn compared(&self) -> u64 {
-        self.next().map_or(self.last, |(next, _)| next.seq() - 1)
+        self.next().map_or(self.last, |next| next.record().seq() - 1)
     }
 
     /// The next fact that the loop must make.
     pub(crate) fn upcoming(&self) -> Option<&Fact> {
-        self.next().map(|(_, fact)| fact)
+        self.next().map(RecordedFact::fact)
     }
 
-    /// What is passed by never stands first.
-    fn next(&self) -> Option<&(Record, Fact)> {
+    /// The record of it, which may be unread. What is passed by never stands first.
+    pub(crate) fn next(&self) -> Option<&RecordedFact> {
         self.facts.front()
     }
 
     fn take(&mut self) -> Option<(Record, Fact)> {
-        let (record, fact) = self.facts.pop_front()?;
+        let (record, fact) = self.facts.pop_front()?.into_parts();
+        self.took(&fact);
+        Some((record, fact))
+    }
+
+    /// What is next now, after this fact.
+    fn took(&mut self, fact: &Fact) {
         self.taken += 1;
-        if let Some(call) = outcome(&fact) {
+        if let Some(call) = outcome(fact) {
             self.answered.remove(call);
-        } else if let Fact::ToolScheduled { call_id, attempt: 1, .. } = &fact {
+        } else if let Fact::ToolScheduled { call_id, attempt: 1, .. } = fact
+            && !(self.anew.is_empty() && self.open.is_empty())
+        {
             *self.calls.entry(call_id.clone()).or_default() += 1;
         }
         self.pass_by();
-        Some((record, fact))
     }
 
     /// Drops what happened inside calls for which the records answer.
     fn pass_by(&mut self) {
-        let is_passed_by = |(_, fact): &(Record, Fact)| {
+        let is_passed_by = |kept: &RecordedFact| {
             !self.answered.is_empty()
-                && inner(fact).is_some_and(|(call, _)| self.answered.contains(call))
+                && inner(kept.fact()).is_some_and(|(call, _)| self.answered.contains(call))
         };
         while self.facts.front().is_some_and(is_passed_by) {
             self.facts.pop_front();
             self.taken += 1;
         }
+        self.look_ahead();
+    }
+
+    /// Sees what the running tools make, where all that was seen so far is taken.
+    fn look_ahead(&mut self) {
+        if self.ahead.end.is_some_and(|end| end < self.taken) {
+            self.ahead.look(self.taken, &self.facts);
+        }
     }
 
     /// Who writes what follows, once everything recorded was made again.
     pub(crate) fn follow(&mut self) -> Option<Box<Recorder>> {
-        if self.upcoming().is_some() { None } else { self.then.take() }
+        if self.next().is_some() { None } else { self.then.take() }
     }
 
     /// Whether the records end while tools run.
     pub(crate) fn ends_in_tools(&self) -> bool {
-        self.of_tools.end(self.taken).is_none()
+        self.ahead.end.is_none()
     }
 
     /// What comes after all that the running tools make.
-    pub(crate) fn after_tools(&self) -> Option<&Fact> {
-        self.of_tools.end(self.taken).map(|end| &self.facts[end - self.taken].1)
+    pub(crate) fn after_tools(&self) -> Option<&RecordedFact> {
+        self.facts.get(self.ahead.end?.checked_sub(self.taken)?)
     }
 
     /// How a call of the turn came out.
     pub(crate) fn outcome_of(&self, call: &str) -> Option<&Fact> {
-        let place = self.of_tools.outcome(call, self.taken)?;
-        self.facts.get(place - self.taken).map(|(_, fact)| fact)
+        let place = self.ahead.outcomes.get(call)?.checked_sub(self.taken)?;
+        self.facts.get(place).map(RecordedFact::fact)
     }
 
     /// How the call came out that was announced last under this id, whatever else happened meanwhile.
     pub(crate) fn outcome_ahead(&self, call: &str) -> Option<&Fact> {
         let again = |fact: &&Fact| matches!(fact, Fact::ToolScheduled { call_id, attempt: 1, .. } if call_id == call);
-        let facts = self.facts.iter().map(|(_, fact)| fact);
+        let facts = self.facts.iter().map(RecordedFact::fact);
         facts.take_while(|fact| !again(fact)).find(|fact| outcome(fact) == Some(call))
     }
 
@@ -220,7 +238,10 @@ impl Recorded {
             {
                 None
             }
-            Want::Commit { fact, .. } | Want::Announce(fact) => Some(self.compare(fact).map(Some)),
+            Want::Commit { fact, .. } | Want::Announce(fact) => {
+                let kept = self.compare(fact);
+                Some(kept.map(|kept| kept.or_else(|| Some(fact.clone()))))
+            }
             Want::Recall { asked, required } => {
                 if !required && !self.will_recall(place, asked) {
                     return Some(Ok(None));
@@ -252,7 +273,7 @@ impl Recorded {
             Some(inside) => of_tool(fact).is_some_and(|(call, _)| call == inside.call_id),
             None => of_tool(fact).is_none(),
         };
-        let next = self.facts.iter().map(|(_, fact)| fact).find(mine);
+        let next = self.facts.iter().map(RecordedFact::fact).find(mine);
         next.is_some_and(|next| is_of(next, asked))
     }
 
@@ -287,29 +308,33 @@ impl Recorded {
                 Fact::SideEffect { inside, name, ahead: asked.ahead(), effect }
             }
         };
-        self.difference(Some(&fact), self.next())
+        self.differs_from_next(Some(&fact))
     }
 
     /// Ends the run: nothing that is recorded may be left.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if self.differs.is_none() && self.next().is_some() {
-            self.differs = Some(self.difference(None, self.next()));
+            self.differs = Some(self.differs_from_next(None));
         }
         self.differs.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes a fact that must be the recorded one, and gives that.
-    pub(crate) fn compare(&mut self, fact: &Fact) -> Result<Fact> {
-        let next = self.take();
-        let as_branch = next.as_ref().and_then(|(_, recorded)| as_branch(fact, recorded));
-        let produced = as_branch.as_ref().unwrap_or(fact);
-        let produced = self.writer.encode(produced).unwrap_or_default();
-        let is_same =
-            |record: &Record| record.body().is_some_and(|body| *body.payload == *produced);
-        let recorded = match next {
-            Some((record, recorded)) if is_same(&record) => recorded,
-            other => return Err(self.difference(Some(fact), other.as_ref())),
-        };
+    /// Takes a fact that must be the recorded one. Gives that, where it is not the same to the letter.
+    pub(crate) fn compare(&mut self, fact: &Fact) -> Result<Option<Fact>> {
+        let Some(next) = self.facts.front() else { return Err(self.difference(Some(fact), None)) };
+        let as_branch = as_branch(fact, next);
+        let produced = self.writer.encode(as_branch.as_ref().unwrap_or(fact)).unwrap_or_default();
+        let is_same = next.record().body().is_some_and(|body| *body.payload == *produced);
+        let mut recorded = None;
+        if is_same && as_branch.is_none() && !self.writer.has_reordered() {
+            self.facts.pop_front();
+            self.took(fact);
+        } else if let Some((record, kept)) = self.take() {
+            if !is_same {
+                return Err(self.difference(Some(fact), Some((&record, &kept))));
+            }
+            recorded = Some(kept);
+        }
         // The process ended between the end and its seal.
         match &mut self.then {
             Some(recorder) if ends(fact) && self.facts.is_empty() => recorder.seal()?,
@@ -318,7 +343,11 @@ impl Recorded {
         Ok(recorded)
     }
 
-    fn difference(&self, fact: Option<&Fact>, recorded: Option<&(Record, Fact)>) -> Error {
+    fn differs_from_next(&self, fact: Option<&Fact>) -> Error {
+        self.difference(fact, self.next().map(|next| (next.record(), next.fact())))
+    }
+
+    fn difference(&self, fact: Option<&Fact>, recorded: Option<(&Record, &Fact)>) -> Error {
         match recorded {
             None => mismatch(&self.run, self.last + 1, None, fact),
             Some((record, recorded)) => match record.fact() {
@@ -365,50 +394,38 @@ pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: Option<&
         .with("diff", diff)
 }
 
-/// Where tools run in a list of facts, and where each call comes out. Asked for each of many calls side by side, so it is
-/// looked up.
-struct OfTools {
-    /// The places of facts that no running tool makes.
-    ends: Vec<usize>,
-    outcomes: HashMap<String, Vec<usize>>,
+/// What the running tools make, as far as none but them makes anything. Asked for each of many calls side by side, so it is looked
+/// up.
+#[derive(Default)]
+struct Ahead {
+    /// Where they are done; none where the facts end before.
+    end: Option<usize>,
+    /// Where each call comes out.
+    outcomes: HashMap<String, usize>,
 }
 
-impl OfTools {
-    fn new<'a>(facts: impl Iterator<Item = &'a Fact>) -> Self {
-        let (mut ends, mut outcomes) = (Vec::new(), HashMap::<String, Vec<usize>>::new());
-        for (place, fact) in facts.enumerate() {
-            if let Some(call) = outcome(fact) {
-                outcomes.entry(call.to_owned()).or_default().push(place);
-            } else if of_tool(fact).is_none() {
-                ends.push(place);
+impl Ahead {
+    /// Looks at the facts from a place on.
+    fn look(&mut self, from: usize, facts: &VecDeque<RecordedFact>) {
+        self.outcomes.clear();
+        self.end = None;
+        for (place, kept) in (from..).zip(facts) {
+            if !kept.may_be_of_tool() || of_tool(kept.fact()).is_none() {
+                self.end = Some(place);
+                break;
+            }
+            if let Some(call) = outcome(kept.fact()) {
+                self.outcomes.entry(call.to_owned()).or_insert(place);
             }
         }
-        Self { ends, outcomes }
     }
-
-    /// Where the tools are done that run from a place on; none where the facts end before.
-    fn end(&self, from: usize) -> Option<usize> {
-        first_from(&self.ends, from)
-    }
-
-    /// Where a call comes out of the tools that run from a place on.
-    fn outcome(&self, call: &str, from: usize) -> Option<usize> {
-        let place = first_from(self.outcomes.get(call)?, from)?;
-        self.end(from).is_none_or(|end| place < end).then_some(place)
-    }
-}
-
-fn first_from(places: &[usize], from: usize) -> Option<usize> {
-    places.get(places.partition_point(|place| *place < from)).copied()
 }
 
 /// What a loop makes that does not know of its run being a branch, as a branch records it.
-fn as_branch(produced: &Fact, recorded: &Fact) -> Option<Fact> {
-    match (produced, recorded) {
-        (
-            Fact::RunStarted { thread, extent, about: None },
-            Fact::RunStarted { about: Some(about), .. },
-        ) if about.is_bare() => {
+fn as_branch(produced: &Fact, recorded: &RecordedFact) -> Option<Fact> {
+    let Fact::RunStarted { thread, extent, about: None } = produced else { return None };
+    match recorded.fact() {
+        Fact::RunStarted { about: Some(about), .. } if about.is_bare() => {
             let (thread, extent) = (thread.clone(), *extent);
             Some(Fact::RunStarted { thread, extent, about: Some(about.clone()) })
         }
@@ -417,10 +434,11 @@ fn as_branch(produced: &Fact, recorded: &Fact) -> Option<Fact> {
 }
 
 /// The records at which another engine took over.
-fn handovers(records: &[(Record, Fact)]) -> Vec<u64> {
-    let is_handover =
-        |(_, fact): &&(Record, Fact)| matches!(fact, Fact::Resumed { about: Some(_), .. });
-    records.iter().filter(is_handover).map(|(record, _)| record.seq()).collect()
+fn handovers(records: &[RecordedFact]) -> Vec<u64> {
+    let is_handover = |kept: &&RecordedFact| {
+        kept.is("resumed") && matches!(kept.fact(), Fact::Resumed { about: Some(_), .. })
+    };
+    records.iter().filter(is_handover).map(|kept| kept.record().seq()).collect()
 }
 
 /// The call that a fact is the outcome of.
@@ -526,11 +544,10 @@ pub(crate) fn of_tool(fact: &Fact) -> Option<(&str, u32)> {
 }
 
 /// The last try of each call that was announced in the last turn.
-fn announced(records: &[(Record, Fact)]) -> HashMap<String, u32> {
-    let facts = records.iter().rev().map(|(_, fact)| fact);
+fn announced(records: &[RecordedFact]) -> HashMap<String, u32> {
     let mut announced = HashMap::new();
-    for fact in facts.take_while(|fact| !matches!(fact, Fact::AssistantCompleted { .. })) {
-        if let Fact::ToolScheduled { call_id, attempt, .. } = fact {
+    for kept in records.iter().rev().take_while(|kept| !kept.is("assistant_completed")) {
+        if let Fact::ToolScheduled { call_id, attempt, .. } = kept.fact() {
             announced.entry(call_id.clone()).or_insert(*attempt);
         }
     }

@@ -9,7 +9,7 @@ use mynah_data::{Error, Result};
 use mynah_log::{Fact, Head, Lease};
 
 use crate::{
-    Recorded, Recorder,
+    Recorded, RecordedFact, Recorder,
     desk::{Place, Want, gone},
     recorded::{of_tool, outcome},
     recorder::ends,
@@ -83,7 +83,7 @@ impl Tape {
                     {
                         *self = Self::Recording(recorder);
                     }
-                    Ok(Some(kept))
+                    Ok(kept)
                 }
                 Some(mut recorder) => {
                     let kept = recorder.commit(fact)?;
@@ -125,6 +125,16 @@ impl Tape {
     /// The next recorded fact; none where the world answers.
     pub fn upcoming(&self) -> Option<&Fact> {
         self.recorded()?.upcoming()
+    }
+
+    /// The next recorded fact, if it is of this kind: others are not read for it.
+    pub fn upcoming_of(&self, kind: &str) -> Option<&Fact> {
+        self.recorded()?.next().filter(|next| next.is(kind)).map(RecordedFact::fact)
+    }
+
+    /// Whether there is a next recorded fact.
+    pub fn has_upcoming(&self) -> bool {
+        self.recorded().is_some_and(|recorded| recorded.next().is_some())
     }
 
     /// What is recorded of how a call of the turn came out.
@@ -180,7 +190,7 @@ impl Tape {
     }
 
     /// What the records have after all that the running tools make.
-    pub fn after_tools(&self) -> Option<&Fact> {
+    pub fn after_tools(&self) -> Option<&RecordedFact> {
         self.recorded().and_then(Recorded::after_tools)
     }
 
@@ -224,7 +234,7 @@ impl Tape {
     /// yet: takes that first.
     pub(crate) fn poll_go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Self::Replaying(recorded) = self else { return Poll::Ready(()) };
-        if recorded.upcoming().is_some() || !recorded.then.as_ref().is_some_and(|r| r.takes_lease) {
+        if recorded.next().is_some() || !recorded.then.as_ref().is_some_and(|r| r.takes_lease) {
             return Poll::Ready(());
         }
         if let Some(recorder) = &mut recorded.then
@@ -247,8 +257,7 @@ impl Tape {
 
     /// Whether the next answer comes from the records: always in a replay, in a run that goes on until it is where it was.
     pub(crate) fn is_behind(&self) -> bool {
-        self.recorded()
-            .is_some_and(|recorded| recorded.then.is_none() || recorded.upcoming().is_some())
+        self.recorded().is_some_and(|recorded| recorded.then.is_none() || recorded.next().is_some())
     }
 
     /// Ends the run because somebody who asks can't be answered.
@@ -266,8 +275,7 @@ impl Tape {
 
     /// Whether a replay came to the end of records that have no end: there is nothing to compare with.
     pub fn ran_out(&self) -> bool {
-        matches!(self, Self::Replaying(recorded) if recorded.then.is_none())
-            && self.upcoming().is_none()
+        matches!(self, Self::Replaying(recorded) if recorded.then.is_none()) && !self.has_upcoming()
     }
 
     /// Starts writing what waits, without waiting for it.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mynah_data::{EngineReason, Error, HaltReason, Metadata, ModelRef, Request, Result};
-use mynah_log::{About, Fact, Record};
-use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, Tool};
+use mynah_log::{About, Fact};
+use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, RecordedFact, Tool};
 use serde_json::Value;
 
 use crate::{
@@ -48,16 +48,15 @@ impl Loaded {
     /// How often the model had answered when the caller's own condition ended the conversation, if it did.
     fn halted_after(&self) -> Option<usize> {
         let records = &self.kept.records;
-        let halts = |(_, fact): &(Record, Fact)| match fact {
+        let halts = |kept: &RecordedFact| match kept.fact() {
             Fact::Completed(end) | Fact::FinalizeStarted { conversation: end, .. } => {
                 end.reason == HaltReason::HaltWhen
             }
             _ => false,
         };
-        let is_answer =
-            |(_, fact): &&(Record, Fact)| matches!(fact, Fact::AssistantCompleted { .. });
-        let place = records.iter().position(halts)?;
-        Some(records[..place].iter().filter(is_answer).count())
+        let may_halt = |kept: &RecordedFact| kept.is("completed") || kept.is("finalize_started");
+        let place = records.iter().position(|kept| may_halt(kept) && halts(kept))?;
+        Some(records[..place].iter().filter(|kept| kept.is("assistant_completed")).count())
     }
 }
 

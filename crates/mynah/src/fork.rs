@@ -7,10 +7,10 @@ use std::{
 
 use mynah_data::{Error, Result};
 use mynah_log::{About, Fact, Log, Parent, Record, RunSummary};
-use mynah_step::{BoxFuture, Recorder, SystemWorld, World, active, was_redacted};
+use mynah_step::{BoxFuture, RecordedFact, Recorder, SystemWorld, World, active, was_redacted};
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
-use crate::loaded::{Walked, keep};
+use crate::loaded::Walked;
 
 /// Copies a run up to a record into a new run, which can be resumed to go on differently.
 ///
@@ -81,7 +81,10 @@ impl Fork {
         let mut records = Vec::new();
         // The whole run is verified, and what follows may have been taken away.
         let shared = |record: &Record| match record.seq() <= at {
-            true => keep(&mut records, record, Record::fact),
+            true => {
+                records.extend(RecordedFact::read(record)?);
+                Ok(())
+            }
             false => Ok(()),
         };
         let Walked { verifier, run: found, redacted } = Walked::whole(&*log, &run, shared).await?;
@@ -93,16 +96,16 @@ impl Fork {
         if let Some(redacted) = redacted.filter(|redacted| redacted.seq() <= at) {
             return Err(was_redacted(&redacted));
         }
-        let Some((last, _)) = records.last().filter(|(record, _)| record.seq() == at) else {
+        let Some(last) = records.last().filter(|kept| kept.record().seq() == at) else {
             let what = format!("it has no record {at}");
             return Err(misplaced("no_such_record", &what, &found, sealed));
         };
-        let hash = last.hash();
+        let hash = last.record().hash();
         let active = u64::try_from(active(&records).as_nanos()).unwrap_or(u64::MAX);
         let parent = Parent { run_id: run, seq: at, hash, active };
         let mut recorder = Recorder::new(log, Arc::clone(&world), world.new_run_id());
-        for (_, fact) in records {
-            let fact = match fact {
+        for kept in records {
+            let fact = match kept.into_fact() {
                 Fact::RunStarted { thread, extent, about } => {
                     let about = about.map_or_else(About::default, |about| *about);
                     let about = About { parent: Some(parent.clone()), ..about };

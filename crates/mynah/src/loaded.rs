@@ -5,13 +5,13 @@ use mynah_log::{
     About, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Removals, RunSummary,
     Totals, Verifier, cbor, walk,
 };
-use mynah_step::{mismatch, was_redacted};
+use mynah_step::{RecordedFact, mismatch, was_redacted};
 use serde::Deserialize as _;
 
 use crate::run::{Meter, RunState};
 
-/// How the fact of a record is read.
-type ReadFact = fn(&Record) -> std::result::Result<Option<Fact>, String>;
+/// How the fact of a record is read, unless its body was taken away.
+type ReadFact = fn(&Record) -> std::result::Result<Option<RecordedFact>, Corrupt>;
 
 /// A run that was read to its end, verified, whoever wrote it and whatever was taken out of it.
 pub(crate) struct Walked {
@@ -52,21 +52,24 @@ impl Walked {
 /// The records of a run with what they tell, verified, whoever wrote them.
 pub(crate) struct Kept {
     pub(crate) run: String,
-    pub(crate) records: Vec<(Record, Fact)>,
+    pub(crate) records: Vec<RecordedFact>,
     pub(crate) chain: Chain,
     pub(crate) totals: Totals,
 }
 
 impl Kept {
     pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
-        Self::whole(log, run, Record::fact).await
+        Self::whole(log, run, RecordedFact::read).await
     }
 
     /// Reads a run to its end.
     async fn whole(log: &dyn Log, run: &str, read: ReadFact) -> Result<Self> {
         let mut records = Vec::new();
-        let Walked { verifier, redacted, .. } =
-            Walked::whole(log, run, |record| keep(&mut records, record, read)).await?;
+        let Walked { verifier, redacted, .. } = Walked::whole(log, run, |record| {
+            records.extend(read(record)?);
+            Ok(())
+        })
+        .await?;
         match redacted {
             Some(record) => Err(was_redacted(&record)),
             None => Ok(Self::of(run, records, verifier)),
@@ -90,7 +93,7 @@ impl Kept {
                     check_removed(&Removals::read(log).await?, record)?;
                     return Err(was_redacted(record));
                 }
-                keep(&mut records, record, Record::fact)?;
+                records.extend(RecordedFact::read(record)?);
             }
         }
         if records.is_empty() {
@@ -99,14 +102,14 @@ impl Kept {
         Ok(Self::of(run, records, verifier))
     }
 
-    fn of(run: &str, records: Vec<(Record, Fact)>, verifier: Verifier) -> Self {
+    fn of(run: &str, records: Vec<RecordedFact>, verifier: Verifier) -> Self {
         let (chain, totals) = verifier.into_chain();
         Self { run: run.to_owned(), records, chain, totals }
     }
 
     /// The last thing that happened.
     pub(crate) fn last(&self) -> Option<&Fact> {
-        self.records.last().map(|(_, fact)| fact)
+        self.records.last().map(RecordedFact::fact)
     }
 }
 
@@ -136,14 +139,10 @@ impl Loaded {
         Self::of(Kept::read(log, run).await?)?.after_what_was(log).await
     }
 
-    /// The same, to be performed again: what the loop always makes again need not be encoded twice, as its payload is compared
-    /// with what the loop made.
+    /// The same, to be performed again: what the loop always makes again is read when it is compared.
     pub(crate) async fn to_compare(log: &dyn Log, run: &str) -> Result<Self> {
-        let read = |record: &Record| match &*record.envelope().kind {
-            "turn_started" | "assistant_completed" | "tool_scheduled" => record.loose_fact(),
-            _ => record.fact(),
-        };
-        Self::of(Kept::whole(log, run, read).await?)?.after_what_was(log).await
+        let kept = Kept::whole(log, run, RecordedFact::to_compare).await?;
+        Self::of(kept)?.after_what_was(log).await
     }
 
     /// With the conversation that it goes on from.
@@ -179,8 +178,8 @@ impl Loaded {
     pub(crate) fn stretches(&self) -> (Vec<Stretch<'_>>, Stretch<'_>) {
         let (mut earlier, mut last) =
             (Vec::new(), Stretch { about: &self.about, extent: self.extent });
-        for (_, fact) in &self.kept.records {
-            let Fact::Resumed { about, extent, .. } = fact else { continue };
+        for kept in self.kept.records.iter().filter(|kept| kept.is("resumed")) {
+            let Fact::Resumed { about, extent, .. } = kept.fact() else { continue };
             if let Some(about) = about {
                 earlier.push(last);
                 last.about = about;
@@ -192,18 +191,19 @@ impl Loaded {
 
     /// How what it ran with last differs from what an engine would run with, if it does.
     pub(crate) fn difference(&self, engine: Option<&About>) -> Option<Error> {
-        let tells = |(_, fact): &&(Record, Fact)| match fact {
-            Fact::RunStarted { .. } => true,
-            Fact::Resumed { about, .. } => about.is_some(),
+        let tells = |kept: &&RecordedFact| match &*kept.record().envelope().kind {
+            "run_started" => true,
+            "resumed" => matches!(kept.fact(), Fact::Resumed { about: Some(_), .. }),
             _ => false,
         };
-        let (record, recorded) = self.kept.records.iter().rev().find(tells)?;
+        let told = self.kept.records.iter().rev().find(tells)?;
+        let (seq, recorded) = (told.record().seq(), told.fact());
         let mut produced = recorded.clone();
         if let Fact::RunStarted { about, .. } | Fact::Resumed { about, .. } = &mut produced {
             *about = engine.map(|engine| Box::new(engine.clone()));
         }
         let same = cbor::to_vec(recorded).ok()? == cbor::to_vec(&produced).ok()?;
-        let difference = || mismatch(&self.kept.run, record.seq(), Some(recorded), Some(&produced));
+        let difference = || mismatch(&self.kept.run, seq, Some(recorded), Some(&produced));
         (!same).then(difference)
     }
 
@@ -230,20 +230,20 @@ impl Loaded {
 
     /// The conversation with which the call began that the run is, or that last went on with it.
     pub(crate) fn thread_of_call(self) -> Thread {
-        let is_call = |(_, fact): &(Record, Fact)| {
+        let is_call = |kept: &RecordedFact| {
+            let fact = kept.fact();
             matches!(fact, Fact::RunStarted { .. } | Fact::Resumed { request_id: Some(_), .. })
         };
         let records = self.kept.records;
         let began = records.iter().rposition(is_call).unwrap_or(0);
         let mut state = RunState::new(self.before, Meter::default());
-        records.into_iter().take(began + 1).for_each(|(_, fact)| state.evolve(fact));
+        records.into_iter().take(began + 1).for_each(|kept| state.evolve(kept.into_fact()));
         state.thread
     }
 
     /// The run up to where it last waited; none if it never did.
     pub(crate) fn until_it_waited(mut self) -> Option<Self> {
-        let waited = |(_, fact): &(Record, Fact)| matches!(fact, Fact::Suspended(_));
-        let place = self.kept.records.iter().rposition(waited)?;
+        let place = self.kept.records.iter().rposition(|kept| kept.is("suspended"))?;
         self.kept.records.truncate(place + 1);
         Some(self)
     }
@@ -257,10 +257,10 @@ impl Loaded {
         let (before, (_, Stretch { extent, .. })) = (self.session_before(), self.stretches());
         let mut state = RunState::new(self.before, Meter::default());
         let Kept { run, records, .. } = self.kept;
-        let (last, _) = records.last()?;
-        let (seq, hash) = (last.seq(), last.hash().to_string());
-        let waits = matches!(records.last(), Some((_, Fact::Suspended(_))));
-        records.into_iter().for_each(|(_, fact)| state.evolve(fact));
+        let last = records.last()?;
+        let (seq, hash) = (last.record().seq(), last.record().hash().to_string());
+        let waits = last.is("suspended");
+        records.into_iter().for_each(|kept| state.evolve(kept.into_fact()));
         let mut session = match extent {
             Extent::Generate => return None,
             Extent::Step => before.apply_step(state.last_step()?),
@@ -275,28 +275,26 @@ impl Loaded {
     pub(crate) fn refusal(&self) -> Option<Error> {
         let (_, Stretch { extent, .. }) = self.stretches();
         // A step that goes on after it waited is a call like the first.
-        let is_call = |(_, fact): &(Record, Fact)| match fact {
-            Fact::Resumed { request_id: None, .. } => extent != Extent::Chat && !fact.is_seam(),
-            Fact::Resumed { .. } => true,
-            _ => false,
+        let is_call = |kept: &RecordedFact| match kept.fact() {
+            fact @ Fact::Resumed { request_id: None, .. } => {
+                extent != Extent::Chat && !fact.is_seam()
+            }
+            _ => true,
         };
-        let began = self.kept.records.iter().rposition(is_call).unwrap_or(0);
-        let facts = || self.kept.records[began..].iter().map(|(_, fact)| fact);
-        let answered = facts().any(|fact| matches!(fact, Fact::AssistantCompleted { .. }));
-        let end = facts().rev().find_map(|fact| match fact {
-            Fact::Failed(end) => Some(end),
-            _ => None,
-        })?;
+        let records = &self.kept.records;
+        let began = records.iter().rposition(|kept| kept.is("resumed") && is_call(kept));
+        let records = &records[began.unwrap_or(0)..];
+        let answered = records.iter().any(|kept| kept.is("assistant_completed"));
+        let failed = records.iter().rev().find(|kept| kept.is("failed"))?;
+        let Fact::Failed(end) = failed.fact() else { return None };
         let refused = !answered || end.reason == HaltReason::BudgetExceeded;
         Error::deserialize(end.metadata.get("error").filter(|_| refused)?).ok()
     }
 
     /// A run without what stands before it.
     fn of(kept: Kept) -> Result<Self> {
-        match kept.records.first() {
-            Some((_, Fact::RunStarted { thread, extent, about: Some(about) }))
-                if !about.is_bare() =>
-            {
+        match kept.records.first().map(RecordedFact::fact) {
+            Some(Fact::RunStarted { thread, extent, about: Some(about) }) if !about.is_bare() => {
                 let (thread, extent, about) = (thread.clone(), *extent, about.clone());
                 Ok(Self { kept, before: Messages::new(), thread, extent, about })
             }
@@ -307,7 +305,8 @@ impl Loaded {
     /// The same, up to the record that another run names.
     async fn until(log: &dyn Log, previous: &Previous) -> Result<Self> {
         let loaded = Self::of(Kept::until(log, &previous.run_id, previous.seq).await?)?;
-        let found = loaded.kept.records.last().map(|(record, _)| (record.seq(), record.hash()));
+        let last = loaded.kept.records.last().map(RecordedFact::record);
+        let found = last.map(|record| (record.seq(), record.hash()));
         if found == Some((previous.seq, previous.hash)) {
             return Ok(loaded);
         }
@@ -342,18 +341,6 @@ impl Loaded {
         }
         Ok(messages)
     }
-}
-
-/// Keeps a record with the fact in it.
-pub(crate) fn keep(
-    records: &mut Vec<(Record, Fact)>,
-    record: &Record,
-    read: ReadFact,
-) -> Result<()> {
-    let wrong = |what| corrupt(&record.envelope().run, record.seq(), what);
-    let fact = read(record).map_err(wrong)?;
-    records.extend(fact.map(|fact| (record.clone(), fact)));
-    Ok(())
 }
 
 /// Whether a record's body was taken away, and is not missing.

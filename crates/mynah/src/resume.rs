@@ -7,7 +7,9 @@ use mynah_data::{
     ToolCall,
 };
 use mynah_log::{About, End, Extent, Fact, Log, RunStatus};
-use mynah_step::{BoxFuture, OnUncertain, Recorded, Recorder, Tape, Tool, active, take_over};
+use mynah_step::{
+    BoxFuture, OnUncertain, Recorded, RecordedFact, Recorder, Tape, Tool, active, take_over,
+};
 use serde_json::Value;
 
 use crate::{
@@ -324,7 +326,7 @@ impl Resume {
             _ => {}
         }
         let mut missing =
-            self.unanswered(end.waiting_calls(loaded.kept.records.iter().map(|(_, fact)| fact)))?;
+            self.unanswered(end.waiting_calls(loaded.kept.records.iter().map(RecordedFact::fact)))?;
         let (mut approved, mut given_up) = (self.approved.clone(), Vec::new());
         if end.reason == HaltReason::UncertainTools {
             match self.on_uncertain {
@@ -362,7 +364,7 @@ impl Resume {
     /// ran, and of those of which something was said.
     fn uncertain(&self, loaded: &Loaded) -> Option<End> {
         let mut state = RunState::new(loaded.before.clone(), Meter::default());
-        loaded.kept.records.iter().for_each(|(_, fact)| state.evolve(fact.clone()));
+        loaded.kept.records.iter().for_each(|kept| state.evolve(kept.fact().clone()));
         let tools = self.engine.resolve_tools(&self.options);
         let is_harmless = |call: &ToolCall| {
             tools.iter().any(|tool| tool.name() == call.name && tool.spec().idempotent)

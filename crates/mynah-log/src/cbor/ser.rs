@@ -27,7 +27,7 @@ pub struct Writer {
     /// Where the last value that is not there was written.
     nothing: Option<usize>,
     /// Whether a map that is not a struct had to be put in order.
-    pub(crate) reordered: bool,
+    reordered: bool,
 }
 
 /// Where an entry of a map lies.
@@ -70,6 +70,11 @@ impl Writer {
             from_slice::<IgnoredAny>(&self.out)?;
         }
         Ok(&self.out)
+    }
+
+    /// Whether the value that was encoded last comes back from its bytes with the members of a map in another order.
+    pub fn has_reordered(&self) -> bool {
+        self.reordered
     }
 
     /// Starts anew.

@@ -28,8 +28,9 @@ pub use self::{
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, Desk, MetricsSink, Mode, Recorded, Recorder, Spent, Tape, WallClock, active,
-    desk::Want, effects::Effects, metrics::tell_exceeded, recorded::MODEL_CALL, recorder::ends,
+    Config, Desk, MetricsSink, Mode, Recorded, RecordedFact, Recorder, Spent, Tape, WallClock,
+    active, desk::Want, effects::Effects, metrics::tell_exceeded, recorded::MODEL_CALL,
+    recorder::ends,
 };
 
 /// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
@@ -458,7 +459,7 @@ fn check_budget(budget: &Budget) -> Result<()> {
 }
 
 /// The facts of records that are what they were.
-fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<(Record, Fact)>, Verifier)> {
+fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<RecordedFact>, Verifier)> {
     if records.is_empty() {
         return Err(Error::invalid_option("mode", "no_records"));
     }
@@ -466,10 +467,9 @@ fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<(Record, Fact)>, Ver
     let mut facts = Vec::with_capacity(records.len());
     for record in records {
         verifier.check(&record)?;
-        let wrong = |what| Corrupt { run: run.to_owned(), seq: record.seq(), what };
-        let fact = record.fact().map_err(wrong)?;
-        let fact = fact.ok_or_else(|| wrong("its body is missing".to_owned()))?;
-        facts.push((record, fact));
+        let (seq, what) = (record.seq(), "its body is missing".to_owned());
+        let missing = || Corrupt { run: run.to_owned(), seq, what };
+        facts.push(RecordedFact::read(&record)?.ok_or_else(missing)?);
     }
     Ok((facts, verifier))
 }

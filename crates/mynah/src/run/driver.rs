@@ -356,7 +356,7 @@ impl Driver {
 
     /// Whether what happens now happens in the world.
     pub(super) fn is_live(&self) -> bool {
-        self.tape.upcoming().is_none() && !self.tape.ran_out()
+        !self.tape.has_upcoming() && !self.tape.ran_out()
     }
 
     /// What the model had said when it was cut off.
@@ -530,7 +530,7 @@ impl Driver {
 
     /// Why the run was ended here, in a run performed again.
     pub(super) fn cancelled_here(&self) -> Option<HaltReason> {
-        match self.tape.upcoming() {
+        match self.tape.upcoming_of("cancelled") {
             Some(Fact::Cancelled { end, .. }) => Some(end.reason.clone()),
             _ => None,
         }
@@ -543,7 +543,7 @@ impl Driver {
             return self.is_between().then_some(reason);
         }
         // What is brought back has happened: nobody can end it before it is there again.
-        if self.tape.is_resuming() && self.tape.upcoming().is_some() {
+        if self.tape.is_resuming() && self.tape.has_upcoming() {
             return None;
         }
         if self.cancel.poll_cancelled(cx) {

@@ -78,7 +78,7 @@ impl Driver {
                 runs.again.push((call, before.saturating_add(1)));
             }
         }
-        if self.tape.upcoming().is_none() {
+        if !self.tape.has_upcoming() {
             self.announce_again(&mut runs);
         }
         self.phase = Phase::Announced(runs);
@@ -86,11 +86,10 @@ impl Driver {
 
     /// Whether the run was ended while its tools ran: by somebody, or by the time, if that is limited.
     fn is_cut_off(&self) -> bool {
-        match self.tape.after_tools() {
-            Some(Fact::Cancelled { .. }) => true,
-            Some(fact) => self.wall_clock.is_some() && WallClock::recorded(fact).is_some(),
-            None => false,
-        }
+        self.tape.after_tools().is_some_and(|kept| {
+            let is_timed = self.wall_clock.is_some();
+            kept.is("cancelled") || (is_timed && WallClock::recorded(kept.fact()).is_some())
+        })
     }
 
     /// Whether nobody knows if a call ran that was announced before the process ended, and it may do harm if it is run twice.
@@ -246,7 +245,7 @@ impl Driver {
             return;
         }
         let mut uncertain = std::mem::take(&mut runs.uncertain);
-        if let Some(Fact::Suspended(end)) = self.tape.upcoming()
+        if let Some(Fact::Suspended(end)) = self.tape.upcoming_of("suspended")
             && end.reason == HaltReason::UncertainTools
         {
             let listed = end.metadata.get("uncertain_tool_calls").cloned().unwrap_or_default();
@@ -264,7 +263,7 @@ impl Driver {
     /// here: the same calls would be asked for again without end.
     fn decide_again(&mut self) {
         self.phase = Phase::Decide;
-        let left = self.state.unsettled().next().filter(|_| self.tape.upcoming().is_some());
+        let left = self.state.unsettled().next().filter(|_| self.tape.has_upcoming());
         if let Some(call_id) = left.map(|call| call.id.clone()) {
             self.commit(Fact::ToolScheduled { call_id, attempt: 1, call: None });
         }
@@ -316,7 +315,7 @@ impl Driver {
     /// Waits for somebody to say what came of calls, or tells the model that nobody knows.
     pub(super) fn wait_for(&mut self, calls: Vec<String>) {
         // What was said of it before is recorded.
-        let live = self.tape.upcoming().is_none();
+        let live = !self.tape.has_upcoming();
         if live {
             self.catch_up();
         }
@@ -355,9 +354,9 @@ impl ToolRuns {
         if self.early.is_empty() {
             return None;
         }
-        let due = match tape.upcoming() {
-            None => 0,
-            Some(_) => {
+        let due = match tape.has_upcoming() {
+            false => 0,
+            true => {
                 let (next, _) = tape.next_call().filter(|(_, is_outcome)| *is_outcome)?;
                 self.early.iter().position(|(call, _)| call.id == next)?
             }

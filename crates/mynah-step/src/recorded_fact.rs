@@ -1,0 +1,94 @@
+//! A record and what it tells.
+
+use std::sync::OnceLock;
+
+use mynah_log::{Corrupt, Fact, Record};
+
+/// A record and the fact in it.
+#[derive(Debug)]
+pub struct RecordedFact {
+    record: Record,
+    /// Boxed, as most are read when they are due: until then there are only their records.
+    fact: OnceLock<Box<Fact>>,
+}
+
+impl RecordedFact {
+    /// Reads a record; none if its body was taken away.
+    ///
+    /// # Errors
+    /// A payload that is not what its fact is written as.
+    pub fn read(record: &Record) -> Result<Option<Self>, Corrupt> {
+        let fact = record.fact().map_err(|what| corrupt(record, what))?;
+        let read = |fact| Self { record: record.clone(), fact: OnceLock::from(Box::new(fact)) };
+        Ok(fact.map(read))
+    }
+
+    /// The same, of a run that is performed again. What the loop always makes again is read when it is due, and need not be as its
+    /// fact is written: its payload is compared with that of what the loop makes.
+    ///
+    /// # Errors
+    /// Any other payload that is not what its fact is written as.
+    pub fn to_compare(record: &Record) -> Result<Option<Self>, Corrupt> {
+        match &*record.envelope().kind {
+            "turn_started" | "assistant_completed" | "tool_scheduled"
+                if record.body().is_some() =>
+            {
+                Ok(Some(Self { record: record.clone(), fact: OnceLock::new() }))
+            }
+            _ => Self::read(record),
+        }
+    }
+
+    /// The record.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Whether its fact is of this kind, which is known without reading it.
+    pub fn is(&self, kind: &str) -> bool {
+        self.record.envelope().kind == kind
+    }
+
+    /// Whether it may be of something that a running tool makes, as far as that is known without reading it: the loop announces
+    /// first tries.
+    pub(crate) fn may_be_of_tool(&self) -> bool {
+        match &*self.record.envelope().kind {
+            "tool_scheduled" => self.record.adds().tool_calls == 0,
+            kind => matches!(kind, "tool_completed" | "tool_failed" | "side_effect"),
+        }
+    }
+
+    /// What it tells.
+    pub fn fact(&self) -> &Fact {
+        self.fact.get_or_init(|| Box::new(due(&self.record)))
+    }
+
+    /// What it tells, by itself.
+    pub fn into_fact(self) -> Fact {
+        self.into_parts().1
+    }
+
+    pub(crate) fn into_parts(self) -> (Record, Fact) {
+        let Self { record, fact } = self;
+        let fact = fact.into_inner().map_or_else(|| due(&record), |fact| *fact);
+        (record, fact)
+    }
+}
+
+/// In place of a fact that cannot be read: one that means nothing to whoever looks ahead. Nothing that is made has its payload.
+const UNREADABLE: Fact = Fact::ContextTruncated {
+    strategy: String::new(),
+    tokens_before: 0,
+    tokens_after: 0,
+    messages_before: 0,
+    messages_after: 0,
+};
+
+/// The fact in a record that is to be compared.
+fn due(record: &Record) -> Fact {
+    record.loose_fact().ok().flatten().unwrap_or(UNREADABLE)
+}
+
+fn corrupt(record: &Record, what: String) -> Corrupt {
+    Corrupt { run: record.envelope().run.to_string(), seq: record.seq(), what }
+}
