@@ -34,8 +34,8 @@ pub struct ToolSpec {
     /// Whether running a call twice does no harm.
     #[serde(default)]
     pub idempotent: bool,
-    /// How often an idempotent tool that fails transiently is tried in all, over all processes of a run. One more try follows a
-    /// process that ended in the last.
+    /// How often an idempotent tool that fails transiently is tried in all, over all processes of a run. A try that was cut off
+    /// with its process does not count.
     #[serde(default = "one")]
     pub max_attempts: u32,
     /// This tool's own time limit, before that of the call.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use mynah_log::Fact;
 
 use crate::{
-    RecordedFact,
+    RecordedFact, Try,
     recorded::{inner, of_tool, outcome},
 };
 
@@ -16,9 +16,9 @@ pub(crate) struct LeftBehind {
     /// Where it stands.
     pub(crate) places: HashSet<usize>,
     /// The tries that were begun anew.
-    pub(crate) anew: HashMap<Nth, u32>,
-    /// The last tries of calls that never came out.
-    pub(crate) open: HashMap<Nth, u32>,
+    pub(crate) anew: HashMap<Nth, Try>,
+    /// The tries that would follow the last of calls that never came out.
+    pub(crate) open: HashMap<Nth, Try>,
 }
 
 /// A call: its id, and how often the id was used before, as ids can be used again.
@@ -56,6 +56,10 @@ impl LeftBehind {
                 retried.insert((nth, process, *attempt));
             }
         }
+        let a_try = |nth, number| {
+            let failed = retried.iter().filter(|(of, _, failed)| *of == nth && *failed < number);
+            Try { number, failed: failed.count() as u32 }
+        };
         for (index, fact) in records.iter().map(RecordedFact::fact).enumerate() {
             let (Some(nth @ (call, count)), process) = places[index] else { continue };
             let owned = || (call.to_owned(), count);
@@ -65,7 +69,7 @@ impl LeftBehind {
             if let Fact::ToolScheduled { attempt, .. } = fact
                 && end.is_none()
             {
-                left.open.insert(owned(), *attempt);
+                left.open.insert(owned(), a_try(nth, attempt.saturating_add(1)));
             }
             let Some((_, attempt)) = inner(fact) else { continue };
             // What was never announced, or came out, cannot be announced once more.
@@ -77,7 +81,7 @@ impl LeftBehind {
                 left.places.insert(index);
             }
             if is_anew && !elsewhere {
-                left.anew.insert(owned(), attempt);
+                left.anew.insert(owned(), a_try(nth, attempt));
             }
         }
         left

@@ -44,5 +44,5 @@ pub use tool::{
     Backoff, EncodeError, Handler, HandlerExecutor, JsonEncoder, Settled, Tool, ToolExecutor,
     ToolLimits, ToolResultEncoder, panic_text, run_tool, tool_failed,
 };
-pub use tool_context::ToolContext;
+pub use tool_context::{ToolContext, Try};
 pub use world::{SystemWorld, World};

@@ -13,7 +13,7 @@ use mynah_log::{About, Corrupt, Effect, Fact, Inside, Plan, Record, Resolution, 
 use serde_json::{Value, json};
 
 use crate::{
-    RecordedFact, Recorder,
+    RecordedFact, Recorder, Try,
     desk::{Asked, Place, Want, gone},
     left_behind::{LeftBehind, Nth},
     recorder::ends,
@@ -34,12 +34,12 @@ pub struct Recorded {
     last: u64,
     /// Calls of the turn whose records answer for them: what happened inside them is passed by.
     answered: HashSet<String>,
-    /// The last try of each call that was announced in the last turn.
-    announced: HashMap<String, u32>,
+    /// The tries that would follow the last of each call that was announced in the last turn.
+    announced: HashMap<String, Try>,
     /// The tries of calls that another process began anew.
-    anew: HashMap<Nth, u32>,
-    /// The last tries of calls that never came out.
-    open: HashMap<Nth, u32>,
+    anew: HashMap<Nth, Try>,
+    /// The tries that would follow the last of calls that never came out.
+    open: HashMap<Nth, Try>,
     /// How many calls of each id were announced so far, where that tells calls apart which are begun anew or never came out.
     calls: HashMap<String, u32>,
     /// The records at which another engine took over.
@@ -184,12 +184,12 @@ impl Recorded {
     }
 
     /// The try with which another process began the call anew that was announced last under this id.
-    pub(crate) fn attempt_of(&self, call: &str) -> Option<u32> {
+    pub(crate) fn attempt_of(&self, call: &str) -> Option<Try> {
         self.anew.get(&self.nth(call, 0)).copied()
     }
 
-    /// The last try of the call that is announced next under this id, which has no outcome.
-    pub(crate) fn left_open(&self, call: &str) -> Option<u32> {
+    /// The try that would follow the last of the call that is announced next under this id, which has no outcome.
+    pub(crate) fn left_open(&self, call: &str) -> Option<Try> {
         self.open.get(&self.nth(call, 1)).copied()
     }
 
@@ -198,8 +198,8 @@ impl Recorded {
         (call.to_owned(), self.calls.get(call).copied().unwrap_or_default() + further)
     }
 
-    /// The last try of a call that was announced in the last turn.
-    pub(crate) fn announced(&self, call: &str) -> Option<u32> {
+    /// The try that would follow the last of a call that was announced in the last turn.
+    pub(crate) fn announced(&self, call: &str) -> Option<Try> {
         self.announced.get(call).copied()
     }
 
@@ -543,13 +543,18 @@ pub(crate) fn of_tool(fact: &Fact) -> Option<(&str, u32)> {
     })
 }
 
-/// The last try of each call that was announced in the last turn.
-fn announced(records: &[RecordedFact]) -> HashMap<String, u32> {
-    let mut announced = HashMap::new();
+/// The tries that would follow the last of each call that was announced in the last turn.
+fn announced(records: &[RecordedFact]) -> HashMap<String, Try> {
+    let mut announced: HashMap<String, Try> = HashMap::new();
     for kept in records.iter().rev().take_while(|kept| !kept.is("assistant_completed")) {
-        if let Fact::ToolScheduled { call_id, attempt, .. } = kept.fact() {
-            announced.entry(call_id.clone()).or_insert(*attempt);
-        }
+        let (call_id, number, failed) = match kept.fact() {
+            Fact::ToolScheduled { call_id, attempt, .. } => (call_id, attempt.saturating_add(1), 0),
+            Fact::ToolFailed { call_id, resolution: Resolution::Retried, .. } => (call_id, 1, 1),
+            _ => continue,
+        };
+        let next = announced.entry(call_id.clone()).or_insert(Try::FIRST);
+        next.number = next.number.max(number);
+        next.failed += failed;
     }
     announced
 }

@@ -9,7 +9,7 @@ use mynah_data::{Error, Result};
 use mynah_log::{Fact, Head, Lease};
 
 use crate::{
-    Recorded, RecordedFact, Recorder,
+    Recorded, RecordedFact, Recorder, Try,
     desk::{Place, Want, gone},
     recorded::{of_tool, outcome},
     recorder::ends,
@@ -150,12 +150,12 @@ impl Tape {
     }
 
     /// The try with which another process began a call anew, in a run performed again.
-    pub fn attempt_of(&self, call: &str) -> Option<u32> {
+    pub fn attempt_of(&self, call: &str) -> Option<Try> {
         self.recorded()?.attempt_of(call)
     }
 
     /// The last try of a call that was announced before the run is performed again, in its last turn.
-    pub fn announced(&self, call: &str) -> Option<u32> {
+    pub fn announced(&self, call: &str) -> Option<Try> {
         self.recorded()?.announced(call)
     }
 
@@ -165,7 +165,7 @@ impl Tape {
     }
 
     /// The last try of the call that is announced next under this id, which has no outcome.
-    pub(crate) fn left_open(&self, call: &str) -> Option<u32> {
+    pub(crate) fn left_open(&self, call: &str) -> Option<Try> {
         self.recorded()?.left_open(call)
     }
 

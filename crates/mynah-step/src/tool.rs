@@ -120,8 +120,8 @@ impl Tool {
         self.with(|spec| spec.manual = true)
     }
 
-    /// The same tool, whose calls may be run twice without harm, and are tried so often in all after transient failures. A try in
-    /// which the process ended counts; a run that is resumed after it tries at least once more.
+    /// The same tool, whose calls may be run twice without harm, and are tried so often in all after transient failures, over all
+    /// processes of a run. A try that was cut off with its process does not count.
     pub fn idempotent(self, max_attempts: u32) -> Self {
         self.tried(true, max_attempts)
     }
@@ -392,8 +392,8 @@ pub async fn run_tool(
     let spec = Arc::clone(tool.spec());
     let timeout = spec.timeout_ms.map_or(limits.timeout, Duration::from_millis);
     let tries = if spec.idempotent { spec.max_attempts.max(1) } else { 1 };
-    // A try in which a process ended is one of them, and what was begun anew is tried at least once.
-    let last = first.max(tries);
+    // A try that was cut off with its process is none of them: nobody knows how it would have come out.
+    let last = first.saturating_add(tries.saturating_sub(context.failed).max(1) - 1);
     loop {
         let attempt = context.attempt();
         let given =

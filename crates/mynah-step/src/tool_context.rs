@@ -38,6 +38,22 @@ pub struct ToolContext {
     /// The engine that runs the call; `mynah::Engine::of` gives it its type back.
     pub engine: Option<Arc<dyn Any + Send + Sync>>,
     pub(crate) effects: Effects,
+    /// How many tries of the call failed in processes that ended.
+    pub(crate) failed: u32,
+}
+
+/// A try of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Try {
+    /// Which one it is, from 1.
+    pub number: u32,
+    /// How many before it failed; the others were cut off with their process.
+    pub failed: u32,
+}
+
+impl Try {
+    /// The first one.
+    pub const FIRST: Self = Self { number: 1, failed: 0 };
 }
 
 impl ToolContext {
@@ -50,6 +66,7 @@ impl ToolContext {
             call: call.into(),
             engine: None,
             effects: Effects::unkept(world),
+            failed: 0,
         }
     }
 
@@ -66,10 +83,11 @@ impl ToolContext {
     }
 
     /// The same for a try of its call in a run that is kept, or performed again.
-    pub fn kept(mut self, desk: Arc<Desk>, attempt: u32, replaying: bool) -> Self {
+    pub fn kept(mut self, desk: Arc<Desk>, attempt: Try, replaying: bool) -> Self {
         self.effects.desk = Some(desk);
         self.effects.call = Some(Arc::clone(&self.call));
-        self.effects.begin(attempt);
+        self.effects.begin(attempt.number);
+        self.failed = attempt.failed;
         self.effects.replaying = replaying;
         self
     }

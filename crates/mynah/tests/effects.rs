@@ -199,8 +199,8 @@ async fn tries_are_counted_over_all_processes_of_a_run() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
     let engine = Engine::new(calls(&["t"])?).tool(busy());
     let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
-    // Cut off after an announcement, after a failed try, and in the last of them.
-    for (seq, tries) in [(4, [1, 2].as_slice()), (5, &[1, 2]), (6, &[1, 2, 3])] {
+    // Cut off in the first try, after it, and in the second: what was cut off does not count.
+    for (seq, tries) in [(4, [1, 2, 3].as_slice()), (5, &[1, 2]), (6, &[1, 2, 3])] {
         let branch = mynah::fork_run(&log, &*run, seq).await?.run_id;
         let later = Scripted::new([json!([{"text": "done"}, {"finish": "stop"}])])?;
         let later = Engine::new(later).tool(busy());

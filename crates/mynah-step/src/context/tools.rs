@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use super::{Context, lock};
 use crate::{
     Backoff, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool, ToolContext,
-    ToolLimits, ToolResultEncoder as _, Watch,
+    ToolLimits, ToolResultEncoder as _, Try, Watch,
     desk::{Want, gone},
     is_not_rerun,
     recorded::is_uncertain,
@@ -171,12 +171,12 @@ impl Context {
         let arguments = raw_arguments.clone();
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
         let call = Some(Box::new(call));
-        let tries = self.tape().left_open(id).unwrap_or(1);
+        let next = self.tape().left_open(id).unwrap_or(Try { number: 2, failed: 0 });
         let fact = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
         let passed = |spent: &Spent, budget: &Budget| spent.passed_by_tools(budget, more);
         let recorded = self.announce(fact, passed).await?;
         self.spent().tool_called();
-        Ok(if recorded { Begun::Before { tries } } else { Begun::Now })
+        Ok(if recorded { Begun::Before { next } } else { Begun::Now })
     }
 
     async fn run(&self, called: CallTool, begun: Begun, places: &Semaphore) -> Result<ToolResult> {
@@ -191,7 +191,7 @@ impl Context {
         let (attempt, from_record) = self.recorded_try(&call, tool.as_ref());
         let mut fact = None;
         if from_record {
-            let inside = Inside { call_id: call_id.clone(), attempt };
+            let inside = Inside { call_id: call_id.clone(), attempt: attempt.number };
             fact = self.0.desk.ask(Some(inside), Want::Outcome).await?;
         }
         let fact = match fact {
@@ -222,9 +222,9 @@ impl Context {
     }
 
     /// The try of a call that is made now, and whether its record answers for it.
-    fn recorded_try(&self, call: &ToolCall, tool: Option<&Tool>) -> (u32, bool) {
+    fn recorded_try(&self, call: &ToolCall, tool: Option<&Tool>) -> (Try, bool) {
         let mut tape = self.tape();
-        let attempt = tape.attempt_of(&call.id).unwrap_or(1);
+        let attempt = tape.attempt_of(&call.id).unwrap_or(Try::FIRST);
         if !tape.is_behind() {
             return (attempt, false);
         }
@@ -247,11 +247,13 @@ impl Context {
         backoff: Option<Backoff>,
     ) -> Result<Fact> {
         let (config, call) = (&self.0.config, Arc::clone(&context.call));
-        if let Begun::Before { tries } = begun
+        if let Begun::Before { next } = begun
             && !self.0.replaying
         {
             let harmless = tool.as_ref().is_none_or(|tool| tool.spec().idempotent);
+            let tries = next.number - 1;
             context.effects.begin(tries);
+            context.failed = next.failed;
             match config.on_uncertain {
                 OnUncertain::Suspend if !harmless => {
                     return Err(uncertain(&call).with("tool_call_id", call.id.as_str()));
@@ -293,7 +295,7 @@ enum Begun {
     /// Since now: it has not run.
     Now,
     /// By a process that ended: it may have run. The last try is that one.
-    Before { tries: u32 },
+    Before { next: Try },
 }
 
 /// A call that has no outcome yet.

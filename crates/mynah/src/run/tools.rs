@@ -10,8 +10,8 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use mynah_data::{EngineReason, Error, Event, HaltReason, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{End, Fact};
 use mynah_step::{
-    BoxFuture, Desk, OnUncertain, Settled, Tape, Tool, ToolContext, WallClock, Watch, is_not_rerun,
-    run_tool, uncertain,
+    BoxFuture, Desk, OnUncertain, Settled, Tape, Tool, ToolContext, Try, WallClock, Watch,
+    is_not_rerun, run_tool, uncertain,
 };
 use tracing::Instrument as _;
 
@@ -31,7 +31,9 @@ pub(super) struct ToolRuns {
     /// Calls that are done before their turn, in a run performed again.
     early: Vec<(Arc<ToolCall>, Outcome)>,
     /// Calls that were announced before the process ended, with the try that follows.
-    again: Vec<(Arc<ToolCall>, u32)>,
+    again: Vec<(Arc<ToolCall>, Try)>,
+    /// How many tries of them failed before.
+    failed: HashMap<String, u32>,
     /// Calls of which nobody knows whether they ran.
     uncertain: Vec<String>,
 }
@@ -44,12 +46,14 @@ enum Outcome {
 
 impl Driver {
     pub(super) fn run_tools(&mut self, ids: &[String]) {
-        let before = |id: &String| {
-            self.state.attempt_of(id).max(self.tape.announced(id).unwrap_or_default())
+        let next = |id: &String| {
+            let number = self.state.attempt_of(id) + 1;
+            let recorded = self.tape.announced(id).filter(|next| next.number >= number);
+            recorded.unwrap_or(Try { number, failed: 0 })
         };
-        let before: Vec<u32> = ids.iter().map(before).collect();
+        let next: Vec<Try> = ids.iter().map(next).collect();
         // Tools start when all of them are announced: where the process ended before that, none did.
-        let started = !before.contains(&0);
+        let started = !next.contains(&Try::FIRST);
         for id in ids {
             if self.tape.ran_out() {
                 return self.stop_short();
@@ -68,14 +72,14 @@ impl Driver {
             !self.tape.is_replaying() || (self.tape.is_resuming() && self.tape.ends_in_tools());
         let calls: HashMap<&str, &Arc<ToolCall>> =
             self.state.open_calls().map(|call| (call.id.as_str(), call)).collect();
-        for (id, before) in ids.iter().zip(before) {
+        for (id, next) in ids.iter().zip(next) {
             let Some(call) = calls.get(id.as_str()).map(|call| Arc::clone(call)) else { continue };
             if cut_off || self.tape.outcome_of(id).is_some() || (live && !started) {
                 runs.waiting.push_back(call);
-            } else if live && self.is_uncertain(&call, before) {
+            } else if live && self.is_uncertain(&call, next.number - 1) {
                 runs.uncertain.push(call.id.clone());
             } else if live {
-                runs.again.push((call, before.saturating_add(1)));
+                runs.again.push((call, next));
             }
         }
         if !self.tape.has_upcoming() {
@@ -108,8 +112,10 @@ impl Driver {
 
     /// Announces calls that are run once more, and lets them wait for a place with the others.
     fn announce_again(&mut self, runs: &mut ToolRuns) {
-        for (call, attempt) in std::mem::take(&mut runs.again) {
-            self.commit(Fact::ToolScheduled { call_id: call.id.clone(), attempt, call: None });
+        for (call, Try { number, failed }) in std::mem::take(&mut runs.again) {
+            let call_id = call.id.clone();
+            runs.failed.insert(call_id.clone(), failed);
+            self.commit(Fact::ToolScheduled { call_id, attempt: number, call: None });
             runs.waiting.push_back(call);
         }
         let place =
@@ -154,8 +160,10 @@ impl Driver {
         }
         let mut context = self.setup.tool_context.clone().for_call(Arc::clone(&call));
         if let Some(desk) = &self.desk {
-            let attempt = self.tape.attempt_of(&call.id);
-            let attempt = attempt.unwrap_or_else(|| self.state.attempt_of(&call.id));
+            let attempt = self.tape.attempt_of(&call.id).unwrap_or_else(|| Try {
+                number: self.state.attempt_of(&call.id),
+                failed: runs.failed.remove(&call.id).unwrap_or_default(),
+            });
             context = context.kept(Arc::clone(desk), attempt, self.tape.is_replaying());
         }
         let told = self.setup.metrics.as_ref().filter(|_| !self.tape.is_replaying());
