@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mynah_log::Fact;
+use mynah_log::{Fact, Resolution};
 
 use crate::{
     RecordedFact, Try,
@@ -52,7 +52,7 @@ impl LeftBehind {
             let Some(nth) = nth else { continue };
             if outcome(fact).is_some() {
                 came_out.entry(nth).or_insert((process, index));
-            } else if let Fact::ToolFailed { attempt, .. } = fact {
+            } else if let Fact::ToolFailed { attempt, resolution: Resolution::Retried, .. } = fact {
                 retried.insert((nth, process, *attempt));
             }
         }
