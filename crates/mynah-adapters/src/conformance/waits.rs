@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Longer than any answer of the server here takes.
-const STREAM_TIMEOUT: Duration = Duration::from_millis(400);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An adapter that is still waiting after this time waits for ever.
 const FOR_EVER: Duration = Duration::from_secs(30);
