@@ -21,6 +21,7 @@ mod recorded;
 mod recorder;
 mod retry;
 mod tape;
+mod telling;
 mod tool;
 mod tool_context;
 mod world;

@@ -17,6 +17,7 @@ use crate::{
     desk::{Asked, Place, Want, gone},
     left_behind::{LeftBehind, Nth},
     recorder::ends,
+    telling::{call_of, gist},
 };
 
 /// A run's records, to be performed again.
@@ -42,6 +43,8 @@ pub struct Recorded {
     open: HashMap<Nth, u32>,
     /// How many calls of each id were announced so far.
     calls: HashMap<String, u32>,
+    /// The tools of the calls so far, by the ids of the calls.
+    tools: HashMap<String, String>,
     /// The records at which another engine took over.
     handovers: Vec<u64>,
     /// Where the run differed from its records: whoever asks later is told the same.
@@ -74,6 +77,7 @@ impl Recorded {
             anew,
             open,
             calls: HashMap::new(),
+            tools: HashMap::new(),
             handovers,
             differs: None,
             then: None,
@@ -118,8 +122,14 @@ impl Recorded {
         self.taken += 1;
         if let Some(call) = outcome(&fact) {
             self.answered.remove(call);
-        } else if let Fact::ToolScheduled { call_id, attempt: 1, .. } = &fact {
+        } else if let Fact::ToolScheduled { call_id, attempt: 1, call } = &fact {
             *self.calls.entry(call_id.clone()).or_default() += 1;
+            if let Some(call) = call {
+                self.tools.insert(call_id.clone(), call.name.clone());
+            }
+        } else if let Fact::AssistantCompleted { response, .. } = &fact {
+            let named = |call: &ToolCall| (call.id.clone(), call.name.clone());
+            self.tools.extend(response.tool_calls().map(named));
         }
         self.pass_by();
         Some((record, fact))
@@ -320,19 +330,39 @@ impl Recorded {
 
     fn difference(&self, fact: Option<&Fact>, recorded: Option<&(Record, Fact)>) -> Error {
         match recorded {
-            None => mismatch(&self.run, self.last + 1, None, fact),
+            None => self.mismatch(self.last + 1, None, fact),
             Some((record, recorded)) => match record.fact() {
                 // Nothing that the loop makes is like a payload that is not as its fact is written.
                 Err(what) => Corrupt { run: self.run.to_string(), seq: record.seq(), what }.into(),
-                Ok(_) => mismatch(&self.run, record.seq(), Some(recorded), fact),
+                Ok(_) => self.mismatch(record.seq(), Some(recorded), fact),
             },
         }
+    }
+
+    /// Says which call it is about, where it is about one.
+    fn mismatch(&self, seq: u64, recorded: Option<&Fact>, produced: Option<&Fact>) -> Error {
+        let call = produced.and_then(call_of).or_else(|| recorded.and_then(call_of));
+        let about = call.map(|call| match self.tools.get(call) {
+            Some(tool) => format!("call {call} of {tool}: "),
+            None => format!("call {call}: "),
+        });
+        difference_of(&self.run, seq, recorded, produced, &about.unwrap_or_default())
     }
 }
 
 /// Says that a run, performed again, makes another fact than is recorded at a place, one where nothing is recorded, or none where
 /// one is.
 pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: Option<&Fact>) -> Error {
+    difference_of(run, seq, recorded, produced, "")
+}
+
+fn difference_of(
+    run: &str,
+    seq: u64,
+    recorded: Option<&Fact>,
+    produced: Option<&Fact>,
+    about: &str,
+) -> Error {
     let class = match (recorded, produced) {
         (None, _) => MismatchClass::Exhausted,
         (Some(Fact::TurnStarted { turn: a, .. }), Some(Fact::TurnStarted { turn: b, .. }))
@@ -353,11 +383,14 @@ pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: Option<&
         (Some(_), Some(first)) => {
             format!("{kind} differs at {}", first["path"].as_str().unwrap_or(""))
         }
-        (Some(expected), None) => format!("expected {expected}, got {kind}"),
+        (Some(expected), None) => {
+            let says = produced.and_then(gist).map(|says| format!(": {says}"));
+            format!("expected {expected}, got {kind}{}", says.unwrap_or_default())
+        }
         (None, _) => format!("{kind} has no record"),
     };
     Error::new(ErrorKind::Replay(class))
-        .with_message(format!("replay mismatch: {class}: run {run}, record {seq}: {what}"))
+        .with_message(format!("replay mismatch: {class}: run {run}, record {seq}: {about}{what}"))
         .with("run_id", run)
         .with("seq", seq)
         .with("kind", json!(made))
