@@ -111,6 +111,9 @@ fn finding(error: &Error) -> Option<&'static str> {
     }
 }
 
+/// How much of a value fits on a line.
+const LINE: usize = 160;
+
 fn write_difference(run: &str, error: &Error, out: &mut impl Write) -> io::Result<()> {
     let (run, metadata) = (line(run), error.metadata());
     let text = |member: &str| metadata.get(member).and_then(Value::as_str);
@@ -129,6 +132,12 @@ fn write_difference(run: &str, error: &Error, out: &mut impl Write) -> io::Resul
             writeln!(out, "    produced  {produced}")?;
         }
     }
+    // The call and the tool that it is about, and what came of it.
+    let message = error.to_string();
+    let told = message.split_once(&format!("record {seq}: ")).map_or("", |(_, told)| told);
+    if expected != Some(produced) || told.starts_with("call ") {
+        writeln!(out, "  {}", short(told, LINE))?;
+    }
     let diff = metadata.get("diff").and_then(Value::as_array);
     write_fields(diff.map_or(&[], Vec::as_slice), ["recorded", "produced"], out)
 }
@@ -139,8 +148,6 @@ pub(crate) fn write_fields(
     sides: [&str; 2],
     out: &mut impl Write,
 ) -> io::Result<()> {
-    /// How much of a value fits on a line.
-    const LINE: usize = 160;
     for difference in diff {
         writeln!(out, "  {}", short(difference["path"].as_str().unwrap_or("it"), LINE))?;
         for side in sides {

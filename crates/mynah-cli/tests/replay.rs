@@ -66,6 +66,7 @@ fn what_a_changed_tool_would_change_is_told_field_by_field() {
     assert_eq!(differs.code, Some(1));
     assert_eq!(differs.stderr, "mynah: this agent would not do what the run did\n");
     let expected = r#"run-1  differs at record 5, tool_failed
+  call c1 of order: tool_failed differs at error.message
   error.message
     recorded  "tool error (order): no bowls"
     produced  "tool error (order): no plates, and it will be long"#;
@@ -83,6 +84,19 @@ fn what_a_changed_tool_would_change_is_told_field_by_field() {
     // The record answers for the tool where that is wanted.
     let recorded = ["replay", "run-1", "--agent", &agent, "--tools", "recorded"];
     assert_eq!(store.run(&recorded).code, Some(0));
+}
+
+#[test]
+fn a_tool_that_comes_out_otherwise_is_named_with_what_it_gave() {
+    let store = Store::with(RUNS);
+    let works = RUNS.replace(r#"{"error": "no bowls"}"#, r#"{"ok": "soup"}"#);
+    let agent = store.file("agent.json", &works);
+    let differs = store.run(&["replay", "run-1", "--agent", &agent]);
+    let expected = "run-1  differs at record 5
+    recorded  tool_failed
+    produced  tool_completed
+  call c1 of order: expected tool_failed, got tool_completed: soup\n";
+    assert_eq!((differs.code, differs.stdout.as_str()), (Some(1), expected));
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod recorded_fact;
 mod recorder;
 mod retry;
 mod tape;
+mod telling;
 mod tool;
 mod tool_context;
 mod world;

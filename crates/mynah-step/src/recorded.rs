@@ -6,8 +6,8 @@ use std::{
 };
 
 use mynah_data::{
-    Error, ErrorKind, Limit, MismatchClass, Place as When, ResponseBuilder, Result, ToolCall,
-    ToolOutcome, ToolReason,
+    Error, ErrorKind, Limit, Message, MismatchClass, Place as When, ResponseBuilder, Result,
+    ToolCall, ToolOutcome, ToolReason,
 };
 use mynah_log::{About, Corrupt, Effect, Fact, Inside, Plan, Record, Resolution, cbor};
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use crate::{
     desk::{Asked, Place, Want, gone},
     left_behind::{LeftBehind, Nth},
     recorder::ends,
+    telling::{call_of, gist},
 };
 
 /// A run's records, to be performed again.
@@ -42,6 +43,10 @@ pub struct Recorded {
     open: HashMap<Nth, Try>,
     /// How many calls of each id were announced so far, where that tells calls apart which are begun anew or never came out.
     calls: HashMap<String, u32>,
+    /// The last answer, which names the tools of its calls.
+    answer: Option<Arc<Message>>,
+    /// The tools of the calls that a loop of somebody's own made, by the ids of the calls.
+    tools: HashMap<String, String>,
     /// The records at which another engine took over.
     handovers: Vec<u64>,
     /// Where the run differed from its records: whoever asks later is told the same.
@@ -75,6 +80,8 @@ impl Recorded {
             anew,
             open,
             calls: HashMap::new(),
+            answer: None,
+            tools: HashMap::new(),
             handovers,
             differs: None,
             then: None,
@@ -127,10 +134,15 @@ impl Recorded {
         self.taken += 1;
         if let Some(call) = outcome(fact) {
             self.answered.remove(call);
-        } else if let Fact::ToolScheduled { call_id, attempt: 1, .. } = fact
-            && !(self.anew.is_empty() && self.open.is_empty())
-        {
-            *self.calls.entry(call_id.clone()).or_default() += 1;
+        } else if let Fact::ToolScheduled { call_id, attempt: 1, call } = fact {
+            if !(self.anew.is_empty() && self.open.is_empty()) {
+                *self.calls.entry(call_id.clone()).or_default() += 1;
+            }
+            if let Some(call) = call {
+                self.tools.insert(call_id.clone(), call.name.clone());
+            }
+        } else if let Fact::AssistantCompleted { response, .. } = fact {
+            self.answer = Some(Arc::clone(&response.message));
         }
         self.pass_by();
     }
@@ -349,19 +361,45 @@ impl Recorded {
 
     fn difference(&self, fact: Option<&Fact>, recorded: Option<(&Record, &Fact)>) -> Error {
         match recorded {
-            None => mismatch(&self.run, self.last + 1, None, fact),
+            None => self.mismatch(self.last + 1, None, fact),
             Some((record, recorded)) => match record.fact() {
                 // Nothing that the loop makes is like a payload that is not as its fact is written.
                 Err(what) => Corrupt { run: self.run.to_string(), seq: record.seq(), what }.into(),
-                Ok(_) => mismatch(&self.run, record.seq(), Some(recorded), fact),
+                Ok(_) => self.mismatch(record.seq(), Some(recorded), fact),
             },
         }
+    }
+
+    /// Says which call it is about, where it is about one.
+    fn mismatch(&self, seq: u64, recorded: Option<&Fact>, produced: Option<&Fact>) -> Error {
+        let call = produced.and_then(call_of).or_else(|| recorded.and_then(call_of));
+        let about = call.map(|call| match self.tool_of(call) {
+            Some(tool) => format!("call {call} of {tool}: "),
+            None => format!("call {call}: "),
+        });
+        difference_of(&self.run, seq, recorded, produced, &about.unwrap_or_default())
+    }
+
+    fn tool_of(&self, call: &str) -> Option<&str> {
+        let mut asked = self.answer.iter().flat_map(|answer| answer.tool_calls());
+        let asked = asked.find(|asked| asked.id == call).map(|asked| asked.name.as_str());
+        asked.or_else(|| self.tools.get(call).map(String::as_str))
     }
 }
 
 /// Says that a run, performed again, makes another fact than is recorded at a place, one where nothing is recorded, or none where
 /// one is.
 pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: Option<&Fact>) -> Error {
+    difference_of(run, seq, recorded, produced, "")
+}
+
+fn difference_of(
+    run: &str,
+    seq: u64,
+    recorded: Option<&Fact>,
+    produced: Option<&Fact>,
+    about: &str,
+) -> Error {
     let class = match (recorded, produced) {
         (None, _) => MismatchClass::Exhausted,
         (Some(Fact::TurnStarted { turn: a, .. }), Some(Fact::TurnStarted { turn: b, .. }))
@@ -382,11 +420,14 @@ pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: Option<&
         (Some(_), Some(first)) => {
             format!("{kind} differs at {}", first["path"].as_str().unwrap_or(""))
         }
-        (Some(expected), None) => format!("expected {expected}, got {kind}"),
+        (Some(expected), None) => {
+            let says = produced.and_then(gist).map(|says| format!(": {says}"));
+            format!("expected {expected}, got {kind}{}", says.unwrap_or_default())
+        }
         (None, _) => format!("{kind} has no record"),
     };
     Error::new(ErrorKind::Replay(class))
-        .with_message(format!("replay mismatch: {class}: run {run}, record {seq}: {what}"))
+        .with_message(format!("replay mismatch: {class}: run {run}, record {seq}: {about}{what}"))
         .with("run_id", run)
         .with("seq", seq)
         .with("kind", json!(made))

@@ -32,7 +32,7 @@ pub struct Recorder {
     /// Whether something waits that must be on its way before anything more is told.
     owes: bool,
     /// Where the log's copy of the chain ends.
-    written: Option<Head>,
+    pub(crate) written: Option<Head>,
     writing: Option<BoxFuture<Result<Head>>>,
     /// The longest that an append may take, and when the one under way has taken it.
     emit_timeout: Option<Duration>,

@@ -295,6 +295,11 @@ impl Tape {
         }
     }
 
+    /// Whether a run is kept of which the log has nothing yet.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        matches!(self, Self::Recording(recorder) if recorder.written.is_none())
+    }
+
     /// Whether so much waits to be written that nothing should be added to it.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, Self::Recording(recorder) if recorder.is_full())

@@ -279,10 +279,9 @@ async fn a_replay_that_does_something_else_is_told_at_that_record_with_the_field
         told(mismatch(random, message).await),
         ("kind", json!(2), json!("user_message"), effect.clone(), json!([]))
     );
-    assert_eq!(
-        told(mismatch(random, nothing).await),
-        ("kind", json!(2), json!("completed"), effect, json!([]))
-    );
+    let ended = mismatch(random, nothing).await;
+    assert!(ended.to_string().ends_with(": expected side_effect, got completed: completed"));
+    assert_eq!(told(ended), ("kind", json!(2), json!("completed"), effect, json!([])));
     let (class, seq, _, _, paths) = told(mismatch(message, other).await);
     assert_eq!((class, seq), ("payload", json!(2)));
     assert!(paths[0].as_str().is_some_and(|path| path.starts_with("message")), "{paths}");

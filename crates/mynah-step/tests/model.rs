@@ -66,6 +66,19 @@ async fn a_model_that_is_asked_again_was_asked_in_the_log() {
 }
 
 #[tokio::test]
+async fn a_run_whose_id_is_taken_asks_no_model() {
+    let log = Arc::new(MemoryLog::new());
+    let model = plays([says(&["hello"]), says(&["again"])]);
+    for expected in [Ok(()), Err("head_mismatch")] {
+        let context = Context::new(plain(&log).adapter(model.clone())).expect("a run");
+        assert_eq!(begin(&context).await, Ok(()));
+        let answer = context.llm_call(ask("hi")).await;
+        assert_eq!(answer.map(drop).map_err(|error| error.reason()), expected);
+        assert_eq!(model.1.load(Relaxed), 1);
+    }
+}
+
+#[tokio::test]
 async fn reasoning_is_part_of_the_recorded_answer() {
     let thought = Event::ReasoningDelta { id: None, delta: "hm".to_owned() };
     let model = plays([whole([thought, Event::text_delta("yes")])]);

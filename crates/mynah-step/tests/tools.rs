@@ -480,6 +480,10 @@ async fn a_tool_that_gives_something_else_is_a_mismatch_at_its_outcome() {
     let error = perform(other.mode(Mode::Replay(read(&log).await)), &agent).await;
     let error = error.and_then(|done| done).expect_err("it differs");
     assert_eq!((error.reason(), &error.metadata()["seq"]), ("payload", &json!(3)));
+    assert!(
+        error.to_string().contains("record 3: call c0 of t: tool_completed differs"),
+        "{error}"
+    );
     let path = &error.metadata()["diff"][0];
     assert_eq!((&path["recorded"], &path["produced"]), (&json!(1), &json!(2)), "{path}");
 }

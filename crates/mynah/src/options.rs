@@ -482,7 +482,7 @@ impl Settings {
             mode: reader.take("mode", "unknown").unwrap_or_default(),
             max_turns: reader.positive("max_turns").unwrap_or(8).min(u64::from(u32::MAX)) as u32,
             budget: reader.budget(),
-            temperature: reader.take("temperature", "not_a_number"),
+            temperature: reader.take("temperature", "out_of_range"),
             max_tokens: reader.take("max_tokens", "must_be_positive"),
             tool_choice: reader.take("tool_choice", "invalid_shape"),
             response_format: reader.take("response_format", "invalid_shape"),

@@ -461,6 +461,14 @@ async fn a_changed_tool_is_the_first_difference() -> mynah::Result<()> {
     assert_eq!(error.metadata()["kind"], "tool_completed");
     let first = json!({"path": "outcome.ok", "recorded": 1, "produced": 2});
     assert_eq!(error.metadata()["diff"][0], first);
+    let place = format!("run {run}, record 5: call c0 of echo:");
+    let says = format!("replay mismatch: payload: {place} tool_completed differs at outcome.ok");
+    assert_eq!(error.to_string(), says);
+    let broken = Tool::new("echo", "", json!({})).handler(async |_, _| ToolOutcome::error("off"));
+    let broken = Engine::new(script()?).tool(broken).replay(&log, &*run).await;
+    let what = "expected tool_completed, got tool_failed: tool error (echo): off";
+    let says = format!("replay mismatch: kind: {place} {what}");
+    assert_eq!(broken.expect_err("the tool fails").to_string(), says);
     // Its record answers for it where the caller says so.
     assert_eq!(engine(2)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?.status, "equal");
     Ok(())

@@ -59,7 +59,8 @@ impl Context {
     ///
     /// # Errors
     /// A provider that refused or broke off, and an answer that is not one: the turn has no answer in the records then, and the
-    /// failure is kept. `budget_exceeded`, which is recorded too, and `unknown_price`, which is not. Also as [`Context::now`].
+    /// failure is kept. `budget_exceeded`, which is recorded too, and `unknown_price`, which is not. A new run with the id of
+    /// another, before the model is asked. Also as [`Context::now`].
     pub async fn llm_call(&self, request: Request) -> Result<Answer> {
         let config = &self.0.config;
         let adapter = config.adapter.clone().ok_or_else(|| {
@@ -86,6 +87,10 @@ impl Context {
             return Ok(Answer { turn, response });
         }
         self.tape().go_on()?;
+        // Only the log knows whether another run has the id: nobody pays for an answer that could not be kept.
+        if self.tape().is_unwritten() {
+            self.flush().await?;
+        }
         let mut watch = Watch::model(self.metrics(), request.model.as_ref());
         let mut call = Call { pricing, ..Call::default() };
         let heard = self.unless_cancelled(self.hear(adapter, request, &mut call));
