@@ -26,9 +26,7 @@ fn a_call_that_is_interrupted_says_how_it_goes_on_and_does() {
     let mut command = server.command(&asked);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let child = command.spawn().unwrap();
-    while server.heard().is_empty() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    server.listen();
     let (code, said) = common::interrupt(child);
     assert_eq!(code, Some(130), "{said}");
     let run = text(&store.json(&["runs"])[0], "run_id");
