@@ -45,6 +45,10 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run, output, force } = arguments;
     let output = output.filter(|path| path != Path::new("-"));
+    if let Some(path) = output.as_ref().filter(|path| path.is_dir()) {
+        let why = format!("{}: it is a folder; give the name of a file in it", path.display());
+        return Err(Failure::input(why));
+    }
     if let Some(path) = output.as_ref().filter(|path| !force && path.symlink_metadata().is_ok()) {
         return Err(Failure::input(format!(
             "{}: it is there already; --force writes over it",

@@ -89,6 +89,42 @@ impl Failure {
         failure.because(error.clone())
     }
 
+    /// What an error of a model call means for whoever called the program, and after how many tries.
+    pub(crate) fn of_call(error: &Error, tries: u32) -> Self {
+        let is_reached = error.metadata().get("connected") != Some(&Value::Bool(false));
+        let failure = match error.kind() {
+            ErrorKind::Adapter(_) | ErrorKind::Stream(_) if is_reached => {
+                let text = |name: &str| error.metadata().get(name).and_then(Value::as_str);
+                let provider = text("provider").map(|provider| format!("{provider}: "));
+                let message = text::plain(&error.to_string());
+                let status =
+                    error.metadata().get("status").map(|status| format!("status {status}"));
+                let reason = Some(error.reason()).filter(|reason| !message.contains(reason));
+                let tries = (tries > 1).then(|| format!("tried {tries} times"));
+                let known = status.into_iter().chain(reason.map(str::to_owned)).chain(tries);
+                let known = known.collect::<Vec<_>>().join(", ");
+                let known = if known.is_empty() { known } else { format!(" ({known})") };
+                Self::finding(format!("{}{message}{known}", provider.unwrap_or_default()))
+            }
+            ErrorKind::Adapter(_) => Self::file(format!(
+                "the server could not be reached: {error}; --base-url names another"
+            )),
+            _ => return Self::of(error),
+        };
+        failure.because(error.clone())
+    }
+
+    /// Whether it is for want of a run or of a log.
+    pub(crate) fn is_of_absence(&self) -> bool {
+        let Cause::Library(error) = &self.cause else { return false };
+        matches!(error.kind(), ErrorKind::Log(LogReason::RunNotFound | LogReason::Unavailable))
+    }
+
+    /// The same failure, with more to say.
+    pub(crate) fn adding(self, more: &str) -> Self {
+        Self { message: self.message + more, ..self }
+    }
+
     /// The same failure, which is an error of the library in other words.
     pub(crate) fn because(self, error: Error) -> Self {
         Self { cause: Cause::Library(error), ..self }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure, input,
     ledger::Ledger,
-    model::{CallArgs, script},
+    model::{CallArgs, Tries, script},
     runtime,
     store::Place,
     teller::Teller,
@@ -92,7 +92,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             "no model: give --model ADAPTER:MODEL, such as --model anthropic:claude-sonnet-5, or set MYNAH_MODEL",
         ));
     };
-    let engine = arguments.call.engine(model)?;
+    let tries = Tries::default();
+    let engine = arguments.call.engine(model, &tries)?;
     let mut options = arguments.call.options();
     for (name, value) in arguments.params.iter().filter(|(name, _)| !is_shared(name)) {
         options = options.set(name, value.clone());
@@ -108,7 +109,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         Some(file) => format!(" --agent {}", quoted(&file.to_string_lossy())),
         None => arguments.call.flags(),
     };
-    let Arguments { json, stream, log: url, .. } = arguments;
+    let Arguments { json, stream, log: url, call: said, .. } = arguments;
     let mut teller = Teller::new(json);
     let answered = unless_interrupted(answer(call, stream || !json, &mut teller));
     let Some(answered) = runtime()?.block_on(answered) else {
@@ -141,7 +142,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     match response {
         Ok(response) if !json => remark(&response),
         Ok(_) => Ok(()),
-        Err(error) => Err(failed(&error).told()),
+        Err(error) => Err(failed(&said.spoken(error), tries.count()).told()),
     }
 }
 
@@ -298,25 +299,16 @@ fn remark(response: &Response) -> Result<(), Failure> {
 }
 
 /// What a failed call means for whoever called the program.
-fn failed(error: &Error) -> Failure {
-    let reached = error.metadata().get("connected") != Some(&Value::Bool(false));
+fn failed(error: &Error, tries: u32) -> Failure {
     match error.kind() {
         ErrorKind::Engine(EngineReason::BudgetExceeded) => Failure::finding(error.to_string()),
         ErrorKind::Engine(_) => Failure::input(error.to_string()),
-        ErrorKind::Adapter(_) | ErrorKind::Stream(_) if reached => {
-            let provider = error.metadata().get("provider").and_then(Value::as_str);
-            let provider = provider.map(|provider| format!("{provider}: ")).unwrap_or_default();
-            Failure::finding(format!("{provider}{}", plain(&error.to_string())))
-        }
-        ErrorKind::Adapter(_) => Failure::file(format!(
-            "the server could not be reached: {error}; --base-url names another"
-        )),
-        _ => Failure::of(error),
+        _ => Failure::of_call(error, tries),
     }
 }
 
 fn parse<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
-    let parsed = serde_json::from_str(&input::read(file)?);
+    let parsed = serde_json::from_str(&input::read_json(file)?);
     parsed.map_err(|error| Failure::input(format!("{}: {error}", file.display())))
 }
 

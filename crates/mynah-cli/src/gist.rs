@@ -1,7 +1,7 @@
 //! What a record says, in a few words.
 
 use mynah::{
-    Breach, Message, Metadata,
+    Breach, Message, Metadata, Response,
     log::{About, Effect, End, Fact, Inside},
 };
 use serde::Deserialize as _;
@@ -85,6 +85,16 @@ pub(crate) fn changes(before: &About, after: &About) -> Vec<String> {
     let rest = rest.into_iter().filter(|(_, marks)| !marks.is_empty());
     changes.extend(rest.map(|(what, marks)| format!("{what} {}", marks.join(" "))));
     changes
+}
+
+/// The model that gave an answer, where it is not the one that the run asked. A snapshot of that one, which has a date, is.
+pub(crate) fn other_model<'r>(about: Option<&About>, response: &'r Response) -> Option<&'r str> {
+    let (asked, answered) = (about?.model.as_deref()?, response.model.as_deref()?);
+    let is_date = |end: &str| end.len() > 8 && end.chars().all(|c| c == '-' || c.is_ascii_digit());
+    let is_it =
+        |name: &str| answered.strip_prefix(name).is_some_and(|end| end.is_empty() || is_date(end));
+    let id = asked.split_once(':').map_or(asked, |(_, id)| id);
+    (!is_it(asked) && !is_it(id)).then_some(answered)
 }
 
 /// The names of what came, went or is not the same.

@@ -39,6 +39,19 @@ pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     })
 }
 
+/// The text of a JSON file; `-` is standard input. What nobody sees in it is named.
+pub(crate) fn read_json(file: &Path) -> Result<String, Failure> {
+    let text = read(file)?;
+    let why = match text.trim_ascii() {
+        "" => "it is empty",
+        marked if marked.starts_with('\u{feff}') => {
+            "it begins with a byte order mark; save it as UTF-8 without one"
+        }
+        _ => return Ok(text),
+    };
+    Err(Failure::input(format!("{}: {why}", name(file))))
+}
+
 /// A file that `mynah export` wrote, or one that is like it; `-` is standard input. It can be read more than once.
 pub(crate) fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
     let unusable = |error: io::Error| Failure::file(format!("{}: {error}", name(file)));

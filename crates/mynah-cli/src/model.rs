@@ -3,12 +3,17 @@
 use std::{
     borrow::Cow,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
 use clap::Args;
 use mynah::{
-    Catalog, Engine, ModelRef, Options, RetryPolicy,
+    Adapter, BoxFuture, Catalog, Engine, Error, ModelCall, ModelRef, ModelStream, Options, Request,
+    RetryPolicy,
     adapters::{http::HttpAdapter, keys::Keys, presets::Preset},
     log::About,
 };
@@ -53,8 +58,48 @@ impl CatalogArgs {
     pub(crate) fn catalog(&self) -> Result<Catalog, Failure> {
         let built_in = Catalog::built_in();
         let Some(file) = &self.catalog else { return Ok(built_in) };
-        let known = built_in.with_json(&input::read(file)?);
+        let known = built_in.with_json(&input::read_json(file)?);
         known.map_err(|error| Failure::input(format!("{}: {error}", file.display())))
+    }
+}
+
+/// How often a model was called.
+#[derive(Clone, Default)]
+pub(crate) struct Tries(Arc<AtomicU32>);
+
+impl Tries {
+    pub(crate) fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// An adapter that counts how often it is called.
+struct Counted(Arc<HttpAdapter>, Tries);
+
+impl Adapter for Counted {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn open(
+        self: Arc<Self>,
+        request: Request,
+        call: ModelCall,
+    ) -> BoxFuture<mynah::Result<ModelStream>> {
+        self.1.0.fetch_add(1, Ordering::Relaxed);
+        Arc::clone(&self.0).open(request, call)
+    }
+
+    fn needs_structured_finalize(&self, request: &Request) -> bool {
+        self.0.needs_structured_finalize(request)
+    }
+
+    fn default_retry(&self) -> RetryPolicy {
+        self.0.default_retry()
+    }
+
+    fn first_event_timeout(&self, call: &ModelCall) -> Option<Duration> {
+        self.0.first_event_timeout(call)
     }
 }
 
@@ -77,20 +122,25 @@ pub(crate) fn cannot_go_on(about: &About, name: Option<&str>) -> Option<String> 
 }
 
 impl CallArgs {
-    /// The engine that calls a model of this name.
-    pub(crate) fn engine(&self, name: &str) -> Result<Engine, Failure> {
+    /// The engine that calls a model of this name, and counts its tries.
+    pub(crate) fn engine(&self, name: &str, tries: &Tries) -> Result<Engine, Failure> {
         let engine = match script(name) {
             Some(file) => play::agent(file, &[])?,
             None => {
                 let (adapter, model) = HttpAdapter::for_model(name)?;
-                Engine::new(self.reach(adapter)?).model(model)
+                Engine::new(Counted(Arc::new(self.reach(adapter)?), tries.clone())).model(model)
             }
         };
         Ok(engine.catalog(self.catalog.catalog()?))
     }
 
     /// The engine that goes on with a run: with the model that is named, or else with its own.
-    pub(crate) fn engine_of(&self, about: &About, name: Option<&str>) -> Result<Engine, Failure> {
+    pub(crate) fn engine_of(
+        &self,
+        about: &About,
+        name: Option<&str>,
+        tries: &Tries,
+    ) -> Result<Engine, Failure> {
         let (adapter, model) = match name {
             Some(name) => {
                 let (adapter, model) = HttpAdapter::for_model(name)?;
@@ -104,7 +154,8 @@ impl CallArgs {
         let adapter = self.reach(adapter)?;
         // Without one the call would fail, and the run with it.
         adapter.check_key().map_err(|error| Failure::input(error.to_string()).because(error))?;
-        let mut engine = Engine::new(adapter).catalog(self.catalog.catalog()?);
+        let mut engine =
+            Engine::new(Counted(Arc::new(adapter), tries.clone())).catalog(self.catalog.catalog()?);
         if let Some(model) = model {
             engine = engine.model(model);
         }
@@ -141,6 +192,15 @@ impl CallArgs {
             options = options.set("request_timeout", millis.max(1));
         }
         options
+    }
+
+    /// The same error, in the words of these flags.
+    pub(crate) fn spoken(&self, error: Error) -> Error {
+        let said = error.to_string();
+        match self.timeout {
+            Some(_) => error.with_message(said.replace("request_timeout", "--timeout")),
+            None => error,
+        }
     }
 
     /// The flags that say how the server is reached, which a run does not keep.

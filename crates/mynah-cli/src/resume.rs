@@ -19,7 +19,7 @@ use crate::{
     Failure, LogArgs,
     gist::{detail, passed},
     ledger::Ledger,
-    model::{CallArgs, cannot_go_on, script},
+    model::{CallArgs, Tries, cannot_go_on, script},
     play,
     replay::write_fields,
     runtime,
@@ -144,7 +144,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let ledger = Arc::new(Ledger::new(log));
     runtime()?.block_on(async {
         let found = store::find(ledger.as_ref(), &arguments.run).await?;
-        let engine = arguments.engine(&ledger, &found).await?;
+        let tries = Tries::default();
+        let engine = arguments.engine(&ledger, &found, &tries).await?;
         let run = found.run_id;
         let resumed = unless_interrupted(resume(&engine, &ledger, &run, &arguments)).await;
         // Whatever happened, the run is nobody's any more.
@@ -163,7 +164,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                     let line = json!({"run_id": run, "err": error});
                     written(writeln!(io::stdout(), "{line}"))?;
                 }
-                let refusal = arguments.refusal(&error, &ledger, &run).await;
+                let refusal = arguments.refusal(&error, &ledger, &run, tries.count()).await;
                 // The line above is what there is to tell of it.
                 Err(refusal.unwrap_or_else(|failure| failure).told())
             }
@@ -220,7 +221,12 @@ impl Arguments {
     }
 
     /// Who goes on with a run.
-    async fn engine(&self, log: &Arc<Ledger>, run: &RunSummary) -> Result<Engine, Failure> {
+    async fn engine(
+        &self,
+        log: &Arc<Ledger>,
+        run: &RunSummary,
+        tries: &Tries,
+    ) -> Result<Engine, Failure> {
         let RunSummary { run_id: run, status, .. } = run;
         if let Some(agent) = self.agent() {
             return play::agent(agent, &answers(log, run).await?);
@@ -235,12 +241,18 @@ impl Arguments {
             Some(why) if !self.allow_changed_agent => Err(Failure::input(format!(
                 "run {run}: {why}; --agent FILE says who goes on with it"
             ))),
-            _ => self.call.engine_of(&about, name),
+            _ => self.call.engine_of(&about, name, tries),
         }
     }
 
     /// What it means that a run does not go on so.
-    async fn refusal(&self, error: &Error, log: &Ledger, run: &str) -> Result<Failure, Failure> {
+    async fn refusal(
+        &self,
+        error: &Error,
+        log: &Ledger,
+        run: &str,
+        tries: u32,
+    ) -> Result<Failure, Failure> {
         match error.kind() {
             ErrorKind::Session(_) => {
                 let (command, facts) = (self.command(run), facts(log, run).await?);
@@ -271,7 +283,7 @@ impl Arguments {
                 written(write_fields(diff, ["recorded", "produced"], &mut told))?;
                 Ok(Failure::finding(String::from_utf8_lossy(told.trim_ascii_end())))
             }
-            _ => Ok(Failure::of(error)),
+            _ => Ok(Failure::of_call(&self.call.spoken(error.clone()), tries)),
         }
     }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
-    gist::{changes, detail, refusal, waits},
+    gist::{changes, detail, other_model, refusal, waits},
     kin, runs, runtime,
     store::{self, Place, fact, previous},
     text::{Moment, Span, count, line, plain, short},
@@ -185,6 +185,7 @@ fn write_record(record: &Record, started: i64, out: &mut impl Write) -> io::Resu
 enum Told {
     Before(Previous),
     Message(Message),
+    AnsweredBy { model: String },
     Call { id: String, name: String, arguments: String },
     Result { id: String, content: String, failed: bool },
     Approved { id: String },
@@ -237,7 +238,9 @@ fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
         Fact::UserMessage { message: added } => vec![message(&added)],
         Fact::FinalizeStarted { nudge, .. } => nudge.iter().map(|nudge| message(nudge)).collect(),
         Fact::AssistantCompleted { ref response, .. } => {
-            let list = said(&response.message);
+            let other = other_model(before.about.as_deref(), response);
+            let other = other.map(|model| Told::AnsweredBy { model: model.to_owned() });
+            let list = other.into_iter().chain(said(&response.message)).collect();
             before.answer = Some(fact);
             list
         }
@@ -287,6 +290,9 @@ impl Told {
             Self::Message(message) => {
                 json!({"type": "message", "seq": seq, "role": message.role(), "text": message.text()})
             }
+            Self::AnsweredBy { model } => {
+                json!({"type": "answered_by", "seq": seq, "model": model})
+            }
             Self::Call { id, name, arguments } => {
                 json!({"type": "tool_call", "seq": seq, "id": id, "name": name, "arguments": arguments})
             }
@@ -319,6 +325,7 @@ impl Told {
             Self::Message(message) => {
                 writeln!(out, "{}: {}\n", message.role().as_str(), plain(&message.text()))
             }
+            Self::AnsweredBy { model } => writeln!(out, "-- answered by {}\n", plain(model)),
             Self::Call { id, name, arguments } => {
                 writeln!(out, "  > {} {}  [{}]", plain(name), plain(arguments), plain(id))
             }

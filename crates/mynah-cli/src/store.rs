@@ -1,6 +1,6 @@
 //! Where runs are kept, and which run is meant.
 
-use std::{path::Path, sync::Arc};
+use std::{env, path::Path, sync::Arc};
 
 use mynah::{
     Error, ErrorKind, LogReason,
@@ -25,8 +25,10 @@ pub(crate) enum Place {
 impl Place {
     /// Reads a URL. The error is wrong usage.
     pub(crate) fn parse(url: &str) -> Result<Self, Failure> {
+        let is_set = env::var_os("MYNAH_LOG").is_some_and(|set| set == url);
+        let said = if is_set { format!("MYNAH_LOG={url}") } else { format!("--log {url}") };
         let wrong =
-            |why: &str| Failure::input(format!("--log {url}: {why}; give memory: or sqlite:PATH"));
+            |why: &str| Failure::input(format!("{said}: {why}; give memory: or sqlite:PATH"));
         match url.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("memory", _)) => Err(wrong("memory: takes no path")),
@@ -34,7 +36,7 @@ impl Place {
             Some(("sqlite", ":memory:")) => Err(wrong("a SQLite log is a file")),
             Some(("sqlite", path)) => Ok(Self::Sqlite(path.to_owned())),
             None if !url.is_empty() => {
-                Err(Failure::input(format!("--log {url}: a log is a URL; give sqlite:{url}")))
+                Err(Failure::input(format!("{said}: a log is a URL; give sqlite:{url}")))
             }
             _ => Err(wrong("not a log that this program knows")),
         }

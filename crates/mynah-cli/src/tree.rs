@@ -13,7 +13,7 @@ use mynah::{
 use serde::Serialize;
 
 use crate::{
-    gist::{changes, gist, outcome, refusal, said, waits},
+    gist::{changes, gist, other_model, outcome, refusal, said, waits},
     text::{Span, short},
 };
 
@@ -101,7 +101,9 @@ impl<'f> Tree<'f> {
             Fact::AssistantCompleted { response, .. } => {
                 self.learn(&response.message);
                 self.answer = Some(fact);
-                let mut answer = Node::new(record, "answer", "", gist(fact));
+                let by = other_model(self.about, response);
+                let by = by.map(|model| format!("(by {model}) ")).unwrap_or_default();
+                let mut answer = Node::new(record, "answer", "", by + &gist(fact));
                 let siblings = match self.turn {
                     Some(turn) => {
                         answer.started = self.top[turn].started;

@@ -70,8 +70,16 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     {
         return verify_file(file, json);
     }
-    let log = Place::parse(&log)?.open_to_read()?;
-    runtime()?.block_on(verify(log.as_ref(), run.as_deref(), root, json))
+    let place = Place::parse(&log)?;
+    let verified = place
+        .open_to_read()
+        .and_then(|log| runtime()?.block_on(verify(log.as_ref(), run.as_deref(), root, json)));
+    verified.map_err(|failure| match run {
+        Some(name) if name != "last" && failure.is_of_absence() => {
+            failure.adding(&format!("; nor is there a file {name:?}"))
+        }
+        _ => failure,
+    })
 }
 
 fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {

@@ -7,15 +7,15 @@ use common::{Ran, feed, file, mynah, run};
 #[test]
 fn text_that_is_not_json_is_refused_with_line_and_column() {
     refused_each(&[
-        ("", "EOF while parsing a value at line 1 column 0"),
-        (" \n", "EOF while parsing a value at line 2 column 0"),
+        ("", "it is empty"),
+        (" \n", "it is empty"),
         ("{\n  \"ops\": [\n", "EOF while parsing a list at line 3 column 0"),
         ("{\n  \"ops\": [],\n}", "trailing comma at line 3 column 1"),
         ("{\"ops\": []} x", "trailing characters at line 1 column 13"),
         ("{\"ops\": [1e999]}", "number out of range at line 1 column 14"),
         ("{\"ops\": [\"\u{1}\"]}", "control character"),
         ("{'ops': []}", "key must be a string at line 1 column 2"),
-        ("\u{feff}{\"ops\": []}", "expected value at line 1 column 1"),
+        ("\u{feff}{\"ops\": []}", "it begins with a byte order mark; save it as UTF-8 without one"),
     ]);
 }
 

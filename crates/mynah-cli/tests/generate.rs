@@ -268,7 +268,8 @@ fn a_refusal_of_the_server_is_told_with_all_that_is_known() {
         body.to_string().len()
     );
     let told = Server::new([refusal]).generate(&["hi", "--json", "--retries", "0"]);
-    assert_eq!((told.code, &*told.stderr), (Some(1), "mynah: openai-chat: slow down\n"));
+    let said = "mynah: openai-chat: slow down (status 429, rate_limited)\n";
+    assert_eq!((told.code, &*told.stderr), (Some(1), said));
     let [line] = &lines(&told)[..] else { panic!("{}", told.stdout) };
     let expected = json!({"err": {
         "type": "adapter_error",
@@ -287,6 +288,14 @@ fn a_failure_that_may_pass_is_tried_again() {
     let told = server.generate(&["hi", "--retries", "1"]);
     assert_eq!((told.code, &*told.stdout), (Some(0), "Hello\n"));
     assert_eq!(server.heard().len(), 2);
+}
+
+#[test]
+fn a_failure_tells_after_how_many_tries() {
+    let refusal = || "HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n".to_owned();
+    let told = Server::new([refusal(), refusal()]).generate(&["hi", "--retries", "1"]);
+    assert_eq!(told.code, Some(1));
+    assert!(told.stderr.ends_with(", tried 2 times)\n"), "{}", told.stderr);
 }
 
 #[test]
@@ -321,11 +330,13 @@ fn a_server_that_is_silent_is_not_waited_for() {
     let told = server.generate(&["hi", "--json", "--timeout", "0.2", "--retries", "0"]);
     assert_eq!(told.code, Some(1), "{}", told.stderr);
     assert_eq!(lines(&told)[0]["err"]["reason"], "timeout");
+    assert!(told.stderr.contains("the call took longer than --timeout"), "{}", told.stderr);
 }
 
 #[test]
 fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
     let list = file("generate_wrong_tools.json", r#"[{"name": "a"}, {"nam": "b"}]"#);
+    let empty = file("generate_empty.json", "");
     let no_json = file("generate_wrong_schema.json", "{");
     let no_schema = file("generate_no_schema.json", r#"{"type": "novelty"}"#);
     let no_image = file("generate_wrong_image", "text");
@@ -357,6 +368,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         ),
         (&["-m", script, "--tools", &list, "hi"], "generate_wrong_tools.json: 1: unknown field"),
         (&["-m", script, "--schema", &no_json, "hi"], "generate_wrong_schema.json: EOF"),
+        (&["-m", script, "--schema", &empty, "hi"], "generate_empty.json: it is empty"),
         (
             &["-m", script, "--schema", &no_schema, "hi"],
             "generate_no_schema.json: not JSON Schema: ",

@@ -26,9 +26,7 @@ fn a_call_that_is_interrupted_says_how_it_goes_on_and_does() {
     let mut command = server.command(&asked);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let child = command.spawn().unwrap();
-    while server.heard().is_empty() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    server.listen();
     let (code, said) = common::interrupt(child);
     assert_eq!(code, Some(130), "{said}");
     let run = text(&store.json(&["runs"])[0], "run_id");
@@ -105,6 +103,32 @@ fn a_branch_goes_on_with_the_model_that_answered_or_with_another() {
         heard.map(|body| (body["model"].clone(), body["temperature"].clone())).collect();
     assert_eq!(asked, [("m", 0.5), ("m", 0.5), ("other", 0.5)].map(|(m, t)| (json!(m), json!(t))));
     assert_eq!(store.run(&["verify"]).code, Some(0));
+}
+
+#[test]
+fn the_model_that_answered_is_named_where_it_is_another_than_was_asked() {
+    let snapshot = |model: &str| format!("{PIECES}{END}").replace("m-1", model);
+    for (model, other) in [
+        ("m", None),
+        ("openai-chat:m", None),
+        ("m-2026-11-16", None),
+        ("m-20261116", None),
+        ("m-mini", Some("m-mini")),
+        ("n", Some("n")),
+    ] {
+        let (store, server) = (Store::new(), Server::new([snapshot(model)]));
+        assert_eq!(server.generate(&["hi", "--log", &store.url()]).code, Some(0));
+        let shown = store.ok(&["show", "last"]);
+        let line = other.map(|other| format!("-- answered by {other}\n\nassistant: Hello\n"));
+        assert_eq!(shown.contains("answered by"), line.is_some(), "{model}: {shown}");
+        assert!(shown.contains(&line.unwrap_or_default()), "{shown}");
+        let told = store.json(&["show", "last"]);
+        let by = told.iter().find(|told| told["type"] == "answered_by");
+        assert_eq!(by.and_then(|by| by["model"].as_str()), other);
+        let tree = store.ok(&["show", "last", "--tree"]);
+        let by = other.map(|other| format!("answer  (by {other}) Hello\n"));
+        assert!(tree.contains(&by.unwrap_or("answer  Hello\n".into())), "{tree}");
+    }
 }
 
 #[test]

@@ -51,6 +51,23 @@ fn a_log_that_cannot_be_opened_is_exit_code_4_and_one_that_fails_later_is_told()
 }
 
 #[test]
+fn a_damaged_row_is_told_in_words_of_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("damaged.db");
+    assert_eq!(play(&url(&path), &[], &scenario(0, json!([chat()]))).code, Some(0));
+    for (damage, what) in [
+        ("UPDATE runs SET recent = x'00'", "it was written: recent is not what it has to be"),
+        ("UPDATE seals SET hash = x'00'", "its row is not as it was written"),
+    ] {
+        rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
+        let found = feed(mynah(["verify", "--log", &url(&path)]), b"");
+        assert_eq!(found.code, Some(1));
+        assert!(found.stdout.contains(what), "{}", found.stdout);
+        assert!(!found.stdout.contains("at index"), "{}", found.stdout);
+    }
+}
+
+#[test]
 fn a_log_that_nobody_knows_is_exit_code_2() {
     for (wrong, why) in [
         ("", "not a log that this program knows"),
@@ -62,6 +79,10 @@ fn a_log_that_nobody_knows_is_exit_code_2() {
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{wrong:?}");
         assert!(refused.stderr.contains(why), "{wrong:?}: {}", refused.stderr);
     }
+    let mut set = mynah(["runs"]);
+    set.env("MYNAH_LOG", "mynah.db");
+    let said = "mynah: MYNAH_LOG=mynah.db: a log is a URL; give sqlite:mynah.db\n";
+    assert_eq!(feed(set, b"").stderr, said);
 }
 
 #[test]

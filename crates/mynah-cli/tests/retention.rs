@@ -203,6 +203,29 @@ fn a_file_that_is_there_is_written_over_only_by_force() {
     let whole = store.ok(&["export", "run-0"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), whole);
     assert_eq!(store.ok(&["export", "run-0", "-o", "-"]), whole);
+
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let cut_off = run(["verify", &file]);
+    assert_eq!(cut_off.code, Some(1));
+    assert!(cut_off.stderr.ends_with("it has no end: the file was cut off\n"), "{cut_off:?}");
+    for force in [&[][..], &["--force"]] {
+        let folder = store.run(&[&["export", "run-0", "-o", "."], force].concat());
+        let said = "mynah: .: it is a folder; give the name of a file in it\n";
+        assert_eq!((folder.code, &*folder.stderr), (Some(2), said));
+    }
+}
+
+#[test]
+fn what_is_neither_a_run_nor_a_file_is_said_to_be_neither() {
+    let nowhere = Store::new();
+    let refused = nowhere.run(&["verify", "typo"]);
+    assert_eq!(refused.code, Some(4));
+    assert!(refused.stderr.contains("there is no such log"), "{}", refused.stderr);
+    assert!(refused.stderr.ends_with("; nor is there a file \"typo\"\n"), "{}", refused.stderr);
+    let refused = Store::with(RUNS).run(&["verify", "typo"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("no run has an id that begins with"), "{}", refused.stderr);
+    assert!(refused.stderr.ends_with("; nor is there a file \"typo\"\n"), "{}", refused.stderr);
 }
 
 #[cfg(unix)]

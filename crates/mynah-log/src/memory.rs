@@ -169,7 +169,7 @@ impl State {
         };
         let matching = |(place, run): (&Place, &Arc<str>)| {
             let run = self.runs.get(run)?.entry.told();
-            filter.matches(&run).then(|| (*place, Ok(run)))
+            filter.matches(&run).then_some((*place, Ok(run)))
         };
         let wanted = size.saturating_add(1);
         let found = if filter.oldest_first {

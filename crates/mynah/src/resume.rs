@@ -382,16 +382,19 @@ impl Resume {
         let results = self.tool_results.iter().map(|(id, _)| id);
         let rejected = self.rejected.iter().map(|(id, _)| id);
         let tools = self.engine.resolve_tools(&self.options);
+        let known: Vec<&str> = waiting.iter().map(|call| call.id.as_str()).collect();
         for (id, runs) in results
             .chain(rejected)
             .map(|id| (id, false))
             .chain(self.approved.iter().map(|id| (id, true)))
         {
             let Some(place) = waiting.iter().position(|call| call.id == *id) else {
-                let message = format!(
-                    "session error: unknown_tool_call_id: run {} does not wait for a call {id:?}, or it was named twice",
-                    self.run
-                );
+                let run = &self.run;
+                let why = match known.contains(&id.as_str()) {
+                    true => format!("call {id:?} of run {run} is named twice"),
+                    false => format!("run {run} does not wait for a call {id:?}"),
+                };
+                let message = format!("session error: unknown_tool_call_id: {why}");
                 let error = Error::session(SessionReason::UnknownToolCallId).with_message(message);
                 return Err(error.with("tool_call_id", id.as_str()));
             };

@@ -20,7 +20,7 @@ pub(crate) use self::options::{condition, last_about};
 use self::{hashes::Hashes, world::Counters};
 use crate::{
     Failure,
-    input::{is_stdin, name, read},
+    input::{is_stdin, name, read_json},
     ledger::Ledger,
     runtime,
     steady::Steady,
@@ -46,7 +46,7 @@ Examples:
 
 pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), Failure> {
     let place = url.map(Place::parse).transpose()?;
-    let mut scenario = scenario::parse(&read(file)?, place.is_some())
+    let mut scenario = scenario::parse(&read_json(file)?, place.is_some())
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))?;
     let log = place.map(|place| place.open()).transpose()?;
     let runtime = runtime()?;
@@ -79,6 +79,6 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
 /// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone. Its model goes on
 /// after these answers, which are those of one run after the other.
 pub(crate) fn agent(file: &Path, answers: &[Vec<Arc<Message>>]) -> Result<Engine, Failure> {
-    scenario::agent(&read(file)?, answers)
+    scenario::agent(&read_json(file)?, answers)
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))
 }

@@ -4,7 +4,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     process::Command,
-    sync::{Arc, Mutex},
+    sync::{Arc, Condvar, Mutex},
     thread,
 };
 
@@ -36,24 +36,28 @@ pub(crate) fn answer(text: &str, finish: &str) -> String {
     )
 }
 
+/// The head of a request, and its JSON.
+type Request = (String, Value);
+
 /// A server that gives these answers, one a connection, and remembers what it was asked. An empty answer never comes.
 pub(crate) struct Server {
     pub(crate) url: String,
-    heard: Arc<Mutex<Vec<(String, Value)>>>,
+    heard: Arc<(Mutex<Vec<Request>>, Condvar)>,
 }
 
 impl Server {
     pub(crate) fn new(answers: impl IntoIterator<Item = String>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let heard = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::<(Mutex<Vec<_>>, Condvar)>::default();
         let answers: Vec<String> = answers.into_iter().collect();
         let told = Arc::clone(&heard);
         thread::spawn(move || {
             let mut silent = Vec::new();
             for answer in answers {
                 let (mut stream, _) = listener.accept().unwrap();
-                told.lock().unwrap().push(read_request(&stream));
+                told.0.lock().unwrap().push(read_request(&stream));
+                told.1.notify_all();
                 // A client that has seen enough may be gone.
                 let _ = stream.write_all(answer.as_bytes());
                 silent.extend(answer.is_empty().then_some(stream));
@@ -75,13 +79,18 @@ impl Server {
         feed(self.command(arguments), b"")
     }
 
-    pub(crate) fn heard(&self) -> Vec<(String, Value)> {
-        self.heard.lock().unwrap().clone()
+    pub(crate) fn heard(&self) -> Vec<Request> {
+        self.heard.0.lock().unwrap().clone()
+    }
+
+    /// Waits until it was asked something.
+    pub(crate) fn listen(&self) {
+        let (heard, changed) = &*self.heard;
+        drop(changed.wait_while(heard.lock().unwrap(), |heard| heard.is_empty()).unwrap());
     }
 }
 
-/// The head of a request, and its JSON.
-fn read_request(stream: &TcpStream) -> (String, Value) {
+fn read_request(stream: &TcpStream) -> Request {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {

@@ -147,11 +147,10 @@ impl<R: BufRead> Lines<R> {
         match read.map_err(|error| unreadable(&error))? {
             0 => return Ok(None),
             _ if self.line.pop() == Some(b'\n') => {}
-            _ => {
-                return Err(self.wrong(&format!(
-                    "it does not end as a line does, or is longer than {MAX_LINE} bytes"
-                )));
+            read if read as u64 == limit => {
+                return Err(self.wrong(&format!("it is longer than {MAX_LINE} bytes")));
             }
+            _ => return Err(self.wrong("it has no end: the file was cut off")),
         }
         let line = serde_json::from_slice(&self.line);
         line.map(Some)

@@ -25,7 +25,12 @@ pub(super) fn sound<T>(
     match read {
         Ok(value) => Ok(Ok(value)),
         Err(error) if is_unsound(&error) => {
-            let what = format!("its row is not as it was written: {error}");
+            let what = match error {
+                Error::InvalidColumnType(_, column, _) => {
+                    format!("its row is not as it was written: {column} is not what it has to be")
+                }
+                _ => "its row is not as it was written".to_owned(),
+            };
             Ok(Err(Corrupt { run: run.to_owned(), seq, what }))
         }
         Err(error) => Err(error),
