@@ -1,6 +1,6 @@
 //! What totals and indexes learn from a record, without decoding the rest of it.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use mynah_data::Response;
 use serde::{Deserialize, de::IgnoredAny};
@@ -52,10 +52,24 @@ impl Gist {
     /// # Errors
     /// What is wrong with the payload, in words.
     pub(crate) fn read(payload: &[u8], kind: &str) -> Result<Self, String> {
-        let seen: Seen<'_> =
-            cbor::from_slice(payload).map_err(|error| format!("payload: {error}"))?;
-        if seen.kind != kind {
-            return Err(format!("the envelope says {kind}, the payload {}", seen.kind));
+        let wrong = |error: cbor::Error| format!("payload: {error}");
+        let is_counted = matches!(
+            kind,
+            "run_started"
+                | "assistant_completed"
+                | "tool_scheduled"
+                | "budget_exceeded"
+                | "cancelled"
+        );
+        let seen = match is_counted {
+            true => cbor::from_slice(payload).map_err(wrong)?,
+            false => {
+                Seen { kind: cbor::text_of(payload, "kind").map_err(wrong)?, ..Seen::default() }
+            }
+        };
+        if seen.kind != Some(kind) {
+            let said = seen.kind.unwrap_or("nothing");
+            return Err(format!("the envelope says {kind}, the payload {said}"));
         }
         let answer = seen.response.or(seen.partial).unwrap_or_default();
         let usage =
@@ -109,10 +123,10 @@ fn adds(kind: &str, is_call: bool, spent: Option<Spent>) -> Totals {
 }
 
 /// The members of payloads that count, under the names that facts have for them.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Seen<'a> {
     #[serde(borrow)]
-    kind: Cow<'a, str>,
+    kind: Option<&'a str>,
     response: Option<Answer<'a>>,
     partial: Option<Answer<'a>>,
     attempt: Option<u32>,

@@ -81,7 +81,9 @@ impl Envelope {
         reader.key("body")?;
         let body = Hash(reader.byte_array()?);
         reader.key("kind")?;
-        let kind = Cow::Owned(reader.str()?.to_owned());
+        let kind = reader.str()?;
+        let known = Fact::KINDS.into_iter().find(|known| *known == kind);
+        let kind = known.map_or_else(|| Cow::Owned(kind.to_owned()), Cow::Borrowed);
         let prev = match members {
             6 => None,
             7 => {

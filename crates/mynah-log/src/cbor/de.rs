@@ -19,6 +19,29 @@ pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error
     value
 }
 
+/// The text of a member of the map that bytes stand for; none if it has none. The rest is passed over, as strictly as if it was
+/// read.
+pub(crate) fn text_of<'de>(bytes: &'de [u8], member: &str) -> Result<Option<&'de str>, Error> {
+    let mut reader = Reader::new(bytes);
+    let head = reader.expect(major::MAP, "a map")?;
+    let (entries, mut last, mut found) = (reader.len(&head)?, None, None);
+    reader.enter()?;
+    for _ in 0..entries {
+        let start = reader.at;
+        reader.pass_over()?;
+        reader.follows(&mut last, start)?;
+        // The key of a member that anybody asks for is short.
+        let is_it =
+            bytes[start] >> 5 == major::TEXT && bytes[start + 1..reader.at] == *member.as_bytes();
+        if is_it && reader.peek()? >> 5 == major::TEXT {
+            found = Some(reader.str()?);
+        } else {
+            reader.pass_over()?;
+        }
+    }
+    reader.end().map(|()| found)
+}
+
 /// Reads items one after the other. Nobody is told beforehand how many there will be: what is claimed is not there yet, and
 /// must not be made room for.
 pub(crate) struct Reader<'de> {
@@ -91,6 +114,7 @@ impl<'de> Reader<'de> {
         if self.at == self.bytes.len() { Ok(()) } else { Err(Error::at("trailing bytes", self.at)) }
     }
 
+    #[inline]
     fn expect(&mut self, major: u8, what: &str) -> Result<Head, Error> {
         let start = self.at;
         let head = self.head()?;
@@ -177,7 +201,7 @@ impl<'de> Reader<'de> {
     fn text_bytes(&mut self, head: &Head) -> Result<&'de [u8], Error> {
         let start = self.at;
         let bytes = self.string(head)?;
-        if bytes.is_ascii() || std::str::from_utf8(bytes).is_ok() {
+        if is_ascii(bytes) || std::str::from_utf8(bytes).is_ok() {
             Ok(bytes)
         } else {
             Err(Error::at("text that is not UTF-8", start))
@@ -211,6 +235,52 @@ impl<'de> Reader<'de> {
         Ok(())
     }
 
+    /// Passes over an item that nobody wants, as strictly as if somebody did.
+    fn pass_over(&mut self) -> Result<(), Error> {
+        let start = self.at;
+        let head = self.head()?;
+        match head.major {
+            major::UNSIGNED => Ok(()),
+            major::NEGATIVE => negative(&head, start).map(drop),
+            major::BYTES => self.string(&head).map(drop),
+            major::TEXT => self.text_bytes(&head).map(drop),
+            major::ARRAY => {
+                let items = self.len(&head)?;
+                self.enter()?;
+                (0..items).try_for_each(|_| self.pass_over())?;
+                self.depth -= 1;
+                Ok(())
+            }
+            major::MAP => {
+                let (entries, mut last) = (self.len(&head)?, None);
+                self.enter()?;
+                for _ in 0..entries {
+                    let key = self.at;
+                    self.pass_over()?;
+                    self.follows(&mut last, key)?;
+                    self.pass_over()?;
+                }
+                self.depth -= 1;
+                Ok(())
+            }
+            major::SIMPLE => match head.first {
+                simple::FALSE | simple::TRUE | simple::NULL => Ok(()),
+                simple::F16 | simple::F32 | simple::F64 => self.float(&head).map(drop),
+                _ => Err(Error::at("an unknown simple value", start)),
+            },
+            _ => Err(Error::at("a tag", start)),
+        }
+    }
+
+    /// Whether the key that begins there and ends here may follow the one before it.
+    fn follows(&self, last: &mut Option<&'de [u8]>, start: usize) -> Result<(), Error> {
+        let written = &self.bytes[start..self.at];
+        if last.replace(written).is_some_and(|last| last >= written) {
+            return Err(Error::at("a key that is out of order or stands twice", start));
+        }
+        Ok(())
+    }
+
     /// How many items follow. Each takes a byte at least, so a length beyond the bytes is a lie.
     fn len(&self, head: &Head) -> Result<usize, Error> {
         let len =
@@ -227,10 +297,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         let head = self.head()?;
         match head.major {
             major::UNSIGNED => visitor.visit_u64(head.argument),
-            major::NEGATIVE => match i64::try_from(head.argument) {
-                Ok(magnitude) => visitor.visit_i64(-1 - magnitude),
-                Err(_) => Err(Error::at("a number below the smallest", start)),
-            },
+            major::NEGATIVE => visitor.visit_i64(negative(&head, start)?),
             major::BYTES => visitor.visit_borrowed_bytes(self.string(&head)?),
             major::TEXT => visitor.visit_borrowed_str(self.text(&head)?),
             major::ARRAY => {
@@ -285,11 +352,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
     }
 
     fn deserialize_ignored_any<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        if self.peek()? >> 5 != major::TEXT {
-            return self.deserialize_any(visitor);
-        }
-        let head = self.head()?;
-        self.text_bytes(&head)?;
+        self.pass_over()?;
         visitor.visit_unit()
     }
 
@@ -334,6 +397,20 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
     }
 }
 
+/// Looks at many bytes at once, as the function of this name in the standard library does not.
+fn is_ascii(bytes: &[u8]) -> bool {
+    let (chunks, rest) = bytes.as_chunks::<64>();
+    chunks.iter().all(|chunk| chunk.iter().fold(0, |all, byte| all | byte).is_ascii())
+        && rest.is_ascii()
+}
+
+/// The number below zero that begins there.
+fn negative(head: &Head, start: usize) -> Result<i64, Error> {
+    let magnitude = i64::try_from(head.argument);
+    let number = magnitude.map(|magnitude| -1 - magnitude);
+    number.map_err(|_| Error::at("a number below the smallest", start))
+}
+
 struct Items<'a, 'de> {
     reader: &'a mut Reader<'de>,
     left: usize,
@@ -374,11 +451,7 @@ impl<'de> de::MapAccess<'de> for Entries<'_, 'de> {
         self.left -= 1;
         let start = self.reader.at;
         let key = seed.deserialize(&mut *self.reader)?;
-        let written = &self.reader.bytes[start..self.reader.at];
-        if self.last.is_some_and(|last| last >= written) {
-            return Err(Error::at("a key that is out of order or stands twice", start));
-        }
-        self.last = Some(written);
+        self.reader.follows(&mut self.last, start)?;
         Ok(Some(key))
     }
 

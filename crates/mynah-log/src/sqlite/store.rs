@@ -61,10 +61,9 @@ impl Store {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let (known, unwiped) = (&mut self.known, &mut self.unwiped);
         let begun = Begun { connection, known, unwiped, committed: false };
-        let select = "SELECT data_version, (SELECT ifnull(max(key), 0) FROM records) \
-                      FROM pragma_data_version";
-        let mut select = connection.prepare_cached(select)?;
-        let (version, last) = select.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let one = |statement| connection.prepare_cached(statement)?.query_row([], |row| row.get(0));
+        let version: i64 = one("PRAGMA data_version")?;
+        let last: i64 = one("SELECT ifnull(max(key), 0) FROM records")?;
         if last > i64::MAX / 2 {
             // Nobody has written that many.
             return Err(rusqlite::Error::IntegralValueOutOfRange(1, last));
