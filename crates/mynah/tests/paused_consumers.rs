@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::StreamExt as _;
 use mynah::{
     Budget, Engine, Event, EventStream, Tool, ToolOutcome,
-    log::{Append, Extent, Fact, Head, Log, LogFuture, MemoryLog, forward_log},
+    log::{Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, forward_log},
     step::{Config, Context},
     testing::Scripted,
 };
@@ -152,7 +152,7 @@ fn done() -> Value {
     json!([{"text": "done"}, {"finish": "stop"}])
 }
 
-/// A log that takes a while to write, whoever waits for it.
+/// A log that takes a while to write, in the order in which it is asked, whoever waits for it.
 #[derive(Clone, Default)]
 struct Busy(Arc<MemoryLog>);
 
@@ -170,5 +170,14 @@ impl Log for Busy {
         Box::pin(async move { written.await.expect("nobody panicked") })
     }
 
-    forward_log!(self => self.0);
+    fn release(&self, lease: &Lease) -> LogFuture<'_, ()> {
+        let (log, lease) = (Arc::clone(&self.0), lease.clone());
+        let released = tokio::spawn(async move {
+            tokio::time::sleep(Self::PAUSE).await;
+            log.release(&lease).await
+        });
+        Box::pin(async move { released.await.expect("nobody panicked") })
+    }
+
+    forward_log!(self => self.0, except append, release);
 }
