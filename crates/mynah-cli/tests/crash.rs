@@ -240,8 +240,9 @@ impl Reference {
             form["delay_ms"] = json!(pause["delay_ms"].as_u64().unwrap() * times);
             form
         };
-        // The outcomes of a scripted tool begin anew in each process, and its tries go on.
-        let idempotent = |name: &str| json!({"name": name, "idempotent": true, "max_attempts": 9});
+        // The outcomes of a scripted tool begin anew in each process, of which there are at most three, and the tries that
+        // failed count on.
+        let idempotent = |name: &str| json!({"name": name, "idempotent": true, "max_attempts": 4});
         let busy = json!({"error": "busy", "transient": true});
         let tools = vec![
             (json!({"name": "plain"}), "c0", later(json!({"ok": {"n": 1}}), 3)),
