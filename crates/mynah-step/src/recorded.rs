@@ -6,18 +6,18 @@ use std::{
 };
 
 use mynah_data::{
-    Error, ErrorKind, Limit, Message, MismatchClass, Place as When, ResponseBuilder, Result,
-    ToolCall, ToolOutcome, ToolReason,
+    Error, ErrorKind, Limit, Message, Place as When, ResponseBuilder, Result, ToolCall,
+    ToolOutcome, ToolReason,
 };
 use mynah_log::{About, Corrupt, Effect, Fact, Inside, Plan, Record, Resolution, cbor};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     RecordedFact, Recorder, Try,
     desk::{Asked, Place, Want, gone},
+    difference::{call_of, difference_of},
     left_behind::{LeftBehind, Nth},
     recorder::ends,
-    telling::{call_of, gist},
 };
 
 /// A run's records, to be performed again.
@@ -387,54 +387,6 @@ impl Recorded {
     }
 }
 
-/// Says that a run, performed again, makes another fact than is recorded at a place, one where nothing is recorded, or none where
-/// one is.
-pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: Option<&Fact>) -> Error {
-    difference_of(run, seq, recorded, produced, "")
-}
-
-fn difference_of(
-    run: &str,
-    seq: u64,
-    recorded: Option<&Fact>,
-    produced: Option<&Fact>,
-    about: &str,
-) -> Error {
-    let class = match (recorded, produced) {
-        (None, _) => MismatchClass::Exhausted,
-        (Some(Fact::TurnStarted { turn: a, .. }), Some(Fact::TurnStarted { turn: b, .. }))
-            if a != b =>
-        {
-            MismatchClass::TurnId
-        }
-        _ if recorded.map(Fact::kind) == produced.map(Fact::kind) => MismatchClass::Payload,
-        _ => MismatchClass::Kind,
-    };
-    let (made, expected) = (produced.map(Fact::kind), recorded.map(Fact::kind));
-    let mut diff = Vec::new();
-    if made == expected {
-        diff = differences(&json!(recorded), &json!(produced));
-    }
-    let kind = made.unwrap_or("nothing");
-    let what = match (expected, diff.first()) {
-        (Some(_), Some(first)) => {
-            format!("{kind} differs at {}", first["path"].as_str().unwrap_or(""))
-        }
-        (Some(expected), None) => {
-            let says = produced.and_then(gist).map(|says| format!(": {says}"));
-            format!("expected {expected}, got {kind}{}", says.unwrap_or_default())
-        }
-        (None, _) => format!("{kind} has no record"),
-    };
-    Error::new(ErrorKind::Replay(class))
-        .with_message(format!("replay mismatch: {class}: run {run}, record {seq}: {about}{what}"))
-        .with("run_id", run)
-        .with("seq", seq)
-        .with("kind", json!(made))
-        .with("expected_kind", json!(expected))
-        .with("diff", diff)
-}
-
 /// What the running tools make, as far as none but them makes anything. Asked for each of many calls side by side, so it is looked
 /// up.
 #[derive(Default)]
@@ -598,33 +550,4 @@ fn announced(records: &[RecordedFact]) -> HashMap<String, Try> {
         next.failed += failed;
     }
     announced
-}
-
-/// Every place where two values differ: `{"path", "recorded", "produced"}` each.
-pub fn differences(recorded: &Value, produced: &Value) -> Vec<Value> {
-    let mut found = Vec::new();
-    compare_values("", recorded, produced, &mut found);
-    found
-}
-
-fn compare_values(path: &str, recorded: &Value, produced: &Value, diff: &mut Vec<Value>) {
-    let step = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
-    match (recorded, produced) {
-        (Value::Object(a), Value::Object(b)) => {
-            for (key, value) in a {
-                compare_values(&step(key), value, b.get(key).unwrap_or(&Value::Null), diff);
-            }
-            for (key, value) in b.iter().filter(|(key, _)| !a.contains_key(*key)) {
-                compare_values(&step(key), &Value::Null, value, diff);
-            }
-        }
-        (Value::Array(a), Value::Array(b)) => {
-            for index in 0..a.len().max(b.len()) {
-                let at = |list: &[Value]| list.get(index).cloned().unwrap_or_default();
-                compare_values(&step(&index.to_string()), &at(a), &at(b), diff);
-            }
-        }
-        (a, b) if a == b => {}
-        (a, b) => diff.push(json!({"path": path, "recorded": a, "produced": b})),
-    }
 }

@@ -1,0 +1,121 @@
+//! What is told of a run that is performed again and differs: where, what it is about, and what was made.
+
+use mynah_data::{Error, ErrorKind, MismatchClass};
+use mynah_log::{End, Fact};
+use serde_json::{Value, json};
+
+use crate::recorded::of_tool;
+
+/// Says that a run, performed again, makes another fact than is recorded at a place, one where nothing is recorded, or none where
+/// one is.
+pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: Option<&Fact>) -> Error {
+    difference_of(run, seq, recorded, produced, "")
+}
+
+/// The same, which names what it is about.
+pub(crate) fn difference_of(
+    run: &str,
+    seq: u64,
+    recorded: Option<&Fact>,
+    produced: Option<&Fact>,
+    about: &str,
+) -> Error {
+    let class = match (recorded, produced) {
+        (None, _) => MismatchClass::Exhausted,
+        (Some(Fact::TurnStarted { turn: a, .. }), Some(Fact::TurnStarted { turn: b, .. }))
+            if a != b =>
+        {
+            MismatchClass::TurnId
+        }
+        _ if recorded.map(Fact::kind) == produced.map(Fact::kind) => MismatchClass::Payload,
+        _ => MismatchClass::Kind,
+    };
+    let (made, expected) = (produced.map(Fact::kind), recorded.map(Fact::kind));
+    let mut diff = Vec::new();
+    if made == expected {
+        diff = differences(&json!(recorded), &json!(produced));
+    }
+    let kind = made.unwrap_or("nothing");
+    let what = match (expected, diff.first()) {
+        (Some(_), Some(first)) => {
+            format!("{kind} differs at {}", first["path"].as_str().unwrap_or(""))
+        }
+        (Some(expected), None) => {
+            let says = produced.and_then(gist).map(|says| format!(": {says}"));
+            format!("expected {expected}, got {kind}{}", says.unwrap_or_default())
+        }
+        (None, _) => format!("{kind} has no record"),
+    };
+    Error::new(ErrorKind::Replay(class))
+        .with_message(format!("replay mismatch: {class}: run {run}, record {seq}: {about}{what}"))
+        .with("run_id", run)
+        .with("seq", seq)
+        .with("kind", json!(made))
+        .with("expected_kind", json!(expected))
+        .with("diff", diff)
+}
+
+/// Every place where two values differ: `{"path", "recorded", "produced"}` each.
+pub fn differences(recorded: &Value, produced: &Value) -> Vec<Value> {
+    let mut found = Vec::new();
+    compare_values("", recorded, produced, &mut found);
+    found
+}
+
+fn compare_values(path: &str, recorded: &Value, produced: &Value, diff: &mut Vec<Value>) {
+    let step = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    match (recorded, produced) {
+        (Value::Object(a), Value::Object(b)) => {
+            for (key, value) in a {
+                compare_values(&step(key), value, b.get(key).unwrap_or(&Value::Null), diff);
+            }
+            for (key, value) in b.iter().filter(|(key, _)| !a.contains_key(*key)) {
+                compare_values(&step(key), &Value::Null, value, diff);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            for index in 0..a.len().max(b.len()) {
+                let at = |list: &[Value]| list.get(index).cloned().unwrap_or_default();
+                compare_values(&step(&index.to_string()), &at(a), &at(b), diff);
+            }
+        }
+        (a, b) if a == b => {}
+        (a, b) => diff.push(json!({"path": path, "recorded": a, "produced": b})),
+    }
+}
+
+/// The call that a fact is about.
+pub(crate) fn call_of(fact: &Fact) -> Option<&str> {
+    match fact {
+        Fact::ToolScheduled { call_id, .. } => Some(call_id),
+        _ => of_tool(fact).map(|(call, _)| call),
+    }
+}
+
+/// What a fact says beyond its kind: how a tool came out, or why the run ended.
+fn gist(fact: &Fact) -> Option<String> {
+    let of_end = |end: &End| match end.metadata.get("error").and_then(|error| error.get("message"))
+    {
+        Some(Value::String(why)) => format!("{}: {why}", end.reason),
+        _ => end.reason.to_string(),
+    };
+    let gist = match fact {
+        Fact::ToolCompleted { content, .. } => content.clone(),
+        Fact::ToolFailed { error, .. } | Fact::FinalizeFailed { error } => error.to_string(),
+        Fact::SideEffect { name, .. } => name.clone(),
+        Fact::BudgetExceeded { breach, .. } => Error::budget_exceeded(breach, None).to_string(),
+        Fact::Suspended(end) | Fact::Completed(end) | Fact::Failed(end) => of_end(end),
+        Fact::Cancelled { end, .. } => of_end(end),
+        _ => return None,
+    };
+    Some(shortened(gist))
+}
+
+fn shortened(mut text: String) -> String {
+    const MOST: usize = 200;
+    if let Some((end, _)) = text.char_indices().nth(MOST) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
