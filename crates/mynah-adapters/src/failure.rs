@@ -400,7 +400,9 @@ fn by_message(message: &str) -> Option<AdapterReason> {
             "maximum",
             "too l",
         ]);
-    let (_, of_model) = message.split_once("model").unwrap_or_default();
+    let is_word = |at: usize| !message[..at].ends_with(|c: char| c == '_' || c.is_alphanumeric());
+    let of_model = message.match_indices("model").find(|(at, _)| is_word(*at));
+    let of_model = of_model.map_or("", |(at, _)| &message[at..]);
     let no_model = ["not exist", "not found", "identifier is invalid"];
     if too_long || says(&TOO_LONG) {
         Some(AdapterReason::ContextLengthExceeded)

@@ -294,7 +294,7 @@ impl HttpAdapter {
                 insert_header(&mut headers, name, value.as_str().unwrap_or_default())?;
             }
         }
-        context.secrets.extend(headers.iter().filter_map(|(name, value)| secret_of(name, value)));
+        context.secrets.extend(headers.iter().flat_map(secrets_of));
         if let Some(key) = key {
             let now = SystemWorld.now();
             let outgoing = Outgoing::new(key, &url, body.as_bytes(), now, call);
@@ -510,12 +510,15 @@ fn longest_silence(call: &ModelCall) -> Duration {
     call.stream_timeout.unwrap_or(MAX_SILENCE)
 }
 
-/// What a header of the caller's own holds that nobody else is to read.
-fn secret_of(name: &HeaderName, value: &HeaderValue) -> Option<SecretString> {
-    let holds_one = ["auth", "cookie", "key", "secret", "token"]
-        .iter()
-        .any(|part| name.as_str().contains(part));
-    // The scheme before it is none, and neither is a word or a number.
-    let secret = value.to_str().ok()?.rsplit(' ').next()?;
-    (holds_one && secret.len() >= 8).then(|| SecretString::from(secret))
+/// What a header of the caller's own may hold that nobody else is to read.
+fn secrets_of<'h>(
+    (name, value): (&HeaderName, &'h HeaderValue),
+) -> impl Iterator<Item = SecretString> + use<'h> {
+    const NAMES: [&str; 9] =
+        ["auth", "config", "cookie", "credential", "gateway", "key", "pass", "secret", "token"];
+    let holds_one = NAMES.iter().any(|part| name.as_str().contains(part));
+    let value = value.to_str().ok().filter(|_| holds_one).unwrap_or_default();
+    // A scheme and a number are none.
+    let words = value.split([' ', ';', ',', '=', ':', '"']).filter(|word| word.len() >= 8);
+    words.map(SecretString::from)
 }

@@ -292,6 +292,7 @@ fn words_alone_tell_a_model_that_is_not_there_and_a_prompt_that_is_too_long() {
         ("the request exceeds the available context size", ContextLengthExceeded),
         ("Invalid 'tools[0].function.name': 'context window' does not match", InvalidRequest),
         ("The image does not exist", InvalidRequest),
+        ("tool get_model does not exist", InvalidRequest),
     ] {
         let body = json!({"error": {"message": message, "type": "invalid_request_error"}});
         let error = failure::of_response(400, |_| None, body.to_string().as_bytes());

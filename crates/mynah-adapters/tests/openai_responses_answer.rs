@@ -207,6 +207,25 @@ fn o21_whatever_a_server_leaves_away_the_call_is_whole() {
 }
 
 #[test]
+fn calls_that_are_listed_under_other_ids_keep_their_arguments() {
+    let item = |id: &str, call: &str, name: &str, arguments: &str| json!({"type": "function_call", "id": id, "call_id": call, "name": name, "arguments": arguments});
+    let added = |place: u64, item: Value| json!({"type": "response.output_item.added", "output_index": place, "item": item});
+    let told = [
+        added(0, item("a", "c1", "one", "")),
+        added(1, item("b", "c2", "two", "")),
+        json!({"type": "response.function_call_arguments.delta", "item_id": "b", "output_index": 1, "delta": "{\"b\":2}"}),
+    ];
+    let expected =
+        [ToolCall::new("c1", "one", "{\"a\":1}"), ToolCall::new("c2", "two", "{\"b\":2}")];
+    let mut listed = vec![item("x", "c1", "one", "{\"a\":1}"), item("y", "c2", "two", "{\"b\":2}")];
+    for _ in 0..2 {
+        let response = read(&body(&[&told[..], &[completed(json!(listed))]].concat()));
+        assert_eq!(response.tool_calls().cloned().collect::<Vec<_>>(), expected);
+        listed.reverse();
+    }
+}
+
+#[test]
 fn arguments_that_are_no_text_stay_as_they_are_written() {
     const WRITTEN: &str = r#"{"n": 1.0, "big": 12345678901234567890123, "far": 1e400}"#;
     let call = format!(

@@ -262,7 +262,13 @@ fn tool_choice(choice: &ToolChoice) -> Value {
 
 /// Whether the answer has a form that the server gives it only where it is neither streamed nor calls tools.
 pub(super) fn stands_alone(dialect: &Dialect, request: &Request) -> bool {
-    let has_schema = matches!(request.response_format, Some(ResponseFormat::JsonSchema { .. }));
+    let has_schema = match &request.response_format {
+        Some(ResponseFormat::JsonSchema { .. }) => true,
+        Some(ResponseFormat::Other(own)) => {
+            own.get("type").is_some_and(|kind| kind == "json_schema")
+        }
+        _ => false,
+    };
     dialect.json_schema == JsonSchemas::Alone && has_schema
 }
 

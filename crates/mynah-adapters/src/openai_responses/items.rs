@@ -58,10 +58,15 @@ impl Items {
             let (kind, id) = (text_of(&item.members, "type"), item_id(&item.members));
             let is_left = |known: &Item| known.kind.is(kind) && !known.is_listed;
             let named = self.position(id, None).filter(|found| is_left(&self.0[*found]));
-            // Some servers announce what never comes.
-            let told = || self.0.iter().position(|known| is_left(known) && known.is_told());
-            let first = || self.0.iter().position(is_left);
-            let found = match named.or_else(told).or_else(first) {
+            let find = |is: &dyn Fn(&Item) -> bool| {
+                self.0.iter().position(|known| is_left(known) && is(known))
+            };
+            let found = named.or_else(|| match text_of(&item.members, "call_id") {
+                // Some servers announce what never comes.
+                "" => find(&Item::is_told),
+                call => find(&|known| known.call_id == call),
+            });
+            let found = match found.or_else(|| find(&|_| true)) {
                 Some(found) => found,
                 None => self.begin(&item.members, None, draft)?,
             };
@@ -116,6 +121,7 @@ impl Items {
         }
         self.0.push(Item {
             id: id.to_owned(),
+            call_id: String::new(),
             index,
             kind,
             block: Some(Arc::from(place.to_string())),
@@ -155,6 +161,7 @@ impl<'a> Members<'a> for WireItem<'a> {
 /// One of them.
 pub(super) struct Item {
     id: String,
+    call_id: String,
     index: Option<u64>,
     kind: Kind,
     block: Block,
@@ -251,13 +258,15 @@ impl Source {
 impl Item {
     /// Takes what an item holds so far.
     fn read(&mut self, item: WireItem<'_>, is_done: bool, draft: &mut Draft) {
-        if self.is_done {
+        // Whoever begins what has begun has nothing to add.
+        if self.is_done || (!is_done && self.is_told()) {
             return;
         }
         let WireItem { members: item, arguments } = item;
         match self.kind {
             Kind::Call(key) => {
-                draft.call(key, text_of(&item, "call_id"), call_name(&item));
+                text_of(&item, "call_id").clone_into(&mut self.call_id);
+                draft.call(key, &self.call_id, call_name(&item));
                 self.tell_rest(Source::Arguments, 0, &arguments.0, draft);
             }
             Kind::Message => self.parts(&item, "content", draft),
@@ -277,12 +286,12 @@ impl Item {
             self.tell_rest(Source::Text, 0, text, draft);
         }
         let parts = item.get(list).and_then(Value::as_array).into_iter().flatten();
-        // What was told and not yet found in the list, by what it is.
-        let mut left: Vec<(Source, String)> = Vec::new();
-        for Piece { source, told, .. } in &self.pieces {
-            match left.iter_mut().find(|(known, _)| known == source) {
-                Some((_, text)) => text.push_str(told),
-                None => left.push((*source, told.clone())),
+        // What was told, by what it is, and up to where it was found in the list.
+        let mut told: Vec<(Source, String, usize)> = Vec::new();
+        for Piece { source, told: text, .. } in &self.pieces {
+            match told.iter_mut().find(|(known, ..)| known == source) {
+                Some((_, whole, _)) => whole.push_str(text),
+                None => told.push((*source, text.clone(), 0)),
             }
         }
         for (index, part) in parts.filter_map(Value::as_object).enumerate() {
@@ -290,9 +299,12 @@ impl Item {
                 draft.raw(Value::Object(part.clone()));
                 continue;
             };
-            let left = left.iter_mut().find(|(known, text)| *known == source && !text.is_empty());
-            match left {
-                Some((_, left)) => self.listed(source, index as u64, part, left, draft),
+            let told =
+                told.iter_mut().find(|(known, text, at)| *known == source && *at < text.len());
+            match told {
+                Some((_, text, at)) => {
+                    *at += self.listed(source, index as u64, part, &text[*at..], draft);
+                }
                 None => {
                     self.place(source, index as u64);
                     self.part(source, index as u64, part, draft);
@@ -301,32 +313,32 @@ impl Item {
         }
     }
 
-    /// Takes a part that a list has at this place, where texts were told before. Some servers do not number texts by their
-    /// places, so what counts is their order.
+    /// Takes a part that a list has at this place, where texts were told that are left to be found. Some servers do not number
+    /// texts by their places, so what counts is their order. Gives how much of them this was.
     fn listed(
         &mut self,
         source: Source,
         place: u64,
         part: &Metadata,
-        left: &mut String,
+        left: &str,
         draft: &mut Draft,
-    ) {
+    ) -> usize {
         let text = source.text(part);
+        let mut found = 0;
         if left.starts_with(text) {
-            left.drain(..text.len());
-        } else if let (Some(rest), Some(last)) = (text.strip_prefix(&**left), self.last(source)) {
-            left.clear();
+            found = text.len();
+        } else if let (Some(rest), Some(last)) = (text.strip_prefix(left), self.last(source)) {
+            found = left.len();
             self.tell(source, self.pieces[last].index, rest.to_owned(), draft);
         } else {
-            if let Some(known) = self.find(source, place)
-                && left.starts_with(&self.pieces[known].told)
-            {
-                left.drain(..self.pieces[known].told.len());
+            let known = self.place(source, place);
+            if left.starts_with(&self.pieces[known].told) {
+                found = self.pieces[known].told.len();
             }
-            self.place(source, place);
             self.tell_rest(source, place, text, draft);
         }
         self.beside(place, part, draft);
+        found
     }
 
     /// Takes a part of the item's content, with what it holds so far.
