@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     message: Option<String>,
     /// The agent that goes on: a scenario file. Without it the model does that answered the run.
     #[arg(long, value_name = "FILE")]
-    #[arg(conflicts_with_all = ["model", "base_url", "api_key_env", "dotenv", "catalog"])]
+    #[arg(conflicts_with_all = ["model", "base_url", "exact_base_url", "api_key_env", "dotenv", "catalog"])]
     agent: Option<PathBuf>,
     /// The model that goes on, ADAPTER:MODEL, instead of the one that answered the run.
     #[arg(long, short, value_name = "ADAPTER:MODEL")]

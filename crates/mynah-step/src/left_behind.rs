@@ -56,8 +56,13 @@ impl LeftBehind {
                 retried.insert((nth, process, *attempt));
             }
         }
+        let mut failures: HashMap<_, Vec<u32>> = HashMap::new();
+        for (nth, _, attempt) in &retried {
+            failures.entry(*nth).or_default().push(*attempt);
+        }
         let a_try = |nth, number| {
-            let failed = retried.iter().filter(|(of, _, failed)| *of == nth && *failed < number);
+            let failed =
+                failures.get(&nth).into_iter().flatten().filter(|failed| **failed < number);
             Try { number, failed: failed.count() as u32 }
         };
         for (index, fact) in records.iter().map(RecordedFact::fact).enumerate() {

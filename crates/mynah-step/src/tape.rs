@@ -154,7 +154,7 @@ impl Tape {
         self.recorded()?.attempt_of(call)
     }
 
-    /// The last try of a call that was announced before the run is performed again, in its last turn.
+    /// The try that would follow the last of a call that was announced before the run is performed again, in its last turn.
     pub fn announced(&self, call: &str) -> Option<Try> {
         self.recorded()?.announced(call)
     }
@@ -164,7 +164,7 @@ impl Tape {
         self.recorded()?.outcome_ahead(call)
     }
 
-    /// The last try of the call that is announced next under this id, which has no outcome.
+    /// The try that would follow the last of the call that is announced next under this id, which has no outcome.
     pub(crate) fn left_open(&self, call: &str) -> Option<Try> {
         self.recorded()?.left_open(call)
     }

@@ -294,7 +294,7 @@ impl Context {
 enum Begun {
     /// Since now: it has not run.
     Now,
-    /// By a process that ended: it may have run. The last try is that one.
+    /// By a process that ended: it may have run, and this try would be the next.
     Before { next: Try },
 }
 
