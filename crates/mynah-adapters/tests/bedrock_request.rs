@@ -93,6 +93,37 @@ fn a_conversation_is_written_in_turns() {
 }
 
 #[test]
+fn thoughts_that_later_instructions_make_invalid_are_left_away() {
+    let thought = |text: &str| {
+        let signature = Some("sig".to_owned());
+        let thought =
+            Part::Reasoning { text: text.to_owned(), signature, redacted: false, data: None };
+        Message::assistant_parts([thought, Part::text("well")])
+    };
+    let asked = [
+        Message::system("Be brief."),
+        Message::user("hi"),
+        thought("before"),
+        Message::system("Be kind."),
+        Message::user("go on"),
+        thought("after"),
+        Message::user("and?"),
+    ];
+    for (model, kept) in [
+        ("us.anthropic.claude-opus-5-5", &["after"][..]),
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", &["before", "after"]),
+    ] {
+        let request = Request::new(asked.clone()).with_model(model);
+        let sent = Bedrock::default().body(&request, &ModelCall::default()).unwrap();
+        let messages = sent["messages"].as_array().unwrap().iter();
+        let blocks = messages.flat_map(|message| message["content"].as_array().unwrap());
+        let thoughts =
+            blocks.filter_map(|block| block["reasoningContent"]["reasoningText"]["text"].as_str());
+        assert_eq!(thoughts.collect::<Vec<_>>(), kept, "{model}");
+    }
+}
+
+#[test]
 fn blank_text_is_left_away() {
     let sent = body(with_blanks(" "));
     assert_eq!(sent.get("system"), None);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     claude,
     request::{
-        add_tools, argument_map, called_tools, camel_case, check_parallel, dialogue, extend_member,
+        add_tools, argument_map, called_tools, camel_case, check_parallel, extend_member,
         has_tools, inline_image, is_barred, is_blank, is_error, joined_text, model_id, model_name,
         plain_id, several, turns, unsupported, unsupported_form,
     },
@@ -149,9 +149,15 @@ fn system(request: &Request) -> Vec<Value> {
 }
 
 fn messages(request: &Request) -> Result<Vec<Value>> {
-    let said = |message: &Message| {
+    let numbered = || request.messages.iter().map(AsRef::as_ref).enumerate();
+    let instructions =
+        numbered().filter(|(_, message): &(_, &Message)| message.role() == Role::System);
+    // All instructions stand above: what was thought before the last of them may not be taken back any more.
+    let bound = instructions.last().filter(|_| claude::binds_thinking(model_name(request)));
+    let stands = |place: usize| bound.is_none_or(|(last, _)| last < place);
+    let said = |(place, message): (usize, &Message)| {
         let (role, mut blocks) = match message.role() {
-            Role::Assistant => ("assistant", assistant(message)),
+            Role::Assistant => ("assistant", assistant(message, stands(place))),
             Role::Tool => ("user", vec![tool_result(message)?]),
             _ => ("user", user(message)?),
         };
@@ -160,7 +166,8 @@ fn messages(request: &Request) -> Result<Vec<Value>> {
         }
         Ok((role, blocks))
     };
-    let turns = turns(dialogue(request).map(said))?;
+    let dialogue = numbered().filter(|(_, message)| message.role() != Role::System);
+    let turns = turns(dialogue.map(said))?;
     let messages =
         turns.into_iter().map(|(role, content)| json!({"role": role, "content": content}));
     Ok(messages.collect())
@@ -184,8 +191,9 @@ fn user(message: &Message) -> Result<Vec<Value>> {
     Ok(blocks)
 }
 
-fn assistant(message: &Message) -> Vec<Value> {
+fn assistant(message: &Message, with_thoughts: bool) -> Vec<Value> {
     let blocks = message.parts().iter().filter_map(|part| match part {
+        Part::Reasoning { .. } if !with_thoughts => None,
         Part::Text { text, .. } | Part::Refusal { text } if !is_blank(text) => {
             Some(json!({"text": text}))
         }
