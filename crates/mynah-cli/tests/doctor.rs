@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
 mod common;
+#[path = "../../mynah-log/tests/tables/mod.rs"]
+mod tables;
 
 use std::fs;
 
 use common::{RUNS, Ran, Store, feed, lines, mynah, run};
 use serde_json::json;
+use tables::as_in_version_4;
 
 #[test]
 fn everything_that_was_looked_at_is_told() {
@@ -20,7 +23,7 @@ fn everything_that_was_looked_at_is_told() {
         "version   mynah {version}
 format    version 1
 keys      OPENAI_API_KEY, TOGETHER_API_KEY
-log       {url}: reachable, tables of version 4
+log       {url}: reachable, tables of version 5
 storage   sound
 runs      5
 sample    5 runs verified
@@ -33,7 +36,7 @@ sample    5 runs verified
         json!({"check": "version", "version": version}),
         json!({"check": "format", "format": 1}),
         json!({"check": "keys", "keys": ["OPENAI_API_KEY", "TOGETHER_API_KEY"]}),
-        json!({"check": "log", "log": url, "schema": 4, "read_only": false}),
+        json!({"check": "log", "log": url, "schema": 5, "read_only": false}),
         json!({"check": "storage", "err": null}),
         json!({"check": "runs", "runs": 5}),
         json!({"check": "sample", "verified": 5, "corrupt": []}),
@@ -153,11 +156,14 @@ fn a_run_whose_id_is_damaged_is_a_finding() {
 #[test]
 fn a_log_of_an_older_version_is_brought_up_to_date() {
     let store = Store::with(RUNS);
+    let raw = rusqlite::Connection::open(&store.path).unwrap();
+    as_in_version_4(&raw);
     let older = "DROP INDEX seals_by_run; CREATE UNIQUE INDEX seals_by_id ON seals (id); DROP TABLE unwiped; PRAGMA user_version = 2";
-    rusqlite::Connection::open(&store.path).unwrap().execute_batch(older).unwrap();
+    raw.execute_batch(older).unwrap();
+    drop(raw);
     let told = examine(&store, &[]);
     assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
-    assert!(told.stdout.contains("tables of version 4"), "{}", told.stdout);
+    assert!(told.stdout.contains("tables of version 5"), "{}", told.stdout);
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn a_damaged_row_is_told_in_words_of_the_log() {
     let path = folder.path().join("damaged.db");
     assert_eq!(play(&url(&path), &[], &scenario(0, json!([chat()]))).code, Some(0));
     for (damage, what) in [
-        ("UPDATE runs SET recent = x'00'", "it was written: recent is not what it has to be"),
+        ("UPDATE heads SET state = x'00'", "it was written: state is not what it has to be"),
         ("UPDATE seals SET hash = x'00'", "its row is not as it was written"),
     ] {
         rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();

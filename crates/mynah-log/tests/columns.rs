@@ -11,22 +11,20 @@ use mynah_log::{
 };
 use rusqlite::{Connection, types::Value};
 
+use crate::tables::Head;
+
+mod tables;
+
 const RUNS: [&str; 3] = ["sealed", "open", "held"];
 
 /// Every column that holds a number, and what else its row needs for it to count.
-const COLUMNS: [(&str, &str, &str); 17] = [
+const COLUMNS: [(&str, &str, &str); 11] = [
     ("runs", "key", ""),
     ("runs", "status", ""),
     ("runs", "started", ""),
-    ("runs", "updated", ""),
-    ("runs", "seq", ""),
-    ("runs", "turns", ""),
-    ("runs", "tool_calls", ""),
-    ("runs", "input_tokens", ""),
-    ("runs", "output_tokens", ""),
-    ("runs", "cost", ""),
     ("runs", "token", ""),
     ("runs", "until", ", owner = 'somebody'"),
+    ("heads", "run", ""),
     ("older", "run", ""),
     ("older", "seq", ""),
     ("records", "key", ""),
@@ -57,12 +55,37 @@ async fn no_value_of_any_column_makes_anything_panic() {
             // A primary key takes nothing but numbers.
             let _ = raw.execute(&update, [&value]);
             drop(raw);
-            for error in perform_everything(&changed, &next, &bundle).await {
-                let told = error.to_string();
-                let is_panic = told.contains("stopped") || told.contains("panicked");
-                assert!(!is_panic, "{table}.{column} = {value:?}: {told}");
-            }
+            nothing_panics(&changed, &next, &bundle, &format!("{table}.{column} = {value:?}"))
+                .await;
         }
+    }
+    // Those that are packed.
+    let of_heads: [fn(&mut Head, u64); 8] = [
+        |head, number| head.updated = number.cast_signed(),
+        |head, number| head.cost = f64::from_bits(number),
+        |head, number| head.records = number,
+        |head, number| head.turns = number,
+        |head, number| head.tool_calls = number,
+        |head, number| head.input_tokens = number,
+        |head, number| head.output_tokens = number,
+        |head, number| head.keys = vec![number.cast_signed()],
+    ];
+    for (at, change) in of_heads.into_iter().enumerate() {
+        for number in [0, i64::MAX.cast_unsigned() - 1, i64::MAX.cast_unsigned(), u64::MAX] {
+            fs::copy(&whole, &changed).expect("a copy");
+            let raw = Connection::open(&changed).expect("a file");
+            RUNS.iter().for_each(|run| Head::change(&raw, run, |head| change(head, number)));
+            drop(raw);
+            nothing_panics(&changed, &next, &bundle, &format!("number {at} = {number}")).await;
+        }
+    }
+}
+
+async fn nothing_panics(changed: &Path, next: &Append, bundle: &[u8], change: &str) {
+    for error in perform_everything(changed, next, bundle).await {
+        let told = error.to_string();
+        let is_panic = told.contains("stopped") || told.contains("panicked");
+        assert!(!is_panic, "{change}: {told}");
     }
 }
 

@@ -13,6 +13,10 @@ use proptest::prelude::*;
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
 
+use crate::tables::{Head, as_in_version_4};
+
+mod tables;
+
 #[tokio::test]
 async fn what_was_taken_away_is_nowhere_in_the_files() {
     let book = Book::new().await;
@@ -66,37 +70,48 @@ async fn a_redaction_does_not_leave_the_index_to_whoever_changes_it() {
     let book = Book::empty();
     let run = Sample::new("run", 0).user("secret").tool_turn().sealed();
     book.log.append({ run }.batch()).await.expect("a run");
-    let totals = ["turns", "tool_calls", "input_tokens", "output_tokens", "cost"];
-    let found = async |columns: &[&str]| {
-        for column in columns {
-            let was = format!("CREATE TEMP TABLE was AS SELECT {column} AS it FROM runs");
-            let changed = match *column {
-                "model" | "session" => {
-                    format!("UPDATE runs SET {column} = 'other' WHERE id = 'run'")
-                }
-                _ => format!("UPDATE runs SET {column} = {column} + 1 WHERE id = 'run'"),
-            };
-            book.change(&format!("{was} WHERE id = 'run'; {changed}"));
-            let error = verify_run(&book.log, "run").await.expect_err(column);
-            assert!(error.to_string().contains(": the index says "), "{error}");
-            is_corrupt(error, "run", 9);
-            book.change(&format!(
-                "UPDATE runs SET {column} = (SELECT it FROM was) WHERE id = 'run'; DROP TABLE was"
-            ));
+    let is_found = async |what: &str| {
+        let error = verify_run(&book.log, "run").await.expect_err(what);
+        assert!(error.to_string().contains(": the index says "), "{error}");
+        is_corrupt(error, "run", 9);
+    };
+    let totals: [fn(&mut Head); 5] = [
+        |head| head.turns += 1,
+        |head| head.tool_calls += 1,
+        |head| head.input_tokens += 1,
+        |head| head.output_tokens += 1,
+        |head| head.cost += 1.0,
+    ];
+    let totals_are_found = async || {
+        let head = Head::read(&book.raw, "run");
+        for change in totals {
+            Head::change(&book.raw, "run", change);
+            is_found("a total").await;
+            head.write(&book.raw, "run");
         }
+    };
+    let is_found_in = async |column: &str| {
+        book.change(&format!(
+            "CREATE TEMP TABLE was AS SELECT {column} AS it FROM runs WHERE id = 'run'; \
+             UPDATE runs SET {column} = 'other' WHERE id = 'run'"
+        ));
+        is_found(column).await;
+        book.change(&format!(
+            "UPDATE runs SET {column} = (SELECT it FROM was) WHERE id = 'run'; DROP TABLE was"
+        ));
     };
     for kind in ["user_message", "tool_scheduled", "turn_started", "assistant_completed"] {
         Redact::kind("run", kind).perform(&book.log, &warrant()).await.expect("bodies");
         verify_run(&book.log, "run").await.expect(kind);
-        found(&totals).await;
-        found(&["session"]).await;
+        totals_are_found().await;
+        is_found_in("session").await;
         if kind != "assistant_completed" {
-            found(&["model"]).await;
+            is_found_in("model").await;
         }
     }
     Redact::all("run").perform(&book.log, &warrant()).await.expect("bodies");
     assert_eq!(verify_run(&book.log, "run").await.map(|report| report.redacted), Ok(8));
-    found(&totals).await;
+    totals_are_found().await;
 
     let mut file = Vec::new();
     bundle::export(&book.log, "run", &mut file).await.expect("a run");
@@ -213,6 +228,7 @@ async fn the_room_of_pruned_runs_is_used_again() {
 async fn a_log_from_before_runs_could_be_pruned_is_brought_up_to_date() {
     let Book { log, raw, folder } = Book::new().await;
     drop(log);
+    as_in_version_4(&raw);
     let older = "DROP TABLE pruned; PRAGMA user_version = 1";
     raw.execute_batch(&format!("{SEALS_BEFORE} {older}")).expect("an older log");
     let path = folder.path().join("mynah.db");
@@ -229,6 +245,7 @@ async fn the_tombstones_of_a_log_from_before_they_were_leaves_become_leaves() {
     let Book { log, raw, folder } = Book::removed().await;
     let root = verify_seals(&log).await.expect("a sound list").root();
     drop(log);
+    as_in_version_4(&raw);
     raw.execute_batch(SEALS_BEFORE).expect("an older log");
     let log = SqliteLog::open(folder.path().join("mynah.db")).expect("a log");
     assert_eq!(verify_seals(&log).await.map(|tree| (tree.size(), tree.root())), Ok((5, root)));
@@ -328,7 +345,8 @@ async fn a_forged_tombstone_is_found() {
     // And one with another fingerprint for a run that is gone.
     let book = Book::new().await;
     book.change(
-        "DELETE FROM records WHERE key BETWEEN 5 AND 8; DELETE FROM runs WHERE id = 'quiet'; \
+        "DELETE FROM records WHERE key BETWEEN 5 AND 8; \
+         DELETE FROM heads WHERE run = (SELECT key FROM runs WHERE id = 'quiet'); DELETE FROM runs WHERE id = 'quiet'; \
          INSERT INTO pruned VALUES ('quiet')",
     );
     let removed = Removed::Run { records: 4, hash: head.hash, sealed: true };
@@ -428,9 +446,7 @@ impl Book {
 
     /// The rows of the maintenance run.
     fn tombstones(&self) -> Vec<i64> {
-        let select = "SELECT recent FROM runs WHERE id = 'log:maintenance'";
-        let keys: Vec<u8> = self.raw.query_row(select, [], |row| row.get(0)).expect("a run");
-        keys.as_chunks().0.iter().copied().map(i64::from_be_bytes).collect()
+        Head::read(&self.raw, MAINTENANCE).keys
     }
 
     /// Cuts the maintenance run off after so many tombstones, in the index as well.
@@ -439,11 +455,12 @@ impl Book {
         let rows = self.tombstones();
         let (kept, gone) = rows.split_at(left as usize);
         gone.iter().for_each(|row| self.change(&format!("DELETE FROM records WHERE key = {row}")));
-        let kept: Vec<u8> = kept.iter().flat_map(|row| row.to_be_bytes()).collect();
-        let update = "UPDATE runs SET seq = ?1, hash = ?2, updated = ?3, recent = ?4 \
-                      WHERE id = 'log:maintenance'";
-        let values = params![left as i64, last.hash().0, last.envelope().ts, kept];
-        assert_eq!(self.raw.execute(update, values), Ok(1));
+        Head::change(&self.raw, MAINTENANCE, |head| {
+            head.updated = last.envelope().ts;
+            head.hash = last.hash().0.to_vec();
+            head.records = left;
+            head.keys = kept.to_vec();
+        });
     }
 
     /// Writes a tombstone as the log would, and takes nothing away.
@@ -454,11 +471,20 @@ impl Book {
         let insert = "INSERT INTO records (envelope, salt, payload) VALUES (?1, ?2, ?3)";
         let values = params![&record.envelope_bytes()[..], body.salt, &body.payload[..]];
         assert_eq!(self.raw.execute(insert, values), Ok(1));
-        let key = self.raw.last_insert_rowid().to_be_bytes();
-        let insert = "INSERT INTO runs (id, status, started, updated, seq, hash, turns, tool_calls, \
-                      input_tokens, output_tokens, cost, token, recent) \
-                      VALUES ('log:maintenance', 0, 1, 1, 1, ?1, 0, 0, 0, 0, 0.0, 0, ?2)";
-        assert_eq!(self.raw.execute(insert, params![record.hash().0, key]), Ok(1));
+        let head = Head {
+            updated: 1,
+            hash: record.hash().0.to_vec(),
+            cost: 0.0,
+            records: 1,
+            turns: 0,
+            tool_calls: 0,
+            input_tokens: 0,
+            output_tokens: 0,
+            keys: vec![self.raw.last_insert_rowid()],
+        };
+        let insert = "INSERT INTO runs (id, status, started, token) VALUES (?1, 0, 1, 0)";
+        assert_eq!(self.raw.execute(insert, [MAINTENANCE]), Ok(1));
+        head.write(&self.raw, MAINTENANCE);
         let insert = "INSERT INTO seals SELECT max(place) + 1, 'log:maintenance', ?1 FROM seals";
         assert_eq!(self.raw.execute(insert, params![record.hash().0]), Ok(1));
     }

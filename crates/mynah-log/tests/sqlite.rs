@@ -19,6 +19,10 @@ use mynah_log::{
 use rusqlite::Connection;
 use tempfile::TempDir;
 
+use crate::tables::as_in_version_4;
+
+mod tables;
+
 #[tokio::test]
 async fn processes_that_append_to_one_run_lose_nothing_and_double_nothing() {
     const EACH: usize = 60;
@@ -206,8 +210,8 @@ async fn a_run_that_cannot_be_written_does_not_fail_those_who_share_its_commit()
         log.append(run.batch()).await.expect("a new run");
     }
     let other = Connection::open(&path).expect("a connection");
-    let trouble = "CREATE UNIQUE INDEX trouble ON runs \
-                   (CASE WHEN id = 'run-3' AND seq = 2 THEN 'run-0' ELSE id END)";
+    let trouble = "CREATE UNIQUE INDEX trouble ON records \
+                   (CASE WHEN key > 8 AND instr(envelope, x'72756e2d33') THEN 1 ELSE key END)";
     other.execute_batch(trouble).expect("a run that cannot be written");
     other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     let append = |run: Sample| {
@@ -254,6 +258,27 @@ fn tables_of_a_newer_version_are_left_alone() {
         assert_eq!(error.kind(), ErrorKind::Log(LogReason::SchemaTooNew));
         assert_eq!(error.metadata()["schema"], newer);
     }
+}
+
+#[tokio::test]
+async fn what_version_4_of_the_tables_told_of_runs_is_told_by_the_next() {
+    let (_folder, path) = file();
+    let log = SqliteLog::open(&path).expect("a log");
+    let mut long = (0..300).fold(Sample::new("long", 0), |run, _| run.user("more"));
+    log.append(long.batch()).await.expect("a run");
+    log.append(Sample::new("sealed", 1).tool_turn().sealed().batch()).await.expect("a run");
+    let told = log.runs(RunFilter::new()).await.expect("a list").runs;
+    drop(log);
+    let raw = Connection::open(&path).expect("a connection");
+    as_in_version_4(&raw);
+    let older = raw.query_row("SELECT length(keys) FROM older", [], |row| row.get::<_, i64>(0));
+    assert_eq!(older.expect("a row") % 8, 0, "eight bytes a key");
+    drop(raw);
+    let log = SqliteLog::open(&path).expect("a log");
+    assert_eq!(log.runs(RunFilter::new()).await.expect("a list").runs, told);
+    log.append(long.user("and more").batch()).await.expect("it goes on");
+    assert_eq!(verify_run(&log, "long").await.map(|report| report.records), Ok(302));
+    verify_seals(&log).await.expect("a sound log");
 }
 
 #[test]
@@ -325,7 +350,7 @@ async fn a_damaged_index_is_found_though_every_run_can_be_read() {
 async fn a_file_that_lacks_a_table_or_a_column_is_damaged() {
     for (change, what) in [
         ("DROP TABLE seals", "no such table: seals"),
-        ("ALTER TABLE runs RENAME COLUMN status TO state", "no such column: status"),
+        ("ALTER TABLE runs RENAME COLUMN status TO condition", "no such column: status"),
     ] {
         let (_folder, path) = file();
         let log = SqliteLog::open(&path).expect("a log");

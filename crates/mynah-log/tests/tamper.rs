@@ -10,6 +10,10 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use rusqlite::{Connection, Row, params, types::Value};
 use tempfile::TempDir;
 
+use crate::tables::{Head, row_of};
+
+mod tables;
+
 #[tokio::test]
 async fn every_flipped_byte_of_every_record_is_found() {
     let book = Book::new().await;
@@ -44,7 +48,7 @@ async fn every_removed_record_is_found() {
             let mut keys = book.keys(run);
             keys.remove(seq as usize - 1);
             book.set_keys(run, &keys);
-            book.change(&format!("UPDATE runs SET seq = seq - 1 WHERE id = '{run}'"));
+            Head::change(&book.raw, run, |head| head.records -= 1);
             assert_eq!(book.found(run).await, seq.min(last - 1));
         }
         let book = Book::new().await;
@@ -100,7 +104,7 @@ async fn every_doubled_record_is_found() {
             let mut keys = book.keys(run);
             keys.push(book.number("SELECT max(key) FROM records"));
             book.set_keys(run, &keys);
-            book.change(&format!("UPDATE runs SET seq = {last} + 1 WHERE id = '{run}'"));
+            Head::change(&book.raw, run, |head| head.records = last + 1);
             assert_eq!(book.found(run).await, last + 1);
             // In its neighbour's place.
             let book = Book::new().await;
@@ -183,25 +187,27 @@ async fn every_change_of_where_records_lie_is_found() {
     }
     book.log.append(long.batch()).await.expect("a long run");
     book.is_sound("long").await;
-    let older = format!("run = {}", key("long"));
+    let older = row_of("long");
     let size = book.number(&format!("SELECT length(keys) FROM older WHERE {older} AND seq = 1"));
     for byte in 0..size as usize {
         book.flip("older SET keys", &format!("{older} AND seq = 1"), byte, 1);
-        assert_eq!(book.found("long").await, byte as u64 / 8 + 1);
+        // Each has a byte here.
+        assert_eq!(book.found("long").await, byte as u64 + 1);
         book.flip("older SET keys", &format!("{older} AND seq = 1"), byte, 1);
     }
-    let recent = book.number("SELECT length(recent) FROM runs WHERE id = 'long'");
-    for byte in 0..recent as usize {
-        book.flip("runs SET recent", "id = 'long'", byte, 1);
-        assert_eq!(book.found("long").await, 151 - recent as u64 / 8 + byte as u64 / 8 + 1);
-        book.flip("runs SET recent", "id = 'long'", byte, 1);
+    let Head { records, keys, .. } = Head::read(&book.raw, "long");
+    for at in 0..keys.len() {
+        let other = |head: &mut Head| head.keys[at] += 1;
+        Head::change(&book.raw, "long", other);
+        assert_eq!(book.found("long").await, records - keys.len() as u64 + at as u64 + 1);
+        Head::change(&book.raw, "long", |head| head.keys.clone_from(&keys));
     }
     book.is_sound("long").await;
     for change in [
         format!("DELETE FROM older WHERE {older} AND seq = 1"),
         format!("UPDATE older SET seq = 2 WHERE {older} AND seq = 1"),
         format!("UPDATE older SET keys = x'' WHERE {older} AND seq = 1"),
-        format!("UPDATE older SET keys = x'00' WHERE {older} AND seq = 1"),
+        format!("UPDATE older SET keys = x'ff' WHERE {older} AND seq = 1"),
         format!("UPDATE older SET keys = zeroblob(10000000) WHERE {older} AND seq = 1"),
         format!("UPDATE older SET run = 77 WHERE {older} AND seq = 1"),
     ] {
@@ -210,12 +216,14 @@ async fn every_change_of_where_records_lie_is_found() {
         assert_eq!(book.found("long").await, 1, "{change}");
         book.change("DELETE FROM older; INSERT INTO older SELECT * FROM saved; DROP TABLE saved");
     }
-    for recent in ["x''", "x'00'", "zeroblob(8)", "zeroblob(10000000)"] {
+    for keys in [&[][..], &[0], &[-1], &[i64::MAX; 8], &[0; 1_000_000]] {
         let book = Book::new().await;
-        book.change(&format!("UPDATE runs SET recent = {recent} WHERE id = 'open'"));
+        Head::change(&book.raw, "open", |head| head.keys = keys.to_vec());
         book.found("open").await;
     }
     // A run that is gone from the index leaves its records behind.
+    book.change(&format!("DELETE FROM heads WHERE {}", row_of("open")));
+    assert_eq!(book.found("open").await, 0);
     book.change("DELETE FROM runs WHERE id = 'open'");
     let error = verify_seals(&book.log).await.expect_err("records of no run");
     assert_eq!(
@@ -231,23 +239,23 @@ async fn every_change_of_the_index_is_found() {
         "status = 99",
         "status = -1",
         "started = started + 1",
-        "updated = updated + 1",
-        "seq = seq - 1",
-        "seq = seq + 1",
-        "seq = -1",
-        "seq = 0",
         "model = 'gpt-9'",
         "model = NULL",
         "session = 's'",
-        "turns = turns + 1",
-        "turns = -1",
-        "tool_calls = 0",
-        "input_tokens = 1",
-        "output_tokens = 1",
-        "cost = 0.0",
-        "cost = NULL",
-        "hash = x'00'",
-        "hash = zeroblob(32)",
+    ];
+    let of_heads: [fn(&mut Head); 12] = [
+        |head| head.updated += 1,
+        |head| head.records -= 1,
+        |head| head.records += 1,
+        |head| head.records = u64::MAX,
+        |head| head.records = 0,
+        |head| head.turns += 1,
+        |head| head.turns = u64::MAX,
+        |head| head.tool_calls = 0,
+        |head| head.input_tokens = 1,
+        |head| head.output_tokens = 1,
+        |head| head.cost = 0.0,
+        |head| head.cost = f64::NAN,
     ];
     for run in ["sealed", "open"] {
         for change in changes {
@@ -255,11 +263,21 @@ async fn every_change_of_the_index_is_found() {
             book.change(&format!("UPDATE runs SET {change} WHERE id = '{run}'"));
             book.found(run).await;
         }
+        for change in of_heads {
+            let book = Book::new().await;
+            Head::change(&book.raw, run, change);
+            book.found(run).await;
+        }
         let book = Book::new().await;
-        for byte in 0..32 {
-            book.flip("runs SET hash", &format!("id = '{run}'"), byte, 1);
-            assert_eq!(book.found(run).await, book.records(run));
-            book.flip("runs SET hash", &format!("id = '{run}'"), byte, 1);
+        let heads = row_of(run);
+        let size = book.number(&format!("SELECT length(state) FROM heads WHERE {heads}"));
+        for byte in 0..size as usize {
+            book.flip("heads SET state", &heads, byte, 1);
+            let found = book.found(run).await;
+            if (8..40).contains(&byte) {
+                assert_eq!(found, book.records(run), "its hash");
+            }
+            book.flip("heads SET state", &heads, byte, 1);
         }
     }
     let book = Book::new().await;
@@ -269,12 +287,19 @@ async fn every_change_of_the_index_is_found() {
 
 #[tokio::test]
 async fn a_damaged_row_of_the_index_does_not_hide_the_others() {
-    for damage in
-        ["status = 99", "seq = -1", "hash = x'00'", "recent = x'00'", "model = CAST(x'ff' AS TEXT)"]
-    {
+    for damage in [
+        "UPDATE runs SET status = 99",
+        "UPDATE runs SET model = CAST(x'ff' AS TEXT)",
+        "UPDATE heads SET state = x''",
+        "UPDATE heads SET state = zeroblob(40)",
+        "UPDATE heads SET state = CAST(state || x'ff' AS BLOB)",
+        "DELETE FROM heads",
+    ] {
         for run in ["sealed", "open"] {
             let book = Book::new().await;
-            book.change(&format!("UPDATE runs SET {damage} WHERE id = '{run}'"));
+            let column = if damage.contains("runs") { "key" } else { "run" };
+            let key = format!("(SELECT key FROM runs WHERE id = '{run}')");
+            book.change(&format!("{damage} WHERE {column} = {key}"));
             let (mut filter, mut sound, mut damaged) = (RunFilter::new().limit(1), 0, Vec::new());
             loop {
                 let page = book.log.runs(filter.clone()).await.expect("a page");
@@ -306,14 +331,19 @@ async fn where_the_index_differs_is_told_in_words() {
         ("status = 3", "status: the index says failed, the records say completed"),
         ("model = NULL", "model: the index says none, the records say \"gpt-4.1-mini\""),
         ("session = 's'", "session: the index says \"s\", the records say none"),
-        ("turns = 7", "turns: the index says 7, the records say 1"),
     ];
+    let told = async |book: &Book, said: &str| {
+        let error = verify_run(&book.log, "sealed").await.expect_err("another index");
+        assert!(error.to_string().ends_with(said), "{error}");
+    };
     for (change, said) in table {
         let book = Book::new().await;
         book.change(&format!("UPDATE runs SET {change} WHERE id = 'sealed'"));
-        let error = verify_run(&book.log, "sealed").await.expect_err("another index");
-        assert!(error.to_string().ends_with(said), "{error}");
+        told(&book, said).await;
     }
+    let book = Book::new().await;
+    Head::change(&book.raw, "sealed", |head| head.turns = 7);
+    told(&book, "turns: the index says 7, the records say 1").await;
 }
 
 #[tokio::test]
@@ -328,6 +358,10 @@ async fn rows_that_nobody_reads_are_found() {
             "DELETE FROM older WHERE run = 999999",
         ),
         (&*format!("{stray} (1, -7, x'0000000000000001')"), "DELETE FROM older WHERE seq = -7"),
+        (
+            "INSERT INTO heads SELECT 999999, state FROM heads LIMIT 1",
+            "DELETE FROM heads WHERE run = 999999",
+        ),
     ] {
         book.change(change);
         let error = verify_seals(&book.log).await.expect_err(change);
@@ -378,6 +412,7 @@ async fn every_change_of_the_seals_is_found() {
     for seq in 1..=book.records("last") {
         book.change(&format!("DELETE FROM records WHERE {}", book.row("last", seq)));
     }
+    book.change(&format!("DELETE FROM heads WHERE {}", row_of("last")));
     book.change("DELETE FROM runs WHERE id = 'last'");
     let tree = verify_seals(&book.log).await.expect("a shorter list");
     assert_ne!((tree.size(), tree.root()), (3, root));
@@ -414,10 +449,10 @@ proptest! {
 
 /// Some value, put into a column of every row that takes it.
 fn change() -> impl Strategy<Value = (String, Value)> {
-    let numbers = ["runs.seq", "runs.status", "runs.started", "runs.token", "runs.until"];
+    let numbers = ["runs.status", "runs.started", "runs.token", "runs.until", "heads.run"];
     let places = ["older.seq", "older.run", "seals.place", "records.key", "runs.key"];
     let numbers: Vec<&str> = numbers.into_iter().chain(places).collect();
-    let blobs = ["runs.hash", "runs.recent", "older.keys", "records.envelope", "records.salt"];
+    let blobs = ["heads.state", "older.keys", "records.envelope", "records.salt"];
     let blobs: Vec<&str> = blobs.into_iter().chain(["records.payload", "seals.hash"]).collect();
     let number = prop_oneof![any::<i64>(), 0..20i64, Just(i64::MAX), Just(i64::MIN)];
     let bytes = prop_oneof![vec(any::<u8>(), 0..80), vec(any::<u8>(), 32), vec(0..2u8, 8..=8)];
@@ -475,7 +510,7 @@ impl Book {
     }
 
     fn records(&self, run: &str) -> u64 {
-        self.number(&format!("SELECT seq FROM runs WHERE id = '{run}'")) as u64
+        Head::read(&self.raw, run).records
     }
 
     /// The condition for a record's row.
@@ -485,15 +520,11 @@ impl Book {
 
     /// Where a short run's records are.
     fn keys(&self, run: &str) -> Vec<i64> {
-        let select = format!("SELECT recent FROM runs WHERE id = '{run}'");
-        let bytes: Vec<u8> = self.raw.query_row(&select, [], |row| row.get(0)).expect("a row");
-        bytes.as_chunks().0.iter().copied().map(i64::from_be_bytes).collect()
+        Head::read(&self.raw, run).keys
     }
 
     fn set_keys(&self, run: &str, keys: &[i64]) {
-        let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_be_bytes()).collect();
-        let update = format!("UPDATE runs SET recent = ?1 WHERE id = '{run}'");
-        assert_eq!(self.raw.execute(&update, params![bytes]), Ok(1));
+        Head::change(&self.raw, run, |head| head.keys = keys.to_vec());
     }
 
     /// Flips bits of one byte: `target` is "table SET column".
@@ -512,12 +543,20 @@ impl Book {
         for seq in 4..=self.records(run) {
             self.change(&format!("DELETE FROM records WHERE {}", self.row(run, seq)));
         }
-        self.set_keys(run, &self.keys(run)[..3]);
-        let update = "UPDATE runs SET seq = 3, hash = ?1, updated = ?2, status = 0, turns = 1, \
-                      tool_calls = 0, input_tokens = 0, output_tokens = 0, cost = 0.0, \
-                      model = NULL WHERE id = ?3";
-        let values = params![third.hash().0, third.envelope().ts, run];
-        assert_eq!(self.raw.execute(update, values), Ok(1));
+        let head = Head {
+            updated: third.envelope().ts,
+            hash: third.hash().0.to_vec(),
+            cost: 0.0,
+            records: 3,
+            turns: 1,
+            tool_calls: 0,
+            input_tokens: 0,
+            output_tokens: 0,
+            keys: self.keys(run)[..3].to_vec(),
+        };
+        head.write(&self.raw, run);
+        let update = "UPDATE runs SET status = 0, model = NULL WHERE id = ?1";
+        assert_eq!(self.raw.execute(update, [run]), Ok(1));
     }
 
     /// The record that verification blames.
@@ -544,8 +583,4 @@ impl Book {
     async fn is_sound(&self, run: &str) {
         verify_run(&self.log, run).await.expect("what it was");
     }
-}
-
-fn key(run: &str) -> String {
-    format!("(SELECT key FROM runs WHERE id = '{run}')")
 }

@@ -11,23 +11,12 @@ use std::{
 use mynah_data::{Error, LogReason, Result};
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, config::DbConfig};
 
-use super::{Answer, row::is_unsound, runs};
+use super::{
+    Answer,
+    row::is_unsound,
+    tables::{MIGRATIONS, SCHEMA},
+};
 use crate::Durability;
-
-/// How each version of the tables is made from the one before.
-const MIGRATIONS: [Migration; 4] = [
-    |tables| tables.execute_batch(include_str!("schema_1.sql")),
-    |tables| tables.execute_batch(include_str!("schema_2.sql")),
-    |tables| {
-        tables.execute_batch(include_str!("schema_3.sql"))?;
-        runs::list_tombstones(tables)
-    },
-    |tables| tables.execute_batch(include_str!("schema_4.sql")),
-];
-
-type Migration = fn(&Connection) -> rusqlite::Result<()>;
-
-pub(super) const SCHEMA: u32 = MIGRATIONS.len() as u32;
 
 /// In the header of every file of ours.
 const APPLICATION: i32 = i32::from_be_bytes(*b"Myna");

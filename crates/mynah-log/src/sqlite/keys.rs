@@ -1,60 +1,66 @@
 //! Where the records of a run are: the keys of their rows.
 //!
-//! Rows of records lie in the order in which they come. A run's own row has the keys of its newest
+//! Rows of records lie in the order in which they come. A run's row of `heads` has the keys of its newest
 //! records, and from time to time hands some dozens of them over to a row of older ones: so most
-//! appends change no more than the end of the table and the run's row, however many runs grow side
-//! by side and however long they are.
+//! appends change no more than the end of the table and that row, however many runs grow side
+//! by side and however long they are. Keys are packed, a byte or two each, so that the rows of many runs share a page.
 
 use std::{collections::HashSet, ops::Range};
 
-use rusqlite::{Connection, Error, OptionalExtension as _, params, types::Type};
+use rusqlite::{Connection, Error, Row, params, types::Type};
 
 use super::{
     Answer,
+    heads::{self, State},
     row::{attempt, blob, lossy, sound, unsigned},
+    varint,
 };
 use crate::{Corrupt, Record};
 
 /// How many keys are handed over at once, at least; always fewer than twice as many.
-const CHUNK: usize = 32;
+const CHUNK: usize = 64;
 
-/// The keys of a run's newest records.
+/// The keys of a run's newest records, as they are in its row.
 #[derive(Debug, Default)]
-pub(super) struct Recent(Vec<u8>);
+pub(super) struct Recent {
+    bytes: Vec<u8>,
+    count: usize,
+    last: i64,
+}
 
 impl Recent {
     /// From a row, where the run has so many records.
-    pub(super) fn from_row(bytes: Vec<u8>, records: u64) -> Option<Self> {
-        let recent = Self(bytes);
-        let is_whole = recent.0.len().is_multiple_of(8) && recent.count() <= 2 * CHUNK;
-        (is_whole && recent.count() as u64 <= records).then_some(recent)
+    pub(super) fn from_bytes(bytes: &[u8], records: u64) -> Option<Self> {
+        let keys = unpack(bytes)?;
+        let (count, last) = (keys.len(), keys.last().copied().unwrap_or_default());
+        (count as u64 <= records).then(|| Self { bytes: bytes.to_vec(), count, last })
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 
-    fn count(&self) -> usize {
-        self.0.len() / 8
+    fn keys(&self) -> Vec<i64> {
+        unpack(&self.bytes).unwrap_or_default()
     }
 
-    /// Takes in the keys of the records up to this place, and hands older ones over.
-    pub(super) fn extend(
+    /// Takes in the key of the record in this place, and hands older ones over.
+    pub(super) fn add(
         &mut self,
         connection: &Connection,
         run: i64,
-        keys: Range<i64>,
+        key: i64,
         seq: u64,
     ) -> rusqlite::Result<()> {
-        keys.for_each(|key| self.0.extend_from_slice(&key.to_be_bytes()));
+        push(&mut self.bytes, &mut self.last, key);
+        self.count += 1;
         // Not the same for all, so that runs that begin together do not all hand over together.
-        let chunk = CHUNK + (run.unsigned_abs() as usize % CHUNK);
-        while self.count() >= chunk {
-            let first = seq + 1 - self.count() as u64;
+        if self.count >= CHUNK + (run.unsigned_abs() as usize % CHUNK) {
+            let first = seq + 1 - self.count as u64;
             let insert = "INSERT INTO older (run, seq, keys) VALUES (?1, ?2, ?3)";
             let mut insert = connection.prepare_cached(insert)?;
-            insert.execute(params![run, first.cast_signed(), &self.0[..8 * chunk]])?;
-            self.0.drain(..8 * chunk);
+            insert.execute(params![run, first.cast_signed(), self.bytes])?;
+            *self = Self::default();
         }
         Ok(())
     }
@@ -69,17 +75,17 @@ impl Recent {
         last: u64,
     ) -> rusqlite::Result<Vec<i64>> {
         let mut found = Found { next: places.start, end: places.end, keys: Vec::new() };
-        let begin = last + 1 - self.count() as u64;
+        let begin = last + 1 - self.count as u64;
         if places.start < begin {
             let select = "SELECT seq, keys FROM older WHERE run = ?1 AND seq > ?2 ORDER BY seq";
             let mut select = connection.prepare_cached(select)?;
             let before = places.start.saturating_sub(2 * CHUNK as u64);
             let mut rows = select.query(params![run, before.cast_signed()])?;
             while let Some(row) = rows.next()?.filter(|_| found.next < found.end.min(begin)) {
-                found.take(unsigned(row, 0)?, blob(row, 1)?)?;
+                found.take(unsigned(row, 0)?, keys(row, 1)?);
             }
         }
-        found.take(begin, &self.0)?;
+        found.take(begin, self.keys());
         Ok(found.keys)
     }
 }
@@ -87,29 +93,39 @@ impl Recent {
 /// Looks for records that belong to no run, and for keys of no record.
 pub(super) fn check(connection: &Connection) -> Answer<()> {
     let _snapshot = connection.unchecked_transaction()?;
-    let strays = "SELECT seq FROM older WHERE run NOT IN (SELECT key FROM runs)";
-    if connection.prepare(strays)?.exists([])? {
-        let what = "keys of records lie in it that belong to no run".to_owned();
-        return Ok(Err(Corrupt { run: String::new(), seq: 0, what }.into()));
+    attempt!(check_strays(connection, "older")?);
+    let mut select =
+        connection.prepare("SELECT id, key, state FROM runs LEFT JOIN heads ON run = key")?;
+    let mut older = connection.prepare("SELECT keys FROM older WHERE run = ?1")?;
+    let (mut rows, mut total) = (select.query([])?, 0);
+    while let Some(row) = rows.next()? {
+        let run = lossy(row, 0);
+        let State { head, recent, .. } = attempt!(sound(heads::read(row, 2), &run, 0)?);
+        let mut keys = recent.count;
+        let mut rows = older.query([row.get::<_, i64>(1)?])?;
+        while let Some(row) = rows.next()? {
+            keys += attempt!(sound(self::keys(row, 0), &run, 0)?).len();
+        }
+        if head.seq != keys as u64 {
+            let what = "it has more or fewer keys than records".to_owned();
+            return Ok(Err(Corrupt { run, seq: 0, what }.into()));
+        }
+        total += head.seq;
     }
-    let unequal = "SELECT id FROM runs WHERE 8 * seq <> length(recent) + \
-                   (SELECT ifnull(sum(length(keys)), 0) FROM older WHERE run = runs.key)";
-    let unequal = connection.prepare(unequal)?.query_row([], |row| Ok(lossy(row, 0))).optional()?;
-    if let Some(run) = unequal {
-        let what = "it has more or fewer keys than records".to_owned();
-        return Ok(Err(Corrupt { run, seq: 0, what }.into()));
-    }
-    let counts = "SELECT (SELECT count(*) FROM records) > (SELECT total(seq) FROM runs)";
-    if !connection.query_row(counts, [], |row| row.get(0))? {
-        return Ok(Ok(()));
+    let count = connection.query_row("SELECT count(*) FROM records", [], |row| unsigned(row, 0))?;
+    if count <= total {
+        return check_strays(connection, "heads");
     }
     let mut known = HashSet::new();
-    let mut select =
-        connection.prepare("SELECT recent FROM runs UNION ALL SELECT keys FROM older")?;
+    let mut select = connection.prepare("SELECT state FROM heads JOIN runs ON run = key")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
-        let keys = attempt!(sound(blob(row, 0), "", 0)?);
-        known.extend(keys.as_chunks().0.iter().copied().map(i64::from_be_bytes));
+        known.extend(heads::read(row, 0)?.recent.keys());
+    }
+    let mut select = connection.prepare("SELECT keys FROM older")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        known.extend(keys(row, 0)?);
     }
     let mut select = connection.prepare("SELECT key, envelope FROM records")?;
     let mut rows = select.query([])?;
@@ -129,6 +145,51 @@ pub(super) fn check(connection: &Connection) -> Answer<()> {
     Ok(Ok(()))
 }
 
+/// Looks for rows of a table that belong to no run.
+fn check_strays(connection: &Connection, table: &str) -> Answer<()> {
+    let strays = format!("SELECT 1 FROM {table} WHERE run NOT IN (SELECT key FROM runs)");
+    if connection.prepare(&strays)?.exists([])? {
+        let what = "keys of records lie in it that belong to no run".to_owned();
+        return Ok(Err(Corrupt { run: String::new(), seq: 0, what }.into()));
+    }
+    Ok(Ok(()))
+}
+
+/// Packs keys, each by how much it is greater than the one before.
+pub(super) fn pack(keys: impl IntoIterator<Item = i64>) -> Vec<u8> {
+    let (mut packed, mut last) = (Vec::new(), 0);
+    for key in keys {
+        push(&mut packed, &mut last, key);
+    }
+    packed
+}
+
+fn push(packed: &mut Vec<u8>, last: &mut i64, key: i64) {
+    varint::push(packed, key.wrapping_sub(*last).cast_unsigned());
+    *last = key;
+}
+
+/// The keys that were packed; none if they are none, or too many.
+fn unpack(mut packed: &[u8]) -> Option<Vec<i64>> {
+    let (mut keys, mut last) = (Vec::new(), 0_i64);
+    while !packed.is_empty() {
+        last = last.wrapping_add(varint::pull(&mut packed)?.cast_signed());
+        keys.push(last);
+        if keys.len() > 2 * CHUNK {
+            return None;
+        }
+    }
+    Some(keys)
+}
+
+/// The keys that are packed in a column.
+fn keys(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<i64>> {
+    unpack(blob(row, column)?).ok_or_else(|| {
+        let name = row.as_ref().column_name(column).unwrap_or_default().to_owned();
+        Error::InvalidColumnType(column, name, Type::Blob)
+    })
+}
+
 /// Keys of consecutive places.
 struct Found {
     next: u64,
@@ -138,17 +199,12 @@ struct Found {
 
 impl Found {
     /// Takes those that are wanted of keys from a place on.
-    fn take(&mut self, first: u64, keys: &[u8]) -> rusqlite::Result<()> {
-        let (keys, rest) = keys.as_chunks();
-        if !rest.is_empty() || keys.len() > 2 * CHUNK {
-            return Err(Error::InvalidColumnType(1, "keys".to_owned(), Type::Blob));
-        }
+    fn take(&mut self, first: u64, keys: Vec<i64>) {
         for (seq, key) in (first..).zip(keys) {
             if seq == self.next && seq < self.end {
-                self.keys.push(i64::from_be_bytes(*key));
+                self.keys.push(key);
                 self.next += 1;
             }
         }
-        Ok(())
     }
 }

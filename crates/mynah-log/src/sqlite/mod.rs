@@ -1,12 +1,15 @@
 //! A log in a SQLite file.
 
 mod file;
+mod heads;
 mod keys;
 mod readers;
 mod records;
 mod row;
 mod runs;
 mod store;
+mod tables;
+mod varint;
 mod watcher;
 mod wipe;
 mod writer;
@@ -65,7 +68,7 @@ struct Inner {
 
 impl SqliteLog {
     /// The version of the tables that this library writes.
-    pub const SCHEMA: u32 = file::SCHEMA;
+    pub const SCHEMA: u32 = tables::SCHEMA;
 
     /// Opens a log, and makes it if there is none.
     ///

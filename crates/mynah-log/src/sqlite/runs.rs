@@ -3,30 +3,27 @@
 use std::sync::Arc;
 
 use rusqlite::{
-    Connection, Error, OptionalExtension as _, Row, Statement, params, params_from_iter,
-    types::{Type, Value},
+    Connection, Error, OptionalExtension as _, Row, params, params_from_iter, types::Value,
 };
 
 use super::{
     Answer,
+    heads::{self, State},
     keys::Recent,
-    records,
     row::{attempt, lossy, sound, unsigned},
 };
 use crate::{
-    Corrupt, Hash, Head, Hold, MAINTENANCE, RunFilter, RunPage, RunStatus, RunSummary, SealedRun,
-    Totals, entry::Entry, runs::Place,
+    Corrupt, Hash, Head, Hold, RunFilter, RunPage, RunStatus, RunSummary, SealedRun, entry::Entry,
+    runs::Place,
 };
 
 /// What every lookup of a run gives, in the order in which [`read`] takes it.
 macro_rules! select_runs {
     ($condition:literal) => {
         concat!(
-            "SELECT key, id, status, started, updated, seq, hash, model, session, turns, \
-             tool_calls, input_tokens, output_tokens, cost, \
+            "SELECT key, id, status, started, model, session, token, owner, until, \
              (SELECT place FROM seals WHERE seals.id = runs.id AND seals.id <> 'log:maintenance'), \
-             token, owner, until, recent \
-             FROM runs WHERE ",
+             heads.state FROM runs LEFT JOIN heads ON run = key WHERE ",
             $condition
         )
     };
@@ -117,18 +114,6 @@ pub(super) fn add_leaf(connection: &Connection, run: &str, hash: Hash) -> rusqli
     insert.execute(params![run, hash.0])
 }
 
-/// Makes the tombstones that a log has leaves of its tree. What is wrong with them is left for whoever verifies them.
-pub(super) fn list_tombstones(connection: &Connection) -> rusqlite::Result<()> {
-    let Ok(Some(known)) = find(connection, MAINTENANCE)? else { return Ok(()) };
-    let places = 1..known.entry.summary.records.saturating_add(1);
-    for key in records::rows(connection, &known, places)?.unwrap_or_default() {
-        if let Some(hash) = records::hash(connection, key)? {
-            add_leaf(connection, MAINTENANCE, hash)?;
-        }
-    }
-    Ok(())
-}
-
 pub(super) fn seals(connection: &Connection, from: u64, limit: usize) -> Answer<Vec<SealedRun>> {
     let Ok(mut next) = i64::try_from(from) else { return Ok(Ok(Vec::new())) };
     let mut select = connection.prepare_cached(
@@ -177,6 +162,7 @@ pub(super) fn after_in_session(
 /// Takes out all there is of a run, but its seal.
 pub(super) fn remove(connection: &Connection, key: i64, run: &str) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM older WHERE run = ?1")?.execute([key])?;
+    connection.prepare_cached("DELETE FROM heads WHERE run = ?1")?.execute([key])?;
     connection.prepare_cached("DELETE FROM runs WHERE key = ?1")?.execute([key])?;
     connection.prepare_cached("INSERT INTO pruned (id) VALUES (?1)")?.execute([run])?;
     Ok(())
@@ -186,9 +172,8 @@ pub(super) fn remove(connection: &Connection, key: i64, run: &str) -> rusqlite::
 pub(super) fn insert(connection: &Connection, entry: Entry) -> rusqlite::Result<Known> {
     let RunSummary { run_id, status, started, model, session_id, .. } = &entry.summary;
     let mut insert = connection.prepare_cached(
-        "INSERT INTO runs (id, status, started, model, session, updated, seq, hash, turns, \
-         tool_calls, input_tokens, output_tokens, cost, token, owner, until, recent) \
-         VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, x'', 0, 0, 0, 0, 0, ?6, ?7, ?8, x'')",
+        "INSERT INTO runs (id, status, started, model, session, token, owner, until) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?;
     let (model, session) = (model.as_deref(), session_id.as_deref());
     let (status, token) = (*status as i64, entry.token.cast_signed());
@@ -198,36 +183,16 @@ pub(super) fn insert(connection: &Connection, entry: Entry) -> rusqlite::Result<
     Ok(Known { key, entry, recent: Recent::default() })
 }
 
-/// What every append changes.
-pub(super) const UPDATE: &str = "UPDATE runs SET updated = ?2, seq = ?3, hash = ?4, turns = ?5, \
-     tool_calls = ?6, input_tokens = ?7, output_tokens = ?8, cost = ?9, recent = ?10 WHERE key = ?1";
-
-/// Writes what has changed; what indexes are made of in statements of its own, as they are costly.
+/// Writes what has changed of a run: each in a statement of its own, as few appends change it, and indexes are costly.
 pub(super) fn update(
     connection: &Connection,
-    update: &mut Statement<'_>,
-    old: Option<&Entry>,
-    Known { key, entry: new, recent }: &Known,
+    old: &Entry,
+    Known { key, entry: new, .. }: &Known,
 ) -> rusqlite::Result<()> {
-    let RunSummary { status, updated, records, hash, totals, .. } = &new.summary;
-    if old.is_none_or(|old| old.summary.records != *records) {
-        update.execute(params![
-            key,
-            updated,
-            records.cast_signed(),
-            hash.0,
-            totals.turns.cast_signed(),
-            totals.tool_calls.cast_signed(),
-            totals.input_tokens.cast_signed(),
-            totals.output_tokens.cast_signed(),
-            totals.cost,
-            recent.as_bytes(),
-        ])?;
-    }
-    let Some(old) = old else { return Ok(()) };
-    if old.summary.status != *status {
+    if old.summary.status != new.summary.status {
         let update = "UPDATE runs SET status = ?2 WHERE key = ?1";
-        connection.prepare_cached(update)?.execute(params![key, *status as i64])?;
+        let status = new.summary.status as i64;
+        connection.prepare_cached(update)?.execute(params![key, status])?;
     }
     if old.summary.model != new.summary.model {
         let update = "UPDATE runs SET model = ?2 WHERE key = ?1";
@@ -249,41 +214,31 @@ fn columns(holder: Option<&Hold>) -> (Option<&str>, Option<i64>) {
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
     let text = |column| row.get(column).map(|text: Option<String>| text.map(Arc::from));
-    // Counters are stored bit by bit: the largest look negative, and come back as they were.
-    let counter = |column| row.get(column).map(i64::cast_unsigned);
     let status = usize::try_from(row.get::<_, i64>(2)?).ok();
     let status = status.and_then(|status| RunStatus::ALL.get(status).copied());
+    let State { updated, head, totals, recent } = heads::read(row, 10)?;
     let summary = RunSummary {
         run_id: Arc::from(row.get::<_, String>(1)?),
         status: status.ok_or(Error::IntegralValueOutOfRange(2, row.get(2)?))?,
         started: row.get(3)?,
-        updated: row.get(4)?,
-        records: unsigned(row, 5)?,
-        hash: Hash(row.get(6)?),
-        model: text(7)?,
-        session_id: text(8)?,
-        totals: Totals {
-            turns: counter(9)?,
-            tool_calls: counter(10)?,
-            input_tokens: counter(11)?,
-            output_tokens: counter(12)?,
-            // SQLite has no other way to say that a sum is not a number.
-            cost: row.get::<_, Option<f64>>(13)?.unwrap_or(f64::NAN),
-        },
-        seal: row.get::<_, Option<i64>>(14)?.map(i64::cast_unsigned),
+        updated,
+        records: head.seq,
+        hash: head.hash,
+        model: text(4)?,
+        session_id: text(5)?,
+        totals,
+        seal: row.get::<_, Option<i64>>(9)?.map(i64::cast_unsigned),
         held_until: None,
     };
-    let owner: Option<String> = row.get(16)?;
+    let owner: Option<String> = row.get(7)?;
     let holder = match owner {
-        Some(owner) => Some(Hold { owner, until: row.get(17)? }),
+        Some(owner) => Some(Hold { owner, until: row.get(8)? }),
         None => None,
     };
-    let recent = Recent::from_row(row.get(18)?, summary.records);
-    let recent = recent.ok_or(Error::InvalidColumnType(18, "recent".to_owned(), Type::Blob))?;
     // Whoever takes the run over gets the next one, which has to be a number as well.
-    let token = unsigned(row, 15)?;
+    let token = unsigned(row, 6)?;
     if token >= i64::MAX.cast_unsigned() {
-        return Err(Error::IntegralValueOutOfRange(15, i64::MAX));
+        return Err(Error::IntegralValueOutOfRange(6, i64::MAX));
     }
     let entry = Entry { summary, token, holder };
     Ok(Known { key: row.get(0)?, entry, recent })

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use rusqlite::{CachedStatement, Connection};
 
 use super::{
-    Answer, file, records,
+    Answer, file, heads, records,
     row::attempt,
     runs::{self, Known},
     wipe,
@@ -73,8 +73,8 @@ impl Store {
             self.version = version;
         }
         let insert = connection.prepare_cached(records::INSERT)?;
-        let update = connection.prepare_cached(runs::UPDATE)?;
-        Ok(Work { insert, update, last, begun })
+        let keep = connection.prepare_cached(heads::KEEP)?;
+        Ok(Work { insert, keep, last, begun })
     }
 }
 
@@ -82,7 +82,7 @@ impl Store {
 pub(super) struct Work<'s> {
     // Kept at hand from the first job to the last.
     insert: CachedStatement<'s>,
-    update: CachedStatement<'s>,
+    keep: CachedStatement<'s>,
     /// The key of the last record of all.
     last: i64,
     begun: Begun<'s>,
@@ -184,14 +184,16 @@ impl Work<'_> {
                 (None, runs::insert(connection, entry)?)
             }
         };
-        let first = self.last + 1;
         for record in &checked.batch.records {
             self.last += 1;
             records::insert(&mut self.insert, self.last, record)?;
+            known.recent.add(connection, known.key, self.last, record.seq())?;
+        }
+        heads::keep(&mut self.keep, known.key, &known.entry.summary, &known.recent)?;
+        if let Some(before) = before {
+            runs::update(connection, &before, &known)?;
         }
         let head = known.entry.summary.head();
-        known.recent.extend(connection, known.key, first..self.last + 1, head.seq)?;
-        runs::update(connection, &mut self.update, before.as_ref(), &known)?;
         if checked.sealing {
             runs::add_leaf(connection, run, head.hash)?;
         } else {
@@ -217,7 +219,7 @@ impl Work<'_> {
         };
         let before = known.entry.clone();
         let lease = attempt!(known.entry.lease(owner, term, now));
-        runs::update(self.begun.connection, &mut self.update, Some(&before), &known)?;
+        runs::update(self.begun.connection, &before, &known)?;
         self.know(known);
         Ok(Ok(lease))
     }
@@ -226,7 +228,7 @@ impl Work<'_> {
         if let Some(mut known) = attempt!(self.take(&lease.run)?) {
             let before = known.entry.clone();
             known.entry.release(lease);
-            runs::update(self.begun.connection, &mut self.update, Some(&before), &known)?;
+            runs::update(self.begun.connection, &before, &known)?;
             self.know(known);
         }
         Ok(Ok(()))

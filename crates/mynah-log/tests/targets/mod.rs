@@ -101,16 +101,14 @@ struct Change {
 }
 
 impl Change {
-    const COLUMNS: [(&str, &str); 16] = [
+    const COLUMNS: [(&str, &str); 14] = [
         ("records", "envelope"),
         ("records", "salt"),
         ("records", "payload"),
         ("records", "key"),
         ("runs", "status"),
-        ("runs", "seq"),
-        ("runs", "hash"),
-        ("runs", "recent"),
-        ("runs", "cost"),
+        ("heads", "state"),
+        ("heads", "run"),
         ("runs", "token"),
         ("runs", "id"),
         ("older", "seq"),
