@@ -11,8 +11,9 @@ use futures_util::StreamExt as _;
 use mynah::{
     Budget, ChatResult, Engine, Error, ErrorKind, Event, HaltReason, Limit, LogReason, Message,
     OnUncertain, SessionReason, kept_call,
-    log::{Extent, Fact, Log as _, RunStatus, RunSummary},
+    log::{End, Extent, Fact, Log as _, RunStatus, RunSummary},
 };
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::{
@@ -272,8 +273,8 @@ impl Arguments {
                 self.judge(log, run).await?;
                 Ok(Failure::input(error.to_string()))
             }
-            ErrorKind::Log(LogReason::Sealed) => Ok(match self.beyond_budget(log, run).await? {
-                Some(how) => Failure::input(format!("run {run} has ended: {how}")),
+            ErrorKind::Log(LogReason::Sealed) => Ok(match self.branch(log, run).await? {
+                Some((why, how)) => Failure::input(format!("run {run} has ended: {why}; {how}")),
                 None => Failure::of(error),
             }),
             ErrorKind::Replay(_) => {
@@ -283,7 +284,11 @@ impl Arguments {
                 written(write_fields(diff, ["recorded", "produced"], &mut told))?;
                 Ok(Failure::finding(String::from_utf8_lossy(told.trim_ascii_end())))
             }
-            _ => Ok(Failure::of_call(&self.call.spoken(error.clone()), tries)),
+            _ => {
+                let failure = Failure::of_call(&self.call.spoken(error.clone()), tries);
+                let branch = self.branch(log, run).await?;
+                Ok(failure.adding(&branch.map(|(_, how)| format!("; {how}")).unwrap_or_default()))
+            }
         }
     }
 
@@ -294,8 +299,8 @@ impl Arguments {
         if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
             return Ok(());
         }
-        if let Some(how) = self.beyond_budget(log, run).await? {
-            return Err(Failure::finding(format!("run {run} failed: {how}")));
+        if let Some((why, how)) = self.branch(log, run).await? {
+            return Err(Failure::finding(format!("run {run} failed: {why}; {how}")));
         }
         let facts = facts(log, run).await?;
         match facts.iter().rev().find(|fact| !matches!(fact, Fact::Sealed(_))) {
@@ -311,16 +316,28 @@ impl Arguments {
         }
     }
 
-    /// Which limit of its budget ended a run, and how it goes on beyond that; nothing if none did.
-    async fn beyond_budget(&self, log: &Ledger, run: &str) -> Result<Option<String>, Failure> {
-        let facts = store::facts(log, run).await?;
-        let mut exceeded = facts.iter().filter_map(|(record, fact)| match fact {
-            Some(Fact::BudgetExceeded { breach, .. }) => Some((record.seq(), breach)),
-            _ => None,
-        });
-        let Some((seq, breach)) = exceeded.next_back() else { return Ok(None) };
-        let unit = if breach.limit == Limit::WallClock { "_ms" } else { "" };
-        let (at, more) = (seq.saturating_sub(1), format!(" --budget max_{}{unit}=N", breach.limit));
+    /// Which limit of its budget, or which failure of its model, ended a run, and how a fork goes on in spite of it; nothing if
+    /// neither did.
+    async fn branch(&self, log: &Ledger, run: &str) -> Result<Option<(String, String)>, Failure> {
+        let (mut asked, mut branch) = (0, None);
+        for (record, fact) in store::facts(log, run).await? {
+            match fact {
+                Some(Fact::TurnStarted { .. }) => asked = record.seq(),
+                Some(Fact::BudgetExceeded { breach, .. }) => {
+                    let unit = if breach.limit == Limit::WallClock { "_ms" } else { "" };
+                    let why = format!("{}: {}", HaltReason::BudgetExceeded, passed(&breach));
+                    let more = format!(" --budget max_{}{unit}=N", breach.limit);
+                    let before = record.seq().saturating_sub(1);
+                    branch = Some((why, "goes on with more", before, more));
+                }
+                Some(Fact::Failed(end)) if branch.is_none() && asked > 0 && is_of_model(&end) => {
+                    let why = format!("{}{}", end.reason, plain(&detail(&end)));
+                    branch = Some((why, "asks the model again", asked, String::new()));
+                }
+                _ => {}
+            }
+        }
+        let Some((why, what, at, more)) = branch else { return Ok(None) };
         let who = self.who();
         let how = match self.agent() {
             Some(_) => self.log.command("fork", run, &format!(" --at {at}{who}{more}")),
@@ -330,11 +347,7 @@ impl Arguments {
                 self.log.command("resume", "last", &format!("{who}{more}"))
             ),
         };
-        Ok(Some(format!(
-            "{}: {}; a fork goes on with more:\n  {how}",
-            HaltReason::BudgetExceeded,
-            passed(breach),
-        )))
+        Ok(Some((why, format!("a fork {what}:\n  {how}"))))
     }
 
     /// The calls that something is said of.
@@ -382,6 +395,12 @@ fn lacking_code(error: &Error) -> Option<&str> {
         _ => false,
     });
     code.next().map(|(name, _)| name)
+}
+
+/// Whether a run ended because a call of its model failed.
+fn is_of_model(end: &End) -> bool {
+    let error = end.metadata.get("error").and_then(|error| Error::deserialize(error).ok());
+    error.is_some_and(|error| matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_)))
 }
 
 /// Why a run did not go on.

@@ -106,6 +106,40 @@ fn a_branch_goes_on_with_the_model_that_answered_or_with_another() {
 }
 
 #[test]
+fn a_call_that_fails_or_spends_its_budget_says_how_a_fork_goes_on_and_it_does() {
+    let refused = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let answers = [answer("hi", "stop"), refused.to_owned(), answer("one", "stop")];
+    let again = [answer("two", "stop"), answer("three", "stop")];
+    let (store, server) = (Store::new(), Server::new(answers.into_iter().chain(again)));
+    assert_eq!(server.generate(&["hi", "--log", &store.url()]).code, Some(0));
+    let nobody = "http://127.0.0.1:1";
+    let (asks, more) = ("asks the model again", "goes on with more");
+    let poor = ["--budget", "max_input_tokens=0"];
+    for (url, flags, code, what, at, done) in [
+        (&*server.url, &[][..], 1, asks, 3, "one\n"),
+        (nobody, &["--retries", "0"], 4, asks, 3, "two\n"),
+        (&server.url, &poor, 1, more, 2, "three\n"),
+    ] {
+        let forked = store.run(&["fork", "last", "--at", "1"]).stdout;
+        let (fork, _) = forked.split_once(' ').unwrap();
+        let resume = ["resume", fork, "--base-url", url, "--log", &store.url()];
+        let failed = keyed(resume.iter().chain(flags).copied());
+        assert_eq!(failed.code, Some(code), "{}", failed.stderr);
+        let how = format!("; a fork {what}:\n");
+        let (_, commands) = failed.stderr.split_once(&how).unwrap();
+        let commands = commands.replace("=N", "=99").replace(nobody, &server.url);
+        let mut commands = commands.lines().map(|line| line.strip_prefix("  mynah ").unwrap());
+        let branch = commands.next().unwrap();
+        assert!(branch.starts_with(&format!("fork {fork} --at {at} ")), "{branch}");
+        assert_eq!(keyed(branch.split(' ')).code, Some(0));
+        assert_eq!(keyed(commands.next().unwrap().split(' ')).stdout, done);
+        let ended = keyed(resume);
+        assert_eq!(ended.code, Some(2));
+        assert!(ended.stderr.contains(&how), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn the_model_that_answered_is_named_where_it_is_another_than_was_asked() {
     let snapshot = |model: &str| format!("{PIECES}{END}").replace("m-1", model);
     for (model, other) in [
@@ -161,5 +195,12 @@ fn go_on(store: &Store, server: &Server, run: &str, key: &str, flags: &[&str]) -
     let url = store.url();
     let mut command = mynah(["resume", run, "--base-url", &server.url, "--log", &url]);
     command.env("OPENAI_API_KEY", key).args(flags);
+    feed(command, b"")
+}
+
+/// Runs the program with a key.
+fn keyed<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Ran {
+    let mut command = mynah(arguments);
+    command.env("OPENAI_API_KEY", "sk-test");
     feed(command, b"")
 }
