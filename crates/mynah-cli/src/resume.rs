@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
+    generate::remark,
     gist::{detail, passed},
     ledger::Ledger,
     model::{CallArgs, Tries, cannot_go_on, script},
@@ -459,7 +460,8 @@ async fn resume(
         resume = resume.allow_changed_engine();
     }
     let mut stream = resume.stream().await?;
-    let mut teller = Teller::new(arguments.log.json);
+    let extent = kept_call(log, run).await?.extent;
+    let mut teller = Teller::new(arguments.log.json, extent);
     let mut completed: Option<Box<ChatResult>> = None;
     while let Some(event) = stream.next().await.transpose()? {
         written(teller.tell(&event))?;
@@ -468,7 +470,7 @@ async fn resume(
         }
     }
     if arguments.log.json {
-        let result = match (completed, stream.last_step(), kept_call(log, run).await?.extent) {
+        let result = match (completed, stream.last_step(), extent) {
             (Some(result), ..) => json!(result),
             (None, Some(step), Extent::Generate) => json!(step.response),
             (None, step, _) => json!(step),
@@ -484,7 +486,13 @@ async fn resume(
         };
         written(teller.line(&json!({"run_id": run, "ok": told})))?;
     }
-    Ok(written(teller.end())?)
+    written(teller.end())?;
+    match stream.last_step() {
+        Some(step) if extent == Extent::Generate && !arguments.log.json => {
+            Ok(remark(&step.response)?)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Every fact of a run that is still there.

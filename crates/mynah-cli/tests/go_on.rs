@@ -140,6 +140,27 @@ fn a_call_that_fails_or_spends_its_budget_says_how_a_fork_goes_on_and_it_does() 
 }
 
 #[test]
+fn a_call_that_goes_on_tells_what_it_would_have_told() {
+    let store = Store::new();
+    let calls =
+        json!([{"index": 0, "id": "c1", "function": {"name": "look", "arguments": "{\"at\":1}"}}]);
+    let called = answer("Well", "tool_calls")
+        .replace(r#""content":"Well""#, &format!(r#""tool_calls":{calls}"#));
+    let answers = [called, answer("Too mu", "length")];
+    let server = Server::new(answers.clone().into_iter().chain(answers));
+    let tools = store.file("tools.json", r#"[{"name": "look", "schema": {"type": "object"}}]"#);
+    let asked = ["hi", "--tools", &tools, "--log", &store.url()];
+    let told = [server.generate(&asked), server.generate(&asked)];
+    assert_eq!((&*told[0].stdout, &*told[0].stderr), ("  > look {\"at\":1}  [c1]\n", ""));
+    let cut_off = "mynah: the answer was cut off at its token limit\n";
+    assert_eq!((&*told[1].stdout, &*told[1].stderr), ("Too mu\n", cut_off));
+    for told in told {
+        assert_eq!(store.run(&["fork", "last", "--at", "1"]).code, Some(0));
+        assert_eq!(go_on(&store, &server, "last", "sk-test", &[]), told);
+    }
+}
+
+#[test]
 fn the_model_that_answered_is_named_where_it_is_another_than_was_asked() {
     let snapshot = |model: &str| format!("{PIECES}{END}").replace("m-1", model);
     for (model, other) in [
