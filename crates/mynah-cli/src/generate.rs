@@ -98,6 +98,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     for (name, value) in arguments.params.iter().filter(|(name, _)| !is_shared(name)) {
         options = options.set(name, value.clone());
     }
+    let known = options.values().get("adapter_opts");
+    if let Some(opts) = arguments.call.adapter_opts(known).filter(|_| script(model).is_none()) {
+        options = options.adapter_opts(opts);
+    }
     let log = arguments.log.as_deref().map(|url| Place::parse(url)?.open()).transpose()?;
     let log = log.map(|log| Arc::new(Ledger::new(log)));
     if let Some(log) = &log {

@@ -49,8 +49,9 @@ pub(crate) const EXAMPLES: &str = "Examples:
 
 An agent is a scenario file: its engine, its tools, and its scripts after those that the answers
 of the run, and of its session before it, are from; from the first on, where they are from others.
-A run without tools of its own needs none: the model goes on that answered it. Its records do not
-tell which server that was, nor the key: say --base-url, --api-key-env or --dotenv again.
+A run without tools of its own needs none: the model goes on that answered it. Where it was called
+elsewhere than at its provider, or its key is not where that one's is, that is said again: --base-url,
+--api-key-env, --dotenv.
 Exit codes: 0 the run is done; 1 it failed, or is not what it was; 2 wrong usage; 3 it waits;
 4 a log or server that could not be used, or a run in other hands; 130 interrupted, and the run can go on.";
 
@@ -243,7 +244,14 @@ impl Arguments {
             Some(why) if !self.allow_changed_agent => Err(Failure::input(format!(
                 "run {run}: {why}; --agent FILE says who goes on with it"
             ))),
-            _ => self.call.engine_of(&about, name, tries),
+            _ => match self.call.missing_server(&about, name).filter(|_| !status.is_ended()) {
+                Some(server) => Err(Failure::input(format!(
+                    "run {run} was not called at the server of its provider; \
+                     say which one goes on with it:\n  {}",
+                    self.log.command("resume", run, &(server + &self.who()))
+                ))),
+                None => self.call.engine_of(&about, name, tries),
+            },
         }
     }
 
@@ -432,6 +440,9 @@ async fn resume(
     let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
     let about = play::last_about(log, run).await?;
     resume = resume.options(play::condition(&about).overlay(arguments.call.options()));
+    if let Some(opts) = arguments.call.adapter_opts(about.options.get("adapter_opts")) {
+        resume = resume.adapter_opts(opts);
+    }
     let named = arguments.model.as_deref().and_then(|name| Some(name.split_once(':')?.1));
     // What the call itself said of its model counts more than the engine.
     if let Some(id) = named.filter(|_| about.options.contains_key("model")) {

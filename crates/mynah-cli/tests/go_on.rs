@@ -74,7 +74,8 @@ fn a_branch_goes_on_with_the_model_that_answered_or_with_another() {
     let branch = || {
         let told = store.run(&["fork", "last", "--at", "1"]).stdout;
         let (fork, _) = told.split_once(' ').unwrap();
-        let go_on = format!("\ngo on with: mynah resume {fork} --log {}\n", store.url());
+        let (url, log) = (&server.url, store.url());
+        let go_on = format!("\ngo on with: mynah resume {fork} --base-url {url} --log {log}\n");
         assert!(told.ends_with(&go_on), "{told}");
         fork.to_owned()
     };
@@ -103,6 +104,44 @@ fn a_branch_goes_on_with_the_model_that_answered_or_with_another() {
         heard.map(|body| (body["model"].clone(), body["temperature"].clone())).collect();
     assert_eq!(asked, [("m", 0.5), ("m", 0.5), ("other", 0.5)].map(|(m, t)| (json!(m), json!(t))));
     assert_eq!(store.run(&["verify"]).code, Some(0));
+}
+
+#[test]
+fn a_run_is_not_sent_to_another_server_unless_that_is_said() {
+    let store = Store::new();
+    let (log, server) = (store.url(), Server::new(["hi", "one"].map(|text| answer(text, "stop"))));
+    let param = ["hi", "--param", r#"adapter_opts={"organization":"o"}"#, "--log", &log];
+    assert_eq!(server.generate(&param).code, Some(0));
+    let forked = store.run(&["fork", "last", "--at", "1"]).stdout;
+    let (fork, _) = forked.split_once(' ').unwrap();
+    for said in ["", " --model openai-chat:other"] {
+        let refused = keyed(format!("resume {fork}{said} --log {log}").split(' '));
+        let how = format!("mynah resume {fork} --base-url {}{said} --log {}", server.url, log);
+        let why = "was not called at the server of its provider; say which one goes on with it:";
+        assert_eq!(refused.stderr, format!("mynah: run {fork} {why}\n  {how}\n"));
+        assert_eq!(refused.code, Some(2));
+    }
+    assert_eq!(store.json(&["show", fork])[0]["run"]["records"], 1, "it is as it was");
+
+    // Another one is kept in its place, beside what else the adapter was told, and without what may be a key.
+    let other = format!("{}?key=k", server.url);
+    let resumed = keyed(["resume", fork, "--base-url", &other, "--exact-base-url", "--log", &log]);
+    assert_eq!((&*resumed.stdout, &*resumed.stderr), ("one\n", ""));
+    let records = store.json(&["show", fork, "--records"]);
+    let resumed = records.iter().find(|record| record["kind"] == "resumed").unwrap();
+    let url = format!("{}?...", server.url);
+    let kept = json!({"base_url": url, "exact_base_url": true, "organization": "o"});
+    assert_eq!(resumed["fact"]["about"]["options"]["adapter_opts"], kept);
+    let forked = store.run(&["fork", fork, "--at", "2"]).stdout;
+    assert!(forked.contains(&format!(" --base-url '{url}' --exact-base-url ")), "{forked}");
+    assert!(keyed(["resume", fork, "--log", &log]).stderr.contains("has ended"));
+
+    // A scripted call has no server.
+    let script = store.file("s.json", r#"{"scripts": [[{"text": "hi"}, {"finish": "stop"}]]}"#);
+    let model = format!("scripted:{script}");
+    let scripted = ["generate", "-m", &model, "hi", "--base-url", "http://u:p@h", "--log", &log];
+    assert_eq!(keyed(scripted).code, Some(0));
+    assert!(!keyed(["show", "last", "--records", "--json", "--log", &log]).stdout.contains("u:p"));
 }
 
 #[test]
