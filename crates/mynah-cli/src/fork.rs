@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
-    model::cannot_go_on,
+    model::{CallArgs, cannot_go_on},
     play, resume, runtime,
     store::{self, Place},
     text::line,
@@ -105,8 +105,11 @@ async fn branch(place: &LogArgs, run: &str, at: u64, goes_on: bool) -> Result<St
         }
         (false, false) => {
             let about = play::last_about(log.as_ref(), fork).await?;
-            let who = cannot_go_on(&about, None).map_or("", |_| " --agent FILE");
-            let command = place.command("resume", fork, who);
+            let who = match cannot_go_on(&about, None) {
+                Some(_) => " --agent FILE".to_owned(),
+                None => CallArgs::kept(&about).flags(),
+            };
+            let command = place.command("resume", fork, &who);
             let facts = store::facts(log.as_ref(), fork).await?;
             let facts: Vec<Fact> = facts.into_iter().filter_map(|(_, fact)| fact).collect();
             let told = match facts.last() {

@@ -10,8 +10,8 @@ use clap::Args;
 use futures_util::StreamExt as _;
 use jsonschema::Validator;
 use mynah::{
-    AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Generate, Image, Message,
-    Metadata, Part, Request, Response, ResponseFormat, StreamReason, ToolSpec,
+    AdapterReason, EngineReason, Error, ErrorKind, FinishReason, Generate, Image, Message,
+    Metadata, Part, Request, Response, ResponseFormat, StreamReason, ToolSpec, log::Extent,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -98,6 +98,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     for (name, value) in arguments.params.iter().filter(|(name, _)| !is_shared(name)) {
         options = options.set(name, value.clone());
     }
+    let known = options.values().get("adapter_opts");
+    if let Some(opts) = arguments.call.adapter_opts(known).filter(|_| script(model).is_none()) {
+        options = options.adapter_opts(opts);
+    }
     let log = arguments.log.as_deref().map(|url| Place::parse(url)?.open()).transpose()?;
     let log = log.map(|log| Arc::new(Ledger::new(log)));
     if let Some(log) = &log {
@@ -110,7 +114,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         None => arguments.call.flags(),
     };
     let Arguments { json, stream, log: url, call: said, .. } = arguments;
-    let mut teller = Teller::new(json);
+    let mut teller = Teller::new(json, Extent::Generate);
     let answered = unless_interrupted(answer(call, stream || !json, &mut teller));
     let Some(answered) = runtime()?.block_on(answered) else {
         let run = log.and_then(|log| log.written());
@@ -157,7 +161,7 @@ async fn answer(call: Generate, tells: bool, teller: &mut Teller) -> Result<Answ
     let mut refused = None;
     while let Some(event) = events.next().await {
         match event {
-            Ok(event) if tells => written(tell(teller, &event))?,
+            Ok(event) if tells => written(teller.tell(&event))?,
             Ok(_) => {}
             Err(error) => refused = Some(error),
         }
@@ -257,16 +261,6 @@ impl Form {
     }
 }
 
-/// Tells an event for people, or as a line.
-fn tell(teller: &mut Teller, event: &Event) -> io::Result<()> {
-    match event {
-        Event::ToolCallCompleted(call) if !teller.json() => {
-            teller.call(&call.id, &call.name, &call.raw_arguments)
-        }
-        event => teller.tell(event),
-    }
-}
-
 /// An answer that did not break off, and is one.
 fn whole(response: Response) -> mynah::Result<Response> {
     let failed = || {
@@ -282,7 +276,7 @@ fn whole(response: Response) -> mynah::Result<Response> {
 }
 
 /// What the text of an answer does not say.
-fn remark(response: &Response) -> Result<(), Failure> {
+pub(crate) fn remark(response: &Response) -> Result<(), Failure> {
     for part in response.message.parts() {
         if let Part::Refusal { text } = part {
             written(writeln!(io::stdout(), "(refused) {}", plain(text)))?;

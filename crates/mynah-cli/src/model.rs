@@ -12,11 +12,12 @@ use std::{
 
 use clap::Args;
 use mynah::{
-    Adapter, BoxFuture, Catalog, Engine, Error, ModelCall, ModelRef, ModelStream, Options, Request,
-    RetryPolicy,
+    Adapter, BoxFuture, Catalog, Engine, Error, Metadata, ModelCall, ModelRef, ModelStream,
+    Options, Request, RetryPolicy,
     adapters::{http::HttpAdapter, keys::Keys, presets::Preset},
     log::About,
 };
+use serde_json::Value;
 
 use crate::{Failure, input, play, text::quoted};
 
@@ -62,6 +63,10 @@ impl CatalogArgs {
         known.map_err(|error| Failure::input(format!("{}: {error}", file.display())))
     }
 }
+
+/// Where a run keeps the server among the options of the adapter.
+const BASE_URL: &str = "base_url";
+const EXACT: &str = "exact_base_url";
 
 /// How often a model was called.
 #[derive(Clone, Default)]
@@ -194,6 +199,37 @@ impl CallArgs {
         options
     }
 
+    /// The options of the adapter with the server that is called, if one is named: a run keeps it. Not so a query, which may
+    /// hold a key.
+    pub(crate) fn adapter_opts(&self, known: Option<&Value>) -> Option<Metadata> {
+        let url = self.base_url.as_deref()?;
+        let url =
+            url.split_once(['?', '#']).map_or(url.to_owned(), |(url, _)| format!("{url}?..."));
+        let mut opts = known.and_then(Value::as_object).cloned().unwrap_or_default();
+        opts.insert(BASE_URL.to_owned(), url.into());
+        opts.insert(EXACT.to_owned(), self.exact_base_url.into());
+        Some(opts)
+    }
+
+    /// The server that a run keeps; none if it was the adapter's own.
+    pub(crate) fn kept(about: &About) -> Self {
+        let opt = |name| about.options.get("adapter_opts").and_then(|opts| opts.get(name));
+        Self {
+            base_url: opt(BASE_URL).and_then(Value::as_str).map(str::to_owned),
+            exact_base_url: opt(EXACT).and_then(Value::as_bool).unwrap_or_default(),
+            ..Self::default()
+        }
+    }
+
+    /// The flags that name the server of a run again, where these do not name one, and it is not another's model that goes on.
+    pub(crate) fn missing_server(&self, about: &About, name: Option<&str>) -> Option<String> {
+        let adapter = name.and_then(|name| Some(name.split_once(':')?.0));
+        let is_its_own = adapter.is_none_or(|adapter| adapter == about.adapter);
+        let kept = Self::kept(about);
+        let is_missing = is_its_own && kept.base_url.is_some() && self.base_url.is_none();
+        is_missing.then(|| kept.flags())
+    }
+
     /// The same error, in the words of these flags.
     pub(crate) fn spoken(&self, error: Error) -> Error {
         let said = error.to_string();
@@ -203,7 +239,7 @@ impl CallArgs {
         }
     }
 
-    /// The flags that say how the server is reached, which a run does not keep.
+    /// The flags that say how the server is reached.
     pub(crate) fn flags(&self) -> String {
         let exact = self.exact_base_url.then(|| " --exact-base-url".to_owned());
         let said = [

@@ -11,12 +11,14 @@ use futures_util::StreamExt as _;
 use mynah::{
     Budget, ChatResult, Engine, Error, ErrorKind, Event, HaltReason, Limit, LogReason, Message,
     OnUncertain, SessionReason, kept_call,
-    log::{Extent, Fact, Log as _, RunStatus, RunSummary},
+    log::{End, Extent, Fact, Log as _, RunStatus, RunSummary},
 };
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
+    generate::remark,
     gist::{detail, passed},
     ledger::Ledger,
     model::{CallArgs, Tries, cannot_go_on, script},
@@ -47,8 +49,9 @@ pub(crate) const EXAMPLES: &str = "Examples:
 
 An agent is a scenario file: its engine, its tools, and its scripts after those that the answers
 of the run, and of its session before it, are from; from the first on, where they are from others.
-A run without tools of its own needs none: the model goes on that answered it. Its records do not
-tell which server that was, nor the key: say --base-url, --api-key-env or --dotenv again.
+A run without tools of its own needs none: the model goes on that answered it. Where it was called
+elsewhere than at its provider, or its key is not where that one's is, that is said again: --base-url,
+--api-key-env, --dotenv.
 Exit codes: 0 the run is done; 1 it failed, or is not what it was; 2 wrong usage; 3 it waits;
 4 a log or server that could not be used, or a run in other hands; 130 interrupted, and the run can go on.";
 
@@ -241,7 +244,14 @@ impl Arguments {
             Some(why) if !self.allow_changed_agent => Err(Failure::input(format!(
                 "run {run}: {why}; --agent FILE says who goes on with it"
             ))),
-            _ => self.call.engine_of(&about, name, tries),
+            _ => match self.call.missing_server(&about, name).filter(|_| !status.is_ended()) {
+                Some(server) => Err(Failure::input(format!(
+                    "run {run} was not called at the server of its provider; \
+                     say which one goes on with it:\n  {}",
+                    self.log.command("resume", run, &(server + &self.who()))
+                ))),
+                None => self.call.engine_of(&about, name, tries),
+            },
         }
     }
 
@@ -272,8 +282,8 @@ impl Arguments {
                 self.judge(log, run).await?;
                 Ok(Failure::input(error.to_string()))
             }
-            ErrorKind::Log(LogReason::Sealed) => Ok(match self.beyond_budget(log, run).await? {
-                Some(how) => Failure::input(format!("run {run} has ended: {how}")),
+            ErrorKind::Log(LogReason::Sealed) => Ok(match self.branch(log, run).await? {
+                Some((why, how)) => Failure::input(format!("run {run} has ended: {why}; {how}")),
                 None => Failure::of(error),
             }),
             ErrorKind::Replay(_) => {
@@ -283,7 +293,11 @@ impl Arguments {
                 written(write_fields(diff, ["recorded", "produced"], &mut told))?;
                 Ok(Failure::finding(String::from_utf8_lossy(told.trim_ascii_end())))
             }
-            _ => Ok(Failure::of_call(&self.call.spoken(error.clone()), tries)),
+            _ => {
+                let failure = Failure::of_call(&self.call.spoken(error.clone()), tries);
+                let branch = self.branch(log, run).await?;
+                Ok(failure.adding(&branch.map(|(_, how)| format!("; {how}")).unwrap_or_default()))
+            }
         }
     }
 
@@ -294,8 +308,8 @@ impl Arguments {
         if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
             return Ok(());
         }
-        if let Some(how) = self.beyond_budget(log, run).await? {
-            return Err(Failure::finding(format!("run {run} failed: {how}")));
+        if let Some((why, how)) = self.branch(log, run).await? {
+            return Err(Failure::finding(format!("run {run} failed: {why}; {how}")));
         }
         let facts = facts(log, run).await?;
         match facts.iter().rev().find(|fact| !matches!(fact, Fact::Sealed(_))) {
@@ -311,16 +325,28 @@ impl Arguments {
         }
     }
 
-    /// Which limit of its budget ended a run, and how it goes on beyond that; nothing if none did.
-    async fn beyond_budget(&self, log: &Ledger, run: &str) -> Result<Option<String>, Failure> {
-        let facts = store::facts(log, run).await?;
-        let mut exceeded = facts.iter().filter_map(|(record, fact)| match fact {
-            Some(Fact::BudgetExceeded { breach, .. }) => Some((record.seq(), breach)),
-            _ => None,
-        });
-        let Some((seq, breach)) = exceeded.next_back() else { return Ok(None) };
-        let unit = if breach.limit == Limit::WallClock { "_ms" } else { "" };
-        let (at, more) = (seq.saturating_sub(1), format!(" --budget max_{}{unit}=N", breach.limit));
+    /// Which limit of its budget, or which failure of its model, ended a run, and how a fork goes on in spite of it; nothing if
+    /// neither did.
+    async fn branch(&self, log: &Ledger, run: &str) -> Result<Option<(String, String)>, Failure> {
+        let (mut asked, mut branch) = (0, None);
+        for (record, fact) in store::facts(log, run).await? {
+            match fact {
+                Some(Fact::TurnStarted { .. }) => asked = record.seq(),
+                Some(Fact::BudgetExceeded { breach, .. }) => {
+                    let unit = if breach.limit == Limit::WallClock { "_ms" } else { "" };
+                    let why = format!("{}: {}", HaltReason::BudgetExceeded, passed(&breach));
+                    let more = format!(" --budget max_{}{unit}=N", breach.limit);
+                    let before = record.seq().saturating_sub(1);
+                    branch = Some((why, "goes on with more", before, more));
+                }
+                Some(Fact::Failed(end)) if branch.is_none() && asked > 0 && is_of_model(&end) => {
+                    let why = format!("{}{}", end.reason, plain(&detail(&end)));
+                    branch = Some((why, "asks the model again", asked, String::new()));
+                }
+                _ => {}
+            }
+        }
+        let Some((why, what, at, more)) = branch else { return Ok(None) };
         let who = self.who();
         let how = match self.agent() {
             Some(_) => self.log.command("fork", run, &format!(" --at {at}{who}{more}")),
@@ -330,11 +356,7 @@ impl Arguments {
                 self.log.command("resume", "last", &format!("{who}{more}"))
             ),
         };
-        Ok(Some(format!(
-            "{}: {}; a fork goes on with more:\n  {how}",
-            HaltReason::BudgetExceeded,
-            passed(breach),
-        )))
+        Ok(Some((why, format!("a fork {what}:\n  {how}"))))
     }
 
     /// The calls that something is said of.
@@ -384,6 +406,12 @@ fn lacking_code(error: &Error) -> Option<&str> {
     code.next().map(|(name, _)| name)
 }
 
+/// Whether a run ended because a call of its model failed.
+fn is_of_model(end: &End) -> bool {
+    let error = end.metadata.get("error").and_then(|error| Error::deserialize(error).ok());
+    error.is_some_and(|error| matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_)))
+}
+
 /// Why a run did not go on.
 enum Stop {
     Refused(Error),
@@ -412,6 +440,9 @@ async fn resume(
     let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
     let about = play::last_about(log, run).await?;
     resume = resume.options(play::condition(&about).overlay(arguments.call.options()));
+    if let Some(opts) = arguments.call.adapter_opts(about.options.get("adapter_opts")) {
+        resume = resume.adapter_opts(opts);
+    }
     let named = arguments.model.as_deref().and_then(|name| Some(name.split_once(':')?.1));
     // What the call itself said of its model counts more than the engine.
     if let Some(id) = named.filter(|_| about.options.contains_key("model")) {
@@ -440,7 +471,8 @@ async fn resume(
         resume = resume.allow_changed_engine();
     }
     let mut stream = resume.stream().await?;
-    let mut teller = Teller::new(arguments.log.json);
+    let extent = kept_call(log, run).await?.extent;
+    let mut teller = Teller::new(arguments.log.json, extent);
     let mut completed: Option<Box<ChatResult>> = None;
     while let Some(event) = stream.next().await.transpose()? {
         written(teller.tell(&event))?;
@@ -449,7 +481,7 @@ async fn resume(
         }
     }
     if arguments.log.json {
-        let result = match (completed, stream.last_step(), kept_call(log, run).await?.extent) {
+        let result = match (completed, stream.last_step(), extent) {
             (Some(result), ..) => json!(result),
             (None, Some(step), Extent::Generate) => json!(step.response),
             (None, step, _) => json!(step),
@@ -465,7 +497,13 @@ async fn resume(
         };
         written(teller.line(&json!({"run_id": run, "ok": told})))?;
     }
-    Ok(written(teller.end())?)
+    written(teller.end())?;
+    match stream.last_step() {
+        Some(step) if extent == Extent::Generate && !arguments.log.json => {
+            Ok(remark(&step.response)?)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Every fact of a run that is still there.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-use mynah::Event;
+use mynah::{Event, log::Extent};
 use serde_json::{Value, json};
 
 use crate::{steady::Steady, text::plain};
@@ -10,19 +10,16 @@ use crate::{steady::Steady, text::plain};
 /// Tells events: as text that grows, or one JSON value a line. What cannot be told stops nothing: see [`end`](Self::end).
 pub(crate) struct Teller {
     json: bool,
+    /// What the call is: the calls of a single one are the answer, those of others are told when they run.
+    extent: Extent,
     /// Whether the line has an end yet.
     is_open: bool,
     out: Steady<io::Stdout>,
 }
 
 impl Teller {
-    pub(crate) fn new(json: bool) -> Self {
-        Self { json, is_open: false, out: Steady::new(io::stdout()) }
-    }
-
-    /// Whether it tells JSON.
-    pub(crate) const fn json(&self) -> bool {
-        self.json
+    pub(crate) fn new(json: bool, extent: Extent) -> Self {
+        Self { json, extent, is_open: false, out: Steady::new(io::stdout()) }
     }
 
     pub(crate) fn tell(&mut self, event: &Event) -> io::Result<()> {
@@ -33,6 +30,9 @@ impl Teller {
             Event::TextDelta { delta, .. } => {
                 self.is_open = true;
                 write!(self.out, "{}", plain(delta))?;
+            }
+            Event::ToolCallCompleted(call) if self.extent == Extent::Generate => {
+                self.call(&call.id, &call.name, &call.raw_arguments)?;
             }
             Event::ToolExecutionStarted { id, name, arguments } => {
                 self.call(id, name, &arguments.to_string())?;
@@ -48,7 +48,7 @@ impl Teller {
     }
 
     /// Tells of a tool call.
-    pub(crate) fn call(&mut self, id: &str, name: &str, arguments: &str) -> io::Result<()> {
+    fn call(&mut self, id: &str, name: &str, arguments: &str) -> io::Result<()> {
         self.close()?;
         writeln!(self.out, "  > {} {}  [{}]", plain(name), plain(arguments), plain(id))
     }

@@ -74,7 +74,8 @@ fn a_branch_goes_on_with_the_model_that_answered_or_with_another() {
     let branch = || {
         let told = store.run(&["fork", "last", "--at", "1"]).stdout;
         let (fork, _) = told.split_once(' ').unwrap();
-        let go_on = format!("\ngo on with: mynah resume {fork} --log {}\n", store.url());
+        let (url, log) = (&server.url, store.url());
+        let go_on = format!("\ngo on with: mynah resume {fork} --base-url {url} --log {log}\n");
         assert!(told.ends_with(&go_on), "{told}");
         fork.to_owned()
     };
@@ -103,6 +104,99 @@ fn a_branch_goes_on_with_the_model_that_answered_or_with_another() {
         heard.map(|body| (body["model"].clone(), body["temperature"].clone())).collect();
     assert_eq!(asked, [("m", 0.5), ("m", 0.5), ("other", 0.5)].map(|(m, t)| (json!(m), json!(t))));
     assert_eq!(store.run(&["verify"]).code, Some(0));
+}
+
+#[test]
+fn a_run_is_not_sent_to_another_server_unless_that_is_said() {
+    let store = Store::new();
+    let (log, server) = (store.url(), Server::new(["hi", "one"].map(|text| answer(text, "stop"))));
+    let param = ["hi", "--param", r#"adapter_opts={"organization":"o"}"#, "--log", &log];
+    assert_eq!(server.generate(&param).code, Some(0));
+    let forked = store.run(&["fork", "last", "--at", "1"]).stdout;
+    let (fork, _) = forked.split_once(' ').unwrap();
+    for said in ["", " --model openai-chat:other"] {
+        let refused = keyed(format!("resume {fork}{said} --log {log}").split(' '));
+        let how = format!("mynah resume {fork} --base-url {}{said} --log {}", server.url, log);
+        let why = "was not called at the server of its provider; say which one goes on with it:";
+        assert_eq!(refused.stderr, format!("mynah: run {fork} {why}\n  {how}\n"));
+        assert_eq!(refused.code, Some(2));
+    }
+    assert_eq!(store.json(&["show", fork])[0]["run"]["records"], 1, "it is as it was");
+
+    // Another one is kept in its place, beside what else the adapter was told, and without what may be a key.
+    let other = format!("{}?key=k", server.url);
+    let resumed = keyed(["resume", fork, "--base-url", &other, "--exact-base-url", "--log", &log]);
+    assert_eq!((&*resumed.stdout, &*resumed.stderr), ("one\n", ""));
+    let records = store.json(&["show", fork, "--records"]);
+    let resumed = records.iter().find(|record| record["kind"] == "resumed").unwrap();
+    let url = format!("{}?...", server.url);
+    let kept = json!({"base_url": url, "exact_base_url": true, "organization": "o"});
+    assert_eq!(resumed["fact"]["about"]["options"]["adapter_opts"], kept);
+    let forked = store.run(&["fork", fork, "--at", "2"]).stdout;
+    assert!(forked.contains(&format!(" --base-url '{url}' --exact-base-url ")), "{forked}");
+    assert!(keyed(["resume", fork, "--log", &log]).stderr.contains("has ended"));
+
+    // A scripted call has no server.
+    let script = store.file("s.json", r#"{"scripts": [[{"text": "hi"}, {"finish": "stop"}]]}"#);
+    let model = format!("scripted:{script}");
+    let scripted = ["generate", "-m", &model, "hi", "--base-url", "http://u:p@h", "--log", &log];
+    assert_eq!(keyed(scripted).code, Some(0));
+    assert!(!keyed(["show", "last", "--records", "--json", "--log", &log]).stdout.contains("u:p"));
+}
+
+#[test]
+fn a_call_that_fails_or_spends_its_budget_says_how_a_fork_goes_on_and_it_does() {
+    let refused = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let answers = [answer("hi", "stop"), refused.to_owned(), answer("one", "stop")];
+    let again = [answer("two", "stop"), answer("three", "stop")];
+    let (store, server) = (Store::new(), Server::new(answers.into_iter().chain(again)));
+    assert_eq!(server.generate(&["hi", "--log", &store.url()]).code, Some(0));
+    let nobody = "http://127.0.0.1:1";
+    let (asks, more) = ("asks the model again", "goes on with more");
+    let poor = ["--budget", "max_input_tokens=0"];
+    for (url, flags, code, what, at, done) in [
+        (&*server.url, &[][..], 1, asks, 3, "one\n"),
+        (nobody, &["--retries", "0"], 4, asks, 3, "two\n"),
+        (&server.url, &poor, 1, more, 2, "three\n"),
+    ] {
+        let forked = store.run(&["fork", "last", "--at", "1"]).stdout;
+        let (fork, _) = forked.split_once(' ').unwrap();
+        let resume = ["resume", fork, "--base-url", url, "--log", &store.url()];
+        let failed = keyed(resume.iter().chain(flags).copied());
+        assert_eq!(failed.code, Some(code), "{}", failed.stderr);
+        let how = format!("; a fork {what}:\n");
+        let (_, commands) = failed.stderr.split_once(&how).unwrap();
+        let commands = commands.replace("=N", "=99").replace(nobody, &server.url);
+        let mut commands = commands.lines().map(|line| line.strip_prefix("  mynah ").unwrap());
+        let branch = commands.next().unwrap();
+        assert!(branch.starts_with(&format!("fork {fork} --at {at} ")), "{branch}");
+        assert_eq!(keyed(branch.split(' ')).code, Some(0));
+        assert_eq!(keyed(commands.next().unwrap().split(' ')).stdout, done);
+        let ended = keyed(resume);
+        assert_eq!(ended.code, Some(2));
+        assert!(ended.stderr.contains(&how), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_call_that_goes_on_tells_what_it_would_have_told() {
+    let store = Store::new();
+    let calls =
+        json!([{"index": 0, "id": "c1", "function": {"name": "look", "arguments": "{\"at\":1}"}}]);
+    let called = answer("Well", "tool_calls")
+        .replace(r#""content":"Well""#, &format!(r#""tool_calls":{calls}"#));
+    let answers = [called, answer("Too mu", "length")];
+    let server = Server::new(answers.clone().into_iter().chain(answers));
+    let tools = store.file("tools.json", r#"[{"name": "look", "schema": {"type": "object"}}]"#);
+    let asked = ["hi", "--tools", &tools, "--log", &store.url()];
+    let told = [server.generate(&asked), server.generate(&asked)];
+    assert_eq!((&*told[0].stdout, &*told[0].stderr), ("  > look {\"at\":1}  [c1]\n", ""));
+    let cut_off = "mynah: the answer was cut off at its token limit\n";
+    assert_eq!((&*told[1].stdout, &*told[1].stderr), ("Too mu\n", cut_off));
+    for told in told {
+        assert_eq!(store.run(&["fork", "last", "--at", "1"]).code, Some(0));
+        assert_eq!(go_on(&store, &server, "last", "sk-test", &[]), told);
+    }
 }
 
 #[test]
@@ -161,5 +255,12 @@ fn go_on(store: &Store, server: &Server, run: &str, key: &str, flags: &[&str]) -
     let url = store.url();
     let mut command = mynah(["resume", run, "--base-url", &server.url, "--log", &url]);
     command.env("OPENAI_API_KEY", key).args(flags);
+    feed(command, b"")
+}
+
+/// Runs the program with a key.
+fn keyed<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Ran {
+    let mut command = mynah(arguments);
+    command.env("OPENAI_API_KEY", "sk-test");
     feed(command, b"")
 }

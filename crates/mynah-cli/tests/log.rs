@@ -242,6 +242,27 @@ fn a_changed_engine_goes_on_where_the_operation_allows_it() {
 }
 
 #[test]
+fn other_options_change_nothing_of_what_a_run_had_done() {
+    // Before its seal, which is all that is missing then, and before its second answer.
+    for (seq, used, take) in [(8, 2, None), (6, 1, Some(2))] {
+        let resumed = [json!({}), json!({"max_turns": 3})].map(|options| {
+            let folder = tempfile::tempdir().unwrap();
+            let log = url(&folder.path().join("runs.db"));
+            let mut chat = chat();
+            chat["crash_after"] = json!(seq);
+            assert_eq!(play(&log, &["--stable"], &scenario(0, json!([chat]))).code, Some(137));
+            let resume = json!({"op": "resume", "options": options, "take": take});
+            let ops = json!([resume, {"op": "replay"}]);
+            let told = lines(&play(&log, &["--stable"], &scenario(used, ops)));
+            assert_eq!(told[1]["ok"]["status"], "equal", "{seq}: {}", told[1]);
+            told[0].clone()
+        });
+        assert_eq!(resumed[0], resumed[1]);
+        assert_eq!(resumed[0]["ok"]["thread"]["messages"].as_array().unwrap().len(), 4);
+    }
+}
+
+#[test]
 fn a_crash_after_a_record_that_never_comes_changes_nothing() {
     let mut chat = chat();
     let plain = play("memory:", &["--stable"], &scenario(0, json!([chat])));

@@ -36,10 +36,12 @@ mod halt;
 mod image;
 mod message;
 mod model;
+mod reason;
 mod request;
 mod response;
 mod result;
 mod session;
+mod session_reducer;
 mod session_run;
 mod thread;
 mod tool;
@@ -49,20 +51,22 @@ pub use budget::{Breach, Budget, Limit, Place};
 pub use builder::ResponseBuilder;
 pub use catalog::{Catalog, ModelInfo};
 pub use collect::{CUT_SHORT, Collector};
-pub use error::{
-    AdapterReason, EngineReason, Error, ErrorKind, FieldError, LogReason, MismatchClass,
-    PathSegment, Result, SessionReason, StreamReason, ToolReason, ValidationReason,
-};
+pub use error::{Error, FieldError, PathSegment, Result};
 pub use event::Event;
 pub use extent::{excess, json_items};
 pub use halt::Halt;
 pub use image::{Image, ImageDetail, ImageError, ImageSource};
 pub use message::{Message, Part, Role};
 pub use model::{LongPrompt, ModelRef, Pricing};
+pub use reason::{
+    AdapterReason, EngineReason, ErrorKind, LogReason, MismatchClass, SessionReason, StreamReason,
+    ToolReason, ValidationReason,
+};
 pub use request::{CacheRetention, PromptCache, Request, ResponseFormat, ToolChoice};
 pub use response::{FinishReason, Response, Usage};
 pub use result::{ChatResult, HaltReason, Mode, StepResult};
-pub use session::{Operation, Session, SessionReducer, SessionState, Status, TurnResult};
+pub use session::{Operation, Session, SessionState, Status};
+pub use session_reducer::{SessionReducer, TurnResult};
 pub use session_run::SessionRun;
 pub use thread::{Messages, Thread};
 pub use tool::{ASK_USER_SENTINEL, ToolCall, ToolOutcome, ToolSpec};

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize, de};
 use serde_json::{Value, json};
 
 use crate::{
-    ChatResult, Collector, Error, ErrorKind, Event, FieldError, HaltReason, Message, Metadata,
-    Part, Role, SessionReason, StepResult, StreamReason, Thread, ToolCall, ValidationReason,
+    ChatResult, Error, ErrorKind, FieldError, HaltReason, Message, Metadata, Part, Role,
+    SessionReason, StepResult, StreamReason, Thread, ToolCall, ValidationReason,
     result::is_final,
     session_run::{self, SessionRun},
 };
@@ -520,105 +520,6 @@ impl Session {
             metadata: wire.metadata,
             turn_metadata: wire.turn_metadata,
         })
-    }
-}
-
-/// What a session's turn came to.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum TurnResult {
-    /// Of a chat.
-    Chat(Box<ChatResult>),
-    /// Of one step.
-    Step(Box<StepResult>),
-}
-
-impl TurnResult {
-    /// The result of a chat; none if it was a step.
-    pub fn into_chat(self) -> Option<ChatResult> {
-        match self {
-            Self::Chat(result) => Some(*result),
-            Self::Step(_) => None,
-        }
-    }
-
-    /// The result of a step; none if it was a chat, or a step that was cut off.
-    pub fn into_step(self) -> Option<StepResult> {
-        match self {
-            Self::Step(result) => Some(*result),
-            Self::Chat(_) => None,
-        }
-    }
-}
-
-/// Folds the events of a session's turn into the session after it.
-///
-/// Events may come from another process: all it needs is the session before the turn and what was appended to it.
-///
-/// ```
-/// use mynah_data::{Event, Message, Session, SessionReducer, Status};
-///
-/// let mut reducer = SessionReducer::chat(Session::new(), Some(Message::user("hi")));
-/// reducer.apply(&Event::message_started());
-/// reducer.apply(&Event::text_delta("Hel"));
-/// // The stream was cut off here: what was said stays.
-/// let (session, _) = reducer.finalize();
-/// assert_eq!(session.status(), Status::Idle);
-/// assert_eq!(session.thread.messages.len(), 2);
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct SessionReducer {
-    session: Session,
-    collector: Collector,
-    is_step: bool,
-    refused: Option<Error>,
-}
-
-impl SessionReducer {
-    /// For a chat on this session, which appended `message` first.
-    pub fn chat(session: Session, message: Option<Message>) -> Self {
-        let mut thread = session.thread.clone();
-        thread.extend(message);
-        Self { session, collector: Collector::new(thread), is_step: false, refused: None }
-    }
-
-    /// For one step on this session.
-    pub fn step(session: Session) -> Self {
-        let collector = Collector::new(session.thread.clone());
-        Self { session, collector, is_step: true, refused: None }
-    }
-
-    /// Folds one event in.
-    pub fn apply(&mut self, event: &Event) {
-        self.collector.apply(event);
-    }
-
-    /// The turn was refused before there was anything to stream: the session stays as it is.
-    pub fn refuse(&mut self, error: &Error) {
-        self.refused = Some(error.clone());
-    }
-
-    /// The session after the events so far, and what the turn came to. May be asked again and again.
-    pub fn finalize(&self) -> (Session, TurnResult) {
-        if let Some(error) = &self.refused {
-            let mut result = ChatResult::new(self.session.thread.clone(), HaltReason::Error);
-            result.metadata.insert("error".to_owned(), error.to_value());
-            return (self.session.clone(), TurnResult::Chat(Box::new(result)));
-        }
-        match self.collector.steps().first() {
-            Some(step) if self.is_step => {
-                (self.session.apply_step(step), TurnResult::Step(Box::new(step.clone())))
-            }
-            _ => {
-                let result = self.collector.chat_result();
-                let session = match (self.is_step, &result.halted_reason) {
-                    // A step that never completed is as if it had not been asked for.
-                    (true, HaltReason::Cancelled) => self.session.clone(),
-                    _ => self.session.apply_chat(&result),
-                };
-                (session, TurnResult::Chat(Box::new(result)))
-            }
-        }
     }
 }
 

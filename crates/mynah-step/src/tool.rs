@@ -13,7 +13,7 @@ use mynah_data::{Error, Result, ToolCall, ToolOutcome, ToolReason, ToolSpec};
 use mynah_log::{Fact, Resolution};
 use serde_json::{Value, json};
 
-use crate::{BoxFuture, ToolContext, world::jittered};
+use crate::{BoxFuture, ToolContext, context::unless_cancelled, world::jittered};
 
 /// A tool: what the model is told of it, and what runs when it is called.
 ///
@@ -374,12 +374,11 @@ pub struct Settled {
 /// Runs one call: checks the arguments, keeps the time limit, tries again after transient failures of an idempotent tool,
 /// and turns a panic into an error. Dropping the future drops the tool.
 ///
-/// Where the run is kept, every try after the first is announced, and every failed one told, in the moment. The context is that
-/// of the last try, also where the call was dropped in it.
+/// Where the run is kept, every try after the first is announced, and every failed one told, in the moment.
 pub async fn run_tool(
     executor: Arc<dyn ToolExecutor>,
     tool: Tool,
-    context: &mut ToolContext,
+    mut context: ToolContext,
     limits: ToolLimits,
 ) -> Settled {
     let first = context.attempt();
@@ -403,7 +402,7 @@ pub async fn run_tool(
         match outcome {
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
                 tracing::info!(tool = tool.name(), attempt, "tool failed and is tried again");
-                if let Err(error) = try_again(context, &error, limits.backoff.as_ref()).await {
+                if let Err(error) = try_again(&mut context, &error, limits.backoff.as_ref()).await {
                     return Settled { outcome: Err(error), attempts: attempt };
                 }
             }
@@ -429,7 +428,8 @@ async fn try_again(
     if !effects.replaying {
         let world = effects.world.as_ref();
         let pause = pause.map_or_else(|| jittered(world, backoff(attempt), 0.25), |f| f(attempt));
-        tokio::time::sleep(pause).await;
+        // The next try ends at once then.
+        unless_cancelled(context.cancelled.clone(), tokio::time::sleep(pause)).await;
     }
     context.announce_next().await
 }
@@ -455,6 +455,7 @@ async fn attempt_once(
     context: ToolContext,
     timeout: Duration,
 ) -> Result<ToolOutcome> {
+    let cancelled = context.cancelled.clone();
     // The handler itself may panic before it gives its future, so making it belongs inside the guard too.
     let run =
         AssertUnwindSafe(async { executor.execute(tool, arguments, context).await }).catch_unwind();
@@ -463,13 +464,14 @@ async fn attempt_once(
             .with_message(format!("tool error ({}): {reason}: {why}", tool.name()))
             .with("tool_name", tool.name())
     };
-    match tokio::time::timeout(timeout, run).await {
-        Ok(Ok(outcome)) => match outcome {
+    match unless_cancelled(cancelled, tokio::time::timeout(timeout, run)).await {
+        Some(Ok(Ok(outcome))) => match outcome {
             Ok(outcome) => outcome.misuse().map_or(Ok(outcome), Err),
             Err(error) => Err(error),
         },
-        Ok(Err(panic)) => Err(failed(ToolReason::HandlerRaised, panic_text(panic.as_ref()))),
-        Err(_) => {
+        Some(Ok(Err(panic))) => Err(failed(ToolReason::HandlerRaised, panic_text(panic.as_ref()))),
+        None => Err(failed(ToolReason::Cancelled, "the run was ended".to_owned())),
+        Some(Err(_)) => {
             Err(failed(ToolReason::Timeout, format!("no result after {} ms", timeout.as_millis()))
                 .with("timeout_ms", json!(timeout.as_millis() as u64)))
         }

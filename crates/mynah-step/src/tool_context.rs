@@ -5,6 +5,7 @@ use std::{any::Any, fmt, sync::Arc, time::SystemTime};
 use mynah_data::{Metadata, Result, ToolCall};
 use mynah_log::Fact;
 use serde::{Serialize, de::DeserializeOwned};
+use tokio::sync::watch;
 
 use crate::{Desk, SideEffectErrors, World, effects::Effects};
 
@@ -40,6 +41,8 @@ pub struct ToolContext {
     pub(crate) effects: Effects,
     /// How many tries of the call failed in processes that ended.
     pub(crate) failed: u32,
+    /// Whether the run is cancelled, where that ends its tools; a run of an engine drops them.
+    pub(crate) cancelled: watch::Receiver<bool>,
 }
 
 /// A try of a call.
@@ -67,6 +70,7 @@ impl ToolContext {
             engine: None,
             effects: Effects::unkept(world),
             failed: 0,
+            cancelled: watch::channel(false).1,
         }
     }
 

@@ -7,7 +7,7 @@ use mynah::{
     ChatResult, EngineReason, Error, ErrorKind, Event, KeptCall, LogReason, Message, Metadata,
     Options, Result, SessionReason, StepResult, Thread, Tools, decode, fork_run, kept_call,
     log::{Extent, Fact, Log as _, RunFilter, verify_run},
-    restore_turn,
+    replay_run, restore_turn,
 };
 use serde::{Deserialize as _, Serialize};
 use serde_json::json;
@@ -53,7 +53,7 @@ impl<W: Write> Stage<'_, W> {
         options: Metadata,
         watch: Watch,
     ) -> Result<Told, Stop> {
-        let options = self.options_of(run, options, &kept_call(log, run).await?)?;
+        let options = self.options_of(log, run, options, &kept_call(log, run).await?).await?;
         let replay = self.engine.replay(log, run).replay_tools(tools).options(options);
         if !watch.is_needed() {
             return Ok(self.kept(replay.await?));
@@ -84,13 +84,11 @@ impl<W: Write> Stage<'_, W> {
         let GoOn { message, tool_results, approve, reject, on_uncertain, allow_changed_engine } =
             go_on;
         let call = kept_call(log, run).await?;
-        let options = self.options_of(run, options, &call)?;
-        let about = options::last_about(log, run).await?;
-        let options = options::condition(&about).overlay(options);
+        let options = self.options_of(log, run, options, &call).await?;
         let mut thread = call.thread.clone();
         if watch.take.is_some() {
             // What was told before the run goes on is not told again, and belongs to the partial result.
-            thread = self.thread_so_far(log, run, &options, thread).await?;
+            thread = thread_so_far(log, run, thread).await?;
             let results =
                 tool_results.iter().map(|(id, content)| Message::tool_result(id, content.clone()));
             thread.extend(results);
@@ -110,7 +108,7 @@ impl<W: Write> Stage<'_, W> {
         }
         resume = approve.iter().fold(resume, |resume, id| resume.approve(id));
         resume = reject.iter().fold(resume, |resume, id| resume.reject(id, ""));
-        let mut stream = resume.options(options.clone()).stream().await?;
+        let mut stream = resume.options(options).stream().await?;
         if let Some(error) = stream.refusal() {
             return Err(error.clone().into());
         }
@@ -123,7 +121,6 @@ impl<W: Write> Stage<'_, W> {
             }
         })
         .await?;
-        self.remember(options);
         if let Some(error) = stream.last_step().and_then(unknown_tool).filter(|_| !is_watched) {
             return Err(error.into());
         }
@@ -157,32 +154,33 @@ impl<W: Write> Stage<'_, W> {
         })
     }
 
-    /// The conversation up to where a run stopped.
-    async fn thread_so_far(
+    /// What the records do not hold of the options of a run that is performed again, and what the operation adds.
+    async fn options_of(
         &self,
-        log: &Arc<Ledger>,
+        log: &Ledger,
         run: &str,
-        options: &Options,
-        mut thread: Thread,
-    ) -> Result<Thread> {
-        let replay = self.engine.replay(log, run).replay_tools(Tools::Recorded);
-        let mut stream = replay.options(options.clone()).stream().await?;
-        while let Some(Ok(event)) = stream.next().await {
-            match event {
-                Event::StepCompleted { thread: after, .. } => thread = after,
-                Event::ChatCompleted { result } => thread = result.thread,
-                _ => {}
-            }
+        mut said: Metadata,
+        call: &KeptCall,
+    ) -> Result<Options> {
+        if let Some(tools) = self.tools.get(run) {
+            said.entry("tools").or_insert_with(|| tools.clone());
         }
-        Ok(thread)
+        let about = options::last_about(log, run).await?;
+        Ok(options::condition(&about).overlay(options::read(said, &call.thread)?))
     }
+}
 
-    /// The options of a run that is performed again: those that this process knows of it, and what the operation adds.
-    fn options_of(&self, run: &str, said: Metadata, call: &KeptCall) -> Result<Options> {
-        let said = options::read(said, &call.thread)?;
-        let known = self.options.get(run).cloned();
-        Ok(known.unwrap_or_default().overlay(said))
+/// The conversation up to where a run stopped that began with this one.
+async fn thread_so_far(log: &Arc<Ledger>, run: &str, mut thread: Thread) -> Result<Thread> {
+    let mut stream = replay_run(log, run).stream().await?;
+    while let Some(Ok(event)) = stream.next().await {
+        match event {
+            Event::StepCompleted { thread: after, .. } => thread = after,
+            Event::ChatCompleted { result } => thread = result.thread,
+            _ => {}
+        }
     }
+    Ok(thread)
 }
 
 /// The error that whoever awaits a step gets in place of it. Of one who watches it the events tell.

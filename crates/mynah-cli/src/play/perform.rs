@@ -36,7 +36,7 @@ pub(super) async fn perform(
         log,
         stable: matches!(hashes, Hashes::Counted(_)),
         hashes,
-        options: HashMap::new(),
+        tools: HashMap::new(),
         session: None,
         thread: Thread::new(),
         op: 0,
@@ -47,8 +47,12 @@ pub(super) async fn perform(
         if let Some(log) = &stage.log {
             log.begin(op.crash_after).await;
         }
+        let tools = op.options.get("tools").cloned();
         let performed = stage.perform(op).await;
         let run_id = stage.log.as_ref().and_then(|log| log.written());
+        if let (Some(run), Some(tools)) = (&run_id, tools) {
+            stage.tools.insert(Arc::clone(run), tools);
+        }
         match performed {
             Ok(mut told) => {
                 told.forget_run();
@@ -154,8 +158,8 @@ pub(super) struct Stage<'a, W> {
     pub(super) world: Arc<dyn World>,
     pub(super) log: Option<Arc<Ledger>>,
     pub(super) hashes: Hashes,
-    /// The options of the runs that were recorded here: their functions and tools are not in the records.
-    pub(super) options: HashMap<Arc<str>, Options>,
+    /// The tools that were said last of each run: their records do not tell what they do.
+    pub(super) tools: HashMap<Arc<str>, Value>,
     session: Option<Session>,
     /// The thread of the operation before.
     pub(super) thread: Thread,
@@ -224,9 +228,7 @@ impl<W: Write> Stage<'_, W> {
             Input::Last => self.thread.clone(),
         };
         let options = options::read(options, &thread)?;
-        let told = self.perform_call(kind, &thread, self.recorded(options.clone()), watch).await;
-        self.remember(options);
-        let told = told?;
+        let told = self.perform_call(kind, &thread, self.recorded(options), watch).await?;
         self.thread = told.thread(thread);
         Ok(told)
     }
@@ -266,17 +268,12 @@ impl<W: Write> Stage<'_, W> {
 
     /// A session's chat.
     async fn turn(&mut self, turn: Turn, options: Options, watch: Watch) -> Result<Told, Stop> {
-        let turn = turn.options(self.recorded(options.clone()));
-        let told = if watch.is_needed() {
-            self.watched_turn(turn.stream(), watch).await
-        } else {
-            let turned = turn.await;
-            turned
-                .map_err(Stop::from)
-                .map(|(session, result)| self.keep(session, Some(Told::Chat(Box::new(result)))))
-        };
-        self.remember(options);
-        told
+        let turn = turn.options(self.recorded(options));
+        if watch.is_needed() {
+            return self.watched_turn(turn.stream(), watch).await;
+        }
+        let (session, result) = turn.await?;
+        Ok(self.keep(session, Some(Told::Chat(Box::new(result)))))
     }
 
     /// A session's step.
@@ -286,17 +283,12 @@ impl<W: Write> Stage<'_, W> {
         options: Options,
         watch: Watch,
     ) -> Result<Told, Stop> {
-        let turn = turn.options(self.recorded(options.clone()));
-        let told = if watch.is_needed() {
-            self.watched_turn(turn.stream(), watch).await
-        } else {
-            let turned = turn.await;
-            turned
-                .map_err(Stop::from)
-                .map(|(session, result)| self.keep(session, Some(Told::Step(Box::new(result)))))
-        };
-        self.remember(options);
-        told
+        let turn = turn.options(self.recorded(options));
+        if watch.is_needed() {
+            return self.watched_turn(turn.stream(), watch).await;
+        }
+        let (session, result) = turn.await?;
+        Ok(self.keep(session, Some(Told::Step(Box::new(result)))))
     }
 
     async fn watched_turn(
@@ -323,13 +315,6 @@ impl<W: Write> Stage<'_, W> {
         match &self.log {
             Some(log) => options.record(log),
             None => options,
-        }
-    }
-
-    /// Keeps what the records of the operation's run do not tell.
-    pub(super) fn remember(&mut self, options: Options) {
-        if let Some(run) = self.log.as_ref().and_then(|log| log.written()) {
-            self.options.insert(run, options);
         }
     }
 

@@ -336,7 +336,10 @@ impl Context {
     /// Ends the model call and the tools that run, and every one that is called from now on, as cancelled. In a replay they end
     /// as they did.
     pub fn cancel(&self) {
-        self.0.cancelled.send_replace(true);
+        // A replay has what came of it in its records.
+        if !self.0.replaying {
+            self.0.cancelled.send_replace(true);
+        }
     }
 
     /// Performs something, and serves whoever hands in facts meanwhile.
@@ -409,21 +412,6 @@ impl Context {
         clock.as_mut()?.poll_passed(cx, place)
     }
 
-    /// Performs something until the run is cancelled; nothing is there then.
-    async fn unless_cancelled<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let mut cancelled = self.0.cancelled.subscribe();
-        let cancelled = async {
-            // A replay has what came of it in its records.
-            if self.0.replaying || cancelled.wait_for(|cancelled| *cancelled).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        match select(pin!(cancelled), pin!(future)).await {
-            Either::Left(_) => None,
-            Either::Right((done, _)) => Some(done),
-        }
-    }
-
     fn spent(&self) -> MutexGuard<'_, Spent> {
         lock(&self.0.spent)
     }
@@ -439,6 +427,23 @@ impl fmt::Debug for Context {
             .field("config", &self.0.config)
             .field("replaying", &self.0.replaying)
             .finish_non_exhaustive()
+    }
+}
+
+/// Performs something until its run is cancelled; nothing is there then.
+pub(crate) async fn unless_cancelled<T>(
+    mut cancelled: watch::Receiver<bool>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    let cancelled = async {
+        // Nobody is left who could.
+        if cancelled.wait_for(|cancelled| *cancelled).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    match select(pin!(cancelled), pin!(future)).await {
+        Either::Left(_) => None,
+        Either::Right((done, _)) => Some(done),
     }
 }
 

@@ -11,7 +11,7 @@ use mynah_log::{CutRecorder, Effect, Fact, Hash, Plan, cbor};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::Context;
+use super::{Context, unless_cancelled};
 use crate::{
     Adapter, Heard, ModelCall, Spent, Watch,
     budget::estimate,
@@ -93,7 +93,8 @@ impl Context {
         }
         let mut watch = Watch::model(self.metrics(), request.model.as_ref());
         let mut call = Call { pricing, ..Call::default() };
-        let heard = self.unless_cancelled(self.hear(adapter, request, &mut call));
+        let hearing = self.hear(adapter, request, &mut call);
+        let heard = unless_cancelled(self.0.cancelled.subscribe(), hearing);
         let heard = match self.served(self.while_there_is_time(heard)).await {
             Ok(heard) => heard.unwrap_or_else(|| Err(Error::stream(StreamReason::Cancelled))),
             Err(breach) => Ok(Some(breach)),

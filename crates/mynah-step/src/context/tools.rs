@@ -202,9 +202,10 @@ impl Context {
                     true => None,
                     false => places.acquire().await.ok(),
                 };
-                let context = ToolContext::new(Arc::clone(&call), Arc::clone(&config.world))
+                let mut context = ToolContext::new(Arc::clone(&call), Arc::clone(&config.world))
                     .side_effect_errors(config.side_effect_errors)
                     .kept(Arc::clone(&self.0.desk), attempt, self.0.replaying);
+                context.cancelled = self.0.cancelled.subscribe();
                 self.run_now(tool, context, begun, backoff).await?
             }
         };
@@ -271,13 +272,16 @@ impl Context {
         let mut watch = Watch::tool(self.metrics(), &call.name);
         let limits = ToolLimits { timeout: config.tool_timeout, backoff };
         let settled = match tool {
-            Some(tool) => {
-                let run = run_tool(Arc::new(HandlerExecutor), tool, &mut context, limits);
-                self.unless_cancelled(run).await.unwrap_or_else(|| {
-                    failed(&call, context.attempt(), ToolReason::Cancelled, "the run was ended")
-                })
+            Some(tool) => run_tool(Arc::new(HandlerExecutor), tool, context, limits).await,
+            None => {
+                let error = Error::tool(ToolReason::NotFound)
+                    .with_message(format!(
+                        "tool error ({}): not_found: there is no such tool",
+                        call.name
+                    ))
+                    .with("tool_name", call.name.as_str());
+                Settled { outcome: Err(error), attempts: context.attempt() }
             }
-            None => failed(&call, context.attempt(), ToolReason::NotFound, "there is no such tool"),
         };
         let fact = outcome_fact(&call, settled);
         let failure = match &fact {
@@ -342,13 +346,6 @@ impl Drop for Ids<'_> {
         let mut called = lock(self.called);
         self.mine.iter().for_each(|id| _ = called.remove(id));
     }
-}
-
-fn failed(call: &ToolCall, attempts: u32, reason: ToolReason, why: &str) -> Settled {
-    let error = Error::tool(reason)
-        .with_message(format!("tool error ({}): {reason}: {why}", call.name))
-        .with("tool_name", call.name.as_str());
-    Settled { outcome: Err(error), attempts }
 }
 
 /// The fact of how a call came out.

@@ -377,7 +377,7 @@ impl ToolRuns {
 fn start(
     setup: &Setup,
     tool: Option<Tool>,
-    mut context: ToolContext,
+    context: ToolContext,
     mut watch: Watch,
 ) -> BoxFuture<(Arc<ToolCall>, Outcome)> {
     let call = Arc::clone(&context.call);
@@ -392,7 +392,7 @@ fn start(
     let (executor, limits) = (Arc::clone(&setup.executor), setup.tool_limits.clone());
     let telling = span.clone();
     let run = async move {
-        let settled = run_tool(executor, tool, &mut context, limits).await;
+        let settled = run_tool(executor, tool, context, limits).await;
         let failure = match &settled.outcome {
             Ok(ToolOutcome::Error { .. }) => Some(ToolReason::Failed.as_str()),
             outcome => outcome.as_ref().err().map(Error::reason),
