@@ -34,7 +34,6 @@ pub(crate) fn takes_instructions_within(model: &str) -> bool {
 }
 
 /// Whether the provider takes thinking back only where system, tools and messages before it are what they were: from 5.1 on.
-#[cfg(feature = "bedrock")]
 pub(crate) fn binds_thinking(model: &str) -> bool {
     version(model).is_some_and(|version| version >= (5, 1))
 }
