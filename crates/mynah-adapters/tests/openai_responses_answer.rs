@@ -73,13 +73,26 @@ fn text_comes_in_pieces_and_is_told_once() {
 
 #[test]
 fn a_text_that_is_written_anew_is_not_mixed_with_what_was_told() {
-    let said = json!({"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "It is 20°, sunny."}]});
-    let told = [
-        json!({"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": "It's 20"}),
-        json!({"type": "response.output_text.done", "item_id": "msg_1", "output_index": 0, "content_index": 0, "text": "It is 20°, sunny."}),
-        completed(json!([said])),
-    ];
-    assert_eq!(read(&body(&told)).text(), "It's 20");
+    let part = |text: &str| json!({"type": "output_text", "text": text});
+    let event = |name: &str, index: u64, member: &str, text: &str| json!({"type": format!("response.output_text.{name}"), "item_id": "msg_1", "output_index": 0, "content_index": index, member: text});
+    // Numbered as they are listed; all with another number; each piece with its own.
+    for [first, second, third] in [[0, 0, 0], [7, 7, 7], [3, 4, 5]] {
+        let told = [
+            event("delta", first, "delta", "It's"),
+            event("delta", second, "delta", " 20"),
+            event("done", third, "text", "It is 20°, sunny."),
+        ];
+        let content = json!([part("It is 20°, sunny."), part("Bring a hat.")]);
+        let said = json!({"type": "message", "id": "msg_1", "content": content});
+        for told in [&told[..], &told[..2]] {
+            let read = read(&body(&[told, &[completed(json!([said]))]].concat()));
+            assert_eq!(
+                read.message.parts(),
+                ["It's 20", "Bring a hat."].map(Part::text),
+                "{told:?}"
+            );
+        }
+    }
 }
 
 #[test]
