@@ -226,6 +226,7 @@ fn an_older_model_is_given_a_tool_that_it_takes_or_the_call_is_refused() {
 /// `tool_choice: type "tool" and "any" are not supported for this model.`
 #[test]
 fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
+    let own = |choice: Value| ToolChoice::Other(choice.as_object().unwrap().clone());
     let reasons = |model: &str| {
         let kind = |request: Request| {
             let request = request.with_model(model).with_tools([search()]);
@@ -236,9 +237,12 @@ fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
         [
             choose(ToolChoice::Required),
             choose(ToolChoice::Tool("search".to_owned())),
+            choose(own(json!({"type": "any"}))),
+            choose(own(json!({"type": "tool", "name": "search"}))),
             kind(Request::from("hi").with_response_format(ResponseFormat::JsonObject)),
             choose(ToolChoice::Auto),
             choose(ToolChoice::None),
+            choose(own(json!({"type": "auto", "disable_parallel_tool_use": true}))),
             kind(
                 Request::from("hi").with_response_format(ResponseFormat::json_schema(
                     "x",
@@ -250,10 +254,12 @@ fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
     let forced = Some(ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
     let formless = Some(ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
     for model in ["claude-fable-5-1", "claude-mythos-5-2", "claude-opus-5-5", "claude-sonnet-5-5"] {
-        assert_eq!(reasons(model), [forced, forced, formless, None, None, None], "{model}");
+        let [demanded @ .., form, auto, none, own, schema] = reasons(model);
+        assert_eq!((demanded, form), ([forced; 4], formless), "{model}");
+        assert_eq!([auto, none, own, schema], [None; 4], "{model}");
     }
     for model in ["claude-sonnet-5", "claude-opus-5", "claude-fable-5", "claude-haiku-5-5"] {
-        assert_eq!(reasons(model), [None; 6], "{model}");
+        assert_eq!(reasons(model), [None; 9], "{model}");
     }
 }
 
