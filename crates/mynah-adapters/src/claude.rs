@@ -34,18 +34,24 @@ pub(crate) fn takes_instructions_within(model: &str) -> bool {
 }
 
 /// Whether the provider takes thinking back only where system, tools and messages before it are what they were: from 5.1 on.
-#[cfg(feature = "bedrock")]
 pub(crate) fn binds_thinking(model: &str) -> bool {
     version(model).is_some_and(|version| version >= (5, 1))
 }
 
 /// Refuses to force a call on a model that decides itself.
 pub(crate) fn check_choice(request: &Request) -> Result<()> {
-    match request.tool_choice {
-        Some(ToolChoice::Required | ToolChoice::Tool(_)) if !can_be_forced(model_name(request)) => {
-            Err(unsupported("this model cannot be made to call a tool"))
-        }
-        _ => Ok(()),
+    const FORCED: [&str; 2] = ["any", "tool"];
+    let forces = match &request.tool_choice {
+        Some(ToolChoice::Required | ToolChoice::Tool(_)) => true,
+        // As Anthropic writes it, and as Bedrock does.
+        Some(ToolChoice::Other(own)) => FORCED.iter().any(|word| {
+            own.get("type").is_some_and(|kind| kind == word) || own.contains_key(*word)
+        }),
+        _ => false,
+    };
+    match forces && !can_be_forced(model_name(request)) {
+        true => Err(unsupported("this model cannot be made to call a tool")),
+        false => Ok(()),
     }
 }
 

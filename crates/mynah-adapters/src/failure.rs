@@ -228,6 +228,10 @@ impl Said {
         if self.flagged {
             return AdapterReason::ContentFilter;
         }
+        // llama.cpp, of what it was started without: that is so the next time too, whatever the status.
+        if self.message.as_deref().is_some_and(|message| message.contains("requires --jinja")) {
+            return AdapterReason::InvalidRequest;
+        }
         let words = [&self.code, &self.kind].into_iter().flatten();
         let named = words.filter_map(|word| by_word(&word.to_ascii_lowercase())).next();
         let is_refusal = status.is_none_or(|status| matches!(status, 400 | 403 | 413 | 422 | 503));

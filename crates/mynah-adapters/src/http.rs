@@ -53,6 +53,10 @@ mod origin;
 /// `{"anthropic": {"thinking": {"type": "adaptive"}}}`, go to that one alone: so a [`Fallback`](mynah_step::Fallback) gives each of
 /// its models what fits it.
 ///
+/// [`ModelCall::adapter_opts`] says more of one call: `headers`, an object of texts, are sent with it, over those of
+/// [`with_header`](Self::with_header) and under that of the key; OpenAI's formats take an `organization`, and Bedrock's a `region`. What
+/// stands in a header whose name tells of a key is in no error, and no header of a call is recorded.
+///
 /// A server that sends nothing for as long as `stream_timeout` says, not even keep-alives, fails the call with `timeout`: from
 /// the request to its answer, and from one byte of it to the next. Without one that is 5 minutes, for models may think for
 /// long. The body of an error is waited for no longer than 10 seconds, or half of that time. Whoever polls the stream keeps

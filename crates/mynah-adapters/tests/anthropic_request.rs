@@ -226,6 +226,7 @@ fn an_older_model_is_given_a_tool_that_it_takes_or_the_call_is_refused() {
 /// `tool_choice: type "tool" and "any" are not supported for this model.`
 #[test]
 fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
+    let own = |choice: Value| ToolChoice::Other(choice.as_object().unwrap().clone());
     let reasons = |model: &str| {
         let kind = |request: Request| {
             let request = request.with_model(model).with_tools([search()]);
@@ -236,9 +237,12 @@ fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
         [
             choose(ToolChoice::Required),
             choose(ToolChoice::Tool("search".to_owned())),
+            choose(own(json!({"type": "any"}))),
+            choose(own(json!({"type": "tool", "name": "search"}))),
             kind(Request::from("hi").with_response_format(ResponseFormat::JsonObject)),
             choose(ToolChoice::Auto),
             choose(ToolChoice::None),
+            choose(own(json!({"type": "auto", "disable_parallel_tool_use": true}))),
             kind(
                 Request::from("hi").with_response_format(ResponseFormat::json_schema(
                     "x",
@@ -250,10 +254,12 @@ fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
     let forced = Some(ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
     let formless = Some(ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
     for model in ["claude-fable-5-1", "claude-mythos-5-2", "claude-opus-5-5", "claude-sonnet-5-5"] {
-        assert_eq!(reasons(model), [forced, forced, formless, None, None, None], "{model}");
+        let [demanded @ .., form, auto, none, own, schema] = reasons(model);
+        assert_eq!((demanded, form), ([forced; 4], formless), "{model}");
+        assert_eq!([auto, none, own, schema], [None; 4], "{model}");
     }
     for model in ["claude-sonnet-5", "claude-opus-5", "claude-fable-5", "claude-haiku-5-5"] {
-        assert_eq!(reasons(model), [None; 6], "{model}");
+        assert_eq!(reasons(model), [None; 9], "{model}");
     }
 }
 
@@ -300,25 +306,10 @@ fn calls_without_tools_are_described_and_not_to_be_repeated() {
 /// "A prefix check fails if `system`, `tools`, or an earlier message changed after Claude produced a block."
 #[test]
 fn a_call_that_gives_the_form_describes_the_tools_as_they_were() {
-    let thought = Part::Reasoning {
-        text: String::new(),
-        signature: Some("sig".to_owned()),
-        redacted: false,
-        data: None,
-    };
-    let call = Part::tool_call(ToolCall::new("c1", "search", "{}"));
-    let asked = || Message::user("hi");
-    let called = [
-        asked(),
-        Message::assistant_parts([thought.clone(), call]),
-        Message::tool_result("c1", "found"),
-    ];
-    let answered = [asked(), Message::assistant_parts([thought, Part::text("so")])];
-    for conversation in [called.to_vec(), answered.to_vec()] {
+    for conversation in [called_after_a_thought().to_vec(), answered_after_a_thought().to_vec()] {
         let first = Request::new(conversation).with_model("claude-fable-5-2");
-        let second = first
-            .clone()
-            .with_response_format(ResponseFormat::json_schema("x", json!({"type": "object"})));
+        let form = ResponseFormat::json_schema("x", json!({"type": "object"}));
+        let second = first.clone().with_response_format(form);
         let first = Anthropic::default()
             .body(&first.with_tools([search()]), &ModelCall::default())
             .unwrap();
@@ -330,6 +321,44 @@ fn a_call_that_gives_the_form_describes_the_tools_as_they_were() {
         assert_eq!(second["tool_choice"], json!({"type": "none"}));
         assert_eq!(second["messages"][1]["content"][0]["signature"], "sig");
     }
+}
+
+#[test]
+fn a_tool_that_gives_the_form_stands_behind_the_others_and_outdates_thoughts() {
+    let to = ModelCall { former_tools: vec![search().into()], ..ModelCall::default() };
+    for (model, blocks) in [("claude-haiku-5-5", 1), ("claude-haiku-4-5", 2)] {
+        let request = Request::new(called_after_a_thought())
+            .with_model(model)
+            .with_response_format(ResponseFormat::JsonObject);
+        let sent = Anthropic::default().body(&request, &to).unwrap();
+        let names: Vec<&Value> =
+            sent["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]).collect();
+        assert_eq!(names, ["search", "respond_with_json_object"], "{model}");
+        assert_eq!(sent["tool_choice"]["name"], "respond_with_json_object");
+        assert_eq!(sent["messages"][1]["content"].as_array().unwrap().len(), blocks, "{model}");
+    }
+}
+
+fn thought() -> Part {
+    Part::Reasoning {
+        text: String::new(),
+        signature: Some("sig".to_owned()),
+        redacted: false,
+        data: None,
+    }
+}
+
+fn called_after_a_thought() -> [Message; 3] {
+    let call = Part::tool_call(ToolCall::new("c1", "search", "{}"));
+    [
+        Message::user("hi"),
+        Message::assistant_parts([thought(), call]),
+        Message::tool_result("c1", "found"),
+    ]
+}
+
+fn answered_after_a_thought() -> [Message; 2] {
+    [Message::user("hi"), Message::assistant_parts([thought(), Part::text("so")])]
 }
 
 /// A system message "must immediately follow a user message", and be the last entry or be followed by an assistant turn.

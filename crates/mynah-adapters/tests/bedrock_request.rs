@@ -186,9 +186,12 @@ fn each_choice_of_a_tool_has_its_form() {
     assert_eq!(body(asked(ToolChoice::None, vec![search()])).get("toolConfig"), None);
     let unsupported = ErrorKind::Adapter(AdapterReason::UnsupportedFeature);
     assert_eq!(refused(asked(tool(), vec![])).kind(), unsupported);
-    let decides = asked(tool(), vec![search()]).with_model("us.anthropic.claude-opus-5-5");
-    let error = Bedrock::default().body(&decides, &ModelCall::default()).unwrap_err();
-    assert_eq!(error.kind(), unsupported);
+    let own = ToolChoice::Other(json!({"any": {}}).as_object().unwrap().clone());
+    for choice in [tool(), own] {
+        let decides = asked(choice, vec![search()]).with_model("us.anthropic.claude-opus-5-5");
+        let error = Bedrock::default().body(&decides, &ModelCall::default()).unwrap_err();
+        assert_eq!(error.kind(), unsupported);
+    }
     let called = Message::assistant_parts([Part::tool_call(ToolCall::new("c", "search", "{}"))]);
     let answered = Request::new([called, Message::tool_result("c", "found")]);
     let sent = body(answered.clone());

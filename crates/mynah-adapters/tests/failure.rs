@@ -97,7 +97,7 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
         (
             500,
             r#"{"error":{"code":500,"message":"tools param requires --jinja flag","type":"server_error"}}"#,
-            ProviderUnavailable,
+            InvalidRequest,
             "tools param requires --jinja flag",
         ),
         (

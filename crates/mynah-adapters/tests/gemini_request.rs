@@ -40,6 +40,8 @@ fn effort_is_a_level_or_a_number_of_tokens() {
             assert_eq!(thinking(model, effort), json!({"thinkingLevel": other}), "{model}");
         }
     }
+    let least = json!({"thinkingBudget": 128});
+    assert_eq!(thinking("gemini-2.5-pro", "none"), least, "it refuses not to think");
     let both = json!({"reasoning_effort": "low", "thinking_config": {"includeThoughts": true}});
     assert_eq!(
         config("gemini-3.5-flash", both),

@@ -139,6 +139,17 @@ fn a_long_prompt_has_the_prices_of_long_prompts_for_all_its_tokens() {
     };
     assert_eq!(cost(200_000), (0.4, 12.0));
     assert_eq!(cost(200_001), (200_001.0 * 4.0 / 1e6, 18.0));
+    // Whoever serves it.
+    for model in ["claude-haiku-5-5", "anthropic.claude-haiku-5-5", "us.anthropic.claude-haiku-5-5"]
+    {
+        let pricing = catalog.get(model).unwrap().pricing.unwrap();
+        let long = pricing.long_prompt.unwrap();
+        assert_eq!(long.above, 100_000, "{model}");
+        assert_eq!(
+            [long.input, long.output],
+            [pricing.input, pricing.output].map(|price| price * 5.0)
+        );
+    }
 }
 
 #[test]

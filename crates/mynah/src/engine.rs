@@ -122,7 +122,8 @@ impl Engine {
         self.with(|parts| parts.adapter = Some(Arc::new(adapter)))
     }
 
-    /// The same engine with one more option for its adapter.
+    /// The same engine with one more option for its adapter, such as the `organization` of OpenAI's or the `headers` of any over HTTP.
+    /// It is stored with the engine: a header that holds a key belongs to the adapter, or to a call.
     pub fn adapter_opt(self, name: &str, value: impl Into<Value>) -> Self {
         // A key belongs to a call, never to an engine, which can be stored.
         if name == "api_key" {

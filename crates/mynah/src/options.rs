@@ -306,7 +306,8 @@ macro_rules! option_setters {
                 self.param("request_id", id.into())
             }
 
-            /// The adapter's own options, over the engine's. `headers` among them are not recorded, as they may hold keys.
+            /// The adapter's own options, over the engine's. Adapters over HTTP take `headers`, as
+            /// `{"headers": {"x-gateway-key": "…"}}`, to be sent with the call; they are not recorded, as they may hold keys.
             pub fn adapter_opts(self, opts: mynah_data::Metadata) -> Self {
                 self.param("adapter_opts", opts)
             }

@@ -174,10 +174,13 @@ fn conversation(request: &Request) -> Vec<&Message> {
 }
 
 fn messages(request: &Request) -> Result<Vec<Value>> {
+    // The tool that gives the form was not there when the model thought, and such thoughts are refused.
+    let with_thoughts =
+        form_tool(request).is_none() || !claude::binds_thinking(model_name(request));
     let said = |message: &Message| {
         let (role, mut blocks) = match message.role() {
             Role::System => ("system", instruction(message).into_iter().collect()),
-            Role::Assistant => ("assistant", assistant(message)),
+            Role::Assistant => ("assistant", assistant(message, with_thoughts)),
             Role::Tool => ("user", vec![tool_result(message)?]),
             _ => ("user", user(message)?),
         };
@@ -225,7 +228,7 @@ fn container(request: &Request) -> Option<Value> {
     })
 }
 
-fn assistant(message: &Message) -> Vec<Value> {
+fn assistant(message: &Message, with_thoughts: bool) -> Vec<Value> {
     let mut blocks: Vec<Value> = Vec::new();
     for part in message.parts() {
         match part {
@@ -242,13 +245,18 @@ fn assistant(message: &Message) -> Vec<Value> {
                 }
             }
             Part::Reasoning { text, signature, data, .. } => {
-                blocks.extend(reasoning(text, signature.as_deref(), data.as_ref()));
+                let block = reasoning(text, signature.as_deref(), data.as_ref());
+                blocks.extend(block.filter(|block| with_thoughts || !is_thought(block)));
             }
             Part::ToolCall(call) => blocks.push(tool_use(call)),
             _ => {}
         }
     }
     blocks
+}
+
+fn is_thought(block: &Value) -> bool {
+    block["type"] == "thinking" || block["type"] == "redacted_thinking"
 }
 
 fn tool_use(call: &ToolCall) -> Value {
@@ -325,16 +333,15 @@ fn marked(mut block: Value, mark: Option<&Value>) -> Value {
 }
 
 fn tools(request: &Request, call: &ModelCall) -> Option<Value> {
-    let form = form_tool(request);
-    let mut tools: Vec<Value> =
-        request.tools.iter().map(AsRef::as_ref).chain(&form).map(tool_spec).collect();
-    if tools.is_empty() && !has_tools(request) {
+    let mut tools: Vec<Value> = request.tools.iter().map(|tool| tool_spec(tool)).collect();
+    if !has_tools(request) {
         // Calls in the conversation demand that their tools are described, and thinking that they are described as they were.
         match call.former_tools.is_empty() {
             true => tools.extend(called_tools(request).iter().map(tool_spec)),
             false => tools.extend(call.former_tools.iter().map(|tool| tool_spec(tool))),
         }
     }
+    tools.extend(form_tool(request).as_ref().map(tool_spec));
     (!tools.is_empty()).then(|| tools.into())
 }
 

@@ -101,6 +101,8 @@ fn thinking(model: &str, effort: Value) -> Metadata {
     let budget = |tokens: u32| ("thinkingBudget", Value::from(tokens));
     let by_tokens = generation(model).is_some_and(|number| number < 3);
     let (name, value) = match (effort.as_str(), by_tokens) {
+        // It always thinks.
+        (Some("none"), true) if model.contains("gemini-2.5-pro") => budget(128),
         (Some("none"), true) => budget(0),
         (Some("minimal" | "low"), true) => budget(1024),
         (Some("medium"), true) => budget(8192),

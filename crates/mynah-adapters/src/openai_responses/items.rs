@@ -215,7 +215,16 @@ struct Piece {
     index: u64,
     block: Block,
     told: String,
+    /// Whether it was told whole.
+    is_whole: bool,
     annotated: bool,
+}
+
+/// What was told of one kind before a list came, and up to where the list has it.
+struct Told {
+    source: Source,
+    text: String,
+    at: usize,
 }
 
 /// What a text is.
@@ -285,25 +294,23 @@ impl Item {
         if let (Kind::Message, Some(Value::String(text))) = (self.kind, item.get(list)) {
             self.tell_rest(Source::Text, 0, text, draft);
         }
-        let parts = item.get(list).and_then(Value::as_array).into_iter().flatten();
-        // What was told, by what it is, and up to where it was found in the list.
-        let mut told: Vec<(Source, String, usize)> = Vec::new();
+        let parts = item.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let mut told: Vec<Told> = Vec::new();
         for Piece { source, told: text, .. } in &self.pieces {
-            match told.iter_mut().find(|(known, ..)| known == source) {
-                Some((_, whole, _)) => whole.push_str(text),
-                None => told.push((*source, text.clone(), 0)),
+            match told.iter_mut().find(|told| told.source == *source) {
+                Some(told) => told.text.push_str(text),
+                None => told.push(Told { source: *source, text: text.clone(), at: 0 }),
             }
         }
-        for (index, part) in parts.filter_map(Value::as_object).enumerate() {
+        for (index, part) in parts.iter().filter_map(Value::as_object).enumerate() {
             let Some(source) = Source::of(part) else {
                 draft.raw(Value::Object(part.clone()));
                 continue;
             };
-            let told =
-                told.iter_mut().find(|(known, text, at)| *known == source && *at < text.len());
-            match told {
-                Some((_, text, at)) => {
-                    *at += self.listed(source, index as u64, part, &text[*at..], draft);
+            let is_left = |told: &&mut Told| told.source == source && told.at < told.text.len();
+            match told.iter_mut().find(is_left) {
+                Some(told) => {
+                    told.at += self.listed(index as u64, part, parts.len() as u64, told, draft);
                 }
                 None => {
                     self.place(source, index as u64);
@@ -313,16 +320,17 @@ impl Item {
         }
     }
 
-    /// Takes a part that a list has at this place, where texts were told that are left to be found. Some servers do not number
-    /// texts by their places, so what counts is their order. Gives how much of them this was.
+    /// Takes a part that a list of so many has at this place, where texts were told that are left to be found. Some servers do
+    /// not number texts by their places, so what counts is their order. Gives how much of them this was.
     fn listed(
         &mut self,
-        source: Source,
         place: u64,
         part: &Metadata,
-        left: &str,
+        parts: u64,
+        told: &Told,
         draft: &mut Draft,
     ) -> usize {
+        let (source, left) = (told.source, &told.text[told.at..]);
         let text = source.text(part);
         let mut found = 0;
         if left.starts_with(text) {
@@ -330,6 +338,9 @@ impl Item {
         } else if let (Some(rest), Some(last)) = (text.strip_prefix(left), self.last(source)) {
             found = left.len();
             self.tell(source, self.pieces[last].index, rest.to_owned(), draft);
+        } else if let Some(rest) = self.misnumbered(told, parts) {
+            // Written anew: words that were told stay.
+            found = rest;
         } else {
             let known = self.place(source, place);
             if left.starts_with(&self.pieces[known].told) {
@@ -339,6 +350,17 @@ impl Item {
         }
         self.beside(place, part, draft);
         found
+    }
+
+    /// How much is left of the text where a list of so many stands, if that text has a number that none of the list has.
+    fn misnumbered(&self, told: &Told, parts: u64) -> Option<usize> {
+        let mut end = 0;
+        let mut pieces = self.pieces.iter().filter(|piece| piece.source == told.source);
+        let piece = pieces.find(|piece| {
+            end += piece.told.len();
+            end > told.at
+        });
+        piece.filter(|piece| piece.index >= parts).map(|_| end - told.at)
     }
 
     /// Takes a part of the item's content, with what it holds so far.
@@ -397,14 +419,20 @@ impl Item {
     /// Takes a whole text, of which the beginning was told. Some servers write it anew: words that were told stay, and of
     /// arguments the last writing counts.
     pub(super) fn tell_rest(&mut self, source: Source, index: u64, whole: &str, draft: &mut Draft) {
-        let is_it = |piece: &Piece| whole.starts_with(&piece.told) || piece.told.ends_with(whole);
+        let is_it = |piece: &Piece| {
+            !piece.is_whole || whole.starts_with(&piece.told) || piece.told.ends_with(whole)
+        };
         let place = match (self.find(source, index), self.last(source)) {
             (None, Some(last)) if !whole.is_empty() && is_it(&self.pieces[last]) => last,
             _ => self.place(source, index),
         };
-        let Piece { told, index, .. } = &self.pieces[place];
+        let Piece { told, index, is_whole, .. } = &mut self.pieces[place];
+        *is_whole |= !whole.is_empty();
         match (whole.strip_prefix(told.as_str()), self.kind) {
-            (Some(rest), _) => self.tell(source, *index, rest.to_owned(), draft),
+            (Some(rest), _) => {
+                let index = *index;
+                self.tell(source, index, rest.to_owned(), draft);
+            }
             (None, Kind::Call(key)) if !whole.is_empty() => draft.rewrite_arguments(key, whole),
             _ => {}
         }
@@ -438,6 +466,7 @@ impl Item {
                     index,
                     block,
                     told: String::new(),
+                    is_whole: false,
                     annotated: false,
                 });
                 self.pieces.len() - 1

@@ -24,7 +24,9 @@ use crate::{
 /// and `reasoning_effort`, `reasoning_summary` and `verbosity` are put where this format has them.
 ///
 /// Every item that is neither a message nor a call goes back as it came, and so does the phase of a message. Calls of a custom
-/// tool have its text as their argument `input`, those of `apply_patch` its `operation`.
+/// tool have its text as their argument `input`, those of `apply_patch` its `operation`. What the model does with a computer or a shell
+/// is no call: a shell may be the provider's own, by the same item, and a computer is answered with a picture and nothing else, so
+/// that no failure could be told.
 /// For models from gpt-5.6 on, `cache_control` in the metadata of a text part, an image or a message becomes a
 /// `prompt_cache_breakpoint`.
 ///

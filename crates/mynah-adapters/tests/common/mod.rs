@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 pub mod messages;
+pub mod responses;
 
 use mynah_adapters::format::{Delivery, Format, Reader};
 use mynah_data::{Event, Metadata, Request, Response, ResponseBuilder, Result};
