@@ -14,22 +14,17 @@ use crate::{Body, Corrupt, Hash, MAINTENANCE, Record, Removed, RunSummary, Tombs
 /// How many bytes of records are read at once, about.
 const PORTION: usize = 16 << 20;
 
-pub(super) const INSERT: &str =
-    "INSERT INTO records (key, envelope, salt, payload) VALUES (?1, ?2, ?3, ?4)";
+/// Behind all others, whose keys are smaller.
+pub(super) const INSERT: &str = "INSERT INTO records (envelope, salt, payload) VALUES (?1, ?2, ?3)";
 
-pub(super) fn insert(
-    insert: &mut Statement<'_>,
-    key: i64,
-    record: &Record,
-) -> rusqlite::Result<()> {
+/// Gives its key.
+pub(super) fn insert(insert: &mut Statement<'_>, record: &Record) -> rusqlite::Result<i64> {
     let body = record.body();
-    insert.execute(params![
-        key,
+    insert.insert(params![
         &record.envelope_bytes()[..],
         body.map(|body| body.salt),
         body.map(|body| &body.payload[..]),
-    ])?;
-    Ok(())
+    ])
 }
 
 pub(super) fn read(

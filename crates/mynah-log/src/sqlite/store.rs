@@ -21,9 +21,8 @@ const KNOWN: usize = 1024;
 
 pub(super) struct Store {
     connection: Connection,
-    /// What is known of runs: most appends are to a run that was appended to before, and need not
-    /// look it up. It holds for as long as nobody else writes.
-    known: HashMap<Arc<str>, Known>,
+    /// It holds for as long as nobody else writes.
+    known: Runs,
     /// Changes when somebody else writes.
     version: i64,
     /// How safe a commit is.
@@ -34,7 +33,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(connection: Connection, durability: Durability) -> Self {
-        Self { connection, known: HashMap::new(), version: 0, durability, unwiped: true }
+        Self { connection, known: Runs::default(), version: 0, durability, unwiped: true }
     }
 
     /// Sees to it that what was taken away is nowhere in the files. Where somebody still reads what was there before, that
@@ -61,20 +60,15 @@ impl Store {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let (known, unwiped) = (&mut self.known, &mut self.unwiped);
         let begun = Begun { connection, known, unwiped, committed: false };
-        let one = |statement| connection.prepare_cached(statement)?.query_row([], |row| row.get(0));
-        let version: i64 = one("PRAGMA data_version")?;
-        let last: i64 = one("SELECT ifnull(max(key), 0) FROM records")?;
-        if last > i64::MAX / 2 {
-            // Nobody has written that many.
-            return Err(rusqlite::Error::IntegralValueOutOfRange(1, last));
-        }
+        let mut version = connection.prepare_cached("PRAGMA data_version")?;
+        let version = version.query_row([], |row| row.get(0))?;
         if version != self.version {
-            begun.known.clear();
+            begun.known.0.clear();
             self.version = version;
         }
         let insert = connection.prepare_cached(records::INSERT)?;
         let keep = connection.prepare_cached(heads::KEEP)?;
-        Ok(Work { insert, keep, last, begun })
+        Ok(Work { insert, keep, begun })
     }
 }
 
@@ -83,8 +77,6 @@ pub(super) struct Work<'s> {
     // Kept at hand from the first job to the last.
     insert: CachedStatement<'s>,
     keep: CachedStatement<'s>,
-    /// The key of the last record of all.
-    last: i64,
     begun: Begun<'s>,
 }
 
@@ -110,7 +102,7 @@ impl Work<'_> {
                 Going::Run { key, run, rows } => {
                     rows.iter().try_for_each(|row| records::delete(connection, *row).map(drop))?;
                     runs::remove(connection, *key, run)?;
-                    self.begun.known.remove(run);
+                    self.begun.known.0.remove(run);
                 }
             }
         }
@@ -121,7 +113,7 @@ impl Work<'_> {
     fn look_up(&mut self, tombstone: &Tombstone, at: i64) -> Answer<Option<Going>> {
         let connection = self.begun.connection;
         let Tombstone { run_id, removed, .. } = tombstone;
-        let Some(known) = attempt!(self.take(run_id)?) else {
+        let Some(known) = attempt!(self.begun.known.find(connection, run_id)?) else {
             let is_pruned = runs::is_pruned(connection, run_id)?;
             return Ok(entry::absent(removed, run_id, is_pruned).map(|()| None));
         };
@@ -129,14 +121,14 @@ impl Work<'_> {
         let run = Arc::clone(&known.entry.summary.run_id);
         let going = match removed {
             Removed::Run { records, .. } => {
-                let rows = attempt!(records::rows(connection, &known, 1..records + 1)?);
+                let rows = attempt!(records::rows(connection, known, 1..records + 1)?);
                 Going::Run { key: known.key, run, rows }
             }
             Removed::Bodies(named) => {
                 let mut rows = Vec::with_capacity(named.len());
                 let there = known.entry.summary.records;
                 for Stripped { seq, hash, .. } in named.iter().filter(|named| named.seq <= there) {
-                    let found = attempt!(records::rows(connection, &known, *seq..*seq + 1)?);
+                    let found = attempt!(records::rows(connection, known, *seq..*seq + 1)?);
                     for row in found {
                         if records::hash(connection, row)? != Some(*hash) {
                             return Ok(Err(entry::strange(run_id, *seq)));
@@ -147,7 +139,6 @@ impl Work<'_> {
                 Going::Bodies(rows)
             }
         };
-        self.know(known);
         Ok(Ok(Some(going)))
     }
 
@@ -170,10 +161,10 @@ impl Work<'_> {
     }
 
     fn extend(&mut self, checked: &Checked) -> Answer<Head> {
-        let connection = self.begun.connection;
+        let (connection, runs) = (self.begun.connection, &mut self.begun.known);
         let run = &checked.batch.run;
-        let (before, mut known) = match attempt!(self.take(run)?) {
-            Some(mut known) => {
+        let (before, known) = match attempt!(runs.find(connection, run)?) {
+            Some(known) => {
                 let before = known.entry.clone();
                 attempt!(known.entry.follow(checked));
                 (Some(before), known)
@@ -181,23 +172,22 @@ impl Work<'_> {
             None if runs::is_pruned(connection, run)? => return Ok(Err(entry::pruned(run))),
             None => {
                 let entry = attempt!(Entry::begin(checked));
-                (None, runs::insert(connection, entry)?)
+                (None, runs.know(runs::insert(connection, entry)?))
             }
         };
         for record in &checked.batch.records {
-            self.last += 1;
-            records::insert(&mut self.insert, self.last, record)?;
-            known.recent.add(connection, known.key, self.last, record.seq())?;
+            let key = records::insert(&mut self.insert, record)?;
+            known.recent.add(connection, known.key, key, record.seq())?;
         }
         heads::keep(&mut self.keep, known.key, &known.entry.summary, &known.recent)?;
         if let Some(before) = before {
-            runs::update(connection, &before, &known)?;
+            runs::update(connection, &before, known)?;
         }
         let head = known.entry.summary.head();
         if checked.sealing {
             runs::add_leaf(connection, run, head.hash)?;
-        } else {
-            self.know(known);
+            // Its place among the seals is in the file, and nothing is to follow.
+            runs.0.remove(run);
         }
         if **run == *MAINTENANCE {
             for record in &checked.batch.records {
@@ -214,22 +204,22 @@ impl Work<'_> {
         term: Duration,
         now: i64,
     ) -> Answer<Lease> {
-        let Some(mut known) = attempt!(self.take(run)?) else {
+        let connection = self.begun.connection;
+        let Some(known) = attempt!(self.begun.known.find(connection, run)?) else {
             return Ok(Err(entry::not_found(run)));
         };
         let before = known.entry.clone();
         let lease = attempt!(known.entry.lease(owner, term, now));
-        runs::update(self.begun.connection, &before, &known)?;
-        self.know(known);
+        runs::update(connection, &before, known)?;
         Ok(Ok(lease))
     }
 
     pub(super) fn release(&mut self, lease: &Lease) -> Answer<()> {
-        if let Some(mut known) = attempt!(self.take(&lease.run)?) {
+        let connection = self.begun.connection;
+        if let Some(known) = attempt!(self.begun.known.find(connection, &lease.run)?) {
             let before = known.entry.clone();
             known.entry.release(lease);
-            runs::update(self.begun.connection, &before, &known)?;
-            self.know(known);
+            runs::update(connection, &before, known)?;
         }
         Ok(Ok(()))
     }
@@ -239,20 +229,26 @@ impl Work<'_> {
         self.begun.committed = true;
         Ok(())
     }
+}
 
-    /// What is known of a run: forgotten here until it is put back.
-    fn take(&mut self, run: &str) -> Answer<Option<Known>> {
-        match self.begun.known.remove(run) {
-            Some(known) => Ok(Ok(Some(known))),
-            None => runs::find(self.begun.connection, run),
+/// What is known of runs: most appends are to a run that was appended to before, and need not look it up.
+#[derive(Default)]
+struct Runs(HashMap<Arc<str>, Known>);
+
+impl Runs {
+    fn find(&mut self, connection: &Connection, run: &str) -> Answer<Option<&mut Known>> {
+        if !self.0.contains_key(run) {
+            return Ok(Ok(attempt!(runs::find(connection, run)?).map(|found| self.know(found))));
         }
+        Ok(Ok(self.0.get_mut(run)))
     }
 
-    fn know(&mut self, known: Known) {
-        if self.begun.known.len() >= KNOWN {
-            self.begun.known.clear();
+    fn know(&mut self, known: Known) -> &mut Known {
+        if self.0.len() >= KNOWN {
+            self.0.clear();
         }
-        self.begun.known.insert(Arc::clone(&known.entry.summary.run_id), known);
+        let run = Arc::clone(&known.entry.summary.run_id);
+        self.0.entry(run).insert_entry(known).into_mut()
     }
 }
 
@@ -265,7 +261,7 @@ enum Going {
 /// A transaction's end: rolled back, and what was learned in it forgotten, unless it was committed.
 struct Begun<'s> {
     connection: &'s Connection,
-    known: &'s mut HashMap<Arc<str>, Known>,
+    known: &'s mut Runs,
     unwiped: &'s mut bool,
     committed: bool,
 }
@@ -275,7 +271,7 @@ impl Drop for Begun<'_> {
         if self.committed {
             return;
         }
-        self.known.clear();
+        self.known.0.clear();
         // What a full disk ends is rolled back already.
         if !self.connection.is_autocommit() {
             // There is nothing to be done about it, and the next to begin will tell.
