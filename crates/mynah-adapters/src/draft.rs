@@ -275,7 +275,7 @@ impl Draft {
         if !Pricing::is_listed(&self.metadata)
             && let Some(tier) = self.noted("service_tier")
         {
-            usage.extra.insert("service_tier".to_owned(), tier.into());
+            Arc::make_mut(&mut usage.extra).insert("service_tier".to_owned(), tier.into());
         }
         if self.usage != usage {
             self.usage = usage;

@@ -177,7 +177,7 @@ fn i11_i15_usage_counts_thoughts_and_tools_as_parts() {
         (Some(7), Some(5), Some(24))
     );
     assert_eq!(usage.tool_usage, Metadata::from_iter([("prompt_tokens".to_owned(), json!(7))]));
-    assert_eq!(usage.extra, Metadata::from_iter([("serviceTier".to_owned(), json!("standard"))]));
+    assert_eq!(*usage.extra, Metadata::from_iter([("serviceTier".to_owned(), json!("standard"))]));
     let output = |counters: Value| read(&stream(&[counted(counters)])).usage.output_tokens;
     assert_eq!(
         output(json!({"promptTokenCount": 3, "responseTokenCount": 5})),

@@ -112,7 +112,7 @@ impl Counters {
         draft.recount(|usage| {
             let mut is_new = self.put_tokens(usage);
             if news == News::Others {
-                is_new |= put(&mut usage.extra, telling(self.others()));
+                is_new |= put(&mut usage.extra, telling(self.others()).into());
             }
             is_new
         });
