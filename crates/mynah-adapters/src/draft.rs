@@ -61,6 +61,7 @@ pub struct Draft {
 #[derive(Debug)]
 enum Waiting {
     Words { id: Block, delta: String },
+    Usage(Box<Usage>),
     Event(Box<Event>),
 }
 
@@ -68,6 +69,7 @@ impl From<Waiting> for Event {
     fn from(waiting: Waiting) -> Self {
         match waiting {
             Waiting::Words { id, delta } => Self::TextDelta { id, delta },
+            Waiting::Usage(usage) => Self::Usage { usage },
             Waiting::Event(event) => *event,
         }
     }
@@ -273,13 +275,24 @@ impl Draft {
         if !Pricing::is_listed(&self.metadata)
             && let Some(tier) = self.noted("service_tier")
         {
-            usage.extra.insert("service_tier".to_owned(), tier.into());
+            Arc::make_mut(&mut usage.extra).insert("service_tier".to_owned(), tier.into());
         }
         if self.usage != usage {
-            self.usage = usage.clone();
-            self.add(Event::Usage { usage: Box::new(usage) });
-            self.begin();
+            self.usage = usage;
+            self.tell_usage();
         }
+    }
+
+    /// The same, where what was told before is changed in place; `change` tells whether there is anything new.
+    pub(crate) fn recount(&mut self, change: impl FnOnce(&mut Usage) -> bool) {
+        if change(&mut self.usage) {
+            self.tell_usage();
+        }
+    }
+
+    fn tell_usage(&mut self) {
+        self.wait(Waiting::Usage(Box::new(self.usage.clone())));
+        self.begin();
     }
 
     /// The provider has begun with something that is not done again for nothing: what waits is told.
@@ -439,12 +452,16 @@ impl Draft {
         self.add(event);
     }
 
-    /// What waits for what the model says, unless there is too much of it.
     fn add(&mut self, event: Event) {
+        self.wait(Waiting::Event(Box::new(event)));
+    }
+
+    /// What waits for what the model says, unless there is too much of it.
+    fn wait(&mut self, waiting: Waiting) {
         if self.events.len() >= MAX_WAITING {
             self.at_work();
         }
-        self.events.push_back(Waiting::Event(Box::new(event)));
+        self.events.push_back(waiting);
     }
 
     fn begin(&mut self) {

@@ -49,16 +49,32 @@ impl<'a> Json<'a> {
         &mut self,
         mut member: impl FnMut(Cow<'a, str>, &mut Self) -> Result<()>,
     ) -> Result<()> {
-        self.walk(b'{', b'}', |json| {
-            if json.peek() != b'"' {
-                return Err(json.error());
-            }
-            let name = match json.text() {
-                Some(name) => Cow::Borrowed(name),
-                None => Cow::Owned(json.read()?),
-            };
-            if json.take(b':') { member(name, json) } else { Err(json.error()) }
-        })
+        self.members(|json| json.named(&mut member))
+    }
+
+    /// The same, but `one` must take the name of each too.
+    #[inline]
+    pub(crate) fn members(&mut self, one: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        self.walk(b'{', b'}', one)
+    }
+
+    /// Takes a member: its name, its value, and both as they are written.
+    pub(crate) fn member(&mut self) -> Result<(Cow<'a, str>, Value, &'a str)> {
+        self.peek();
+        let begin = self.at;
+        self.named(|name, json| Ok((name, json.value()?, &json.text[begin..json.at])))
+    }
+
+    #[inline]
+    fn named<T>(&mut self, member: impl FnOnce(Cow<'a, str>, &mut Self) -> Result<T>) -> Result<T> {
+        if self.peek() != b'"' {
+            return Err(self.error());
+        }
+        let name = match self.text() {
+            Some(name) => Cow::Borrowed(name),
+            None => Cow::Owned(self.read()?),
+        };
+        if self.take(b':') { member(name, self) } else { Err(self.error()) }
     }
 
     /// Walks through a list, which begins here. `element` must take each.
@@ -159,6 +175,18 @@ impl<'a> Json<'a> {
             None if self.word(b"[]") => Ok(Value::Array(Vec::new())),
             None => self.read(),
         }
+    }
+
+    /// Passes over a member if it is written exactly so.
+    #[inline]
+    pub(crate) fn repeats(&mut self, written: &str) -> bool {
+        self.peek();
+        let rest = self.text.as_bytes()[self.at..].strip_prefix(written.as_bytes());
+        let is_same = matches!(rest, Some([b',' | b'}', ..]));
+        if is_same {
+            self.at += written.len();
+        }
+        is_same
     }
 
     /// Passes over a value, and gives what was written there.
@@ -291,6 +319,30 @@ mod tests {
                     .prop_map(|members| Value::Object(members.into_iter().collect())),
             ]
         })
+    }
+
+    #[test]
+    fn a_member_is_passed_over_where_it_is_written_the_same() {
+        fn left(text: &str) -> Option<Vec<&str>> {
+            let mut left = Vec::new();
+            let walked = to_the_end(text, |json| {
+                json.members(|json| {
+                    if !json.repeats(r#""a":1"#) {
+                        left.push(json.member()?.2);
+                    }
+                    Ok(())
+                })
+            });
+            walked.map(|()| left)
+        }
+        assert_eq!(left(r#"{"a":1}"#), Some(vec![]));
+        assert_eq!(left(r#"{"b":[1],  "a":1,"a":12}"#), Some(vec![r#""b":[1]"#, r#""a":12"#]));
+        for other in [r#""a":1.5"#, r#""a": 1"#, r#""a":"1""#, r#""a":10"#, r#""\u0061":1"#] {
+            assert_eq!(left(&format!("{{{other}}}")), Some(vec![other]));
+        }
+        for broken in [r#"{"a":1"#, r#"{"a":1]"#, r#"{"a":1,}"#, r#"{"a":1 2}"#, r#"{"a"}"#] {
+            assert_eq!(left(broken), None, "{broken}");
+        }
     }
 
     proptest! {

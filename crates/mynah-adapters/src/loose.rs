@@ -329,19 +329,6 @@ impl<'a, T: Members<'a>> Place<'a> for Option<List<T>> {
     }
 }
 
-/// The members of an object, in their order; nothing else has any. For what is read often: a map has its price.
-#[derive(Default)]
-pub(crate) struct Object<'a>(pub(crate) Vec<(Cow<'a, str>, Value)>);
-
-impl<'a> Place<'a> for Object<'a> {
-    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
-        if json.peek() != b'{' {
-            return json.skip().map(drop);
-        }
-        json.object(|name, json| json.value().map(|value| self.0.push((name, value))))
-    }
-}
-
 /// Members that are not known, and [tell](tells) something. A list: nearly always it is empty, and even an empty map has its
 /// price.
 #[derive(Clone, Default)]
@@ -414,19 +401,16 @@ pub(crate) fn tells(value: &Value) -> bool {
 }
 
 /// The most counters of an answer: what a server makes up anew each time is not kept.
-const MAX_COUNTERS: usize = 100;
+pub(crate) const MAX_COUNTERS: usize = 100;
 
 /// Puts newer counters over those that are known.
-pub(crate) fn overlay<N: AsRef<str> + Into<String>>(
-    known: &mut Vec<(String, Value)>,
-    counters: impl IntoIterator<Item = (N, Value)>,
-) {
+pub(crate) fn overlay(known: &mut Vec<(String, Value)>, counters: Metadata) {
     for (name, count) in counters.into_iter().filter(|(_, count)| !count.is_null()) {
         let is_full = known.len() >= MAX_COUNTERS;
-        match known.iter_mut().find(|(known, _)| known == name.as_ref()) {
+        match known.iter_mut().find(|(known, _)| *known == name) {
             Some((_, known)) => *known = count,
             None if is_full => {}
-            None => known.push((name.into(), count)),
+            None => known.push((name, count)),
         }
     }
 }

@@ -176,7 +176,7 @@ async fn x14_the_last_usage_counts_and_counters_that_nobody_knows_are_kept() {
     let usage = answer(&model).await.usage;
     assert_eq!((usage.input_tokens, usage.output_tokens), (Some(9), Some(2)));
     assert_eq!((usage.cached_input_tokens, usage.total()), (Some(4), Some(11)));
-    assert_eq!(Value::Object(usage.extra), json!({"moons": 3}));
+    assert_eq!(json!(usage.extra), json!({"moons": 3}));
 }
 
 #[tokio::test]

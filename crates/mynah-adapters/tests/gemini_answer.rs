@@ -177,7 +177,7 @@ fn i11_i15_usage_counts_thoughts_and_tools_as_parts() {
         (Some(7), Some(5), Some(24))
     );
     assert_eq!(usage.tool_usage, Metadata::from_iter([("prompt_tokens".to_owned(), json!(7))]));
-    assert_eq!(usage.extra, Metadata::from_iter([("serviceTier".to_owned(), json!("standard"))]));
+    assert_eq!(*usage.extra, Metadata::from_iter([("serviceTier".to_owned(), json!("standard"))]));
     let output = |counters: Value| read(&stream(&[counted(counters)])).usage.output_tokens;
     assert_eq!(
         output(json!({"promptTokenCount": 3, "responseTokenCount": 5})),
@@ -186,6 +186,43 @@ fn i11_i15_usage_counts_thoughts_and_tools_as_parts() {
     );
     assert_eq!(output(json!({"promptTokenCount": 3, "totalTokenCount": 3})), Some(0));
     assert_eq!(output(json!({"promptTokenCount": 3})), None, "nothing was said of it");
+}
+
+#[test]
+fn counters_are_told_as_often_as_they_change() {
+    let chunks = [
+        json!({"promptTokenCount": 3, "totalTokenCount": 3, "details": [{"n": 1}], "none": ""}),
+        json!({"promptTokenCount": 3, "totalTokenCount": 3, "details": [{"n": 1}], "none": ""}),
+        json!({"promptTokenCount": "3", "totalTokenCount": 3.0, "none": []}),
+        json!({"totalTokenCount": 4, "promptTokenCount": null}),
+        json!({"details": [{"n": 2}], "totalTokenCount": 4}),
+        json!({"totalTokenCount": "many"}),
+        json!({"totalTokenCount": 5}),
+        json!({"toolUsePromptTokenCount": 2, "details": "NUMBER"}),
+    ];
+    let mut body: Vec<Value> = chunks.map(|counters| json!({"usageMetadata": counters})).into();
+    body.extend([said(json!([{"text": "x"}])), finished("STOP")]);
+    // No reader takes this number; the chunk is read again without it.
+    let told = streamed(&Gemini::default(), &stream(&body).replace("\"NUMBER\"", "1e999"));
+    let told = told.iter().filter_map(|event| match event {
+        Event::Usage { usage } => Some(usage),
+        _ => None,
+    });
+    let told: Vec<Value> = told
+        .map(|usage| json!([usage.input_tokens, usage.total_tokens, usage.tool_usage, usage.extra]))
+        .collect();
+    assert_eq!(
+        Value::from(told),
+        json!([
+            [3, 3, {}, {"details": [{"n": 1}]}],
+            [3, 4, {}, {"details": [{"n": 1}]}],
+            [3, 4, {}, {"details": [{"n": 2}]}],
+            [3, null, {}, {"details": [{"n": 2}], "totalTokenCount": "many"}],
+            [3, 5, {}, {"details": [{"n": 2}]}],
+            [5, 5, {"prompt_tokens": 2}, {"details": [{"n": 2}]}],
+            [3, 2, {"prompt_tokens": 2}, {"details": [{"n": 2}]}],
+        ])
+    );
 }
 
 #[test]

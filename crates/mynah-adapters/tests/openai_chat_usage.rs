@@ -28,7 +28,7 @@ fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
         cache_write_tokens: Some(2),
         reasoning_tokens: Some(3),
         total_cost: Some(0.25),
-        extra: json!({"cost": 0.25, "queue_time": 0.1}).as_object().unwrap().clone(),
+        extra: json!({"cost": 0.25, "queue_time": 0.1}).as_object().unwrap().clone().into(),
         ..Usage::default()
     };
     let finish =

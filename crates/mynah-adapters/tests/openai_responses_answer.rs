@@ -95,7 +95,8 @@ fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
         extra: json!({"cost": 0.25, "num_sources_used": 2, "service_tier": "flex"})
             .as_object()
             .unwrap()
-            .clone(),
+            .clone()
+            .into(),
         ..Usage::default()
     };
     let response = read(&body(&[json!({"type": "response.completed", "response": reply})]));

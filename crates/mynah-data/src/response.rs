@@ -64,13 +64,13 @@ pub struct Usage {
     pub total_cost: Option<f64>,
     /// The provider's counters for its own tools.
     pub tool_usage: Metadata,
-    /// Counters that have no place above.
+    /// Counters that have no place above. Providers repeat them with every piece of an answer, so they are shared.
     #[serde(deserialize_with = "extra")]
-    pub extra: Metadata,
+    pub extra: Arc<Metadata>,
 }
 
-fn extra<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Metadata, D::Error> {
-    Ok(Option::<Metadata>::deserialize(deserializer)?.unwrap_or_default())
+fn extra<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Arc<Metadata>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 impl Usage {
@@ -86,7 +86,7 @@ impl Usage {
             target.insert(key, value);
         }
         let mut usage: Self = serde_json::from_value(Value::Object(known))?;
-        usage.extra.extend(extra);
+        Arc::make_mut(&mut usage.extra).extend(extra);
         Ok(usage)
     }
 

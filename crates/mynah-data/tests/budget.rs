@@ -119,7 +119,8 @@ fn cache_tokens_are_priced_as_the_parts_of_the_prompt_that_they_are() {
         json!({"cacheDetails": [{"ttl": "1h", "inputTokens": 200_000}, {"ttl": "5m", "inputTokens": 100_000}]}),
     ] {
         for retention in [CacheRetention::Short, CacheRetention::Long] {
-            let mut usage = Usage { extra: told.as_object().unwrap().clone(), ..usage.clone() };
+            let extra = told.as_object().unwrap().clone().into();
+            let mut usage = Usage { extra, ..usage.clone() };
             pricing.for_retention(retention).apply(&mut usage);
             let expected = 0.1 * 3.0 + 0.6 * 0.3 + 0.1 * 3.75 + 0.2 * 6.0;
             close(usage.total_cost.unwrap(), expected);
@@ -155,7 +156,7 @@ fn a_long_prompt_has_the_prices_of_long_prompts_for_all_its_tokens() {
 #[test]
 fn what_is_not_served_at_list_prices_has_no_costs() {
     let cost = |said: serde_json::Value| {
-        let extra = said.as_object().unwrap().clone();
+        let extra = said.as_object().unwrap().clone().into();
         let tokens = Some(1_000_000);
         let mut usage =
             Usage { input_tokens: tokens, output_tokens: tokens, extra, ..Usage::default() };

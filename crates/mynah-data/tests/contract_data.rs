@@ -426,7 +426,7 @@ fn usages_add_up_without_overflow() {
 fn counters_without_a_place_go_into_extra() {
     let usage = Usage::from_map(map(json!({"input_tokens": 9, "audio_tokens": 2}))).unwrap();
     assert_eq!(usage.input_tokens, Some(9));
-    assert_eq!(usage.extra, map(json!({"audio_tokens": 2})));
+    assert_eq!(*usage.extra, map(json!({"audio_tokens": 2})));
     let wrong = Usage::from_map(map(json!({"input_tokens": "many"})));
     assert_eq!(rules(wrong), ["data: malformed_struct"]);
 }

@@ -292,7 +292,7 @@ fn j21_members_of_metadata_keep_their_names_and_their_order() {
         form(&ToolSpec::new("echo", "d", order.clone())),
         form(&request),
         form(&session),
-        form(&Usage { extra: metadata.clone(), ..Usage::default() }),
+        form(&Usage { extra: metadata.clone().into(), ..Usage::default() }),
         form(&Error::adapter(AdapterReason::Unknown).with("k", order.clone())),
         form(&ToolOutcome::ask_with("?", metadata)),
         form(&Event::RawChunk { chunk: order.clone() }),

@@ -164,9 +164,10 @@ impl Choice {
                 if let Event::Usage { usage } = &mut event {
                     match model.pricing {
                         Some(pricing) => pricing.apply(usage),
-                        None => drop(
-                            usage.extra.insert("unpriced_model".into(), model.id.as_str().into()),
-                        ),
+                        None => {
+                            let extra = Arc::make_mut(&mut usage.extra);
+                            extra.insert("unpriced_model".into(), model.id.as_str().into());
+                        }
                     }
                 }
                 event

@@ -114,7 +114,7 @@ async fn tokens_of_a_model_without_a_price_have_no_costs() {
         .model(ModelRef::new("large").with_pricing(Pricing::new(9.0, 0.0)));
     let usage = engine.generate("hi").await.unwrap().usage;
     assert_eq!((usage.input_cost, usage.output_cost, usage.total_cost), (None, None, None));
-    assert_eq!(Value::Object(usage.extra), json!({"unpriced_model": "small"}));
+    assert_eq!(json!(usage.extra), json!({"unpriced_model": "small"}));
 }
 
 #[tokio::test]

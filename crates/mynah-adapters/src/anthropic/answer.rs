@@ -559,7 +559,8 @@ impl Answer {
         self.input_tokens = self.input_tokens.max(usage.input_tokens);
         usage.input_tokens = self.input_tokens;
         if let Some(model) = &self.served_by {
-            usage.extra.insert("unpriced_model".to_owned(), model.as_str().into());
+            let extra = Arc::make_mut(&mut usage.extra);
+            extra.insert("unpriced_model".to_owned(), model.as_str().into());
         }
         draft.usage(usage);
     }
@@ -597,7 +598,7 @@ fn usage(mut counters: Metadata) -> Usage {
         cache_write_tokens: written,
         reasoning_tokens,
         tool_usage,
-        extra: telling(counters),
+        extra: telling(counters).into(),
         ..Usage::default()
     }
 }

@@ -337,7 +337,7 @@ fn usage(mut counters: Metadata) -> Usage {
         cache_write_tokens,
         total_tokens,
         tool_usage,
-        extra: telling(counters),
+        extra: telling(counters).into(),
         ..Usage::default()
     }
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result, Usage};
+use mynah_data::{AdapterReason, Error, FinishReason, Metadata, Result};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
+    counters::Counters,
     pieces,
     request::{SIGNATURE, WITHOUT_ID},
 };
@@ -13,7 +14,8 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, List, Loose, Object, Rest, members, overlay, telling},
+    json::Json,
+    loose::{self, List, Loose, Members, Place, Rest, members},
     sse::Frame,
 };
 
@@ -27,8 +29,7 @@ pub(super) struct Answer {
     /// The call whose arguments come in pieces.
     call: Option<OpenCall>,
     has_candidate: bool,
-    /// Counters so far: some are left away now and then.
-    counters: Vec<(String, Value)>,
+    counters: Counters,
     /// What was told last of what is not known: chunks repeat themselves.
     unknown: Value,
 }
@@ -51,7 +52,6 @@ members! {
         model: Loose<'a> = "modelVersion",
         candidates: List<Candidate<'a>> = "candidates",
         feedback: Loose<'a> = "promptFeedback",
-        usage: Object<'a> = "usageMetadata",
         error: Loose<'a> = "error",
     } ignoring ["createTime"]
 }
@@ -59,7 +59,7 @@ members! {
 members! {
     Candidate<'a> {
         index: Loose<'a> = "index",
-        content: Option<Box<Content<'a>>> = "content",
+        content: Option<Content<'a>> = "content",
         finish_reason: Loose<'a> = "finishReason",
         finish_message: Loose<'a> = "finishMessage",
     } ignoring []
@@ -88,6 +88,24 @@ members! {
         pieces: Loose<'a> = "partialArgs",
         goes_on: Loose<'a> = "willContinue",
     } ignoring []
+}
+
+/// A partial answer, and the counters of the whole one: what it repeats of these is not read again.
+struct Reading<'c, 'a> {
+    chunk: Chunk<'a>,
+    counters: &'c mut Counters,
+}
+
+impl<'a> Place<'a> for Reading<'_, 'a> {
+    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
+        if json.peek() != b'{' {
+            return self.chunk.put(json);
+        }
+        json.object(|name, json| match &*name {
+            "usageMetadata" => self.counters.put(json),
+            name => self.chunk.member(name, json),
+        })
+    }
 }
 
 impl Decoder for Answer {
@@ -128,8 +146,9 @@ fn no_candidates() -> Error {
 
 impl Answer {
     fn chunk(&mut self, text: &str, draft: &mut Draft) -> Result<()> {
-        let mut chunk = Chunk::default();
-        loose::read(text, &mut chunk)?;
+        let mut reading = Reading { chunk: Chunk::default(), counters: &mut self.counters };
+        loose::read(text, &mut reading)?;
+        let chunk = reading.chunk;
         if chunk.error.is_failure() {
             return Err(failure::in_stream(&chunk.error.into_value()));
         }
@@ -157,10 +176,7 @@ impl Answer {
         if others {
             draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
         }
-        if !chunk.usage.0.is_empty() {
-            overlay(&mut self.counters, chunk.usage.0);
-            draft.usage(usage(&self.counters));
-        }
+        self.counters.tell(draft);
         if !unknown.is_empty() {
             let unknown = Value::from(unknown);
             if unknown != self.unknown {
@@ -393,39 +409,4 @@ fn blocked(reason: &str, feedback: &Metadata) -> Error {
     Error::adapter(AdapterReason::ContentFilter)
         .with_message(why.unwrap_or_else(|| format!("the prompt was blocked: {reason}")))
         .with("block_reason", reason)
-}
-
-/// The provider counts thoughts beside the rest of the output, and what its own tools put into the prompt beside the rest
-/// of the prompt; we count them as parts. Counters that are zero are left away.
-fn usage(counters: &[(String, Value)]) -> Usage {
-    let mut counters: Vec<_> = counters.iter().collect();
-    let mut count = |name: &str| {
-        let place = counters.iter().position(|(known, _)| known == name)?;
-        let count = loose::count(&counters[place].1)?;
-        counters.remove(place);
-        Some(count)
-    };
-    let total_tokens = count("totalTokenCount");
-    let sum = |parts: [Option<u64>; 2]| {
-        let zero = total_tokens.map(|_| 0);
-        let known = parts.into_iter().flatten().reduce(u64::saturating_add);
-        known.or(zero)
-    };
-    let tool_prompt = count("toolUsePromptTokenCount");
-    let input_tokens = sum([count("promptTokenCount"), tool_prompt]);
-    let reasoning_tokens = count("thoughtsTokenCount");
-    let answer = count("candidatesTokenCount").or(count("responseTokenCount"));
-    let output_tokens = sum([answer, reasoning_tokens]);
-    let cached_input_tokens = count("cachedContentTokenCount");
-    let tool_usage = tool_prompt.map(|tokens| ("prompt_tokens".to_owned(), tokens.into()));
-    Usage {
-        input_tokens,
-        output_tokens,
-        cached_input_tokens,
-        reasoning_tokens,
-        total_tokens,
-        tool_usage: tool_usage.into_iter().collect(),
-        extra: telling(counters.into_iter().cloned()),
-        ..Usage::default()
-    }
 }

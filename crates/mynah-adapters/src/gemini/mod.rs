@@ -1,6 +1,7 @@
 //! Gemini.
 
 mod answer;
+mod counters;
 mod pieces;
 mod request;
 mod schema;

@@ -171,5 +171,5 @@ fn usage(counters: &mut Metadata) -> Usage {
     let durations = DURATIONS
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), counters.shift_remove(*name)?)));
-    Usage { input_tokens, output_tokens, extra: telling(durations), ..Usage::default() }
+    Usage { input_tokens, output_tokens, extra: telling(durations).into(), ..Usage::default() }
 }

@@ -526,7 +526,7 @@ fn usage(mut counters: Metadata) -> Usage {
         Some(Value::Object(costs)) => costs.get("total_cost").and_then(Value::as_f64),
         cost => cost.and_then(Value::as_f64),
     };
-    usage.extra = telling(counters);
+    usage.extra = telling(counters).into();
     usage
 }
 

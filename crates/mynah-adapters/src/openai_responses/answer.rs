@@ -249,7 +249,7 @@ fn usage(mut counters: Metadata, tool_usage: Metadata) -> Usage {
         reasoning_tokens: count(&["output_tokens_details", "reasoning_tokens"]),
         total_cost: counters.get("cost").and_then(Value::as_f64),
         tool_usage,
-        extra: telling(counters),
+        extra: telling(counters).into(),
         ..Usage::default()
     }
 }

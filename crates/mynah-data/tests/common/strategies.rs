@@ -305,7 +305,7 @@ pub(crate) fn usage() -> BoxedStrategy<Usage> {
             output_cost: costs.1,
             total_cost: costs.2,
             tool_usage,
-            extra,
+            extra: extra.into(),
         })
         .boxed()
 }
