@@ -285,6 +285,7 @@ fn retention_is_for_models_before_breakpoints_and_marks_are_for_those_after() {
     for (model, is_new) in [
         ("gpt-4.1", false),
         ("gpt-5-mini", false),
+        ("gpt-5-2025-08-07", false),
         ("gpt-5.5", false),
         ("gpt-35-turbo", false),
         ("gpt-oss-120b", false),

@@ -9,9 +9,12 @@ use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use super::{CompletionTokens, Dialect, JsonSchemas, PromptCaching, ReasoningBack};
-use crate::request::{
-    CacheMarks, add_tools, argument_object, cache_control, chooses, function, image_url,
-    joined_text, model_id, openai_name, prompt_cache, result_text, unsupported_form,
+use crate::{
+    openai,
+    request::{
+        CacheMarks, add_tools, argument_object, cache_control, chooses, function, image_url,
+        joined_text, model_id, prompt_cache, result_text, unsupported_form,
+    },
 };
 
 /// In the metadata of a call: it has text for its input, and no function.
@@ -46,8 +49,8 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     if let Some(max_tokens) = request.max_tokens {
         let is_new = match dialect.max_completion_tokens {
             CompletionTokens::Never => false,
-            CompletionTokens::NewerModels => is_newer(model),
-            CompletionTokens::NotTheOldest => !is_oldest(model),
+            CompletionTokens::NewerModels => openai::is_newer(model),
+            CompletionTokens::NotTheOldest => !openai::is_oldest(model),
         };
         set(if is_new { "max_completion_tokens" } else { "max_tokens" }, max_tokens.into());
     }
@@ -79,21 +82,6 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
 /// Whether an open model is called as one that reasons.
 fn reasons(model: &str) -> bool {
     ["gpt-oss", "qwen3", "deepseek-r1"].iter().any(|name| model.contains(name))
-}
-
-/// OpenAI's reasoning models refuse `max_tokens`, and its oldest models do not know the other name.
-fn is_newer(model: &str) -> bool {
-    let name = openai_name(model);
-    let is_o_series =
-        name.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    let is_gpt = ["gpt-", "chatgpt-"].iter().any(|gpt| name.starts_with(gpt));
-    is_o_series || (is_gpt && !is_oldest(model))
-}
-
-fn is_oldest(model: &str) -> bool {
-    openai_name(model).strip_prefix("gpt-").is_some_and(|version| {
-        version == "4" || ["3.5", "35", "4-"].iter().any(|old| version.starts_with(old))
-    })
 }
 
 fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {

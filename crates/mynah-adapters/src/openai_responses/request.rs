@@ -10,9 +10,12 @@ use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use super::Dialect;
-use crate::request::{
-    CacheMarks, add_tools, argument_object, chooses, function, image_url, is_error, model_id,
-    model_name, openai_name, prompt_cache, result_text,
+use crate::{
+    openai,
+    request::{
+        CacheMarks, add_tools, argument_object, chooses, function, image_url, is_error, model_id,
+        model_name, prompt_cache, result_text,
+    },
 };
 
 const ENCRYPTED: &str = "reasoning.encrypted_content";
@@ -78,16 +81,7 @@ fn is_stored(options: &Metadata) -> bool {
 /// asked for their reasoning.
 fn reasons(request: &Request) -> bool {
     const HOW: [&str; 3] = ["reasoning", "reasoning_effort", "reasoning_summary"];
-    let name = openai_name(model_name(request));
-    let version = |prefix: &str| {
-        let version = name.strip_prefix(prefix)?;
-        version.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
-    };
-    let is_gpt = version("gpt-").is_some_and(|version| version >= 5) && !name.contains("-chat");
-    let others = ["codex-", "computer-use-"];
-    is_gpt
-        || version("o").is_some()
-        || others.iter().any(|other| name.starts_with(other))
+    openai::reasons(model_name(request))
         || HOW.iter().any(|option| request.options.contains_key(*option))
 }
 
