@@ -45,6 +45,18 @@ pub(crate) fn reasons(model: &str) -> bool {
     is_gpt || is_o_series(&name) || others.iter().any(|other| name.starts_with(other))
 }
 
+/// Whether Chat Completions takes tools for this model of OpenAI only where it does not reason: gpt-5.6, and all that came after it.
+/// They reason unless they are told not to.
+pub(crate) fn reasons_or_calls(model: &str) -> bool {
+    version(&own_name(model)).is_some_and(|version| version >= (5, 6))
+}
+
+/// Whether this model of OpenAI cannot be told not to reason.
+pub(crate) fn always_reasons(model: &str) -> bool {
+    let name = own_name(model);
+    ["gpt-6-astra", "gpt-6.1-sol"].iter().any(|always| name.starts_with(always))
+}
+
 /// Whether this is a model of OpenAI whose prompts are cached up to breakpoints: gpt-5.6, and all that came after it.
 pub(crate) fn takes_breakpoints(model: &str) -> bool {
     version(&own_name(model)).is_some_and(|version| version >= (5, 6))

@@ -168,6 +168,36 @@ fn o08_each_choice_of_a_tool_has_its_form() {
 }
 
 #[test]
+fn newer_models_are_kept_from_reasoning_where_there_are_tools() {
+    let effort = |preset: &str, request: Request| {
+        let body = Preset::named(preset).unwrap().format().body(&request, &ModelCall::default());
+        body.map(|body| body.get("reasoning_effort").cloned())
+    };
+    let with_tools = |model: &str| Request::from("hi").with_model(model).with_tools([search()]);
+    for (preset, model, expected) in [
+        ("openai-chat", "gpt-6-sol", Some(json!("none"))),
+        ("openai-chat", "gpt-6.1-terra", Some(json!("none"))),
+        ("azure", "gpt-5.6-luna", Some(json!("none"))),
+        ("openai-chat", "gpt-5.5", None),
+        ("openai-chat", "gpt-4.1", None),
+        ("azure", "my-deployment", None),
+        ("openrouter", "openai/gpt-6-sol", None),
+        ("vllm", "gpt-6-astra", None),
+    ] {
+        assert_eq!(effort(preset, with_tools(model)).unwrap(), expected, "{preset}:{model}");
+    }
+    let without = effort("openai-chat", Request::from("hi").with_model("gpt-6-sol"));
+    assert_eq!(without.unwrap(), None);
+    for model in ["gpt-6-astra", "gpt-6.1-sol-2026-10-12"] {
+        let error = effort("openai-chat", with_tools(model)).unwrap_err();
+        assert!(error.to_string().contains("`openai:`"), "{error}");
+        let own = with_options(&json!({"reasoning_effort": "low"})).with_tools([search()]);
+        let said = effort("openai-chat", own.with_model(model));
+        assert_eq!(said.unwrap(), Some(json!("low")), "the caller's own word stands");
+    }
+}
+
+#[test]
 fn o09_each_form_of_answer_has_its_form() {
     let schema = json!({"type": "object"});
     let format = |format| {

@@ -58,6 +58,9 @@ pub struct Dialect {
     pub short_call_ids: bool,
     /// How reasoning goes back.
     pub reasoning_back: ReasoningBack,
+    /// Whether a model that is called as one of OpenAI's is one. From gpt-5.6 on, those call tools here only where they do not reason:
+    /// a call with tools says so, unless it says itself how to reason, and is refused for models that cannot be told.
+    pub openai_models: bool,
     /// The header of the key, where it is not `Authorization`.
     pub key_header: Option<&'static str>,
 }
@@ -126,6 +129,7 @@ impl Dialect {
         names: true,
         short_call_ids: false,
         reasoning_back: ReasoningBack::Never,
+        openai_models: true,
         key_header: None,
     };
 
@@ -134,6 +138,7 @@ impl Dialect {
         max_completion_tokens: CompletionTokens::Never,
         prompt_cache: PromptCaching::Never,
         names: false,
+        openai_models: false,
         ..Self::OPENAI
     };
 }

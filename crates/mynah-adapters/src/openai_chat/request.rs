@@ -12,8 +12,8 @@ use super::{CompletionTokens, Dialect, JsonSchemas, PromptCaching, ReasoningBack
 use crate::{
     openai,
     request::{
-        CacheMarks, add_tools, argument_object, cache_control, chooses, function, image_url,
-        joined_text, model_id, prompt_cache, result_text, unsupported_form,
+        CacheMarks, add_tools, argument_object, cache_control, chooses, function, has_tools,
+        image_url, joined_text, model_id, prompt_cache, result_text, unsupported, unsupported_form,
     },
 };
 
@@ -76,7 +76,22 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
             _ => drop(body.insert(name, value)),
         }
     }
+    if dialect.openai_models && has_tools(request) && openai::reasons_or_calls(model) {
+        keep_from_reasoning(model, &mut body)?;
+    }
     Ok(Value::Object(body))
+}
+
+/// Says that the model is not to reason, unless the caller says how.
+fn keep_from_reasoning(model: &str, body: &mut Metadata) -> Result<()> {
+    const EFFORT: &str = "reasoning_effort";
+    if !body.contains_key(EFFORT) && openai::always_reasons(model) {
+        return Err(unsupported(&format!(
+            "{model} takes tools by Responses alone: call it with `openai:`, on Azure with `azure-responses:`"
+        )));
+    }
+    body.entry(EFFORT).or_insert("none".into());
+    Ok(())
 }
 
 /// Whether an open model is called as one that reasons.
