@@ -238,17 +238,20 @@ fn the_prompt_is_cached_up_to_the_marks() {
 
 #[test]
 fn an_answer_may_be_asked_for_by_a_schema() {
-    let schema = json!({"type": "object"});
     let asked = Request::from("hi");
-    let sent = body(asked.clone().with_response_format(ResponseFormat::json_schema("x", schema)));
+    let by = |schema| asked.clone().with_response_format(ResponseFormat::json_schema("x", schema));
+    let sent = body(by(json!({"type": "object", "properties": {}})));
     assert_eq!(
         sent["outputConfig"],
         json!({"textFormat": {"type": "json_schema", "structure": {"jsonSchema": {
-            "name": "x", "schema": r#"{"type":"object","additionalProperties":false}"#,
+            "name": "x", "schema": r#"{"type":"object","properties":{},"additionalProperties":false}"#,
         }}}})
     );
-    let error = refused(asked.with_response_format(ResponseFormat::JsonObject));
-    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+    let map = json!({"type": "object", "additionalProperties": {"type": "string"}});
+    for form in [by(map), asked.clone().with_response_format(ResponseFormat::JsonObject)] {
+        let kind = refused(form).kind();
+        assert_eq!(kind, ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+    }
 }
 
 #[test]

@@ -33,6 +33,9 @@ use crate::{
 /// [`Request::prompt_cache`], become cache points. Options that Converse knows go to their places, all others to the model
 /// itself, as `additionalModelRequestFields`: `reasoning_effort` as Claude has it, where it is one.
 ///
+/// The objects of a schema that an answer is to fit are closed, as with [`Anthropic`](crate::anthropic::Anthropic); one with
+/// members of any name in it is refused.
+///
 /// All instructions stand above the conversation. Converse names a role for those within it, which its models refuse so far; and as
 /// words of the user they would be no instructions any more. Claude models that take thoughts back only below the same instructions
 /// do not get those from before the last of them.

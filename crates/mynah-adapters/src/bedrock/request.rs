@@ -14,7 +14,7 @@ use crate::{
         has_tools, inline_image, is_barred, is_blank, is_error, joined_text, model_id, model_name,
         plain_id, several, turns, unsupported, unsupported_form,
     },
-    schema::{closed, held_to},
+    schema::{closed, held_to, is_open, open_form},
 };
 
 /// Options of Converse itself. Any other is the model's.
@@ -308,6 +308,9 @@ fn tool_spec(tool: &ToolSpec) -> Value {
 
 fn output_config(request: &Request) -> Result<Option<Value>> {
     Ok(match &request.response_format {
+        Some(ResponseFormat::JsonSchema { schema, .. }) if is_open(schema) => {
+            return Err(open_form());
+        }
         Some(ResponseFormat::JsonSchema { name, schema, .. }) => {
             let schema = json!({"name": name, "schema": closed(schema).to_string()});
             let format = json!({"type": "json_schema", "structure": {"jsonSchema": schema}});
