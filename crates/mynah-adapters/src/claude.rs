@@ -27,6 +27,11 @@ pub(crate) fn can_be_forced(model: &str) -> bool {
     version(model).is_none_or(|version| version < (5, 1)) || model.contains("haiku")
 }
 
+/// Whether the model thinks though it is made to call a tool: from 4.8 on. The others refuse a call that asks for both.
+pub(crate) fn thinks_when_forced(model: &str) -> bool {
+    version(model).is_none_or(|version| version >= (4, 8))
+}
+
 /// Whether the model takes the system's messages within the conversation: from Opus 4.8 on, but for Sonnet 5.
 pub(crate) fn takes_instructions_within(model: &str) -> bool {
     let is_sonnet = model.contains("sonnet");

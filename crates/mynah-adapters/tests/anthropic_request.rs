@@ -286,6 +286,23 @@ fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
     }
 }
 
+/// `Thinking may not be enabled when tool_choice forces tool use.`
+#[test]
+fn an_older_model_does_not_think_where_a_tool_gives_the_form() {
+    let kind = |model: &str, thinking: &str| {
+        let options = json!({"thinking": {"type": thinking}});
+        let request = with_options(&options).with_response_format(ResponseFormat::JsonObject);
+        let body = Anthropic::default().body(&request.with_model(model), &ModelCall::default());
+        body.err().map(|error| error.kind())
+    };
+    let refused = Some(ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+    assert_eq!(kind("claude-sonnet-4-6", "adaptive"), refused);
+    assert_eq!(kind("claude-haiku-4-5", "enabled"), refused);
+    assert_eq!(kind("claude-haiku-4-5", "disabled"), None);
+    assert_eq!(kind("claude-opus-4-8", "adaptive"), None);
+    assert_eq!(kind("claude-opus-5", "adaptive"), None);
+}
+
 #[test]
 fn n11_a_model_that_gave_its_answer_is_not_made_to_give_it_again() {
     let answered = Message::assistant_parts([Part::tool_call(ToolCall::new(

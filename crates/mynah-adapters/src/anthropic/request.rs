@@ -94,9 +94,16 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
 /// Refuses a form of the answer that the model cannot be held to.
 fn check_form(request: &Request) -> Result<()> {
     let model = model_name(request);
-    let form_kind = form_tool(request).and_then(|form| form.schema.get("type").cloned());
-    if form_kind.is_some_and(|kind| kind != "object") {
-        return Err(unsupported("this model answers in the form of an object alone"));
+    if let Some(form) = form_tool(request) {
+        let thinking = request.options.get("thinking").and_then(|how| how["type"].as_str());
+        if form.schema.get("type").is_some_and(|kind| kind != "object") {
+            return Err(unsupported("this model answers in the form of an object alone"));
+        }
+        if thinking.is_some_and(|how| how != "disabled") && !claude::thinks_when_forced(model) {
+            return Err(unsupported_form(
+                "this model cannot think in a call that holds it to this form: leave `thinking` away",
+            ));
+        }
     }
     match &request.response_format {
         _ if claude::can_be_forced(model) => Ok(()),
