@@ -37,12 +37,22 @@ pub(crate) fn is_newer(model: &str) -> bool {
     is_o_series(&name) || (is_gpt && !is_oldest(model))
 }
 
-/// Whether this is one of OpenAI's models that reason.
-pub(crate) fn reasons(model: &str) -> bool {
+/// Whether this is one of OpenAI's models that reason. Where its name does not tell, nothing is known.
+pub(crate) fn reasons(model: &str) -> Option<bool> {
+    const REASONING: [&str; 2] = ["codex-", "computer-use-"];
+    const ANSWERING: [&str; 2] = ["chatgpt-4o", "gpt-5-chat"];
     let name = own_name(model);
-    let is_gpt = version(&name).is_some_and(|version| version >= (5, 0)) && !name.contains("-chat");
-    let others = ["codex-", "computer-use-"];
-    is_gpt || is_o_series(&name) || others.iter().any(|other| name.starts_with(other))
+    let is_one = |of: &[&str]| of.iter().any(|prefix| name.starts_with(prefix));
+    if is_o_series(&name) || is_one(&REASONING) {
+        return Some(true);
+    }
+    match version(&name) {
+        _ if is_one(&ANSWERING) => Some(false),
+        Some(version) if version < (5, 0) => Some(false),
+        // Those that came after gpt-5-chat decide themselves.
+        Some(_) if !name.contains("-chat") => Some(true),
+        _ => None,
+    }
 }
 
 /// Whether Chat Completions takes tools for this model of OpenAI only where it does not reason: gpt-5.6, and all that came after it.

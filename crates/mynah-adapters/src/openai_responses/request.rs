@@ -81,7 +81,7 @@ fn is_stored(options: &Metadata) -> bool {
 /// asked for their reasoning.
 fn reasons(request: &Request) -> bool {
     const HOW: [&str; 3] = ["reasoning", "reasoning_effort", "reasoning_summary"];
-    openai::reasons(model_name(request))
+    openai::reasons(model_name(request)) == Some(true)
         || HOW.iter().any(|option| request.options.contains_key(*option))
 }
 
@@ -109,7 +109,10 @@ fn add_options(body: &mut Metadata, options: Metadata) {
 }
 
 fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
-    let marks = CacheMarks::of_openai(model_id(request)?);
+    let model = model_id(request)?;
+    let marks = CacheMarks::of_openai(model);
+    // The provider refuses a call that gives reasoning to a model that does not reason.
+    let with_reasoning = openai::reasons(model) != Some(false);
     let mut items = Vec::with_capacity(request.messages.len());
     let mut calls: HashMap<&str, &ToolCall> = HashMap::new();
     for message in request.messages.iter() {
@@ -119,7 +122,7 @@ fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
                 items.push(json!({"role": "system", "content": content(message, marks)?}));
             }
             Role::User => items.push(json!({"role": "user", "content": content(message, marks)?})),
-            Role::Assistant => assistant(message, stored, &mut items),
+            Role::Assistant => assistant(message, stored, with_reasoning, &mut items),
             Role::Tool => {
                 let call = calls.get(message.tool_call_id().unwrap_or_default());
                 items.push(call_output(message, call.copied(), marks)?);
@@ -171,7 +174,7 @@ fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
 }
 
 /// Each part is an item of its own.
-fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
+fn assistant(message: &Message, stored: bool, with_reasoning: bool, items: &mut Vec<Value>) {
     let mut phase = None;
     for part in message.parts() {
         match part {
@@ -186,6 +189,7 @@ fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
             Part::Reasoning { signature, data: Some(Value::Object(data)), .. } => {
                 match data.get("type").and_then(Value::as_str) {
                     Some("message") => phase = data.get("phase"),
+                    Some("reasoning") if !with_reasoning => {}
                     Some("reasoning") => items.extend(reasoning(signature.as_ref(), data, stored)),
                     // What the provider did itself, and whatever else it told: it goes back as it came.
                     Some(_) => items.push(Value::Object(data.clone())),
