@@ -387,6 +387,13 @@ fn o04_the_callers_own_params_come_last_and_win() {
     }
 }
 
+/// `The 'stream_options' parameter is only allowed when 'stream' is enabled.`
+#[test]
+fn an_answer_in_one_piece_has_no_options_of_a_stream() {
+    let sent = body(with_options(&json!({"stream": false})));
+    assert_eq!((&sent["stream"], sent.get("stream_options")), (&json!(false), None));
+}
+
 #[test]
 fn q18_what_was_sent_before_is_sent_again_byte_for_byte() {
     let first = Request::new([Message::system("s"), Message::user("a")]);

@@ -76,6 +76,9 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
             _ => drop(body.insert(name, value)),
         }
     }
+    if body.get("stream") == Some(&Value::Bool(false)) {
+        body.shift_remove("stream_options");
+    }
     if dialect.openai_models && has_tools(request) && openai::reasons_or_calls(model) {
         keep_from_reasoning(model, &mut body)?;
     }
