@@ -22,6 +22,12 @@ pub(crate) fn has_native_schemas(model: &str) -> bool {
     version(model).is_none_or(|version| version >= (4, 5))
 }
 
+/// Whether Bedrock caches the model's prompts for an hour, where it is asked to: from 4.5 on.
+#[cfg(feature = "bedrock")]
+pub(crate) fn is_cached_for_an_hour(model: &str) -> bool {
+    version(model).is_none_or(|version| version >= (4, 5))
+}
+
 /// Whether the model can be made to call a tool. From Fable 5.1, Opus 5.5 and Sonnet 5.5 on it decides itself, but for Haiku.
 pub(crate) fn can_be_forced(model: &str) -> bool {
     version(model).is_none_or(|version| version < (5, 1)) || model.contains("haiku")
