@@ -387,6 +387,27 @@ fn o04_the_callers_own_params_come_last_and_win() {
     }
 }
 
+#[test]
+fn o05_a_model_that_does_not_reason_is_not_told_how() {
+    let effort = |preset: &str, model: &str| {
+        let request = with_options(&json!({"reasoning_effort": "low"})).with_model(model);
+        let body = Preset::named(preset).unwrap().format().body(&request, &ModelCall::default());
+        body.unwrap().get("reasoning_effort").cloned()
+    };
+    for model in ["gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "ft:gpt-4o-mini:us"] {
+        assert_eq!(effort("openai-chat", model), None, "{model}");
+    }
+    for (preset, model) in [
+        ("openai-chat", "gpt-5.2"),
+        ("openai-chat", "o4-mini"),
+        ("openai-chat", "somebodys-model"),
+        ("azure", "gpt-4o"),
+        ("openrouter", "openai/gpt-4o"),
+    ] {
+        assert_eq!(effort(preset, model), Some(json!("low")), "{preset}:{model}");
+    }
+}
+
 /// `The 'stream_options' parameter is only allowed when 'stream' is enabled.`
 #[test]
 fn an_answer_in_one_piece_has_no_options_of_a_stream() {

@@ -189,6 +189,21 @@ fn reasoning_goes_back_where_the_provider_can_read_it() {
     assert_eq!(input(json!({"store": true})), json!([first, second, third, item]));
 }
 
+#[test]
+fn o05_a_model_that_does_not_reason_is_not_told_how() {
+    let options = json!({"reasoning_effort": "low", "reasoning_summary": "auto"});
+    let members = |preset: &str, model: &str| {
+        let request = with_options(&options).with_model(model);
+        let body = Preset::named(preset).unwrap().format().body(&request, &ModelCall::default());
+        let body = body.unwrap();
+        ["reasoning", "include"].map(|name| body.get(name).is_some())
+    };
+    assert_eq!(members("openai", "gpt-4o"), [false; 2]);
+    assert_eq!(members("openai", "gpt-4.1-mini"), [false; 2]);
+    assert_eq!(members("openai", "gpt-5.2"), [true; 2]);
+    assert_eq!(members("azure-responses", "gpt-4o"), [true; 2], "users name the models there");
+}
+
 /// `Reasoning input items can only be provided to a reasoning or computer use model.`
 #[test]
 fn a_model_that_does_not_reason_gets_no_reasoning() {

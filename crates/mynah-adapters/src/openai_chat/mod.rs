@@ -61,6 +61,9 @@ pub struct Dialect {
     /// Whether a model that is called as one of OpenAI's is one. From gpt-5.6 on, those call tools here only where they do not reason:
     /// a call with tools says so, unless it says itself how to reason, and is refused for models that cannot be told.
     pub openai_models: bool,
+    /// Whether users name the models, so that what a name tells of a model is not certain. Where it is, `reasoning_effort` is left
+    /// away for OpenAI's models that do not reason.
+    pub deployments: bool,
     /// The header of the key, where it is not `Authorization`.
     pub key_header: Option<&'static str>,
 }
@@ -130,6 +133,7 @@ impl Dialect {
         short_call_ids: false,
         reasoning_back: ReasoningBack::Never,
         openai_models: true,
+        deployments: false,
         key_header: None,
     };
 

@@ -70,8 +70,10 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
         }
         _ => {}
     }
+    let is_certain = dialect.openai_models && !dialect.deployments;
     for (name, value) in request.options.clone() {
         match name.as_str() {
+            "reasoning_effort" if is_certain && openai::reasons(model) == Some(false) => {}
             "tools" => add_tools(&mut body, value),
             _ => drop(body.insert(name, value)),
         }

@@ -18,6 +18,10 @@ use crate::{
     },
 };
 
+/// Options that say how to reason, and have another place in this format.
+const EFFORT: &str = "reasoning_effort";
+const SUMMARY: &str = "reasoning_summary";
+
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 
 /// The program that made a call, where the model did not do it itself.
@@ -58,13 +62,17 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     }
     if !stored {
         set("store", false.into());
-        if dialect.always_encrypted || reasons(request) {
+        if dialect.always_encrypted || reasons(dialect, request) {
             set("include", json!([ENCRYPTED]));
         }
     }
     set("stream", true.into());
     body.extend(prompt_cache(request, call, dialect.cache_retention));
-    add_options(&mut body, request.options.clone());
+    let mut options = request.options.clone();
+    if openai::reasons(model) == Some(false) && !dialect.deployments {
+        options.retain(|name, _| name != EFFORT && name != SUMMARY);
+    }
+    add_options(&mut body, options);
     Ok(Value::Object(body))
 }
 
@@ -79,17 +87,21 @@ fn is_stored(options: &Metadata) -> bool {
 
 /// Whether this is one of OpenAI's models that reason, by its name or because the caller says how it is to. The others refuse to be
 /// asked for their reasoning.
-fn reasons(request: &Request) -> bool {
-    const HOW: [&str; 3] = ["reasoning", "reasoning_effort", "reasoning_summary"];
-    openai::reasons(model_name(request)) == Some(true)
-        || HOW.iter().any(|option| request.options.contains_key(*option))
+fn reasons(dialect: &Dialect, request: &Request) -> bool {
+    let says_how =
+        || ["reasoning", EFFORT, SUMMARY].iter().any(|name| request.options.contains_key(*name));
+    match openai::reasons(model_name(request)) {
+        Some(true) => true,
+        Some(false) if !dialect.deployments => false,
+        _ => says_how(),
+    }
 }
 
 fn add_options(body: &mut Metadata, options: Metadata) {
     for (name, value) in options {
         let (name, value) = match name.as_str() {
-            "reasoning_effort" => ("reasoning".to_owned(), json!({"effort": value})),
-            "reasoning_summary" => ("reasoning".to_owned(), json!({"summary": value})),
+            EFFORT => ("reasoning".to_owned(), json!({"effort": value})),
+            SUMMARY => ("reasoning".to_owned(), json!({"summary": value})),
             "verbosity" => ("text".to_owned(), json!({"verbosity": value})),
             _ => (name, value),
         };
