@@ -299,6 +299,42 @@ fn an_answer_that_says_nothing_is_left_away() {
     );
 }
 
+/// `After the (optional) system message(s), user or tool message(s) should alternate with assistant message(s).`
+#[test]
+fn perplexity_gets_instructions_first_and_turns_below_them() {
+    let sent = |messages: Vec<Message>| {
+        let request = Request::new(messages).with_model("sonar");
+        let format = Preset::named("perplexity").unwrap().format();
+        format.body(&request, &ModelCall::default()).unwrap()["messages"].clone()
+    };
+    let said = vec![
+        Message::user("a"),
+        Message::assistant(""),
+        Message::user("b"),
+        Message::system("Be brief."),
+        Message::user_parts([Part::image(Image::from_url("https://e.com/a"))]),
+        Message::assistant("So."),
+        Message::assistant("Well."),
+    ];
+    let image =
+        json!({"type": "image_url", "image_url": {"url": "https://e.com/a", "detail": "auto"}});
+    assert_eq!(
+        sent(said),
+        json!([
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "a\n\nb"}, image]},
+            {"role": "assistant", "content": "So.\n\nWell."},
+        ])
+    );
+    let call = |id: &str| Message::assistant_parts([Part::tool_call(ToolCall::new(id, "f", "{}"))]);
+    let results = ["c1", "c2"].map(|id| Message::tool_result(id, "found"));
+    let called =
+        sent([vec![Message::assistant("So."), call("c1"), call("c2")], results.to_vec()].concat());
+    assert_eq!(called[0]["content"], "So.");
+    assert_eq!(called[0]["tool_calls"].as_array().map(Vec::len), Some(2));
+    assert_eq!([&called[1]["tool_call_id"], &called[2]["tool_call_id"]], ["c1", "c2"]);
+}
+
 #[test]
 fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
     let chat = OpenAiChat::default();

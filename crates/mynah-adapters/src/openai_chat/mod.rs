@@ -54,6 +54,8 @@ pub struct Dialect {
     pub json_schema: JsonSchemas,
     /// Whether messages may name their author.
     pub names: bool,
+    /// Whether user and model must take turns below all instructions. What the same one says in a row is then one message.
+    pub turns: bool,
     /// Whether the id of a call must be nine letters or digits. It must wherever a model is one of `mistralai/`.
     pub short_call_ids: bool,
     /// How reasoning goes back.
@@ -130,6 +132,7 @@ impl Dialect {
         prompt_cache: PromptCaching::OpenAi,
         json_schema: JsonSchemas::Always,
         names: true,
+        turns: false,
         short_call_ids: false,
         reasoning_back: ReasoningBack::Never,
         openai_models: true,

@@ -13,7 +13,8 @@ use crate::{
     openai,
     request::{
         CacheMarks, add_tools, argument_object, cache_control, chooses, function, has_tools,
-        image_url, joined_text, model_id, prompt_cache, result_text, unsupported, unsupported_form,
+        image_url, joined_text, model_id, prompt_cache, result_text, turns, unsupported,
+        unsupported_form,
     },
 };
 
@@ -140,7 +141,41 @@ fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
     if !images.is_empty() {
         messages.push(json!({"role": "user", "content": images}));
     }
-    Ok(messages)
+    if dialect.turns { in_turns(messages) } else { Ok(messages) }
+}
+
+/// Instructions first, then one message for what user or model says in a row. Results stay apart: each has the id of its call.
+fn in_turns(messages: Vec<Value>) -> Result<Vec<Value>> {
+    let (mut written, said): (Vec<Value>, Vec<Value>) =
+        messages.into_iter().partition(|message| message["role"] == "system");
+    let sides = said.into_iter().map(|message| Ok((message["role"].clone(), vec![message])));
+    for (side, said) in turns(sides)? {
+        match side == "tool" {
+            true => written.extend(said),
+            false => written.extend(said.into_iter().reduce(joined)),
+        }
+    }
+    Ok(written)
+}
+
+/// Two messages of one side as one.
+fn joined(mut first: Value, mut second: Value) -> Value {
+    let parts = |content: Value| match content {
+        Value::Array(parts) => parts,
+        text => vec![json!({"type": "text", "text": text})],
+    };
+    first["content"] = match (first["content"].take(), second["content"].take()) {
+        (Value::Null, content) | (content, Value::Null) => content,
+        (Value::String(first), Value::String(second)) => format!("{first}\n\n{second}").into(),
+        (first, second) => [parts(first), parts(second)].concat().into(),
+    };
+    if let Value::Array(more) = second["tool_calls"].take() {
+        match &mut first["tool_calls"] {
+            Value::Array(calls) => calls.extend(more),
+            calls => *calls = more.into(),
+        }
+    }
+    first
 }
 
 fn content(message: &Message, marks: CacheMarks) -> Result<Value> {
