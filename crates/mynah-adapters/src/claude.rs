@@ -22,9 +22,20 @@ pub(crate) fn has_native_schemas(model: &str) -> bool {
     version(model).is_none_or(|version| version >= (4, 5))
 }
 
+/// Whether Bedrock caches the model's prompts for an hour, where it is asked to: from 4.5 on.
+#[cfg(feature = "bedrock")]
+pub(crate) fn is_cached_for_an_hour(model: &str) -> bool {
+    version(model).is_none_or(|version| version >= (4, 5))
+}
+
 /// Whether the model can be made to call a tool. From Fable 5.1, Opus 5.5 and Sonnet 5.5 on it decides itself, but for Haiku.
 pub(crate) fn can_be_forced(model: &str) -> bool {
     version(model).is_none_or(|version| version < (5, 1)) || model.contains("haiku")
+}
+
+/// Whether the model thinks though it is made to call a tool: from 4.8 on. The others refuse a call that asks for both.
+pub(crate) fn thinks_when_forced(model: &str) -> bool {
+    version(model).is_none_or(|version| version >= (4, 8))
 }
 
 /// Whether the model takes the system's messages within the conversation: from Opus 4.8 on, but for Sonnet 5.

@@ -41,6 +41,7 @@ mod json;
 pub mod keys;
 mod loose;
 pub mod ollama;
+mod openai;
 pub mod openai_chat;
 pub mod openai_responses;
 #[cfg(feature = "http")]

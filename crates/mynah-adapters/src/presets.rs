@@ -100,6 +100,7 @@ pub const PRESETS: &[Preset] = &[
         format: || {
             Arc::new(OpenAiChat::new(Dialect {
                 max_completion_tokens: CompletionTokens::NotTheOldest,
+                deployments: true,
                 key_header: Some("api-key"),
                 ..Dialect::OPENAI
             }))
@@ -118,7 +119,7 @@ pub const PRESETS: &[Preset] = &[
         base_url: "",
         version: "openai/v1",
         key_variables: &["AZURE_OPENAI_API_KEY"],
-        format: responses!(key_header: Some("api-key")),
+        format: responses!(deployments: true, key_header: Some("api-key")),
     },
     Preset {
         name: "deepseek",
@@ -196,7 +197,7 @@ pub const PRESETS: &[Preset] = &[
         base_url: "https://api.perplexity.ai",
         version: "",
         key_variables: &["PERPLEXITY_API_KEY"],
-        format: chat!(done_mark: false, usage_on_request: false),
+        format: chat!(done_mark: false, usage_on_request: false, turns: true),
     },
     Preset {
         name: "together",

@@ -10,7 +10,7 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use crate::{loose::tells, schema::arguments};
+use crate::{loose::tells, openai, schema::arguments};
 
 /// The model's id as the provider spells it.
 pub(crate) fn model_id(request: &Request) -> Result<&str> {
@@ -21,14 +21,6 @@ pub(crate) fn model_id(request: &Request) -> Result<&str> {
 /// As [`model_id`], for where nothing can fail; empty if there is none.
 pub(crate) fn model_name(request: &Request) -> &str {
     request.model.as_ref().map_or("", |model| model.id.as_str())
-}
-
-/// What OpenAI calls a model: without the provider's name, which gateways put before it, and without the mark of those that users
-/// trained, which are called after what they were trained from.
-pub(crate) fn openai_name(model: &str) -> String {
-    let name = model.to_ascii_lowercase();
-    let name = name.rsplit('/').next().unwrap_or_default();
-    name.strip_prefix("ft:").unwrap_or(name).to_owned()
 }
 
 /// Text as one segment of a URL's path.
@@ -214,7 +206,7 @@ pub(crate) fn prompt_cache(request: &Request, call: &ModelCall, retention: bool)
         if let Some(key) = cache.key.as_ref().or(call.session_id.as_ref()) {
             members.insert("prompt_cache_key".to_owned(), key.as_str().into());
         }
-        let is_known = retention && !takes_breakpoints(model_name(request));
+        let is_known = retention && !openai::takes_breakpoints(model_name(request));
         if is_known && cache.retention == CacheRetention::Long {
             members.insert("prompt_cache_retention".to_owned(), "24h".into());
         }
@@ -227,19 +219,6 @@ pub(crate) fn cache_control(retention: CacheRetention) -> Value {
     match retention {
         CacheRetention::Short => json!({"type": "ephemeral"}),
         CacheRetention::Long => json!({"type": "ephemeral", "ttl": "1h"}),
-    }
-}
-
-/// Whether this is a model of OpenAI whose prompts are cached up to breakpoints: gpt-5.6, and all that came after it.
-fn takes_breakpoints(model: &str) -> bool {
-    let name = openai_name(model);
-    let version = name.strip_prefix("gpt-").unwrap_or_default();
-    let mut numbers = version.split(|c: char| !c.is_ascii_digit());
-    let mut number = || numbers.next().and_then(|digits| digits.parse::<u32>().ok());
-    // Azure writes 3.5 as 35.
-    match (number(), number()) {
-        (Some(5), minor) => minor.is_some_and(|minor| minor >= 6),
-        (major, _) => major.is_some_and(|major| (6..30).contains(&major)),
     }
 }
 
@@ -257,7 +236,7 @@ pub(crate) enum CacheMarks {
 impl CacheMarks {
     /// As OpenAI takes them for this model.
     pub(crate) fn of_openai(model: &str) -> Self {
-        if takes_breakpoints(model) { Self::Breakpoints } else { Self::Nothing }
+        if openai::takes_breakpoints(model) { Self::Breakpoints } else { Self::Nothing }
     }
 
     /// Whether anything of a message is marked.

@@ -1,7 +1,9 @@
 //! JSON Schema for providers that hold a model to a part of it.
 
-use mynah_data::{Metadata, ToolSpec};
+use mynah_data::{Error, Metadata, ToolSpec};
 use serde_json::Value;
+
+use crate::request::unsupported_form;
 
 /// What can be enforced, beside what holds other schemas.
 const ENFORCED: [&str; 8] =
@@ -20,9 +22,7 @@ pub(crate) fn closed(schema: &Value) -> Value {
     let mut told = Vec::new();
     for (name, value) in members {
         let (name, value) = match (name.as_str(), value) {
-            ("$schema" | "$id" | "$comment", _) | ("additionalProperties", Value::Bool(true)) => {
-                continue;
-            }
+            ("$schema" | "$id" | "$comment", _) => continue,
             ("properties" | "$defs" | "definitions", Value::Object(schemas)) => {
                 let each = schemas.iter().map(|(name, schema)| (name.clone(), closed(schema)));
                 (name.as_str(), Value::Object(each.collect()))
@@ -76,14 +76,21 @@ pub(crate) fn held_to(tool: &ToolSpec) -> (Value, Option<Value>) {
     }
 }
 
+/// Refuses a form of the answer that would be closed, though it is meant to be open.
+pub(crate) fn open_form() -> Error {
+    unsupported_form(
+        "objects of this model's answers have no members but those that the schema names: name them all, or ask for a list of them",
+    )
+}
+
 /// Whether an object in it may have members that it does not name, and is meant to: it says so, or names none.
-fn is_open(schema: &Value) -> bool {
+pub(crate) fn is_open(schema: &Value) -> bool {
+    const MORE: [&str; 3] = ["additionalProperties", "patternProperties", "unevaluatedProperties"];
     let Value::Object(members) = schema else { return false };
-    let opened = match members.get("additionalProperties") {
-        Some(more) => more != false,
-        None => is_object(members) && !members.contains_key("properties"),
-    };
-    opened
+    let says = |name: &&str| members.get(*name).is_some_and(|more| more != false);
+    let names_none = !members.contains_key("properties") && !members.contains_key(MORE[0]);
+    MORE.iter().any(says)
+        || (is_object(members) && names_none)
         || members.iter().any(|(name, value)| match (name.as_str(), value) {
             ("properties" | "$defs" | "definitions", Value::Object(schemas)) => {
                 schemas.values().any(is_open)

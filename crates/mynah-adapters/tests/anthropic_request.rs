@@ -223,6 +223,31 @@ fn an_older_model_is_given_a_tool_that_it_takes_or_the_call_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
 }
 
+/// Closed, they would hold nothing.
+#[test]
+fn objects_with_members_of_any_name_are_asked_for_by_a_tool_or_refused() {
+    let sent = |model: &str, tags: Value| {
+        let schema = json!({"type": "object", "properties": {"tags": tags}});
+        let form = ResponseFormat::json_schema("x", schema);
+        let request = Request::from("hi").with_response_format(form).with_model(model);
+        Anthropic::default().body(&request, &ModelCall::default())
+    };
+    for tags in [
+        json!({"type": "object", "additionalProperties": {"type": "string"}}),
+        json!({"type": "object", "additionalProperties": false, "patternProperties": {"^x": {}}}),
+        json!({"type": "object"}),
+    ] {
+        for model in ["claude-opus-5", "claude-haiku-5-5", "glm-4.6"] {
+            let sent = sent(model, tags.clone()).unwrap();
+            assert_eq!(sent["tools"][0]["input_schema"]["properties"]["tags"], tags, "{model}");
+            assert_eq!(sent["tool_choice"]["name"], "respond_with_json_x", "{model}");
+            assert_eq!(sent.get("output_config"), None, "{model}");
+        }
+        let error = sent("claude-opus-5-5", tags).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+    }
+}
+
 /// `tool_choice: type "tool" and "any" are not supported for this model.`
 #[test]
 fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
@@ -243,12 +268,10 @@ fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
             choose(ToolChoice::Auto),
             choose(ToolChoice::None),
             choose(own(json!({"type": "auto", "disable_parallel_tool_use": true}))),
-            kind(
-                Request::from("hi").with_response_format(ResponseFormat::json_schema(
-                    "x",
-                    json!({"type": "object"}),
-                )),
-            ),
+            kind(Request::from("hi").with_response_format(ResponseFormat::json_schema(
+                "x",
+                json!({"type": "object", "properties": {}}),
+            ))),
         ]
     };
     let forced = Some(ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
@@ -263,6 +286,23 @@ fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
     }
 }
 
+/// `Thinking may not be enabled when tool_choice forces tool use.`
+#[test]
+fn an_older_model_does_not_think_where_a_tool_gives_the_form() {
+    let kind = |model: &str, thinking: &str| {
+        let options = json!({"thinking": {"type": thinking}});
+        let request = with_options(&options).with_response_format(ResponseFormat::JsonObject);
+        let body = Anthropic::default().body(&request.with_model(model), &ModelCall::default());
+        body.err().map(|error| error.kind())
+    };
+    let refused = Some(ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+    assert_eq!(kind("claude-sonnet-4-6", "adaptive"), refused);
+    assert_eq!(kind("claude-haiku-4-5", "enabled"), refused);
+    assert_eq!(kind("claude-haiku-4-5", "disabled"), None);
+    assert_eq!(kind("claude-opus-4-8", "adaptive"), None);
+    assert_eq!(kind("claude-opus-5", "adaptive"), None);
+}
+
 #[test]
 fn n11_a_model_that_gave_its_answer_is_not_made_to_give_it_again() {
     let answered = Message::assistant_parts([Part::tool_call(ToolCall::new(
@@ -272,8 +312,15 @@ fn n11_a_model_that_gave_its_answer_is_not_made_to_give_it_again() {
     ))]);
     let request =
         Request::new([Message::user("hi"), answered, Message::tool_result("c1", "thanks")]);
-    let sent = body(request.with_response_format(ResponseFormat::JsonObject));
-    assert_eq!(sent["tool_choice"], json!({"type": "none"}));
+    let object = ResponseFormat::json_schema("object", json!({"type": "object", "properties": {}}));
+    for (model, form) in
+        [("claude-opus-5", ResponseFormat::JsonObject), ("claude-sonnet-4-0", object)]
+    {
+        let request = request.clone().with_response_format(form).with_model(model);
+        let sent = Anthropic::default().body(&request, &ModelCall::default()).unwrap();
+        assert_eq!(sent["tool_choice"], json!({"type": "none"}), "{model}");
+        assert_eq!(sent.get("output_config"), None, "{model}");
+    }
 }
 
 #[test]
@@ -308,7 +355,7 @@ fn calls_without_tools_are_described_and_not_to_be_repeated() {
 fn a_call_that_gives_the_form_describes_the_tools_as_they_were() {
     for conversation in [called_after_a_thought().to_vec(), answered_after_a_thought().to_vec()] {
         let first = Request::new(conversation).with_model("claude-fable-5-2");
-        let form = ResponseFormat::json_schema("x", json!({"type": "object"}));
+        let form = ResponseFormat::json_schema("x", json!({"type": "object", "properties": {}}));
         let second = first.clone().with_response_format(form);
         let first = Anthropic::default()
             .body(&first.with_tools([search()]), &ModelCall::default())
@@ -421,7 +468,7 @@ fn what_the_provider_does_not_enforce_is_told_in_words() {
         body["output_config"]["format"]["schema"].to_string()
     };
     let schema = json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object", "additionalProperties": true,
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
         "properties": {
             "age": {"type": "integer", "minimum": 0, "maximum": 150},
             "minimum": {"type": "string", "description": "A word.", "minLength": 2, "format": "color"},
@@ -456,7 +503,7 @@ fn what_the_provider_does_not_enforce_is_told_in_words() {
 #[test]
 fn the_callers_own_params_are_passed_on() {
     let options = json!({"stop": "END", "thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}, "top_k": 5});
-    let format = ResponseFormat::json_schema("x", json!({"type": "object"}));
+    let format = ResponseFormat::json_schema("x", json!({"type": "object", "properties": {}}));
     let request = with_options(&options);
     let sent = body(request.with_response_format(format));
     assert_eq!(sent["stop_sequences"], json!(["END"]));

@@ -217,6 +217,56 @@ fn effort_is_told_to_each_model_in_its_own_way() {
     let effort = json!({"output_config": {"effort": "low"}});
     assert_eq!(sent("us.anthropic.claude-opus-5"), effort);
     assert_eq!(sent("openai.gpt-oss-120b-1:0"), json!({"reasoning_effort": "low"}));
+    let own = json!({"reasoningConfig": {"type": "enabled", "maxReasoningEffort": "low"}});
+    assert_eq!(sent("us.amazon.nova-2-lite-v1:0"), own);
+    assert_eq!(sent("amazon.nova-pro-v1:0"), Value::Null, "it does not reason");
+}
+
+/// `extraneous key [top_k] is not permitted`
+#[test]
+fn nova_has_a_place_of_its_own_for_top_k() {
+    let sent = |model: &str| {
+        let request = with_options(&json!({"top_k": 5, "reasoning_effort": "none"}));
+        let body = Bedrock::default().body(&request.with_model(model), &ModelCall::default());
+        body.unwrap()["additionalModelRequestFields"].clone()
+    };
+    let place = json!({"inferenceConfig": {"topK": 5}});
+    assert_eq!(sent("eu.amazon.nova-pro-v1:0"), place);
+    let off = json!({"reasoningConfig": {"type": "disabled"}, "inferenceConfig": {"topK": 5}});
+    assert_eq!(sent("amazon.nova-2-lite-v1:0"), off);
+}
+
+/// `extraneous key [cachePoint] is not permitted`
+#[test]
+fn each_model_gets_the_cache_points_that_it_takes() {
+    let mark = json!({"type": "ephemeral", "ttl": "1h"});
+    let result = Message::tool_result("c1", "found").with_metadata("cache_control", mark.clone());
+    let call = Message::assistant_parts([Part::tool_call(ToolCall::new("c1", "search", "{}"))]);
+    let asked = marked(&mark);
+    let said = asked.messages.iter().map(|message| Message::clone(message));
+    let request =
+        Request { tools: asked.tools.clone(), ..Request::new(said.chain([call, result])) };
+    let points = |model: &str| {
+        let request = request.clone().with_model(model);
+        let body = Bedrock::default().body(&request, &ModelCall::default()).unwrap();
+        let places = ["/system", "/messages/0/content", "/messages/2/content", "/toolConfig/tools"];
+        places.map(|place| {
+            let blocks = body.pointer(place).unwrap().as_array().unwrap();
+            blocks.iter().find_map(|block| block.get("cachePoint").cloned())
+        })
+    };
+    let [hour, short] =
+        [json!({"type": "default", "ttl": "1h"}), json!({"type": "default"})].map(Some);
+    for (model, expected) in [
+        ("us.anthropic.claude-opus-5", [&hour; 4]),
+        ("my-profile", [&hour; 4]),
+        ("anthropic.claude-3-7-sonnet-20250219-v1:0", [&short; 4]),
+        ("amazon.nova-pro-v1:0", [&short, &short, &None, &None]),
+        ("meta.llama3-3-70b-instruct-v1:0", [&None; 4]),
+        ("deepseek.v3.2", [&None; 4]),
+    ] {
+        assert_eq!(points(model).each_ref(), expected, "{model}");
+    }
 }
 
 #[test]
@@ -238,17 +288,28 @@ fn the_prompt_is_cached_up_to_the_marks() {
 
 #[test]
 fn an_answer_may_be_asked_for_by_a_schema() {
-    let schema = json!({"type": "object"});
     let asked = Request::from("hi");
-    let sent = body(asked.clone().with_response_format(ResponseFormat::json_schema("x", schema)));
+    let by = |schema| asked.clone().with_response_format(ResponseFormat::json_schema("x", schema));
+    let sent = body(by(json!({"type": "object", "properties": {}})));
     assert_eq!(
         sent["outputConfig"],
         json!({"textFormat": {"type": "json_schema", "structure": {"jsonSchema": {
-            "name": "x", "schema": r#"{"type":"object","additionalProperties":false}"#,
+            "name": "x", "schema": r#"{"type":"object","properties":{},"additionalProperties":false}"#,
         }}}})
     );
-    let error = refused(asked.with_response_format(ResponseFormat::JsonObject));
-    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+    let map = json!({"type": "object", "additionalProperties": {"type": "string"}});
+    for model in
+        ["amazon.nova-pro-v1:0", "us.meta.llama4-scout-17b-instruct-v1:0", "claude-3-7-sonnet"]
+    {
+        let request = by(json!({"type": "object", "properties": {}})).with_model(model);
+        let error = Bedrock::default().body(&request, &ModelCall::default()).unwrap_err();
+        let kind = ErrorKind::Engine(EngineReason::UnsupportedResponseFormat);
+        assert_eq!(error.kind(), kind, "{model}");
+    }
+    for form in [by(map), asked.clone().with_response_format(ResponseFormat::JsonObject)] {
+        let kind = refused(form).kind();
+        assert_eq!(kind, ErrorKind::Engine(EngineReason::UnsupportedResponseFormat));
+    }
 }
 
 #[test]

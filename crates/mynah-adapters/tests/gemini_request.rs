@@ -293,13 +293,13 @@ fn newer_models_are_told_that_a_call_of_another_model_has_no_signature() {
         let parts = body["contents"][0]["parts"].as_array().unwrap().clone();
         parts.into_iter().map(|part| part.get("thoughtSignature").cloned()).collect::<Vec<_>>()
     };
-    for model in ["gemini-2.5-pro", "gemini-flash-latest", "gemma-3-27b-it"] {
+    for model in ["gemini-2.5-pro", "gemini-1.5-pro-latest", "gemma-3-27b-it"] {
         assert_eq!(signatures(model), [None, None], "{model}");
     }
-    assert_eq!(
-        signatures("gemini-3-pro-preview"),
-        [Some(json!("skip_thought_signature_validator")), None]
-    );
+    for model in ["gemini-3-pro-preview", "gemini-4-argon", "gemini-flash-latest"] {
+        let unsigned = Some(json!("skip_thought_signature_validator"));
+        assert_eq!(signatures(model), [unsigned, None], "{model}");
+    }
 }
 
 #[test]

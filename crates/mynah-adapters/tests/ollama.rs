@@ -21,26 +21,45 @@ use mynah_step::ModelCall;
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
 
-/// `think` is "high", "medium", "low", "max", true or false.
+/// `think value "low" is not supported for this model`
 #[test]
-fn effort_says_how_to_think() {
-    let sent = |options: Value| {
+fn effort_says_whether_to_think_and_how_much_where_there_are_levels() {
+    let sent = |model: &str, options: Value| {
         let options = options.as_object().unwrap().clone();
-        let request = Request { options, ..Request::from("hi").with_model("m") };
+        let request = Request { options, ..Request::from("hi").with_model(model) };
         Ollama::default().body(&request, &ModelCall::default()).unwrap()
     };
-    for (effort, expected) in [
-        ("none", json!(false)),
-        ("minimal", json!("low")),
-        ("medium", json!("medium")),
-        ("xhigh", json!("high")),
-        ("max", json!("max")),
+    for (effort, level, switch) in [
+        ("none", json!(false), false),
+        ("minimal", json!("low"), true),
+        ("medium", json!("medium"), true),
+        ("xhigh", json!("high"), true),
+        ("max", json!("high"), true),
     ] {
-        let body = sent(json!({"reasoning_effort": effort}));
-        assert_eq!((&body["think"], body.get("options")), (&expected, None), "{effort}");
+        let effort = json!({"reasoning_effort": effort});
+        for (model, expected) in [("gpt-oss:20b", level), ("qwen3:4b", switch.into())] {
+            let body = sent(model, effort.clone());
+            assert_eq!(
+                (&body["think"], body.get("options")),
+                (&expected, None),
+                "{model} {effort}"
+            );
+        }
     }
-    assert_eq!(sent(json!({"think": true, "reasoning_effort": "low"}))["think"], true);
-    assert_eq!(sent(json!({"reasoning_effort": "low", "think": true}))["think"], true);
+    let own = |options| sent("deepseek-v3.1", options)["think"].clone();
+    assert_eq!(own(json!({"think": "max", "reasoning_effort": "low"})), "max");
+    assert_eq!(own(json!({"reasoning_effort": "low", "think": false})), false);
+}
+
+#[test]
+fn a_result_has_the_name_of_the_call_before_it() {
+    let round = |tool: &str| {
+        let call = Part::tool_call(ToolCall::new("call_1", tool, "{}"));
+        [Message::assistant_parts([call]), Message::tool_result("call_1", "found")]
+    };
+    let sent = body(Request::new([round("search"), round("fetch")].concat()));
+    assert_eq!(sent["messages"][1]["tool_name"], "search");
+    assert_eq!(sent["messages"][3]["tool_name"], "fetch");
 }
 
 #[test]

@@ -168,6 +168,36 @@ fn o08_each_choice_of_a_tool_has_its_form() {
 }
 
 #[test]
+fn newer_models_are_kept_from_reasoning_where_there_are_tools() {
+    let effort = |preset: &str, request: Request| {
+        let body = Preset::named(preset).unwrap().format().body(&request, &ModelCall::default());
+        body.map(|body| body.get("reasoning_effort").cloned())
+    };
+    let with_tools = |model: &str| Request::from("hi").with_model(model).with_tools([search()]);
+    for (preset, model, expected) in [
+        ("openai-chat", "gpt-6-sol", Some(json!("none"))),
+        ("openai-chat", "gpt-6.1-terra", Some(json!("none"))),
+        ("azure", "gpt-5.6-luna", Some(json!("none"))),
+        ("openai-chat", "gpt-5.5", None),
+        ("openai-chat", "gpt-4.1", None),
+        ("azure", "my-deployment", None),
+        ("openrouter", "openai/gpt-6-sol", None),
+        ("vllm", "gpt-6-astra", None),
+    ] {
+        assert_eq!(effort(preset, with_tools(model)).unwrap(), expected, "{preset}:{model}");
+    }
+    let without = effort("openai-chat", Request::from("hi").with_model("gpt-6-sol"));
+    assert_eq!(without.unwrap(), None);
+    for model in ["gpt-6-astra", "gpt-6.1-sol-2026-10-12"] {
+        let error = effort("openai-chat", with_tools(model)).unwrap_err();
+        assert!(error.to_string().contains("`openai:`"), "{error}");
+        let own = with_options(&json!({"reasoning_effort": "low"})).with_tools([search()]);
+        let said = effort("openai-chat", own.with_model(model));
+        assert_eq!(said.unwrap(), Some(json!("low")), "the caller's own word stands");
+    }
+}
+
+#[test]
 fn o09_each_form_of_answer_has_its_form() {
     let schema = json!({"type": "object"});
     let format = |format| {
@@ -269,6 +299,42 @@ fn an_answer_that_says_nothing_is_left_away() {
     );
 }
 
+/// `After the (optional) system message(s), user or tool message(s) should alternate with assistant message(s).`
+#[test]
+fn perplexity_gets_instructions_first_and_turns_below_them() {
+    let sent = |messages: Vec<Message>| {
+        let request = Request::new(messages).with_model("sonar");
+        let format = Preset::named("perplexity").unwrap().format();
+        format.body(&request, &ModelCall::default()).unwrap()["messages"].clone()
+    };
+    let said = vec![
+        Message::user("a"),
+        Message::assistant(""),
+        Message::user("b"),
+        Message::system("Be brief."),
+        Message::user_parts([Part::image(Image::from_url("https://e.com/a"))]),
+        Message::assistant("So."),
+        Message::assistant("Well."),
+    ];
+    let image =
+        json!({"type": "image_url", "image_url": {"url": "https://e.com/a", "detail": "auto"}});
+    assert_eq!(
+        sent(said),
+        json!([
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "a\n\nb"}, image]},
+            {"role": "assistant", "content": "So.\n\nWell."},
+        ])
+    );
+    let call = |id: &str| Message::assistant_parts([Part::tool_call(ToolCall::new(id, "f", "{}"))]);
+    let results = ["c1", "c2"].map(|id| Message::tool_result(id, "found"));
+    let called =
+        sent([vec![Message::assistant("So."), call("c1"), call("c2")], results.to_vec()].concat());
+    assert_eq!(called[0]["content"], "So.");
+    assert_eq!(called[0]["tool_calls"].as_array().map(Vec::len), Some(2));
+    assert_eq!([&called[1]["tool_call_id"], &called[2]["tool_call_id"]], ["c1", "c2"]);
+}
+
 #[test]
 fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
     let chat = OpenAiChat::default();
@@ -285,6 +351,7 @@ fn retention_is_for_models_before_breakpoints_and_marks_are_for_those_after() {
     for (model, is_new) in [
         ("gpt-4.1", false),
         ("gpt-5-mini", false),
+        ("gpt-5-2025-08-07", false),
         ("gpt-5.5", false),
         ("gpt-35-turbo", false),
         ("gpt-oss-120b", false),
@@ -354,6 +421,34 @@ fn o04_the_callers_own_params_come_last_and_win() {
     for (name, value) in options.as_object().unwrap() {
         assert_eq!(&body[name], value);
     }
+}
+
+#[test]
+fn o05_a_model_that_does_not_reason_is_not_told_how() {
+    let effort = |preset: &str, model: &str| {
+        let request = with_options(&json!({"reasoning_effort": "low"})).with_model(model);
+        let body = Preset::named(preset).unwrap().format().body(&request, &ModelCall::default());
+        body.unwrap().get("reasoning_effort").cloned()
+    };
+    for model in ["gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "ft:gpt-4o-mini:us"] {
+        assert_eq!(effort("openai-chat", model), None, "{model}");
+    }
+    for (preset, model) in [
+        ("openai-chat", "gpt-5.2"),
+        ("openai-chat", "o4-mini"),
+        ("openai-chat", "somebodys-model"),
+        ("azure", "gpt-4o"),
+        ("openrouter", "openai/gpt-4o"),
+    ] {
+        assert_eq!(effort(preset, model), Some(json!("low")), "{preset}:{model}");
+    }
+}
+
+/// `The 'stream_options' parameter is only allowed when 'stream' is enabled.`
+#[test]
+fn an_answer_in_one_piece_has_no_options_of_a_stream() {
+    let sent = body(with_options(&json!({"stream": false})));
+    assert_eq!((&sent["stream"], sent.get("stream_options")), (&json!(false), None));
 }
 
 #[test]

@@ -178,7 +178,7 @@ fn reasoning_goes_back_where_the_provider_can_read_it() {
     let said = Message::assistant_parts([encrypted, readable, kept, foreign, call]);
     let input = |options: Value| {
         let options = options.as_object().unwrap().clone();
-        body(Request { options, ..Request::new([said.clone()]) })["input"].clone()
+        asked_of("gpt-5.2", Request { options, ..Request::new([said.clone()]) })["input"].clone()
     };
     let item = json!({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"});
     let first =
@@ -190,12 +190,48 @@ fn reasoning_goes_back_where_the_provider_can_read_it() {
 }
 
 #[test]
+fn o05_a_model_that_does_not_reason_is_not_told_how() {
+    let options = json!({"reasoning_effort": "low", "reasoning_summary": "auto"});
+    let members = |preset: &str, model: &str| {
+        let request = with_options(&options).with_model(model);
+        let body = Preset::named(preset).unwrap().format().body(&request, &ModelCall::default());
+        let body = body.unwrap();
+        ["reasoning", "include"].map(|name| body.get(name).is_some())
+    };
+    assert_eq!(members("openai", "gpt-4o"), [false; 2]);
+    assert_eq!(members("openai", "gpt-4.1-mini"), [false; 2]);
+    assert_eq!(members("openai", "gpt-5.2"), [true; 2]);
+    assert_eq!(members("azure-responses", "gpt-4o"), [true; 2], "users name the models there");
+}
+
+/// `Reasoning input items can only be provided to a reasoning or computer use model.`
+#[test]
+fn a_model_that_does_not_reason_gets_no_reasoning() {
+    let thought =
+        thought(Some("sealed"), json!({"type": "reasoning", "id": "rs_1", "summary": []}));
+    let request = Request::new([Message::assistant_parts([thought, Part::text("So.")])]);
+    let types = |model: &str| {
+        let body = asked_of(model, request.clone());
+        let items = body["input"].as_array().unwrap().iter();
+        items.map(|item| item["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for model in
+        ["gpt-4.1-mini", "gpt-4o", "gpt-35-turbo", "chatgpt-4o-latest", "gpt-5-chat-latest"]
+    {
+        assert_eq!(types(model), ["message"], "{model}");
+    }
+    for model in ["gpt-5.2", "o3", "gpt-5.3-chat-latest", "my-deployment", "grok-4.7"] {
+        assert_eq!(types(model), ["reasoning", "message"], "{model}");
+    }
+}
+
+#[test]
 fn reasoning_that_was_cut_off_does_not_go_back() {
     let thought =
         || thought(Some("sealed"), json!({"type": "reasoning", "id": "rs_1", "summary": []}));
     let cut = Message::assistant_parts([Part::text("So"), thought(), thought()]);
     let thread = [Message::user("hi"), cut, Message::user("and?")];
-    let input = body(Request::new(thread))["input"].clone();
+    let input = asked_of("gpt-5.2", Request::new(thread))["input"].clone();
     let kinds: Vec<&Value> = input.as_array().unwrap().iter().map(|item| &item["type"]).collect();
     assert_eq!(kinds, [&Value::Null, &json!("message"), &Value::Null]);
 }
@@ -301,7 +337,8 @@ fn q18_what_was_sent_before_is_sent_again_byte_for_byte() {
         ]),
         Message::tool_result("c", "found"),
     ];
-    let text = |count: usize| body(Request::new(messages[..count].to_vec()))["input"].to_string();
+    let asked = |count: usize| asked_of("gpt-5.2", Request::new(messages[..count].to_vec()));
+    let text = |count: usize| asked(count)["input"].to_string();
     for count in 1..messages.len() {
         assert!(text(count + 1).starts_with(text(count).trim_end_matches(']')), "{count}");
     }
@@ -337,6 +374,9 @@ fn thought(signature: Option<&str>, data: Value) -> Part {
 }
 
 fn body(request: Request) -> Value {
-    let request = request.with_model("gpt-4.1");
-    OpenAiResponses::default().body(&request, &ModelCall::default()).unwrap()
+    asked_of("gpt-4.1", request)
+}
+
+fn asked_of(model: &str, request: Request) -> Value {
+    OpenAiResponses::default().body(&request.with_model(model), &ModelCall::default()).unwrap()
 }

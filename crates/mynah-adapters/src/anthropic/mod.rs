@@ -30,7 +30,9 @@ use crate::{
 /// A JSON schema is enforced by the provider where the model can do that: objects are closed, and what the provider does not
 /// enforce, such as `minimum`, goes into the descriptions. Older models are made to call a tool with that
 /// schema, which must be one of an object, and what they give it is the text of the answer. So is every model that is to give
-/// any JSON object; those that cannot be made to call a tool, from Fable 5.1, Opus 5.5 and Sonnet 5.5 on, take a schema alone.
+/// any JSON object, or one that has an object with members of any name in it; those that cannot be made to call a tool, from
+/// Fable 5.1, Opus 5.5 and Sonnet 5.5 on, take a schema that names all members alone.
+/// Models before Opus 4.8 cannot be made to call it where the options let them think.
 /// That tool changes what the model saw when it thought before, so such a call leaves thoughts away where the provider would refuse
 /// them.
 #[derive(Clone, Copy, Debug, Default)]

@@ -14,7 +14,7 @@ use crate::{
         inline_image, is_blank, is_error, joined_text, model_id, model_name, plain_id, several,
         turns, unsupported, unsupported_form,
     },
-    schema::{closed, held_to},
+    schema::{closed, held_to, is_open, open_form},
 };
 
 /// The limit for models of which none is known: what every model takes.
@@ -46,15 +46,7 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     }
     set("messages", messages(request)?.into());
     let parallel = options.shift_remove("parallel_tool_calls").and_then(|flag| flag.as_bool());
-    let form_kind = form_tool(request).and_then(|form| form.schema.get("type").cloned());
-    if form_kind.is_some_and(|kind| kind != "object") {
-        return Err(unsupported("this model answers in the form of an object alone"));
-    }
-    if request.response_format == Some(ResponseFormat::JsonObject)
-        && !claude::can_be_forced(model_name(request))
-    {
-        return Err(unsupported_form("this model wants a JSON schema"));
-    }
+    check_form(request)?;
     if let Some(tools) = tools(request, call) {
         set("tools", tools);
     }
@@ -67,9 +59,7 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     if let Some(stop) = options.shift_remove("stop") {
         set("stop_sequences", several(stop));
     }
-    if let Some(ResponseFormat::JsonSchema { schema, .. }) = &request.response_format
-        && form_tool(request).is_none()
-    {
+    if let Some(schema) = enforced_schema(request) {
         let schema = closed(schema);
         set("output_config", json!({"format": {"type": "json_schema", "schema": schema}}));
     }
@@ -101,7 +91,42 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     Ok(Value::Object(body))
 }
 
-/// The tool that an older model is made to call, so that its answer has the form that was asked for.
+/// Refuses a form of the answer that the model cannot be held to.
+fn check_form(request: &Request) -> Result<()> {
+    let model = model_name(request);
+    if let Some(form) = form_tool(request) {
+        let thinking = request.options.get("thinking").and_then(|how| how["type"].as_str());
+        if form.schema.get("type").is_some_and(|kind| kind != "object") {
+            return Err(unsupported("this model answers in the form of an object alone"));
+        }
+        if thinking.is_some_and(|how| how != "disabled") && !claude::thinks_when_forced(model) {
+            return Err(unsupported_form(
+                "this model cannot think in a call that holds it to this form: leave `thinking` away",
+            ));
+        }
+    }
+    match &request.response_format {
+        _ if claude::can_be_forced(model) => Ok(()),
+        Some(ResponseFormat::JsonObject) => Err(unsupported_form("this model wants a JSON schema")),
+        Some(ResponseFormat::JsonSchema { .. }) if enforced_schema(request).is_none() => {
+            Err(open_form())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The schema that the provider holds the model to. What it does not name it lets no object have.
+fn enforced_schema(request: &Request) -> Option<&Value> {
+    match request.response_format.as_ref()? {
+        ResponseFormat::JsonSchema { schema, .. } => {
+            let is_enforced = claude::has_native_schemas(model_name(request)) && !is_open(schema);
+            is_enforced.then_some(schema)
+        }
+        _ => None,
+    }
+}
+
+/// The tool that a model is made to call, so that its answer has a form that the provider does not hold it to.
 pub(super) fn form_tool(request: &Request) -> Option<ToolSpec> {
     const WHY: &str = "Gives the answer. Its input is the answer itself.";
     /// What all models take for a tool's name.
@@ -113,12 +138,11 @@ pub(super) fn form_tool(request: &Request) -> Option<ToolSpec> {
     };
     let model = model_name(request);
     let spec = match request.response_format.as_ref()? {
-        ResponseFormat::JsonSchema { name, schema, .. } if !claude::has_native_schemas(model) => {
+        _ if !claude::can_be_forced(model) => return None,
+        ResponseFormat::JsonSchema { name, schema, .. } if enforced_schema(request).is_none() => {
             tool(name, schema.clone())
         }
-        ResponseFormat::JsonObject if claude::can_be_forced(model) => {
-            tool("object", json!({"type": "object"}))
-        }
+        ResponseFormat::JsonObject => tool("object", json!({"type": "object"})),
         _ => return None,
     };
     // A model that has given its answer is not to give it again.

@@ -2,6 +2,7 @@
 
 mod answer;
 mod frames;
+mod model;
 mod profile;
 mod request;
 mod sign;
@@ -30,8 +31,12 @@ use crate::{
 /// profile without keys of its own, `aws configure export-credentials --format env` gives the variables.
 ///
 /// Beside what every format does: `cache_control` in the metadata of a text part, a message or a tool, and
-/// [`Request::prompt_cache`], become cache points. Options that Converse knows go to their places, all others to the model
-/// itself, as `additionalModelRequestFields`: `reasoning_effort` as Claude has it, where it is one.
+/// [`Request::prompt_cache`], become cache points where the model takes them: for Claude, and for Nova in texts, for five minutes.
+/// Options that Converse knows go to their places, all others to the model
+/// itself, as `additionalModelRequestFields`: `reasoning_effort` as Claude and Nova have it, and `top_k` as Nova has it.
+///
+/// The objects of a schema that an answer is to fit are closed, as with [`Anthropic`](crate::anthropic::Anthropic); one with
+/// members of any name in it is refused, and so is any for models that cannot be held to one, such as Nova and Llama.
 ///
 /// All instructions stand above the conversation. Converse names a role for those within it, which its models refuse so far; and as
 /// words of the user they would be no instructions any more. Claude models that take thoughts back only below the same instructions
@@ -95,14 +100,8 @@ impl Format for Bedrock {
         Box::new(answer::Answer::default())
     }
 
-    /// `anthropic` in `anthropic.claude-…`, `us.anthropic.claude-…`, and in the name of a resource that ends with one of these.
     fn maker<'r>(&self, request: &'r Request) -> Option<&'r str> {
-        const PLACES: [&str; 8] = ["apac", "au", "ca", "eu", "global", "jp", "us", "us-gov"];
-        let (first, rest) = model_name(request).rsplit('/').next()?.split_once('.')?;
-        match PLACES.contains(&first) {
-            true => Some(rest.split_once('.')?.0),
-            false => Some(first),
-        }
+        model::maker(model_name(request))
     }
 }
 

@@ -7,6 +7,7 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
+use super::model::{cache_points, has_schemas, in_own_words};
 use crate::{
     claude,
     request::{
@@ -14,7 +15,7 @@ use crate::{
         has_tools, inline_image, is_barred, is_blank, is_error, joined_text, model_id, model_name,
         plain_id, several, turns, unsupported, unsupported_form,
     },
-    schema::{closed, held_to},
+    schema::{closed, held_to, is_open, open_form},
 };
 
 /// Options of Converse itself. Any other is the model's.
@@ -35,7 +36,7 @@ const OWN: [&str; 10] = [
 pub(super) const WITHHELD: &str = "redactedContent";
 
 pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
-    model_id(request)?;
+    let model = model_id(request)?;
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
     let automatic = request.prompt_cache.as_ref().map(|cache| match cache.retention {
@@ -49,6 +50,8 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
         let places = [Some(&mut system).filter(|system| !system.is_empty()), last];
         places.into_iter().flatten().for_each(|blocks| blocks.push(cache_point(mark)));
     }
+    let contents = messages.iter_mut().filter_map(|message| message["content"].as_array_mut());
+    contents.chain([&mut system]).for_each(|blocks| fit_cache_points(blocks, model));
     if !system.is_empty() {
         set("system", system.into());
     }
@@ -65,14 +68,12 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     if let Some(parallel) = options.shift_remove("parallel_tool_calls") {
         set_parallel(&parallel, request, &mut body)?;
     }
-    if model_name(request).contains("claude")
-        && let Some(effort) = options.shift_remove("reasoning_effort")
-    {
-        pass_on(
-            "additionalModelRequestFields",
-            json!({"output_config": {"effort": effort}}),
-            &mut body,
-        );
+    for option in ["reasoning_effort", "top_k"] {
+        let own = options.get(option).and_then(|value| in_own_words(model, option, value));
+        if let Some(own) = own {
+            options.shift_remove(option);
+            pass_on("additionalModelRequestFields", own, &mut body);
+        }
     }
     if is_barred(request) {
         options.shift_remove("tools");
@@ -132,6 +133,23 @@ fn cache_point(mark: &Value) -> Value {
         point["ttl"] = ttl.clone();
     }
     json!({"cachePoint": point})
+}
+
+/// Leaves away what the model would refuse: a prompt is cached as a favour, and fails no call.
+fn fit_cache_points(blocks: &mut Vec<Value>, model: &str) {
+    const OF_TOOLS: [&str; 3] = ["toolSpec", "toolUse", "toolResult"];
+    let is_of_tools = |block: &Value| OF_TOOLS.iter().any(|kind| block.get(kind).is_some());
+    let has_tools = blocks.iter().any(is_of_tools);
+    match cache_points(model).filter(|points| points.beside_tools || !has_tools) {
+        None => blocks.retain(|block| block.get("cachePoint").is_none()),
+        Some(points) if points.for_an_hour => {}
+        Some(_) => {
+            let points = blocks.iter_mut().filter_map(|block| block.get_mut("cachePoint"));
+            for point in points.filter_map(Value::as_object_mut) {
+                point.shift_remove("ttl");
+            }
+        }
+    }
 }
 
 fn mark(metadata: &Metadata) -> Option<Value> {
@@ -281,11 +299,12 @@ fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     if specs.is_empty() && !has_tools(request) {
         return Ok(Metadata::new());
     }
-    let tools: Vec<Value> = specs
+    let mut tools: Vec<Value> = specs
         .into_iter()
         .flat_map(|tool| [Some(tool_spec(tool)), mark(&tool.metadata)])
         .flatten()
         .collect();
+    fit_cache_points(&mut tools, model_name(request));
     let mut config = Metadata::new();
     add_tools(&mut config, tools.into());
     if let Some(choice) = choice {
@@ -308,6 +327,14 @@ fn tool_spec(tool: &ToolSpec) -> Value {
 
 fn output_config(request: &Request) -> Result<Option<Value>> {
     Ok(match &request.response_format {
+        Some(ResponseFormat::JsonSchema { .. }) if !has_schemas(model_name(request)) => {
+            return Err(unsupported_form(
+                "this model takes no JSON schema here: describe the form to it, or give it a tool with that schema",
+            ));
+        }
+        Some(ResponseFormat::JsonSchema { schema, .. }) if is_open(schema) => {
+            return Err(open_form());
+        }
         Some(ResponseFormat::JsonSchema { name, schema, .. }) => {
             let schema = json!({"name": name, "schema": closed(schema).to_string()});
             let format = json!({"type": "json_schema", "structure": {"jsonSchema": schema}});

@@ -68,3 +68,11 @@ fn generation(model: &str) -> Option<u32> {
     let version = model.rsplit('/').next()?.strip_prefix("gemini-")?;
     version.split(['-', '.']).next()?.parse().ok()
 }
+
+/// Whether a model is a Gemini 3, or came after it: so did all that are called the latest ones, as `gemini-flash-latest` is.
+fn is_third(model: &str) -> bool {
+    match generation(model) {
+        Some(number) => number >= 3,
+        None => model.contains("gemini-") && model.ends_with("-latest"),
+    }
+}

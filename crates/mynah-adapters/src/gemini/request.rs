@@ -8,7 +8,7 @@ use mynah_data::{
 };
 use serde_json::{Value, json};
 
-use super::{generation, schema};
+use super::{generation, is_third, schema};
 use crate::request::{
     add_tools, argument_map, camel_case, check_parallel, dialogue, extend_member, inline_image,
     is_barred, is_error, joined_text, model_id, several, turns,
@@ -37,8 +37,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     if let Some(text) = instructions(request) {
         set("systemInstruction", json!({"parts": [{"text": text}]}));
     }
-    let is_third = generation(model).is_some_and(|number| number >= 3);
-    set("contents", contents(request, is_third)?.into());
+    set("contents", contents(request, is_third(model))?.into());
     if !request.tools.is_empty() {
         let functions: Vec<Value> = request.tools.iter().map(|tool| declaration(tool)).collect();
         set("tools", json!([{"functionDeclarations": functions}]));

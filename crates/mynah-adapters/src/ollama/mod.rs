@@ -18,7 +18,7 @@ use crate::{
 /// The format of `/api/chat`.
 ///
 /// Of the options, those that the format has a member for are passed on as such (`think`, `keep_alive`, `truncate`, …), and
-/// `reasoning_effort` says how to `think`; all others are the model's own and go into its `options`, as do the temperature and the
+/// `reasoning_effort` says whether to `think`, and how much where the model has levels, as gpt-oss; all others are the model's own and go into its `options`, as do the temperature and the
 /// limit on the answer. Images go as
 /// their bytes: the server fetches nothing. It cannot be told to call a tool, and an answer whose form is given calls none.
 ///

@@ -1,5 +1,7 @@
 //! A request as Ollama wants it.
 
+use std::collections::HashMap;
+
 use mynah_data::{
     ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
     ToolChoice,
@@ -12,9 +14,10 @@ use crate::request::{
 };
 
 pub(super) fn body(request: &Request) -> Result<Value> {
+    let model = model_id(request)?;
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
-    set("model", model_id(request)?.into());
+    set("model", model.into());
     set("messages", messages(request)?.into());
     if let Some(tools) = tools(request)? {
         set("tools", tools);
@@ -35,7 +38,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
             ("tools", _) if is_barred(request) => {}
             ("tools", value) => add_tools(&mut body, value),
             ("parallel_tool_calls", value) => check_parallel(&value, request)?,
-            ("reasoning_effort", value) => drop(body.entry("think").or_insert(think(value))),
+            ("reasoning_effort", value) => drop(body.entry("think").or_insert(think(model, value))),
             ("options", Value::Object(own)) => options.extend(own),
             ("stop", Value::String(stop)) => drop(options.insert(name, json!([stop]))),
             (known, value) if is_member(known) => drop(body.insert(name, value)),
@@ -48,12 +51,14 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     Ok(Value::Object(body))
 }
 
-/// How much the model is to think, in the server's words for those of OpenAI.
-fn think(effort: Value) -> Value {
+/// Whether and how much the model is to think, in the server's words for those of OpenAI. Models without levels refuse them.
+fn think(model: &str, effort: Value) -> Value {
+    let has_levels = model.to_ascii_lowercase().contains("gpt-oss");
     match effort.as_str() {
         Some("none") => false.into(),
+        Some(_) if !has_levels => true.into(),
         Some("minimal") => "low".into(),
-        Some("xhigh") => "high".into(),
+        Some("xhigh" | "max") => "high".into(),
         _ => effort,
     }
 }
@@ -85,10 +90,16 @@ pub(super) fn form(request: &Request) -> Option<Value> {
 }
 
 fn messages(request: &Request) -> Result<Vec<Value>> {
-    request.messages.iter().map(|message| wire_message(message, request)).collect()
+    let mut tools = HashMap::new();
+    let written = request.messages.iter().map(|message| {
+        tools.extend(message.tool_calls().map(|call| (call.id.as_str(), call.name.as_str())));
+        wire_message(message, &tools)
+    });
+    written.collect()
 }
 
-fn wire_message(message: &Message, request: &Request) -> Result<Value> {
+/// A message, with the tools that were called before it, by the ids of their calls.
+fn wire_message(message: &Message, tools: &HashMap<&str, &str>) -> Result<Value> {
     let mut wire = json!({"role": message.role().as_str(), "content": joined_text(message)});
     let images = message.parts().iter().filter_map(|part| match part {
         Part::Image { image, .. } if matches!(image.source, ImageSource::Url(_)) => {
@@ -107,9 +118,8 @@ fn wire_message(message: &Message, request: &Request) -> Result<Value> {
             let id = message.tool_call_id().unwrap_or_default();
             wire["content"] = result_text(message).into();
             wire["tool_call_id"] = id.into();
-            let mut calls = request.messages.iter().flat_map(|message| message.tool_calls());
-            if let Some(call) = calls.find(|call| call.id == id) {
-                wire["tool_name"] = call.name.as_str().into();
+            if let Some(tool) = tools.get(id) {
+                wire["tool_name"] = (*tool).into();
             }
         }
         Role::System | Role::User => {}

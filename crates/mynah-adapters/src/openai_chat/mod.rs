@@ -54,10 +54,18 @@ pub struct Dialect {
     pub json_schema: JsonSchemas,
     /// Whether messages may name their author.
     pub names: bool,
+    /// Whether user and model must take turns below all instructions. What the same one says in a row is then one message.
+    pub turns: bool,
     /// Whether the id of a call must be nine letters or digits. It must wherever a model is one of `mistralai/`.
     pub short_call_ids: bool,
     /// How reasoning goes back.
     pub reasoning_back: ReasoningBack,
+    /// Whether a model that is called as one of OpenAI's is one. From gpt-5.6 on, those call tools here only where they do not reason:
+    /// a call with tools says so, unless it says itself how to reason, and is refused for models that cannot be told.
+    pub openai_models: bool,
+    /// Whether users name the models, so that what a name tells of a model is not certain. Where it is, `reasoning_effort` is left
+    /// away for OpenAI's models that do not reason.
+    pub deployments: bool,
     /// The header of the key, where it is not `Authorization`.
     pub key_header: Option<&'static str>,
 }
@@ -124,8 +132,11 @@ impl Dialect {
         prompt_cache: PromptCaching::OpenAi,
         json_schema: JsonSchemas::Always,
         names: true,
+        turns: false,
         short_call_ids: false,
         reasoning_back: ReasoningBack::Never,
+        openai_models: true,
+        deployments: false,
         key_header: None,
     };
 
@@ -134,6 +145,7 @@ impl Dialect {
         max_completion_tokens: CompletionTokens::Never,
         prompt_cache: PromptCaching::Never,
         names: false,
+        openai_models: false,
         ..Self::OPENAI
     };
 }

@@ -9,9 +9,13 @@ use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use super::{CompletionTokens, Dialect, JsonSchemas, PromptCaching, ReasoningBack};
-use crate::request::{
-    CacheMarks, add_tools, argument_object, cache_control, chooses, function, image_url,
-    joined_text, model_id, openai_name, prompt_cache, result_text, unsupported_form,
+use crate::{
+    openai,
+    request::{
+        CacheMarks, add_tools, argument_object, cache_control, chooses, function, has_tools,
+        image_url, joined_text, model_id, prompt_cache, result_text, turns, unsupported,
+        unsupported_form,
+    },
 };
 
 /// In the metadata of a call: it has text for its input, and no function.
@@ -46,8 +50,8 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     if let Some(max_tokens) = request.max_tokens {
         let is_new = match dialect.max_completion_tokens {
             CompletionTokens::Never => false,
-            CompletionTokens::NewerModels => is_newer(model),
-            CompletionTokens::NotTheOldest => !is_oldest(model),
+            CompletionTokens::NewerModels => openai::is_newer(model),
+            CompletionTokens::NotTheOldest => !openai::is_oldest(model),
         };
         set(if is_new { "max_completion_tokens" } else { "max_tokens" }, max_tokens.into());
     }
@@ -67,33 +71,38 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
         }
         _ => {}
     }
+    let is_certain = dialect.openai_models && !dialect.deployments;
     for (name, value) in request.options.clone() {
         match name.as_str() {
+            "reasoning_effort" if is_certain && openai::reasons(model) == Some(false) => {}
             "tools" => add_tools(&mut body, value),
             _ => drop(body.insert(name, value)),
         }
     }
+    if body.get("stream") == Some(&Value::Bool(false)) {
+        body.shift_remove("stream_options");
+    }
+    if dialect.openai_models && has_tools(request) && openai::reasons_or_calls(model) {
+        keep_from_reasoning(model, &mut body)?;
+    }
     Ok(Value::Object(body))
+}
+
+/// Says that the model is not to reason, unless the caller says how.
+fn keep_from_reasoning(model: &str, body: &mut Metadata) -> Result<()> {
+    const EFFORT: &str = "reasoning_effort";
+    if !body.contains_key(EFFORT) && openai::always_reasons(model) {
+        return Err(unsupported(&format!(
+            "{model} takes tools by Responses alone: call it with `openai:`, on Azure with `azure-responses:`"
+        )));
+    }
+    body.entry(EFFORT).or_insert("none".into());
+    Ok(())
 }
 
 /// Whether an open model is called as one that reasons.
 fn reasons(model: &str) -> bool {
     ["gpt-oss", "qwen3", "deepseek-r1"].iter().any(|name| model.contains(name))
-}
-
-/// OpenAI's reasoning models refuse `max_tokens`, and its oldest models do not know the other name.
-fn is_newer(model: &str) -> bool {
-    let name = openai_name(model);
-    let is_o_series =
-        name.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    let is_gpt = ["gpt-", "chatgpt-"].iter().any(|gpt| name.starts_with(gpt));
-    is_o_series || (is_gpt && !is_oldest(model))
-}
-
-fn is_oldest(model: &str) -> bool {
-    openai_name(model).strip_prefix("gpt-").is_some_and(|version| {
-        version == "4" || ["3.5", "35", "4-"].iter().any(|old| version.starts_with(old))
-    })
 }
 
 fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
@@ -132,7 +141,41 @@ fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
     if !images.is_empty() {
         messages.push(json!({"role": "user", "content": images}));
     }
-    Ok(messages)
+    if dialect.turns { in_turns(messages) } else { Ok(messages) }
+}
+
+/// Instructions first, then one message for what user or model says in a row. Results stay apart: each has the id of its call.
+fn in_turns(messages: Vec<Value>) -> Result<Vec<Value>> {
+    let (mut written, said): (Vec<Value>, Vec<Value>) =
+        messages.into_iter().partition(|message| message["role"] == "system");
+    let sides = said.into_iter().map(|message| Ok((message["role"].clone(), vec![message])));
+    for (side, said) in turns(sides)? {
+        match side == "tool" {
+            true => written.extend(said),
+            false => written.extend(said.into_iter().reduce(joined)),
+        }
+    }
+    Ok(written)
+}
+
+/// Two messages of one side as one.
+fn joined(mut first: Value, mut second: Value) -> Value {
+    let parts = |content: Value| match content {
+        Value::Array(parts) => parts,
+        text => vec![json!({"type": "text", "text": text})],
+    };
+    first["content"] = match (first["content"].take(), second["content"].take()) {
+        (Value::Null, content) | (content, Value::Null) => content,
+        (Value::String(first), Value::String(second)) => format!("{first}\n\n{second}").into(),
+        (first, second) => [parts(first), parts(second)].concat().into(),
+    };
+    if let Value::Array(more) = second["tool_calls"].take() {
+        match &mut first["tool_calls"] {
+            Value::Array(calls) => calls.extend(more),
+            calls => *calls = more.into(),
+        }
+    }
+    first
 }
 
 fn content(message: &Message, marks: CacheMarks) -> Result<Value> {

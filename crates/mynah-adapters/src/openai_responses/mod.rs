@@ -59,14 +59,21 @@ pub struct Dialect {
     pub always_encrypted: bool,
     /// Whether `prompt_cache_retention` is known, which OpenAI takes for models before gpt-5.6.
     pub cache_retention: bool,
+    /// Whether users name the models, so that what a name tells of a model is not certain. Where it is, `reasoning_effort` and
+    /// `reasoning_summary` are left away for OpenAI's models that do not reason.
+    pub deployments: bool,
     /// The header of the key, where it is not `Authorization`.
     pub key_header: Option<&'static str>,
 }
 
 impl Dialect {
     /// OpenAI itself.
-    pub const OPENAI: Self =
-        Self { always_encrypted: false, cache_retention: true, key_header: None };
+    pub const OPENAI: Self = Self {
+        always_encrypted: false,
+        cache_retention: true,
+        deployments: false,
+        key_header: None,
+    };
 }
 
 impl Default for Dialect {

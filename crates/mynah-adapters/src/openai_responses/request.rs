@@ -10,10 +10,17 @@ use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use super::Dialect;
-use crate::request::{
-    CacheMarks, add_tools, argument_object, chooses, function, image_url, is_error, model_id,
-    model_name, openai_name, prompt_cache, result_text,
+use crate::{
+    openai,
+    request::{
+        CacheMarks, add_tools, argument_object, chooses, function, image_url, is_error, model_id,
+        model_name, prompt_cache, result_text,
+    },
 };
+
+/// Options that say how to reason, and have another place in this format.
+const EFFORT: &str = "reasoning_effort";
+const SUMMARY: &str = "reasoning_summary";
 
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 
@@ -55,13 +62,17 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     }
     if !stored {
         set("store", false.into());
-        if dialect.always_encrypted || reasons(request) {
+        if dialect.always_encrypted || reasons(dialect, request) {
             set("include", json!([ENCRYPTED]));
         }
     }
     set("stream", true.into());
     body.extend(prompt_cache(request, call, dialect.cache_retention));
-    add_options(&mut body, request.options.clone());
+    let mut options = request.options.clone();
+    if openai::reasons(model) == Some(false) && !dialect.deployments {
+        options.retain(|name, _| name != EFFORT && name != SUMMARY);
+    }
+    add_options(&mut body, options);
     Ok(Value::Object(body))
 }
 
@@ -76,26 +87,21 @@ fn is_stored(options: &Metadata) -> bool {
 
 /// Whether this is one of OpenAI's models that reason, by its name or because the caller says how it is to. The others refuse to be
 /// asked for their reasoning.
-fn reasons(request: &Request) -> bool {
-    const HOW: [&str; 3] = ["reasoning", "reasoning_effort", "reasoning_summary"];
-    let name = openai_name(model_name(request));
-    let version = |prefix: &str| {
-        let version = name.strip_prefix(prefix)?;
-        version.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
-    };
-    let is_gpt = version("gpt-").is_some_and(|version| version >= 5) && !name.contains("-chat");
-    let others = ["codex-", "computer-use-"];
-    is_gpt
-        || version("o").is_some()
-        || others.iter().any(|other| name.starts_with(other))
-        || HOW.iter().any(|option| request.options.contains_key(*option))
+fn reasons(dialect: &Dialect, request: &Request) -> bool {
+    let says_how =
+        || ["reasoning", EFFORT, SUMMARY].iter().any(|name| request.options.contains_key(*name));
+    match openai::reasons(model_name(request)) {
+        Some(true) => true,
+        Some(false) if !dialect.deployments => false,
+        _ => says_how(),
+    }
 }
 
 fn add_options(body: &mut Metadata, options: Metadata) {
     for (name, value) in options {
         let (name, value) = match name.as_str() {
-            "reasoning_effort" => ("reasoning".to_owned(), json!({"effort": value})),
-            "reasoning_summary" => ("reasoning".to_owned(), json!({"summary": value})),
+            EFFORT => ("reasoning".to_owned(), json!({"effort": value})),
+            SUMMARY => ("reasoning".to_owned(), json!({"summary": value})),
             "verbosity" => ("text".to_owned(), json!({"verbosity": value})),
             _ => (name, value),
         };
@@ -115,7 +121,10 @@ fn add_options(body: &mut Metadata, options: Metadata) {
 }
 
 fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
-    let marks = CacheMarks::of_openai(model_id(request)?);
+    let model = model_id(request)?;
+    let marks = CacheMarks::of_openai(model);
+    // The provider refuses a call that gives reasoning to a model that does not reason.
+    let with_reasoning = openai::reasons(model) != Some(false);
     let mut items = Vec::with_capacity(request.messages.len());
     let mut calls: HashMap<&str, &ToolCall> = HashMap::new();
     for message in request.messages.iter() {
@@ -125,7 +134,7 @@ fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
                 items.push(json!({"role": "system", "content": content(message, marks)?}));
             }
             Role::User => items.push(json!({"role": "user", "content": content(message, marks)?})),
-            Role::Assistant => assistant(message, stored, &mut items),
+            Role::Assistant => assistant(message, stored, with_reasoning, &mut items),
             Role::Tool => {
                 let call = calls.get(message.tool_call_id().unwrap_or_default());
                 items.push(call_output(message, call.copied(), marks)?);
@@ -177,7 +186,7 @@ fn image_part(image: &Image, detail: ImageDetail) -> Result<Value> {
 }
 
 /// Each part is an item of its own.
-fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
+fn assistant(message: &Message, stored: bool, with_reasoning: bool, items: &mut Vec<Value>) {
     let mut phase = None;
     for part in message.parts() {
         match part {
@@ -192,6 +201,7 @@ fn assistant(message: &Message, stored: bool, items: &mut Vec<Value>) {
             Part::Reasoning { signature, data: Some(Value::Object(data)), .. } => {
                 match data.get("type").and_then(Value::as_str) {
                     Some("message") => phase = data.get("phase"),
+                    Some("reasoning") if !with_reasoning => {}
                     Some("reasoning") => items.extend(reasoning(signature.as_ref(), data, stored)),
                     // What the provider did itself, and whatever else it told: it goes back as it came.
                     Some(_) => items.push(Value::Object(data.clone())),

@@ -1,0 +1,71 @@
+//! What the models on Bedrock take, by their makers and names.
+
+use serde_json::{Value, json};
+
+use crate::claude;
+
+/// `anthropic` in `anthropic.claude-…`, `us.anthropic.claude-…`, and in the name of a resource that ends with one of these.
+pub(super) fn maker(model: &str) -> Option<&str> {
+    const PLACES: [&str; 8] = ["apac", "au", "ca", "eu", "global", "jp", "us", "us-gov"];
+    let (first, rest) = model.rsplit('/').next()?.split_once('.')?;
+    match PLACES.contains(&first) {
+        true => Some(rest.split_once('.')?.0),
+        false => Some(first),
+    }
+}
+
+/// The name of a Nova behind that word: `2-lite-v1:0`, or `pro-v1:0` of the first ones.
+fn nova(model: &str) -> Option<&str> {
+    let (_, name) = model.split_once("nova-").filter(|_| maker(model) == Some("amazon"))?;
+    Some(name)
+}
+
+/// How a model takes cache points.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CachePoints {
+    /// Also beside tools, their calls and their results.
+    pub(super) beside_tools: bool,
+    /// Also for an hour.
+    pub(super) for_an_hour: bool,
+}
+
+/// How the model takes cache points, if it does. A resource that somebody named may be any model: it is asked as Claude is.
+pub(super) fn cache_points(model: &str) -> Option<CachePoints> {
+    match maker(model) {
+        None | Some("anthropic") => {
+            let for_an_hour = claude::is_cached_for_an_hour(model);
+            Some(CachePoints { beside_tools: true, for_an_hour })
+        }
+        _ => nova(model).map(|_| CachePoints { beside_tools: false, for_an_hour: false }),
+    }
+}
+
+/// Whether the provider holds the model to a JSON schema.
+pub(super) fn has_schemas(model: &str) -> bool {
+    const WITHOUT: [&str; 4] = ["ai21", "amazon", "cohere", "meta"];
+    claude::has_native_schemas(model) && maker(model).is_none_or(|maker| !WITHOUT.contains(&maker))
+}
+
+/// What an option is in the model's own words, where it has others for it. What a model does not know at all is nothing.
+pub(super) fn in_own_words(model: &str, option: &str, value: &Value) -> Option<Value> {
+    match (option, nova(model)) {
+        ("reasoning_effort", None) if model.contains("claude") => {
+            Some(json!({"output_config": {"effort": value}}))
+        }
+        // The first ones do not reason.
+        ("reasoning_effort", Some(name)) if !name.starts_with(|c: char| c.is_ascii_digit()) => {
+            Some(json!({}))
+        }
+        ("reasoning_effort", Some(_)) => {
+            let effort = match value.as_str() {
+                Some("none") => return Some(json!({"reasoningConfig": {"type": "disabled"}})),
+                Some("minimal") => "low".into(),
+                Some("xhigh" | "max") => "high".into(),
+                _ => value.clone(),
+            };
+            Some(json!({"reasoningConfig": {"type": "enabled", "maxReasoningEffort": effort}}))
+        }
+        ("top_k", Some(_)) => Some(json!({"inferenceConfig": {"topK": value}})),
+        _ => None,
+    }
+}
