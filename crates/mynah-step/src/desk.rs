@@ -2,13 +2,15 @@
 
 use std::{
     collections::HashMap,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Wake, Waker},
+    time::Duration,
 };
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, ToolCall, ToolReason};
 use mynah_log::{Fact, Inside, Resolution};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Sleep};
 
 use crate::Tape;
 
@@ -16,11 +18,18 @@ use crate::Tape;
 ///
 /// Whoever holds the [`Tape`] serves the desk. In the world everyone is served at once. In a run performed again the recorded
 /// order is a turnstile: each call passes when the next recorded fact is its own, so the calls meet the interleaving that
-/// they had.
+/// they had. Who asks for something else cannot be told from who is early, as another branch of the same loop or tool may be
+/// waiting for something that is no part of the run: so a difference is what everybody waits behind for a while in vain.
 #[derive(Default)]
 pub struct Desk {
     state: Mutex<State>,
 }
+
+/// How long a run that is performed again may stand still where something that is asked for is still to come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long where nothing is: enough for whoever was answered last to ask for more, or to give up what it does not want.
+const GRACE: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 struct State {
@@ -31,6 +40,16 @@ struct State {
     parked: Vec<Waker>,
     /// The tries that began and have no outcome, by the ids of their calls.
     begun: HashMap<String, (Arc<ToolCall>, u32)>,
+    /// How often somebody asked for something or was answered.
+    happened: u64,
+    standstill: Option<Standstill>,
+}
+
+/// A run that is performed again in which nothing happens.
+struct Standstill {
+    /// How much had happened before.
+    since: u64,
+    until: Pin<Box<Sleep>>,
 }
 
 type Reply = oneshot::Sender<Result<Option<Fact>>>;
@@ -154,6 +173,7 @@ impl Desk {
             }
         }
         let (index, answer) = served?;
+        state.happened += 1;
         let ask = state.asks.remove(index);
         match (&ask.want, &answer) {
             (Want::Commit { asked: Some(asked), .. }, Ok(_))
@@ -184,30 +204,39 @@ impl Desk {
         Some(Fact::ToolFailed { call_id, attempt, error, resolution, content: String::new() })
     }
 
-    /// How many calls wait for their turn, and the loop.
-    fn waiting(&self) -> usize {
-        let state = self.state();
-        let open = state.asks.iter().filter(|ask| !ask.reply.is_closed());
-        let mut places: Vec<&Place> = open.map(|ask| &ask.place).collect();
-        places.sort_unstable();
-        places.dedup();
-        places.len()
+    /// Whether all calls that run, so many, wait for their turn in a run that is performed again.
+    pub fn is_stuck(&self, tape: &Tape, running: usize) -> bool {
+        tape.is_behind() && self.state().calls_waiting() == running
     }
 
-    /// Whether a run that is performed again has come to a standstill: everybody who does something in it, so many in all,
-    /// waits for somebody else's turn.
-    pub fn is_stuck(&self, tape: &Tape, all: usize) -> bool {
-        tape.is_behind() && all > 0 && self.waiting() == all
+    /// Waits for something to happen in a run that is performed again in which everybody waits for somebody else's turn. If nothing
+    /// does, the first of them asked for something else than what is recorded, and is told so.
+    pub fn poll_stuck(self: &Arc<Self>, tape: &mut Tape, running: usize) -> Poll<Error> {
+        if !tape.is_behind() {
+            return Poll::Pending;
+        }
+        let mut state = self.state();
+        let before = state.standstill.take();
+        if state.asks.is_empty() || state.calls_waiting() != running {
+            return Poll::Pending;
+        }
+        let mut standstill =
+            before.filter(|before| before.since == state.happened).unwrap_or_else(|| {
+                let is_hopeless = |ask: &Ask| tape.is_hopeless(&ask.place, &ask.want);
+                let patience = if state.asks.iter().all(is_hopeless) { GRACE } else { PATIENCE };
+                Standstill { since: state.happened, until: Box::pin(tokio::time::sleep(patience)) }
+            });
+        // A timer may wake whoever polls it at once, and that takes the lock.
+        drop(state);
+        let waker = Waker::from(Arc::clone(self));
+        if standstill.until.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            self.state().standstill = Some(standstill);
+            return Poll::Pending;
+        }
+        self.refuse_first(tape).map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Whether the loop itself waits, not one of its calls.
-    pub(crate) fn loop_waits(&self) -> bool {
-        self.state().asks.iter().any(|ask| ask.place.is_none() && !ask.reply.is_closed())
-    }
-
-    /// Ends the waiting of a run in which everybody waits: the first of them asked for something else than what is recorded,
-    /// and is told so.
-    pub fn refuse_first(&self, tape: &mut Tape) -> Option<Error> {
+    fn refuse_first(&self, tape: &mut Tape) -> Option<Error> {
         let mut state = self.state();
         let first = state.asks.iter().enumerate().min_by(|(_, a), (_, b)| a.place.cmp(&b.place));
         let (index, _) = first?;
@@ -237,7 +266,10 @@ impl Desk {
         want: Want,
     ) -> oneshot::Receiver<Result<Option<Fact>>> {
         let (reply, answer) = oneshot::channel();
-        self.state().asks.push(Ask { place, want, reply });
+        let mut state = self.state();
+        state.happened += 1;
+        state.asks.push(Ask { place, want, reply });
+        drop(state);
         self.wake_parked();
         answer
     }
@@ -253,6 +285,15 @@ impl Desk {
 }
 
 impl State {
+    /// How many calls wait for their turn.
+    fn calls_waiting(&self) -> usize {
+        let open = self.asks.iter().filter(|ask| !ask.reply.is_closed());
+        let mut calls: Vec<&Inside> = open.filter_map(|ask| ask.place.as_ref()).collect();
+        calls.sort_unstable();
+        calls.dedup();
+        calls.len()
+    }
+
     fn came_out(&mut self, fact: &Fact) {
         if let Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } = fact {
             self.begun.remove(call_id);

@@ -390,24 +390,26 @@ async fn an_effect_that_failed_unrecorded_does_not_get_the_value_of_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_context_used_from_many_threads_keeps_one_chain() {
+async fn a_context_used_from_many_threads_keeps_one_chain_and_replays() {
+    let count = async |context: &Context| {
+        let tasks = (0..64).map(|number| {
+            let context = context.clone();
+            tokio::spawn(async move {
+                let effect = async move { Ok::<_, String>(number) };
+                let name = format!("number {number}");
+                (context.side_effect(&name, effect).await, context.now().await.is_ok())
+            })
+        });
+        for (number, task) in tasks.collect::<Vec<_>>().into_iter().enumerate() {
+            assert_eq!(task.await.expect("no panic"), (Ok(number), true));
+        }
+    };
     let log = Arc::new(MemoryLog::new());
-    let context = Context::new(plain(&log)).expect("a run");
-    assert_eq!(begin(&context).await, Ok(()));
-    let tasks = (0..64).map(|number| {
-        let context = context.clone();
-        tokio::spawn(async move {
-            let effect = async move { Ok::<_, String>(number) };
-            (context.side_effect("number", effect).await, context.now().await.is_ok())
-        })
-    });
-    for (number, task) in tasks.collect::<Vec<_>>().into_iter().enumerate() {
-        assert_eq!(task.await.expect("no panic"), (Ok(number), true));
-    }
-    assert_eq!(end(&context).await, Ok(()));
+    assert_eq!(perform(plain(&log), &count).await, Ok(()));
     let records = read(&log).await;
     assert_eq!(records.len(), 1 + 128 + 2);
     assert_eq!(mynah_log::verify(RUN, &records).expect("it verifies").status, "verified");
+    assert_eq!(perform(plain(&log).mode(Mode::Replay(records)), &count).await, Ok(()));
 }
 
 #[tokio::test]

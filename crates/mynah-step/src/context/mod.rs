@@ -192,7 +192,9 @@ impl Context {
     }
 
     /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
-    /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order.
+    /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order:
+    /// where nobody knows that order, as in spawned tasks, each task needs a name of its own. What a branch waits for beside them,
+    /// while others wait for it, may take ten seconds at most when the run is performed again.
     ///
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). A value that
@@ -345,7 +347,6 @@ impl Context {
     /// Performs something, and serves whoever hands in facts meanwhile.
     async fn served<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
-        let mut stuck_at = None;
         poll_fn(move |cx| {
             // The run takes time from the first thing on that it does.
             if self.0.config.budget.is_some() {
@@ -363,20 +364,9 @@ impl Context {
                     Ok(true) | Err(_) => continue,
                     Ok(false) => {}
                 }
-                let others = usize::from(desk.loop_waits());
-                let all = self.0.running.load(Ordering::Relaxed) + others;
-                if desk.is_stuck(&tape, all) {
-                    // What the loop does at once with this may be what comes next: it asks, or hears its answer, when it is
-                    // polled.
-                    let place = tape.taken();
-                    if stuck_at.replace(place) != Some(place) {
-                        cx.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
-                    desk.refuse_first(&mut tape);
+                if desk.poll_stuck(&mut tape, self.0.running.load(Ordering::Relaxed)).is_ready() {
                     continue;
                 }
-                stuck_at = None;
                 // Who lost the run is told by what it asks for next.
                 let _ = tape.keep(cx);
                 tape.kick(cx);
