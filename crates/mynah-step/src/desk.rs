@@ -35,14 +35,21 @@ const GRACE: Duration = Duration::from_millis(100);
 struct State {
     asks: Vec<Ask>,
     /// Whose facts are committed and not yet safe.
-    unsafe_yet: Vec<(Reply, Option<Fact>)>,
+    unsafe_yet: Vec<(Place, Reply, Option<Fact>)>,
     /// Who is to be woken when there is something to do.
     parked: Vec<Waker>,
     /// The tries that began and have no outcome, by the ids of their calls.
-    begun: HashMap<String, (Arc<ToolCall>, u32)>,
+    begun: HashMap<String, Begun>,
     /// How often somebody asked for something or was answered.
     happened: u64,
     standstill: Option<Standstill>,
+}
+
+struct Begun {
+    call: Arc<ToolCall>,
+    attempt: u32,
+    /// Whether nobody runs it any more.
+    is_over: bool,
 }
 
 /// A run that is performed again in which nothing happens.
@@ -137,7 +144,7 @@ impl Desk {
             let failed = answer.as_ref().err().cloned();
             match (ask.want, answer) {
                 (Want::Commit { durable, .. }, Ok(kept)) if durable || tape.is_full() => {
-                    self.state().unsafe_yet.push((ask.reply, kept));
+                    self.state().unsafe_yet.push((ask.place, ask.reply, kept));
                 }
                 // Who stopped waiting does not want to know.
                 (_, answer) => drop(ask.reply.send(answer)),
@@ -149,7 +156,7 @@ impl Desk {
         let wait = !self.state().unsafe_yet.is_empty();
         if wait && let Poll::Ready(safe) = tape.poll_durable(&mut cx) {
             served = true;
-            for (reply, kept) in std::mem::take(&mut self.state().unsafe_yet) {
+            for (_, reply, kept) in std::mem::take(&mut self.state().unsafe_yet) {
                 drop(reply.send(safe.clone().map(|()| kept)));
             }
             safe?;
@@ -186,7 +193,23 @@ impl Desk {
 
     /// A try of a call begins.
     pub(crate) fn begin(&self, call: &Arc<ToolCall>, attempt: u32) {
-        self.state().begun.insert(call.id.clone(), (Arc::clone(call), attempt));
+        let begun = Begun { call: Arc::clone(call), attempt, is_over: false };
+        self.state().begun.insert(call.id.clone(), begun);
+    }
+
+    /// A try of a call is over: its tool is done, was given up, or was dropped with its run. What goes on all the same, as a thread
+    /// does, waits no longer and gets nothing more: it would stand behind the outcome, where no replay asks for it.
+    pub(crate) fn end(&self, call: &ToolCall, attempt: u32) {
+        let mut state = self.state();
+        if let Some(begun) = state.begun.get_mut(&call.id).filter(|begun| begun.attempt == attempt)
+        {
+            begun.is_over = true;
+        }
+        let goes_on = |place: &Place| {
+            place.as_ref().is_none_or(|at| at.call_id != call.id || at.attempt != attempt)
+        };
+        state.asks.retain(|ask| goes_on(&ask.place));
+        state.unsafe_yet.retain(|(place, ..)| goes_on(place));
     }
 
     /// A fact was committed that was not handed in: if it is what came of a call, that is not under way any more.
@@ -196,7 +219,7 @@ impl Desk {
 
     /// What is to be recorded of a call when the run is stopped: nothing if it did not begin, or came out.
     pub fn cut_off(&self, call_id: &str) -> Option<Fact> {
-        let (call, attempt) = self.state().begun.remove(call_id)?;
+        let Begun { call, attempt, .. } = self.state().begun.remove(call_id)?;
         let error = Error::tool(ToolReason::Cancelled)
             .with_message(format!("tool error ({}): cancelled: the run was ended", call.name))
             .with("tool_name", call.name.as_str());
@@ -204,20 +227,20 @@ impl Desk {
         Some(Fact::ToolFailed { call_id, attempt, error, resolution, content: String::new() })
     }
 
-    /// Whether all calls that run, so many, wait for their turn in a run that is performed again.
-    pub fn is_stuck(&self, tape: &Tape, running: usize) -> bool {
-        tape.is_behind() && self.state().calls_waiting() == running
+    /// Whether all calls that run wait for their turn in a run that is performed again.
+    pub fn is_stuck(&self, tape: &Tape) -> bool {
+        tape.is_behind() && self.state().all_wait()
     }
 
     /// Waits for something to happen in a run that is performed again in which everybody waits for somebody else's turn. If nothing
     /// does, the first of them asked for something else than what is recorded, and is told so.
-    pub fn poll_stuck(self: &Arc<Self>, tape: &mut Tape, running: usize) -> Poll<Error> {
+    pub fn poll_stuck(self: &Arc<Self>, tape: &mut Tape) -> Poll<Error> {
         if !tape.is_behind() {
             return Poll::Pending;
         }
         let mut state = self.state();
         let before = state.standstill.take();
-        if state.asks.is_empty() || state.calls_waiting() != running {
+        if state.asks.is_empty() || !state.all_wait() {
             return Poll::Pending;
         }
         let mut standstill =
@@ -255,18 +278,22 @@ impl Desk {
     }
 
     /// Hands something in and waits for the answer. Somebody else must serve.
+    ///
+    /// # Errors
+    /// What the records or the log say, and that the call is over that asks for a side effect.
     pub(crate) async fn ask(&self, place: Place, want: Want) -> Result<Option<Fact>> {
-        self.hand_in(place, want).await.unwrap_or_else(|_| Err(gone()))
+        let over = if place.is_some() { call_is_over } else { gone };
+        self.hand_in(place, want).await.unwrap_or_else(|_| Err(over()))
     }
 
-    /// Hands something in.
-    pub(crate) fn hand_in(
-        &self,
-        place: Place,
-        want: Want,
-    ) -> oneshot::Receiver<Result<Option<Fact>>> {
+    /// Hands something in. There is no answer for a call that is over.
+    fn hand_in(&self, place: Place, want: Want) -> oneshot::Receiver<Result<Option<Fact>>> {
         let (reply, answer) = oneshot::channel();
         let mut state = self.state();
+        let of_tool = matches!(want, Want::Recall { .. } | Want::Commit { asked: Some(_), .. });
+        if of_tool && place.as_ref().is_some_and(|place| !state.is_under_way(place)) {
+            return answer;
+        }
         state.happened += 1;
         state.asks.push(Ask { place, want, reply });
         drop(state);
@@ -285,13 +312,18 @@ impl Desk {
 }
 
 impl State {
-    /// How many calls wait for their turn.
-    fn calls_waiting(&self) -> usize {
-        let open = self.asks.iter().filter(|ask| !ask.reply.is_closed());
-        let mut calls: Vec<&Inside> = open.filter_map(|ask| ask.place.as_ref()).collect();
-        calls.sort_unstable();
-        calls.dedup();
-        calls.len()
+    fn is_under_way(&self, Inside { call_id, attempt }: &Inside) -> bool {
+        self.begun.get(call_id).is_some_and(|begun| begun.attempt == *attempt && !begun.is_over)
+    }
+
+    /// Whether all calls that run wait for their turn.
+    fn all_wait(&self) -> bool {
+        let waits = |begun: &Begun| {
+            let of_call = |place: &Inside| place.call_id == begun.call.id;
+            let mut asks = self.asks.iter().filter(|ask| !ask.reply.is_closed());
+            asks.any(|ask| ask.place.as_ref().is_some_and(of_call))
+        };
+        self.begun.values().filter(|begun| !begun.is_over).all(waits)
     }
 
     fn came_out(&mut self, fact: &Fact) {
@@ -305,6 +337,11 @@ impl Wake for Desk {
     fn wake(self: Arc<Self>) {
         self.wake_parked();
     }
+}
+
+/// A tool went on after its call was over.
+fn call_is_over() -> Error {
+    Error::tool(ToolReason::Cancelled).with_message("tool error: cancelled: the call is over")
 }
 
 /// The run ended while somebody waited.

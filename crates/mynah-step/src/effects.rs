@@ -59,11 +59,12 @@ impl Effects {
         self.line = Arc::default();
     }
 
-    /// The try begins in which this is.
-    pub(crate) fn begun(&self) {
+    /// The try begins in which this is. It is over when this is dropped.
+    pub(crate) fn under_way(&self) -> UnderWay<'_> {
         if let (Some(desk), Some(call)) = (&self.desk, &self.call) {
             desk.begin(call, self.attempt);
         }
+        UnderWay(self)
     }
 
     fn place(&self) -> Place {
@@ -161,6 +162,17 @@ impl Effects {
     pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<Option<Fact>> {
         let Some(desk) = &self.desk else { return Ok(None) };
         desk.ask(self.place(), Want::Commit { fact, asked: None, durable }).await
+    }
+}
+
+/// A try of a call that is under way.
+pub(crate) struct UnderWay<'a>(&'a Effects);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let (Some(desk), Some(call)) = (&self.0.desk, &self.0.call) {
+            desk.end(call, self.0.attempt);
+        }
     }
 }
 

@@ -11,10 +11,11 @@ use std::{
 };
 
 use common::*;
-use mynah_data::{Error, Message, Result};
+use mynah_data::{Error, Message, Result, ToolOutcome};
 use mynah_log::{Append, Fact, Log as _, MemoryLog};
-use mynah_step::{Context, SideEffectErrors, ToolContext};
+use mynah_step::{CallTool, Context, SideEffectErrors, ToolContext};
 use serde_json::json;
+use tokio::sync::{Mutex, mpsc::unbounded_channel};
 
 #[tokio::test(start_paused = true)]
 async fn a_branch_that_waits_before_an_effect_replays_and_goes_on_after_any_record() {
@@ -158,6 +159,80 @@ async fn another_order_is_told_when_nobody_asks_for_what_is_recorded() {
     let error = mismatch(recorded, performed).await;
     assert_eq!((error.reason(), &error.metadata()["seq"]), ("payload", &json!(2)));
     assert_eq!(error.metadata()["diff"][0]["path"], "name");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_tool_asks_for_after_its_outcome_is_refused_live_and_again() {
+    let (tell, told) = unbounded_channel();
+    let leaves = move |context: ToolContext| {
+        let tell = tell.clone();
+        async move {
+            tokio::spawn(async move {
+                pause(20).await;
+                let late = context.side_effect("late", async { Ok::<_, String>(1) }).await;
+                let _ = tell.send(late.map_err(|error| error.reason()));
+            });
+            json!(1)
+        }
+    };
+    let told = Mutex::new(told);
+    let tool = tool("leaves", leaves).idempotent(1);
+    let config = |log: &Arc<MemoryLog>| plain(log).tools([tool.clone()]);
+    everywhere(config, async |context| {
+        let is_run = !context.is_replaying();
+        let called = context.call_tool(call("c0", "leaves")).await;
+        let slow = slow(context).await;
+        if is_run {
+            assert_eq!(told.lock().await.recv().await, Some(Err("cancelled")));
+        }
+        (called, slow)
+    })
+    .await;
+    assert_eq!(told.lock().await.recv().await, Some(Err("cancelled")), "the replay ran it too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_failed_try_asks_for_while_the_next_runs_is_refused() {
+    let (tell, mut told) = unbounded_channel();
+    let leaves = move |context: ToolContext| {
+        let tell = tell.clone();
+        async move {
+            if context.attempt() > 1 {
+                pause(60).await;
+                return ToolOutcome::Ok(json!(context.random().await.is_ok()));
+            }
+            let left = context.clone();
+            tokio::spawn(async move {
+                // One that is asked for in time and done too late, and one that is asked for too late.
+                let late = left.side_effect("late", async {
+                    pause(20).await;
+                    Ok::<_, String>(1)
+                });
+                for asked in [late.await, left.random().await] {
+                    let _ = tell.send(asked.map_err(|error| error.reason()));
+                }
+            });
+            tokio::task::yield_now().await;
+            ToolOutcome::transient("once more")
+        }
+    };
+    let tool = tool("leaves", leaves);
+    let (done, facts) = twice(
+        |log| plain(log).tools([tool.clone()]),
+        async |context| {
+            let twice = CallTool::from(call("c0", "leaves")).tries(true, 2);
+            let done = context.call_tool(twice.backoff(|_| Duration::ZERO)).await;
+            pause(60).await;
+            done
+        },
+    )
+    .await;
+    assert_eq!(done, Ok(json!(true).into()));
+    let effects = facts.iter().filter(|fact| matches!(fact, Fact::SideEffect { .. }));
+    assert_eq!(effects.count(), 1);
+    for _ in 0..4 {
+        assert_eq!(told.recv().await, Some(Err("cancelled")));
+    }
 }
 
 async fn pause(millis: u64) {

@@ -8,10 +8,7 @@ use std::{
     fmt,
     future::poll_fn,
     pin::pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{self, Poll, Waker},
     time::{Duration, SystemTime},
 };
@@ -87,9 +84,7 @@ struct Shared {
     spent: Mutex<Spent>,
     /// How long the run may take; a replay measures nothing.
     clock: Mutex<Option<WallClock>>,
-    /// Calls that have no outcome yet.
-    running: AtomicUsize,
-    /// Their ids.
+    /// The ids of calls that have no outcome yet.
     called: Mutex<HashSet<String>>,
     cancelled: watch::Sender<bool>,
 }
@@ -154,7 +149,6 @@ impl Context {
             turns: Queue::new(0),
             spent: Mutex::default(),
             clock: Mutex::new(clock),
-            running: AtomicUsize::new(0),
             called: Mutex::default(),
             cancelled: watch::Sender::new(false),
         })))
@@ -364,7 +358,7 @@ impl Context {
                     Ok(true) | Err(_) => continue,
                     Ok(false) => {}
                 }
-                if desk.poll_stuck(&mut tape, self.0.running.load(Ordering::Relaxed)).is_ready() {
+                if desk.poll_stuck(&mut tape).is_ready() {
                     continue;
                 }
                 // Who lost the run is told by what it asks for next.

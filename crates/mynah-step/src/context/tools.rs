@@ -3,10 +3,7 @@
 use std::{
     collections::HashSet,
     future::poll_fn,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -127,12 +124,8 @@ impl Context {
         let ids: Vec<String> = calls.iter().map(|tool| tool.call.id.clone()).collect();
         let places = Semaphore::new(self.0.config.max_parallel_tools);
         let begin = |(index, (call, begun)): (usize, (CallTool, Begun))| {
-            let (running, places) = (Running::begin(&self.0.running), &places);
-            async move {
-                let result = self.run(call, begun, places).await;
-                drop(running);
-                (index, result)
-            }
+            let places = &places;
+            async move { (index, self.run(call, begun, places).await) }
         };
         let runs = calls.into_iter().zip(begun).enumerate().map(begin);
         let runs = runs.collect::<FuturesUnordered<_>>().collect::<Vec<_>>();
@@ -300,22 +293,6 @@ enum Begun {
     Now,
     /// By a process that ended: it may have run, and this try would be the next.
     Before { next: Try },
-}
-
-/// A call that has no outcome yet.
-struct Running<'a>(&'a AtomicUsize);
-
-impl<'a> Running<'a> {
-    fn begin(running: &'a AtomicUsize) -> Self {
-        running.fetch_add(1, Ordering::Relaxed);
-        Self(running)
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// The ids of calls that have no outcome yet: nobody could tell whose result is whose if two had the same.

@@ -208,13 +208,12 @@ impl Driver {
                 return Poll::Ready(());
             }
         }
-        let running = runs.running.len();
-        if !runs.waiting.is_empty() && desk.is_stuck(&self.tape, running) {
+        if !runs.waiting.is_empty() && desk.is_stuck(&self.tape) {
             // Everybody may wait for a call that has no place yet.
             self.start_next();
             return Poll::Ready(());
         }
-        if let Poll::Ready(error) = desk.poll_stuck(&mut self.tape, running) {
+        if let Poll::Ready(error) = desk.poll_stuck(&mut self.tape) {
             self.fault = Some(error);
             return Poll::Ready(());
         }
