@@ -13,8 +13,11 @@ use std::{
 
 use common::*;
 use futures_util::FutureExt as _;
-use mynah_data::{ErrorKind, HaltReason, Metadata, MismatchClass, ToolReason};
-use mynah_log::{Append, Effect, End, Fact, Log as _, MemoryLog};
+use mynah_data::{
+    Breach, Error, ErrorKind, HaltReason, Limit, Message, Metadata, MismatchClass, Place, Response,
+    ToolOutcome, ToolReason,
+};
+use mynah_log::{Append, Effect, End, Fact, Inside, Log as _, MemoryLog, Plan, Resolution};
 use mynah_step::{Config, Context, Mode, SideEffectErrors};
 use serde_json::{Value, json};
 
@@ -205,6 +208,74 @@ async fn an_emitted_fact_is_recorded_in_its_place_and_the_seal_by_itself() {
     let context = Context::new(plain(&log)).expect("a run");
     let Some(seal) = facts.last().cloned() else { unreachable!() };
     assert_eq!(context.emit(seal).await.map_err(|error| error.reason()), Err("invalid_options"));
+}
+
+#[tokio::test]
+async fn a_fact_that_the_loop_could_not_emit_again_is_refused_before_it_is_recorded() {
+    let (call_id, attempt, content) = ("c0".to_owned(), 1, "1".to_owned());
+    let outcome = ToolOutcome::Ok(json!(1));
+    let error = Error::tool(ToolReason::Failed);
+    let resolution = Resolution::Continued;
+    let inside = Some(Inside { call_id: call_id.clone(), attempt });
+    let effect = |inside| {
+        let (name, effect) = ("fetch".to_owned(), Effect::Done(json!(1)));
+        Fact::SideEffect { inside, name, ahead: 0, effect }
+    };
+    let refused = [
+        (Fact::ToolScheduled { call_id: call_id.clone(), attempt, call: None }, "call_tool"),
+        (
+            Fact::ToolCompleted {
+                call_id: call_id.clone(),
+                attempt,
+                outcome,
+                content: content.clone(),
+            },
+            "call_tool",
+        ),
+        (Fact::ToolFailed { call_id, attempt, error, resolution, content }, "call_tool"),
+        (effect(inside), "side_effect"),
+        (effect(None), "side_effect"),
+        (Fact::SEAM, "resume"),
+    ];
+    let (_, facts) = twice(plain, async |context| {
+        for (fact, instead) in &refused {
+            let kind = fact.kind();
+            let error = context.emit(fact.clone()).await.expect_err(kind);
+            assert_eq!(error.reason(), "invalid_options", "{kind}");
+            assert!(error.to_string().contains(&format!("::{instead} records")), "{error}");
+        }
+    })
+    .await;
+    assert_eq!(kinds(&facts), ["run_started", "completed", "sealed"]);
+}
+
+#[tokio::test]
+async fn every_other_fact_is_emitted_again_as_it_was() {
+    let end = || End::new(HaltReason::AskUser, Metadata::new());
+    let message = || Arc::new(Message::user("hi"));
+    let mut resumed = Fact::SEAM;
+    if let Fact::Resumed { message: told, .. } = &mut resumed {
+        *told = Some(message());
+    }
+    let response = Box::new(Response::new(Message::assistant("ho")));
+    let breach = Breach::new(Limit::Turns, 1_u64, 2_u64, Place::PreCall);
+    let emitted = [
+        Fact::UserMessage { message: message() },
+        Fact::TurnStarted { turn: 1, prompt: None },
+        Fact::AssistantCompleted { response, plan: Plan::Nothing, cuts: Vec::new() },
+        Fact::FinalizeStarted { conversation: end(), nudge: Some(message()) },
+        Fact::FinalizeFailed { error: Error::tool(ToolReason::Failed) },
+        Fact::BudgetExceeded { breach, partial: None, cuts: Vec::new() },
+        Fact::Suspended(end()),
+        resumed,
+    ];
+    let (_, facts) = twice(plain, async |context| {
+        for fact in &emitted {
+            assert_eq!(context.emit(fact.clone()).await, Ok(()), "{}", fact.kind());
+        }
+    })
+    .await;
+    assert_eq!(facts[1..=emitted.len()], emitted);
 }
 
 #[tokio::test]

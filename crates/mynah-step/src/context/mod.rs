@@ -222,12 +222,12 @@ impl Context {
     /// One that ends the run is safe when this is done, and has the seal after it.
     ///
     /// # Errors
-    /// A fact that has no place here, `replay_mismatch`, or a log that cannot be written.
+    /// A fact that something else records, as [`Context::call_tool`] does calls and [`Context::side_effect`] side effects: it is not
+    /// recorded. `replay_mismatch`, or a log that cannot be written.
     pub async fn emit(&self, fact: Fact) -> Result<()> {
-        match fact {
-            Fact::Sealed(_) => return Err(Error::invalid_option("fact", "sealed_by_itself")),
-            Fact::Removed(_) => return Err(Error::invalid_option("fact", "of_the_log")),
-            _ => {}
+        if let Some((code, why)) = misplaced(&fact) {
+            let refused = Error::invalid_option("fact", code);
+            return Err(refused.with_message(format!("validation failed: fact: {why}")));
         }
         self.put(fact).await.map(drop)
     }
@@ -437,6 +437,20 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn configured(recorder: Recorder, config: &Config) -> Recorder {
     recorder.metered(config.metrics.clone()).with_emit_timeout(config.emit_timeout)
+}
+
+/// Why a loop cannot emit a fact: a replay would not take it for the recorded one.
+fn misplaced(fact: &Fact) -> Option<(&'static str, &'static str)> {
+    Some(match fact {
+        Fact::Sealed(_) => ("sealed_by_itself", "the seal follows the end by itself"),
+        Fact::Removed(_) => ("of_the_log", "what is taken away is told by the log"),
+        Fact::ToolScheduled { .. } | Fact::ToolCompleted { .. } | Fact::ToolFailed { .. } => {
+            ("of_a_call", "Context::call_tool records a call and what came of it")
+        }
+        Fact::SideEffect { .. } => ("of_an_effect", "Context::side_effect records what it does"),
+        seam if seam.is_seam() => ("of_a_resume", "Config::resume records that a run goes on"),
+        _ => return None,
+    })
 }
 
 /// Refuses a budget that has no sense.
