@@ -115,20 +115,23 @@ impl Effects {
                 return Err(failed(name, "what is recorded is not understood"));
             };
             return match effect {
-                Effect::Done(value) => T::deserialize(value).map_err(|why| unfit(name, &why)),
-                Effect::Text(text) => serde_json::from_str(&text).map_err(|why| unfit(name, &why)),
                 Effect::Failed(why) => {
                     Err(failed(name, why.as_str().unwrap_or("it failed without a word")))
                 }
-                _ => Err(failed(name, "what is recorded is not understood")),
+                effect => given(&effect)
+                    .map_err(|why| failed(name, &format!("what is recorded does not fit: {why}"))),
             };
         }
-        let done = effect.await.and_then(|value| {
-            let kept = self.is_kept().then(|| recordable(&value)).transpose()?;
-            Ok((value, kept))
-        });
+        let mut done = effect.await;
+        let mut kept = None;
+        if self.is_kept() {
+            done = done.and_then(|value| {
+                given(kept.insert(recordable(&value)?))
+                    .map_err(|why| format!("its value does not come back from its record: {why}"))
+            });
+        }
         match done {
-            Ok((value, kept)) => {
+            Ok(value) => {
                 if let Some(kept) = kept {
                     self.keep(asked, kept).await?;
                 }
@@ -191,6 +194,11 @@ fn recordable(value: &impl Serialize) -> std::result::Result<Effect, String> {
     }
 }
 
-fn unfit(name: &str, why: &serde_json::Error) -> Error {
-    failed(name, &format!("what is recorded does not fit: {why}"))
+/// What is given of a recorded value, live as in a replay.
+fn given<T: DeserializeOwned>(effect: &Effect) -> std::result::Result<T, serde_json::Error> {
+    match effect {
+        Effect::Done(value) => T::deserialize(value),
+        Effect::Text(text) => serde_json::from_str(text),
+        _ => Err(serde::de::Error::custom("it is not understood")),
+    }
 }

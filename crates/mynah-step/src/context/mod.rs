@@ -192,7 +192,7 @@ impl Context {
     ///
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). A value that
-    /// cannot be recorded, nested deeper than 96 levels or without JSON, is one. The name `model_call`,
+    /// cannot be recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. The name `model_call`,
     /// under which [`Context::llm_call`] keeps its failures. Also as [`Context::now`].
     pub async fn side_effect<T, E>(
         &self,
