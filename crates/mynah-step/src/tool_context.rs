@@ -141,6 +141,8 @@ impl ToolContext {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
+        // Whatever is made of it on the way would hold it once more.
+        let effect = Box::pin(effect);
         self.effects.side_effect(name, effect).await
     }
 }

@@ -2,7 +2,11 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::*;
+use mynah_log::MemoryLog;
+use mynah_step::{Context, SystemWorld, ToolContext};
 use serde_json::Value;
 
 #[tokio::test]
@@ -37,4 +41,20 @@ async fn a_value_of_any_json_keeps_its_numbers() {
     })
     .await;
     assert_eq!(given, Ok(value));
+}
+
+#[tokio::test]
+async fn a_side_effect_holds_its_future_once() {
+    const MINE: usize = 4_096;
+    let large = async || {
+        let bytes = [0_u8; 100_000];
+        tokio::task::yield_now().await;
+        Ok::<_, String>(bytes.len())
+    };
+    let context = Context::new(plain(&Arc::new(MemoryLog::new()))).expect("a run");
+    let inside = ToolContext::new(call("c0", "t"), Arc::new(SystemWorld));
+    let most = size_of_val(&large()) + MINE;
+    assert!(size_of_val(&context.side_effect("large", large())) < most);
+    assert!(size_of_val(&inside.side_effect("large", large())) < most);
+    assert_eq!(inside.side_effect("large", large()).await, Ok(100_000));
 }

@@ -206,6 +206,8 @@ impl Context {
         if name == MODEL_CALL {
             return Err(Error::invalid_option("name", "reserved"));
         }
+        // Whatever is made of it on the way would hold it once more.
+        let effect = Box::pin(effect);
         self.served(self.0.effects.side_effect(name, effect)).await
     }
 
