@@ -1,7 +1,11 @@
 //! Time, chance and side effects, as a run keeps them.
 
 use std::{
+    cell::Cell,
     fmt,
+    future::poll_fn,
+    pin::pin,
+    ptr,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -107,6 +111,7 @@ impl Effects {
         name: &str,
         effect: impl Future<Output = std::result::Result<T, String>>,
     ) -> Result<T> {
+        self.refuse_nested()?;
         let asked = self.line.ask(name);
         if self.replaying
             && let Some(recorded) = self.recall(&asked).await?
@@ -122,7 +127,7 @@ impl Effects {
                     .map_err(|why| failed(name, &format!("what is recorded does not fit: {why}"))),
             };
         }
-        let mut done = effect.await;
+        let mut done = self.do_it(effect).await;
         let mut kept = None;
         if self.is_kept() {
             done = done.and_then(|value| {
@@ -146,6 +151,26 @@ impl Effects {
         }
     }
 
+    /// Does what a side effect does, and is known to do it.
+    async fn do_it<T>(&self, effect: impl Future<Output = T>) -> T {
+        let mut effect = pin!(effect);
+        poll_fn(move |cx| {
+            let _doing = Doing::begin(&self.line);
+            effect.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Refuses what is asked for inside a side effect of the same place: a replay has the value of that, and does nothing inside it.
+    fn refuse_nested(&self) -> Result<()> {
+        if DOING.get() != Arc::as_ptr(&self.line) {
+            return Ok(());
+        }
+        Err(Error::invalid_option("side_effect", "nested").with_message(
+            "validation failed: side_effect: something of the run is asked for inside a side effect, which a replay does not do",
+        ))
+    }
+
     async fn recall(&self, asked: &Asked) -> Result<Option<Fact>> {
         let Some(desk) = &self.desk else { return Ok(None) };
         let required = self.errors == SideEffectErrors::Recorded;
@@ -164,7 +189,28 @@ impl Effects {
     /// the same to the letter.
     pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<Option<Fact>> {
         let Some(desk) = &self.desk else { return Ok(None) };
+        self.refuse_nested()?;
         desk.ask(self.place(), Want::Commit { fact, asked: None, durable }).await
+    }
+}
+
+thread_local! {
+    /// The place of the side effect that is done on this thread at the moment.
+    static DOING: Cell<*const Line> = const { Cell::new(ptr::null()) };
+}
+
+/// A side effect that is being done; before it another was, or none.
+struct Doing(*const Line);
+
+impl Doing {
+    fn begin(line: &Arc<Line>) -> Self {
+        Self(DOING.replace(Arc::as_ptr(line)))
+    }
+}
+
+impl Drop for Doing {
+    fn drop(&mut self) {
+        DOING.set(self.0);
     }
 }
 

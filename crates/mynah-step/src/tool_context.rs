@@ -131,7 +131,8 @@ impl ToolContext {
     ///
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`]. Where the run is kept, a value that cannot be
-    /// recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. Also as [`ToolContext::now`].
+    /// recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. To whoever asks
+    /// for something of the call inside the effect, that it cannot be had there. Also as [`ToolContext::now`].
     pub async fn side_effect<T, E>(
         &self,
         name: &str,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::*;
 use mynah_log::MemoryLog;
 use mynah_step::{Context, SystemWorld, ToolContext};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[tokio::test]
 async fn an_effect_gives_what_its_record_gives() {
@@ -41,6 +41,49 @@ async fn a_value_of_any_json_keeps_its_numbers() {
     })
     .await;
     assert_eq!(given, Ok(value));
+}
+
+#[tokio::test]
+async fn nothing_of_the_run_can_be_had_inside_a_side_effect() {
+    let nests = |context: ToolContext| async move {
+        let nested = context.side_effect("outer", async { context.random().await }).await;
+        json!(nested.map_err(|error| error.to_string()))
+    };
+    let config = |log: &Arc<MemoryLog>| {
+        plain(log).adapter(plays([says(&["hi"])])).tools([tool("nests", nests)])
+    };
+    let (refused, facts) = twice(config, async |context| {
+        let now = context.side_effect("outer", async { context.now().await.map(|_| 1) });
+        let model =
+            context.side_effect("outer", async { context.llm_call(ask("hi")).await.map(|_| 1) });
+        let tool = context
+            .side_effect("outer", async { context.call_tool(call("c0", "t")).await.map(|_| 1) });
+        let emit = context.side_effect("outer", async { end(context).await.map(|()| 1) });
+        let said = [now.await, model.await, tool.await, emit.await];
+        let inside = context.call_tool(call("c1", "nests")).await;
+        (said.map(|said| said.map_err(|error| error.to_string())), inside)
+    })
+    .await;
+    let why = "validation failed: side_effect: something of the run is asked for inside a side effect, which a replay does not do";
+    assert_eq!(refused.0, [(); 4].map(|()| Err(why.to_owned())));
+    assert_eq!(refused.1, Ok(json!({"Err": why}).into()));
+    let expected = ["side_effect"; 4].into_iter().chain(["tool_scheduled", "side_effect"]);
+    assert_eq!(kinds(&facts)[1..7], expected.collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_run_inside_a_side_effect_of_another_is_its_own() {
+    let (drawn, _) = twice(plain, async |context| {
+        let other = async {
+            let other = Context::new(plain(&Arc::new(MemoryLog::new())))?;
+            begin(&other).await?;
+            other.side_effect("inner", async { Ok::<_, String>(7) }).await
+        };
+        (context.side_effect("outer", other).await, context.random().await)
+    })
+    .await;
+    assert_eq!(drawn.0, Ok(7));
+    assert!(drawn.1.is_ok());
 }
 
 #[tokio::test]

@@ -193,7 +193,8 @@ impl Context {
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). A value that
     /// cannot be recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. The name `model_call`,
-    /// under which [`Context::llm_call`] keeps its failures. Also as [`Context::now`].
+    /// under which [`Context::llm_call`] keeps its failures. To whoever asks for something of the run inside the effect, that it cannot be
+    /// had there. Also as [`Context::now`].
     pub async fn side_effect<T, E>(
         &self,
         name: &str,
