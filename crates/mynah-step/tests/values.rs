@@ -5,7 +5,8 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use mynah_log::MemoryLog;
+use mynah_data::HaltReason;
+use mynah_log::{End, Fact, MemoryLog};
 use mynah_step::{Context, SystemWorld, ToolContext};
 use serde_json::{Value, json};
 
@@ -100,4 +101,40 @@ async fn a_side_effect_holds_its_future_once() {
     assert!(size_of_val(&context.side_effect("large", large())) < most);
     assert!(size_of_val(&inside.side_effect("large", large())) < most);
     assert_eq!(inside.side_effect("large", large()).await, Ok(100_000));
+}
+
+#[tokio::test]
+async fn a_null_where_nothing_was_is_a_difference_with_a_place() {
+    let suspended = |metadata: &Value| {
+        let metadata = metadata.as_object().cloned().unwrap_or_default();
+        Fact::Suspended(End::new(HaltReason::AskUser, metadata))
+    };
+    let places = [
+        (json!({"a": null}), json!({}), json!({"path": "metadata.a", "recorded": null})),
+        (
+            json!({"a": {}}),
+            json!({"a": {"x": null}}),
+            json!({"path": "metadata.a.x", "produced": null}),
+        ),
+        (
+            json!({"a": [1, null]}),
+            json!({"a": [1]}),
+            json!({"path": "metadata.a.1", "recorded": null}),
+        ),
+        (
+            json!({"a": 1}),
+            json!({}),
+            json!({"path": "metadata.a", "recorded": 1, "produced": null}),
+        ),
+    ];
+    for (recorded, produced, place) in places {
+        let error = mismatch(
+            async |context| context.emit(suspended(&recorded)).await,
+            async |context| context.emit(suspended(&produced)).await,
+        )
+        .await;
+        assert_eq!(error.metadata()["diff"], json!([place]), "{error}");
+        let told = format!("suspended differs at {}", place["path"].as_str().unwrap_or_default());
+        assert!(error.to_string().ends_with(&told), "{error}");
+    }
 }
