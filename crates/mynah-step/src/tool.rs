@@ -402,7 +402,8 @@ pub async fn run_tool(
         drop(under_way);
         match outcome {
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
-                tracing::info!(tool = tool.name(), attempt, "tool failed and is tried again");
+                let call = context.call.id.as_str();
+                tracing::info!(tool = tool.name(), call, attempt, %error, "tool failed and is tried again");
                 if let Err(error) = try_again(&mut context, &error, limits.backoff.as_ref()).await {
                     return Settled { outcome: Err(error), attempts: attempt };
                 }

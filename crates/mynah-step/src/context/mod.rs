@@ -25,9 +25,9 @@ pub use self::{
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, Desk, MetricsSink, Mode, Recorded, RecordedFact, Recorder, Spent, Tape, WallClock,
-    active, desk::Want, effects::Effects, metrics::tell_exceeded, recorded::MODEL_CALL,
-    recorder::ends,
+    Config, DEFAULT_MAX_PARALLEL_TOOLS, Desk, MetricsSink, Mode, Recorded, RecordedFact, Recorder,
+    Spent, Tape, WallClock, active, desk::Want, effects::Effects, metrics::tell_exceeded,
+    recorded::MODEL_CALL, recorder::ends,
 };
 
 /// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
@@ -93,14 +93,14 @@ impl Context {
     /// A run with this configuration.
     ///
     /// # Errors
-    /// A run without an id, no place for tools, a tool whose schema is not JSON Schema, a budget that cannot be kept; a run to be performed again that has no records or
+    /// A run without an id, a tool whose schema is not JSON Schema, a budget that cannot be kept; a run to be performed again that has no records or
     /// others than it had, a run to go on that has ended.
     pub fn new(mut config: Config) -> Result<Self> {
         if config.run_id.is_empty() {
             return Err(Error::invalid_option("run_id", "empty"));
         }
         if config.max_parallel_tools == 0 {
-            return Err(Error::invalid_option("max_parallel_tools", "out_of_range"));
+            config.max_parallel_tools = DEFAULT_MAX_PARALLEL_TOOLS;
         }
         config.budget.as_ref().map_or(Ok(()), check_budget)?;
         config.tools.check_schemas()?;
