@@ -9,7 +9,7 @@ use std::{
 };
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, ToolCall, ToolReason};
-use mynah_log::{Fact, Inside, Resolution};
+use mynah_log::{Fact, Hash, Inside, Resolution};
 use tokio::{sync::oneshot, time::Sleep};
 
 use crate::Tape;
@@ -78,6 +78,8 @@ pub(crate) enum Want {
     Announce(Fact),
     /// What is recorded of a side effect. Where nothing has to be, nothing may be.
     Recall { asked: Asked, required: bool },
+    /// To be told when the model is asked this, or that no record tells.
+    Turn(Hash),
     /// How the call came out, from its record.
     Outcome,
     /// What the model answered, from its record; or how the run ended, if it did not.

@@ -9,7 +9,7 @@ use mynah_data::{
     Error, ErrorKind, Limit, Message, Place as When, ResponseBuilder, Result, ToolCall,
     ToolOutcome, ToolReason,
 };
-use mynah_log::{About, Corrupt, Effect, Fact, Inside, Plan, Record, Resolution, cbor};
+use mynah_log::{About, Corrupt, Effect, Fact, Hash, Inside, Plan, Record, Resolution, cbor};
 use serde_json::Value;
 
 use crate::{
@@ -263,6 +263,10 @@ impl Recorded {
                 });
                 is_next.then(|| Ok(self.take_fact()))
             }
+            Want::Turn(prompt) => {
+                let is_next = self.upcoming().is_some_and(|next| asks(next, *prompt));
+                (is_next || self.is_hopeless(place, want)).then_some(Ok(None))
+            }
             Want::Answer => match self.upcoming() {
                 _ if !is_mine => None,
                 Some(answer) if is_answer(answer) => Some(Ok(self.take_fact())),
@@ -313,6 +317,7 @@ impl Recorded {
                 !is_other(place, fact, kept) || is_stopped(fact, kept)
             }
             Want::Recall { asked, .. } => is_named(kept, place, asked),
+            Want::Turn(prompt) => asks(kept, *prompt),
             Want::Answer => is_answer(kept) || ends(kept),
             Want::Outcome => outcome(kept).is_some(),
         };
@@ -328,6 +333,14 @@ impl Recorded {
     fn refusal(&self, place: &Place, want: &Want) -> Error {
         let fact = match want {
             Want::Commit { fact, .. } | Want::Announce(fact) => fact.clone(),
+            Want::Turn(prompt) => {
+                // Which turn it would have been is not what differs.
+                let turn = match self.upcoming() {
+                    Some(Fact::TurnStarted { turn, .. }) => *turn,
+                    _ => 0,
+                };
+                Fact::TurnStarted { turn, prompt: Some(*prompt) }
+            }
             Want::Answer => Fact::AssistantCompleted {
                 response: Box::new(ResponseBuilder::new().into_response()),
                 plan: Plan::Nothing,
@@ -474,6 +487,11 @@ pub(crate) fn outcome(fact: &Fact) -> Option<&str> {
 
 /// The name under which the failure of a model call is kept.
 pub(crate) const MODEL_CALL: &str = "model_call";
+
+/// Whether a fact is that the model is asked this.
+fn asks(fact: &Fact, this: Hash) -> bool {
+    matches!(fact, Fact::TurnStarted { prompt: Some(prompt), .. } if *prompt == this)
+}
 
 /// Whether a fact is what came of a model call.
 fn is_answer(fact: &Fact) -> bool {

@@ -85,6 +85,7 @@ async fn spawned_clones_replay_and_go_on_in_every_round() {
                     let effect = async { Ok::<_, String>(step * task) };
                     sum += context.side_effect(&format!("task {task}"), effect).await?;
                 }
+                context.llm_call(ask(&format!("task {task}"))).await?;
                 Ok::<_, Error>(sum)
             })
         });
@@ -94,6 +95,7 @@ async fn spawned_clones_replay_and_go_on_in_every_round() {
         }
         sums
     };
+    let plain = |log: &Arc<MemoryLog>| plain(log).adapter(plays([(); 4].map(|()| says(&["hi"]))));
     for round in 0..200 {
         let log = Arc::new(MemoryLog::new());
         let live = perform(plain(&log), &count).await.expect("the run goes well");
@@ -101,11 +103,29 @@ async fn spawned_clones_replay_and_go_on_in_every_round() {
         assert_eq!(perform(again, &count).await.as_ref(), Ok(&live), "round {round}");
         let records = read(&log).await;
         let cut = Arc::new(MemoryLog::new());
-        let prefix = records[..1 + round * 81 / 200].to_vec();
+        let prefix = records[..1 + round * 89 / 200].to_vec();
         assert!(cut.append(Append::new(RUN, None, prefix)).await.is_ok());
         let resumed = plain(&cut).resume().await.expect("it can go on");
         assert_eq!(perform(resumed, &count).await.as_ref(), Ok(&live), "round {round}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn model_calls_of_branches_find_their_own_records() {
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(plays([says(&["hi"]), says(&["hi"])]));
+    everywhere(config, async |context| {
+        let branch = async |name: &str, during: u64| {
+            let effect = async {
+                pause(during).await;
+                Ok::<_, String>(())
+            };
+            context.side_effect(name, effect).await?;
+            pause(10).await;
+            context.llm_call(ask(name)).await.map(|answer| answer.response)
+        };
+        tokio::join!(branch("slow", 5), branch("fast", 1))
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
