@@ -6,7 +6,7 @@ use std::{
 };
 
 use mynah_data::{Error, Result};
-use mynah_log::{Fact, Head, Lease};
+use mynah_log::{DirectCall, Fact, Head, Lease};
 
 use crate::{
     Recorded, RecordedFact, Recorder, Try,
@@ -155,6 +155,28 @@ impl Tape {
     /// The try that would follow the last of a call that was announced before the run is performed again, in its last turn.
     pub fn announced(&self, call: &str) -> Option<Try> {
         self.recorded()?.announced(call)
+    }
+
+    /// The id that is recorded of such a call, unless another has it. In a replay of something else that of the call which comes
+    /// next: the id is not what differs.
+    pub(crate) fn id_of(
+        &self,
+        call: &DirectCall,
+        is_taken: impl Fn(&str) -> bool,
+    ) -> Option<String> {
+        let recorded = self.recorded()?;
+        let mut ids = recorded.to_come().filter_map(|fact| match fact {
+            Fact::ToolScheduled { call_id, attempt: 1, call: Some(other) } => {
+                Some((call_id, other))
+            }
+            _ => None,
+        });
+        let same = ids.find(|(id, other)| ***other == *call && !is_taken(id)).map(|(id, _)| id);
+        let next = match recorded.upcoming() {
+            Some(Fact::ToolScheduled { call_id, .. }) if !self.is_resuming() => Some(call_id),
+            _ => None,
+        };
+        same.or(next).cloned()
     }
 
     /// How the call came out that was announced last under this id, whatever else happened meanwhile.

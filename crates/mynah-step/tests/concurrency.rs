@@ -129,6 +129,20 @@ async fn model_calls_of_branches_find_their_own_records() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_without_ids_of_branches_find_their_own_records() {
+    let says = |name: &'static str| tool(name, move |_| async move { json!(name) }).idempotent(1);
+    let config = move |log: &Arc<MemoryLog>| plain(log).tools([says("first"), says("second")]);
+    everywhere(config, async |context| {
+        let branch = async |name: &str, live: u64, again: u64| {
+            pause(if context.is_replaying() { again } else { live }).await;
+            context.call_tool(call("", name)).await
+        };
+        tokio::join!(branch("second", 20, 0), branch("first", 10, 5), branch("first", 30, 0))
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn facts_of_one_kind_emitted_by_branches_find_their_own_records() {
     let (_, facts) = twice(plain, async |context| {
         let emit = async |text: &str, live: u64, again: u64| {
