@@ -238,8 +238,12 @@ fn write_json(
 
 /// The same differences, named after the sides.
 fn sides(fields: &[Value]) -> Vec<Value> {
-    let side = |field: &Value| json!({"path": field["path"], "left": field["recorded"], "right": field["produced"]});
-    fields.iter().map(side).collect()
+    let side = |(key, value): (&String, &Value)| match key.as_str() {
+        "recorded" => ("left", value.clone()),
+        "produced" => ("right", value.clone()),
+        _ => ("path", value.clone()),
+    };
+    fields.iter().map(|field| field.as_object().into_iter().flatten().map(side).collect()).collect()
 }
 
 fn write_text(
@@ -303,6 +307,8 @@ mod tests {
         assert_eq!(rows.iter().map(Row::differs).collect::<Vec<_>>(), [false, true]);
         let fields = rows[1].fields.as_deref().expect("both are there");
         assert_eq!(sides(fields), [json!({"path": "value", "left": 1, "right": 2})]);
+        let absent = differences(&json!({"a": null}), &json!({}));
+        assert_eq!(sides(&absent), [json!({"path": "a", "left": null})]);
         assert_eq!(rows[1].place(), "from record 2 on");
     }
 

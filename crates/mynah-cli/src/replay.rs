@@ -151,7 +151,8 @@ pub(crate) fn write_fields(
     for difference in diff {
         writeln!(out, "  {}", short(difference["path"].as_str().unwrap_or("it"), LINE))?;
         for side in sides {
-            writeln!(out, "    {side}  {}", short(&difference[side].to_string(), LINE))?;
+            let told = difference.get(side).map_or("nothing".to_owned(), Value::to_string);
+            writeln!(out, "    {side}  {}", short(&told, LINE))?;
         }
     }
     Ok(())

@@ -31,7 +31,7 @@ pub struct Config {
     pub catalog: Catalog,
     /// Where time and chance come from. A replay never asks.
     pub world: Arc<dyn World>,
-    /// How many tools run side by side; zero is refused.
+    /// How many tools run side by side; zero is the default, [`DEFAULT_MAX_PARALLEL_TOOLS`].
     pub max_parallel_tools: usize,
     /// The time limit of a try of a tool, unless the tool has its own.
     pub tool_timeout: Duration,

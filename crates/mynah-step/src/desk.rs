@@ -2,13 +2,15 @@
 
 use std::{
     collections::HashMap,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Wake, Waker},
+    time::Duration,
 };
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, ToolCall, ToolReason};
-use mynah_log::{Fact, Inside, Resolution};
-use tokio::sync::oneshot;
+use mynah_log::{Fact, Hash, Inside, Resolution};
+use tokio::{sync::oneshot, time::Sleep};
 
 use crate::Tape;
 
@@ -16,21 +18,45 @@ use crate::Tape;
 ///
 /// Whoever holds the [`Tape`] serves the desk. In the world everyone is served at once. In a run performed again the recorded
 /// order is a turnstile: each call passes when the next recorded fact is its own, so the calls meet the interleaving that
-/// they had.
+/// they had. Who asks for something else cannot be told from who is early, as another branch of the same loop or tool may be
+/// waiting for something that is no part of the run: so a difference is what everybody waits behind for a while in vain.
 #[derive(Default)]
 pub struct Desk {
     state: Mutex<State>,
 }
 
+/// How long a run that is performed again may stand still where something that is asked for is still to come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long where nothing is: enough for whoever was answered last to ask for more, or to give up what it does not want.
+const GRACE: Duration = Duration::from_millis(100);
+
 #[derive(Default)]
 struct State {
     asks: Vec<Ask>,
     /// Whose facts are committed and not yet safe.
-    unsafe_yet: Vec<(Reply, Option<Fact>)>,
+    unsafe_yet: Vec<(Place, Reply, Option<Fact>)>,
     /// Who is to be woken when there is something to do.
     parked: Vec<Waker>,
     /// The tries that began and have no outcome, by the ids of their calls.
-    begun: HashMap<String, (Arc<ToolCall>, u32)>,
+    begun: HashMap<String, Begun>,
+    /// How often somebody asked for something or was answered.
+    happened: u64,
+    standstill: Option<Standstill>,
+}
+
+struct Begun {
+    call: Arc<ToolCall>,
+    attempt: u32,
+    /// Whether nobody runs it any more.
+    is_over: bool,
+}
+
+/// A run that is performed again in which nothing happens.
+struct Standstill {
+    /// How much had happened before.
+    since: u64,
+    until: Pin<Box<Sleep>>,
 }
 
 type Reply = oneshot::Sender<Result<Option<Fact>>>;
@@ -52,6 +78,8 @@ pub(crate) enum Want {
     Announce(Fact),
     /// What is recorded of a side effect. Where nothing has to be, nothing may be.
     Recall { asked: Asked, required: bool },
+    /// To be told when the model is asked this, or that no record tells.
+    Turn(Hash),
     /// How the call came out, from its record.
     Outcome,
     /// What the model answered, from its record; or how the run ended, if it did not.
@@ -118,7 +146,7 @@ impl Desk {
             let failed = answer.as_ref().err().cloned();
             match (ask.want, answer) {
                 (Want::Commit { durable, .. }, Ok(kept)) if durable || tape.is_full() => {
-                    self.state().unsafe_yet.push((ask.reply, kept));
+                    self.state().unsafe_yet.push((ask.place, ask.reply, kept));
                 }
                 // Who stopped waiting does not want to know.
                 (_, answer) => drop(ask.reply.send(answer)),
@@ -130,7 +158,7 @@ impl Desk {
         let wait = !self.state().unsafe_yet.is_empty();
         if wait && let Poll::Ready(safe) = tape.poll_durable(&mut cx) {
             served = true;
-            for (reply, kept) in std::mem::take(&mut self.state().unsafe_yet) {
+            for (_, reply, kept) in std::mem::take(&mut self.state().unsafe_yet) {
                 drop(reply.send(safe.clone().map(|()| kept)));
             }
             safe?;
@@ -154,6 +182,7 @@ impl Desk {
             }
         }
         let (index, answer) = served?;
+        state.happened += 1;
         let ask = state.asks.remove(index);
         match (&ask.want, &answer) {
             (Want::Commit { asked: Some(asked), .. }, Ok(_))
@@ -166,7 +195,23 @@ impl Desk {
 
     /// A try of a call begins.
     pub(crate) fn begin(&self, call: &Arc<ToolCall>, attempt: u32) {
-        self.state().begun.insert(call.id.clone(), (Arc::clone(call), attempt));
+        let begun = Begun { call: Arc::clone(call), attempt, is_over: false };
+        self.state().begun.insert(call.id.clone(), begun);
+    }
+
+    /// A try of a call is over: its tool is done, was given up, or was dropped with its run. What goes on all the same, as a thread
+    /// does, waits no longer and gets nothing more: it would stand behind the outcome, where no replay asks for it.
+    pub(crate) fn end(&self, call: &ToolCall, attempt: u32) {
+        let mut state = self.state();
+        if let Some(begun) = state.begun.get_mut(&call.id).filter(|begun| begun.attempt == attempt)
+        {
+            begun.is_over = true;
+        }
+        let goes_on = |place: &Place| {
+            place.as_ref().is_none_or(|at| at.call_id != call.id || at.attempt != attempt)
+        };
+        state.asks.retain(|ask| goes_on(&ask.place));
+        state.unsafe_yet.retain(|(place, ..)| goes_on(place));
     }
 
     /// A fact was committed that was not handed in: if it is what came of a call, that is not under way any more.
@@ -176,7 +221,7 @@ impl Desk {
 
     /// What is to be recorded of a call when the run is stopped: nothing if it did not begin, or came out.
     pub fn cut_off(&self, call_id: &str) -> Option<Fact> {
-        let (call, attempt) = self.state().begun.remove(call_id)?;
+        let Begun { call, attempt, .. } = self.state().begun.remove(call_id)?;
         let error = Error::tool(ToolReason::Cancelled)
             .with_message(format!("tool error ({}): cancelled: the run was ended", call.name))
             .with("tool_name", call.name.as_str());
@@ -184,30 +229,39 @@ impl Desk {
         Some(Fact::ToolFailed { call_id, attempt, error, resolution, content: String::new() })
     }
 
-    /// How many calls wait for their turn, and the loop.
-    fn waiting(&self) -> usize {
-        let state = self.state();
-        let open = state.asks.iter().filter(|ask| !ask.reply.is_closed());
-        let mut places: Vec<&Place> = open.map(|ask| &ask.place).collect();
-        places.sort_unstable();
-        places.dedup();
-        places.len()
+    /// Whether all calls that run wait for their turn in a run that is performed again.
+    pub fn is_stuck(&self, tape: &Tape) -> bool {
+        tape.is_behind() && self.state().all_wait()
     }
 
-    /// Whether a run that is performed again has come to a standstill: everybody who does something in it, so many in all,
-    /// waits for somebody else's turn.
-    pub fn is_stuck(&self, tape: &Tape, all: usize) -> bool {
-        tape.is_behind() && all > 0 && self.waiting() == all
+    /// Waits for something to happen in a run that is performed again in which everybody waits for somebody else's turn. If nothing
+    /// does, the first of them asked for something else than what is recorded, and is told so.
+    pub fn poll_stuck(self: &Arc<Self>, tape: &mut Tape) -> Poll<Error> {
+        if !tape.is_behind() {
+            return Poll::Pending;
+        }
+        let mut state = self.state();
+        let before = state.standstill.take();
+        if state.asks.is_empty() || !state.all_wait() {
+            return Poll::Pending;
+        }
+        let mut standstill =
+            before.filter(|before| before.since == state.happened).unwrap_or_else(|| {
+                let is_hopeless = |ask: &Ask| tape.is_hopeless(&ask.place, &ask.want);
+                let patience = if state.asks.iter().all(is_hopeless) { GRACE } else { PATIENCE };
+                Standstill { since: state.happened, until: Box::pin(tokio::time::sleep(patience)) }
+            });
+        // A timer may wake whoever polls it at once, and that takes the lock.
+        drop(state);
+        let waker = Waker::from(Arc::clone(self));
+        if standstill.until.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            self.state().standstill = Some(standstill);
+            return Poll::Pending;
+        }
+        self.refuse_first(tape).map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Whether the loop itself waits, not one of its calls.
-    pub(crate) fn loop_waits(&self) -> bool {
-        self.state().asks.iter().any(|ask| ask.place.is_none() && !ask.reply.is_closed())
-    }
-
-    /// Ends the waiting of a run in which everybody waits: the first of them asked for something else than what is recorded,
-    /// and is told so.
-    pub fn refuse_first(&self, tape: &mut Tape) -> Option<Error> {
+    fn refuse_first(&self, tape: &mut Tape) -> Option<Error> {
         let mut state = self.state();
         let first = state.asks.iter().enumerate().min_by(|(_, a), (_, b)| a.place.cmp(&b.place));
         let (index, _) = first?;
@@ -226,18 +280,25 @@ impl Desk {
     }
 
     /// Hands something in and waits for the answer. Somebody else must serve.
+    ///
+    /// # Errors
+    /// What the records or the log say, and that the call is over that asks for a side effect.
     pub(crate) async fn ask(&self, place: Place, want: Want) -> Result<Option<Fact>> {
-        self.hand_in(place, want).await.unwrap_or_else(|_| Err(gone()))
+        let over = if place.is_some() { call_is_over } else { gone };
+        self.hand_in(place, want).await.unwrap_or_else(|_| Err(over()))
     }
 
-    /// Hands something in.
-    pub(crate) fn hand_in(
-        &self,
-        place: Place,
-        want: Want,
-    ) -> oneshot::Receiver<Result<Option<Fact>>> {
+    /// Hands something in. There is no answer for a call that is over.
+    fn hand_in(&self, place: Place, want: Want) -> oneshot::Receiver<Result<Option<Fact>>> {
         let (reply, answer) = oneshot::channel();
-        self.state().asks.push(Ask { place, want, reply });
+        let mut state = self.state();
+        let of_tool = matches!(want, Want::Recall { .. } | Want::Commit { asked: Some(_), .. });
+        if of_tool && place.as_ref().is_some_and(|place| !state.is_under_way(place)) {
+            return answer;
+        }
+        state.happened += 1;
+        state.asks.push(Ask { place, want, reply });
+        drop(state);
         self.wake_parked();
         answer
     }
@@ -253,6 +314,20 @@ impl Desk {
 }
 
 impl State {
+    fn is_under_way(&self, Inside { call_id, attempt }: &Inside) -> bool {
+        self.begun.get(call_id).is_some_and(|begun| begun.attempt == *attempt && !begun.is_over)
+    }
+
+    /// Whether all calls that run wait for their turn.
+    fn all_wait(&self) -> bool {
+        let waits = |begun: &Begun| {
+            let of_call = |place: &Inside| place.call_id == begun.call.id;
+            let mut asks = self.asks.iter().filter(|ask| !ask.reply.is_closed());
+            asks.any(|ask| ask.place.as_ref().is_some_and(of_call))
+        };
+        self.begun.values().filter(|begun| !begun.is_over).all(waits)
+    }
+
     fn came_out(&mut self, fact: &Fact) {
         if let Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } = fact {
             self.begun.remove(call_id);
@@ -264,6 +339,11 @@ impl Wake for Desk {
     fn wake(self: Arc<Self>) {
         self.wake_parked();
     }
+}
+
+/// A tool went on after its call was over.
+fn call_is_over() -> Error {
+    Error::tool(ToolReason::Cancelled).with_message("tool error: cancelled: the call is over")
 }
 
 /// The run ended while somebody waited.

@@ -55,31 +55,36 @@ pub(crate) fn difference_of(
         .with("diff", diff)
 }
 
-/// Every place where two values differ: `{"path", "recorded", "produced"}` each.
+/// Every place where two values differ: `{"path", "recorded", "produced"}` each. What is missing is told as null; where it is null that
+/// the other has there, it is left out.
 pub fn differences(recorded: &Value, produced: &Value) -> Vec<Value> {
     let mut found = Vec::new();
-    compare_values("", recorded, produced, &mut found);
+    compare_values("", Some(recorded), Some(produced), &mut found);
     found
 }
 
-fn compare_values(path: &str, recorded: &Value, produced: &Value, diff: &mut Vec<Value>) {
+fn compare_values(
+    path: &str,
+    recorded: Option<&Value>,
+    produced: Option<&Value>,
+    diff: &mut Vec<Value>,
+) {
     let step = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
     match (recorded, produced) {
-        (Value::Object(a), Value::Object(b)) => {
-            for (key, value) in a {
-                compare_values(&step(key), value, b.get(key).unwrap_or(&Value::Null), diff);
-            }
-            for (key, value) in b.iter().filter(|(key, _)| !a.contains_key(*key)) {
-                compare_values(&step(key), &Value::Null, value, diff);
+        (Some(Value::Object(a)), Some(Value::Object(b))) => {
+            let added = b.keys().filter(|key| !a.contains_key(*key));
+            for key in a.keys().chain(added) {
+                compare_values(&step(key), a.get(key), b.get(key), diff);
             }
         }
-        (Value::Array(a), Value::Array(b)) => {
+        (Some(Value::Array(a)), Some(Value::Array(b))) => {
             for index in 0..a.len().max(b.len()) {
-                let at = |list: &[Value]| list.get(index).cloned().unwrap_or_default();
-                compare_values(&step(&index.to_string()), &at(a), &at(b), diff);
+                compare_values(&step(&index.to_string()), a.get(index), b.get(index), diff);
             }
         }
         (a, b) if a == b => {}
+        (Some(Value::Null), None) => diff.push(json!({"path": path, "recorded": null})),
+        (None, Some(Value::Null)) => diff.push(json!({"path": path, "produced": null})),
         (a, b) => diff.push(json!({"path": path, "recorded": a, "produced": b})),
     }
 }

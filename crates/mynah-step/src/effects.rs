@@ -1,7 +1,11 @@
 //! Time, chance and side effects, as a run keeps them.
 
 use std::{
+    cell::Cell,
     fmt,
+    future::poll_fn,
+    pin::pin,
+    ptr,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -59,11 +63,12 @@ impl Effects {
         self.line = Arc::default();
     }
 
-    /// The try begins in which this is.
-    pub(crate) fn begun(&self) {
+    /// The try begins in which this is. It is over when this is dropped.
+    pub(crate) fn under_way(&self) -> UnderWay<'_> {
         if let (Some(desk), Some(call)) = (&self.desk, &self.call) {
             desk.begin(call, self.attempt);
         }
+        UnderWay(self)
     }
 
     fn place(&self) -> Place {
@@ -106,6 +111,7 @@ impl Effects {
         name: &str,
         effect: impl Future<Output = std::result::Result<T, String>>,
     ) -> Result<T> {
+        self.refuse_nested()?;
         let asked = self.line.ask(name);
         if self.replaying
             && let Some(recorded) = self.recall(&asked).await?
@@ -114,20 +120,23 @@ impl Effects {
                 return Err(failed(name, "what is recorded is not understood"));
             };
             return match effect {
-                Effect::Done(value) => T::deserialize(value).map_err(|why| unfit(name, &why)),
-                Effect::Text(text) => serde_json::from_str(&text).map_err(|why| unfit(name, &why)),
                 Effect::Failed(why) => {
                     Err(failed(name, why.as_str().unwrap_or("it failed without a word")))
                 }
-                _ => Err(failed(name, "what is recorded is not understood")),
+                effect => given(&effect)
+                    .map_err(|why| failed(name, &format!("what is recorded does not fit: {why}"))),
             };
         }
-        let done = effect.await.and_then(|value| {
-            let kept = self.is_kept().then(|| recordable(&value)).transpose()?;
-            Ok((value, kept))
-        });
+        let mut done = self.do_it(effect).await;
+        let mut kept = None;
+        if self.is_kept() {
+            done = done.and_then(|value| {
+                given(kept.insert(recordable(&value)?))
+                    .map_err(|why| format!("its value does not come back from its record: {why}"))
+            });
+        }
         match done {
-            Ok((value, kept)) => {
+            Ok(value) => {
                 if let Some(kept) = kept {
                     self.keep(asked, kept).await?;
                 }
@@ -140,6 +149,26 @@ impl Effects {
                 Err(failed(name, &why))
             }
         }
+    }
+
+    /// Does what a side effect does, and is known to do it.
+    async fn do_it<T>(&self, effect: impl Future<Output = T>) -> T {
+        let mut effect = pin!(effect);
+        poll_fn(move |cx| {
+            let _doing = Doing::begin(&self.line);
+            effect.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Refuses what is asked for inside a side effect of the same place: a replay has the value of that, and does nothing inside it.
+    fn refuse_nested(&self) -> Result<()> {
+        if DOING.get() != Arc::as_ptr(&self.line) {
+            return Ok(());
+        }
+        Err(Error::invalid_option("side_effect", "nested").with_message(
+            "validation failed: side_effect: something of the run is asked for inside a side effect, which a replay does not do",
+        ))
     }
 
     async fn recall(&self, asked: &Asked) -> Result<Option<Fact>> {
@@ -160,7 +189,39 @@ impl Effects {
     /// the same to the letter.
     pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<Option<Fact>> {
         let Some(desk) = &self.desk else { return Ok(None) };
+        self.refuse_nested()?;
         desk.ask(self.place(), Want::Commit { fact, asked: None, durable }).await
+    }
+}
+
+thread_local! {
+    /// The place of the side effect that is done on this thread at the moment.
+    static DOING: Cell<*const Line> = const { Cell::new(ptr::null()) };
+}
+
+/// A side effect that is being done; before it another was, or none.
+struct Doing(*const Line);
+
+impl Doing {
+    fn begin(line: &Arc<Line>) -> Self {
+        Self(DOING.replace(Arc::as_ptr(line)))
+    }
+}
+
+impl Drop for Doing {
+    fn drop(&mut self) {
+        DOING.set(self.0);
+    }
+}
+
+/// A try of a call that is under way.
+pub(crate) struct UnderWay<'a>(&'a Effects);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let (Some(desk), Some(call)) = (&self.0.desk, &self.0.call) {
+            desk.end(call, self.0.attempt);
+        }
     }
 }
 
@@ -179,6 +240,11 @@ fn recordable(value: &impl Serialize) -> std::result::Result<Effect, String> {
     }
 }
 
-fn unfit(name: &str, why: &serde_json::Error) -> Error {
-    failed(name, &format!("what is recorded does not fit: {why}"))
+/// What is given of a recorded value, live as in a replay.
+fn given<T: DeserializeOwned>(effect: &Effect) -> std::result::Result<T, serde_json::Error> {
+    match effect {
+        Effect::Done(value) => T::deserialize(value),
+        Effect::Text(text) => serde_json::from_str(text),
+        _ => Err(serde::de::Error::custom("it is not understood")),
+    }
 }

@@ -25,6 +25,7 @@ mod retry;
 mod tape;
 mod tool;
 mod tool_context;
+mod uncertain;
 mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, check_raw_hash, open_model};
@@ -37,7 +38,7 @@ pub use effects::SideEffectErrors;
 pub use fallback::Fallback;
 pub use lease::{LEASE, take_over};
 pub use metrics::{MetricsSink, Watch, tell_exceeded};
-pub use recorded::{NOBODY_KNOWS, Recorded, is_not_rerun, uncertain};
+pub use recorded::Recorded;
 pub use recorded_fact::RecordedFact;
 pub use recorder::Recorder;
 pub use retry::RetryPolicy;
@@ -47,4 +48,5 @@ pub use tool::{
     ToolLimits, ToolResultEncoder, panic_text, run_tool, tool_failed,
 };
 pub use tool_context::{ToolContext, Try};
+pub use uncertain::{NOBODY_KNOWS, is_not_rerun, uncertain};
 pub use world::{SystemWorld, World};

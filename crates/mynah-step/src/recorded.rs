@@ -5,11 +5,8 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{
-    Error, ErrorKind, Limit, Message, Place as When, ResponseBuilder, Result, ToolCall,
-    ToolOutcome, ToolReason,
-};
-use mynah_log::{About, Corrupt, Effect, Fact, Inside, Plan, Record, Resolution, cbor};
+use mynah_data::{Error, Limit, Message, Place as When, ResponseBuilder, Result, ToolOutcome};
+use mynah_log::{About, Corrupt, Effect, Fact, Hash, Inside, Plan, Record, Resolution, cbor};
 use serde_json::Value;
 
 use crate::{
@@ -30,7 +27,7 @@ pub struct Recorded {
     /// Writes what the loop made, to be compared.
     writer: cbor::Writer,
     /// How many facts stood before these.
-    pub(crate) taken: usize,
+    taken: usize,
     ahead: Ahead,
     last: u64,
     /// Calls of the turn whose records answer for them: what happened inside them is passed by.
@@ -237,32 +234,35 @@ impl Recorded {
     }
 
     fn next_answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Fact>>> {
-        let call = self.upcoming().and_then(of_tool).map(|(call, _)| call);
-        let is_mine = place.as_ref().map(|inside| inside.call_id.as_str()) == call;
+        let is_mine = self.upcoming().map_or(place.is_none(), |next| is_at(place, next));
         match want {
             Want::Commit { .. } | Want::Announce(_) if !is_mine => None,
             Want::Announce(fact) if self.upcoming().is_some_and(|next| is_stopped(fact, next)) => {
                 Some(Ok(self.take_fact()))
             }
-            // Something that the loop does at once with this comes first, or nothing does.
+            // Another branch of the loop, or of the tool, comes first, or nobody does.
             Want::Commit { fact, .. } | Want::Announce(fact)
-                if place.is_none() && self.upcoming().is_some_and(|next| is_other(fact, next)) =>
+                if self.upcoming().is_some_and(|next| is_other(place, fact, next)) =>
             {
                 None
             }
-            Want::Commit { fact, .. } | Want::Announce(fact) => {
-                let kept = self.compare(fact);
-                Some(kept.map(|kept| kept.or_else(|| Some(fact.clone()))))
-            }
+            Want::Commit { fact, .. } | Want::Announce(fact) => match self.compare(fact) {
+                Err(_) if place.is_none() && self.is_to_come(fact) => None,
+                kept => Some(kept.map(|kept| kept.or_else(|| Some(fact.clone())))),
+            },
             Want::Recall { asked, required } => {
                 if !required && !self.will_recall(place, asked) {
                     return Some(Ok(None));
                 }
                 let is_next = self.upcoming().is_some_and(|next| {
-                    matches!(next, Fact::SideEffect { inside, .. } if inside == place)
-                        && is_of(next, asked)
+                    is_named(next, place, asked)
+                        && matches!(next, Fact::SideEffect { ahead, .. } if *ahead == asked.ahead())
                 });
                 is_next.then(|| Ok(self.take_fact()))
+            }
+            Want::Turn(prompt) => {
+                let is_next = self.upcoming().is_some_and(|next| asks(next, *prompt));
+                (is_next || self.is_hopeless(place, want)).then_some(Ok(None))
             }
             Want::Answer => match self.upcoming() {
                 _ if !is_mine => None,
@@ -279,14 +279,47 @@ impl Recorded {
         }
     }
 
-    /// Whether the next record made at a place is of a side effect.
+    /// What is recorded and was not made again yet.
+    pub(crate) fn to_come(&self) -> impl Iterator<Item = &Fact> {
+        self.facts.iter().map(RecordedFact::fact)
+    }
+
+    /// Whether a side effect of a place that is asked for has a record: each that has one before it leaves the line.
     fn will_recall(&self, place: &Place, asked: &Asked) -> bool {
-        let mine = |fact: &&Fact| match place {
-            Some(inside) => of_tool(fact).is_some_and(|(call, _)| call == inside.call_id),
-            None => of_tool(fact).is_none(),
+        let mut left = asked.ahead();
+        self.to_come().filter(|fact| is_named(fact, place, asked)).any(|fact| match fact {
+            Fact::SideEffect { ahead, .. } => {
+                let is_mine = *ahead == left;
+                left -= u32::from(*ahead < left);
+                is_mine
+            }
+            _ => false,
+        })
+    }
+
+    /// Whether a record still to come is of this very fact.
+    fn is_to_come(&mut self, fact: &Fact) -> bool {
+        let payload = self.writer.encode(fact).unwrap_or_default();
+        self.facts
+            .iter()
+            .any(|kept| kept.record().body().is_some_and(|body| *body.payload == *payload))
+    }
+
+    /// Whether nothing is to come of what somebody asks for who waits. What has no record may follow the records, where the run is
+    /// to go on.
+    pub(crate) fn is_hopeless(&self, place: &Place, want: &Want) -> bool {
+        let is_wanted = |kept: &Fact| match want {
+            // After the end nobody asks for anything.
+            Want::Commit { fact, .. } if ends(fact) => false,
+            Want::Commit { fact, .. } | Want::Announce(fact) => {
+                !is_other(place, fact, kept) || is_stopped(fact, kept)
+            }
+            Want::Recall { asked, .. } => is_named(kept, place, asked),
+            Want::Turn(prompt) => asks(kept, *prompt),
+            Want::Answer => is_answer(kept) || ends(kept),
+            Want::Outcome => outcome(kept).is_some(),
         };
-        let next = self.facts.iter().map(RecordedFact::fact).find(mine);
-        next.is_some_and(|next| is_of(next, asked))
+        self.then.is_none() && !self.to_come().any(|kept| is_at(place, kept) && is_wanted(kept))
     }
 
     /// Ends the run because somebody who asks can't be answered.
@@ -298,6 +331,14 @@ impl Recorded {
     fn refusal(&self, place: &Place, want: &Want) -> Error {
         let fact = match want {
             Want::Commit { fact, .. } | Want::Announce(fact) => fact.clone(),
+            Want::Turn(prompt) => {
+                // Which turn it would have been is not what differs.
+                let turn = match self.upcoming() {
+                    Some(Fact::TurnStarted { turn, .. }) => *turn,
+                    _ => 0,
+                };
+                Fact::TurnStarted { turn, prompt: Some(*prompt) }
+            }
             Want::Answer => Fact::AssistantCompleted {
                 response: Box::new(ResponseBuilder::new().into_response()),
                 plan: Plan::Nothing,
@@ -333,19 +374,18 @@ impl Recorded {
 
     /// Takes a fact that must be the recorded one. Gives that, where it is not the same to the letter.
     pub(crate) fn compare(&mut self, fact: &Fact) -> Result<Option<Fact>> {
-        let Some(next) = self.facts.front() else { return Err(self.difference(Some(fact), None)) };
+        let Some(next) = self.facts.front() else { return Err(self.differs_from_next(Some(fact))) };
         let as_branch = as_branch(fact, next);
         let produced = self.writer.encode(as_branch.as_ref().unwrap_or(fact)).unwrap_or_default();
         let is_same = next.record().body().is_some_and(|body| *body.payload == *produced);
         let mut recorded = None;
-        if is_same && as_branch.is_none() && !self.writer.has_reordered() {
+        if !is_same {
+            return Err(self.differs_from_next(Some(fact)));
+        } else if as_branch.is_none() && !self.writer.has_reordered() {
             self.facts.pop_front();
             self.took(fact);
-        } else if let Some((record, kept)) = self.take() {
-            if !is_same {
-                return Err(self.difference(Some(fact), Some((&record, &kept))));
-            }
-            recorded = Some(kept);
+        } else {
+            recorded = self.take_fact();
         }
         // The process ended between the end and its seal.
         match &mut self.then {
@@ -446,6 +486,11 @@ pub(crate) fn outcome(fact: &Fact) -> Option<&str> {
 /// The name under which the failure of a model call is kept.
 pub(crate) const MODEL_CALL: &str = "model_call";
 
+/// Whether a fact is that the model is asked this.
+fn asks(fact: &Fact, this: Hash) -> bool {
+    matches!(fact, Fact::TurnStarted { prompt: Some(prompt), .. } if *prompt == this)
+}
+
 /// Whether a fact is what came of a model call.
 fn is_answer(fact: &Fact) -> bool {
     match fact {
@@ -456,16 +501,27 @@ fn is_answer(fact: &Fact) -> bool {
     }
 }
 
-/// Whether a fact is what came of a side effect that was asked for.
-fn is_of(fact: &Fact, asked: &Asked) -> bool {
-    matches!(fact, Fact::SideEffect { name, ahead, .. } if **name == *asked.name && *ahead == asked.ahead())
+/// Whether a fact is made at a place.
+fn is_at(place: &Place, fact: &Fact) -> bool {
+    let call = of_tool(fact).map(|(call, _)| call);
+    call == place.as_ref().map(|inside| inside.call_id.as_str())
 }
 
-/// Whether a fact is not the one that comes next, whatever it says.
-fn is_other(fact: &Fact, upcoming: &Fact) -> bool {
-    match (fact, upcoming) {
+/// Whether a fact is what came of a side effect of a name that was asked for.
+fn is_named(fact: &Fact, place: &Place, asked: &Asked) -> bool {
+    matches!(fact, Fact::SideEffect { inside, name, .. } if inside == place && **name == *asked.name)
+}
+
+/// Whether a fact is not the one that is recorded at its place, whatever both say. What a call makes is, unless both are side
+/// effects: everything else it makes between them.
+fn is_other(place: &Place, fact: &Fact, recorded: &Fact) -> bool {
+    match (fact, recorded) {
+        (
+            Fact::SideEffect { inside, name, ahead, .. },
+            Fact::SideEffect { inside: place, name: other, ahead: before, .. },
+        ) => (inside, name, ahead) != (place, other, before),
         (Fact::ToolScheduled { call_id: a, .. }, Fact::ToolScheduled { call_id: b, .. }) => a != b,
-        _ => fact.kind() != upcoming.kind(),
+        _ => place.is_none() && fact.kind() != recorded.kind(),
     }
 }
 
@@ -478,36 +534,6 @@ fn is_stopped(fact: &Fact, upcoming: &Fact) -> bool {
         _ => false,
     };
     before && breach.place == When::PreCall
-}
-
-/// Marks the error of a call of which nobody knows whether it ran.
-const UNCERTAIN: &str = "uncertain";
-
-/// What the model reads of a call of which nobody knows whether it ran.
-pub const NOBODY_KNOWS: &str =
-    "tool error: the process ended, and nobody knows whether the call ran";
-
-/// The error of a call of which nobody knows whether it ran.
-pub fn uncertain(call: &ToolCall) -> Error {
-    Error::tool(ToolReason::Failed)
-        .with_message(NOBODY_KNOWS)
-        .with("tool_name", call.name.as_str())
-        .with(UNCERTAIN, true)
-}
-
-/// Whether a failure is answered from its record also where tools are run again: nobody waits for a timeout twice, and nobody
-/// knows more of an uncertain call than before.
-pub fn is_not_rerun(fact: &Fact) -> bool {
-    const BROKE: [ToolReason; 3] =
-        [ToolReason::Timeout, ToolReason::HandlerRaised, ToolReason::Cancelled];
-    let Fact::ToolFailed { error, .. } = fact else { return false };
-    let broke = matches!(error.kind(), ErrorKind::Tool(reason) if BROKE.contains(&reason));
-    broke || is_uncertain(error)
-}
-
-/// Whether an error is that of a call of which nobody knows whether it ran.
-pub(crate) fn is_uncertain(error: &Error) -> bool {
-    error.metadata().contains_key(UNCERTAIN)
 }
 
 /// The call, and its try, inside which a fact was made.

@@ -6,12 +6,12 @@ use std::{
 };
 
 use mynah_data::{Error, Result};
-use mynah_log::{Fact, Head, Lease};
+use mynah_log::{DirectCall, Fact, Head, Lease};
 
 use crate::{
     Recorded, RecordedFact, Recorder, Try,
     desk::{Place, Want, gone},
-    recorded::{of_tool, outcome},
+    recorded::of_tool,
     recorder::ends,
 };
 
@@ -142,11 +142,9 @@ impl Tape {
         self.recorded()?.outcome_of(call)
     }
 
-    /// The call that the next recorded fact belongs to, and whether that is its outcome.
-    pub fn next_call(&self) -> Option<(&str, bool)> {
-        let upcoming = self.upcoming()?;
-        let (call, _) = of_tool(upcoming)?;
-        Some((call, outcome(upcoming).is_some()))
+    /// The call whose running made the next recorded fact.
+    pub fn next_call(&self) -> Option<&str> {
+        self.upcoming().and_then(of_tool).map(|(call, _)| call)
     }
 
     /// The try with which another process began a call anew, in a run performed again.
@@ -157,6 +155,28 @@ impl Tape {
     /// The try that would follow the last of a call that was announced before the run is performed again, in its last turn.
     pub fn announced(&self, call: &str) -> Option<Try> {
         self.recorded()?.announced(call)
+    }
+
+    /// The id that is recorded of such a call, unless another has it. In a replay of something else that of the call which comes
+    /// next: the id is not what differs.
+    pub(crate) fn id_of(
+        &self,
+        call: &DirectCall,
+        is_taken: impl Fn(&str) -> bool,
+    ) -> Option<String> {
+        let recorded = self.recorded()?;
+        let mut ids = recorded.to_come().filter_map(|fact| match fact {
+            Fact::ToolScheduled { call_id, attempt: 1, call: Some(other) } => {
+                Some((call_id, other))
+            }
+            _ => None,
+        });
+        let same = ids.find(|(id, other)| ***other == *call && !is_taken(id)).map(|(id, _)| id);
+        let next = match recorded.upcoming() {
+            Some(Fact::ToolScheduled { call_id, .. }) if !self.is_resuming() => Some(call_id),
+            _ => None,
+        };
+        same.or(next).cloned()
     }
 
     /// How the call came out that was announced last under this id, whatever else happened meanwhile.
@@ -225,11 +245,6 @@ impl Tape {
         }
     }
 
-    /// How many facts were made again so far.
-    pub(crate) fn taken(&self) -> usize {
-        self.recorded().map_or(0, |recorded| recorded.taken)
-    }
-
     /// Goes over to the world once everything recorded was made again, where the run is to go on and nobody has its lease
     /// yet: takes that first.
     pub(crate) fn poll_go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -258,6 +273,11 @@ impl Tape {
     /// Whether the next answer comes from the records: always in a replay, in a run that goes on until it is where it was.
     pub(crate) fn is_behind(&self) -> bool {
         self.recorded().is_some_and(|recorded| recorded.then.is_none() || recorded.next().is_some())
+    }
+
+    /// Whether nothing is to come of what somebody asks for who waits.
+    pub(crate) fn is_hopeless(&self, place: &Place, want: &Want) -> bool {
+        self.recorded().is_some_and(|recorded| recorded.is_hopeless(place, want))
     }
 
     /// Ends the run because somebody who asks can't be answered.

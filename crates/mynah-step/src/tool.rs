@@ -79,7 +79,7 @@ impl Tool {
     /// The same tool, run by an ordinary function on a thread of its own: for what computes or blocks.
     ///
     /// Such tools really run in parallel. A thread cannot be stopped from outside: if the chat is dropped, the function
-    /// runs to its end and its outcome is thrown away.
+    /// runs to its end and its outcome is thrown away: where the run is kept, what it asks its context for then is refused.
     pub fn blocking<T: Into<ToolOutcome>>(
         self,
         run: impl Fn(Value, ToolContext) -> T + Send + Sync + 'static,
@@ -397,11 +397,13 @@ pub async fn run_tool(
         let attempt = context.attempt();
         let given =
             if attempt == last { std::mem::take(&mut arguments) } else { arguments.clone() };
-        context.effects.begun();
+        let under_way = context.effects.under_way();
         let outcome = attempt_once(executor.as_ref(), &tool, given, context.clone(), timeout).await;
+        drop(under_way);
         match outcome {
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
-                tracing::info!(tool = tool.name(), attempt, "tool failed and is tried again");
+                let call = context.call.id.as_str();
+                tracing::info!(tool = tool.name(), call, attempt, %error, "tool failed and is tried again");
                 if let Err(error) = try_again(&mut context, &error, limits.backoff.as_ref()).await {
                     return Settled { outcome: Err(error), attempts: attempt };
                 }

@@ -126,11 +126,13 @@ impl ToolContext {
     }
 
     /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
-    /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order.
+    /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order, as
+    /// [`Context::side_effect`](crate::Context::side_effect) tells.
     ///
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`]. Where the run is kept, a value that cannot be
-    /// recorded, nested deeper than 96 levels or without JSON, is one. Also as [`ToolContext::now`].
+    /// recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. To whoever asks
+    /// for something of the call inside the effect, that it cannot be had there. Also as [`ToolContext::now`].
     pub async fn side_effect<T, E>(
         &self,
         name: &str,
@@ -140,6 +142,8 @@ impl ToolContext {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
+        // Whatever is made of it on the way would hold it once more.
+        let effect = Box::pin(effect);
         self.effects.side_effect(name, effect).await
     }
 }

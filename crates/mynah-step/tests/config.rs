@@ -21,13 +21,10 @@ use tokio::time::{Instant, sleep};
 async fn a_configuration_that_lacks_something_is_refused() {
     let log = Arc::new(MemoryLog::new());
     let reason = |config: Config| Context::new(config).map(drop).map_err(|error| error.to_string());
-    let mut crowded = plain(&log);
-    crowded.max_parallel_tools = 0;
     let unchecked = Tool::new("book", "", json!({"required": "people"}));
     for (config, why) in [
         (Config::new(&log, ""), "run_id"),
         (plain(&log).tools([unchecked]), r#"the schema of tool "book" cannot be used: /required"#),
-        (crowded, "max_parallel_tools"),
         (plain(&log).mode(Mode::Replay(Vec::new())), "mode"),
         (plain(&log).mode(Mode::Resume(Vec::new())), "mode"),
     ] {

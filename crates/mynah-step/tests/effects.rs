@@ -13,8 +13,11 @@ use std::{
 
 use common::*;
 use futures_util::FutureExt as _;
-use mynah_data::{ErrorKind, HaltReason, Metadata, MismatchClass, ToolReason};
-use mynah_log::{Append, Effect, End, Fact, Log as _, MemoryLog};
+use mynah_data::{
+    Breach, Error, ErrorKind, HaltReason, Limit, Message, Metadata, MismatchClass, Place, Response,
+    ToolOutcome, ToolReason,
+};
+use mynah_log::{Append, Effect, End, Fact, Inside, Log as _, MemoryLog, Plan, Resolution};
 use mynah_step::{Config, Context, Mode, SideEffectErrors};
 use serde_json::{Value, json};
 
@@ -208,6 +211,74 @@ async fn an_emitted_fact_is_recorded_in_its_place_and_the_seal_by_itself() {
 }
 
 #[tokio::test]
+async fn a_fact_that_the_loop_could_not_emit_again_is_refused_before_it_is_recorded() {
+    let (call_id, attempt, content) = ("c0".to_owned(), 1, "1".to_owned());
+    let outcome = ToolOutcome::Ok(json!(1));
+    let error = Error::tool(ToolReason::Failed);
+    let resolution = Resolution::Continued;
+    let inside = Some(Inside { call_id: call_id.clone(), attempt });
+    let effect = |inside| {
+        let (name, effect) = ("fetch".to_owned(), Effect::Done(json!(1)));
+        Fact::SideEffect { inside, name, ahead: 0, effect }
+    };
+    let refused = [
+        (Fact::ToolScheduled { call_id: call_id.clone(), attempt, call: None }, "call_tool"),
+        (
+            Fact::ToolCompleted {
+                call_id: call_id.clone(),
+                attempt,
+                outcome,
+                content: content.clone(),
+            },
+            "call_tool",
+        ),
+        (Fact::ToolFailed { call_id, attempt, error, resolution, content }, "call_tool"),
+        (effect(inside), "side_effect"),
+        (effect(None), "side_effect"),
+        (Fact::SEAM, "resume"),
+    ];
+    let (_, facts) = twice(plain, async |context| {
+        for (fact, instead) in &refused {
+            let kind = fact.kind();
+            let error = context.emit(fact.clone()).await.expect_err(kind);
+            assert_eq!(error.reason(), "invalid_options", "{kind}");
+            assert!(error.to_string().contains(&format!("::{instead} records")), "{error}");
+        }
+    })
+    .await;
+    assert_eq!(kinds(&facts), ["run_started", "completed", "sealed"]);
+}
+
+#[tokio::test]
+async fn every_other_fact_is_emitted_again_as_it_was() {
+    let end = || End::new(HaltReason::AskUser, Metadata::new());
+    let message = || Arc::new(Message::user("hi"));
+    let mut resumed = Fact::SEAM;
+    if let Fact::Resumed { message: told, .. } = &mut resumed {
+        *told = Some(message());
+    }
+    let response = Box::new(Response::new(Message::assistant("ho")));
+    let breach = Breach::new(Limit::Turns, 1_u64, 2_u64, Place::PreCall);
+    let emitted = [
+        Fact::UserMessage { message: message() },
+        Fact::TurnStarted { turn: 1, prompt: None },
+        Fact::AssistantCompleted { response, plan: Plan::Nothing, cuts: Vec::new() },
+        Fact::FinalizeStarted { conversation: end(), nudge: Some(message()) },
+        Fact::FinalizeFailed { error: Error::tool(ToolReason::Failed) },
+        Fact::BudgetExceeded { breach, partial: None, cuts: Vec::new() },
+        Fact::Suspended(end()),
+        resumed,
+    ];
+    let (_, facts) = twice(plain, async |context| {
+        for fact in &emitted {
+            assert_eq!(context.emit(fact.clone()).await, Ok(()), "{}", fact.kind());
+        }
+    })
+    .await;
+    assert_eq!(facts[1..=emitted.len()], emitted);
+}
+
+#[tokio::test]
 async fn nothing_can_be_recorded_after_the_end() {
     let log = Arc::new(MemoryLog::new());
     let context = Context::new(plain(&log)).expect("a run");
@@ -390,24 +461,26 @@ async fn an_effect_that_failed_unrecorded_does_not_get_the_value_of_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_context_used_from_many_threads_keeps_one_chain() {
+async fn a_context_used_from_many_threads_keeps_one_chain_and_replays() {
+    let count = async |context: &Context| {
+        let tasks = (0..64).map(|number| {
+            let context = context.clone();
+            tokio::spawn(async move {
+                let effect = async move { Ok::<_, String>(number) };
+                let name = format!("number {number}");
+                (context.side_effect(&name, effect).await, context.now().await.is_ok())
+            })
+        });
+        for (number, task) in tasks.collect::<Vec<_>>().into_iter().enumerate() {
+            assert_eq!(task.await.expect("no panic"), (Ok(number), true));
+        }
+    };
     let log = Arc::new(MemoryLog::new());
-    let context = Context::new(plain(&log)).expect("a run");
-    assert_eq!(begin(&context).await, Ok(()));
-    let tasks = (0..64).map(|number| {
-        let context = context.clone();
-        tokio::spawn(async move {
-            let effect = async move { Ok::<_, String>(number) };
-            (context.side_effect("number", effect).await, context.now().await.is_ok())
-        })
-    });
-    for (number, task) in tasks.collect::<Vec<_>>().into_iter().enumerate() {
-        assert_eq!(task.await.expect("no panic"), (Ok(number), true));
-    }
-    assert_eq!(end(&context).await, Ok(()));
+    assert_eq!(perform(plain(&log), &count).await, Ok(()));
     let records = read(&log).await;
     assert_eq!(records.len(), 1 + 128 + 2);
     assert_eq!(mynah_log::verify(RUN, &records).expect("it verifies").status, "verified");
+    assert_eq!(perform(plain(&log).mode(Mode::Replay(records)), &count).await, Ok(()));
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ async fn a_run_that_ended_before_its_seal_gets_it() {
     assert_eq!(kinds(&facts(&records)), kinds(&facts(&whole)), "there is no seam before it");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_loop_that_does_something_else_than_it_did_is_told_before_it_has_done_anything() {
     let log = Arc::new(MemoryLog::new());
     let (context, model) = (plain(&log).adapter(plays([says(&["hi"])])), plays([says(&["ho"])]));

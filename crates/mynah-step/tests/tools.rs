@@ -270,7 +270,8 @@ async fn no_more_tools_run_at_once_than_there_are_places_eight_unless_said() {
             }
         })
     };
-    for (places, expected) in [(None, DEFAULT_MAX_PARALLEL_TOOLS), (Some(1), 1), (Some(30), 20)] {
+    let many = DEFAULT_MAX_PARALLEL_TOOLS;
+    for (places, expected) in [(None, many), (Some(0), many), (Some(1), 1), (Some(30), 20)] {
         most.store(0, Relaxed);
         let log = Arc::new(MemoryLog::new());
         let mut config = plain(&log).tools([busy()]);

@@ -107,8 +107,10 @@ pub fn difference(error: &Error) -> String {
     lines.extend(expected.map(|expected| format!("    recorded: {}", text(expected))));
     for place in metadata.get("diff").and_then(Value::as_array).into_iter().flatten() {
         lines.push(format!("  {}", text(&place["path"])));
-        lines.push(format!("    recorded: {}", place["recorded"]));
-        lines.push(format!("    produced: {}", place["produced"]));
+        for side in ["recorded", "produced"] {
+            let told = place.get(side).map_or("nothing".to_owned(), Value::to_string);
+            lines.push(format!("    {side}: {told}"));
+        }
     }
     lines.join("\n")
 }

@@ -136,6 +136,25 @@ async fn y07_each_try_but_the_last_is_told_of() {
     assert!(events.iter().all(|event| event.span == Some("mynah.step")), "{events:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_try_of_a_tool_that_failed_is_told_with_its_call_and_its_error() {
+    let recorder = Recorder::install();
+    let tool = Tool::new("book", "", json!({})).idempotent(2);
+    let tool = tool.handler(async |_, _| mynah::ToolOutcome::transient("no line"));
+    Engine::new(scripted([call("c0", "book"), says("done")])).tool(tool).chat("go").await.unwrap();
+    let fields: Vec<_> = recorder.events().into_iter().map(|event| event.fields).collect();
+    let told = [
+        ("attempt", "1"),
+        ("call", "c0"),
+        ("error", "\"no line\""),
+        ("message", "tool failed and is tried again"),
+        ("tool", "book"),
+    ];
+    let told: recorder::Fields =
+        told.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    assert_eq!(fields, [told]);
+}
+
 #[tokio::test]
 async fn a_limit_that_is_passed_is_told_once_with_its_figures_and_place() {
     let recorder = Recorder::install();

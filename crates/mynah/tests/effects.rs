@@ -241,6 +241,32 @@ async fn a_tool_that_asks_for_something_else_is_a_mismatch_at_that_record() -> m
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn branches_of_a_tool_that_wait_for_something_else_are_met_again_in_their_order()
+-> mynah::Result<()> {
+    let pause = |millis| tokio::time::sleep(Duration::from_millis(millis));
+    let tool = Tool::new("t", "", json!({})).handler(move |_, context: ToolContext| async move {
+        let fetch = async |name: &str, before, during| {
+            pause(before).await;
+            let effect = async {
+                pause(during).await;
+                Ok::<_, Error>(json!(name))
+            };
+            context.side_effect(name, effect).await
+        };
+        let (a, b) = tokio::join!(fetch("a", 20, 0), fetch("b", 0, 60));
+        Ok::<_, Error>(json!([a?, b?]))
+    });
+    let engine = Engine::new(calls(&["t", "t"])?).tool(tool);
+    let log = Arc::new(MemoryLog::new());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let effects = effects(&log, &run).await;
+    let names: Vec<&str> = effects.iter().map(|(_, name, _)| name.as_str()).collect();
+    assert_eq!(names, ["a", "a", "b", "b"]);
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blocking_tool_waits_for_its_turn_too() -> mynah::Result<()> {
     let tool = Tool::new("t", "", json!({})).blocking(|_, context| {

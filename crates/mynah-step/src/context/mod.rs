@@ -8,10 +8,7 @@ use std::{
     fmt,
     future::poll_fn,
     pin::pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{self, Poll, Waker},
     time::{Duration, SystemTime},
 };
@@ -28,9 +25,9 @@ pub use self::{
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, Desk, MetricsSink, Mode, Recorded, RecordedFact, Recorder, Spent, Tape, WallClock,
-    active, desk::Want, effects::Effects, metrics::tell_exceeded, recorded::MODEL_CALL,
-    recorder::ends,
+    Config, DEFAULT_MAX_PARALLEL_TOOLS, Desk, MetricsSink, Mode, Recorded, RecordedFact, Recorder,
+    Spent, Tape, WallClock, active, desk::Want, effects::Effects, metrics::tell_exceeded,
+    recorded::MODEL_CALL, recorder::ends,
 };
 
 /// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
@@ -87,9 +84,7 @@ struct Shared {
     spent: Mutex<Spent>,
     /// How long the run may take; a replay measures nothing.
     clock: Mutex<Option<WallClock>>,
-    /// Calls that have no outcome yet.
-    running: AtomicUsize,
-    /// Their ids.
+    /// The ids of calls that have no outcome yet.
     called: Mutex<HashSet<String>>,
     cancelled: watch::Sender<bool>,
 }
@@ -98,14 +93,14 @@ impl Context {
     /// A run with this configuration.
     ///
     /// # Errors
-    /// A run without an id, no place for tools, a tool whose schema is not JSON Schema, a budget that cannot be kept; a run to be performed again that has no records or
+    /// A run without an id, a tool whose schema is not JSON Schema, a budget that cannot be kept; a run to be performed again that has no records or
     /// others than it had, a run to go on that has ended.
     pub fn new(mut config: Config) -> Result<Self> {
         if config.run_id.is_empty() {
             return Err(Error::invalid_option("run_id", "empty"));
         }
         if config.max_parallel_tools == 0 {
-            return Err(Error::invalid_option("max_parallel_tools", "out_of_range"));
+            config.max_parallel_tools = DEFAULT_MAX_PARALLEL_TOOLS;
         }
         config.budget.as_ref().map_or(Ok(()), check_budget)?;
         config.tools.check_schemas()?;
@@ -154,7 +149,6 @@ impl Context {
             turns: Queue::new(0),
             spent: Mutex::default(),
             clock: Mutex::new(clock),
-            running: AtomicUsize::new(0),
             called: Mutex::default(),
             cancelled: watch::Sender::new(false),
         })))
@@ -192,12 +186,15 @@ impl Context {
     }
 
     /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
-    /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order.
+    /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order:
+    /// where nobody knows that order, as in spawned tasks, each task needs a name of its own. What a branch waits for beside them,
+    /// while others wait for it, may take ten seconds at most when the run is performed again.
     ///
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). A value that
-    /// cannot be recorded, nested deeper than 96 levels or without JSON, is one. The name `model_call`,
-    /// under which [`Context::llm_call`] keeps its failures. Also as [`Context::now`].
+    /// cannot be recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. The name `model_call`,
+    /// under which [`Context::llm_call`] keeps its failures. To whoever asks for something of the run inside the effect, that it cannot be
+    /// had there. Also as [`Context::now`].
     pub async fn side_effect<T, E>(
         &self,
         name: &str,
@@ -210,6 +207,8 @@ impl Context {
         if name == MODEL_CALL {
             return Err(Error::invalid_option("name", "reserved"));
         }
+        // Whatever is made of it on the way would hold it once more.
+        let effect = Box::pin(effect);
         self.served(self.0.effects.side_effect(name, effect)).await
     }
 
@@ -226,12 +225,12 @@ impl Context {
     /// One that ends the run is safe when this is done, and has the seal after it.
     ///
     /// # Errors
-    /// A fact that has no place here, `replay_mismatch`, or a log that cannot be written.
+    /// A fact that something else records, as [`Context::call_tool`] does calls and [`Context::side_effect`] side effects: it is not
+    /// recorded. `replay_mismatch`, or a log that cannot be written.
     pub async fn emit(&self, fact: Fact) -> Result<()> {
-        match fact {
-            Fact::Sealed(_) => return Err(Error::invalid_option("fact", "sealed_by_itself")),
-            Fact::Removed(_) => return Err(Error::invalid_option("fact", "of_the_log")),
-            _ => {}
+        if let Some((code, why)) = misplaced(&fact) {
+            let refused = Error::invalid_option("fact", code);
+            return Err(refused.with_message(format!("validation failed: fact: {why}")));
         }
         self.put(fact).await.map(drop)
     }
@@ -345,7 +344,6 @@ impl Context {
     /// Performs something, and serves whoever hands in facts meanwhile.
     async fn served<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
-        let mut stuck_at = None;
         poll_fn(move |cx| {
             // The run takes time from the first thing on that it does.
             if self.0.config.budget.is_some() {
@@ -363,20 +361,9 @@ impl Context {
                     Ok(true) | Err(_) => continue,
                     Ok(false) => {}
                 }
-                let others = usize::from(desk.loop_waits());
-                let all = self.0.running.load(Ordering::Relaxed) + others;
-                if desk.is_stuck(&tape, all) {
-                    // What the loop does at once with this may be what comes next: it asks, or hears its answer, when it is
-                    // polled.
-                    let place = tape.taken();
-                    if stuck_at.replace(place) != Some(place) {
-                        cx.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
-                    desk.refuse_first(&mut tape);
+                if desk.poll_stuck(&mut tape).is_ready() {
                     continue;
                 }
-                stuck_at = None;
                 // Who lost the run is told by what it asks for next.
                 let _ = tape.keep(cx);
                 tape.kick(cx);
@@ -453,6 +440,20 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn configured(recorder: Recorder, config: &Config) -> Recorder {
     recorder.metered(config.metrics.clone()).with_emit_timeout(config.emit_timeout)
+}
+
+/// Why a loop cannot emit a fact: a replay would not take it for the recorded one.
+fn misplaced(fact: &Fact) -> Option<(&'static str, &'static str)> {
+    Some(match fact {
+        Fact::Sealed(_) => ("sealed_by_itself", "the seal follows the end by itself"),
+        Fact::Removed(_) => ("of_the_log", "what is taken away is told by the log"),
+        Fact::ToolScheduled { .. } | Fact::ToolCompleted { .. } | Fact::ToolFailed { .. } => {
+            ("of_a_call", "Context::call_tool records a call and what came of it")
+        }
+        Fact::SideEffect { .. } => ("of_an_effect", "Context::side_effect records what it does"),
+        seam if seam.is_seam() => ("of_a_resume", "Config::resume records that a run goes on"),
+        _ => return None,
+    })
 }
 
 /// Refuses a budget that has no sense.

@@ -70,6 +70,11 @@ impl Context {
         let bytes = cbor::to_vec(&request)
             .map_err(|why| Error::invalid_option("request", why.to_string()))?;
         let pricing = price_of(&request, &config.catalog);
+        let prompt = Hash::of(&[&bytes]);
+        // Whose turn it is the records tell; whoever asked first would keep the others out.
+        if self.is_replaying() {
+            self.served(self.0.desk.ask(None, Want::Turn(prompt))).await?;
+        }
         let mut turns = self.0.turns.lock().await;
         let size = self.size_of(&request);
         // What was called had its price.
@@ -79,7 +84,7 @@ impl Context {
         let passed =
             |spent: &Spent, to: &Budget| spent.passed_by_calling(to, size, pricing.as_ref());
         let turn = *turns + 1;
-        let begun = Fact::TurnStarted { turn, prompt: Some(Hash::of(&[&bytes])) };
+        let begun = Fact::TurnStarted { turn, prompt: Some(prompt) };
         let recorded = self.announce(begun, passed).await?;
         *turns = turn;
         self.spent().turn_started(size);

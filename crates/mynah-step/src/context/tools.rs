@@ -3,10 +3,7 @@
 use std::{
     collections::HashSet,
     future::poll_fn,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -21,9 +18,8 @@ use crate::{
     Backoff, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool, ToolContext,
     ToolLimits, ToolResultEncoder as _, Try, Watch,
     desk::{Want, gone},
-    is_not_rerun,
-    recorded::is_uncertain,
-    run_tool, tool_failed, uncertain,
+    is_not_rerun, run_tool, tool_failed, uncertain,
+    uncertain::is_uncertain,
 };
 
 /// A tool to be called.
@@ -111,35 +107,30 @@ impl Context {
                     .with("tool_name", call.name.as_str()));
             }
         }
-        let _ids = Ids::claim(&self.0.called, &calls)?;
+        let mut ids = Ids::claim(&self.0.called, &calls)?;
         let count = calls.len();
         let mut begun = Vec::with_capacity(count);
         for call in &mut calls {
             // The budget allows all of them, or none.
             let more = if begun.is_empty() { count } else { 0 };
-            begun.push(self.announce_tool(call, more).await?);
+            begun.push(self.announce_tool(call, more, &mut ids).await?);
         }
         if begun.contains(&Begun::Now) {
             // Nothing runs before all are announced, so none of them has run.
             begun.fill(Begun::Now);
         }
         self.flush().await?;
-        let ids: Vec<String> = calls.iter().map(|tool| tool.call.id.clone()).collect();
         let places = Semaphore::new(self.0.config.max_parallel_tools);
         let begin = |(index, (call, begun)): (usize, (CallTool, Begun))| {
-            let (running, places) = (Running::begin(&self.0.running), &places);
-            async move {
-                let result = self.run(call, begun, places).await;
-                drop(running);
-                (index, result)
-            }
+            let places = &places;
+            async move { (index, self.run(call, begun, places).await) }
         };
         let runs = calls.into_iter().zip(begun).enumerate().map(begin);
         let runs = runs.collect::<FuturesUnordered<_>>().collect::<Vec<_>>();
         let mut results = match self.served(self.while_there_is_time(runs)).await {
             Ok(results) => results,
             Err(breach) => {
-                for cut_off in ids.iter().filter_map(|id| self.0.desk.cut_off(id)) {
+                for cut_off in ids.mine.iter().filter_map(|id| self.0.desk.cut_off(id)) {
                     self.put(cut_off).await?;
                 }
                 return Err(self.exceed(breach, None, Vec::new()).await?);
@@ -159,17 +150,20 @@ impl Context {
     }
 
     /// Announces a call, if the budget allows so many more; one without an id gets one.
-    async fn announce_tool(&self, tool: &mut CallTool, more: usize) -> Result<Begun> {
-        if tool.call.id.is_empty() {
-            let recorded = match self.tape().upcoming() {
-                Some(Fact::ToolScheduled { call_id, .. }) => Some(call_id.clone()),
-                _ => None,
-            };
-            tool.call.id = recorded.unwrap_or_else(|| self.0.config.world.new_run_id());
-        }
-        let ToolCall { id, name, raw_arguments, .. } = &tool.call;
+    async fn announce_tool(
+        &self,
+        tool: &mut CallTool,
+        more: usize,
+        ids: &mut Ids<'_>,
+    ) -> Result<Begun> {
+        let ToolCall { id, name, raw_arguments, .. } = &mut tool.call;
         let arguments = raw_arguments.clone();
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
+        if id.is_empty() {
+            let recorded = self.tape().id_of(&call, |id| lock(&self.0.called).contains(id));
+            *id = recorded.unwrap_or_else(|| self.0.config.world.new_run_id());
+            ids.take(id);
+        }
         let call = Some(Box::new(call));
         let next = self.tape().left_open(id).unwrap_or(Try { number: 2, failed: 0 });
         let fact = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
@@ -302,22 +296,6 @@ enum Begun {
     Before { next: Try },
 }
 
-/// A call that has no outcome yet.
-struct Running<'a>(&'a AtomicUsize);
-
-impl<'a> Running<'a> {
-    fn begin(running: &'a AtomicUsize) -> Self {
-        running.fetch_add(1, Ordering::Relaxed);
-        Self(running)
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// The ids of calls that have no outcome yet: nobody could tell whose result is whose if two had the same.
 struct Ids<'a> {
     called: &'a Mutex<HashSet<String>>,
@@ -329,15 +307,23 @@ impl<'a> Ids<'a> {
         let mut claimed = Self { called, mine: Vec::with_capacity(calls.len()) };
         // One without an id gets one that nobody has.
         for CallTool { call, .. } in calls.iter().filter(|tool| !tool.call.id.is_empty()) {
-            if !lock(called).insert(call.id.clone()) {
+            if !claimed.take(&call.id) {
                 return Err(Error::invalid_option("call_id", "duplicate").with_message(format!(
                     "validation failed: call_id: call {:?} has no outcome yet, and another has its id",
                     call.id
                 )));
             }
-            claimed.mine.push(call.id.clone());
         }
         Ok(claimed)
+    }
+
+    /// Tells whether nobody else has it.
+    fn take(&mut self, id: &str) -> bool {
+        let is_mine = lock(self.called).insert(id.to_owned());
+        if is_mine {
+            self.mine.push(id.to_owned());
+        }
+        is_mine
     }
 }
 

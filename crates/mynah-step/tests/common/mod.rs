@@ -44,6 +44,24 @@ pub(crate) async fn twice<T: PartialEq + std::fmt::Debug>(
     (live, facts(&records))
 }
 
+/// Performs a loop, performs it again, and goes on with it after each of its records: it always comes to the same.
+pub(crate) async fn everywhere<T: PartialEq + std::fmt::Debug>(
+    config: impl Fn(&Arc<MemoryLog>) -> Config,
+    agent: impl AsyncFn(&Context) -> T,
+) {
+    let whole = Arc::new(MemoryLog::new());
+    let live = perform(config(&whole), &agent).await.expect("the run goes well");
+    let again = config(&whole).replay().await.expect("records");
+    assert_eq!(perform(again, &agent).await.as_ref(), Ok(&live), "again");
+    let records = read(&whole).await;
+    for kept in 1..records.len() {
+        let log = Arc::new(MemoryLog::new());
+        assert!(log.append(Append::new(RUN, None, records[..kept].to_vec())).await.is_ok());
+        let resumed = config(&log).resume().await.expect("it can go on");
+        assert_eq!(perform(resumed, &agent).await.as_ref(), Ok(&live), "after {kept}");
+    }
+}
+
 /// Performs a loop from its beginning to its end.
 pub(crate) async fn perform<T>(config: Config, agent: impl AsyncFn(&Context) -> T) -> Result<T> {
     let context = Context::new(config)?;

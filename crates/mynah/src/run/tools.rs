@@ -10,8 +10,8 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use mynah_data::{EngineReason, Error, Event, HaltReason, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{End, Fact};
 use mynah_step::{
-    BoxFuture, Desk, OnUncertain, Settled, Tape, Tool, ToolContext, Try, WallClock, Watch,
-    is_not_rerun, run_tool, uncertain,
+    BoxFuture, OnUncertain, Settled, Tape, Tool, ToolContext, Try, WallClock, Watch, is_not_rerun,
+    run_tool, uncertain,
 };
 use tracing::Instrument as _;
 
@@ -208,8 +208,13 @@ impl Driver {
                 return Poll::Ready(());
             }
         }
-        if desk.is_stuck(&self.tape, runs.running.len()) {
-            self.stuck(&desk);
+        if !runs.waiting.is_empty() && desk.is_stuck(&self.tape) {
+            // Everybody may wait for a call that has no place yet.
+            self.start_next();
+            return Poll::Ready(());
+        }
+        if let Poll::Ready(error) = desk.poll_stuck(&mut self.tape) {
+            self.fault = Some(error);
             return Poll::Ready(());
         }
         // What is done is kept while others still run.
@@ -217,34 +222,16 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Everybody waits for somebody else's turn: a call that has no place yet may be the one; else this is where the run
-    /// differs from its records.
-    fn stuck(&mut self, desk: &Desk) {
-        let Phase::Tools(runs) = &mut self.phase else { return };
-        if !runs.waiting.is_empty() {
-            return self.start_next();
-        }
-        let next = self.tape.next_call().map(|(call, _)| call);
-        let is_next = |(call, _): &(Arc<ToolCall>, Outcome)| next == Some(call.id.as_str());
-        let early = runs.early.iter().position(is_next);
-        if early.is_none()
-            && let Some(error) = desk.refuse_first(&mut self.tape)
-        {
-            self.fault = Some(error);
-        } else if runs.early.is_empty() {
-            self.decide_again();
-        } else {
-            let (call, outcome) = runs.early.remove(early.unwrap_or_default());
-            self.tool_done(&call, outcome);
-        }
-    }
-
     /// No call runs any more.
     fn tools_over(&mut self) {
-        let desk = self.desk.clone();
         let Phase::Tools(runs) = &mut self.phase else { return };
-        if let Some(desk) = desk.filter(|_| !runs.early.is_empty()) {
-            return self.stuck(&desk);
+        if !runs.early.is_empty() {
+            if !runs.waiting.is_empty() {
+                return self.start_next();
+            }
+            // What is recorded belongs to none of them: the run differs.
+            let (call, outcome) = runs.early.remove(0);
+            return self.tool_done(&call, outcome);
         }
         if !runs.again.is_empty() {
             let mut runs = std::mem::take(runs);
@@ -356,8 +343,8 @@ impl Resumption {
 }
 
 impl ToolRuns {
-    /// A call that is done and whose turn it is: in the world whichever is done, in a run performed again the one that was
-    /// done next.
+    /// A call that is done and whose turn it is: in the world whichever is done, in a run performed again the one that made what
+    /// comes next. Whatever that is, all that is left to be made by it is its outcome.
     fn next_due(&mut self, tape: &Tape) -> Option<(Arc<ToolCall>, Outcome)> {
         if self.early.is_empty() {
             return None;
@@ -365,7 +352,7 @@ impl ToolRuns {
         let due = match tape.has_upcoming() {
             false => 0,
             true => {
-                let (next, _) = tape.next_call().filter(|(_, is_outcome)| *is_outcome)?;
+                let next = tape.next_call()?;
                 self.early.iter().position(|(call, _)| call.id == next)?
             }
         };

@@ -1,0 +1,34 @@
+//! Calls of which nobody knows whether they ran, and others that are not run again.
+
+use mynah_data::{Error, ErrorKind, ToolCall, ToolReason};
+use mynah_log::Fact;
+
+/// Marks the error of a call of which nobody knows whether it ran.
+const UNCERTAIN: &str = "uncertain";
+
+/// What the model reads of a call of which nobody knows whether it ran.
+pub const NOBODY_KNOWS: &str =
+    "tool error: the process ended, and nobody knows whether the call ran";
+
+/// The error of a call of which nobody knows whether it ran.
+pub fn uncertain(call: &ToolCall) -> Error {
+    Error::tool(ToolReason::Failed)
+        .with_message(NOBODY_KNOWS)
+        .with("tool_name", call.name.as_str())
+        .with(UNCERTAIN, true)
+}
+
+/// Whether a failure is answered from its record also where tools are run again: nobody waits for a timeout twice, and nobody
+/// knows more of an uncertain call than before.
+pub fn is_not_rerun(fact: &Fact) -> bool {
+    const BROKE: [ToolReason; 3] =
+        [ToolReason::Timeout, ToolReason::HandlerRaised, ToolReason::Cancelled];
+    let Fact::ToolFailed { error, .. } = fact else { return false };
+    let broke = matches!(error.kind(), ErrorKind::Tool(reason) if BROKE.contains(&reason));
+    broke || is_uncertain(error)
+}
+
+/// Whether an error is that of a call of which nobody knows whether it ran.
+pub(crate) fn is_uncertain(error: &Error) -> bool {
+    error.metadata().contains_key(UNCERTAIN)
+}
