@@ -216,7 +216,8 @@ impl Replay {
             given: None,
             options: loaded.options(ran.about)?.overlay(self.options.clone()),
             extent: ran.extent,
-            past: Past::Again(ran.about),
+            // What its tokens cost is the run's own: a price list that changed changes nothing of what it did.
+            past: Past::AtItsPrice(ran.about),
         })
     }
 
