@@ -22,6 +22,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah replay last --agent agent.json     against this agent, whose tools run again
   mynah replay last --agent agent.json --tools recorded
                                            against this agent, and its tools are believed
+  mynah replay last --agent agent.json --allow-changed-agent
+                                           what an agent does differently, not what it is
   mynah replay last --json | jq .err.metadata.diff
 
 An agent is a scenario file: its engine, its tools; the model is not called.
@@ -40,6 +42,9 @@ pub(crate) struct Arguments {
     /// Whether the agent's tools run again, as they do unless told otherwise, or their records answer.
     #[arg(long, value_name = "HOW")]
     tools: Option<How>,
+    /// Pass over the agent's model, tools and params, and tell what it would do differently.
+    #[arg(long, requires = "agent")]
+    allow_changed_agent: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -58,7 +63,8 @@ impl From<How> for Tools {
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, run, agent, tools } = arguments;
+    let Arguments { log: LogArgs { log, json }, run, agent, tools, allow_changed_agent } =
+        arguments;
     if let (None, Some(How::Rerun)) = (&agent, tools) {
         let why = "--tools rerun: the tools are the agent's; --agent FILE names one";
         return Err(Failure::input(why));
@@ -67,12 +73,15 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = Place::parse(&log)?.open_to_read()?;
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?.run_id;
-        let replay = match &engine {
+        let mut replay = match &engine {
             Some(engine) => {
                 engine.replay(&log, &*run).replay_tools(tools.unwrap_or(How::Rerun).into())
             }
             None => replay_run(&log, &*run),
         };
+        if allow_changed_agent {
+            replay = replay.allow_changed_engine();
+        }
         let mut out = io::stdout().lock();
         match replay.await {
             Ok(replayed) if json => {
@@ -94,6 +103,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 })?;
                 Err(Failure::finding(match (status, engine) {
                     ("corrupt", _) => "the run is not what it was",
+                    (_, Some(_)) if is_of_engine(&error) => {
+                        "this agent is not the one that the run ran with; \
+                         --allow-changed-agent tells what it would do differently"
+                    }
                     (_, Some(_)) => "this agent would not do what the run did",
                     (_, None) => "this version does not make of the records what they say",
                 }))
@@ -109,6 +122,14 @@ fn finding(error: &Error) -> Option<&'static str> {
         ErrorKind::Log(LogReason::Corrupt) => Some("corrupt"),
         _ => None,
     }
+}
+
+/// Whether what differs is what the run ran with, and not what it did.
+fn is_of_engine(error: &Error) -> bool {
+    let diff = error.metadata().get("diff").and_then(Value::as_array);
+    let path =
+        |place: &Value| place["path"].as_str().is_some_and(|path| path.starts_with("about."));
+    diff.is_some_and(|diff| !diff.is_empty() && diff.iter().all(path))
 }
 
 /// How much of a value fits on a line.

@@ -226,6 +226,8 @@ fn a_changed_engine_goes_on_where_the_operation_allows_it() {
         {"op": "resume", "options": {"max_turns": 3}},
         {"op": "resume", "options": {"max_turns": 3}, "allow_changed_engine": true},
         {"op": "verify"}, {"op": "replay"},
+        {"op": "replay", "options": {"max_turns": 4}},
+        {"op": "replay", "options": {"max_turns": 4}, "allow_changed_engine": true},
     ]);
     let mut scenario = scenario(1, ops);
     scenario["engine"] = json!({"model": "another"});
@@ -239,6 +241,8 @@ fn a_changed_engine_goes_on_where_the_operation_allows_it() {
         (&told[2]["ok"]["status"], &told[3]["ok"]["status"]),
         (&json!("verified"), &json!("equal"))
     );
+    assert_eq!(told[4]["err"]["metadata"]["diff"][0]["path"], "about.options.max_turns");
+    assert_eq!(told[5]["ok"]["status"], "equal");
 }
 
 #[test]

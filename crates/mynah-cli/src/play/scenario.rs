@@ -62,7 +62,7 @@ pub(super) enum Verb {
 #[derive(Debug)]
 pub(super) enum Act {
     Verify,
-    Replay { tools: Tools },
+    Replay { tools: Tools, allow_changed_engine: bool },
     Resume(Box<GoOn>),
     Fork { at: u64 },
 }
@@ -322,6 +322,7 @@ impl Fields {
             "replay" => Act::Replay {
                 tools: self
                     .one_of("tools", &[("rerun", Tools::Rerun), ("recorded", Tools::Recorded)])?,
+                allow_changed_engine: self.allow_changed_engine()?,
             },
             _ => Act::Resume(Box::new(GoOn {
                 message: self.answer()?,
@@ -336,9 +337,13 @@ impl Fields {
                         ("fail", OnUncertain::Fail),
                     ],
                 )?,
-                allow_changed_engine: self.optional("allow_changed_engine")?.unwrap_or_default(),
+                allow_changed_engine: self.allow_changed_engine()?,
             })),
         })
+    }
+
+    fn allow_changed_engine(&mut self) -> Result<bool, String> {
+        Ok(self.optional("allow_changed_engine")?.unwrap_or_default())
     }
 
     /// A person's answer: a message, or its text alone.
