@@ -183,6 +183,25 @@ the same up to record 6
 }
 
 #[test]
+fn a_fork_goes_on_with_something_else_that_is_said_to_it() {
+    let store = Store::with(RUNS);
+    let agent = store.file("otherwise.json", OTHERWISE);
+    for at in ["2", "7"] {
+        let fork = text(&store.json(&["fork", "run-1", "--at", at])[0], "run_id");
+        let resumed = store.run(&["resume", &fork, "Bread, then!", "--agent", &agent]);
+        assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+        assert_eq!(resumed.stdout, "There is no soup today.\n");
+        let shown = store.run(&["show", &fork]).stdout;
+        let said = "-- resumed\n\nuser: Bread, then!\n\nassistant: There is no soup today.\n";
+        assert!(shown.contains(said), "{shown}");
+        for verb in [&["verify", &fork][..], &["replay", &fork]] {
+            assert_eq!(store.run(verb).code, Some(0), "{verb:?}");
+        }
+        assert!(store.run(&["show", &fork, "--tree"]).stdout.contains("Bread, then!"));
+    }
+}
+
+#[test]
 fn a_run_is_the_same_as_itself_and_as_one_that_does_the_same() {
     let store = Store::with(RUNS);
     let same = store.run(&["diff", "run-1", "run-1"]);

@@ -87,8 +87,15 @@ impl<W: Write> Stage<'_, W> {
         options: Metadata,
         watch: Watch,
     ) -> Result<Told, Stop> {
-        let GoOn { message, tool_results, approve, reject, on_uncertain, allow_changed_engine } =
-            go_on;
+        let GoOn {
+            message,
+            is_answer,
+            tool_results,
+            approve,
+            reject,
+            on_uncertain,
+            allow_changed_engine,
+        } = go_on;
         let call = kept_call(log, run).await?;
         let options = self.options_of(log, run, options, &call).await?;
         let mut thread = call.thread.clone();
@@ -104,7 +111,10 @@ impl<W: Write> Stage<'_, W> {
         let fold = Fold::new(thread);
         let mut resume = self.engine.resume(log, run).on_uncertain(on_uncertain);
         if let Some(message) = message {
-            resume = resume.message(message);
+            resume = match is_answer {
+                true => resume.answer(message.text()),
+                false => resume.message(message),
+            };
         }
         for (id, content) in tool_results {
             resume = resume.tool_result(id, content);

@@ -31,6 +31,17 @@ pub(super) enum Action {
     Stop,
 }
 
+impl Action {
+    /// Whether a person may say something first: the model is to be called, or nothing more is to be done.
+    pub(super) fn leaves_the_word(&self) -> bool {
+        match self {
+            Self::CallModel | Self::Finalize { .. } => true,
+            Self::Finish(end) => !end.waits() && end.reason != HaltReason::BudgetExceeded,
+            _ => false,
+        }
+    }
+}
+
 /// What happens when the model calls a tool that the engine does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -10,8 +10,8 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
-    ChatResult, Error, Event, FinishReason, HaltReason, Messages, Metadata, Request, Response,
-    ResponseBuilder, Result, StepResult, StreamReason, Thread, Usage,
+    ChatResult, Error, Event, FinishReason, HaltReason, Message, Messages, Metadata, Request,
+    Response, ResponseBuilder, Result, StepResult, StreamReason, Thread, Usage,
 };
 use mynah_log::{About, CutRecorder, End, Extent, Fact, Head, Lease};
 use mynah_step::{
@@ -79,6 +79,8 @@ pub(crate) struct Resumption {
     pub(crate) on_uncertain: OnUncertain,
     /// What a run that waited goes on with.
     pub(crate) fact: Option<Fact>,
+    /// What a person says to a run that does not wait.
+    pub(crate) message: Option<Arc<Message>>,
     /// How long earlier processes of the run were active.
     pub(crate) active: Duration,
 }
@@ -378,7 +380,11 @@ impl Driver {
         if self.tape.ran_out() {
             return self.stop_short();
         }
-        match self.state.decide(&self.setup.policy) {
+        let action = self.state.decide(&self.setup.policy);
+        if action.leaves_the_word() && self.is_spoken_to() {
+            return;
+        }
+        match action {
             Action::CallModel => self.call_model(),
             Action::Finalize { conversation, nudge } => {
                 self.commit(Fact::FinalizeStarted { conversation, nudge: nudge.map(Arc::new) });
