@@ -133,6 +133,34 @@ fn what_an_agent_does_differently_is_told_behind_what_it_is() {
 }
 
 #[test]
+fn what_other_instructions_would_change_is_told() {
+    let store = Store::with(RUNS);
+    let (agent, prompt) = (store.file("agent.json", RUNS), store.file("prompt.txt", "Be kind."));
+    let from_file = format!("@{prompt}");
+    for said in ["Be kind.", &from_file] {
+        for agent in
+            [&[] as &[&str], &["--agent", &agent], &["--agent", &agent, "--allow-changed-agent"]]
+        {
+            let differs = store.run(&[&["replay", "run-1", "--system", said], agent].concat());
+            assert_eq!(differs.code, Some(1), "{}", differs.stderr);
+            let expected = r#"run-1  differs at record 1, run_started
+  thread.messages.0.content
+    recorded  "Be quick."
+    produced  "Be kind."
+"#;
+            assert_eq!(differs.stdout, expected);
+            let said = "mynah: with these instructions the model would be asked something else\n";
+            assert_eq!(differs.stderr, said);
+        }
+    }
+    assert_eq!(store.run(&["replay", "run-1", "--system", "Be quick."]).code, Some(0));
+    assert_eq!(store.run(&["replay", "run-1", "--system", "@nowhere.txt"]).code, Some(4));
+    // Where there were none they stand first.
+    let added = store.run(&["replay", "run-2", "--system", "Be kind."]);
+    assert!(added.stdout.contains("thread.messages.0"), "{}", added.stdout);
+}
+
+#[test]
 fn a_run_that_is_not_what_it_was_is_not_performed() {
     let store = Store::with(RUNS);
     store.tamper(b"It is on its way.", b"It is in its way.");
