@@ -10,8 +10,10 @@ use std::{
 
 use mynah::{
     Breach, Budget, Catalog, Engine, Error, Event, HaltReason, Limit, ModelInfo, ModelRef,
-    OnUncertain, Options, Place, Pricing, Result, Status, Tool, ToolOutcome, Tools, World,
+    OnUncertain, Options, Place, Pricing, Result, Status, StepResult, Tool, ToolOutcome, Tools,
+    World,
     log::{Append, Fact, Log, MemoryLog, verify},
+    replay_run,
     testing::{self, Scripted},
 };
 use serde_json::{Value, json};
@@ -189,7 +191,10 @@ async fn tools_that_would_be_too_many_are_not_run_and_their_calls_are_answered()
     assert_eq!(engine([])?.replay(&log, &*run).await?.status, "equal");
     // A single step refuses too, after the model has answered.
     let stepped = engine([calls(3)])?.step("go").budget(budget).record(&log).await;
-    assert_eq!(stepped.expect_err("over budget").metadata()["budget"]["actual"], 3);
+    let error = stepped.expect_err("over budget");
+    assert_eq!(error.metadata()["budget"]["actual"], 3);
+    let answer = &error.metadata()["partial"];
+    assert_eq!(answer["tool_calls"].as_array().map(Vec::len), Some(3), "{answer}");
     let run = log.runs(Default::default()).await?.runs[0].run_id.clone();
     assert_eq!(engine([])?.replay(&log, &*run).await?.status, "equal");
     Ok(())
@@ -436,10 +441,25 @@ async fn the_call_that_gives_the_answer_its_form_is_within_the_budget_too() -> R
     let form = json!({"type": "json_schema", "name": "f", "schema": {}, "strict": true});
     let options =
         json!({"structured_finalize": true, "response_format": form, "budget": {"max_turns": 1}});
-    let result = engine([text(), text()])?.chat("go").options(Options::from_json(options)?).await?;
-    assert_eq!(result.halted_reason, HaltReason::BudgetExceeded);
+    let options = Options::from_json(options)?;
+    let log = MemoryLog::new();
+    for (halts, pass_1) in [(false, "completed"), (true, "halt_when")] {
+        // What the model asks for is not done where the condition holds.
+        let answer = if halts { calls(1) } else { text() };
+        let mut chat = engine([answer, text()])?.chat("go").options(options.clone()).record(&log);
+        if halts {
+            chat = chat.halt_when(|_: &StepResult| true);
+        }
+        let result = chat.await?;
+        assert_eq!(result.halted_reason, HaltReason::BudgetExceeded);
+        assert_eq!(result.metadata["structured_finalize"]["pass_1_halted"], pass_1);
+        let run = result.run_id.unwrap_or_default();
+        assert_eq!(replay_run(&log, &*run).await?.status, "equal", "{pass_1}");
+    }
+    // Within the conversation it is that which it ends.
+    let result = engine([calls(1), text()])?.chat("go").options(options).await?;
     assert_eq!(result.metadata["structured_finalize"]["pass_1_halted"], "budget_exceeded");
-    assert_eq!((result.text().as_ref(), result.thread.messages.len()), ("done", 2));
+    assert_eq!(result.steps.len(), 1);
     Ok(())
 }
 

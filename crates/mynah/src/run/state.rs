@@ -173,7 +173,8 @@ impl RunState {
                 self.tool_failed(call_id, &error, resolution, content);
             }
             Fact::BudgetExceeded { breach, partial, .. } => {
-                let error = Error::budget_exceeded(&breach, partial.as_deref());
+                let answered = self.open.as_ref().map(|turn| &turn.response);
+                let error = Error::budget_exceeded(&breach, partial.as_deref().or(answered));
                 self.exceeded = Some((breach, error));
                 self.cut_off(partial.map(|response| *response));
             }
