@@ -100,6 +100,21 @@ fn ids_that_are_counted_are_not_those_of_pruned_runs() {
 }
 
 #[test]
+fn the_records_of_a_run_are_exported_to_be_read() {
+    let store = Store::with(RUNS);
+    let exported = store.ok(&["export", "run-0", "--records"]);
+    assert_eq!(exported, store.ok(&["show", "run-0", "--records", "--json"]));
+    let lines: Vec<Value> =
+        exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 9);
+    assert!(lines.iter().all(|line| line["run_id"] == "run-0"), "{exported}");
+    assert_eq!(lines[8]["fact"]["kind"], "sealed");
+    let file = store.path.with_extension("ndjson");
+    let both = ["export", "run-0", "--records", "-o", file.to_str().unwrap()];
+    assert_eq!(store.run(&both).code, Some(2), "a file is to be checked");
+}
+
+#[test]
 fn an_exported_run_can_be_checked_and_imported_elsewhere() {
     let store = Store::with(RUNS);
     let file = store.beside("run.ndjson");
