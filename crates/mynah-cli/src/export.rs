@@ -1,4 +1,4 @@
-//! `mynah export`: one run as a file that can be checked without the log.
+//! `mynah export`: one run as a file that can be checked without the log, or as JSON that can be read.
 
 use std::{
     fs::{self, File},
@@ -14,7 +14,7 @@ use mynah::log::{
 use serde_json::json;
 
 use crate::{
-    Failure, LogArgs, runtime,
+    Failure, LogArgs, runtime, show,
     store::{self, Place},
     text::{line, plain},
     verify::described,
@@ -26,6 +26,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah verify run.ndjson                  check it, without the log
   tools/verify.py run.ndjson               check it, without this program
   mynah export last | gzip > run.gz        to standard output
+  mynah export last --records | jq .fact   its records as JSON, to be read and not to be checked
   mynah export log:maintenance             the account of what was pruned and redacted";
 
 #[derive(Args)]
@@ -37,13 +38,16 @@ pub(crate) struct Arguments {
     /// The file; standard output if there is none, or for `-`. It appears when it is whole.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// The records as JSON, one a line, in place of a file that can be checked.
+    #[arg(long, conflicts_with = "output")]
+    records: bool,
     /// Write over a file that is there.
     #[arg(long, requires = "output")]
     force: bool,
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, run, output, force } = arguments;
+    let Arguments { log: LogArgs { log, json }, run, output, records, force } = arguments;
     let output = output.filter(|path| path != Path::new("-"));
     if let Some(path) = output.as_ref().filter(|path| path.is_dir()) {
         let why = format!("{}: it is a folder; give the name of a file in it", path.display());
@@ -58,6 +62,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = Place::parse(&log)?.open_to_read()?;
     let runtime = runtime()?;
     let run = runtime.block_on(store::find(log.as_ref(), &run))?.run_id;
+    if records {
+        let mut out = BufWriter::new(io::stdout().lock());
+        return runtime.block_on(show::write_records(log.as_ref(), &run, &mut out));
+    }
     let needed = runtime.block_on(store::needed(log.as_ref(), &run))?;
     if !needed.is_empty() {
         // Not on standard output, which may be the file.

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use clap::{Args, ValueEnum};
@@ -10,7 +10,7 @@ use mynah::{Error, ErrorKind, LogReason, Tools, replay_run};
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, play, runtime,
+    Failure, LogArgs, input, play, runtime,
     store::{self, Place},
     text::{count, line, plain, short},
     verify::wrong,
@@ -22,6 +22,9 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah replay last --agent agent.json     against this agent, whose tools run again
   mynah replay last --agent agent.json --tools recorded
                                            against this agent, and its tools are believed
+  mynah replay last --agent agent.json --allow-changed-agent
+                                           what an agent does differently, not what it is
+  mynah replay last --system @prompt.txt   against other instructions
   mynah replay last --json | jq .err.metadata.diff
 
 An agent is a scenario file: its engine, its tools; the model is not called.
@@ -40,6 +43,12 @@ pub(crate) struct Arguments {
     /// Whether the agent's tools run again, as they do unless told otherwise, or their records answer.
     #[arg(long, value_name = "HOW")]
     tools: Option<How>,
+    /// Compare with these instructions, in place of the first system message or before all others; @FILE reads them from a file.
+    #[arg(long, value_name = "TEXT|@FILE")]
+    system: Option<String>,
+    /// Pass over the agent's model, tools and params, and tell what it would do differently.
+    #[arg(long, requires = "agent")]
+    allow_changed_agent: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -58,21 +67,33 @@ impl From<How> for Tools {
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, run, agent, tools } = arguments;
+    let Arguments { log: LogArgs { log, json }, run, agent, tools, system, allow_changed_agent } =
+        arguments;
     if let (None, Some(How::Rerun)) = (&agent, tools) {
         let why = "--tools rerun: the tools are the agent's; --agent FILE names one";
         return Err(Failure::input(why));
     }
+    let system = system.map(|said| match said.strip_prefix('@') {
+        Some(file) => input::read(Path::new(file)),
+        None => Ok(said),
+    });
+    let system = system.transpose()?;
     let engine = agent.as_deref().map(|agent| play::agent(agent, &[])).transpose()?;
     let log = Place::parse(&log)?.open_to_read()?;
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?.run_id;
-        let replay = match &engine {
+        let mut replay = match &engine {
             Some(engine) => {
                 engine.replay(&log, &*run).replay_tools(tools.unwrap_or(How::Rerun).into())
             }
             None => replay_run(&log, &*run),
         };
+        if allow_changed_agent {
+            replay = replay.allow_changed_engine();
+        }
+        if let Some(text) = &system {
+            replay = replay.system(text);
+        }
         let mut out = io::stdout().lock();
         match replay.await {
             Ok(replayed) if json => {
@@ -94,6 +115,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 })?;
                 Err(Failure::finding(match (status, engine) {
                     ("corrupt", _) => "the run is not what it was",
+                    _ if system.is_some() && is_of(&error, "thread.") => {
+                        "with these instructions the model would be asked something else"
+                    }
+                    (_, Some(_)) if is_of(&error, "about.") => {
+                        "this agent is not the one that the run ran with; \
+                         --allow-changed-agent tells what it would do differently"
+                    }
                     (_, Some(_)) => "this agent would not do what the run did",
                     (_, None) => "this version does not make of the records what they say",
                 }))
@@ -109,6 +137,13 @@ fn finding(error: &Error) -> Option<&'static str> {
         ErrorKind::Log(LogReason::Corrupt) => Some("corrupt"),
         _ => None,
     }
+}
+
+/// Whether what differs is all under such a path: what the run ran with, or was asked, and not what it did.
+fn is_of(error: &Error, under: &str) -> bool {
+    let diff = error.metadata().get("diff").and_then(Value::as_array);
+    let path = |place: &Value| place["path"].as_str().is_some_and(|path| path.starts_with(under));
+    diff.is_some_and(|diff| !diff.is_empty() && diff.iter().all(path))
 }
 
 /// How much of a value fits on a line.

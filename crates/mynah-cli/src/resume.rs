@@ -38,6 +38,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah resume last --agent agent.json     after a crash, or `mynah fork last --at 5`
   mynah resume last --agent agent.json --answer two
                                            with the answer to a question
+  mynah resume last --agent agent.json 'And in Rome?'
+                                           with something else, after a crash or `mynah fork`
   mynah resume last --agent agent.json --tool-result 'c1={\"celsius\": 21}'
                                            with what came of a call
   mynah resume last --agent agent.json --approve c1 --reject 'c2=too much'
@@ -61,7 +63,7 @@ pub(crate) struct Arguments {
     log: LogArgs,
     /// The run: its id, the beginning of it, or `last`.
     run: String,
-    /// What a person answers.
+    /// What a person says: the answer to a question, or the next message to a run that does not wait.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     message: Option<String>,
     /// The agent that goes on: a scenario file. Without it the model does that answered the run.
@@ -73,7 +75,7 @@ pub(crate) struct Arguments {
     model: Option<String>,
     #[command(flatten)]
     call: CallArgs,
-    /// What a person answers.
+    /// What a person answers; refused where the run does not wait.
     #[arg(long, value_name = "TEXT", conflicts_with = "message", value_parser = NonEmptyStringValueParser::new())]
     answer: Option<String>,
     /// What came of a call that the run waits for; may be repeated.
@@ -279,6 +281,13 @@ impl Arguments {
                         return Ok(Failure::input(format!("run {run}: {wrong}; it {told}")));
                     }
                 }
+                let uncertain =
+                    error.metadata().get("missing_tool_calls").and_then(Value::as_array);
+                if let Some(calls) = uncertain.filter(|_| self.message.is_some()) {
+                    let end = End::uncertain(calls.iter().cloned());
+                    let told = Waiting::new(&end, &facts).told(&command);
+                    return Ok(Failure::input(format!("run {run} {told}")));
+                }
                 self.judge(log, run).await?;
                 Ok(Failure::input(error.to_string()))
             }
@@ -454,8 +463,11 @@ async fn resume(
         budget.extend(arguments.budget.iter().cloned());
         resume = resume.param("budget", budget);
     }
-    if let Some(text) = arguments.answer.as_ref().or(arguments.message.as_ref()) {
+    if let Some(text) = &arguments.answer {
         resume = resume.answer(text);
+    }
+    if let Some(text) = &arguments.message {
+        resume = resume.message(Message::user(text));
     }
     for (id, content) in &arguments.tool_results {
         resume = resume.tool_result(id, content.clone());

@@ -76,6 +76,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 write_summary(&run, parent.as_ref(), &mut out)
             })?;
         }
+        if records && json {
+            return write_records(log.as_ref(), &run.run_id, &mut out).await;
+        }
         if tree {
             let nodes = tree::tree(&store::facts(log.as_ref(), &run.run_id).await?);
             written(match json {
@@ -91,8 +94,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             seen = last.seq();
             for record in &page {
                 let done = match (records, json) {
-                    (true, true) => write_json(&whole(record)?, &mut out),
-                    (true, false) => write_record(record, run.started, &mut out),
+                    (true, _) => write_record(record, run.started, &mut out),
                     (false, true) => each(&told(record, &mut before)?, &mut out, |told, out| {
                         write_json(&told.json(record.seq()), out)
                     }),
@@ -142,10 +144,28 @@ fn write_summary(
     )
 }
 
+/// Writes every record of a run, one a line.
+pub(crate) async fn write_records(
+    log: &dyn Log,
+    run: &str,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    let mut seen = 0;
+    loop {
+        let page = log.read(run, seen + 1, PORTION).await?;
+        let Some(last) = page.last() else { return written(out.flush()) };
+        seen = last.seq();
+        for record in &page {
+            written(write_json(&whole(record)?, out))?;
+        }
+    }
+}
+
 /// A record with all there is to it.
 fn whole(record: &Record) -> Result<Value, Failure> {
     let envelope = record.envelope();
     Ok(json!({
+        "run_id": envelope.run,
         "seq": envelope.seq,
         "ts": envelope.ts,
         "kind": envelope.kind,

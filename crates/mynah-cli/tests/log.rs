@@ -73,7 +73,10 @@ fn a_log_that_nobody_knows_is_exit_code_2() {
         ("", "not a log that this program knows"),
         ("mynah.db", "a log is a URL; give sqlite:mynah.db"),
         ("sqlite:", "the path is missing"),
+        ("sqlite://", "the path is missing"),
+        ("sqlite:runs.db?mode=ro", "a log takes no options"),
         ("memory:x", "takes no path"),
+        ("memory", "give memory: or sqlite:PATH"),
     ] {
         let refused = play(wrong, &[], &scenario(0, json!([chat()])));
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{wrong:?}");
@@ -226,6 +229,8 @@ fn a_changed_engine_goes_on_where_the_operation_allows_it() {
         {"op": "resume", "options": {"max_turns": 3}},
         {"op": "resume", "options": {"max_turns": 3}, "allow_changed_engine": true},
         {"op": "verify"}, {"op": "replay"},
+        {"op": "replay", "options": {"max_turns": 4}},
+        {"op": "replay", "options": {"max_turns": 4}, "allow_changed_engine": true},
     ]);
     let mut scenario = scenario(1, ops);
     scenario["engine"] = json!({"model": "another"});
@@ -239,6 +244,8 @@ fn a_changed_engine_goes_on_where_the_operation_allows_it() {
         (&told[2]["ok"]["status"], &told[3]["ok"]["status"]),
         (&json!("verified"), &json!("equal"))
     );
+    assert_eq!(told[4]["err"]["metadata"]["diff"][0]["path"], "about.options.max_turns");
+    assert_eq!(told[5]["ok"]["status"], "equal");
 }
 
 #[test]

@@ -116,6 +116,51 @@ fn what_another_agent_would_do_instead_is_told() {
 }
 
 #[test]
+fn what_an_agent_does_differently_is_told_behind_what_it_is() {
+    let store = Store::with(RUNS);
+    let works = RUNS.replace(r#"{"error": "no bowls"}"#, r#"{"ok": "soup"}"#);
+    let works = works.replace(r#""engine": {"#, r#""engine": {"params": {"seed": 7}, "#);
+    let agent = store.file("agent.json", &works);
+    let differs = store.run(&["replay", "run-1", "--agent", &agent]);
+    assert!(differs.stdout.contains("about.params.seed"), "{}", differs.stdout);
+    assert!(differs.stderr.contains("--allow-changed-agent tells"), "{}", differs.stderr);
+    let differs = store.run(&["replay", "run-1", "--agent", &agent, "--allow-changed-agent"]);
+    assert!(differs.stdout.starts_with("run-1  differs at record 5\n"), "{}", differs.stdout);
+    let alike = ["--allow-changed-agent", "--tools", "recorded"];
+    let alike = store.run(&[&["replay", "run-1", "--agent", &agent][..], &alike].concat());
+    assert_eq!((alike.code, alike.stdout.as_str()), (Some(0), "run-1  equal  9 records\n"));
+    assert_eq!(store.run(&["replay", "run-1", "--allow-changed-agent"]).code, Some(2), "whose?");
+}
+
+#[test]
+fn what_other_instructions_would_change_is_told() {
+    let store = Store::with(RUNS);
+    let (agent, prompt) = (store.file("agent.json", RUNS), store.file("prompt.txt", "Be kind."));
+    let from_file = format!("@{prompt}");
+    for said in ["Be kind.", &from_file] {
+        for agent in
+            [&[] as &[&str], &["--agent", &agent], &["--agent", &agent, "--allow-changed-agent"]]
+        {
+            let differs = store.run(&[&["replay", "run-1", "--system", said], agent].concat());
+            assert_eq!(differs.code, Some(1), "{}", differs.stderr);
+            let expected = r#"run-1  differs at record 1, run_started
+  thread.messages.0.content
+    recorded  "Be quick."
+    produced  "Be kind."
+"#;
+            assert_eq!(differs.stdout, expected);
+            let said = "mynah: with these instructions the model would be asked something else\n";
+            assert_eq!(differs.stderr, said);
+        }
+    }
+    assert_eq!(store.run(&["replay", "run-1", "--system", "Be quick."]).code, Some(0));
+    assert_eq!(store.run(&["replay", "run-1", "--system", "@nowhere.txt"]).code, Some(4));
+    // Where there were none they stand first.
+    let added = store.run(&["replay", "run-2", "--system", "Be kind."]);
+    assert!(added.stdout.contains("thread.messages.0"), "{}", added.stdout);
+}
+
+#[test]
 fn a_run_that_is_not_what_it_was_is_not_performed() {
     let store = Store::with(RUNS);
     store.tamper(b"It is on its way.", b"It is in its way.");

@@ -350,10 +350,11 @@ fn a_run_that_waits_again_or_fails_tells_so_by_its_exit_code() {
 fn what_cannot_go_on_is_refused() {
     let (store, agent) = waiting();
     let broken = store.file("broken.json", "{");
-    let cases: [(&[&str], i32, &str); 13] = [
+    let cases: [(&[&str], i32, &str); 14] = [
         (&["resume", "run-0", "--agent", &agent], 3, "waits for an answer: How many?"),
         (&["resume", "run-1", "two", "--agent", &agent], 2, "an answer is not what it waits for"),
-        (&["resume", "run-2", "two", "--agent", &agent], 2, "it does not wait for anything"),
+        (&["resume", "run-2", "two", "--agent", &agent], 2, "tools that may have run: pay {} [c2]"),
+        (&["resume", "run-2", "--answer", "two", "--agent", &agent], 2, "it does not wait for"),
         (
             &["resume", "run-0", "--agent", &agent, "--base-url", "http://localhost"],
             2,

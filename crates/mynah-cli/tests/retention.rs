@@ -100,6 +100,21 @@ fn ids_that_are_counted_are_not_those_of_pruned_runs() {
 }
 
 #[test]
+fn the_records_of_a_run_are_exported_to_be_read() {
+    let store = Store::with(RUNS);
+    let exported = store.ok(&["export", "run-0", "--records"]);
+    assert_eq!(exported, store.ok(&["show", "run-0", "--records", "--json"]));
+    let lines: Vec<Value> =
+        exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 9);
+    assert!(lines.iter().all(|line| line["run_id"] == "run-0"), "{exported}");
+    assert_eq!(lines[8]["fact"]["kind"], "sealed");
+    let file = store.path.with_extension("ndjson");
+    let both = ["export", "run-0", "--records", "-o", file.to_str().unwrap()];
+    assert_eq!(store.run(&both).code, Some(2), "a file is to be checked");
+}
+
+#[test]
 fn an_exported_run_can_be_checked_and_imported_elsewhere() {
     let store = Store::with(RUNS);
     let file = store.beside("run.ndjson");
@@ -309,6 +324,11 @@ fn a_run_that_a_process_goes_on_with_is_named_and_the_others_are_pruned() {
     rusqlite::Connection::open(&store.path).unwrap().execute_batch(hold).unwrap();
     let prune = ["prune", "--older-than", "30d", "--reason", "age", "--include-unfinished"];
     let stays = "run-2  stays: it is in use, or a run that is goes on from it\n";
+    // Nobody goes on with a branch that was not resumed.
+    store.ok(&["fork", "run-0", "--at", "3"]);
+    let young = ["prune", "--older-than", "0s", "--reason", "age", "--include-unfinished"];
+    assert!(store.ok(&young).contains("  abandoned  3 records\n"));
+    store.ok(&[&young[..], &["--status", "running", "--yes"]].concat());
     let told = store.ok(&prune);
     assert!(told.starts_with(stays) && told.contains("\n2 runs, 14 records would go"), "{told}");
     let told = store.json(&prune).pop().unwrap();

@@ -52,9 +52,15 @@ impl Loaded {
             Fact::Completed(end) | Fact::FinalizeStarted { conversation: end, .. } => {
                 end.reason == HaltReason::HaltWhen
             }
+            // It was stopped before its answer was given a form.
+            Fact::Failed(end) => end
+                .metadata
+                .get("structured_finalize")
+                .is_some_and(|told| told["pass_1_halted"] == HaltReason::HaltWhen.as_str()),
             _ => false,
         };
-        let may_halt = |kept: &RecordedFact| kept.is("completed") || kept.is("finalize_started");
+        const ENDS: [&str; 3] = ["completed", "finalize_started", "failed"];
+        let may_halt = |kept: &RecordedFact| ENDS.iter().any(|kind| kept.is(kind));
         let place = records.iter().position(|kept| may_halt(kept) && halts(kept))?;
         Some(records[..place].iter().filter(|kept| kept.is("assistant_completed")).count())
     }

@@ -274,15 +274,17 @@ impl Loaded {
     /// The error of a run whose call was refused, or that is not told in a result.
     pub(crate) fn refusal(&self) -> Option<Error> {
         let (_, Stretch { extent, .. }) = self.stretches();
-        // A step that goes on after it waited is a call like the first.
+        // A step that goes on after it waited, or with what a person says, is a call like the first.
         let is_call = |kept: &RecordedFact| match kept.fact() {
             fact @ Fact::Resumed { request_id: None, .. } => {
                 extent != Extent::Chat && !fact.is_seam()
             }
+            Fact::UserMessage { .. } => extent != Extent::Chat,
             _ => true,
         };
         let records = &self.kept.records;
-        let began = records.iter().rposition(|kept| kept.is("resumed") && is_call(kept));
+        let may_be_call = |kept: &RecordedFact| kept.is("resumed") || kept.is("user_message");
+        let began = records.iter().rposition(|kept| may_be_call(kept) && is_call(kept));
         let records = &records[began.unwrap_or(0)..];
         let answered = records.iter().any(|kept| kept.is("assistant_completed"));
         let failed = records.iter().rev().find(|kept| kept.is("failed"))?;

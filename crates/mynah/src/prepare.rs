@@ -142,10 +142,17 @@ impl Asked<'_> {
         validate::thread(&self.conversation)?;
         let adapter = parts.adapter.clone().ok_or_else(missing_adapter)?;
         let described = self.described();
-        let tools = overlay_tools(
+        let mut tools = overlay_tools(
             &overlay_tools(&parts.tools, &described),
             self.options.tools.as_deref().unwrap_or_default(),
         );
+        if let Some(About { tools: recorded, .. }) = self.past.about() {
+            // The order of the same tools is no difference: they keep the one that they had.
+            let place = |tool: &Tool| recorded.iter().position(|spec| spec.name == tool.name());
+            if tools.len() == recorded.len() && tools.iter().all(|tool| place(tool).is_some()) {
+                tools.sort_by_cached_key(place);
+            }
+        }
         let request = self.request(&mut settings, &tools);
         validate::request(&request)?;
         self.check_schemas(&tools)?;

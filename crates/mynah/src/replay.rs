@@ -47,6 +47,7 @@ pub struct Replay {
     run: String,
     tools: Tools,
     change: Option<Change>,
+    allow_changed: bool,
     options: Options,
 }
 
@@ -63,7 +64,8 @@ impl Engine {
     /// are run again, unless [`Replay::replay_tools`] or the tool itself says that its records answer. What a person had to allow,
     /// as the tool or the call is manual, is never run again.
     ///
-    /// Against a changed engine it tells the first thing that would be different: a test for prompts and tools.
+    /// Against a changed engine it tells the first thing that would be different: a test for prompts and tools. That is what the
+    /// engine is, unless [`Replay::allow_changed_engine`] asks for what it does. Its order of tools, and prices, are no difference.
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
@@ -84,6 +86,7 @@ impl Engine {
             run: run.as_ref().to_owned(),
             tools: Tools::default(),
             change: None,
+            allow_changed: false,
             options: Options::new(),
         }
     }
@@ -113,8 +116,9 @@ pub fn replay_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Replay {
         log: Arc::new(log.clone()),
         run: run.as_ref().to_owned(),
         tools: Tools::Recorded,
-        options: Options::new(),
         change: None,
+        allow_changed: false,
+        options: Options::new(),
     }
 }
 
@@ -148,6 +152,26 @@ impl Replay {
     /// ```
     pub fn system(mut self, text: impl Into<String>) -> Self {
         self.change = Some(Change::System(text.into()));
+        self
+    }
+
+    /// Passes over what the records say the run ran with, its model, tools, params and options, and tells the first thing that
+    /// another engine would do differently, if there is one.
+    ///
+    /// ```
+    /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
+    /// # use serde_json::json;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+    /// let log = MemoryLog::new();
+    /// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
+    /// let patient = engine.clone().param("max_turns", 50);
+    /// assert!(patient.replay(&log, &*run).await.is_err());
+    /// assert_eq!(patient.replay(&log, &*run).allow_changed_engine().await?.status, "equal");
+    /// # Ok(()) }
+    /// ```
+    pub fn allow_changed_engine(mut self) -> Self {
+        self.allow_changed = true;
         self
     }
 
@@ -186,6 +210,9 @@ impl Replay {
             None => loaded.part(last, &self.options)?,
         };
         part.setup.recorded_tools = self.tools == Tools::Recorded;
+        if self.allow_changed {
+            part.about = Some(Box::new(last.about.clone()));
+        }
         // The first record is compared when the run begins again.
         if !earlier.is_empty()
             && let Some(difference) = loaded.difference(part.about.as_deref())
@@ -216,7 +243,8 @@ impl Replay {
             given: None,
             options: loaded.options(ran.about)?.overlay(self.options.clone()),
             extent: ran.extent,
-            past: Past::Again(ran.about),
+            // What its tokens cost is the run's own: a price list that changed changes nothing of what it did.
+            past: Past::AtItsPrice(ran.about),
         })
     }
 

@@ -23,6 +23,9 @@ use crate::{
     stream::{EventStream, Filter},
 };
 
+const UNCERTAIN: &str =
+    "it waits for what came of its uncertain tools; give results, or say rerun or fail";
+
 /// A run to go on with; see [`Engine::resume`].
 #[must_use = "a run does not go on unless it is awaited or streamed"]
 pub struct Resume {
@@ -30,6 +33,8 @@ pub struct Resume {
     log: Arc<dyn Log>,
     run: String,
     message: Option<Message>,
+    /// Whether that is an answer, and nothing else.
+    is_answer: bool,
     tool_results: Vec<(String, String)>,
     approved: Vec<String>,
     rejected: Vec<(String, String)>,
@@ -84,6 +89,7 @@ impl Resume {
             log,
             run,
             message: None,
+            is_answer: false,
             tool_results: Vec::new(),
             approved: Vec::new(),
             rejected: Vec::new(),
@@ -96,14 +102,34 @@ impl Resume {
         }
     }
 
-    /// What a person answered.
-    pub fn answer(self, text: impl Into<String>) -> Self {
-        self.message(Message::user(text))
+    /// What a person answered. Refused where the run does not wait.
+    pub fn answer(mut self, text: impl Into<String>) -> Self {
+        self = self.message(Message::user(text));
+        self.is_answer = true;
+        self
     }
 
-    /// What a person answered, as a message of the user.
+    /// What a person says, as a message of the user: the answer where the run waits for one. To one that does not wait, as
+    /// its process ended or it is a fork, it is said before the model is called next, after the calls that were
+    /// under way, and in place of the end that the run would have come to. A run that comes to wait first has not heard it.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Message, fork_run, testing::Scripted};
+    /// # use serde_json::json;
+    /// use mynah::log::MemoryLog;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let says = |text: &str| json!([{"text": text}, {"finish": "stop"}]);
+    /// # let engine = Engine::new(Scripted::new([says("It rains in Paris."), says("And shines in Rome.")])?);
+    /// let log = MemoryLog::new();
+    /// let run = engine.chat("What about Paris?").record(&log).await?.run_id.unwrap();
+    /// let fork = fork_run(&log, &*run, 3).await?.run_id;
+    /// let done = engine.resume(&log, &fork).message(Message::user("And Rome?")).await?;
+    /// assert_eq!(done.text(), "And shines in Rome.");
+    /// # Ok(()) }
+    /// ```
     pub fn message(mut self, message: Message) -> Self {
         self.message = Some(message);
+        self.is_answer = false;
         self
     }
 
@@ -197,7 +223,11 @@ impl Resume {
     /// A run that goes on, its lease taken.
     pub(crate) async fn prepare(self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
-        let mut fact = self.resumption(&loaded)?;
+        let message = self.said(&loaded)?;
+        let mut fact = match message {
+            Some(_) => None,
+            None => self.resumption(&loaded)?,
+        };
         let waits = matches!(loaded.kept.last(), Some(Fact::Suspended(_)));
         let (mut earlier, last) = loaded.stretches();
         earlier.push(last);
@@ -212,6 +242,7 @@ impl Resume {
         let resumption = Resumption {
             on_uncertain: self.on_uncertain,
             fact,
+            message,
             active: active(&loaded.kept.records),
         };
         let Part { setup, filter, .. } = live;
@@ -295,22 +326,54 @@ impl Resume {
         About { options, finalizes: recorded.finalizes, ..about.clone() }
     }
 
+    /// What a person says to a run that does not wait.
+    fn said(&self, loaded: &Loaded) -> Result<Option<Arc<Message>>> {
+        let is_answer = self.is_answer || self.request_id.is_some() || self.names_calls();
+        let Some(message) = self.message.as_ref().filter(|_| !is_answer) else { return Ok(None) };
+        match loaded.kept.last() {
+            Some(Fact::Suspended(_)) => return Ok(None),
+            Some(
+                Fact::BudgetExceeded { .. }
+                | Fact::Completed(_)
+                | Fact::Failed(_)
+                | Fact::Cancelled { .. }
+                | Fact::Sealed(_),
+            ) => return Err(self.has_ended()),
+            _ => {}
+        }
+        let refused = |why| Err(self.refused(RunStatus::Running, why));
+        if message.role() != Role::User {
+            return refused("only the user says something to it");
+        }
+        match self.uncertain(loaded).filter(|_| self.on_uncertain == OnUncertain::Suspend) {
+            Some(end) => refused(UNCERTAIN).map_err(|error| {
+                let calls = end.metadata.get("uncertain_tool_calls").cloned().unwrap_or_default();
+                error.with("missing_tool_calls", calls)
+            }),
+            None => Ok(Some(Arc::new(message.clone()))),
+        }
+    }
+
+    /// Whether something is said of calls.
+    fn names_calls(&self) -> bool {
+        !(self.tool_results.is_empty() && self.approved.is_empty() && self.rejected.is_empty())
+    }
+
+    fn has_ended(&self) -> Error {
+        let message = format!("log error: sealed: run {} has ended; fork it to go on", self.run);
+        Error::log(LogReason::Sealed).with_message(message).with("run_id", self.run.as_str())
+    }
+
     /// What the run goes on with; none where it does not wait.
     fn resumption(&self, loaded: &Loaded) -> Result<Option<Fact>> {
-        let named = self.tool_results.len() + self.approved.len() + self.rejected.len();
         let uncertain;
         let (end, status) = match loaded.kept.last() {
-            Some(Fact::Sealed(_)) => {
-                let message =
-                    format!("log error: sealed: run {} has ended; fork it to go on", self.run);
-                let error = Error::log(LogReason::Sealed).with_message(message);
-                return Err(error.with("run_id", self.run.as_str()));
-            }
+            Some(Fact::Sealed(_)) => return Err(self.has_ended()),
             Some(Fact::Suspended(end)) => (end, RunStatus::Suspended),
-            _ if named == 0 && self.message.is_none() => return Ok(None),
+            _ if !self.names_calls() && self.message.is_none() => return Ok(None),
             _ => {
                 let nothing = || self.refused(RunStatus::Running, "it does not wait for anything");
-                let waits = self.uncertain(loaded).filter(|_| named > 0);
+                let waits = self.uncertain(loaded).filter(|_| self.names_calls());
                 uncertain = waits.ok_or_else(nothing)?;
                 (&uncertain, RunStatus::Running)
             }
@@ -340,9 +403,7 @@ impl Resume {
         }
         if !missing.is_empty() {
             let waits = match end.reason {
-                HaltReason::UncertainTools => {
-                    "it waits for what came of its uncertain tools; give results, or say rerun or fail"
-                }
+                HaltReason::UncertainTools => UNCERTAIN,
                 _ => "it waits for tool results",
             };
             return Err(refused(waits).with("missing_tool_calls", missing));

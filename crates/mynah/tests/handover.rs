@@ -5,7 +5,7 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    Engine, HaltReason, OnUncertain, Resume, Tool, ToolOutcome, Tools, cancel_run,
+    Engine, HaltReason, Message, OnUncertain, Resume, Tool, ToolOutcome, Tools, cancel_run,
     log::{Append, Fact, Log, MemoryLog, Record, verify_run},
     replay_run,
     testing::Scripted,
@@ -41,6 +41,8 @@ proptest! {
                 let resumed = match resume.stream().await {
                     // Options that make no sense.
                     Err(error) if error.kind().type_name() == "validation_error" => break,
+                    // Nothing is said to a run before what came of its tools.
+                    Err(error) if how.speaks && error.reason() == "invalid_status" => break,
                     resumed => resumed.map_err(failed)?,
                 };
                 let events = mynah::testing::collect(resumed).await;
@@ -106,6 +108,45 @@ async fn what_a_replay_is_told_is_told_to_the_last_engine() -> mynah::Result<()>
     Ok(())
 }
 
+#[tokio::test]
+async fn a_replay_that_passes_over_what_an_engine_is_tells_what_it_does() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let engine = |gives: ToolOutcome| -> mynah::Result<Engine> {
+        let scripts = [
+            json!([{"tool_call": {"id": "c", "name": "echo"}}, {"finish": "tool_calls"}]),
+            json!([{"text": "done"}, {"finish": "stop"}]),
+        ];
+        let give = move |_, _| std::future::ready(gives.clone());
+        let echo = Tool::new("echo", "", json!({})).handler(give);
+        Ok(Engine::new(Scripted::new(scripts)?).tool(echo).model("small"))
+    };
+    let seq = |error: mynah::Error| error.metadata()["seq"].clone();
+    let run = engine("a".into())?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let changed = |gives: &str| -> mynah::Result<Engine> {
+        Ok(engine(gives.into())?.model("large").param("seed", 7))
+    };
+    assert_eq!(seq(changed("b")?.replay(&log, &*run).await.expect_err("another model")), 1);
+    let replay = |engine: Engine| engine.replay(&log, &*run).allow_changed_engine();
+    assert_eq!(replay(changed("a")?).await?.status, "equal");
+    let differs = replay(changed("b")?).await.expect_err("another tool");
+    assert_eq!(differs.metadata()["kind"], "tool_completed");
+    assert_eq!(replay(changed("b")?).replay_tools(Tools::Recorded).await?.status, "equal");
+    let spent = replay(changed("a")?.param("budget", json!({"max_turns": 1}))).await;
+    assert_eq!(spent.expect_err("another budget").metadata()["kind"], "budget_exceeded");
+    // What it was asked is not the engine's.
+    assert_eq!(seq(replay(changed("a")?).system("Be kind.").await.expect_err("a prompt")), 1);
+
+    // Nor is it compared where another engine took over.
+    let first = engine(ToolOutcome::ask("?"))?;
+    let run = first.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let second = first.clone().model("large");
+    second.resume(&log, &*run).answer("x").allow_changed_engine().await?;
+    let resumed = first.replay(&log, &*run).await.expect_err("another model");
+    assert_eq!(resumed.metadata()["kind"], "resumed");
+    assert_eq!(first.replay(&log, &*run).allow_changed_engine().await?.status, "equal");
+    Ok(())
+}
+
 /// A run verifies, and replays from its records alone and against the engine that had it last.
 async fn check(log: &MemoryLog, run: &str, last: &Plan) -> Result<(), TestCaseError> {
     let kinds = || async {
@@ -123,20 +164,19 @@ async fn check(log: &MemoryLog, run: &str, last: &Plan) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// How a run is gone on with: from which share of its records, and what is said of calls.
+/// How a run is gone on with: from which share of its records, what is said of calls, and whether something is said where it
+/// does not wait.
 #[derive(Clone, Debug)]
 struct GoOn {
     share: f64,
     on_uncertain: u8,
     said: [u8; 8],
+    speaks: bool,
 }
 
 fn go_on() -> impl Strategy<Value = GoOn> {
-    (0.0..1.1f64, 0..3u8, any::<[u8; 8]>()).prop_map(|(share, on_uncertain, said)| GoOn {
-        share,
-        on_uncertain,
-        said,
-    })
+    let parts = (0.0..1.1f64, 0..3u8, any::<[u8; 8]>(), any::<bool>());
+    parts.prop_map(|(share, on_uncertain, said, speaks)| GoOn { share, on_uncertain, said, speaks })
 }
 
 impl GoOn {
@@ -155,6 +195,10 @@ impl GoOn {
         let end = match facts.last()? {
             Fact::Sealed(_) => return None,
             Fact::Suspended(end) => end,
+            Fact::BudgetExceeded { .. } | Fact::Completed(_) | Fact::Failed(_) => {
+                return Some(resume);
+            }
+            _ if self.speaks => return Some(resume.message(Message::user("and then?"))),
             _ => return Some(resume),
         };
         if end.reason == HaltReason::AskUser {

@@ -50,6 +50,24 @@ async fn another_engine_is_refused_unless_it_is_allowed() -> mynah::Result<()> {
 }
 
 #[tokio::test]
+async fn another_order_of_the_same_tools_is_no_difference() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let tools = ["pick", "buy", "pay"].map(|name| Tool::new(name, "", json!({})).manual());
+    let model = || calls(["c0"]);
+    let run =
+        model()?.tools(tools.clone()).chat("go").record(&log).await?.run_id.unwrap_or_default();
+    for shift in 1..tools.len() {
+        let (mut shifted, log) = (tools.clone(), copy(&log, &run, u64::MAX).await);
+        shifted.rotate_left(shift);
+        let engine = model()?.tools(shifted);
+        assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+        engine.resume(&log, &*run).tool_result("c0", 1).await?;
+        assert_eq!(model()?.tools(tools.clone()).replay(&log, &*run).await?.status, "equal");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_option_of_the_call_that_resumes_is_meant() -> mynah::Result<()> {
     let log = MemoryLog::new();
     let engine = calls(["c0"])?.tool(Tool::new("pick", "", json!({})).manual());

@@ -5,7 +5,7 @@ use std::{io::Write, sync::Arc};
 use futures_util::StreamExt as _;
 use mynah::{
     ChatResult, EngineReason, Error, ErrorKind, Event, KeptCall, LogReason, Message, Metadata,
-    Options, Result, SessionReason, StepResult, Thread, Tools, decode, fork_run, kept_call,
+    Options, Replay, Result, SessionReason, StepResult, Thread, decode, fork_run, kept_call,
     log::{Extent, Fact, Log as _, RunFilter, verify_run},
     replay_run, restore_turn,
 };
@@ -40,7 +40,13 @@ impl<W: Write> Stage<'_, W> {
                 let forked = fork_run(&log, run, at).world(Arc::clone(&self.world)).await?;
                 Ok(self.kept(forked))
             }
-            Act::Replay { tools } => self.replay(&log, &run, tools, options, watch).await,
+            Act::Replay { tools, allow_changed_engine } => {
+                let mut replay = self.engine.replay(&log, &*run).replay_tools(tools);
+                if allow_changed_engine {
+                    replay = replay.allow_changed_engine();
+                }
+                self.replay(&log, &run, replay, options, watch).await
+            }
             Act::Resume(go_on) => self.resume(&log, &run, *go_on, options, watch).await,
         }
     }
@@ -49,12 +55,12 @@ impl<W: Write> Stage<'_, W> {
         &mut self,
         log: &Arc<Ledger>,
         run: &str,
-        tools: Tools,
+        replay: Replay,
         options: Metadata,
         watch: Watch,
     ) -> Result<Told, Stop> {
         let options = self.options_of(log, run, options, &kept_call(log, run).await?).await?;
-        let replay = self.engine.replay(log, run).replay_tools(tools).options(options);
+        let replay = replay.options(options);
         if !watch.is_needed() {
             return Ok(self.kept(replay.await?));
         }
@@ -81,8 +87,15 @@ impl<W: Write> Stage<'_, W> {
         options: Metadata,
         watch: Watch,
     ) -> Result<Told, Stop> {
-        let GoOn { message, tool_results, approve, reject, on_uncertain, allow_changed_engine } =
-            go_on;
+        let GoOn {
+            message,
+            is_answer,
+            tool_results,
+            approve,
+            reject,
+            on_uncertain,
+            allow_changed_engine,
+        } = go_on;
         let call = kept_call(log, run).await?;
         let options = self.options_of(log, run, options, &call).await?;
         let mut thread = call.thread.clone();
@@ -98,7 +111,10 @@ impl<W: Write> Stage<'_, W> {
         let fold = Fold::new(thread);
         let mut resume = self.engine.resume(log, run).on_uncertain(on_uncertain);
         if let Some(message) = message {
-            resume = resume.message(message);
+            resume = match is_answer {
+                true => resume.answer(message.text()),
+                false => resume.message(message),
+            };
         }
         for (id, content) in tool_results {
             resume = resume.tool_result(id, content);

@@ -62,7 +62,7 @@ pub(super) enum Verb {
 #[derive(Debug)]
 pub(super) enum Act {
     Verify,
-    Replay { tools: Tools },
+    Replay { tools: Tools, allow_changed_engine: bool },
     Resume(Box<GoOn>),
     Fork { at: u64 },
 }
@@ -71,6 +71,8 @@ pub(super) enum Act {
 #[derive(Debug)]
 pub(super) struct GoOn {
     pub(super) message: Option<Value>,
+    /// Whether that is an answer, and nothing else.
+    pub(super) is_answer: bool,
     pub(super) tool_results: Vec<(String, Value)>,
     pub(super) approve: Vec<String>,
     pub(super) reject: Vec<String>,
@@ -322,9 +324,11 @@ impl Fields {
             "replay" => Act::Replay {
                 tools: self
                     .one_of("tools", &[("rerun", Tools::Rerun), ("recorded", Tools::Recorded)])?,
+                allow_changed_engine: self.allow_changed_engine()?,
             },
             _ => Act::Resume(Box::new(GoOn {
-                message: self.answer()?,
+                is_answer: self.0.get("answer").is_some_and(|text| !text.is_null()),
+                message: self.said()?,
                 tool_results: self.optional("tool_results")?.unwrap_or_default(),
                 approve: self.optional("approve")?.unwrap_or_default(),
                 reject: self.optional("reject")?.unwrap_or_default(),
@@ -336,13 +340,17 @@ impl Fields {
                         ("fail", OnUncertain::Fail),
                     ],
                 )?,
-                allow_changed_engine: self.optional("allow_changed_engine")?.unwrap_or_default(),
+                allow_changed_engine: self.allow_changed_engine()?,
             })),
         })
     }
 
-    /// A person's answer: a message, or its text alone.
-    fn answer(&mut self) -> Result<Option<Value>, String> {
+    fn allow_changed_engine(&mut self) -> Result<bool, String> {
+        Ok(self.optional("allow_changed_engine")?.unwrap_or_default())
+    }
+
+    /// What a person says: a message, or its text alone.
+    fn said(&mut self) -> Result<Option<Value>, String> {
         if let Some(text) = self.optional::<String>("answer")? {
             return match self.0.get("message") {
                 Some(message) if !message.is_null() => {

@@ -31,6 +31,17 @@ pub(super) enum Action {
     Stop,
 }
 
+impl Action {
+    /// Whether a person may say something first: the model is to be called, or nothing more is to be done.
+    pub(super) fn leaves_the_word(&self) -> bool {
+        match self {
+            Self::CallModel | Self::Finalize { .. } => true,
+            Self::Finish(end) => !end.waits() && end.reason != HaltReason::BudgetExceeded,
+            _ => false,
+        }
+    }
+}
+
 /// What happens when the model calls a tool that the engine does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -188,8 +199,11 @@ impl RunState {
     /// The end of a chat: where the answer is given a form, it tells how the conversation ended.
     pub(super) fn end_of_chat(&self, mut end: End, policy: &Policy) -> End {
         if policy.finalize.is_some() {
-            let conversation = self.conversation.as_ref().map_or(&end, |pass| &pass.end);
-            let told = json!({"pass_1_halted": conversation.reason});
+            // What stops a chat before the call that gives its answer a form does not end the conversation once more.
+            let last = self.steps_of_pass().last().and_then(|step| self.terminal(step, policy));
+            let last = last.filter(|end| leads_to_finalize(&end.reason));
+            let conversation = self.conversation.as_ref().map(|pass| &pass.end).or(last.as_ref());
+            let told = json!({"pass_1_halted": conversation.unwrap_or(&end).reason});
             end.metadata.insert("structured_finalize".to_owned(), told);
         }
         end

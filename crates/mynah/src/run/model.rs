@@ -27,6 +27,10 @@ impl Driver {
         if self.tape.ran_out() {
             return self.stop_short();
         }
+        // The process ended before there was an answer, and another asks with more than the first did.
+        if self.is_spoken_to() {
+            return;
+        }
         if let Some(upcoming) = self.tape.upcoming() {
             self.phase = answer_from(upcoming);
             return;
@@ -51,6 +55,18 @@ impl Driver {
         let (adapter, retry) = (Arc::clone(&setup.adapter), Arc::clone(&setup.retry));
         let world = Arc::clone(&setup.world);
         self.phase = Phase::Opening(Box::pin(open_model(adapter, request, call, retry, world)));
+    }
+
+    /// Whether a person says something here: as it is recorded, or where the records end. Then it was said.
+    pub(super) fn is_spoken_to(&mut self) -> bool {
+        let message = match self.tape.upcoming_of("user_message") {
+            Some(Fact::UserMessage { message }) => Some(Arc::clone(message)),
+            _ if self.is_live() => self.resumption.message.take(),
+            _ => None,
+        };
+        let Some(message) = message else { return false };
+        self.commit(Fact::UserMessage { message });
+        true
     }
 
     /// A model call that failed before there was a stream. The first of a call is the caller's `Err`; a later one ends the chat.

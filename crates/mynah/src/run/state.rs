@@ -153,7 +153,7 @@ impl RunState {
                 let results = given.chain(rejected.chain(given_up).map(error));
                 self.resume(message, results.collect(), approved);
             }
-            Fact::UserMessage { message } => self.thread.messages.push(message),
+            Fact::UserMessage { message } => self.hear_person(message),
             Fact::TurnStarted { .. } => self.turn_started(),
             Fact::FinalizeStarted { conversation, nudge } => self.finalize(conversation, nudge),
             Fact::FinalizeFailed { error } => {
@@ -173,7 +173,8 @@ impl RunState {
                 self.tool_failed(call_id, &error, resolution, content);
             }
             Fact::BudgetExceeded { breach, partial, .. } => {
-                let error = Error::budget_exceeded(&breach, partial.as_deref());
+                let answered = self.open.as_ref().map(|turn| &turn.response);
+                let error = Error::budget_exceeded(&breach, partial.as_deref().or(answered));
                 self.exceeded = Some((breach, error));
                 self.cut_off(partial.map(|response| *response));
             }
@@ -251,11 +252,7 @@ impl RunState {
         approved: Vec<String>,
     ) {
         if self.end.take().is_some() {
-            // A halt that was answered is not a reason to halt again, and what follows is a conversation of its own.
-            self.last = None;
-            self.conversation = None;
-            self.answered_at = self.steps.len();
-            self.repaired.clear();
+            self.begin_anew();
         }
         if self.open.is_some() {
             for id in &approved {
@@ -278,6 +275,21 @@ impl RunState {
         }
         self.close_if_settled();
         self.thread.extend(message);
+    }
+
+    /// Goes on with what a person says where the run did not wait.
+    fn hear_person(&mut self, message: Arc<Message>) {
+        self.begin_anew();
+        self.repaired = self.thread.messages.repair(CUT_SHORT);
+        self.thread.messages.push(message);
+    }
+
+    /// A halt that was answered is not a reason to halt again, and what follows is a conversation of its own.
+    fn begin_anew(&mut self) {
+        self.last = None;
+        self.conversation = None;
+        self.answered_at = self.steps.len();
+        self.repaired.clear();
     }
 
     /// The result of a chat that ended: of the call that last went on with the run, if that was one of its own.
