@@ -133,6 +133,50 @@ fn i07_each_finish_reason_has_its_meaning() {
     assert_eq!(read(&stream(&[told])).metadata["finish_message"], "Malformed function call: f(");
 }
 
+/// One request has a limit of its own; the same request with what came last goes on behind it.
+#[test]
+fn an_answer_that_stops_at_the_limit_of_a_request_goes_on() {
+    let stopped = |reason: &str, token: Value| {
+        let mut last = finished(reason);
+        last["candidates"][0]["continuationToken"] = token;
+        let mut early = said(json!([{"text": "Hel"}]));
+        early["candidates"][0]["continuationToken"] = "early".into();
+        streamed(&Gemini::default(), &stream(&[early, last]))
+    };
+    let sent = |messages: Vec<Message>| {
+        let request = Request::new(messages).with_model("gemini-4-argon");
+        Gemini::default().body(&request, &ModelCall::default()).unwrap()
+    };
+    let first = stopped("CONTINUATION", "t1".into());
+    assert!(matches!(first.last(), Some(Event::MessageCompleted { paused: true, .. })));
+    assert!(!first.iter().any(|event| matches!(event, Event::RawChunk { .. })));
+    let [first, second] = [first, stopped("CONTINUATION", Value::Null)].map(|told| folded(&told));
+    assert_eq!(first.finish_reason, Some(FinishReason::Other));
+    assert_eq!(first.text(), "Hel");
+    let [first, second] = [first, second].map(|response| Message::clone(&response.message));
+    let asked = sent(vec![Message::user("hi")]);
+    for (answers, token) in [(vec![&first], "t1"), (vec![&first, &second], "early")] {
+        let answers = answers.into_iter().cloned();
+        let mut body = sent([Message::user("hi")].into_iter().chain(answers).collect());
+        assert_eq!(body["continuationToken"].take(), token);
+        assert_eq!(body["contents"], asked["contents"], "it is the same request");
+    }
+    let later = vec![Message::user("hi"), first, Message::assistant("lo"), Message::user("and?")];
+    let body = sent(later);
+    assert_eq!(body["contents"][1]["parts"], json!([{"text": "Hel"}, {"text": "lo"}]));
+    assert_eq!(body.get("continuationToken"), None);
+
+    let spent = folded(&stopped("MAX_TOKENS", "t2".into()));
+    assert_eq!(spent.finish_reason, Some(FinishReason::Length));
+    assert_eq!(spent.metadata["continuation_token"], "t2", "for whoever asks with more tokens");
+    let more =
+        Request { options: spent.metadata, ..Request::from("hi") }.with_model("gemini-4-argon");
+    let body = Gemini::default().body(&more, &ModelCall::default()).unwrap();
+    assert_eq!(body["continuationToken"], "t2");
+    let lost = read(&stream(&[said(json!([{"text": "Hel"}])), finished("CONTINUATION")]));
+    assert_eq!(lost.finish_reason, Some(FinishReason::Length), "there is nothing to go on with");
+}
+
 #[test]
 fn i09_i10_a_prompt_that_is_blocked_is_an_error() {
     let blocked = json!({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {"promptTokenCount": 4}});
