@@ -74,6 +74,27 @@ fn i08_i12_i13_calls_without_ids_are_told_apart() {
     assert_eq!(parts, json!([call, call]), "and go back as they came");
 }
 
+/// A conversation may have lost its beginning, or have begun where calls are numbered too.
+#[test]
+fn i13_a_made_up_id_is_none_that_the_conversation_has() {
+    let body = stream(&[said(json!([{"functionCall": {"name": "f"}}])), finished("STOP")]);
+    for (earlier, expected) in [
+        (vec!["call_2"], "call_3"),
+        (vec!["call_9", "call_1"], "call_10"),
+        (vec!["a", "call_1", "call_x", "call_"], "call_5"),
+        (vec!["call_99999999999999999999"], "call_2"),
+    ] {
+        let answer = earlier.iter().map(|id| Part::tool_call(ToolCall::new(*id, "f", "{}")));
+        let results = earlier.iter().map(|id| Message::tool_result(*id, "r"));
+        let answer = Message::assistant_parts(answer);
+        let request = Request::new([Message::user("hi"), answer].into_iter().chain(results));
+        let told = events(&Gemini::default(), &request, Delivery::Streamed, [body.as_bytes()]).0;
+        let response = folded(&told);
+        let ids: Vec<&str> = response.tool_calls().map(|call| call.id.as_str()).collect();
+        assert_eq!(ids, [expected], "after {earlier:?}");
+    }
+}
+
 #[test]
 fn i14_everything_goes_back_on_the_part_it_came_with() {
     let chunks = [
