@@ -141,7 +141,7 @@ impl HttpAdapter {
     }
 
     /// Calls another server: an origin, or with a path. The version segment is added unless the path has
-    /// one, or the query an `api-version`.
+    /// one, or ends in it, or the query has an `api-version`.
     ///
     /// # Errors
     /// A URL that is none, or that holds a password.
@@ -428,6 +428,7 @@ fn known_names() -> String {
 fn join_url(base: &str, version: &str, path: &str) -> String {
     let (base, query) = base.split_once('?').unwrap_or((base, ""));
     let base = base.trim_end_matches('/');
+    let version = missing_version(base, version);
     let is_whole = version.is_empty()
         || names_version(base)
         || query.contains("api-version=")
@@ -441,6 +442,16 @@ fn join_url(base: &str, version: &str, path: &str) -> String {
         url.push_str(query);
     }
     url
+}
+
+/// What a base URL does not end in of a version such as `openai/v1`.
+fn missing_version<'v>(base: &str, version: &'v str) -> &'v str {
+    // After the scheme and the host.
+    let path = base.splitn(4, '/').nth(3).unwrap_or_default();
+    let ends_in = |begin: &str| path == begin || path.ends_with(&format!("/{begin}"));
+    let begins = version.match_indices('/').map(|(at, _)| at).chain([version.len()]);
+    let there = begins.rev().find(|at| ends_in(&version[..*at])).unwrap_or(0);
+    version[there..].trim_start_matches('/')
 }
 
 /// Some servers take a key as a query.

@@ -48,14 +48,16 @@ fn the_version_is_added_once() {
     }
     assert_eq!(url("openai-chat", "http://h/api"), "http://h/api/v1/chat/completions");
     assert_eq!(url("deepseek", "http://h/v1"), "http://h/v1/chat/completions");
-    assert_eq!(
-        url("azure", "https://r.openai.azure.com"),
-        "https://r.openai.azure.com/openai/v1/chat/completions"
-    );
-    assert_eq!(
-        url("azure", "https://r.openai.azure.com/openai/v1/"),
-        "https://r.openai.azure.com/openai/v1/chat/completions"
-    );
+    for base in ["", "/", "/openai", "/openai/", "/openai/v1/"] {
+        assert_eq!(
+            url("azure", &format!("https://r.openai.azure.com{base}")),
+            "https://r.openai.azure.com/openai/v1/chat/completions"
+        );
+    }
+    for base in ["http://api", "http://api/", "http://api/api", "http://api/api/"] {
+        assert_eq!(url("ollama", base), "http://api/api/chat/completions", "{base}");
+    }
+    assert_eq!(url("ollama", "http://h/my-api"), "http://h/my-api/api/chat/completions");
     assert_eq!(
         url("azure", "https://r.openai.azure.com/openai/deployments/d?api-version=2024-10-21"),
         "https://r.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
