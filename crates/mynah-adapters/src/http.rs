@@ -29,6 +29,7 @@ use crate::{
     request::unsupported,
 };
 
+mod address;
 mod answering;
 mod client;
 mod context;
@@ -74,8 +75,11 @@ pub struct HttpAdapter {
     name: String,
     format: Arc<dyn Format>,
     base_url: Option<Url>,
+    /// The environment variable that names another.
+    url_variable: Option<&'static str>,
     version: String,
     key_variables: Vec<String>,
+    needs_key: bool,
     keys: Keys,
     headers: HeaderMap,
     /// Made when it is first needed: to read what the system trusts takes a while.
@@ -120,9 +124,11 @@ impl HttpAdapter {
         let mut adapter = Self::new(preset.name, preset.format());
         adapter.version = preset.version.to_owned();
         adapter.key_variables = preset.key_variables.iter().map(|&name| name.to_owned()).collect();
+        adapter.needs_key = preset.needs_key();
         if !preset.base_url.is_empty() {
             adapter = adapter.with_base_url(preset.base_url)?;
         }
+        adapter.url_variable = preset.url_variable();
         Ok(adapter)
     }
 
@@ -132,8 +138,10 @@ impl HttpAdapter {
             name: name.into(),
             format,
             base_url: None,
+            url_variable: None,
             version: String::new(),
             key_variables: Vec::new(),
+            needs_key: false,
             keys: Keys::new(),
             headers: HeaderMap::new(),
             http: Arc::default(),
@@ -146,19 +154,8 @@ impl HttpAdapter {
     /// # Errors
     /// A URL that is none, or that holds a password.
     pub fn with_base_url(mut self, url: &str) -> Result<Self> {
-        let refused = |code: &str, why: &str| {
-            let message = format!("validation failed: base_url: {why}");
-            Error::invalid_option("base_url", code).with_message(message)
-        };
-        let malformed = || refused("malformed", "an address begins with http:// or https://");
-        let url = Url::parse(url).map_err(|_| malformed())?;
-        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-            return Err(malformed());
-        }
-        if url.password().is_some() || !url.username().is_empty() {
-            return Err(refused("credentials", "a password does not belong in an address"));
-        }
-        self.base_url = Some(url);
+        self.base_url = Some(address::parsed("base_url", url)?);
+        self.url_variable = None;
         Ok(self)
     }
 
@@ -174,6 +171,7 @@ impl HttpAdapter {
         names: impl IntoIterator<Item = impl Into<String>>,
     ) -> Self {
         self.key_variables = names.into_iter().map(Into::into).collect();
+        self.needs_key = !self.key_variables.is_empty();
         self
     }
 
@@ -201,7 +199,7 @@ impl HttpAdapter {
     /// Where a path of the format is.
     pub fn url(&self, path: &str) -> String {
         let base = self.base_url.as_ref().map(Url::as_str).unwrap_or_default();
-        join_url(base, &self.version, path)
+        address::joined(base, &self.version, path)
     }
 
     /// Whether a call would find the key that it needs.
@@ -268,7 +266,7 @@ impl HttpAdapter {
         let stored = |name: &&str| Some(FoundKey::stored(name, self.stored(name)?));
         let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
             Ok(key) => Some(key),
-            Err(_) if variables.is_empty() && is_ours => None,
+            Err(_) if !self.needs_key && is_ours => None,
             Err(error) => match variables.iter().find_map(stored).filter(|_| is_ours) {
                 None => return Err(hinted(error, self.format.key_hint())),
                 key => key,
@@ -321,19 +319,38 @@ impl HttpAdapter {
             };
         }
         // Whoever tries again waits no longer than that silence for all of it.
-        Err(refusal(response, MAX_ERROR_WAIT.min(silence / 2)).await)
+        let error = refusal(response, MAX_ERROR_WAIT.min(silence / 2)).await;
+        let is_unknown = error.metadata().get("status").is_some_and(|status| status == 401);
+        Err(match key {
+            None if is_unknown => hinted(error, Some(&self.no_key_hint())),
+            _ => error,
+        })
     }
 
     /// Where a request goes: to the server that the caller names, or that the environment does.
     fn address(&self, path: &str, call: &ModelCall) -> Result<String> {
+        let named = self.url_variable.and_then(|name| Some((name, self.variable(name)?)));
+        if let Some((name, value)) = named {
+            let base = address::named_by(name, &value, self.base_url.as_ref())?;
+            return Ok(address::joined(base.as_str(), &self.version, path));
+        }
         if self.base_url.is_some() {
             return Ok(self.url(path));
         }
         let base = self.format.base_url(call, &|name| self.setting(name))?.ok_or_else(|| {
-            let what = "this server has no address of its own: give a base_url (--base-url)";
-            Error::invalid_option("base_url", "required").with_message(what)
+            let variable = self.url_variable.map(|name| format!(", or set {name}"));
+            Error::invalid_option("base_url", "required").with_message(format!(
+                "this server has no address of its own: give a base_url (--base-url){}",
+                variable.unwrap_or_default()
+            ))
         })?;
-        Ok(join_url(&base, &self.version, path))
+        Ok(address::joined(&base, &self.version, path))
+    }
+
+    fn no_key_hint(&self) -> String {
+        let variables = self.key_variables.join(" or ");
+        let advice = if variables.is_empty() { "" } else { ": set " };
+        format!("no key was sent{advice}{variables}")
     }
 
     fn setting(&self, name: &str) -> Option<String> {
@@ -424,52 +441,9 @@ fn known_names() -> String {
     PRESETS.iter().map(|preset| preset.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Base URL, version and path. A base that names a version or a deployment gets none; what it asks for in its query stays.
-fn join_url(base: &str, version: &str, path: &str) -> String {
-    let (base, query) = base.split_once('?').unwrap_or((base, ""));
-    let base = base.trim_end_matches('/');
-    let version = missing_version(base, version);
-    let is_whole = version.is_empty()
-        || names_version(base)
-        || query.contains("api-version=")
-        || base.contains("/deployments/");
-    let mut url = match is_whole {
-        true => format!("{base}/{path}"),
-        false => format!("{base}/{version}/{path}"),
-    };
-    if !query.is_empty() {
-        url.push(if path.contains('?') { '&' } else { '?' });
-        url.push_str(query);
-    }
-    url
-}
-
-/// What a base URL does not end in of a version such as `openai/v1`.
-fn missing_version<'v>(base: &str, version: &'v str) -> &'v str {
-    // After the scheme and the host.
-    let path = base.splitn(4, '/').nth(3).unwrap_or_default();
-    let ends_in = |begin: &str| path == begin || path.ends_with(&format!("/{begin}"));
-    let begins = version.match_indices('/').map(|(at, _)| at).chain([version.len()]);
-    let there = begins.rev().find(|at| ends_in(&version[..*at])).unwrap_or(0);
-    version[there..].trim_start_matches('/')
-}
-
 /// Some servers take a key as a query.
 fn without_query(url: &str) -> &str {
     url.split('?').next().unwrap_or_default()
-}
-
-/// Whether a version stands in the path of a URL. One before the name of a provider whose own follows is the gateway's.
-fn names_version(base: &str) -> bool {
-    const OWN_FOLLOWS: [&str; 2] = ["anthropic", "google-ai-studio"];
-    let is_version = |segment: &str| {
-        let rest = segment.strip_prefix('v');
-        rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    // After the scheme and the host.
-    let mut path = base.split('/').skip(3);
-    let last = base.rsplit('/').next().unwrap_or_default();
-    !OWN_FOLLOWS.contains(&last) && path.any(is_version)
 }
 
 fn insert_header(headers: &mut HeaderMap, name: &str, value: &str) -> Result<()> {
