@@ -15,6 +15,7 @@ use reqwest::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use self::{answering::Answering, context::ErrorContext};
 pub use self::{
@@ -60,8 +61,9 @@ mod origin;
 ///
 /// A server that sends nothing for as long as `stream_timeout` says, not even keep-alives, fails the call with `timeout`: from
 /// the request to its answer, and from one byte of it to the next. Without one that is 5 minutes, for models may think for
-/// long. The body of an error is waited for no longer than 10 seconds, or half of that time. Whoever polls the stream keeps
-/// `request_timeout`, and `stream_timeout` from event to event, where keep-alives do not count. Dropping the stream closes the connection.
+/// long, and 30 minutes from event to event, where keep-alives do not count. The body of an error is waited for no longer than 10 seconds,
+/// or half of the time that is left. Whoever polls the stream keeps `request_timeout`, and `stream_timeout` from event to
+/// event. Dropping the stream closes the connection.
 ///
 /// ```
 /// use mynah_adapters::http::HttpAdapter;
@@ -252,8 +254,7 @@ impl HttpAdapter {
         };
         match sent {
             Ok(response) => {
-                let silence = longest_silence(&call);
-                Ok(Box::pin(Answering::new(&self, &request, response, silence, context, origin)))
+                Ok(Box::pin(Answering::new(&self, &request, &call, response, context, origin)))
             }
             Err(error) => Err(context.complete(error)),
         }
@@ -305,7 +306,7 @@ impl HttpAdapter {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         // Nothing is unpacked here, and without a word of it a server may pack.
         headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
-        let silence = longest_silence(call);
+        let (silence, begun_at) = (longest_silence(call), Instant::now());
         let http = self.http()?;
         context.calling(&url, http.proxy(&url));
         let sent = http.client(&url).post(url).headers(headers).body(body).send();
@@ -318,8 +319,10 @@ impl HttpAdapter {
                 ))),
             };
         }
-        // Whoever tries again waits no longer than that silence for all of it.
-        let error = refusal(response, MAX_ERROR_WAIT.min(silence / 2)).await;
+        // Whoever tries again waits no longer than that silence for all of it, and nobody longer than the call may take.
+        let left = call.request_timeout.map(|limit| limit.saturating_sub(begun_at.elapsed()));
+        let wait = MAX_ERROR_WAIT.min(left.map_or(silence, |left| left.min(silence)) / 2);
+        let error = refusal(response, wait).await;
         let is_unknown = error.metadata().get("status").is_some_and(|status| status == 401);
         Err(match key {
             None if is_unknown => hinted(error, Some(&self.no_key_hint())),

@@ -46,6 +46,14 @@ impl ErrorContext {
         self.network(AdapterReason::Timeout, format!("the server was silent for {limit} s"))
     }
 
+    pub(super) fn was_wordless(&self, limit: Duration) -> Error {
+        let limit = limit.as_secs_f64();
+        self.network(
+            AdapterReason::Timeout,
+            format!("the server sent nothing but keep-alives for {limit} s"),
+        )
+    }
+
     pub(super) fn transport_error(&self, error: reqwest::Error) -> Error {
         let reason = match error.is_timeout() {
             true => AdapterReason::Timeout,
