@@ -17,7 +17,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use self::{answering::Answering, context::ErrorContext};
+use self::{answering::Answering, context::ErrorContext, secrets::Secrets};
 pub use self::{
     client::{Http, HttpBuilder},
     embed::HttpEmbedder,
@@ -36,6 +36,7 @@ mod client;
 mod context;
 mod embed;
 mod origin;
+mod secrets;
 
 /// An adapter for a provider that is called over HTTP. Clones share their connections.
 ///
@@ -46,6 +47,8 @@ mod origin;
 ///
 /// An answer has no event before the model says something. One that began and failed before that has its error as the first
 /// thing in the stream, so that it can be tried again or given to another; what is known of it stands beside, as `partial`.
+///
+/// A key that a server repeats, in an answer or in an error, is in no event, response or error.
 ///
 /// What a provider must get back with its reasoning and its calls bears its name, and at a server with models of several
 /// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
@@ -273,7 +276,8 @@ impl HttpAdapter {
                 key => key,
             },
         };
-        let secrets = key.iter().map(|key| SecretString::from(key.expose())).collect();
+        let mut secrets = Secrets::default();
+        secrets.add(key.iter().map(|key| SecretString::from(key.expose())));
         Ok((key, ErrorContext::new(&self.name, secrets)))
     }
 
@@ -297,7 +301,7 @@ impl HttpAdapter {
                 insert_header(&mut headers, name, value.as_str().unwrap_or_default())?;
             }
         }
-        context.secrets.extend(headers.iter().flat_map(secrets_of));
+        context.secrets.add(headers.iter().flat_map(secrets_of));
         if let Some(key) = key {
             let now = SystemWorld.now();
             let outgoing = Outgoing::new(key, &url, body.as_bytes(), now, call);
@@ -388,7 +392,7 @@ impl HttpAdapter {
         };
         let outgoing = Outgoing { setting: &setting, secret: &secret, ..outgoing };
         let added = self.format.authorize(&outgoing);
-        context.secrets.append(&mut asked.borrow_mut());
+        context.secrets.add(asked.take());
         for (name, value) in added? {
             let header = HeaderName::try_from(name.as_ref()).ok();
             let header = header.zip(HeaderValue::from_str(&value).ok());

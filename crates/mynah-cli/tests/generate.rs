@@ -383,6 +383,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         let mut command = mynah(["generate"].iter().chain(arguments).copied());
         command.env_remove("ANTHROPIC_API_KEY").env_remove("MYNAH_MODEL").env("KEY_OF_TEST", KEY);
         command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_BEARER_TOKEN_BEDROCK");
+        command.env_remove("AZURE_OPENAI_ENDPOINT");
         command.env("AWS_SHARED_CREDENTIALS_FILE", "none").env("AWS_CONFIG_FILE", "none");
         let told = feed(command, b"");
         assert_eq!(told.code, Some(2), "{arguments:?}: {}", told.stderr);
@@ -434,7 +435,9 @@ fn a_key_is_sent_in_its_header_and_is_nowhere_else() {
         );
         let store = Store::new();
         store.file("keys.env", &format!("MY_KEY={KEY}\n"));
-        let answers = [format!("{PIECES}{END}"), refusal.clone(), PIECES.to_owned(), refusal];
+        let repeated =
+            PIECES.replace("req_1", KEY).replace("c1", KEY).replace("lo\"", &format!("{KEY}\""));
+        let answers = [format!("{repeated}{END}"), refusal.clone(), PIECES.to_owned(), refusal];
         let server = Server::new(answers);
         let url = store.url();
         let mut printed = String::new();

@@ -15,7 +15,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, Sleep};
 
-use super::{ErrorContext, HttpAdapter, header_of, longest_silence, origin};
+use super::{ErrorContext, HttpAdapter, header_of, longest_silence, origin, secrets::Watch};
 use crate::{
     failure,
     format::{Delivery, Reader},
@@ -46,6 +46,7 @@ pub(super) struct Answering {
     /// Whether an event was told since bytes were last asked for.
     is_heard: bool,
     context: ErrorContext,
+    watch: Watch,
     /// Whose answer it is.
     origin: String,
 }
@@ -61,11 +62,12 @@ impl Answering {
     ) -> Self {
         let header = header_of(response.headers());
         let delivery = Delivery::of(header("content-type"));
-        context.request_id = failure::request_id(&header).map(str::to_owned);
+        context.called(failure::request_id(&header));
         drop(header);
         Self {
             reader: Reader::new(adapter.format.as_ref(), request, delivery),
             context,
+            watch: Watch::default(),
             body: Some(Box::pin(response.bytes_stream())),
             hash: Sha256::new(),
             linger: None,
@@ -106,6 +108,7 @@ impl Answering {
         Poll::Ready(match next {
             Some(Ok(bytes)) => {
                 self.hash.update(&bytes);
+                self.watch.look(&bytes, &self.context.secrets);
                 self.reader.push(&bytes)
             }
             // What breaks after the answer's end takes nothing from it.
@@ -135,7 +138,11 @@ impl Stream for Answering {
         loop {
             if let Some(event) = self.reader.next_event() {
                 (self.has_told, self.is_heard) = (true, true);
-                return Poll::Ready(Some(Ok(origin::mark(&self.origin, event))));
+                let event = origin::mark(&self.origin, event);
+                return Poll::Ready(Some(Ok(match self.watch.has_seen {
+                    true => self.context.secrets.out_of_event(event),
+                    false => event,
+                })));
             }
             if let Some(mut error) = self.failure.take() {
                 if !self.has_told {

@@ -187,7 +187,7 @@ impl HttpEmbedder {
         let read = match sent {
             Ok(response) => {
                 let header = super::header_of(response.headers());
-                context.request_id = failure::request_id(header).map(str::to_owned);
+                context.called(failure::request_id(header));
                 read(response, &context).await.and_then(|body| self.wire.embeddings(&body))
             }
             Err(error) => Err(error),
@@ -195,6 +195,7 @@ impl HttpEmbedder {
         match read {
             Ok(found) => match misfit(&found.vectors, texts.len(), length) {
                 None => Ok(Embeddings {
+                    model: found.model.map(|model| context.secrets.out_of(&model)),
                     request_ids: context.request_id.into_iter().collect(),
                     ..found
                 }),
