@@ -131,15 +131,21 @@ impl Draft {
         Self { earlier_calls, asked, ..Self::default() }
     }
 
-    /// The answer begins, with the provider's id of it and the model's name. What is missing may come later, as long as the
-    /// model has said nothing.
+    /// The answer begins, with the provider's id of it and the model's name. What is missing may come later: once the model has
+    /// said something, it is told at the end.
+    #[inline]
     pub fn start(&mut self, id: Option<&str>, model: Option<&str>) {
-        if self.started {
+        if self.id.is_some() && self.model.is_some() {
             return;
         }
-        for (known, name) in [(&mut self.id, id), (&mut self.model, model)] {
+        for (known, late, name) in
+            [(&mut self.id, "response_id", id), (&mut self.model, "response_model", model)]
+        {
             if let (None, Some(name)) = (&known, name.filter(|name| !name.is_empty())) {
                 *known = Some(name.to_owned());
+                if self.started {
+                    self.metadata.insert(late.to_owned(), name.into());
+                }
             }
         }
         if self.model.is_some() {
@@ -480,8 +486,8 @@ impl Draft {
         self.events.push_front(Waiting::Event(Box::new(Event::MessageStarted {
             message: Arc::new(Message::assistant("")),
             request_id: None,
-            id: self.id.take(),
-            model: self.model.take().or_else(|| self.asked.take()),
+            id: self.id.clone(),
+            model: self.model.clone().or_else(|| self.asked.take()),
         })));
     }
 
