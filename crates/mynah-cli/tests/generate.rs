@@ -336,6 +336,10 @@ fn a_server_that_is_silent_is_not_waited_for() {
 #[test]
 fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
     let list = file("generate_wrong_tools.json", r#"[{"name": "a"}, {"nam": "b"}]"#);
+    let tools = file(
+        "generate_tools.json",
+        r#"[{"name": "a", "description": "", "schema": {"type": "object"}}]"#,
+    );
     let empty = file("generate_empty.json", "");
     let no_json = file("generate_wrong_schema.json", "{");
     let no_schema = file("generate_no_schema.json", r#"{"type": "novelty"}"#);
@@ -374,8 +378,22 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
             "generate_no_schema.json: not JSON Schema: ",
         ),
         (&["-m", script, "--image", &no_image, "hi"], "not a PNG, JPEG, GIF or WebP image"),
-        (&["-m", script, "--param", "temperature=9", "hi"], "temperature: out_of_range"),
-        (&["-m", script, "--param", "temperature=abc", "hi"], "temperature: out_of_range"),
+        (
+            &["-m", script, "--param", "temperature=9", "hi"],
+            "temperature: out_of_range; temperature is a number from 0 to 2",
+        ),
+        (
+            &["-m", script, "--param", "temperature=abc", "hi"],
+            "temperature: out_of_range; temperature is a number from 0 to 2",
+        ),
+        (
+            &["-m", script, "--param", "max_tokens=\"5\"", "hi"],
+            "max_tokens: must_be_positive; max_tokens is a whole number from 1 up",
+        ),
+        (
+            &["-m", "perplexity:sonar", "--tools", &tools, "--api-key-env", "KEY_OF_TEST", "hi"],
+            "tools_disabled; the model is known not to call tools (`mynah models` tells it): take another",
+        ),
         (&["-m", script, "--param", "x", "hi"], "give a name, =, and JSON"),
         (&["-m", script, "--timeout", "0", "hi"], "give seconds"),
     ];
