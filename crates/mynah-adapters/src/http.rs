@@ -54,6 +54,8 @@ mod secrets;
 /// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
 /// nor encrypted items.
 ///
+/// What a server writes as text is text, also between `<think>` and `</think>`: one that tells reasoning apart does it in its format.
+///
 /// Options of a request go to the provider as they are. Those that stand under the name of a preset, as in
 /// `{"anthropic": {"thinking": {"type": "adaptive"}}}`, go to that one alone: so a [`Fallback`](mynah_step::Fallback) gives each of
 /// its models what fits it.
