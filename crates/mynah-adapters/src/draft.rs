@@ -19,6 +19,9 @@ pub type Block = Option<Arc<str>>;
 /// The most blocks and calls of an answer: each piece is looked up among them, here and by whoever reads the events.
 const MAX_PARTS: usize = 4_096;
 
+/// What ids begin with that no provider gave; a number follows.
+const MADE_UP: &str = "call_";
+
 /// The most events that wait for the model to say something.
 const MAX_WAITING: usize = 64;
 
@@ -45,7 +48,8 @@ pub struct Draft {
     call_ids: HashSet<String>,
     /// How many blocks and calls there were.
     parts: usize,
-    /// How many calls the conversation had before: what makes up ids counts on from there.
+    /// How many calls the conversation had before, and no less than the highest number that one is called by: what makes up
+    /// ids counts on from there.
     earlier_calls: usize,
     refusal: String,
     usage: Usage,
@@ -116,21 +120,32 @@ enum Told {
 impl Draft {
     /// For the answer to this request.
     pub fn for_request(request: &Request) -> Self {
-        let calls = request.messages.iter().filter(|message| message.role() == Role::Assistant);
-        let earlier_calls = calls.map(|message| message.tool_calls().count()).sum();
+        let answers = request.messages.iter().filter(|message| message.role() == Role::Assistant);
+        let calls = answers.flat_map(|message| message.tool_calls()).zip(1..);
+        let numbers = calls.map(|(call, count)| {
+            let number = call.id.strip_prefix(MADE_UP).and_then(|id| id.parse::<u32>().ok());
+            number.map_or(count, |number| count.max(number as usize))
+        });
+        let earlier_calls = numbers.max().unwrap_or(0);
         let asked = request.model.as_ref().map(|model| model.id.clone());
         Self { earlier_calls, asked, ..Self::default() }
     }
 
-    /// The answer begins, with the provider's id of it and the model's name. What is missing may come later, as long as the
-    /// model has said nothing.
+    /// The answer begins, with the provider's id of it and the model's name. What is missing may come later: once the model has
+    /// said something, it is told at the end.
+    #[inline]
     pub fn start(&mut self, id: Option<&str>, model: Option<&str>) {
-        if self.started {
+        if self.id.is_some() && self.model.is_some() {
             return;
         }
-        for (known, name) in [(&mut self.id, id), (&mut self.model, model)] {
+        for (known, late, name) in
+            [(&mut self.id, "response_id", id), (&mut self.model, "response_model", model)]
+        {
             if let (None, Some(name)) = (&known, name.filter(|name| !name.is_empty())) {
                 *known = Some(name.to_owned());
+                if self.started {
+                    self.metadata.insert(late.to_owned(), name.into());
+                }
             }
         }
         if self.model.is_some() {
@@ -471,8 +486,8 @@ impl Draft {
         self.events.push_front(Waiting::Event(Box::new(Event::MessageStarted {
             message: Arc::new(Message::assistant("")),
             request_id: None,
-            id: self.id.take(),
-            model: self.model.take().or_else(|| self.asked.take()),
+            id: self.id.clone(),
+            model: self.model.clone().or_else(|| self.asked.take()),
         })));
     }
 
@@ -498,7 +513,7 @@ impl Draft {
         let call = &mut self.calls[key];
         let mut number = self.earlier_calls + key + 1;
         while call.id.is_empty() {
-            let made_up = format!("call_{number}");
+            let made_up = format!("{MADE_UP}{number}");
             if self.call_ids.insert(made_up.clone()) {
                 call.id = made_up;
             }

@@ -31,7 +31,8 @@ pub trait Embedder: Send + Sync + 'static {
     /// The name under which errors and logs know it.
     fn name(&self) -> &str;
 
-    /// One vector for each text, in order.
+    /// One vector for each text, in order. Where one of several calls fails, its error tells how far they came:
+    /// `completed_chunks` calls for `completed_inputs` texts.
     fn embed(self: Arc<Self>, texts: Vec<String>) -> BoxFuture<Result<Embeddings>>;
 }
 
@@ -45,6 +46,8 @@ pub struct Embeddings {
     pub model: Option<String>,
     /// Tokens, all calls together.
     pub usage: Usage,
+    /// What the provider calls the calls, in their order, where it says that.
+    pub request_ids: Vec<String>,
 }
 
 impl Embeddings {

@@ -162,6 +162,8 @@ struct Said {
     kind: Option<String>,
     request_id: Option<String>,
     retry_after_ms: Option<u64>,
+    /// The member of the request that it is about.
+    param: Option<String>,
     /// What was asked did not pass a check of its content.
     flagged: bool,
 }
@@ -202,6 +204,7 @@ impl Said {
                 .map(str::to_owned)
                 .or_else(|| word(&["error_type", "status"])),
             code: word(&["code", "status_code"]),
+            param: error.get("param").and_then(scalar),
             request_id: body.get("request_id").and_then(Value::as_str).map(str::to_owned),
             retry_after_ms: delay
                 .and_then(millis)
@@ -223,17 +226,37 @@ impl Said {
         }
     }
 
+    /// Whether it is about what the model would have read, as far as is said: only that is shorter in a shorter conversation.
+    fn is_about_the_prompt(&self) -> bool {
+        const READ: [&str; 6] = ["arguments", "content", "input", "instructions", "output", "text"];
+        let param = self.param.as_deref().unwrap_or("input");
+        let member = param.rsplit('.').next().unwrap_or(param);
+        READ.contains(&member.split('[').next().unwrap_or(member))
+    }
+
     /// The provider's words first, for a 400 can mean anything; then the status.
     fn reason(&self, status: Option<u16>) -> AdapterReason {
         if self.flagged {
             return AdapterReason::ContentFilter;
         }
-        // llama.cpp, of what it was started without: that is so the next time too, whatever the status.
-        if self.message.as_deref().is_some_and(|message| message.contains("requires --jinja")) {
+        // llama.cpp, of what it was started without or cannot do: that is so the next time too, whatever the status.
+        const NEVER: [&str; 4] = [
+            "requires --jinja",
+            "Cannot use both json_schema and grammar",
+            "Cannot use custom grammar constraints with tools",
+            "response_format type must be one of",
+        ];
+        let message = self.message.as_deref().unwrap_or_default();
+        if NEVER.iter().any(|words| message.contains(words)) {
             return AdapterReason::InvalidRequest;
         }
         let words = [&self.code, &self.kind].into_iter().flatten();
-        let named = words.filter_map(|word| by_word(&word.to_ascii_lowercase())).next();
+        let words = words.map(|word| word.to_ascii_lowercase());
+        let mut named = words.filter_map(|word| match word.as_str() {
+            "string_above_max_length" if !self.is_about_the_prompt() => None,
+            word => by_word(word),
+        });
+        let named = named.next();
         let is_refusal = status.is_none_or(|status| matches!(status, 400 | 403 | 413 | 422 | 503));
         let told = self.message.as_deref().filter(|_| is_refusal).and_then(by_message);
         let by_status = status.map(by_status);
@@ -418,7 +441,7 @@ fn by_message(message: &str) -> Option<AdapterReason> {
         Some(AdapterReason::NotFound)
     } else if says(&["credit balance is too low", "reached your specified api usage limits"]) {
         Some(AdapterReason::PermissionDenied)
-    } else if says(&["is overloaded", "experiencing high demand"]) {
+    } else if says(&["is overloaded", "currently overloaded", "experiencing high demand"]) {
         Some(AdapterReason::Overloaded)
     } else {
         says(&BAD_KEY).then_some(AdapterReason::AuthenticationFailed)

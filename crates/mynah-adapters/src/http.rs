@@ -15,8 +15,9 @@ use reqwest::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
+use tokio::time::Instant;
 
-use self::{answering::Answering, context::ErrorContext};
+use self::{answering::Answering, context::ErrorContext, secrets::Secrets};
 pub use self::{
     client::{Http, HttpBuilder},
     embed::HttpEmbedder,
@@ -29,11 +30,13 @@ use crate::{
     request::unsupported,
 };
 
+mod address;
 mod answering;
 mod client;
 mod context;
 mod embed;
 mod origin;
+mod secrets;
 
 /// An adapter for a provider that is called over HTTP. Clones share their connections.
 ///
@@ -45,9 +48,13 @@ mod origin;
 /// An answer has no event before the model says something. One that began and failed before that has its error as the first
 /// thing in the stream, so that it can be tried again or given to another; what is known of it stands beside, as `partial`.
 ///
+/// A key that a server repeats, in an answer or in an error, is in no event, response or error.
+///
 /// What a provider must get back with its reasoning and its calls bears its name, and at a server with models of several
 /// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
 /// nor encrypted items.
+///
+/// What a server writes as text is text, also between `<think>` and `</think>`: one that tells reasoning apart does it in its format.
 ///
 /// Options of a request go to the provider as they are. Those that stand under the name of a preset, as in
 /// `{"anthropic": {"thinking": {"type": "adaptive"}}}`, go to that one alone: so a [`Fallback`](mynah_step::Fallback) gives each of
@@ -59,8 +66,9 @@ mod origin;
 ///
 /// A server that sends nothing for as long as `stream_timeout` says, not even keep-alives, fails the call with `timeout`: from
 /// the request to its answer, and from one byte of it to the next. Without one that is 5 minutes, for models may think for
-/// long. The body of an error is waited for no longer than 10 seconds, or half of that time. Whoever polls the stream keeps
-/// `request_timeout`, and `stream_timeout` from event to event, where keep-alives do not count. Dropping the stream closes the connection.
+/// long, and 30 minutes from event to event, where keep-alives do not count. The body of an error is waited for no longer than 10 seconds,
+/// or half of the time that is left. Whoever polls the stream keeps `request_timeout`, and `stream_timeout` from event to
+/// event. Dropping the stream closes the connection.
 ///
 /// ```
 /// use mynah_adapters::http::HttpAdapter;
@@ -74,8 +82,11 @@ pub struct HttpAdapter {
     name: String,
     format: Arc<dyn Format>,
     base_url: Option<Url>,
+    /// The environment variable that names another.
+    url_variable: Option<&'static str>,
     version: String,
     key_variables: Vec<String>,
+    needs_key: bool,
     keys: Keys,
     headers: HeaderMap,
     /// Made when it is first needed: to read what the system trusts takes a while.
@@ -120,9 +131,11 @@ impl HttpAdapter {
         let mut adapter = Self::new(preset.name, preset.format());
         adapter.version = preset.version.to_owned();
         adapter.key_variables = preset.key_variables.iter().map(|&name| name.to_owned()).collect();
+        adapter.needs_key = preset.needs_key();
         if !preset.base_url.is_empty() {
             adapter = adapter.with_base_url(preset.base_url)?;
         }
+        adapter.url_variable = preset.url_variable();
         Ok(adapter)
     }
 
@@ -132,8 +145,10 @@ impl HttpAdapter {
             name: name.into(),
             format,
             base_url: None,
+            url_variable: None,
             version: String::new(),
             key_variables: Vec::new(),
+            needs_key: false,
             keys: Keys::new(),
             headers: HeaderMap::new(),
             http: Arc::default(),
@@ -141,24 +156,13 @@ impl HttpAdapter {
     }
 
     /// Calls another server: an origin, or with a path. The version segment is added unless the path has
-    /// one, or the query an `api-version`.
+    /// one, or ends in it, or the query has an `api-version`.
     ///
     /// # Errors
     /// A URL that is none, or that holds a password.
     pub fn with_base_url(mut self, url: &str) -> Result<Self> {
-        let refused = |code: &str, why: &str| {
-            let message = format!("validation failed: base_url: {why}");
-            Error::invalid_option("base_url", code).with_message(message)
-        };
-        let malformed = || refused("malformed", "an address begins with http:// or https://");
-        let url = Url::parse(url).map_err(|_| malformed())?;
-        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-            return Err(malformed());
-        }
-        if url.password().is_some() || !url.username().is_empty() {
-            return Err(refused("credentials", "a password does not belong in an address"));
-        }
-        self.base_url = Some(url);
+        self.base_url = Some(address::parsed("base_url", url)?);
+        self.url_variable = None;
         Ok(self)
     }
 
@@ -174,6 +178,7 @@ impl HttpAdapter {
         names: impl IntoIterator<Item = impl Into<String>>,
     ) -> Self {
         self.key_variables = names.into_iter().map(Into::into).collect();
+        self.needs_key = !self.key_variables.is_empty();
         self
     }
 
@@ -201,7 +206,7 @@ impl HttpAdapter {
     /// Where a path of the format is.
     pub fn url(&self, path: &str) -> String {
         let base = self.base_url.as_ref().map(Url::as_str).unwrap_or_default();
-        join_url(base, &self.version, path)
+        address::joined(base, &self.version, path)
     }
 
     /// Whether a call would find the key that it needs.
@@ -254,8 +259,7 @@ impl HttpAdapter {
         };
         match sent {
             Ok(response) => {
-                let silence = longest_silence(&call);
-                Ok(Box::pin(Answering::new(&self, &request, response, silence, context, origin)))
+                Ok(Box::pin(Answering::new(&self, &request, &call, response, context, origin)))
             }
             Err(error) => Err(context.complete(error)),
         }
@@ -268,13 +272,14 @@ impl HttpAdapter {
         let stored = |name: &&str| Some(FoundKey::stored(name, self.stored(name)?));
         let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
             Ok(key) => Some(key),
-            Err(_) if variables.is_empty() && is_ours => None,
+            Err(_) if !self.needs_key && is_ours => None,
             Err(error) => match variables.iter().find_map(stored).filter(|_| is_ours) {
                 None => return Err(hinted(error, self.format.key_hint())),
                 key => key,
             },
         };
-        let secrets = key.iter().map(|key| SecretString::from(key.expose())).collect();
+        let mut secrets = Secrets::default();
+        secrets.add(key.iter().map(|key| SecretString::from(key.expose())));
         Ok((key, ErrorContext::new(&self.name, secrets)))
     }
 
@@ -298,7 +303,7 @@ impl HttpAdapter {
                 insert_header(&mut headers, name, value.as_str().unwrap_or_default())?;
             }
         }
-        context.secrets.extend(headers.iter().flat_map(secrets_of));
+        context.secrets.add(headers.iter().flat_map(secrets_of));
         if let Some(key) = key {
             let now = SystemWorld.now();
             let outgoing = Outgoing::new(key, &url, body.as_bytes(), now, call);
@@ -307,7 +312,7 @@ impl HttpAdapter {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         // Nothing is unpacked here, and without a word of it a server may pack.
         headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
-        let silence = longest_silence(call);
+        let (silence, begun_at) = (longest_silence(call), Instant::now());
         let http = self.http()?;
         context.calling(&url, http.proxy(&url));
         let sent = http.client(&url).post(url).headers(headers).body(body).send();
@@ -320,20 +325,41 @@ impl HttpAdapter {
                 ))),
             };
         }
-        // Whoever tries again waits no longer than that silence for all of it.
-        Err(refusal(response, MAX_ERROR_WAIT.min(silence / 2)).await)
+        // Whoever tries again waits no longer than that silence for all of it, and nobody longer than the call may take.
+        let left = call.request_timeout.map(|limit| limit.saturating_sub(begun_at.elapsed()));
+        let wait = MAX_ERROR_WAIT.min(left.map_or(silence, |left| left.min(silence)) / 2);
+        let error = refusal(response, wait).await;
+        let is_unknown = error.metadata().get("status").is_some_and(|status| status == 401);
+        Err(match key {
+            None if is_unknown => hinted(error, Some(&self.no_key_hint())),
+            _ => error,
+        })
     }
 
     /// Where a request goes: to the server that the caller names, or that the environment does.
     fn address(&self, path: &str, call: &ModelCall) -> Result<String> {
+        let named = self.url_variable.and_then(|name| Some((name, self.variable(name)?)));
+        if let Some((name, value)) = named {
+            let base = address::named_by(name, &value, self.base_url.as_ref())?;
+            return Ok(address::joined(base.as_str(), &self.version, path));
+        }
         if self.base_url.is_some() {
             return Ok(self.url(path));
         }
         let base = self.format.base_url(call, &|name| self.setting(name))?.ok_or_else(|| {
-            let what = "this server has no address of its own: give a base_url (--base-url)";
-            Error::invalid_option("base_url", "required").with_message(what)
+            let variable = self.url_variable.map(|name| format!(", or set {name}"));
+            Error::invalid_option("base_url", "required").with_message(format!(
+                "this server has no address of its own: give a base_url (--base-url){}",
+                variable.unwrap_or_default()
+            ))
         })?;
-        Ok(join_url(&base, &self.version, path))
+        Ok(address::joined(&base, &self.version, path))
+    }
+
+    fn no_key_hint(&self) -> String {
+        let variables = self.key_variables.join(" or ");
+        let advice = if variables.is_empty() { "" } else { ": set " };
+        format!("no key was sent{advice}{variables}")
     }
 
     fn setting(&self, name: &str) -> Option<String> {
@@ -368,7 +394,7 @@ impl HttpAdapter {
         };
         let outgoing = Outgoing { setting: &setting, secret: &secret, ..outgoing };
         let added = self.format.authorize(&outgoing);
-        context.secrets.append(&mut asked.borrow_mut());
+        context.secrets.add(asked.take());
         for (name, value) in added? {
             let header = HeaderName::try_from(name.as_ref()).ok();
             let header = header.zip(HeaderValue::from_str(&value).ok());
@@ -424,41 +450,9 @@ fn known_names() -> String {
     PRESETS.iter().map(|preset| preset.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Base URL, version and path. A base that names a version or a deployment gets none; what it asks for in its query stays.
-fn join_url(base: &str, version: &str, path: &str) -> String {
-    let (base, query) = base.split_once('?').unwrap_or((base, ""));
-    let base = base.trim_end_matches('/');
-    let is_whole = version.is_empty()
-        || names_version(base)
-        || query.contains("api-version=")
-        || base.contains("/deployments/");
-    let mut url = match is_whole {
-        true => format!("{base}/{path}"),
-        false => format!("{base}/{version}/{path}"),
-    };
-    if !query.is_empty() {
-        url.push(if path.contains('?') { '&' } else { '?' });
-        url.push_str(query);
-    }
-    url
-}
-
 /// Some servers take a key as a query.
 fn without_query(url: &str) -> &str {
     url.split('?').next().unwrap_or_default()
-}
-
-/// Whether a version stands in the path of a URL. One before the name of a provider whose own follows is the gateway's.
-fn names_version(base: &str) -> bool {
-    const OWN_FOLLOWS: [&str; 2] = ["anthropic", "google-ai-studio"];
-    let is_version = |segment: &str| {
-        let rest = segment.strip_prefix('v');
-        rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    // After the scheme and the host.
-    let mut path = base.split('/').skip(3);
-    let last = base.rsplit('/').next().unwrap_or_default();
-    !OWN_FOLLOWS.contains(&last) && path.any(is_version)
 }
 
 fn insert_header(headers: &mut HeaderMap, name: &str, value: &str) -> Result<()> {

@@ -173,7 +173,8 @@ impl<'a> Json<'a> {
             Some(Plain::Number(number)) => Ok(number.into()),
             Some(Plain::Text(text)) => Ok(text.into()),
             None if self.word(b"[]") => Ok(Value::Array(Vec::new())),
-            None => self.read(),
+            // What is nested too deep stays as it is written.
+            None => self.read().or_else(|_| self.skip().map(Value::from)),
         }
     }
 

@@ -30,7 +30,7 @@ pub struct Preset {
     pub base_url: &'static str,
     /// What stands between the base URL and the format's own path, such as `v1`.
     pub version: &'static str,
-    /// The environment variables that may hold its key. A server without any needs none.
+    /// The environment variables that may hold its key.
     pub key_variables: &'static [&'static str],
     format: fn() -> Arc<dyn Format>,
 }
@@ -39,6 +39,20 @@ impl Preset {
     /// The preset of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         PRESETS.iter().find(|preset| preset.name == name)
+    }
+
+    /// Whether it is called with a key alone. Servers on this machine want one where they were started so.
+    pub fn needs_key(&self) -> bool {
+        !self.base_url.starts_with("http://localhost:")
+    }
+
+    /// The environment variable that says where it is, if the caller does not.
+    pub fn url_variable(&self) -> Option<&'static str> {
+        match self.name {
+            "azure" | "azure-responses" => Some("AZURE_OPENAI_ENDPOINT"),
+            "ollama" => Some("OLLAMA_HOST"),
+            _ => None,
+        }
     }
 
     /// What it speaks.
@@ -152,14 +166,14 @@ pub const PRESETS: &[Preset] = &[
         name: "llamacpp",
         base_url: "http://localhost:8080",
         version: "v1",
-        key_variables: &[],
+        key_variables: &["LLAMA_API_KEY"],
         format: chat!(reasoning_back: ReasoningBack::Field("reasoning_content")),
     },
     Preset {
         name: "lmstudio",
         base_url: "http://localhost:1234",
         version: "v1",
-        key_variables: &[],
+        key_variables: &["LM_API_TOKEN"],
         format: chat!(),
     },
     Preset {
@@ -177,7 +191,7 @@ pub const PRESETS: &[Preset] = &[
         name: "ollama",
         base_url: "http://localhost:11434",
         version: "api",
-        key_variables: &[],
+        key_variables: &["OLLAMA_API_KEY"],
         format: || Arc::new(Ollama),
     },
     Preset {
@@ -210,7 +224,7 @@ pub const PRESETS: &[Preset] = &[
         name: "vllm",
         base_url: "http://localhost:8000",
         version: "v1",
-        key_variables: &[],
+        key_variables: &["VLLM_API_KEY"],
         format: chat!(reasoning_back: ReasoningBack::Field("reasoning")),
     },
     Preset {

@@ -52,8 +52,8 @@ pub trait Framer: Send {
     }
 }
 
-/// The largest frame, in bytes, unless told otherwise.
-pub const MAX_FRAME: usize = 16 << 20;
+/// The largest frame, in bytes, unless told otherwise. A large image comes in one.
+pub const MAX_FRAME: usize = 64 << 20;
 
 /// Decodes `text/event-stream`.
 ///

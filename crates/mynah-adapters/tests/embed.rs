@@ -131,6 +131,26 @@ async fn many_texts_go_out_in_batches_and_long_ones_alone() {
 }
 
 #[tokio::test]
+async fn q19_q20_each_batch_is_counted_and_named_and_a_failure_tells_how_many_came_before() {
+    let calls = AtomicUsize::new(0);
+    let server = Server::start(move |asked| match calls.fetch_add(1, Ordering::Relaxed) {
+        number @ 0..4 => lengths(asked).with_header("x-request-id", &format!("r{number}")),
+        _ => Reply::json(400, "{}"),
+    });
+    let server = server.await.unwrap();
+    let embedder = embedder(&server, "openai-chat").with_max_batch(100);
+    let found = embedder.vectors(vec!["x"; 250]).await.unwrap();
+    assert_eq!((found.vectors.len(), found.usage.input_tokens), (250, Some(3)));
+    assert_eq!(found.request_ids, ["r0", "r1", "r2"]);
+    let error = embedder.vectors(vec!["x"; 250]).await.unwrap_err();
+    assert_eq!(error.metadata()["completed_chunks"], 1);
+    assert_eq!(error.metadata()["completed_inputs"], 100);
+    let error = embedder.vectors(vec!["x"; 250]).await.unwrap_err();
+    assert_eq!(error.metadata().get("completed_chunks"), None);
+    assert_eq!(sizes(&server), [100, 100, 50, 100, 100, 100]);
+}
+
+#[tokio::test]
 async fn a_batch_is_as_large_as_the_provider_takes_it_or_as_it_is_told() {
     let server = Server::start(lengths).await.unwrap();
     embedder(&server, "mistral").vectors(vec!["x"; 600]).await.unwrap();

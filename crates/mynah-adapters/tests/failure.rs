@@ -16,7 +16,7 @@ use mynah_adapters::{
     openai_chat::OpenAiChat,
 };
 use mynah_data::{AdapterReason, Error, ErrorKind, Request};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[test]
 fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
@@ -99,6 +99,18 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
             r#"{"error":{"code":500,"message":"tools param requires --jinja flag","type":"server_error"}}"#,
             InvalidRequest,
             "tools param requires --jinja flag",
+        ),
+        (
+            500,
+            r#"{"error":{"code":500,"message":"Cannot use both json_schema and grammar","type":"server_error"}}"#,
+            InvalidRequest,
+            "Cannot use both json_schema and grammar",
+        ),
+        (
+            503,
+            r#"{"error":{"message":"The engine is currently overloaded, please try again later"}}"#,
+            Overloaded,
+            "The engine is currently overloaded, please try again later",
         ),
         (
             400,
@@ -412,6 +424,30 @@ fn words_in_the_place_of_a_stream_are_malformed_and_half_a_line_of_one_broke_off
                 "{half:?}"
             );
         }
+    }
+}
+
+/// A program may shorten its conversation where that is too long. A name does not get shorter by it.
+#[test]
+fn a_string_that_is_too_long_is_too_much_context_where_the_model_would_read_it() {
+    use AdapterReason::{ContextLengthExceeded, InvalidRequest};
+    let reason = |param: Value| {
+        let error = json!({"message": "string too long", "code": "string_above_max_length", "type": "invalid_request_error", "param": param});
+        failure::of_response(400, |_| None, json!({"error": error}).to_string().as_bytes()).kind()
+    };
+    for param in [
+        json!(null),
+        json!("input"),
+        json!("messages[1].content"),
+        json!("input[3].content[0].text"),
+        json!("input[2].output"),
+        json!("messages[1].tool_calls[0].function.arguments"),
+        json!("instructions"),
+    ] {
+        assert_eq!(reason(param), ErrorKind::Adapter(ContextLengthExceeded));
+    }
+    for param in ["tools[0].function.name", "input[2].call_id", "user", "metadata.content_id"] {
+        assert_eq!(reason(param.into()), ErrorKind::Adapter(InvalidRequest), "{param}");
     }
 }
 

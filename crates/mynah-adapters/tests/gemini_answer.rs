@@ -74,6 +74,27 @@ fn i08_i12_i13_calls_without_ids_are_told_apart() {
     assert_eq!(parts, json!([call, call]), "and go back as they came");
 }
 
+/// A conversation may have lost its beginning, or have begun where calls are numbered too.
+#[test]
+fn i13_a_made_up_id_is_none_that_the_conversation_has() {
+    let body = stream(&[said(json!([{"functionCall": {"name": "f"}}])), finished("STOP")]);
+    for (earlier, expected) in [
+        (vec!["call_2"], "call_3"),
+        (vec!["call_9", "call_1"], "call_10"),
+        (vec!["a", "call_1", "call_x", "call_"], "call_5"),
+        (vec!["call_99999999999999999999"], "call_2"),
+    ] {
+        let answer = earlier.iter().map(|id| Part::tool_call(ToolCall::new(*id, "f", "{}")));
+        let results = earlier.iter().map(|id| Message::tool_result(*id, "r"));
+        let answer = Message::assistant_parts(answer);
+        let request = Request::new([Message::user("hi"), answer].into_iter().chain(results));
+        let told = events(&Gemini::default(), &request, Delivery::Streamed, [body.as_bytes()]).0;
+        let response = folded(&told);
+        let ids: Vec<&str> = response.tool_calls().map(|call| call.id.as_str()).collect();
+        assert_eq!(ids, [expected], "after {earlier:?}");
+    }
+}
+
 #[test]
 fn i14_everything_goes_back_on_the_part_it_came_with() {
     let chunks = [
@@ -131,6 +152,50 @@ fn i07_each_finish_reason_has_its_meaning() {
     let mut told = finished("MALFORMED_FUNCTION_CALL");
     told["candidates"][0]["finishMessage"] = json!("Malformed function call: f(");
     assert_eq!(read(&stream(&[told])).metadata["finish_message"], "Malformed function call: f(");
+}
+
+/// One request has a limit of its own; the same request with what came last goes on behind it.
+#[test]
+fn an_answer_that_stops_at_the_limit_of_a_request_goes_on() {
+    let stopped = |reason: &str, token: Value| {
+        let mut last = finished(reason);
+        last["candidates"][0]["continuationToken"] = token;
+        let mut early = said(json!([{"text": "Hel"}]));
+        early["candidates"][0]["continuationToken"] = "early".into();
+        streamed(&Gemini::default(), &stream(&[early, last]))
+    };
+    let sent = |messages: Vec<Message>| {
+        let request = Request::new(messages).with_model("gemini-4-argon");
+        Gemini::default().body(&request, &ModelCall::default()).unwrap()
+    };
+    let first = stopped("CONTINUATION", "t1".into());
+    assert!(matches!(first.last(), Some(Event::MessageCompleted { paused: true, .. })));
+    assert!(!first.iter().any(|event| matches!(event, Event::RawChunk { .. })));
+    let [first, second] = [first, stopped("CONTINUATION", Value::Null)].map(|told| folded(&told));
+    assert_eq!(first.finish_reason, Some(FinishReason::Other));
+    assert_eq!(first.text(), "Hel");
+    let [first, second] = [first, second].map(|response| Message::clone(&response.message));
+    let asked = sent(vec![Message::user("hi")]);
+    for (answers, token) in [(vec![&first], "t1"), (vec![&first, &second], "early")] {
+        let answers = answers.into_iter().cloned();
+        let mut body = sent([Message::user("hi")].into_iter().chain(answers).collect());
+        assert_eq!(body["continuationToken"].take(), token);
+        assert_eq!(body["contents"], asked["contents"], "it is the same request");
+    }
+    let later = vec![Message::user("hi"), first, Message::assistant("lo"), Message::user("and?")];
+    let body = sent(later);
+    assert_eq!(body["contents"][1]["parts"], json!([{"text": "Hel"}, {"text": "lo"}]));
+    assert_eq!(body.get("continuationToken"), None);
+
+    let spent = folded(&stopped("MAX_TOKENS", "t2".into()));
+    assert_eq!(spent.finish_reason, Some(FinishReason::Length));
+    assert_eq!(spent.metadata["continuation_token"], "t2", "for whoever asks with more tokens");
+    let more =
+        Request { options: spent.metadata, ..Request::from("hi") }.with_model("gemini-4-argon");
+    let body = Gemini::default().body(&more, &ModelCall::default()).unwrap();
+    assert_eq!(body["continuationToken"], "t2");
+    let lost = read(&stream(&[said(json!([{"text": "Hel"}])), finished("CONTINUATION")]));
+    assert_eq!(lost.finish_reason, Some(FinishReason::Length), "there is nothing to go on with");
 }
 
 #[test]

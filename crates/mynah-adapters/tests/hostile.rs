@@ -161,9 +161,9 @@ fn a_body_a_frame_and_a_line_have_their_limits() {
         // One line that never ends.
         let mut reader = Reader::new(&*format, &Request::from("hi"), Delivery::Streamed);
         let piece = [b'd'; 1 << 16];
-        let fed = (0..1_000).try_for_each(|_| reader.push(&piece));
+        let fed = (0..2_000).try_for_each(|_| reader.push(&piece));
         let error = fed.expect_err(name);
-        assert_eq!(error.metadata()["limit"], 16 << 20, "{name}: {error}");
+        assert_eq!(error.metadata()["limit"], 64 << 20, "{name}: {error}");
     }
 }
 

@@ -48,14 +48,16 @@ fn the_version_is_added_once() {
     }
     assert_eq!(url("openai-chat", "http://h/api"), "http://h/api/v1/chat/completions");
     assert_eq!(url("deepseek", "http://h/v1"), "http://h/v1/chat/completions");
-    assert_eq!(
-        url("azure", "https://r.openai.azure.com"),
-        "https://r.openai.azure.com/openai/v1/chat/completions"
-    );
-    assert_eq!(
-        url("azure", "https://r.openai.azure.com/openai/v1/"),
-        "https://r.openai.azure.com/openai/v1/chat/completions"
-    );
+    for base in ["", "/", "/openai", "/openai/", "/openai/v1/"] {
+        assert_eq!(
+            url("azure", &format!("https://r.openai.azure.com{base}")),
+            "https://r.openai.azure.com/openai/v1/chat/completions"
+        );
+    }
+    for base in ["http://api", "http://api/", "http://api/api", "http://api/api/"] {
+        assert_eq!(url("ollama", base), "http://api/api/chat/completions", "{base}");
+    }
+    assert_eq!(url("ollama", "http://h/my-api"), "http://h/my-api/api/chat/completions");
     assert_eq!(
         url("azure", "https://r.openai.azure.com/openai/deployments/d?api-version=2024-10-21"),
         "https://r.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
@@ -307,6 +309,29 @@ async fn a_server_may_be_silent_for_five_minutes() {
 }
 
 #[tokio::test]
+async fn keep_alives_are_not_listened_to_for_ever() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut client = listener.accept().await.unwrap().0;
+        let _asked = client.read(&mut [0; 4096]).await;
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+        let mut said = client.write_all(head.as_bytes()).await;
+        while said.is_ok() {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            said = client.write_all(b": still here\n\n").await;
+        }
+    });
+    let adapter = HttpAdapter::named("openai-chat").unwrap().with_base_url(&url).unwrap();
+    let request = Request::from("hi").with_model("m");
+    let mut stream = Arc::new(adapter).open(request, call()).await.unwrap();
+    tokio::time::pause();
+    let error = stream.next().await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout), "{error:?}");
+    assert!(error.to_string().contains("nothing but keep-alives for 1800 s"), "{error}");
+}
+
+#[tokio::test]
 async fn a_server_that_answers_nothing_or_half_an_error_is_not_waited_for() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -321,9 +346,16 @@ async fn a_server_that_answers_nothing_or_half_an_error_is_not_waited_for() {
     // Nor does the limit of a try hide the status.
     let request = Request::from("hi").with_model("m");
     let (adapter, retry) = (Arc::new(adapter), Arc::new(RetryPolicy::never()));
-    let call = ModelCall { stream_timeout: Some(Duration::from_secs(2)), ..call() };
-    let tried = open_model(adapter, request, call, retry, Arc::new(SystemWorld)).await;
-    assert_eq!(tried.err().unwrap().metadata()["status"], 500);
+    let limit = Duration::from_secs(4);
+    for limited in [
+        ModelCall { stream_timeout: Some(limit), ..call() },
+        ModelCall { request_timeout: Some(limit), ..call() },
+    ] {
+        let (adapter, retry, world) = (adapter.clone(), retry.clone(), Arc::new(SystemWorld));
+        let tried = open_model(adapter, request.clone(), limited, retry, world);
+        let tried = tokio::time::timeout(limit, tried).await.unwrap();
+        assert_eq!(tried.err().unwrap().metadata()["status"], 500);
+    }
 }
 
 #[tokio::test]

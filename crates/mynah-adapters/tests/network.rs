@@ -6,12 +6,13 @@
     reason = "helpers fail as tests do"
 )]
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use mynah_adapters::{
     conformance::{Reply, Server},
     http::{Http, HttpAdapter, HttpEmbedder},
+    keys::Keys,
 };
 use mynah_data::{AdapterReason, Error, ErrorKind, Event, Request};
 use mynah_step::{Adapter, ModelCall, RetryPolicy};
@@ -22,6 +23,44 @@ use tokio::{
 
 const ANSWER: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
 const SECRET: &str = "s3cr3t-word";
+
+/// As the servers' own tools do it.
+#[tokio::test]
+async fn the_environment_may_name_a_server_and_the_key_that_it_was_started_with() {
+    let server =
+        Server::start(|_| Reply::json(401, r#"{"error": "who is there?"}"#)).await.unwrap();
+    let port = server.url().rsplit(':').next().unwrap().to_owned();
+    let set = |variables: &[(&'static str, &str)]| {
+        let variables: HashMap<_, _> =
+            variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        Keys::new().with_environment(move |name| variables.get(name).cloned())
+    };
+    let told = async |name: &str, variables: &[(&'static str, &str)]| {
+        let adapter = HttpAdapter::named(name).unwrap().with_keys(set(variables));
+        hear(adapter, ModelCall::default()).await.unwrap_err()
+    };
+    for host in [":P", "127.0.0.1:P", "0.0.0.0:P", "http://127.0.0.1:P", "127.0.0.1:P/api/"] {
+        let host = host.replace('P', &port);
+        let error = told("ollama", &[("OLLAMA_HOST", &host), ("OLLAMA_API_KEY", "k1")]).await;
+        assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed), "{host}");
+        assert_eq!(error.to_string(), "who is there?");
+    }
+    let azure = [("AZURE_OPENAI_ENDPOINT", server.url()), ("AZURE_OPENAI_API_KEY", "k2")];
+    told("azure", &azure).await;
+    let asked = server.received();
+    assert!(asked[..5].iter().all(|asked| asked.path == "/api/chat"), "{asked:?}");
+    assert!(asked[..5].iter().all(|asked| asked.header("authorization") == Some("Bearer k1")));
+    assert_eq!(asked[5].path, "/openai/v1/chat/completions");
+
+    let error = told("azure", &azure[1..]).await;
+    assert!(error.to_string().ends_with("or set AZURE_OPENAI_ENDPOINT"), "{error}");
+    let error = told("azure", &[("AZURE_OPENAI_ENDPOINT", "r"), azure[1]]).await;
+    assert!(error.to_string().contains("AZURE_OPENAI_ENDPOINT: an address begins with"), "{error}");
+    let own = HttpAdapter::named("ollama").unwrap().with_base_url(server.url()).unwrap();
+    let own = own.with_keys(set(&[("OLLAMA_HOST", "nowhere.invalid")]));
+    let error = hear(own, ModelCall::default()).await.unwrap_err();
+    assert_eq!(error.to_string(), "who is there?; no key was sent: set OLLAMA_API_KEY");
+}
 
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_is_named_and_nothing_else_of_its_address() {

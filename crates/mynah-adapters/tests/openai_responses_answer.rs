@@ -35,6 +35,18 @@ fn a_call_that_was_cut_off_before_its_arguments_has_none_whatever_the_reason() {
 }
 
 #[test]
+fn an_answer_that_is_named_at_its_end_alone_has_its_name() {
+    let word = json!({"type": "response.output_text.delta", "item_id": "i", "delta": "hi"});
+    let end = json!({"type": "response.completed", "response": {"id": "r9", "model": "m-9", "status": "completed", "output": []}});
+    let response = read(&body(&[word.clone(), end.clone()]));
+    assert_eq!((response.id.as_deref(), response.model.as_deref()), (Some("r9"), Some("m-9")));
+    let begun = json!({"type": "response.created", "response": {"id": "r1", "model": "m-1"}});
+    let response = read(&body(&[begun, word, end]));
+    assert_eq!((response.id.as_deref(), response.model.as_deref()), (Some("r1"), Some("m-1")));
+    assert!(!response.metadata.contains_key("response_id"));
+}
+
+#[test]
 fn o22_each_end_has_its_meaning() {
     use FinishReason::*;
     for (status, reason, expected, raw) in [

@@ -13,6 +13,7 @@ use mynah_adapters::{
     anthropic::Anthropic,
     format::{Delivery, Format},
     ollama::Ollama,
+    openai_chat::OpenAiChat,
     openai_responses::OpenAiResponses,
 };
 use mynah_data::{Event, Request};
@@ -124,6 +125,19 @@ fn converse_passes_on_what_it_does_not_know() {
             json!({"output": {"a": 1, "message": {"b": 2}}}),
         ]
     );
+}
+
+#[test]
+fn what_is_nested_too_deep_is_passed_on_as_it_is_written() {
+    let deep = format!("{}1{}", "[".repeat(1000), "]".repeat(1000));
+    let chat = format!(
+        r#"{{"model":"m","novelty":{deep},"choices":[{{"index":0,"delta":{{"content":"hi"}},"finish_reason":"stop"}}]}}"#
+    );
+    let chat = format!("data: {chat}\n\ndata: [DONE]\n\n");
+    let told = raw(&OpenAiChat::default(), Delivery::Streamed, &chat);
+    assert_eq!(told, [json!({"novelty": deep})]);
+    let line = format!(r#"{{"model":"q","done":true,"message":{{"content":"hi"}},"a":{deep}}}"#);
+    assert_eq!(raw(&Ollama::default(), Delivery::Streamed, &line), [json!({"a": deep})]);
 }
 
 /// What was passed on of a body.

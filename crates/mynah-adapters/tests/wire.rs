@@ -366,4 +366,6 @@ fn compare(digests: &BTreeMap<String, String>) {
         .map(|(name, _)| name)
         .collect();
     assert!(changed.is_empty(), "these decode to something else than before: {changed:#?}");
+    let gone: Vec<_> = known.keys().filter(|name| !digests.contains_key(**name)).collect();
+    assert!(gone.is_empty(), "these were there before: {gone:#?}");
 }

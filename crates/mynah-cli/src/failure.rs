@@ -77,8 +77,8 @@ impl Failure {
                 | LogReason::Pruned
                 | LogReason::Redacted,
             )
-            | ErrorKind::Session(_)
-            | ErrorKind::Validation(_) => Self::input(error.to_string()),
+            | ErrorKind::Session(_) => Self::input(error.to_string()),
+            ErrorKind::Validation(_) => Self::input(format!("{error}{}", advice(error))),
             ErrorKind::Log(LogReason::Corrupt) => Self::finding(error.to_string()),
             ErrorKind::Log(_) => Self::file(error.to_string()),
             _ if error.metadata().get("connected") == Some(&Value::Bool(false)) => {
@@ -167,4 +167,29 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::of(&error)
     }
+}
+
+/// What would fit in the place of what was refused, for codes that do not say it to everybody.
+fn advice(error: &Error) -> String {
+    let told = error.field_errors().into_iter().filter_map(|broken| {
+        let fit = match broken.code.as_str() {
+            "must_be_positive" => "a whole number from 1 up",
+            "not_a_boolean" => "true or false",
+            "not_a_map" => "an object",
+            "not_a_string" => "a text",
+            "out_of_range" if broken.path_text() == "temperature" => "a number from 0 to 2",
+            "tools_disabled" => return Some(known_not_to("call tools")),
+            "json_native_disabled" => return Some(known_not_to("answer by a JSON schema")),
+            "vision_disabled" => return Some(known_not_to("see images")),
+            _ => return None,
+        };
+        Some(format!("; {} is {fit}", broken.path_text()))
+    });
+    told.collect()
+}
+
+fn known_not_to(act: &str) -> String {
+    format!(
+        "; the model is known not to {act} (`mynah models` tells it): take another, or a --catalog that says otherwise"
+    )
 }

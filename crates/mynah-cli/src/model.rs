@@ -39,7 +39,8 @@ pub(crate) struct CallArgs {
     /// Try again so many times after a failure that may pass; 2 unless told otherwise.
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
-    /// The longest that the call may take. A server that sends nothing for 5 minutes is given up without it.
+    /// The longest that the call may take. A server that sends nothing for 5 minutes, or nothing but keep-alives for 30, is given up
+    /// without it.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     timeout: Option<Duration>,
     #[command(flatten)]

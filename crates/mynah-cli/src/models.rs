@@ -19,7 +19,7 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah models                             all of them
   mynah models opus                        those whose name has this in it
-  mynah models google --json | jq .pricing
+  mynah models google --json | jq '.pricing // empty'
   mynah models --catalog mine.json         with the models of a file
 
 Prices are in US dollars for a million tokens.";
@@ -70,6 +70,9 @@ fn write_text(catalog: &Catalog, models: &[&ModelInfo], out: &mut impl Write) ->
     }
     let rows: Vec<[String; 9]> = models.iter().map(|model| row(model)).collect();
     write_columns(HEADINGS, &rows, 3..9, out)?;
+    if models.iter().any(|model| has_long_prices(model)) {
+        writeln!(out, "\n* other prices for long prompts: --json tells them")?;
+    }
     let dates: BTreeSet<&str> =
         models.iter().map(|model| model.dated.as_deref().unwrap_or("an unknown date")).collect();
     let dates = plain(&dates.into_iter().collect::<Vec<_>>().join(" and "));
@@ -86,17 +89,22 @@ fn row(model: &ModelInfo) -> [String; 9] {
     let price = |of: fn(&Pricing) -> Option<f64>| {
         or_dash(model.pricing.as_ref().and_then(of).map(|price| price.to_string()))
     };
+    let input = price(|pricing| Some(pricing.input));
     [
         plain(&model.provider),
         plain(&model.id),
         plain(&abilities(model)),
         tokens(model.context_window),
         tokens(model.max_output_tokens),
-        price(|pricing| Some(pricing.input)),
+        if has_long_prices(model) { format!("{input}*") } else { input },
         price(|pricing| Some(pricing.output)),
         price(|pricing| pricing.cached_input),
         price(|pricing| pricing.cache_write),
     ]
+}
+
+fn has_long_prices(model: &ModelInfo) -> bool {
+    model.pricing.is_some_and(|pricing| pricing.long_prompt.is_some())
 }
 
 /// What a model is known to be able to do.

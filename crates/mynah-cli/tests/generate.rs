@@ -336,6 +336,10 @@ fn a_server_that_is_silent_is_not_waited_for() {
 #[test]
 fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
     let list = file("generate_wrong_tools.json", r#"[{"name": "a"}, {"nam": "b"}]"#);
+    let tools = file(
+        "generate_tools.json",
+        r#"[{"name": "a", "description": "", "schema": {"type": "object"}}]"#,
+    );
     let empty = file("generate_empty.json", "");
     let no_json = file("generate_wrong_schema.json", "{");
     let no_schema = file("generate_no_schema.json", r#"{"type": "novelty"}"#);
@@ -374,8 +378,22 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
             "generate_no_schema.json: not JSON Schema: ",
         ),
         (&["-m", script, "--image", &no_image, "hi"], "not a PNG, JPEG, GIF or WebP image"),
-        (&["-m", script, "--param", "temperature=9", "hi"], "temperature: out_of_range"),
-        (&["-m", script, "--param", "temperature=abc", "hi"], "temperature: out_of_range"),
+        (
+            &["-m", script, "--param", "temperature=9", "hi"],
+            "temperature: out_of_range; temperature is a number from 0 to 2",
+        ),
+        (
+            &["-m", script, "--param", "temperature=abc", "hi"],
+            "temperature: out_of_range; temperature is a number from 0 to 2",
+        ),
+        (
+            &["-m", script, "--param", "max_tokens=\"5\"", "hi"],
+            "max_tokens: must_be_positive; max_tokens is a whole number from 1 up",
+        ),
+        (
+            &["-m", "perplexity:sonar", "--tools", &tools, "--api-key-env", "KEY_OF_TEST", "hi"],
+            "tools_disabled; the model is known not to call tools (`mynah models` tells it): take another",
+        ),
         (&["-m", script, "--param", "x", "hi"], "give a name, =, and JSON"),
         (&["-m", script, "--timeout", "0", "hi"], "give seconds"),
     ];
@@ -383,6 +401,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         let mut command = mynah(["generate"].iter().chain(arguments).copied());
         command.env_remove("ANTHROPIC_API_KEY").env_remove("MYNAH_MODEL").env("KEY_OF_TEST", KEY);
         command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_BEARER_TOKEN_BEDROCK");
+        command.env_remove("AZURE_OPENAI_ENDPOINT");
         command.env("AWS_SHARED_CREDENTIALS_FILE", "none").env("AWS_CONFIG_FILE", "none");
         let told = feed(command, b"");
         assert_eq!(told.code, Some(2), "{arguments:?}: {}", told.stderr);
@@ -434,7 +453,9 @@ fn a_key_is_sent_in_its_header_and_is_nowhere_else() {
         );
         let store = Store::new();
         store.file("keys.env", &format!("MY_KEY={KEY}\n"));
-        let answers = [format!("{PIECES}{END}"), refusal.clone(), PIECES.to_owned(), refusal];
+        let repeated =
+            PIECES.replace("req_1", KEY).replace("c1", KEY).replace("lo\"", &format!("{KEY}\""));
+        let answers = [format!("{repeated}{END}"), refusal.clone(), PIECES.to_owned(), refusal];
         let server = Server::new(answers);
         let url = store.url();
         let mut printed = String::new();

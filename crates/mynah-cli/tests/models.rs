@@ -34,6 +34,12 @@ fn models_are_listed_with_limits_prices_and_sources() {
     assert!(rows[3].contains("as of 2026-"), "{}", rows[3]);
     assert!(rows[4].contains("https://"), "{}", rows[4]);
     assert_eq!(run(["models", "no such model"]).stdout, "no models\n");
+    let long = run(["models", "claude-haiku-5-5"]).stdout;
+    assert!(
+        long.contains(" 0.1* ") && long.contains("\n* other prices for long prompts"),
+        "{long}"
+    );
+    assert!(!told.stdout.contains('*'));
 }
 
 #[test]

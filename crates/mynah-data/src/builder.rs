@@ -190,6 +190,10 @@ impl ResponseBuilder {
                 self.raw_finish_reason =
                     raw_finish_reason.clone().or_else(|| self.raw_finish_reason.take());
                 self.paused = *paused;
+                // Some providers say only at the end who they are.
+                let late = |name: &str| metadata.get(name)?.as_str().map(str::to_owned);
+                self.id = late("response_id").or_else(|| self.id.take());
+                self.model = late("response_model").or_else(|| self.model.take());
                 self.metadata.extend(metadata.clone());
             }
             Event::Error { error } => {

@@ -180,15 +180,22 @@ impl Catalog {
     }
 
     /// What is known of a model. Where its provider is named, it must be that provider's; an adapter that is not called
-    /// after its provider, such as `openai-chat`, stands for it.
+    /// after its provider, such as `openai-chat`, stands for it. So does one whose server has the models of others at their
+    /// prices: `azure` for a global deployment that is called after its model, and `openrouter` for `vendor/model`.
     pub fn find(&self, model: &ModelRef) -> Option<&ModelInfo> {
         // The provider may be named in the id, too.
         let name = model.to_string();
         self.get(&name).or_else(|| {
             let (adapter, id) = name.split_once(':')?;
-            let provider = match adapter {
-                "openai-chat" => "openai",
-                "gemini" => "google",
+            let (provider, id) = match adapter {
+                "azure" | "azure-responses" | "openai-chat" => ("openai", id.to_owned()),
+                "gemini" => ("google", id.to_owned()),
+                "openrouter" => match id.split_once('/')? {
+                    ("anthropic", id) => ("anthropic", id.replace('.', "-")),
+                    ("mistralai", id) => ("mistral", id.to_owned()),
+                    ("x-ai", id) => ("xai", id.to_owned()),
+                    (vendor, id) => (vendor, id.to_owned()),
+                },
                 _ => return None,
             };
             self.get(&format!("{provider}:{id}"))

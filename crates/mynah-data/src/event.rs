@@ -116,7 +116,8 @@ pub enum Event {
         /// Whether the provider only paused, and wants to be called again with what it said.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         paused: bool,
-        /// Merged into the response's metadata.
+        /// Merged into the response's metadata. `response_id` and `response_model` are the response's id and model, where the
+        /// provider did not say them when it began.
         #[serde(default, skip_serializing_if = "Metadata::is_empty")]
         metadata: Metadata,
     },

@@ -274,7 +274,19 @@ fn a_model_is_found_by_its_id_its_alias_its_provider_and_its_date() {
     assert_eq!(of("gemini:gemini-2.5-flash".into()), Some("google"));
     assert_eq!(of("elsewhere:gpt-4.1".into()), None);
     assert_eq!(of(("gemini", "gemini-2.5-pro").into()), Some("google"));
-    assert_eq!(of(("azure", "gpt-4.1").into()), None, "a deployment is called as its user likes");
+    assert_eq!(of(("azure", "gpt-4.1").into()), Some("openai"));
+    assert_eq!(of(("azure", "ours").into()), None, "a deployment is called as its user likes");
+    for (routed, provider) in [
+        ("openrouter:openai/gpt-4.1", Some("openai")),
+        ("openrouter:anthropic/claude-opus-4.5", Some("anthropic")),
+        ("openrouter:google/gemini-4-argon", Some("google")),
+        ("openrouter:x-ai/grok-4.7", Some("xai")),
+        ("openrouter:mistralai/mistral-large-4", Some("mistral")),
+        ("openrouter:openai/gpt-4.1:free", None),
+        ("openrouter:auto", None),
+    ] {
+        assert_eq!(of(routed.into()), provider, "{routed}");
+    }
     assert_eq!(id("bedrock:global.anthropic.claude-sonnet-5"), Some("anthropic.claude-sonnet-5"));
     assert_eq!(of("gpt-4.1".into()), Some("openai"));
 }

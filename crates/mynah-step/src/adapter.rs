@@ -109,7 +109,7 @@ pub struct ModelCall {
     /// The longest the call may take, with all its tries and the waits between them.
     pub request_timeout: Option<Duration>,
     /// The longest silence of one try before its first event and between two events, for which keep-alives do not count; where
-    /// this is none, adapters over HTTP still have a limit on how long nothing at all is sent.
+    /// this is none, adapters over HTTP still have limits on how long nothing at all is sent, and nothing but keep-alives.
     pub stream_timeout: Option<Duration>,
     /// What the conversation was held with and the request does not have any more: the tools of a chat whose answer is given its form
     /// now. None of them is to be called; but a provider may want to see what it saw before.

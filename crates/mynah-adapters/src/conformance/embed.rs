@@ -45,7 +45,13 @@
 //! # }
 //! ```
 
-use std::{pin::pin, sync::Arc};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use futures_util::future::{Either, select};
 use mynah_data::{AdapterReason, Error, ErrorKind};
@@ -83,6 +89,7 @@ pub async fn run(subject: impl Subject) {
     no_text_is_no_call(subject).await;
     each_text_has_its_vector(subject, 1).await;
     each_text_has_its_vector(subject, 2 * subject.max_batch() + 1).await;
+    a_failure_tells_how_far_it_came(subject).await;
     vectors_that_do_not_fit_are_malformed(subject).await;
     each_status_has_its_reason(subject).await;
     a_key_is_never_repeated(subject).await;
@@ -114,6 +121,21 @@ async fn each_text_has_its_vector(subject: &Arc<dyn Subject>, count: usize) {
     assert_eq!(asked.concat(), texts(count), "each text is asked for once");
     assert_eq!(found.usage.input_tokens, Some(TOKENS * asked.len() as u64));
     assert_eq!(found.usage.output_tokens, None, "there is no output");
+    assert_eq!(found.request_ids, vec![REQUEST_ID; asked.len()], "one for each call");
+}
+
+async fn a_failure_tells_how_far_it_came(subject: &Arc<dyn Subject>) {
+    let (calls, subject_of_server) = (AtomicUsize::new(0), Arc::clone(subject));
+    let server = Server::start(move |asked| match calls.fetch_add(1, Ordering::Relaxed) {
+        0 => answer(&*subject_of_server, asked, |vectors| vectors),
+        _ => Reply::json(400, subject_of_server.error("not these")),
+    });
+    let server = server.await.expect("a port");
+    let error = embed(subject, &server, subject.max_batch() + 1).await;
+    let error = error.expect_err("the second call is refused");
+    let completed = subject.texts(&server.received()[0]).len();
+    assert_eq!(error.metadata()["completed_chunks"], 1);
+    assert_eq!(error.metadata()["completed_inputs"], completed);
 }
 
 async fn vectors_that_do_not_fit_are_malformed(subject: &Arc<dyn Subject>) {
@@ -204,11 +226,18 @@ async fn serving_each(
     change: impl Fn(Vec<Vec<f32>>) -> Vec<Vec<f32>> + Send + Sync + 'static,
 ) -> Server {
     let subject = Arc::clone(subject);
-    let server = Server::start(move |asked| {
-        let vectors = subject.texts(asked).iter().map(|text| vector_of(text)).collect();
-        Reply::json(200, subject.answer(&change(vectors), TOKENS))
-    });
+    let server = Server::start(move |asked| answer(&*subject, asked, &change));
     server.await.expect("a port")
+}
+
+fn answer(
+    subject: &dyn Subject,
+    asked: &Received,
+    change: impl Fn(Vec<Vec<f32>>) -> Vec<Vec<f32>>,
+) -> Reply {
+    let vectors = subject.texts(asked).iter().map(|text| vector_of(text)).collect();
+    let answer = Reply::json(200, subject.answer(&change(vectors), TOKENS));
+    answer.with_header("x-request-id", REQUEST_ID)
 }
 
 fn texts(count: usize) -> Vec<String> {

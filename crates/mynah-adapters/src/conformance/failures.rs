@@ -224,6 +224,16 @@ pub(super) async fn a_key_is_never_repeated(subject: &dyn Subject) {
         assert!(!told.contains(KEY), "{told}");
         last = Some(server);
     }
+    // In an answer that does not fail, too.
+    let member = format!("{{\"echoed\": \"{KEY}\", \"of {KEY}\": 1, ");
+    let pieces = subject.answer(Scenario::Text).expect("text");
+    let pieces: Vec<String> = pieces.iter().map(|piece| piece.replacen('{', &member, 1)).collect();
+    let server = serving(stream(subject, &pieces).with_header("x-request-id", KEY)).await;
+    let heard = hear(subject, &server, request()).await;
+    assert_eq!(heard.error, None);
+    assert_eq!(heard.response.text(), "Hello wörld 🐦");
+    let told = format!("{:?} {:?}", heard.events, heard.response);
+    assert!(!told.contains(KEY), "{told}");
     let received = last.and_then(|server| server.received().pop()).expect("a call");
     assert!(
         !received.path.contains(KEY) && !received.body.to_string().contains(KEY),

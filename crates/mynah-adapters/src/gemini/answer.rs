@@ -8,7 +8,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{
     counters::Counters,
     pieces,
-    request::{SIGNATURE, WITHOUT_ID},
+    request::{CONTINUATION, SIGNATURE, WITHOUT_ID},
 };
 use crate::{
     draft::{Block, CallKey, Draft},
@@ -29,6 +29,8 @@ pub(super) struct Answer {
     /// The call whose arguments come in pieces.
     call: Option<OpenCall>,
     has_candidate: bool,
+    /// What the next request must have where the answer stops before its end.
+    continuation: String,
     counters: Counters,
     /// What was told last of what is not known: chunks repeat themselves.
     unknown: Value,
@@ -62,6 +64,7 @@ members! {
         content: Option<Content<'a>> = "content",
         finish_reason: Loose<'a> = "finishReason",
         finish_message: Loose<'a> = "finishMessage",
+        continuation: Loose<'a> = "continuationToken",
     } ignoring []
 }
 
@@ -207,6 +210,9 @@ impl Answer {
         if !candidate.finish_message.text().is_empty() {
             draft.note("finish_message", candidate.finish_message.text());
         }
+        if !candidate.continuation.text().is_empty() {
+            self.continuation = candidate.continuation.into_text();
+        }
         let reason = candidate.finish_reason.text();
         if !reason.is_empty() {
             self.close(None, draft);
@@ -216,7 +222,7 @@ impl Answer {
                 // What was to come of its arguments is lost.
                 draft.cut_off();
             }
-            finish(reason, draft);
+            self.finish(reason, draft);
             if !goes_on {
                 draft.end_possible();
             }
@@ -371,16 +377,36 @@ impl Answer {
         }
     }
 
+    fn finish(&mut self, reason: &str, draft: &mut Draft) {
+        let continuation = std::mem::take(&mut self.continuation);
+        match reason {
+            // A request has its own limit, and the answer is not at its end.
+            "CONTINUATION" if !continuation.is_empty() => {
+                draft.opaque(&self.next_block(), json!({CONTINUATION: continuation}));
+                draft.pause();
+                draft.cut_off();
+                return draft.finish(FinishReason::Other, reason);
+            }
+            // Only the caller can give it more tokens.
+            "MAX_TOKENS" if !continuation.is_empty() => {
+                draft.note("continuation_token", continuation);
+            }
+            _ => {}
+        }
+        draft.finish(finish_reason(reason), reason);
+    }
+
     fn next_block(&mut self) -> Block {
         self.blocks += 1;
         Some(Arc::from((self.blocks - 1).to_string()))
     }
 }
 
-fn finish(reason: &str, draft: &mut Draft) {
-    let why = match reason {
+fn finish_reason(reason: &str) -> FinishReason {
+    match reason {
         "STOP" => FinishReason::Stop,
-        "MAX_TOKENS" => FinishReason::Length,
+        // The second where the provider does not say how it would go on.
+        "MAX_TOKENS" | "CONTINUATION" => FinishReason::Length,
         // The provider itself says STOP.
         "FUNCTION_CALL" => FinishReason::ToolCalls,
         "SAFETY"
@@ -399,8 +425,7 @@ fn finish(reason: &str, draft: &mut Draft) {
         | "MISSING_THOUGHT_SIGNATURE"
         | "MALFORMED_RESPONSE" => FinishReason::Error,
         _ => FinishReason::Other,
-    };
-    draft.finish(why, reason);
+    }
 }
 
 /// The error of a prompt that the provider does not answer.

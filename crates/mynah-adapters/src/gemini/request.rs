@@ -23,12 +23,22 @@ pub(super) const WITHOUT_ID: &str = "without_id";
 /// In the metadata of a call: what the provider must get back with it.
 pub(super) const SIGNATURE: &str = "thoughtSignature";
 
+/// Beside an answer that stopped before its end, and beside the request that goes on with it.
+pub(super) const CONTINUATION: &str = "continuationToken";
+
 /// What newer models take for the signature of a call that another model made.
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
 /// Options that stand beside `generationConfig`.
-const BESIDE: [&str; 6] =
-    ["cachedContent", "labels", "safetySettings", "serviceTier", "store", "systemInstruction"];
+const BESIDE: [&str; 7] = [
+    "cachedContent",
+    CONTINUATION,
+    "labels",
+    "safetySettings",
+    "serviceTier",
+    "store",
+    "systemInstruction",
+];
 
 pub(super) fn body(request: &Request) -> Result<Value> {
     let model = model_id(request)?;
@@ -38,6 +48,9 @@ pub(super) fn body(request: &Request) -> Result<Value> {
         set("systemInstruction", json!({"parts": [{"text": text}]}));
     }
     set("contents", contents(request, is_third(model))?.into());
+    if let Some(token) = request.messages.last().and_then(|message| continuation(message)) {
+        set(CONTINUATION, token.clone());
+    }
     if !request.tools.is_empty() {
         let functions: Vec<Value> = request.tools.iter().map(|tool| declaration(tool)).collect();
         set("tools", json!([{"functionDeclarations": functions}]));
@@ -120,10 +133,22 @@ fn instructions(request: &Request) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("\n\n"))
 }
 
+/// What the provider wants back to go on with this answer.
+fn continuation(message: &Message) -> Option<&Value> {
+    message.parts().iter().find_map(|part| match part {
+        Part::Reasoning { data: Some(data), .. } => data.get(CONTINUATION),
+        _ => None,
+    })
+}
+
+/// Of an answer that is to go on the provider wants nothing back: it is asked once more for the same.
+///
 /// Results of tools that were called together go back together: the provider counts them. What else they hold comes after.
 fn contents(request: &Request, is_third: bool) -> Result<Vec<Value>> {
     let mut calls = Calls::new();
-    let said = dialogue(request).map(|message| {
+    let mut messages: Vec<&Message> = dialogue(request).collect();
+    while messages.pop_if(|message| continuation(message).is_some()).is_some() {}
+    let said = messages.into_iter().map(|message| {
         calls.extend(message.tool_calls().map(|call| (call.id.as_str(), call)));
         let parts = match message.role() {
             Role::Assistant => model(message, is_third)?,

@@ -9,12 +9,13 @@ use std::{
 use bytes::Bytes;
 use futures_util::Stream;
 use mynah_data::{Error, Event, Metadata, Request, ResponseBuilder, Result};
+use mynah_step::ModelCall;
 use reqwest::Response;
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
-use super::{ErrorContext, HttpAdapter, header_of, origin};
+use super::{ErrorContext, HttpAdapter, header_of, longest_silence, origin, secrets::Watch};
 use crate::{
     failure,
     format::{Delivery, Reader},
@@ -22,6 +23,9 @@ use crate::{
 
 /// How long an answer that said its end mark is given to end its body, so that the connection can be used again.
 const LINGER: Duration = Duration::from_millis(250);
+
+/// The longest that a server may send nothing but keep-alives where the call does not say: some do for a model that is gone.
+const MAX_WORDLESS: Duration = Duration::from_secs(1800);
 
 /// An answer as it comes in.
 pub(super) struct Answering {
@@ -33,10 +37,16 @@ pub(super) struct Answering {
     max_silence: Duration,
     /// While nothing comes.
     silence: Option<Pin<Box<Sleep>>>,
+    max_wordless: Duration,
+    /// When the last event was told, or the answer began.
+    wordless_since: Instant,
     /// What ended it, until all that was said before is told.
     failure: Option<Error>,
     has_told: bool,
+    /// Whether an event was told since bytes were last asked for.
+    is_heard: bool,
     context: ErrorContext,
+    watch: Watch,
     /// Whose answer it is.
     origin: String,
 }
@@ -45,25 +55,30 @@ impl Answering {
     pub(super) fn new(
         adapter: &HttpAdapter,
         request: &Request,
+        call: &ModelCall,
         response: Response,
-        max_silence: Duration,
         mut context: ErrorContext,
         origin: String,
     ) -> Self {
         let header = header_of(response.headers());
         let delivery = Delivery::of(header("content-type"));
-        context.request_id = failure::request_id(&header).map(str::to_owned);
+        context.called(failure::request_id(&header));
         drop(header);
         Self {
             reader: Reader::new(adapter.format.as_ref(), request, delivery),
             context,
+            watch: Watch::default(),
             body: Some(Box::pin(response.bytes_stream())),
             hash: Sha256::new(),
             linger: None,
-            max_silence,
+            max_silence: longest_silence(call),
             silence: None,
+            // Whoever polls keeps what the call says.
+            max_wordless: call.stream_timeout.map_or(MAX_WORDLESS, |_| Duration::MAX),
+            wordless_since: Instant::now(),
             failure: None,
             has_told: false,
+            is_heard: false,
             origin,
         }
     }
@@ -80,14 +95,20 @@ impl Answering {
             }
         }
         let Poll::Ready(next) = body.as_mut().poll_next(cx) else {
-            let limit = self.max_silence;
+            let left = self.max_wordless.saturating_sub(self.wordless_since.elapsed());
+            let limit = self.max_silence.min(left);
             let silence = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-            return silence.as_mut().poll(cx).map(|()| Err(self.context.was_silent(limit)));
+            ready!(silence.as_mut().poll(cx));
+            return Poll::Ready(Err(match self.wordless_since.elapsed() < self.max_wordless {
+                true => self.context.was_silent(self.max_silence),
+                false => self.context.was_wordless(self.max_wordless),
+            }));
         };
         self.silence = None;
         Poll::Ready(match next {
             Some(Ok(bytes)) => {
                 self.hash.update(&bytes);
+                self.watch.look(&bytes, &self.context.secrets);
                 self.reader.push(&bytes)
             }
             // What breaks after the answer's end takes nothing from it.
@@ -116,8 +137,12 @@ impl Stream for Answering {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         loop {
             if let Some(event) = self.reader.next_event() {
-                self.has_told = true;
-                return Poll::Ready(Some(Ok(origin::mark(&self.origin, event))));
+                (self.has_told, self.is_heard) = (true, true);
+                let event = origin::mark(&self.origin, event);
+                return Poll::Ready(Some(Ok(match self.watch.has_seen {
+                    true => self.context.secrets.out_of_event(event),
+                    false => event,
+                })));
             }
             if let Some(mut error) = self.failure.take() {
                 if !self.has_told {
@@ -130,6 +155,9 @@ impl Stream for Answering {
             }
             if self.body.is_none() {
                 return Poll::Ready(None);
+            }
+            if std::mem::take(&mut self.is_heard) {
+                self.wordless_since = Instant::now();
             }
             if let Err(error) = ready!(self.poll_read(cx)) {
                 self.body = None;

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use mynah_data::{AdapterReason, Error, Result};
 use reqwest::Url;
-use secrecy::{ExposeSecret, SecretString};
-use serde_json::Value;
+
+use super::secrets::Secrets;
 
 /// What an error is told on its way out.
 pub(super) struct ErrorContext {
     provider: String,
-    pub(super) secrets: Vec<SecretString>,
+    pub(super) secrets: Secrets,
     pub(super) request_id: Option<String>,
     server: String,
     proxy: Option<String>,
 }
 
 impl ErrorContext {
-    pub(super) fn new(provider: &str, secrets: Vec<SecretString>) -> Self {
+    pub(super) fn new(provider: &str, secrets: Secrets) -> Self {
         let (provider, server) = (provider.to_owned(), String::new());
         Self { provider, secrets, request_id: None, server, proxy: None }
     }
@@ -44,6 +44,14 @@ impl ErrorContext {
     pub(super) fn was_silent(&self, limit: Duration) -> Error {
         let limit = limit.as_secs_f64();
         self.network(AdapterReason::Timeout, format!("the server was silent for {limit} s"))
+    }
+
+    pub(super) fn was_wordless(&self, limit: Duration) -> Error {
+        let limit = limit.as_secs_f64();
+        self.network(
+            AdapterReason::Timeout,
+            format!("the server sent nothing but keep-alives for {limit} s"),
+        )
     }
 
     pub(super) fn transport_error(&self, error: reqwest::Error) -> Error {
@@ -75,35 +83,17 @@ impl ErrorContext {
         }
     }
 
+    /// What the provider calls the call.
+    pub(super) fn called(&mut self, id: Option<&str>) {
+        self.request_id = id.map(|id| self.secrets.out_of(id));
+    }
+
     /// Names the provider, and takes out the key, which some providers repeat in their messages.
-    pub(super) fn complete(&self, mut error: Error) -> Error {
-        // A short word is no key: it stands in the place of one where none is needed.
-        let is_word =
-            |text: &str| text.len() < 8 && text.bytes().all(|byte| byte.is_ascii_alphabetic());
-        let secrets = self.secrets.iter().map(ExposeSecret::expose_secret);
-        for secret in secrets.filter(|secret| !is_word(secret)) {
-            error = without(secret, error);
-        }
+    pub(super) fn complete(&self, error: Error) -> Error {
+        let mut error = self.secrets.out_of_error(error);
         if let (Some(id), false) = (&self.request_id, error.metadata().contains_key("request_id")) {
             error = error.with("request_id", id.as_str());
         }
         error.with_provider(self.provider.as_str())
     }
-}
-
-/// The same error with a secret taken out, wherever it stands.
-fn without(secret: &str, error: Error) -> Error {
-    fn redact(value: &mut Value, secret: &str) {
-        match value {
-            Value::String(text) if text.contains(secret) => *text = text.replace(secret, "…"),
-            Value::Array(list) => list.iter_mut().for_each(|value| redact(value, secret)),
-            Value::Object(map) => map.values_mut().for_each(|value| redact(value, secret)),
-            _ => {}
-        }
-    }
-    let mut told = error.to_value();
-    for member in ["message", "metadata"] {
-        redact(&mut told[member], secret);
-    }
-    serde_json::from_value(told).unwrap_or(error)
 }

@@ -134,7 +134,7 @@ impl HttpEmbedder {
     /// One vector for each text, in order. No texts are no call.
     ///
     /// # Errors
-    /// As for a model call. An answer with another number of vectors than there are texts is malformed, and so is one whose
+    /// As for a model call, with `completed_chunks` and `completed_inputs` where so many calls for so many texts came before. An answer with another number of vectors than there are texts is malformed, and so is one whose
     /// vectors are empty or of several lengths.
     pub async fn vectors(
         &self,
@@ -142,12 +142,18 @@ impl HttpEmbedder {
     ) -> Result<Embeddings> {
         let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
         let mut all = Embeddings::default();
-        for batch in batches(&texts, self.batch) {
+        for (completed, batch) in batches(&texts, self.batch).enumerate() {
             let length = all.vectors.first().map(Vec::len);
-            let part = self.patiently(batch, length).await?;
+            let part = self.patiently(batch, length).await.map_err(|error| match completed {
+                0 => error,
+                _ => error
+                    .with("completed_chunks", completed)
+                    .with("completed_inputs", all.vectors.len()),
+            })?;
             all.vectors.extend(part.vectors);
             all.model = part.model.or(all.model);
             all.usage.add(&part.usage);
+            all.request_ids.extend(part.request_ids);
         }
         Ok(all)
     }
@@ -181,14 +187,18 @@ impl HttpEmbedder {
         let read = match sent {
             Ok(response) => {
                 let header = super::header_of(response.headers());
-                context.request_id = failure::request_id(header).map(str::to_owned);
+                context.called(failure::request_id(header));
                 read(response, &context).await.and_then(|body| self.wire.embeddings(&body))
             }
             Err(error) => Err(error),
         };
         match read {
             Ok(found) => match misfit(&found.vectors, texts.len(), length) {
-                None => Ok(found),
+                None => Ok(Embeddings {
+                    model: found.model.map(|model| context.secrets.out_of(&model)),
+                    request_ids: context.request_id.into_iter().collect(),
+                    ..found
+                }),
                 Some(why) => Err(context.complete(failure::malformed(why))),
             },
             Err(error) => Err(context.complete(error)),
@@ -301,7 +311,8 @@ impl OpenAi {
         let vectors = self.data.into_iter().map(|vector| vector.embedding).collect();
         let (input, total) =
             self.usage.map(|usage| (usage.prompt_tokens, usage.total_tokens)).unwrap_or_default();
-        Embeddings { vectors, model: self.model, usage: counted(input, total) }
+        let usage = counted(input, total);
+        Embeddings { model: self.model, usage, ..Embeddings::new(vectors) }
     }
 }
 
@@ -326,9 +337,8 @@ struct GeminiUsage {
 impl Gemini {
     fn embeddings(self) -> Embeddings {
         let vectors = self.embeddings.into_iter().map(|vector| of_length_one(vector.values));
-        let vectors = vectors.collect();
         let input = self.usage_metadata.and_then(|usage| usage.prompt_token_count);
-        Embeddings { vectors, model: None, usage: counted(input, None) }
+        Embeddings { usage: counted(input, None), ..Embeddings::new(vectors.collect()) }
     }
 }
 
@@ -353,7 +363,7 @@ struct Ollama {
 impl Ollama {
     fn embeddings(self) -> Embeddings {
         let usage = counted(self.prompt_eval_count, None);
-        Embeddings { vectors: self.embeddings, model: self.model, usage }
+        Embeddings { model: self.model, usage, ..Embeddings::new(self.embeddings) }
     }
 }
 

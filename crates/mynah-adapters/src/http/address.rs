@@ -1,0 +1,85 @@
+//! Where a server is.
+
+use mynah_data::{Error, Result};
+use reqwest::Url;
+
+/// What is said in this place, if it is the address of a server.
+pub(super) fn parsed(place: &str, url: &str) -> Result<Url> {
+    let refused = |code: &str, why: &str| {
+        let message = format!("validation failed: {place}: {why}");
+        Error::invalid_option(place, code).with_message(message)
+    };
+    let malformed = || refused("malformed", "an address begins with http:// or https://");
+    let url = Url::parse(url).map_err(|_| malformed())?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(malformed());
+    }
+    if url.password().is_some() || !url.username().is_empty() {
+        return Err(refused("credentials", "a password does not belong in an address"));
+    }
+    Ok(url)
+}
+
+/// The address that an environment variable names. It may be a host or a port alone, and has the rest from the server's own;
+/// where a server is to listen everywhere, it is called here.
+pub(super) fn named_by(variable: &str, value: &str, own: Option<&Url>) -> Result<Url> {
+    let Some(own) = own.filter(|_| !value.contains("://")) else {
+        return parsed(variable, value);
+    };
+    let here = own.host_str().unwrap_or_default();
+    let authority = value.split('/').next().unwrap_or_default();
+    let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+    let host = if value.starts_with(':') { here } else { "" };
+    let mut url = parsed(variable, &format!("{}://{host}{value}", own.scheme()))?;
+    // These fail for addresses without a host alone.
+    if port.parse::<u16>().is_err() {
+        let _ = url.set_port(own.port());
+    }
+    if matches!(url.host_str(), Some("0.0.0.0" | "[::]")) {
+        let _ = url.set_host(Some(here));
+    }
+    Ok(url)
+}
+
+/// Base URL, version and path. A base that names a version or a deployment gets none; what it asks for in its query stays.
+pub(super) fn joined(base: &str, version: &str, path: &str) -> String {
+    let (base, query) = base.split_once('?').unwrap_or((base, ""));
+    let base = base.trim_end_matches('/');
+    let version = missing_version(base, version);
+    let is_whole = version.is_empty()
+        || names_version(base)
+        || query.contains("api-version=")
+        || base.contains("/deployments/");
+    let mut url = match is_whole {
+        true => format!("{base}/{path}"),
+        false => format!("{base}/{version}/{path}"),
+    };
+    if !query.is_empty() {
+        url.push(if path.contains('?') { '&' } else { '?' });
+        url.push_str(query);
+    }
+    url
+}
+
+/// What a base URL does not end in of a version such as `openai/v1`.
+fn missing_version<'v>(base: &str, version: &'v str) -> &'v str {
+    // After the scheme and the host.
+    let path = base.splitn(4, '/').nth(3).unwrap_or_default();
+    let ends_in = |begin: &str| path == begin || path.ends_with(&format!("/{begin}"));
+    let begins = version.match_indices('/').map(|(at, _)| at).chain([version.len()]);
+    let there = begins.rev().find(|at| ends_in(&version[..*at])).unwrap_or(0);
+    version[there..].trim_start_matches('/')
+}
+
+/// Whether a version stands in the path of a URL. One before the name of a provider whose own follows is the gateway's.
+fn names_version(base: &str) -> bool {
+    const OWN_FOLLOWS: [&str; 2] = ["anthropic", "google-ai-studio"];
+    let is_version = |segment: &str| {
+        let rest = segment.strip_prefix('v');
+        rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    // After the scheme and the host.
+    let mut path = base.split('/').skip(3);
+    let last = base.rsplit('/').next().unwrap_or_default();
+    !OWN_FOLLOWS.contains(&last) && path.any(is_version)
+}

@@ -1,0 +1,136 @@
+//! Keys that a server repeats: nobody is told them.
+
+use memchr::memmem;
+use mynah_data::{Error, Event};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
+
+/// What was sent with a call and is for its server alone.
+#[derive(Default)]
+pub(super) struct Secrets(Vec<SecretString>);
+
+impl Secrets {
+    pub(super) fn add(&mut self, secrets: impl IntoIterator<Item = SecretString>) {
+        // A short word is no key: it stands in the place of one where none is needed.
+        let is_word =
+            |text: &str| text.len() < 8 && text.bytes().all(|byte| byte.is_ascii_alphabetic());
+        let secrets = secrets.into_iter().filter(|secret| !is_word(secret.expose_secret()));
+        self.0.extend(secrets);
+    }
+
+    fn all(&self) -> impl Iterator<Item = &str> + Clone {
+        self.0.iter().map(ExposeSecret::expose_secret)
+    }
+
+    /// Those that nobody says by chance: what a model says of `lm-studio` is to be read, whatever the key is.
+    fn unmistakable(&self) -> impl Iterator<Item = &str> + Clone {
+        let has_digit = |text: &str| text.bytes().any(|byte| byte.is_ascii_digit());
+        self.all().filter(move |text| text.len() >= 16 && has_digit(text))
+    }
+
+    /// The same text without them.
+    pub(super) fn out_of(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        take_out_of_text(&mut text, self.all());
+        text
+    }
+
+    /// The same event without those that are unmistakable.
+    pub(super) fn out_of_event(&self, event: Event) -> Event {
+        let clean = serde_json::to_value(&event).map(|mut told| {
+            take_out(&mut told, &self.unmistakable());
+            told
+        });
+        clean.and_then(serde_json::from_value).unwrap_or(event)
+    }
+
+    /// The same error without them.
+    pub(super) fn out_of_error(&self, error: Error) -> Error {
+        let mut told = error.to_value();
+        for member in ["message", "metadata"] {
+            take_out(&mut told[member], &self.all());
+        }
+        serde_json::from_value(told).unwrap_or(error)
+    }
+}
+
+fn take_out<'s>(value: &mut Value, secrets: &(impl Iterator<Item = &'s str> + Clone)) {
+    match value {
+        Value::String(text) => take_out_of_text(text, secrets.clone()),
+        Value::Array(list) => list.iter_mut().for_each(|value| take_out(value, secrets)),
+        Value::Object(map) => {
+            let members = std::mem::take(map).into_iter();
+            map.extend(members.map(|(mut name, mut value)| {
+                take_out_of_text(&mut name, secrets.clone());
+                take_out(&mut value, secrets);
+                (name, value)
+            }));
+        }
+        _ => {}
+    }
+}
+
+fn take_out_of_text<'s>(text: &mut String, secrets: impl Iterator<Item = &'s str>) {
+    for secret in secrets {
+        if text.contains(secret) {
+            *text = text.replace(secret, "…");
+        }
+    }
+}
+
+/// Looks for secrets in the body of an answer as it comes in.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// The end of what came, in which one may have begun.
+    end: Vec<u8>,
+    /// Whether there was one.
+    pub(super) has_seen: bool,
+}
+
+impl Watch {
+    pub(super) fn look(&mut self, bytes: &[u8], secrets: &Secrets) {
+        let longest = secrets.unmistakable().map(str::len).max().unwrap_or(0);
+        if self.has_seen || longest == 0 {
+            return;
+        }
+        let over_the_edge = longest - 1;
+        self.end.extend_from_slice(&bytes[..bytes.len().min(over_the_edge)]);
+        self.has_seen = secrets.unmistakable().any(|secret| {
+            let secret = memmem::Finder::new(secret);
+            secret.find(&self.end).or_else(|| secret.find(bytes)).is_some()
+        });
+        if bytes.len() > over_the_edge {
+            self.end.clear();
+            self.end.extend_from_slice(&bytes[bytes.len() - over_the_edge..]);
+        } else {
+            self.end.drain(..self.end.len().saturating_sub(over_the_edge));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_seen_however_the_bytes_come() {
+        let mut secrets = Secrets::default();
+        let keys = ["sk-0123456789abcdef", "another-0123456789abcdef", "lm-studio"];
+        secrets.add(keys.map(SecretString::from));
+        let seen = |pieces: &[&[u8]]| {
+            let mut watch = Watch::default();
+            pieces.iter().for_each(|piece| watch.look(piece, &secrets));
+            watch.has_seen
+        };
+        for key in &keys[..2] {
+            let body = format!("{}{key}!", "x".repeat(100)).into_bytes();
+            assert!(seen(&[&body]));
+            for size in 1..=body.len() {
+                assert!(seen(&body.chunks(size).collect::<Vec<_>>()), "{key} in pieces of {size}");
+            }
+            let without_end = &body[..body.len() - 2];
+            assert!(!seen(&without_end.chunks(7).collect::<Vec<_>>()));
+        }
+        assert!(!seen(&[b"lm-studio"]), "somebody may speak of it");
+    }
+}
