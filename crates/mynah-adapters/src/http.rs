@@ -11,7 +11,10 @@ use mynah_data::{Error, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
-    header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+    header::{
+        ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName,
+        HeaderValue,
+    },
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
@@ -309,6 +312,7 @@ impl HttpAdapter {
             let outgoing = Outgoing::new(key, &url, body.as_bytes(), now, call);
             self.authorize(outgoing, &mut headers, context)?;
         }
+        let is_keyless = key.is_none() && !headers.contains_key(AUTHORIZATION);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         // Nothing is unpacked here, and without a word of it a server may pack.
         headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
@@ -330,10 +334,8 @@ impl HttpAdapter {
         let wait = MAX_ERROR_WAIT.min(left.map_or(silence, |left| left.min(silence)) / 2);
         let error = refusal(response, wait).await;
         let is_unknown = error.metadata().get("status").is_some_and(|status| status == 401);
-        Err(match key {
-            None if is_unknown => hinted(error, Some(&self.no_key_hint())),
-            _ => error,
-        })
+        let hint = (is_unknown && is_keyless).then(|| self.no_key_hint());
+        Err(hinted(error, hint.as_deref()))
     }
 
     /// Where a request goes: to the server that the caller names, or that the environment does.

@@ -58,8 +58,11 @@ async fn the_environment_may_name_a_server_and_the_key_that_it_was_started_with(
     assert!(error.to_string().contains("AZURE_OPENAI_ENDPOINT: an address begins with"), "{error}");
     let own = HttpAdapter::named("ollama").unwrap().with_base_url(server.url()).unwrap();
     let own = own.with_keys(set(&[("OLLAMA_HOST", "nowhere.invalid")]));
-    let error = hear(own, ModelCall::default()).await.unwrap_err();
+    let error = hear(own.clone(), ModelCall::default()).await.unwrap_err();
     assert_eq!(error.to_string(), "who is there?; no key was sent: set OLLAMA_API_KEY");
+    let own = own.with_header("authorization", "Basic dXNlcjp3b3Jk").unwrap();
+    let error = hear(own, ModelCall::default()).await.unwrap_err();
+    assert_eq!(error.to_string(), "who is there?");
 }
 
 #[tokio::test]

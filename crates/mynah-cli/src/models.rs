@@ -42,6 +42,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     written(match arguments.json {
         true => write_json(&catalog, &models, &mut out),
+        false if models.is_empty() => write_none(&filter, &mut out),
         false => write_text(&catalog, &models, &mut out),
     })
 }
@@ -60,14 +61,21 @@ fn write_json(catalog: &Catalog, models: &[&ModelInfo], out: &mut impl Write) ->
     out.flush()
 }
 
+fn write_none(filter: &str, out: &mut impl Write) -> io::Result<()> {
+    let more = match filter {
+        "azure" | "azure-responses" | "openrouter" => {
+            ": those of others, as their makers have them"
+        }
+        _ => "",
+    };
+    writeln!(out, "no models{more}")?;
+    out.flush()
+}
+
 const HEADINGS: [&str; 9] =
     ["PROVIDER", "MODEL", "CAN", "CONTEXT", "OUTPUT", "$ IN", "$ OUT", "$ CACHED", "$ WRITE"];
 
 fn write_text(catalog: &Catalog, models: &[&ModelInfo], out: &mut impl Write) -> io::Result<()> {
-    if models.is_empty() {
-        writeln!(out, "no models")?;
-        return out.flush();
-    }
     let rows: Vec<[String; 9]> = models.iter().map(|model| row(model)).collect();
     write_columns(HEADINGS, &rows, 3..9, out)?;
     if models.iter().any(|model| has_long_prices(model)) {

@@ -34,6 +34,8 @@ fn models_are_listed_with_limits_prices_and_sources() {
     assert!(rows[3].contains("as of 2026-"), "{}", rows[3]);
     assert!(rows[4].contains("https://"), "{}", rows[4]);
     assert_eq!(run(["models", "no such model"]).stdout, "no models\n");
+    let others = run(["models", "openrouter"]).stdout;
+    assert_eq!(others, "no models: those of others, as their makers have them\n");
     let long = run(["models", "claude-haiku-5-5"]).stdout;
     assert!(
         long.contains(" 0.1* ") && long.contains("\n* other prices for long prompts"),
