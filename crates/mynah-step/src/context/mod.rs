@@ -187,8 +187,8 @@ impl Context {
 
     /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
     /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order:
-    /// where nobody knows that order, as in spawned tasks, each task needs a name of its own. What a branch waits for beside them,
-    /// while others wait for it, may take ten seconds at most when the run is performed again.
+    /// where nobody knows that order, as in spawned tasks, each task needs a name of its own (`now` and `random` are one name each).
+    /// What a branch waits for beside them, while others wait for it, may take ten seconds at most when the run is performed again.
     ///
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). A value that
