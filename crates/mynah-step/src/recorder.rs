@@ -478,14 +478,15 @@ fn has_maps(fact: &Fact) -> bool {
 }
 
 /// Whether a fact must be on its way to the log before anything more is told: what came of a tool and what a person said, which
-/// nobody can do again, and that the model was asked, by this process or again by another, whose answer is told.
+/// nobody can do again, that the model was asked, by this process or again by another, whose answer is told, and what it said.
 fn is_owed(fact: &Fact) -> bool {
-    use Fact::{Resumed, ToolCompleted, ToolFailed, TurnStarted, UserMessage};
+    use Fact::{AssistantCompleted, Resumed, ToolCompleted, ToolFailed, TurnStarted, UserMessage};
     matches!(
         fact,
         ToolCompleted { .. }
             | ToolFailed { .. }
             | TurnStarted { .. }
+            | AssistantCompleted { .. }
             | Resumed { .. }
             | UserMessage { .. }
     )

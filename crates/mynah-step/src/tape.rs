@@ -286,7 +286,7 @@ impl Tape {
         }
     }
 
-    /// Waits until what came of tools, what people said and what models were asked is on its way to the log: whoever is told of it
+    /// Waits until what came of tools, what people said and what models were asked and answered is on its way to the log: whoever is told of it
     /// may do something else for as long as they like, and what was done is done. Safe it is when [`Tape::poll_durable`] says so.
     pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {

@@ -68,6 +68,33 @@ async fn a_model_that_is_heard_was_asked_in_the_log_though_nobody_polls_on() -> 
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_was_told_is_in_the_log_though_nobody_polls_on() -> mynah::Result<()> {
+    for last in [0, 1] {
+        let log = Busy::default();
+        let mut stream = working(["c0"])?.chat("go").record(&log).stream();
+        let (mut told, mut answer) = (0, None);
+        while let Some(event) = stream.next().await {
+            if let Event::MessageCompleted { message, .. } = event? {
+                told += 1;
+                answer = Some(message);
+            }
+            if told > last {
+                break;
+            }
+        }
+        tokio::time::sleep(10 * Busy::PAUSE).await;
+        let records = log.read(run_of(&stream), 1, usize::MAX).await?;
+        let facts = records.iter().filter_map(|record| record.fact().ok().flatten());
+        let mut kept = facts.filter_map(|fact| match fact {
+            Fact::AssistantCompleted { response, .. } => Some(response.message),
+            _ => None,
+        });
+        assert_eq!(kept.next_back(), answer, "{last}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_model_that_is_asked_again_was_asked_in_the_log_though_nobody_polls_on()
 -> mynah::Result<()> {
     let log = Busy::default();

@@ -251,7 +251,9 @@ impl Driver {
                 if !matches!(self.phase, Phase::Tools(_)) {
                     return Poll::Pending;
                 }
-            } else if let Some(event) = self.ready.pop_front() {
+            } else if !self.is_answered_in_full()
+                && let Some(event) = self.ready.pop_front()
+            {
                 if self.behind {
                     continue;
                 }
@@ -274,6 +276,11 @@ impl Driver {
     /// Whether there is something to tell, or may be in a moment.
     fn tells_next(&self) -> bool {
         !self.ready.is_empty() || matches!(self.phase, Phase::Answering(_))
+    }
+
+    /// Whether the model has said all of its answer, of which there is no fact yet: nobody is told before there is one.
+    fn is_answered_in_full(&self) -> bool {
+        self.watched && matches!(self.phase, Phase::Answering(_)) && self.answer.has_completed()
     }
 
     /// Whether somebody, or the time, stops what is under way; then it was stopped.
@@ -321,6 +328,8 @@ impl Driver {
                     if let Some(breach) = self.passed_by_answer() {
                         self.ready.push_back(event);
                         self.exceed(breach);
+                    } else if self.is_answered_in_full() {
+                        self.ready.push_back(event);
                     } else if !self.behind {
                         return Poll::Ready(Some(event));
                     }
