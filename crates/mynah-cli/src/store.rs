@@ -32,9 +32,16 @@ impl Place {
         match url.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("memory", _)) => Err(wrong("memory: takes no path")),
-            Some(("sqlite", "")) => Err(wrong("the path is missing")),
-            Some(("sqlite", ":memory:")) => Err(wrong("a SQLite log is a file")),
-            Some(("sqlite", path)) => Ok(Self::Sqlite(path.to_owned())),
+            // What stands behind two slashes is a path as well, relative unless a third follows.
+            Some(("sqlite", path)) => match path.strip_prefix("//").unwrap_or(path) {
+                "" => Err(wrong("the path is missing")),
+                ":memory:" => Err(wrong("a SQLite log is a file")),
+                path if path.split_once('?').is_some_and(|(_, more)| more.contains('=')) => {
+                    Err(wrong("a log takes no options"))
+                }
+                path => Ok(Self::Sqlite(path.to_owned())),
+            },
+            None if url == "memory" => Err(wrong("a log is a URL")),
             None if !url.is_empty() => {
                 Err(Failure::input(format!("{said}: a log is a URL; give sqlite:{url}")))
             }
@@ -220,4 +227,24 @@ pub(crate) fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
             .with("what", what)
             .into()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_named_by_a_url() {
+        for (url, path) in [
+            ("sqlite:q.db", "q.db"),
+            ("sqlite:/q.db", "/q.db"),
+            ("sqlite://q.db", "q.db"),
+            ("sqlite:///q.db", "/q.db"),
+            ("sqlite://../what?.db", "../what?.db"),
+        ] {
+            let place = Place::parse(url).ok();
+            assert_eq!(place, Some(Place::Sqlite(path.to_owned())), "{url}");
+        }
+        assert_eq!(Place::parse("memory:").ok(), Some(Place::Memory));
+    }
 }

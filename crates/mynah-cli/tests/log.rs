@@ -73,7 +73,10 @@ fn a_log_that_nobody_knows_is_exit_code_2() {
         ("", "not a log that this program knows"),
         ("mynah.db", "a log is a URL; give sqlite:mynah.db"),
         ("sqlite:", "the path is missing"),
+        ("sqlite://", "the path is missing"),
+        ("sqlite:runs.db?mode=ro", "a log takes no options"),
         ("memory:x", "takes no path"),
+        ("memory", "give memory: or sqlite:PATH"),
     ] {
         let refused = play(wrong, &[], &scenario(0, json!([chat()])));
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{wrong:?}");
