@@ -21,9 +21,10 @@ pub struct Corrupt {
 impl fmt::Display for Corrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { run, seq, what } = self;
-        match seq {
-            0 => write!(f, "run {run}: {what}"),
-            seq => write!(f, "run {run}, record {seq}: {what}"),
+        match (run.as_str(), seq) {
+            ("", _) => f.write_str(what),
+            (run, 0) => write!(f, "run {run}: {what}"),
+            (run, seq) => write!(f, "run {run}, record {seq}: {what}"),
         }
     }
 }

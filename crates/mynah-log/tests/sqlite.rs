@@ -260,6 +260,19 @@ fn tables_of_a_newer_version_are_left_alone() {
     }
 }
 
+#[test]
+fn tables_that_lost_their_version_are_damaged() {
+    let (_folder, path) = file();
+    drop(SqliteLog::open(&path).expect("a log"));
+    let other = Connection::open(&path).expect("a connection");
+    other.pragma_update(None, "user_version", 0).expect("no version");
+    for result in [SqliteLog::open(&path), SqliteLog::open_read_only(&path)] {
+        let error = result.expect_err("tables of no version");
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt));
+        assert!(error.to_string().contains("their version is missing"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn what_version_4_of_the_tables_told_of_runs_is_told_by_the_next() {
     let (_folder, path) = file();
@@ -350,6 +363,8 @@ async fn a_damaged_index_is_found_though_every_run_can_be_read() {
 async fn a_file_that_lacks_a_table_or_a_column_is_damaged() {
     for (change, what) in [
         ("DROP TABLE seals", "no such table: seals"),
+        ("DROP TABLE unwiped", "no such table: unwiped"),
+        ("DROP TABLE pruned", "no such table: pruned"),
         ("ALTER TABLE runs RENAME COLUMN status TO condition", "no such column: status"),
     ] {
         let (_folder, path) = file();

@@ -14,7 +14,7 @@ use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, c
 use super::{
     Answer,
     row::is_unsound,
-    tables::{MIGRATIONS, SCHEMA},
+    tables::{MIGRATIONS, SCHEMA, TABLES},
 };
 use crate::Durability;
 
@@ -150,6 +150,9 @@ impl File {
     fn version(&self, connection: &Connection) -> Result<u32> {
         match header(connection).map_err(|error| self.failure(&error))? {
             (0, 0, _) => Ok(0),
+            (1.., APPLICATION, 0) => {
+                Err(self.damaged("it has tables, and their version is missing"))
+            }
             (_, APPLICATION, version) => match u32::try_from(version) {
                 Ok(version) if version <= SCHEMA => Ok(version),
                 _ => Err(self.too_new(version)),
@@ -186,13 +189,27 @@ impl File {
         let mut check = connection.prepare("PRAGMA integrity_check(3)")?;
         let found = check.query_map([], |row| row.get(0))?;
         let found = found.collect::<rusqlite::Result<Vec<String>>>()?;
-        if found == ["ok"] {
-            return Ok(Ok(()));
+        if found != ["ok"] {
+            let (path, what) = (self.0.display(), found.join("; "));
+            return Ok(Err(Error::log(LogReason::Corrupt).with_message(format!(
+                "log error: corrupt: {path}: the file is damaged; restore it from a copy: {what}"
+            ))));
         }
-        let (path, what) = (self.0.display(), found.join("; "));
-        Ok(Err(Error::log(LogReason::Corrupt).with_message(format!(
-            "log error: corrupt: {path}: the file is damaged; restore it from a copy: {what}"
-        ))))
+        let select = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+        let mut select = connection.prepare(select)?;
+        for table in TABLES {
+            if !select.exists([table])? {
+                return Ok(Err(self.damaged(&format!("no such table: {table}"))));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn damaged(&self, what: &str) -> Error {
+        let path = self.0.display();
+        Error::log(LogReason::Corrupt).with_message(format!(
+            "log error: corrupt: {path}: {what}: the file is damaged; restore it from a copy"
+        ))
     }
 
     fn too_new(&self, version: i32) -> Error {

@@ -139,7 +139,7 @@ pub(super) fn check(connection: &Connection) -> Answer<()> {
             Ok(record) => (record.envelope().run.to_string(), record.seq()),
             Err(_) => (String::new(), 0),
         };
-        let what = format!("row {key} holds it, but no run has that row");
+        let what = format!("row {key} of table records belongs to no run");
         return Ok(Err(Corrupt { run, seq, what }.into()));
     }
     Ok(Ok(()))
@@ -149,7 +149,7 @@ pub(super) fn check(connection: &Connection) -> Answer<()> {
 fn check_strays(connection: &Connection, table: &str) -> Answer<()> {
     let strays = format!("SELECT 1 FROM {table} WHERE run NOT IN (SELECT key FROM runs)");
     if connection.prepare(&strays)?.exists([])? {
-        let what = "keys of records lie in it that belong to no run".to_owned();
+        let what = format!("rows of table {table} belong to no run");
         return Ok(Err(Corrupt { run: String::new(), seq: 0, what }.into()));
     }
     Ok(Ok(()))

@@ -27,6 +27,10 @@ pub(super) const MIGRATIONS: [Migration; 5] = [
 /// The version of the tables that are written.
 pub(super) const SCHEMA: u32 = MIGRATIONS.len() as u32;
 
+/// The tables of that version.
+pub(super) const TABLES: [&str; 7] =
+    ["runs", "heads", "older", "records", "seals", "pruned", "unwiped"];
+
 /// Makes the tombstones that a log has leaves of its tree.
 fn list_tombstones(tables: &Connection) -> rusqlite::Result<()> {
     let mut select = tables.prepare(
