@@ -26,7 +26,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah diff RUN last --json               every difference, whole
 
 What each run has for itself is not compared: ids of requests and answers, its parent, its root,
-and the pieces in which answers came. What was redacted in either run cannot be compared: it is marked with a ?.
+the pieces in which answers came, and where another process went on. What was redacted in either run cannot be compared: it is marked with a ?.
 Exit codes: 0 the same; 1 different, or not to be compared; 2 no such run; 4 a log that could not be used.";
 
 #[derive(Args)]
@@ -81,7 +81,9 @@ struct Entry {
 }
 
 async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
-    let facts = store::facts(log, run).await?;
+    let mut facts = store::facts(log, run).await?;
+    // That another process went on is nothing that the run did.
+    facts.retain(|(_, fact)| !fact.as_ref().is_some_and(Fact::is_seam));
     let entry = |(record, fact): (mynah::log::Record, Option<Fact>)| Entry {
         seq: record.seq(),
         kind: record.envelope().kind.to_string(),
@@ -139,19 +141,18 @@ impl<'a> Row<'a> {
     /// Where it stands in both runs, in words.
     fn place(&self) -> String {
         match (self.left, self.right) {
-            (Some(left), Some(right)) if left.seq == right.seq => {
-                format!("from record {} on", left.seq)
-            }
-            (Some(left), Some(right)) => {
-                format!("from records {} and {} on", left.seq, right.seq)
-            }
-            (Some(left), None) => {
-                format!("from record {} on, which only the left one has", left.seq)
-            }
-            (None, right) => {
-                let seq = right.map_or(0, |right| right.seq);
-                format!("from record {seq} on, which only the right one has")
-            }
+            (Some(_), Some(_)) => format!("from {} on", self.records()),
+            (Some(_), None) => format!("from {} on, which only the left one has", self.records()),
+            (None, _) => format!("from {} on, which only the right one has", self.records()),
+        }
+    }
+
+    /// Its records, in words.
+    fn records(&self) -> String {
+        let seq = |entry: &Entry| entry.seq;
+        match (self.left.map(seq), self.right.map(seq)) {
+            (Some(left), Some(right)) if left != right => format!("records {left} and {right}"),
+            (left, right) => format!("record {}", left.or(right).unwrap_or_default()),
         }
     }
 }
@@ -255,7 +256,7 @@ fn write_text(
         (shared, _) if shared == rows.len() => writeln!(out, "the same")?,
         (0, Some(0)) => writeln!(out, "nothing is known to be the same\n")?,
         (0, _) => writeln!(out, "nothing is the same\n")?,
-        (shared, _) => writeln!(out, "the same up to record {shared}\n")?,
+        (shared, _) => writeln!(out, "the same up to {}\n", rows[shared - 1].records())?,
     }
     for (index, row) in rows.iter().enumerate().skip(found.shared) {
         let mark = match row {

@@ -152,14 +152,14 @@ fn a_fork_that_goes_on_differently_differs_from_there() {
 right  {fork}  10 records
 the same up to record 6
 
-                                                         >    7  resumed
-^ the first difference
-
    7  assistant_completed  It is on its way.             |    8  assistant_completed  There is no soup today.
-   8  completed  completed                                    9  completed  completed
+  response.message.content
+    left  \"It is on its way.\"
+    right  \"There is no soup today.\"
 "
     );
     assert!(differs.stdout.starts_with(&expected), "{}", differs.stdout);
+    assert_eq!(differs.stderr, "mynah: the runs differ from records 7 and 8 on\n");
 
     let told = store.run(&["diff", "run-1", &fork, "--json"]);
     assert_eq!(told.code, Some(1));
@@ -169,7 +169,7 @@ the same up to record 6
         "left": {"run_id": "run-1", "records": 9},
         "right": {"run_id": fork, "records": 10},
         "shared": 6,
-        "differences": 2,
+        "differences": 1,
         "redacted": 0,
     });
     assert_eq!(told[0], summary);
@@ -177,9 +177,9 @@ the same up to record 6
         .iter()
         .map(|row| (row["left"]["seq"].clone(), row["right"]["seq"].clone()))
         .collect();
-    assert_eq!(places, [(Value::Null, json!(7)), (json!(7), json!(8))]);
+    assert_eq!(places, [(json!(7), json!(8))]);
     let first = json!({"path": "response.message.content", "left": "It is on its way.", "right": "There is no soup today."});
-    assert_eq!(told[2]["diff"][0], first);
+    assert_eq!(told[1]["diff"][0], first);
 }
 
 #[test]
