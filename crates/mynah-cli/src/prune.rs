@@ -123,10 +123,10 @@ fn write_text(
     for RunSummary { run_id, .. } in in_use {
         writeln!(out, "{}  stays: it is in use, or a run that is goes on from it", line(run_id))?;
     }
-    for RunSummary { run_id, started, status, records, .. } in found {
-        let (started, records) = (Moment(*started), count(*records, "record"));
-        let run_id = line(run_id);
-        writeln!(out, "{run_id}  {started}  {}  {records}", status.as_str())?;
+    for run in found {
+        let (started, records) = (Moment(run.started), count(run.records, "record"));
+        let (run_id, status) = (line(&run.run_id), runs::shown_status(run));
+        writeln!(out, "{run_id}  {started}  {status}  {records}")?;
     }
     let told = match (found.len() as u64, done) {
         (0, true) if !in_use.is_empty() => "nothing pruned".to_owned(),

@@ -324,6 +324,11 @@ fn a_run_that_a_process_goes_on_with_is_named_and_the_others_are_pruned() {
     rusqlite::Connection::open(&store.path).unwrap().execute_batch(hold).unwrap();
     let prune = ["prune", "--older-than", "30d", "--reason", "age", "--include-unfinished"];
     let stays = "run-2  stays: it is in use, or a run that is goes on from it\n";
+    // Nobody goes on with a branch that was not resumed.
+    store.ok(&["fork", "run-0", "--at", "3"]);
+    let young = ["prune", "--older-than", "0s", "--reason", "age", "--include-unfinished"];
+    assert!(store.ok(&young).contains("  abandoned  3 records\n"));
+    store.ok(&[&young[..], &["--status", "running", "--yes"]].concat());
     let told = store.ok(&prune);
     assert!(told.starts_with(stays) && told.contains("\n2 runs, 14 records would go"), "{told}");
     let told = store.json(&prune).pop().unwrap();

@@ -9,8 +9,10 @@ use common::{
 use std::sync::Arc;
 
 use mynah::{
-    Chat, Engine, Event, FinishReason, HaltReason, Message, Mode, OnUnknownTool, Request,
-    ResponseFormat, Result, Role, Thread, Tool, ToolCall, ToolChoice, ToolOutcome,
+    Budget, Chat, Engine, Event, FinishReason, HaltReason, Message, Mode, OnUnknownTool, Request,
+    ResponseFormat, Result, Role, StepResult, Thread, Tool, ToolCall, ToolChoice, ToolOutcome,
+    log::MemoryLog,
+    replay_run,
     testing::{Scripted, names},
 };
 use serde_json::{Value, json};
@@ -19,6 +21,30 @@ use serde_json::{Value, json};
 type Set = fn(Chat) -> Chat;
 
 const NUDGE: &str = "Now provide your final structured response.";
+
+#[tokio::test]
+async fn the_call_that_gives_the_answer_its_form_is_within_the_budget_too() -> Result<()> {
+    let log = MemoryLog::new();
+    let chat = |scripts: [Value; 2]| {
+        let engine = Engine::new(scripted(scripts)).tool(echo());
+        let chat = engine.chat("go").response_format(schema()).record(&log);
+        chat.structured_finalize(true).budget(Budget::new().max_turns(1))
+    };
+    let (answers, calls) = (|| [says("done"), says("{}")], || [call("c0", "echo"), says("{}")]);
+    for (chat, pass_1) in [
+        (chat(answers()), "completed"),
+        (chat(calls()).halt_when(|_: &StepResult| true), "halt_when"),
+        // Within the conversation it is that which it ends.
+        (chat(calls()), "budget_exceeded"),
+    ] {
+        let result = chat.await?;
+        assert_eq!((result.halted_reason, result.steps.len()), (HaltReason::BudgetExceeded, 1));
+        assert_eq!(result.metadata["structured_finalize"], json!({"pass_1_halted": pass_1}));
+        let run = result.run_id.unwrap_or_default();
+        assert_eq!(replay_run(&log, &*run).await?.status, "equal", "{pass_1}");
+    }
+    Ok(())
+}
 
 #[tokio::test]
 async fn f01_the_answer_of_the_second_pass_is_the_chats() -> Result<()> {

@@ -6,6 +6,7 @@
 mod budget;
 mod decide;
 mod driver;
+mod interrupt;
 mod model;
 mod settle;
 mod state;
