@@ -1,4 +1,6 @@
 //! A recorded run as a regression test: what a changed prompt or tool would change.
+//!
+//! A replay runs the tools again, unless `replay_tools(Tools::Recorded)` is said: say it where they do something in the world.
 
 use mynah::{
     Engine, Thread, Tool,
