@@ -1,6 +1,7 @@
 //! A manual tool is not run: its calls are handed to the program, which gives the results when it has them; or, where the run
 //! is kept, a person approves the calls and they are run. Other tools of the same answer run as usual.
 
+use mynah::kept_call;
 use mynah::log::MemoryLog;
 use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};
@@ -20,11 +21,13 @@ async fn main() -> mynah::Result<()> {
     let (session, result) = engine.continue_session(&session, None).await?;
     println!("{}: {}", session.status(), result.into_text()?);
 
-    // A person allows it, perhaps days later and in another process.
     let (engine, log) = (bank(), MemoryLog::new());
-    let waiting = engine.chat("Send Ada 50.").record(&log).await?;
-    let mut resume = engine.resume(&log, waiting.run_id.as_deref().unwrap_or_default());
-    for call in waiting.manual_tool_calls() {
+    let run = engine.chat("Send Ada 50.").record(&log).await?.run_id.unwrap_or_default();
+
+    // A person allows it, perhaps days later and in another process: the log knows what the run waits for.
+    let waiting = kept_call(&log, &run).await?.waiting;
+    let mut resume = engine.resume(&log, &run);
+    for call in waiting.iter().flat_map(ChatResult::manual_tool_calls) {
         println!("approved: {}({})", call.name, call.arguments);
         resume = resume.approve(call.id); // or reject(call.id, "why not")
     }

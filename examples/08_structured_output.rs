@@ -1,5 +1,8 @@
 //! An answer in a form that a program can read, from a model that used tools on the way: the conversation comes first,
 //! then one more call, without tools, gives the answer its form.
+//!
+//! The provider is asked for the form, and most keep to it; the library does not hold the answer against the schema.
+//! `into_json` holds it against the type, and gives no answer that was cut off, filtered or refused.
 
 use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};
@@ -47,6 +50,6 @@ async fn main() -> mynah::Result<()> {
         let calls = step.response.tool_calls().map(|call| format!("calls {}", call.name));
         println!("step {number}: {}{}", step.text(), calls.collect::<String>());
     }
-    println!("{:#?}", serde_json::from_str::<Bird>(&result.into_text()?)?);
+    println!("{:#?}", result.into_json::<Bird>()?);
     Ok(())
 }

@@ -1,4 +1,6 @@
 //! A recorded run as a regression test: what a changed prompt or tool would change.
+//!
+//! A replay runs the tools again, unless `replay_tools(Tools::Recorded)` is said: say it where they do something in the world.
 
 use mynah::{
     Engine, Thread, Tool,
@@ -7,31 +9,45 @@ use mynah::{
 };
 use serde_json::json;
 
+const PROMPT: &str = "Be brief.";
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let thread = Thread::new().with_system(PROMPT).with_user("What does it cost?");
+    let kept = shop(2)?.chat(thread).record(&log).await?;
+    let run = kept.run_id.unwrap_or_default();
+
+    // The same engine with the same instructions comes to the same; no model is called.
+    testing::assert_equal(shop(2)?.replay(&log, &run).system(PROMPT)).await;
+
+    // A tool that answers otherwise is the first difference, and so are other instructions.
+    let changed = shop(3)?.replay(&log, &run).await;
+    println!("{}\n", changed.map_or_else(|error| testing::difference(&error), |_| "equal".into()));
+    let changed = shop(2)?.replay(&log, &run).system("Be kind.").await;
+    println!("{}", changed.map_or_else(|error| testing::difference(&error), |_| "equal".into()));
+    Ok(())
+}
+
+/// As it stands in a program's `tests/`: the run is from the program at work, taken out of its log once, by
+/// `mynah export last -o kept/price.ndjson`, and kept in the repository. Whoever changes the prompt or a tool sees what that changes.
+#[tokio::test]
+async fn the_shop_still_does_what_it_did() -> mynah::Result<()> {
+    let (log, file) = (MemoryLog::new(), include_bytes!("kept/price.ndjson"));
+    let run = mynah::log::bundle::import(&log, std::io::Cursor::new(file)).await?.run_id;
+    testing::assert_equal(shop(2)?.replay(&log, &run).system(PROMPT)).await;
+
+    let changed = shop(2)?.replay(&log, &run).system("Be kind.").await;
+    let difference = changed.map_err(|error| testing::difference(&error));
+    assert!(difference.is_err_and(|told| told.contains(r#"produced: "Be kind.""#)));
+    Ok(())
+}
+
+fn shop(euros: u8) -> mynah::Result<Engine> {
     let model = Scripted::new([
         json!([{"tool_call": {"id": "c0", "name": "price"}}, {"finish": "tool_calls"}]),
         json!([{"text": "Two euros."}, {"finish": "stop"}]),
     ])?;
-    let engine = Engine::new(model);
-    let shop = |euros: u8| {
-        let price = Tool::new("price", "what it costs", json!({}));
-        price.handler(move |_, _| async move { json!(euros) })
-    };
-
-    let log = MemoryLog::new();
-    let thread = Thread::new().with_system("Be brief.").with_user("What does it cost?");
-    let kept = engine.clone().tool(shop(2)).chat(thread).record(&log).await?;
-    let run = kept.run_id.unwrap_or_default();
-
-    // The same engine with the same instructions comes to the same; no model is called.
-    let same = engine.clone().tool(shop(2));
-    testing::assert_equal(same.replay(&log, &*run).system("Be brief.")).await;
-
-    // A tool that answers otherwise is the first difference, and so are other instructions.
-    let changed = engine.clone().tool(shop(3)).replay(&log, &*run).await;
-    println!("{}\n", changed.map_or_else(|error| testing::difference(&error), |_| "equal".into()));
-    let changed = engine.tool(shop(2)).replay(&log, &*run).system("Be kind.").await;
-    println!("{}", changed.map_or_else(|error| testing::difference(&error), |_| "equal".into()));
-    Ok(())
+    let price = Tool::new("price", "what it costs", json!({}));
+    Ok(Engine::new(model).tool(price.handler(move |_, _| async move { json!(euros) })))
 }

@@ -32,6 +32,7 @@ async fn main() -> Result<()> {
     let said = agent(&Context::new(config(1).resume().await?)?, false).await?;
     println!("resumed: {said} {}", verify_run(&log, "run-1").await?.status);
 
+    // A replay runs the tools again, unless they are `.recorded()`; what this one asks of its context is answered from the records.
     let context = Context::new(config(0).replay().await?)?;
     let again = agent(&context, false).await?;
     context.finish().await?;

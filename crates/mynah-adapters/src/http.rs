@@ -127,10 +127,7 @@ impl HttpAdapter {
     /// # Errors
     /// A name that is not known.
     pub fn named(name: &str) -> Result<Self> {
-        let preset = Preset::named(name).ok_or_else(|| {
-            Error::invalid_option("adapter", "unknown")
-                .with_message(format!("no adapter is named {name:?}; known are {}", known_names()))
-        })?;
+        let preset = Preset::named(name).ok_or_else(|| unknown(name))?;
         let mut adapter = Self::new(preset.name, preset.format());
         adapter.version = preset.version.to_owned();
         adapter.key_variables = preset.key_variables.iter().map(|&name| name.to_owned()).collect();
@@ -448,6 +445,17 @@ fn hinted(error: Error, hint: Option<&str>) -> Error {
     }
 }
 
+fn unknown(name: &str) -> Error {
+    let message = match name {
+        "bedrock" => {
+            "adapter \"bedrock\" needs the feature `bedrock`, which this program was built without"
+                .to_owned()
+        }
+        _ => format!("no adapter is named {name:?}; known are {}", known_names()),
+    };
+    Error::invalid_option("adapter", "unknown").with_message(message)
+}
+
 fn known_names() -> String {
     PRESETS.iter().map(|preset| preset.name).collect::<Vec<_>>().join(", ")
 }
@@ -521,4 +529,15 @@ fn secrets_of<'h>(
     // A scheme and a number are none.
     let words = value.split([' ', ';', ',', '=', ':', '"']).filter(|word| word.len() >= 8);
     words.map(SecretString::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unknown;
+
+    #[test]
+    fn a_server_that_only_a_feature_knows_names_the_feature() {
+        assert!(unknown("bedrock").to_string().contains("needs the feature `bedrock`"));
+        assert!(unknown("bedrok").to_string().contains("known are openai"));
+    }
 }

@@ -164,7 +164,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             Some(Ok(())) => arguments.judge(&ledger, &run).await,
             Some(Err(Stop::Failed(failure))) => Err(failure),
             Some(Err(Stop::Refused(error))) => {
-                let error = awaited(spoken(error, &run), &ledger, &run).await?;
+                let error = spoken(error, &run);
                 if arguments.log.json {
                     let line = json!({"run_id": run, "err": error});
                     written(writeln!(io::stdout(), "{line}"))?;
@@ -392,13 +392,6 @@ fn spoken(error: Error, run: &str) -> Error {
         }
     };
     error.with_message(said)
-}
-
-/// The same error, with what the run waits for where it waits.
-async fn awaited(error: Error, log: &Ledger, run: &str) -> Result<Error, Failure> {
-    let ErrorKind::Session(_) = error.kind() else { return Ok(error) };
-    let Some(Fact::Suspended(end)) = facts(log, run).await?.pop() else { return Ok(error) };
-    Ok(end.metadata.into_iter().fold(error, |error, (name, value)| error.with(&name, value)))
 }
 
 /// The code that differs, of which records only tell that there is some.

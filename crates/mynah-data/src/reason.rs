@@ -53,7 +53,7 @@ reasons! {
         BudgetExceeded => "budget_exceeded",
         /// There is a budget in dollars, and nobody knows what the model costs.
         UnknownPrice => "unknown_price",
-        /// The chat stopped before the model was done, so that it has no answer.
+        /// The chat, or the model, stopped before there was a whole answer.
         Halted => "halted",
     }
 }

@@ -2,10 +2,10 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
 
-use crate::{Error, Message, Metadata, ToolCall};
+use crate::{AdapterReason, EngineReason, Error, ErrorKind, Message, Metadata, Part, ToolCall};
 
 /// Why a model stopped writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -190,7 +190,11 @@ impl Response {
         Error::deserialize(self.metadata.get("error")?).ok()
     }
 
-    /// The text of a finished answer, or the error that broke it off.
+    /// The text of an answer, or the error that broke it off.
+    ///
+    /// An answer that the token limit cut off or that was filtered is given as far as it came:
+    /// [`finish_reason`](Response::finish_reason) tells. Nor is the text held against a response format.
+    /// [`into_json`](Response::into_json) looks at both.
     ///
     /// # Errors
     /// The error of an answer that failed in mid-stream.
@@ -199,6 +203,64 @@ impl Response {
             Some(error) => Err(error),
             None => Ok(self.text().into_owned()),
         }
+    }
+
+    /// The text of a whole answer, read as JSON. It is held against `T`, and not against the schema of a response format, which
+    /// the provider is only asked to follow.
+    ///
+    /// ```
+    /// use mynah_data::{AdapterReason, EngineReason, ErrorKind, FinishReason, Message, Response};
+    /// let answer = |text: &str| Response::new(Message::assistant(text));
+    /// assert_eq!(answer("[1, 2]").into_json::<Vec<u8>>()?, [1, 2]);
+    ///
+    /// let error = answer("[1, -2]").into_json::<Vec<u8>>().unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
+    /// assert_eq!(error.metadata()["response"]["output_text"], "[1, -2]");
+    ///
+    /// let mut cut_off = answer("12");
+    /// cut_off.finish_reason = Some(FinishReason::Length);
+    /// let error = cut_off.into_json::<u32>().unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::Halted));
+    /// # Ok::<(), mynah_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error of an answer that failed in mid-stream; `halted` where the token limit cut it off, or the model waits for tools;
+    /// `content_filter` where it was filtered or refused; `malformed_response` where it is not JSON, or does not fit `T`. All but
+    /// the first have the answer in their metadata, as `response`.
+    pub fn into_json<T: DeserializeOwned>(self) -> Result<T, Error> {
+        if let Some(error) = self.error() {
+            return Err(error);
+        }
+        let halted = ErrorKind::Engine(EngineReason::Halted);
+        let filtered = ErrorKind::Adapter(AdapterReason::ContentFilter);
+        let malformed = ErrorKind::Adapter(AdapterReason::MalformedResponse);
+        let refusal = self.message.parts().iter().find_map(|part| match part {
+            Part::Refusal { text } => Some(text),
+            _ => None,
+        });
+        let (kind, why) = match (refusal, self.finish_reason) {
+            (Some(refusal), _) => (filtered, format!("the model refused: {refusal}")),
+            (_, Some(FinishReason::ContentFilter)) => {
+                (filtered, "the answer was filtered".to_owned())
+            }
+            (_, Some(FinishReason::Length)) => {
+                (halted, "the answer was cut off at its token limit".to_owned())
+            }
+            (_, Some(FinishReason::ToolCalls)) => {
+                (halted, "the model waits for tools, and has not answered yet".to_owned())
+            }
+            _ => match serde_json::from_str(&self.text()) {
+                Ok(value) => return Ok(value),
+                Err(error) if error.is_data() => {
+                    (malformed, format!("the answer does not fit its type: {error}"))
+                }
+                Err(error) => (malformed, format!("the answer is not JSON: {error}")),
+            },
+        };
+        let error = Error::new(kind);
+        let message = format!("{error}: {why}");
+        Err(error.with_message(message).with("response", json!(self)))
     }
 }
 

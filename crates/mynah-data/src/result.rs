@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
@@ -243,6 +243,10 @@ impl ChatResult {
     /// A chat that was cancelled, came to a limit, halted or waits has no answer: what it said last is its
     /// [`text`](ChatResult::text), half a sentence perhaps, or nothing.
     ///
+    /// The model was done too where its answer was cut off at the token limit or filtered: the `finish_reason` of
+    /// [`final_response`](ChatResult::final_response) tells. Nor is the text held against a response format.
+    /// [`into_json`](ChatResult::into_json) looks at both.
+    ///
     /// ```
     /// use mynah_data::{ChatResult, EngineReason, ErrorKind, HaltReason, Thread};
     /// let error = ChatResult::new(Thread::new(), HaltReason::MaxTurns).into_text().unwrap_err();
@@ -253,9 +257,33 @@ impl ChatResult {
     /// # Errors
     /// The error that ended the chat; `halted` for every other reason but `completed`.
     pub fn into_text(self) -> Result<String, Error> {
+        self.check_completed()?;
+        Ok(self.text().into_owned())
+    }
+
+    /// The answer of a chat whose model was done, read as JSON: see [`Response::into_json`] for what is checked.
+    ///
+    /// ```
+    /// # use mynah_data::{ChatResult, HaltReason, Message, Response, Thread};
+    /// # let mut result = ChatResult::new(Thread::new(), HaltReason::Completed);
+    /// # result.final_response = Some(Response::new(Message::assistant(r#"{"celsius": 21}"#)));
+    /// let weather: std::collections::HashMap<String, i32> = result.into_json()?;
+    /// assert_eq!(weather["celsius"], 21);
+    /// # Ok::<(), mynah_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`into_text`](ChatResult::into_text), and those of [`Response::into_json`].
+    pub fn into_json<T: DeserializeOwned>(self) -> Result<T, Error> {
+        self.check_completed()?;
+        self.final_response.unwrap_or_else(|| Response::new(Message::assistant(""))).into_json()
+    }
+
+    /// Whether the model was done.
+    fn check_completed(&self) -> Result<(), Error> {
         match self.error() {
             Some(error) => Err(error),
-            None if !self.is_halted() => Ok(self.text().into_owned()),
+            None if !self.is_halted() => Ok(()),
             None => Err(Error::engine(EngineReason::Halted)
                 .with_message(format!(
                     "engine error: halted: the chat has no answer, as it stopped before the model was done: {}",

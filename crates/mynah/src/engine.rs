@@ -72,7 +72,8 @@ impl Engine {
         Self::without_adapter().with(|parts| parts.adapter = Some(Arc::new(adapter)))
     }
 
-    /// An engine for a model of a known server, such as `anthropic:claude-sonnet-5` or `ollama:llama3.2`. Feature `http`.
+    /// An engine for a model of a known server, such as `anthropic:claude-sonnet-5` or `ollama:llama3.2`. Feature `http`; those of
+    /// Amazon Bedrock need `bedrock`.
     ///
     /// The key comes from the server's environment variable when a call is made. What else can be set (another address, keys
     /// from elsewhere, a proxy) is set on an [`HttpAdapter`](mynah_adapters::http::HttpAdapter).

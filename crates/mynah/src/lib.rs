@@ -19,6 +19,9 @@
 //! A call with `.budget(..)` spends no more than its [`Budget`] says: tokens, dollars, time, turns, tool calls. What tokens cost is
 //! in a [`Catalog`].
 //!
+//! None of the features is on by default: `http` calls providers ([`adapters`], `Engine::named`), `bedrock` adds Amazon Bedrock to
+//! them, `sqlite` keeps runs in a file (`log::SqliteLog`).
+//!
 //! Runs need a tokio runtime with timers, as `#[tokio::main]` gives.
 //!
 //! There is one loop, and it is a stream; the futures fold it. Inside, the loop's state is a fold of facts, what comes next

@@ -1,6 +1,8 @@
 //! Runs as they were kept.
 
-use mynah_data::{Error, HaltReason, LogReason, Messages, Result, Session, SessionRun, Thread};
+use mynah_data::{
+    ChatResult, Error, HaltReason, LogReason, Messages, Result, Session, SessionRun, Thread,
+};
 use mynah_log::{
     About, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Removals, RunSummary,
     Totals, Verifier, cbor, walk,
@@ -239,6 +241,22 @@ impl Loaded {
         let mut state = RunState::new(self.before, Meter::default());
         records.into_iter().take(began + 1).for_each(|kept| state.evolve(kept.into_fact()));
         state.thread
+    }
+
+    /// What its records come to.
+    pub(crate) fn state(&self) -> RunState {
+        let mut state = RunState::new(self.before.clone(), Meter::default());
+        self.kept.records.iter().for_each(|kept| state.evolve(kept.fact().clone()));
+        state
+    }
+
+    /// What the caller was told of a run that waits.
+    pub(crate) fn waiting(&self) -> Option<ChatResult> {
+        matches!(self.kept.last(), Some(Fact::Suspended(_))).then(|| {
+            let mut result = self.state().chat_result();
+            result.run_id = Some(self.kept.run.as_str().into());
+            result
+        })
     }
 
     /// The run up to where it last waited; none if it never did.

@@ -60,9 +60,11 @@ enum Change {
 option_setters!(Replay, self => self.options);
 
 impl Engine {
-    /// Performs a run again from its records, and compares every fact with the recorded one. The model is never called; tools
-    /// are run again, unless [`Replay::replay_tools`] or the tool itself says that its records answer. What a person had to allow,
-    /// as the tool or the call is manual, is never run again.
+    /// Performs a run again from its records, and compares every fact with the recorded one. The model is never called.
+    ///
+    /// **The run's tools are run again**, and what they do they do again, unless
+    /// [`replay_tools(Tools::Recorded)`](Replay::replay_tools) is said, or the tool is [`recorded`](crate::Tool::recorded). Only
+    /// what a person had to allow, as the tool or the call is manual, is never run again.
     ///
     /// Against a changed engine it tells the first thing that would be different: a test for prompts and tools. That is what the
     /// engine is, unless [`Replay::allow_changed_engine`] asks for what it does. Its order of tools, and prices, are no difference.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{Error, Result, Session, SessionReason, Thread};
+use mynah_data::{ChatResult, Error, Result, Session, SessionReason, Thread};
 use mynah_log::{Extent, Log, RunFilter};
 
 use crate::loaded::{Loaded, Stretch};
@@ -98,9 +98,34 @@ pub struct KeptCall {
     pub extent: Extent,
     /// The whole conversation with which it began, whichever runs hold it.
     pub thread: Thread,
+    /// Where the run waits, what it came to, as its caller was told: with the question, or with the calls and their arguments.
+    /// None while it is under way or its process ended in its midst, which [`Engine::resume`](crate::Engine::resume) goes on
+    /// with, and none after its end.
+    pub waiting: Option<ChatResult>,
 }
 
-/// Tells what a run was asked, from its records and those of the turns before it in its session.
+/// Tells what a run was asked, and what it waits for, from its records and those of the turns before it in its session.
+///
+/// So a process that did not begin the run can ask the person who is to decide:
+///
+/// ```
+/// # use mynah::{Engine, Tool, testing::Scripted};
+/// # use serde_json::json;
+/// use mynah::log::MemoryLog;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([
+/// #     json!([{"tool_call": {"id": "c0", "name": "pay", "arguments": {"euros": 7}}}, {"finish": "tool_calls"}])])?)
+/// #     .tool(Tool::new("pay", "pays the bill", json!({})).manual());
+/// # let log = MemoryLog::new();
+/// let run = engine.chat("pay").record(&log).await?.run_id.unwrap();
+///
+/// let waiting = mynah::kept_call(&log, &run).await?.waiting.unwrap();
+/// let call = &waiting.manual_tool_calls()[0];
+/// assert_eq!((&*call.name, &call.arguments), ("pay", &json!({"euros": 7})));
+/// # Ok(()) }
+/// ```
+///
+/// What it was asked is the whole conversation:
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
@@ -123,7 +148,8 @@ pub struct KeptCall {
 pub async fn kept_call<L: Log>(log: &L, run: &str) -> Result<KeptCall> {
     let loaded = Loaded::read(log, run).await?;
     let (_, Stretch { extent, .. }) = loaded.stretches();
-    Ok(KeptCall { extent, thread: loaded.thread_of_call() })
+    let waiting = loaded.waiting();
+    Ok(KeptCall { extent, thread: loaded.thread_of_call(), waiting })
 }
 
 /// The session that a turn left.

@@ -3,14 +3,14 @@
 use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{
-    ChatResult, Error, HaltReason, LogReason, Message, Result, Role, Session, SessionReason,
-    ToolCall,
+    ChatResult, Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, Session,
+    SessionReason, ToolCall,
 };
 use mynah_log::{About, End, Extent, Fact, Log, RunStatus};
 use mynah_step::{
     BoxFuture, OnUncertain, Recorded, RecordedFact, Recorder, Tape, Tool, active, take_over,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     call::chatted,
@@ -19,7 +19,7 @@ use crate::{
     loaded::{Kept, Loaded},
     options::{Options, option_setters},
     prepare::{Asked, Part, Past, joined},
-    run::{Beginning, Driver, Meter, Resumption, RunState},
+    run::{Beginning, Driver, Resumption},
     stream::{EventStream, Filter},
 };
 
@@ -60,6 +60,10 @@ impl Engine {
     ///
     /// Whether the process lives that held the run within the last minute, three seconds show, whatever its clock says; they are
     /// waited for. A process that lives keeps its run, and a run that was dropped or waits goes on at once.
+    ///
+    /// A run that waits is refused (`invalid_status`) without what it waits for. The error's metadata tells what that is:
+    /// `pending_question`, `manual_tool_calls` with names and arguments, or the ids of `uncertain_tool_calls`.
+    /// [`kept_call`](crate::kept_call) tells it without an engine.
     ///
     /// ```
     /// # use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
@@ -226,7 +230,7 @@ impl Resume {
         let message = self.said(&loaded)?;
         let mut fact = match message {
             Some(_) => None,
-            None => self.resumption(&loaded)?,
+            None => self.resumption(&loaded).map_err(|error| awaited(error, &loaded))?,
         };
         let waits = matches!(loaded.kept.last(), Some(Fact::Suspended(_)));
         let (mut earlier, last) = loaded.stretches();
@@ -424,8 +428,7 @@ impl Resume {
     /// What a run is to wait for whose process ended in its tools: for what came of those of which nobody knows whether they
     /// ran, and of those of which something was said.
     fn uncertain(&self, loaded: &Loaded) -> Option<End> {
-        let mut state = RunState::new(loaded.before.clone(), Meter::default());
-        loaded.kept.records.iter().for_each(|kept| state.evolve(kept.fact().clone()));
+        let state = loaded.state();
         let tools = self.engine.resolve_tools(&self.options);
         let is_harmless = |call: &ToolCall| {
             tools.iter().any(|tool| tool.name() == call.name && tool.spec().idempotent)
@@ -478,6 +481,23 @@ impl Resume {
             .with("operation", "resume")
             .with("status", status.as_str())
             .with("run_id", self.run.as_str())
+    }
+}
+
+/// The same refusal, with what the run waits for where it waits.
+fn awaited(error: Error, loaded: &Loaded) -> Error {
+    let (ErrorKind::Session(_), Some(Fact::Suspended(end))) = (error.kind(), loaded.kept.last())
+    else {
+        return error;
+    };
+    let told = end.metadata.clone().into_iter();
+    let error = told.fold(error, |error, (name, value)| error.with(&name, value));
+    match end.reason {
+        HaltReason::ManualToolCalls => {
+            let facts = loaded.kept.records.iter().map(RecordedFact::fact);
+            error.with("manual_tool_calls", json!(end.waiting_calls(facts)))
+        }
+        _ => error,
     }
 }
 

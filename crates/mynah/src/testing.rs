@@ -24,6 +24,9 @@ use crate::{Engine, Replay};
 
 /// Checks that a kept run comes out the same when this engine performs it again: a test for changed models, params and tools.
 ///
+/// **The run's tools are run again**, as [`Engine::replay`] does. To run none:
+/// `assert_equal(engine.replay(&log, &run).replay_tools(Tools::Recorded))`.
+///
 /// ```
 /// use mynah::{Engine, log::MemoryLog, testing::{Scripted, assert_replays}};
 /// # use serde_json::json;

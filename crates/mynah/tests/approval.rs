@@ -9,11 +9,42 @@ use std::sync::{
 
 use kept::{calls, copy, kinds, says};
 use mynah::{
-    Event, Message, Mode, Tool, ToolOutcome, Tools,
+    Event, Message, Mode, Tool, ToolOutcome, Tools, kept_call,
     log::{Log, MemoryLog},
     testing::Scripted,
 };
 use serde_json::{Value, json};
+
+#[tokio::test]
+async fn another_process_knows_what_a_run_waits_for() -> mynah::Result<()> {
+    let ask = Tool::new("pick", "", json!({})).handler(async |_, _| ToolOutcome::ask("Which?"));
+    let pick = || Tool::new("pick", "", json!({})).handler(async |_, _| "picked");
+    let wanted = |id: &str, x: u8| {
+        let raw = format!(r#"{{"x":{x}}}"#);
+        json!({"id": id, "name": "pick", "arguments": {"x": x}, "raw_arguments": raw})
+    };
+    let both = json!([wanted("c0", 0), wanted("c1", 1)]);
+    let question = calls(["c0"])?.tool(ask);
+    let (some, all) =
+        (calls(["c0", "c1"])?.tool(pick().manual()), calls(["c0", "c1"])?.tool(pick()));
+    let log = MemoryLog::new();
+    for (chat, told, expected) in [
+        (question.chat("go"), "pending_question", json!("Which?")),
+        (some.chat("go"), "manual_tool_calls", both.clone()),
+        (all.chat("go").mode(Mode::Manual), "manual_tool_calls", both),
+    ] {
+        let result = chat.record(&log).await?;
+        let run = result.run_id.clone().unwrap_or_default();
+        let refused = some.resume(&log, &run).await.expect_err("it waits");
+        assert_eq!((refused.reason(), &refused.metadata()[told]), ("invalid_status", &expected));
+        assert_eq!(kept_call(&log, &run).await?.waiting, Some(result));
+    }
+    let engine = calls(["c0"])?.tool(pick().manual());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    engine.resume(&log, &run).approve("c0").await?;
+    assert_eq!(kept_call(&log, &run).await?.waiting, None);
+    Ok(())
+}
 
 #[tokio::test]
 async fn what_a_person_approves_is_run_and_what_they_reject_is_not() -> mynah::Result<()> {
@@ -63,6 +94,7 @@ async fn what_a_person_approves_is_run_and_what_they_reject_is_not() -> mynah::R
         };
         assert_eq!(result.halted_reason.as_str(), expected, "cut at {cut}");
         if expected == "uncertain_tools" {
+            assert_eq!(kept_call(&log, &run).await?.waiting, Some(result));
             let result = engine.resume(&log, &*run).approve("c0").await?;
             assert_eq!(result.text(), "done");
         }

@@ -9,8 +9,9 @@ use common::{
 use std::sync::Arc;
 
 use mynah::{
-    Budget, Chat, Engine, Event, FinishReason, HaltReason, Message, Mode, OnUnknownTool, Request,
-    ResponseFormat, Result, Role, StepResult, Thread, Tool, ToolCall, ToolChoice, ToolOutcome,
+    AdapterReason, Budget, Chat, Engine, EngineReason, ErrorKind, Event, FinishReason, HaltReason,
+    Message, Mode, OnUnknownTool, Part, Request, Response, ResponseFormat, Result, Role,
+    StepResult, Thread, Tool, ToolCall, ToolChoice, ToolOutcome,
     log::MemoryLog,
     replay_run,
     testing::{Scripted, names},
@@ -283,6 +284,50 @@ async fn calls_that_the_first_pass_left_unanswered_are_answered_and_named() -> R
 }
 
 /// A tool turn, an answer in words, an answer in JSON.
+#[tokio::test]
+async fn only_a_whole_answer_that_fits_is_read_as_json() -> Result<()> {
+    let ends = |text: &str, finish: &str| json!([{"text": text}, {"finish": finish}]);
+    let cases = [
+        (ends("21", "stop"), Ok(21)),
+        (ends("21", "length"), Err(("halted", "cut off at its token limit"))),
+        (ends("21", "content_filter"), Err(("content_filter", "was filtered"))),
+        (ends("twenty", "stop"), Err(("malformed_response", "is not JSON: expected ident"))),
+        (ends("", "stop"), Err(("malformed_response", "is not JSON: EOF"))),
+        (ends("-1", "stop"), Err(("malformed_response", "does not fit its type: invalid value"))),
+    ];
+    for (script, expected) in cases {
+        let degrees =
+            finalized(&scripted([says("words"), script.clone()])).await?.into_json::<u8>();
+        match (degrees, expected) {
+            (Ok(degrees), Ok(expected)) => assert_eq!(degrees, expected),
+            (Err(error), Err((reason, why))) => {
+                assert_eq!(error.reason(), reason, "{script}");
+                assert!(error.to_string().contains(why), "{error}");
+            }
+            (degrees, expected) => panic!("{script}: {degrees:?} and not {expected:?}"),
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_json_says_whether_the_model_refused_or_waits() -> Result<()> {
+    let refusal = Message::assistant_parts([Part::Refusal { text: "I will not.".to_owned() }]);
+    let error = Response::new(refusal).into_json::<u8>().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ContentFilter));
+    assert!(error.to_string().ends_with("the model refused: I will not."), "{error}");
+
+    let stopped = Engine::new(scripted([call("c0", "echo")])).tool(echo()).chat("hi").max_turns(1);
+    let error = stopped.await?.into_json::<u8>().unwrap_err();
+    assert_eq!(error.metadata()["halted_reason"], "max_turns");
+
+    let calls = Engine::new(scripted([call("c0", "echo")])).generate("hi").await?;
+    let error = calls.clone().into_json::<u8>().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::Halted));
+    assert_eq!(error.metadata()["response"], json!(calls));
+    Ok(())
+}
+
 fn three() -> Scripted {
     scripted([calls([("c0", "echo", json!({}))]), says("words"), says("{}")])
 }
