@@ -36,8 +36,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah generate -m scripted:scenarios/chat/tool_turn.json --json --stream hi
 
 Keys come from the provider's own variable, such as ANTHROPIC_API_KEY.
-Exit codes: 0 the model answered; 1 the call failed, or its answer broke off or does not fit the
-schema; 2 wrong usage, a bad input file, no key; 4 a server, file or log that could not be used;
+Exit codes: 0 the model answered, be it only as far as its token limit or a filter let it, which is
+told; 1 the call failed, or its answer broke off or does not fit the schema; 2 wrong usage, a bad input file, no key; 4 a server, file or log that could not be used;
 130 interrupted.";
 
 #[derive(Args)]
@@ -237,26 +237,28 @@ impl Form {
         Ok(Self { format: ResponseFormat::JsonSchema { name, schema, strict }, validator })
     }
 
-    /// Not every provider enforces a schema. An answer that its finish reason says is none, or not whole, is not looked at.
+    /// Not every provider enforces a schema, and none can in an answer that it cuts off. One that calls tools is not held against it.
     fn check(&self, response: Response) -> mynah::Result<Response> {
-        use FinishReason::{ContentFilter, Length, ToolCalls};
-        if matches!(response.finish_reason, Some(ContentFilter | Length | ToolCalls)) {
+        if response.finish_reason == Some(FinishReason::ToolCalls) {
             return Ok(response);
         }
         let Err(why) = self.fits(&response.text()) else { return Ok(response) };
-        let message = format!("adapter error: malformed_response: {why}");
+        let cut_off = cut_off(&response).map(|how| format!("was cut off {how} and so "));
+        let cut_off = cut_off.unwrap_or_default();
+        let message = format!("adapter error: malformed_response: the answer {cut_off}{why}");
         Err(Error::adapter(AdapterReason::MalformedResponse)
             .with_message(message)
             .with("response", json!(response)))
     }
 
+    /// What is to be said of an answer that does not fit.
     fn fits(&self, text: &str) -> Result<(), String> {
-        let answer: Value = serde_json::from_str(text)
-            .map_err(|error| format!("the answer is not JSON: {error}"))?;
+        let answer: Value =
+            serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
         self.validator.validate(&answer).map_err(|error| {
             let place = error.instance_path().to_string();
             let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
-            format!("the answer does not fit the schema: {place}{error}")
+            format!("does not fit the schema: {place}{error}")
         })
     }
 }
@@ -282,14 +284,20 @@ pub(crate) fn remark(response: &Response) -> Result<(), Failure> {
             written(writeln!(io::stdout(), "(refused) {}", plain(text)))?;
         }
     }
-    let cut_off = match response.finish_reason {
-        Some(FinishReason::Length) => "at its token limit",
-        Some(FinishReason::ContentFilter) => "by a content filter",
-        _ => return Ok(()),
-    };
-    // Not a part of the answer.
-    let _ = writeln!(io::stderr(), "mynah: the answer was cut off {cut_off}");
+    if let Some(how) = cut_off(response) {
+        // Not a part of the answer.
+        let _ = writeln!(io::stderr(), "mynah: the answer was cut off {how}");
+    }
     Ok(())
+}
+
+/// How the provider cut an answer off, if it did.
+fn cut_off(response: &Response) -> Option<&'static str> {
+    match response.finish_reason {
+        Some(FinishReason::Length) => Some("at its token limit"),
+        Some(FinishReason::ContentFilter) => Some("by a content filter"),
+        _ => None,
+    }
 }
 
 /// What a failed call means for whoever called the program.

@@ -110,12 +110,25 @@ fn an_answer_that_does_not_fit_its_schema_is_a_failure() {
         assert_eq!(error["message"], format!("adapter error: malformed_response: {why}"));
         assert_eq!(error["metadata"]["response"]["output_text"], text);
     }
-    for finish in ["length", "content_filter"] {
-        assert_eq!(
-            ask("{", finish).code,
-            Some(0),
-            "{finish} says by itself that this is no answer"
-        );
+    assert_eq!(ask("{", "tool_calls").code, Some(0), "the answer comes after the tools");
+}
+
+#[test]
+fn an_answer_that_was_cut_off_is_held_against_its_schema_too() {
+    let file = file("generate_cut_off.json", r#"{"type": "object"}"#);
+    let ask = |text: &str, finish: &str| {
+        Server::new([answer(text, finish)]).generate(&["hi", "--schema", &file])
+    };
+    for (finish, how) in
+        [("length", "at its token limit"), ("content_filter", "by a content filter")]
+    {
+        let told = ask("{", finish);
+        assert_eq!(told.code, Some(1), "{}", told.stderr);
+        let why = format!("the answer was cut off {how} and so is not JSON: EOF");
+        assert!(told.stderr.contains(&why), "{}", told.stderr);
+        let told = ask("{}", finish);
+        let remark = format!("mynah: the answer was cut off {how}\n");
+        assert_eq!((told.code, told.stderr), (Some(0), remark), "it was whole by then");
     }
 }
 
