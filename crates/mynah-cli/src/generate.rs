@@ -23,7 +23,7 @@ use crate::{
     runtime,
     store::Place,
     teller::Teller,
-    text::{plain, quoted},
+    text::{for_stdout, quoted},
     unless_interrupted, written,
 };
 
@@ -281,7 +281,7 @@ fn whole(response: Response) -> mynah::Result<Response> {
 pub(crate) fn remark(response: &Response) -> Result<(), Failure> {
     for part in response.message.parts() {
         if let Part::Refusal { text } = part {
-            written(writeln!(io::stdout(), "(refused) {}", plain(text)))?;
+            written(writeln!(io::stdout(), "(refused) {}", for_stdout(text)))?;
         }
     }
     if let Some(how) = cut_off(response) {

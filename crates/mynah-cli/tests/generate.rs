@@ -31,6 +31,37 @@ fn text_is_told_and_json_is_the_response() {
 }
 
 #[test]
+fn an_answer_goes_into_a_pipe_as_it_is() {
+    let said = "\u{200f}\u{5e2}\u{200e}\r\n\u{85}\u{1b}[2J";
+    let told = Server::new([answer(said, "stop")]).generate(&["hi"]);
+    assert_eq!((told.code, told.stdout), (Some(0), format!("{said}\n")));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_answer_comes_to_a_terminal_without_what_that_would_obey() {
+    use std::{
+        fs::File,
+        io::{BufRead as _, BufReader},
+        process::Stdio,
+    };
+
+    use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
+
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap();
+    let inside = File::options().write(true).open(name.to_str().unwrap()).unwrap();
+    let server = Server::new([answer("a\u{1b}[2J\u{202e}b", "stop")]);
+    let mut command = server.command(&["hi"]);
+    command.stdin(Stdio::null()).stdout(inside);
+    assert!(command.status().unwrap().success());
+    let mut shown = String::new();
+    BufReader::new(File::from(terminal)).read_line(&mut shown).unwrap();
+    assert_eq!(shown, "a\\u{1b}[2J\\u{202e}b\r\n");
+}
+
+#[test]
 fn a_stream_tells_its_events_before_the_response() {
     let server = Server::new([format!("{PIECES}{END}")]);
     let told = lines(&server.generate(&["hi", "--json", "--stream"]));
