@@ -30,6 +30,7 @@ use crate::{
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah generate -m anthropic:claude-sonnet-5 'What is a mynah?'
   git diff | mynah generate -m openai-chat:gpt-4.1-mini --system 'Write a commit message.'
+  cat report.txt | mynah generate -m openai-chat:gpt-4.1-mini 'Summarize this:' -
   mynah generate -m openai-chat:gpt-4.1-mini --image photo.jpg 'What is on it?'
   mynah generate -m openai-chat:gpt-4.1-mini --schema person.json --json 'Invent a person.'
   mynah generate -m llamacpp:default --base-url http://localhost:8080 --param temperature=0 hi
@@ -42,8 +43,9 @@ told; 1 the call failed, or its answer broke off or does not fit the schema; 2 w
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// What the model is asked; - reads standard input, as a missing one does where something is piped in.
-    prompt: Option<String>,
+    /// What the model is asked, in quotes. - stands for standard input, alone or beside it, as a missing one does where something
+    /// is piped in.
+    prompt: Vec<String>,
     /// The model: ADAPTER:MODEL such as openai-chat:gpt-4.1-mini, or scripted:FILE, which plays a scenario's scripts.
     #[arg(long, short, value_name = "ADAPTER:MODEL", env = "MYNAH_MODEL")]
     model: Option<String>,
@@ -206,19 +208,32 @@ impl Arguments {
     }
 
     fn text(&self) -> Result<String, Failure> {
-        match self.prompt.as_deref() {
-            Some(text) if text != "-" => return Ok(text.to_owned()),
-            None if !self.images.is_empty() => return Ok(String::new()),
-            None if io::stdin().is_terminal() => {
-                return Err(Failure::input("no prompt: give one, or pipe it in"));
+        let said: Vec<&str> = self.prompt.iter().map(String::as_str).collect();
+        match said[..] {
+            [] if !self.images.is_empty() => Ok(String::new()),
+            [] if io::stdin().is_terminal() => {
+                Err(Failure::input("no prompt: give one, or pipe it in"))
             }
-            _ => {}
+            [] | ["-"] => piped(),
+            [text] => Ok(text.to_owned()),
+            ["-", text] if text != "-" => Ok(format!("{}\n\n{text}", piped()?)),
+            [text, "-"] if text != "-" => Ok(format!("{text}\n\n{}", piped()?)),
+            _ => Err(Failure::input(
+                "the prompt is one argument, in quotes; beside it only - may stand, for standard input",
+            )),
         }
-        let mut text = input::read(Path::new("-"))?;
-        // What a shell puts at the end of a line is not meant for the model.
-        text.truncate(text.trim_end_matches(['\n', '\r']).len());
-        Ok(text)
     }
+}
+
+/// What is piped in.
+fn piped() -> Result<String, Failure> {
+    let mut text = input::read(Path::new("-"))?;
+    // What a shell puts at the end of a line is not meant for the model.
+    text.truncate(text.trim_end_matches(['\n', '\r']).len());
+    if text.is_empty() {
+        return Err(Failure::input("standard input is empty"));
+    }
+    Ok(text)
 }
 
 /// What the answer must be.

@@ -294,8 +294,30 @@ fn the_prompt_comes_from_a_pipe_too() {
         let (_, body) = server.heard().pop().unwrap();
         assert_eq!(body["messages"][0]["content"], "one\ntwo");
     }
-    let told = feed(Server::new([]).command(&[]), b"\n");
-    assert_eq!((told.code, &*told.stderr), (Some(2), "mynah: the prompt is empty\n"));
+    for arguments in [&[][..], &["-"], &["Shorten:", "-"]] {
+        let told = feed(Server::new([]).command(arguments), b"\n");
+        assert_eq!((told.code, &*told.stderr), (Some(2), "mynah: standard input is empty\n"));
+    }
+}
+
+#[test]
+fn what_is_piped_in_stands_beside_a_prompt_where_it_is_asked_for() {
+    for (arguments, sent) in [
+        (&["Shorten:", "-"][..], "Shorten:\n\none\ntwo"),
+        (&["-", "Shorten that."], "one\ntwo\n\nShorten that."),
+        (&["Shorten:"], "Shorten:"),
+    ] {
+        let server = Server::new([format!("{PIECES}{END}")]);
+        let told = feed(server.command(arguments), b"one\ntwo\n");
+        assert_eq!(told.code, Some(0), "{}", told.stderr);
+        let (_, body) = server.heard().pop().unwrap();
+        assert_eq!(body["messages"][0]["content"], sent);
+    }
+    for arguments in [&["two", "words"][..], &["-", "-"], &["a", "-", "b"]] {
+        let told = feed(Server::new([]).command(arguments), b"one");
+        assert_eq!(told.code, Some(2), "{arguments:?}");
+        assert!(told.stderr.contains("one argument, in quotes"), "{}", told.stderr);
+    }
 }
 
 #[test]
