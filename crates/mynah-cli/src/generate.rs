@@ -180,7 +180,7 @@ impl Arguments {
     fn request(&self, form: Option<&Form>) -> Result<Request, Failure> {
         let mut parts = Vec::new();
         let text = self.text()?;
-        if !text.is_empty() {
+        if !text.trim().is_empty() {
             parts.push(Part::text(text));
         }
         for image in &self.images {
@@ -230,7 +230,7 @@ fn piped() -> Result<String, Failure> {
     let mut text = input::read(Path::new("-"))?;
     // What a shell puts at the end of a line is not meant for the model.
     text.truncate(text.trim_end_matches(['\n', '\r']).len());
-    if text.is_empty() {
+    if text.trim().is_empty() {
         return Err(Failure::input("standard input is empty"));
     }
     Ok(text)

@@ -295,7 +295,7 @@ fn the_prompt_comes_from_a_pipe_too() {
         assert_eq!(body["messages"][0]["content"], "one\ntwo");
     }
     for arguments in [&[][..], &["-"], &["Shorten:", "-"]] {
-        let told = feed(Server::new([]).command(arguments), b"\n");
+        let told = feed(Server::new([]).command(arguments), b" \t\n");
         assert_eq!((told.code, &*told.stderr), (Some(2), "mynah: standard input is empty\n"));
     }
 }
@@ -413,6 +413,8 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
     let script = "scripted:../../scenarios/chat/tool_turn.json";
     let table = [
         (&["hi"][..], "no model: give --model ADAPTER:MODEL"),
+        (&["-m", script, ""], "the prompt is empty"),
+        (&["-m", script, " \n"], "the prompt is empty"),
         (&["-m", "claude", "hi"], "give ADAPTER:MODEL"),
         (&["-m", "nobody:x", "hi"], "no adapter is named \"nobody\"; known are "),
         (
