@@ -416,6 +416,12 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         (&["-m", script, ""], "the prompt is empty"),
         (&["-m", script, " \n"], "the prompt is empty"),
         (&["-m", "claude", "hi"], "give ADAPTER:MODEL"),
+        (&["-m", "gpt-4.1-mini", "hi"], "; did you mean openai:gpt-4.1-mini?\n"),
+        (
+            &["-m", "anthropic.claude-opus-4-5-20251101-v1:0", "hi"],
+            "; did you mean bedrock:anthropic.claude-opus-4-5-20251101-v1:0?\n",
+        ),
+        (&["-m", "google:gemini-2.5-pro", "hi"], "; did you mean gemini:gemini-2.5-pro?\n"),
         (&["-m", "nobody:x", "hi"], "no adapter is named \"nobody\"; known are "),
         (
             &["-m", "anthropic:x", "hi"],
