@@ -12,8 +12,8 @@ use std::{
 
 use clap::Args;
 use mynah::{
-    Adapter, BoxFuture, Catalog, Engine, Error, Metadata, ModelCall, ModelRef, ModelStream,
-    Options, Request, RetryPolicy,
+    Adapter, BoxFuture, Catalog, Engine, EngineReason, Error, ErrorKind, Metadata, ModelCall,
+    ModelRef, ModelStream, Options, Request, RetryPolicy,
     adapters::{
         http::HttpAdapter,
         keys::Keys,
@@ -181,7 +181,10 @@ impl CallArgs {
         };
         let adapter = self.reach(adapter)?;
         // Without one the call would fail, and the run with it.
-        adapter.check_key().map_err(|error| Failure::input(error.to_string()).because(error))?;
+        adapter.check_key().map_err(|error| {
+            let error = self.spoken(error);
+            Failure::input(error.to_string()).because(error)
+        })?;
         let mut engine =
             Engine::new(Counted(Arc::new(adapter), tries.clone())).catalog(self.catalog.catalog()?);
         if let Some(model) = model {
@@ -256,6 +259,12 @@ impl CallArgs {
     /// The same error, in the words of these flags.
     pub(crate) fn spoken(&self, error: Error) -> Error {
         let said = error.to_string();
+        if error.kind() == ErrorKind::Engine(EngineReason::MissingKey) {
+            // Nobody can give a key in these places from here.
+            let said = said.replace("the call, what the program set, ", "");
+            let flags = "--api-key-env VAR names another variable, --dotenv=FILE a file with it";
+            return error.with_message(format!("{said}; {flags}"));
+        }
         match self.timeout {
             Some(_) => error.with_message(said.replace("request_timeout", "--timeout")),
             None => error,

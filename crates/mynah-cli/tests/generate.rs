@@ -425,11 +425,11 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         (&["-m", "nobody:x", "hi"], "no adapter is named \"nobody\"; known are "),
         (
             &["-m", "anthropic:x", "hi"],
-            "looked at the call, what the program set, ANTHROPIC_API_KEY",
+            "no API key for anthropic; set ANTHROPIC_API_KEY (looked at ANTHROPIC_API_KEY); --api-key-env VAR names another variable, --dotenv=FILE a file with it\n",
         ),
         (
             &["-m", "anthropic:x", "--api-key-env", "MINE", "hi"],
-            "looked at the call, what the program set, MINE",
+            "(looked at MINE); --api-key-env VAR",
         ),
         (&["-m", "anthropic:x", "--dotenv=none.env", "hi"], "ANTHROPIC_API_KEY in none.env"),
         (
