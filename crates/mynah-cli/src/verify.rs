@@ -62,10 +62,9 @@ struct Tally<'l> {
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run, root } = arguments;
     if let Some(file) = run.as_deref().map(Path::new)
-        && (file == Path::new("-")
-            || file.is_file()
+        && (input::is_stdin(file)
             // Nobody means a run by the path of a folder.
-            || (file.is_dir() && file.components().count() > 1)
+            || (file.exists() && (!file.is_dir() || file.components().count() > 1))
             || file.extension().is_some_and(|extension| extension == "ndjson"))
     {
         return verify_file(file, json);

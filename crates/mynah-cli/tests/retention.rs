@@ -132,6 +132,11 @@ fn an_exported_run_can_be_checked_and_imported_elsewhere() {
     assert!(checked.stdout.contains("\nleaf 1 of 2 in the log with root "), "{}", checked.stdout);
     let piped = feed(mynah(["verify", "-"]), &fs::read(&file).unwrap());
     assert_eq!(piped, checked, "it can be piped");
+    #[cfg(unix)]
+    {
+        let named = feed(mynah(["verify", "/dev/stdin"]), &fs::read(&file).unwrap());
+        assert_eq!(named, checked, "the pipe can have a name");
+    }
     let told = store.json(&["verify", &file]);
     assert_eq!(
         (&told[0]["status"], &told[0]["inclusion"]["size"]),
@@ -145,6 +150,12 @@ fn an_exported_run_can_be_checked_and_imported_elsewhere() {
     let piped = ["import", "-", "--json", "--log", &other.url()];
     let piped = feed(mynah(piped), &fs::read(&file).unwrap());
     assert_eq!(lines(&piped)[0]["added"], 0);
+    #[cfg(unix)]
+    {
+        let named = mynah(["import", "/dev/stdin", "--json", "--log", &other.url()]);
+        let named = feed(named, &fs::read(&file).unwrap());
+        assert_eq!(named, piped);
+    }
     assert_eq!(other.ok(&["show", "run-0"]), store.ok(&["show", "run-0"]));
     assert_eq!(other.ok(&["export", "run-0"]).lines().count(), 11);
     assert!(other.ok(&["verify"]).ends_with('\n'));
