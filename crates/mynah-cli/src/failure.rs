@@ -2,13 +2,14 @@
 
 use std::{
     io::{self, Write as _},
+    path::Path,
     process::ExitCode,
 };
 
 use mynah::{Error, ErrorKind, LogReason, Metadata};
 use serde_json::{Value, json};
 
-use crate::text;
+use crate::{input, text};
 
 /// Why the command ends with something other than 0.
 pub(crate) struct Failure {
@@ -123,6 +124,11 @@ impl Failure {
     /// The same failure, with more to say.
     pub(crate) fn adding(self, more: &str) -> Self {
         Self { message: self.message + more, ..self }
+    }
+
+    /// The same failure, of what stands in this file.
+    pub(crate) fn in_file(self, file: &Path) -> Self {
+        Self { message: format!("{}: {}", input::name(file), self.message), ..self }
     }
 
     /// The same failure, which is an error of the library in other words.

@@ -88,9 +88,9 @@ fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
         Ok(bundle) => bundle,
         Err(error) if json && is_corrupt(&error) => {
             written(writeln!(out, "{}", json!({"file": path, "status": "corrupt", "err": error})))?;
-            return Err(Failure::finding("the file is not what it says"));
+            return Err(Failure::finding("it is not what it says").in_file(path));
         }
-        Err(error) => return Err(Failure::of(&error)),
+        Err(error) => return Err(Failure::of(&error).in_file(path)),
     };
     if json {
         let mut told = with_run(&run_id, json!(report));
