@@ -101,8 +101,11 @@ impl Failure {
                 let status =
                     error.metadata().get("status").map(|status| format!("status {status}"));
                 let reason = Some(error.reason()).filter(|reason| !message.contains(reason));
+                let server = text("server").filter(|server| !message.contains(server));
+                let server = server.map(|server| format!("calling {server}"));
                 let tries = (tries > 1).then(|| format!("tried {tries} times"));
-                let known = status.into_iter().chain(reason.map(str::to_owned)).chain(tries);
+                let known = [status, reason.map(str::to_owned), server, tries];
+                let known = known.into_iter().flatten();
                 let known = known.collect::<Vec<_>>().join(", ");
                 let known = if known.is_empty() { known } else { format!(" ({known})") };
                 Self::finding(format!("{}{message}{known}", provider.unwrap_or_default()))

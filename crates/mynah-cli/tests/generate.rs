@@ -348,6 +348,19 @@ fn a_refusal_of_the_server_is_told_with_all_that_is_known() {
 }
 
 #[test]
+fn a_page_in_place_of_an_answer_is_told_with_its_server() {
+    let page =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<html></html>";
+    let server = Server::new([page.to_owned()]);
+    let origin = server.url.trim_end_matches("/v1");
+    let told = server.generate(&["hi", "--json", "--retries", "0"]);
+    assert_eq!(told.code, Some(1), "{}", told.stderr);
+    assert_eq!(lines(&told)[0]["err"]["metadata"]["server"], origin);
+    let said = format!("the server sent a page, not an answer (calling {origin})\n");
+    assert!(told.stderr.ends_with(&said), "{}", told.stderr);
+}
+
+#[test]
 fn a_failure_that_may_pass_is_tried_again() {
     let refusal = "HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n".to_owned();
     let server = Server::new([refusal, format!("{PIECES}{END}")]);
