@@ -2,13 +2,14 @@
 
 use std::{
     io::{self, Write as _},
+    path::Path,
     process::ExitCode,
 };
 
 use mynah::{Error, ErrorKind, LogReason, Metadata};
 use serde_json::{Value, json};
 
-use crate::text;
+use crate::{input, text};
 
 /// Why the command ends with something other than 0.
 pub(crate) struct Failure {
@@ -100,8 +101,11 @@ impl Failure {
                 let status =
                     error.metadata().get("status").map(|status| format!("status {status}"));
                 let reason = Some(error.reason()).filter(|reason| !message.contains(reason));
+                let server = text("server").filter(|server| !message.contains(server));
+                let server = server.map(|server| format!("calling {server}"));
                 let tries = (tries > 1).then(|| format!("tried {tries} times"));
-                let known = status.into_iter().chain(reason.map(str::to_owned)).chain(tries);
+                let known = [status, reason.map(str::to_owned), server, tries];
+                let known = known.into_iter().flatten();
                 let known = known.collect::<Vec<_>>().join(", ");
                 let known = if known.is_empty() { known } else { format!(" ({known})") };
                 Self::finding(format!("{}{message}{known}", provider.unwrap_or_default()))
@@ -123,6 +127,11 @@ impl Failure {
     /// The same failure, with more to say.
     pub(crate) fn adding(self, more: &str) -> Self {
         Self { message: self.message + more, ..self }
+    }
+
+    /// The same failure, of what stands in this file.
+    pub(crate) fn in_file(self, file: &Path) -> Self {
+        Self { message: format!("{}: {}", input::name(file), self.message), ..self }
     }
 
     /// The same failure, which is an error of the library in other words.

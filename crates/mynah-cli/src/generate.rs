@@ -23,27 +23,29 @@ use crate::{
     runtime,
     store::Place,
     teller::Teller,
-    text::{plain, quoted},
+    text::{for_stdout, quoted},
     unless_interrupted, written,
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah generate -m anthropic:claude-sonnet-5 'What is a mynah?'
   git diff | mynah generate -m openai-chat:gpt-4.1-mini --system 'Write a commit message.'
+  cat report.txt | mynah generate -m openai-chat:gpt-4.1-mini 'Summarize this:' -
   mynah generate -m openai-chat:gpt-4.1-mini --image photo.jpg 'What is on it?'
   mynah generate -m openai-chat:gpt-4.1-mini --schema person.json --json 'Invent a person.'
   mynah generate -m llamacpp:default --base-url http://localhost:8080 --param temperature=0 hi
   mynah generate -m scripted:scenarios/chat/tool_turn.json --json --stream hi
 
 Keys come from the provider's own variable, such as ANTHROPIC_API_KEY.
-Exit codes: 0 the model answered; 1 the call failed, or its answer broke off or does not fit the
-schema; 2 wrong usage, a bad input file, no key; 4 a server, file or log that could not be used;
+Exit codes: 0 the model answered, be it only as far as its token limit or a filter let it, which is
+told; 1 the call failed, or its answer broke off or does not fit the schema; 2 wrong usage, a bad input file, no key; 4 a server, file or log that could not be used;
 130 interrupted.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// What the model is asked; - reads standard input, as a missing one does where something is piped in.
-    prompt: Option<String>,
+    /// What the model is asked, in quotes. - stands for standard input, alone or beside it, as a missing one does where something
+    /// is piped in.
+    prompt: Vec<String>,
     /// The model: ADAPTER:MODEL such as openai-chat:gpt-4.1-mini, or scripted:FILE, which plays a scenario's scripts.
     #[arg(long, short, value_name = "ADAPTER:MODEL", env = "MYNAH_MODEL")]
     model: Option<String>,
@@ -178,7 +180,7 @@ impl Arguments {
     fn request(&self, form: Option<&Form>) -> Result<Request, Failure> {
         let mut parts = Vec::new();
         let text = self.text()?;
-        if !text.is_empty() {
+        if !text.trim().is_empty() {
             parts.push(Part::text(text));
         }
         for image in &self.images {
@@ -206,19 +208,32 @@ impl Arguments {
     }
 
     fn text(&self) -> Result<String, Failure> {
-        match self.prompt.as_deref() {
-            Some(text) if text != "-" => return Ok(text.to_owned()),
-            None if !self.images.is_empty() => return Ok(String::new()),
-            None if io::stdin().is_terminal() => {
-                return Err(Failure::input("no prompt: give one, or pipe it in"));
+        let said: Vec<&str> = self.prompt.iter().map(String::as_str).collect();
+        match said[..] {
+            [] if !self.images.is_empty() => Ok(String::new()),
+            [] if io::stdin().is_terminal() => {
+                Err(Failure::input("no prompt: give one, or pipe it in"))
             }
-            _ => {}
+            [] | ["-"] => piped(),
+            [text] => Ok(text.to_owned()),
+            ["-", text] if text != "-" => Ok(format!("{}\n\n{text}", piped()?)),
+            [text, "-"] if text != "-" => Ok(format!("{text}\n\n{}", piped()?)),
+            _ => Err(Failure::input(
+                "the prompt is one argument, in quotes; beside it only - may stand, for standard input",
+            )),
         }
-        let mut text = input::read(Path::new("-"))?;
-        // What a shell puts at the end of a line is not meant for the model.
-        text.truncate(text.trim_end_matches(['\n', '\r']).len());
-        Ok(text)
     }
+}
+
+/// What is piped in.
+fn piped() -> Result<String, Failure> {
+    let mut text = input::read(Path::new("-"))?;
+    // What a shell puts at the end of a line is not meant for the model.
+    text.truncate(text.trim_end_matches(['\n', '\r']).len());
+    if text.trim().is_empty() {
+        return Err(Failure::input("standard input is empty"));
+    }
+    Ok(text)
 }
 
 /// What the answer must be.
@@ -237,26 +252,28 @@ impl Form {
         Ok(Self { format: ResponseFormat::JsonSchema { name, schema, strict }, validator })
     }
 
-    /// Not every provider enforces a schema. An answer that its finish reason says is none, or not whole, is not looked at.
+    /// Not every provider enforces a schema, and none can in an answer that it cuts off. One that calls tools is not held against it.
     fn check(&self, response: Response) -> mynah::Result<Response> {
-        use FinishReason::{ContentFilter, Length, ToolCalls};
-        if matches!(response.finish_reason, Some(ContentFilter | Length | ToolCalls)) {
+        if response.finish_reason == Some(FinishReason::ToolCalls) {
             return Ok(response);
         }
         let Err(why) = self.fits(&response.text()) else { return Ok(response) };
-        let message = format!("adapter error: malformed_response: {why}");
+        let cut_off = cut_off(&response).map(|how| format!("was cut off {how} and so "));
+        let cut_off = cut_off.unwrap_or_default();
+        let message = format!("adapter error: malformed_response: the answer {cut_off}{why}");
         Err(Error::adapter(AdapterReason::MalformedResponse)
             .with_message(message)
             .with("response", json!(response)))
     }
 
+    /// What is to be said of an answer that does not fit.
     fn fits(&self, text: &str) -> Result<(), String> {
-        let answer: Value = serde_json::from_str(text)
-            .map_err(|error| format!("the answer is not JSON: {error}"))?;
+        let answer: Value =
+            serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
         self.validator.validate(&answer).map_err(|error| {
             let place = error.instance_path().to_string();
             let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
-            format!("the answer does not fit the schema: {place}{error}")
+            format!("does not fit the schema: {place}{error}")
         })
     }
 }
@@ -279,17 +296,23 @@ fn whole(response: Response) -> mynah::Result<Response> {
 pub(crate) fn remark(response: &Response) -> Result<(), Failure> {
     for part in response.message.parts() {
         if let Part::Refusal { text } = part {
-            written(writeln!(io::stdout(), "(refused) {}", plain(text)))?;
+            written(writeln!(io::stdout(), "(refused) {}", for_stdout(text)))?;
         }
     }
-    let cut_off = match response.finish_reason {
-        Some(FinishReason::Length) => "at its token limit",
-        Some(FinishReason::ContentFilter) => "by a content filter",
-        _ => return Ok(()),
-    };
-    // Not a part of the answer.
-    let _ = writeln!(io::stderr(), "mynah: the answer was cut off {cut_off}");
+    if let Some(how) = cut_off(response) {
+        // Not a part of the answer.
+        let _ = writeln!(io::stderr(), "mynah: the answer was cut off {how}");
+    }
     Ok(())
+}
+
+/// How the provider cut an answer off, if it did.
+fn cut_off(response: &Response) -> Option<&'static str> {
+    match response.finish_reason {
+        Some(FinishReason::Length) => Some("at its token limit"),
+        Some(FinishReason::ContentFilter) => Some("by a content filter"),
+        _ => None,
+    }
 }
 
 /// What a failed call means for whoever called the program.

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Seek as _, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use clap::Args;
@@ -48,12 +48,12 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::file(format!("{}: {error}", name(&file)));
     // Checked first, so that a bad file does not make a log.
     let mut input = bundle(&file)?;
-    verify(&mut input).map_err(|error| refused(&error))?;
+    verify(&mut input).map_err(|error| refused(&error, &file))?;
     input.rewind().map_err(failed)?;
     let (log, runtime) = (place.open()?, runtime()?);
     let imported = runtime.block_on(import(log.as_ref(), input));
     let Imported { run_id, report, added, withheld, .. } =
-        imported.map_err(|error| refused(&error))?;
+        imported.map_err(|error| refused(&error, &file))?;
     let needs = runtime.block_on(missing(log.as_ref(), &run_id))?;
     let mut out = io::stdout().lock();
     if json {
@@ -96,13 +96,13 @@ async fn missing(log: &dyn Log, run: &str) -> Result<Vec<String>, Failure> {
 }
 
 /// A bad file, and a run that is not taken in, are bad input.
-fn refused(error: &Error) -> Failure {
+fn refused(error: &Error, file: &Path) -> Failure {
     let is_bad_input = match error.kind() {
         ErrorKind::Log(LogReason::Corrupt) => error.metadata().contains_key("line"),
         kind => kind == ErrorKind::Log(LogReason::HeadMismatch),
     };
     match is_bad_input {
-        true => Failure::input(error.to_string()).because(error.clone()),
+        true => Failure::input(error.to_string()).because(error.clone()).in_file(file),
         false => Failure::of(error),
     }
 }

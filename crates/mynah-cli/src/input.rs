@@ -52,16 +52,16 @@ pub(crate) fn read_json(file: &Path) -> Result<String, Failure> {
     Err(Failure::input(format!("{}: {why}", name(file))))
 }
 
-/// A file that `mynah export` wrote, or one that is like it; `-` is standard input. It can be read more than once.
+/// A file that `mynah export` wrote, or one that is like it; `-` is standard input. It can be read more than once, also where a
+/// pipe is named.
 pub(crate) fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
     let unusable = |error: io::Error| Failure::file(format!("{}: {error}", name(file)));
     let mut input = if is_stdin(file) {
-        let mut spooled = tempfile::tempfile().map_err(unusable)?;
-        io::copy(&mut io::stdin().lock(), &mut spooled).map_err(unusable)?;
-        spooled.rewind().map_err(unusable)?;
-        spooled
+        spooled(&mut io::stdin().lock()).map_err(unusable)?
     } else {
-        File::open(file).map_err(unusable)?
+        let mut named = File::open(file).map_err(unusable)?;
+        let is_file = named.metadata().map_err(unusable)?.is_file();
+        if is_file { named } else { spooled(&mut named).map_err(unusable)? }
     };
     let mut beginning = Vec::new();
     (&mut input).take(BEGINNING).read_to_end(&mut beginning).map_err(unusable)?;
@@ -76,6 +76,14 @@ pub(crate) fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
         false => String::new(),
     };
     Err(Failure::input(format!("{}: not a file that `mynah export` wrote{advice}", name(file))))
+}
+
+/// All that comes out of a pipe, in a file of nobody's.
+fn spooled(pipe: &mut impl Read) -> io::Result<File> {
+    let mut file = tempfile::tempfile()?;
+    io::copy(pipe, &mut file)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// What a file is called in messages.

@@ -12,9 +12,13 @@ use std::{
 
 use clap::Args;
 use mynah::{
-    Adapter, BoxFuture, Catalog, Engine, Error, Metadata, ModelCall, ModelRef, ModelStream,
-    Options, Request, RetryPolicy,
-    adapters::{http::HttpAdapter, keys::Keys, presets::Preset},
+    Adapter, BoxFuture, Catalog, Engine, EngineReason, Error, ErrorKind, Metadata, ModelCall,
+    ModelRef, ModelStream, Options, Request, RetryPolicy,
+    adapters::{
+        http::HttpAdapter,
+        keys::Keys,
+        presets::{PRESETS, Preset},
+    },
     log::About,
 };
 use serde_json::Value;
@@ -62,6 +66,24 @@ impl CatalogArgs {
         let Some(file) = &self.catalog else { return Ok(built_in) };
         let known = built_in.with_json(&input::read_json(file)?);
         known.map_err(|error| Failure::input(format!("{}: {error}", file.display())))
+    }
+
+    /// The adapter and the model that a name means. One without an adapter is refused, with that of a model that is known.
+    fn model(&self, name: &str) -> Result<(HttpAdapter, ModelRef), Failure> {
+        HttpAdapter::for_model(name).or_else(|error| {
+            let catalog = self.catalog()?;
+            // The id of a model may have a colon in it.
+            let ids = [Some(name), name.split_once(':').map(|(_, id)| id)].into_iter().flatten();
+            let mut models = ids
+                .flat_map(|id| PRESETS.iter().map(move |preset| ModelRef::from((preset.name, id))));
+            Err(match models.find(|model| catalog.find(model).is_some()) {
+                Some(known) => Failure::input(format!(
+                    "{name:?} does not name a model and its adapter; did you mean {known}?"
+                ))
+                .because(error),
+                None => Failure::of(&error),
+            })
+        })
     }
 }
 
@@ -133,7 +155,7 @@ impl CallArgs {
         let engine = match script(name) {
             Some(file) => play::agent(file, &[])?,
             None => {
-                let (adapter, model) = HttpAdapter::for_model(name)?;
+                let (adapter, model) = self.catalog.model(name)?;
                 Engine::new(Counted(Arc::new(self.reach(adapter)?), tries.clone())).model(model)
             }
         };
@@ -149,7 +171,7 @@ impl CallArgs {
     ) -> Result<Engine, Failure> {
         let (adapter, model) = match name {
             Some(name) => {
-                let (adapter, model) = HttpAdapter::for_model(name)?;
+                let (adapter, model) = self.catalog.model(name)?;
                 (adapter, Some(model))
             }
             None => {
@@ -159,7 +181,10 @@ impl CallArgs {
         };
         let adapter = self.reach(adapter)?;
         // Without one the call would fail, and the run with it.
-        adapter.check_key().map_err(|error| Failure::input(error.to_string()).because(error))?;
+        adapter.check_key().map_err(|error| {
+            let error = self.spoken(error);
+            Failure::input(error.to_string()).because(error)
+        })?;
         let mut engine =
             Engine::new(Counted(Arc::new(adapter), tries.clone())).catalog(self.catalog.catalog()?);
         if let Some(model) = model {
@@ -234,6 +259,12 @@ impl CallArgs {
     /// The same error, in the words of these flags.
     pub(crate) fn spoken(&self, error: Error) -> Error {
         let said = error.to_string();
+        if error.kind() == ErrorKind::Engine(EngineReason::MissingKey) {
+            // Nobody can give a key in these places from here.
+            let said = said.replace("the call, what the program set, ", "");
+            let flags = "--api-key-env VAR names another variable, --dotenv=FILE a file with it";
+            return error.with_message(format!("{said}; {flags}"));
+        }
         match self.timeout {
             Some(_) => error.with_message(said.replace("request_timeout", "--timeout")),
             None => error,

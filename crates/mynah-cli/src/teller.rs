@@ -5,7 +5,10 @@ use std::io::{self, Write as _};
 use mynah::{Event, log::Extent};
 use serde_json::{Value, json};
 
-use crate::{steady::Steady, text::plain};
+use crate::{
+    steady::Steady,
+    text::{for_stdout, plain},
+};
 
 /// Tells events: as text that grows, or one JSON value a line. What cannot be told stops nothing: see [`end`](Self::end).
 pub(crate) struct Teller {
@@ -29,7 +32,7 @@ impl Teller {
         match event {
             Event::TextDelta { delta, .. } => {
                 self.is_open = true;
-                write!(self.out, "{}", plain(delta))?;
+                write!(self.out, "{}", for_stdout(delta))?;
             }
             Event::ToolCallCompleted(call) if self.extent == Extent::Generate => {
                 self.call(&call.id, &call.name, &call.raw_arguments)?;

@@ -1,9 +1,11 @@
 //! Text for people.
 
 use std::{
+    borrow::Cow,
     fmt::{self, Write as _},
-    io,
+    io::{self, IsTerminal as _},
     ops::Range,
+    sync::LazyLock,
 };
 
 /// A moment, in nanoseconds since 1970, as people write it.
@@ -134,7 +136,14 @@ fn is_obeyed(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The same, on one line.
+/// What a model answers, for standard output: as it is for a file or a pipe, where it is data, and without what a terminal
+/// would obey for one.
+pub(crate) fn for_stdout(text: &str) -> Cow<'_, str> {
+    static IS_TERMINAL: LazyLock<bool> = LazyLock::new(|| io::stdout().is_terminal());
+    if *IS_TERMINAL { plain(text).into() } else { text.into() }
+}
+
+/// Text from elsewhere as [`plain`] gives it, on one line.
 pub(crate) fn line(text: &str) -> String {
     plain(text).replace(['\n', '\t'], " ")
 }

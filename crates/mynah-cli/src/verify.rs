@@ -62,10 +62,9 @@ struct Tally<'l> {
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run, root } = arguments;
     if let Some(file) = run.as_deref().map(Path::new)
-        && (file == Path::new("-")
-            || file.is_file()
+        && (input::is_stdin(file)
             // Nobody means a run by the path of a folder.
-            || (file.is_dir() && file.components().count() > 1)
+            || (file.exists() && (!file.is_dir() || file.components().count() > 1))
             || file.extension().is_some_and(|extension| extension == "ndjson"))
     {
         return verify_file(file, json);
@@ -89,9 +88,9 @@ fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
         Ok(bundle) => bundle,
         Err(error) if json && is_corrupt(&error) => {
             written(writeln!(out, "{}", json!({"file": path, "status": "corrupt", "err": error})))?;
-            return Err(Failure::finding("the file is not what it says"));
+            return Err(Failure::finding("it is not what it says").in_file(path));
         }
-        Err(error) => return Err(Failure::of(&error)),
+        Err(error) => return Err(Failure::of(&error).in_file(path)),
     };
     if json {
         let mut told = with_run(&run_id, json!(report));

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Ran, feed, file, mynah, run};
+use serde_json::json;
 
 #[test]
 fn text_that_is_not_json_is_refused_with_line_and_column() {
@@ -384,6 +385,22 @@ fn a_file_that_cannot_be_read_is_exit_code_4() {
         let ran = run(["play", path]);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(4), ""), "{path}");
         assert!(ran.stderr.starts_with(&format!("mynah: {path}: {why}")), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn an_unknown_operation_is_told_those_that_are_known() {
+    let told = |op: &str| {
+        let scenario = json!({"ops": [{"op": op}]}).to_string();
+        feed(mynah(["play", "-"]), scenario.as_bytes()).stderr
+    };
+    let unknown = told("chatt");
+    let (_, known) =
+        unknown.trim_end().split_once("unknown operation \"chatt\"; known are ").unwrap();
+    let known: Vec<&str> = known.split(", ").collect();
+    assert_eq!((known.len(), known[0], known[14]), (15, "generate", "fork"));
+    for name in known {
+        assert!(!told(name).contains("unknown operation"), "{name}");
     }
 }
 

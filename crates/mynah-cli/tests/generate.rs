@@ -31,6 +31,37 @@ fn text_is_told_and_json_is_the_response() {
 }
 
 #[test]
+fn an_answer_goes_into_a_pipe_as_it_is() {
+    let said = "\u{200f}\u{5e2}\u{200e}\r\n\u{85}\u{1b}[2J";
+    let told = Server::new([answer(said, "stop")]).generate(&["hi"]);
+    assert_eq!((told.code, told.stdout), (Some(0), format!("{said}\n")));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_answer_comes_to_a_terminal_without_what_that_would_obey() {
+    use std::{
+        fs::File,
+        io::{BufRead as _, BufReader},
+        process::Stdio,
+    };
+
+    use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
+
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap();
+    let inside = File::options().write(true).open(name.to_str().unwrap()).unwrap();
+    let server = Server::new([answer("a\u{1b}[2J\u{202e}b", "stop")]);
+    let mut command = server.command(&["hi"]);
+    command.stdin(Stdio::null()).stdout(inside);
+    assert!(command.status().unwrap().success());
+    let mut shown = String::new();
+    BufReader::new(File::from(terminal)).read_line(&mut shown).unwrap();
+    assert_eq!(shown, "a\\u{1b}[2J\\u{202e}b\r\n");
+}
+
+#[test]
 fn a_stream_tells_its_events_before_the_response() {
     let server = Server::new([format!("{PIECES}{END}")]);
     let told = lines(&server.generate(&["hi", "--json", "--stream"]));
@@ -110,12 +141,25 @@ fn an_answer_that_does_not_fit_its_schema_is_a_failure() {
         assert_eq!(error["message"], format!("adapter error: malformed_response: {why}"));
         assert_eq!(error["metadata"]["response"]["output_text"], text);
     }
-    for finish in ["length", "content_filter"] {
-        assert_eq!(
-            ask("{", finish).code,
-            Some(0),
-            "{finish} says by itself that this is no answer"
-        );
+    assert_eq!(ask("{", "tool_calls").code, Some(0), "the answer comes after the tools");
+}
+
+#[test]
+fn an_answer_that_was_cut_off_is_held_against_its_schema_too() {
+    let file = file("generate_cut_off.json", r#"{"type": "object"}"#);
+    let ask = |text: &str, finish: &str| {
+        Server::new([answer(text, finish)]).generate(&["hi", "--schema", &file])
+    };
+    for (finish, how) in
+        [("length", "at its token limit"), ("content_filter", "by a content filter")]
+    {
+        let told = ask("{", finish);
+        assert_eq!(told.code, Some(1), "{}", told.stderr);
+        let why = format!("the answer was cut off {how} and so is not JSON: EOF");
+        assert!(told.stderr.contains(&why), "{}", told.stderr);
+        let told = ask("{}", finish);
+        let remark = format!("mynah: the answer was cut off {how}\n");
+        assert_eq!((told.code, told.stderr), (Some(0), remark), "it was whole by then");
     }
 }
 
@@ -250,8 +294,30 @@ fn the_prompt_comes_from_a_pipe_too() {
         let (_, body) = server.heard().pop().unwrap();
         assert_eq!(body["messages"][0]["content"], "one\ntwo");
     }
-    let told = feed(Server::new([]).command(&[]), b"\n");
-    assert_eq!((told.code, &*told.stderr), (Some(2), "mynah: the prompt is empty\n"));
+    for arguments in [&[][..], &["-"], &["Shorten:", "-"]] {
+        let told = feed(Server::new([]).command(arguments), b" \t\n");
+        assert_eq!((told.code, &*told.stderr), (Some(2), "mynah: standard input is empty\n"));
+    }
+}
+
+#[test]
+fn what_is_piped_in_stands_beside_a_prompt_where_it_is_asked_for() {
+    for (arguments, sent) in [
+        (&["Shorten:", "-"][..], "Shorten:\n\none\ntwo"),
+        (&["-", "Shorten that."], "one\ntwo\n\nShorten that."),
+        (&["Shorten:"], "Shorten:"),
+    ] {
+        let server = Server::new([format!("{PIECES}{END}")]);
+        let told = feed(server.command(arguments), b"one\ntwo\n");
+        assert_eq!(told.code, Some(0), "{}", told.stderr);
+        let (_, body) = server.heard().pop().unwrap();
+        assert_eq!(body["messages"][0]["content"], sent);
+    }
+    for arguments in [&["two", "words"][..], &["-", "-"], &["a", "-", "b"]] {
+        let told = feed(Server::new([]).command(arguments), b"one");
+        assert_eq!(told.code, Some(2), "{arguments:?}");
+        assert!(told.stderr.contains("one argument, in quotes"), "{}", told.stderr);
+    }
 }
 
 #[test]
@@ -279,6 +345,19 @@ fn a_refusal_of_the_server_is_told_with_all_that_is_known() {
             "retry_after_ms": 2000, "provider": "openai-chat"},
     }});
     assert_eq!(line, &expected);
+}
+
+#[test]
+fn a_page_in_place_of_an_answer_is_told_with_its_server() {
+    let page =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<html></html>";
+    let server = Server::new([page.to_owned()]);
+    let origin = server.url.trim_end_matches("/v1");
+    let told = server.generate(&["hi", "--json", "--retries", "0"]);
+    assert_eq!(told.code, Some(1), "{}", told.stderr);
+    assert_eq!(lines(&told)[0]["err"]["metadata"]["server"], origin);
+    let said = format!("the server sent a page, not an answer (calling {origin})\n");
+    assert!(told.stderr.ends_with(&said), "{}", told.stderr);
 }
 
 #[test]
@@ -347,15 +426,23 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
     let script = "scripted:../../scenarios/chat/tool_turn.json";
     let table = [
         (&["hi"][..], "no model: give --model ADAPTER:MODEL"),
+        (&["-m", script, ""], "the prompt is empty"),
+        (&["-m", script, " \n"], "the prompt is empty"),
         (&["-m", "claude", "hi"], "give ADAPTER:MODEL"),
+        (&["-m", "gpt-4.1-mini", "hi"], "; did you mean openai:gpt-4.1-mini?\n"),
+        (
+            &["-m", "anthropic.claude-opus-4-5-20251101-v1:0", "hi"],
+            "; did you mean bedrock:anthropic.claude-opus-4-5-20251101-v1:0?\n",
+        ),
+        (&["-m", "google:gemini-2.5-pro", "hi"], "; did you mean gemini:gemini-2.5-pro?\n"),
         (&["-m", "nobody:x", "hi"], "no adapter is named \"nobody\"; known are "),
         (
             &["-m", "anthropic:x", "hi"],
-            "looked at the call, what the program set, ANTHROPIC_API_KEY",
+            "no API key for anthropic; set ANTHROPIC_API_KEY (looked at ANTHROPIC_API_KEY); --api-key-env VAR names another variable, --dotenv=FILE a file with it\n",
         ),
         (
             &["-m", "anthropic:x", "--api-key-env", "MINE", "hi"],
-            "looked at the call, what the program set, MINE",
+            "(looked at MINE); --api-key-env VAR",
         ),
         (&["-m", "anthropic:x", "--dotenv=none.env", "hi"], "ANTHROPIC_API_KEY in none.env"),
         (

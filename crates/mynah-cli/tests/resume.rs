@@ -52,7 +52,7 @@ fn a_run_goes_on_with_an_answer_and_its_text_is_told() {
         let resumed = store.run(&[&["resume", "run-0", "--agent", &agent], flags].concat());
         assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
         // What a terminal would obey is written out.
-        assert_eq!(resumed.stdout, "Two soups, then.\\u{1b}[2J\n");
+        assert_eq!(resumed.stdout, "Two soups, then.\u{1b}[2J\n");
         let shown = store.run(&["show", "run-0"]).stdout;
         assert!(shown.contains("-- resumed\n\nuser: two\n\n"), "{shown}");
         assert_eq!(store.run(&["verify", "run-0"]).code, Some(0));
@@ -198,7 +198,7 @@ fn a_tool_that_may_have_run_waits_for_word_on_it() {
     assert!(shown.ends_with("-- waits: uncertain_tools: pay {} [c2]\n\n"), "{shown}");
     let rerun = store.run(&["resume", "run-2", "--agent", &agent, "--on-uncertain", "rerun"]);
     assert_eq!((rerun.code, rerun.stderr.as_str()), (Some(0), ""));
-    assert_eq!(rerun.stdout, "  > pay {}  [c2]\n  < [c2] paid\nTwo soups, then.\\u{1b}[2J\n");
+    assert_eq!(rerun.stdout, "  > pay {}  [c2]\n  < [c2] paid\nTwo soups, then.\u{1b}[2J\n");
 
     let (store, agent) = waiting();
     let failed = store.run(&["resume", "run-2", "--agent", &agent, "--on-uncertain", "fail"]);
@@ -449,7 +449,7 @@ fn an_interrupted_run_can_go_on_at_once() {
     assert_eq!(status(), (json!("running"), json!(true)));
     let resumed = store.run(&["resume", "run-0", "--agent", &agent]);
     assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
-    assert_eq!(resumed.stdout, "Two soups, then.\\u{1b}[2J\n");
+    assert_eq!(resumed.stdout, "Two soups, then.\u{1b}[2J\n");
     let verified = &store.json(&["verify", "run-0"])[0];
     assert_eq!(verified["status"], json!("verified"));
 }

@@ -6,6 +6,7 @@ use mynah_data::{AdapterReason, Error, Result};
 use reqwest::Url;
 
 use super::secrets::Secrets;
+use crate::failure;
 
 /// What an error is told on its way out.
 pub(super) struct ErrorContext {
@@ -88,9 +89,13 @@ impl ErrorContext {
         self.request_id = id.map(|id| self.secrets.out_of(id));
     }
 
-    /// Names the provider, and takes out the key, which some providers repeat in their messages.
+    /// Names the provider, and takes out the key, which some providers repeat in their messages. Where something else came than
+    /// an answer, the server may not be the one that was meant, and is named too.
     pub(super) fn complete(&self, error: Error) -> Error {
         let mut error = self.secrets.out_of_error(error);
+        if failure::is_malformed(&error) && !self.server.is_empty() {
+            error = error.with("server", self.server.as_str());
+        }
         if let (Some(id), false) = (&self.request_id, error.metadata().contains_key("request_id")) {
             error = error.with("request_id", id.as_str());
         }

@@ -42,7 +42,10 @@ Examples:
   mynah play --log sqlite:mynah.db agent.json
                                            keep every run, and perform operations on runs
 
-`mynah demo` leaves such a file. The format is described in docs/scenario.md."#;
+`mynah demo` leaves such a file. The format is described in docs/scenario.md.
+
+Exit codes: 0 it was performed, whatever its operations came to: their lines tell; 2 wrong usage or a
+bad file; 4 a file or log that could not be used; 130 interrupted."#;
 
 pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), Failure> {
     let place = url.map(Place::parse).transpose()?;

@@ -195,6 +195,25 @@ fn equip(mut engine: Engine, said: Metadata) -> Result<Engine, String> {
     Ok(engine)
 }
 
+/// The names of all operations, for people.
+const OPERATIONS: [&str; 15] = [
+    "generate",
+    "step",
+    "chat",
+    "session.start",
+    "session.reply",
+    "session.continue",
+    "session.step",
+    "session.submit_tool_result",
+    "session.submit_tool_results",
+    "session.save_and_load",
+    "session.recover",
+    "verify",
+    "replay",
+    "resume",
+    "fork",
+];
+
 fn parse_op(op: Value, has_log: bool) -> Result<Op, String> {
     let mut fields = Fields(Metadata::deserialize(op).map_err(|error| error.to_string())?);
     let name: String = fields.required("op")?;
@@ -224,7 +243,10 @@ fn parse_op(op: Value, has_log: bool) -> Result<Op, String> {
         "verify" | "replay" | "resume" | "fork" => {
             Verb::Kept { run_id: fields.optional("run_id")?, act: fields.act(&name)? }
         }
-        _ => return Err(format!("op: unknown operation {name:?}")),
+        _ => {
+            let known = OPERATIONS.join(", ");
+            return Err(format!("op: unknown operation {name:?}; known are {known}"));
+        }
     };
     let op = Op {
         verb,
