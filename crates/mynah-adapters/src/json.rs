@@ -173,8 +173,11 @@ impl<'a> Json<'a> {
             Some(Plain::Number(number)) => Ok(number.into()),
             Some(Plain::Text(text)) => Ok(text.into()),
             None if self.word(b"[]") => Ok(Value::Array(Vec::new())),
-            // What is nested too deep, or a number too large, stays as it is written.
-            None => self.read().or_else(|_| self.skip().map(Value::from)),
+            None => {
+                let text = self.skip()?;
+                // What is nested too deep, or a number too large, stays as it is written.
+                Ok(serde_json::from_str(text).unwrap_or_else(|_| text.into()))
+            }
         }
     }
 

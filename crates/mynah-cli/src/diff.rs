@@ -82,8 +82,11 @@ struct Entry {
 
 async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
     let mut facts = store::facts(log, run).await?;
-    // That another process went on is nothing that the run did.
-    facts.retain(|(_, fact)| !fact.as_ref().is_some_and(Fact::is_seam));
+    // That another process went on is nothing that the run did, unless another engine did.
+    facts.retain(|(_, fact)| match fact {
+        Some(Fact::Resumed { about: Some(_), .. }) | None => true,
+        Some(fact) => !fact.is_seam(),
+    });
     let entry = |(record, fact): (mynah::log::Record, Option<Fact>)| Entry {
         seq: record.seq(),
         kind: record.envelope().kind.to_string(),

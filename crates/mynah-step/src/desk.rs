@@ -12,7 +12,7 @@ use mynah_data::{Error, ErrorKind, LogReason, Result, ToolCall, ToolReason};
 use mynah_log::{Fact, Hash, Inside, Resolution};
 use tokio::{sync::oneshot, time::Sleep};
 
-use crate::Tape;
+use crate::{Tape, recorder::ends};
 
 /// Where the calls of a run hand in their facts while they run side by side.
 ///
@@ -25,10 +25,10 @@ pub struct Desk {
     state: Mutex<State>,
 }
 
-/// How long a run that is performed again may stand still where something that is asked for is still to come.
+/// How long a run that is performed again may stand still: whoever asks may be early, or give up what it does not want.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long where nothing is: enough for whoever was answered last to ask for more, or to give up what it does not want.
+/// How long where the loop has ended: enough for whoever is still there to say something.
 const GRACE: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
@@ -40,8 +40,8 @@ struct State {
     parked: Vec<Waker>,
     /// The tries that began and have no outcome, by the ids of their calls.
     begun: HashMap<String, Begun>,
-    /// How often somebody asked for something or was answered.
-    happened: u64,
+    /// How often somebody was answered.
+    answered: u64,
     standstill: Option<Standstill>,
 }
 
@@ -54,7 +54,7 @@ struct Begun {
 
 /// A run that is performed again in which nothing happens.
 struct Standstill {
-    /// How much had happened before.
+    /// How many had been answered before.
     since: u64,
     until: Pin<Box<Sleep>>,
 }
@@ -182,7 +182,7 @@ impl Desk {
             }
         }
         let (index, answer) = served?;
-        state.happened += 1;
+        state.answered += 1;
         let ask = state.asks.remove(index);
         match (&ask.want, &answer) {
             (Want::Commit { asked: Some(asked), .. }, Ok(_))
@@ -246,10 +246,11 @@ impl Desk {
             return Poll::Pending;
         }
         let mut standstill =
-            before.filter(|before| before.since == state.happened).unwrap_or_else(|| {
-                let is_hopeless = |ask: &Ask| tape.is_hopeless(&ask.place, &ask.want);
-                let patience = if state.asks.iter().all(is_hopeless) { GRACE } else { PATIENCE };
-                Standstill { since: state.happened, until: Box::pin(tokio::time::sleep(patience)) }
+            before.filter(|before| before.since == state.answered).unwrap_or_else(|| {
+                let is_end =
+                    |ask: &Ask| matches!(&ask.want, Want::Commit { fact, .. } if ends(fact));
+                let patience = if state.asks.iter().any(is_end) { GRACE } else { PATIENCE };
+                Standstill { since: state.answered, until: Box::pin(tokio::time::sleep(patience)) }
             });
         // A timer may wake whoever polls it at once, and that takes the lock.
         drop(state);
@@ -296,7 +297,6 @@ impl Desk {
         if of_tool && place.as_ref().is_some_and(|place| !state.is_under_way(place)) {
             return answer;
         }
-        state.happened += 1;
         state.asks.push(Ask { place, want, reply });
         drop(state);
         self.wake_parked();

@@ -262,7 +262,9 @@ impl Recorded {
             }
             Want::Turn(prompt) => {
                 let is_next = self.upcoming().is_some_and(|next| asks(next, *prompt));
-                (is_next || self.is_hopeless(place, want)).then_some(Ok(None))
+                let is_to_come = || self.to_come().any(|fact| asks(fact, *prompt));
+                // What has no record may follow the records, where the run is to go on.
+                (is_next || self.then.is_none() && !is_to_come()).then_some(Ok(None))
             }
             Want::Answer => match self.upcoming() {
                 _ if !is_mine => None,
@@ -303,23 +305,6 @@ impl Recorded {
         self.facts
             .iter()
             .any(|kept| kept.record().body().is_some_and(|body| *body.payload == *payload))
-    }
-
-    /// Whether nothing is to come of what somebody asks for who waits. What has no record may follow the records, where the run is
-    /// to go on.
-    pub(crate) fn is_hopeless(&self, place: &Place, want: &Want) -> bool {
-        let is_wanted = |kept: &Fact| match want {
-            // After the end nobody asks for anything.
-            Want::Commit { fact, .. } if ends(fact) => false,
-            Want::Commit { fact, .. } | Want::Announce(fact) => {
-                !is_other(place, fact, kept) || is_stopped(fact, kept)
-            }
-            Want::Recall { asked, .. } => is_named(kept, place, asked),
-            Want::Turn(prompt) => asks(kept, *prompt),
-            Want::Answer => is_answer(kept) || ends(kept),
-            Want::Outcome => outcome(kept).is_some(),
-        };
-        self.then.is_none() && !self.to_come().any(|kept| is_at(place, kept) && is_wanted(kept))
     }
 
     /// Ends the run because somebody who asks can't be answered.

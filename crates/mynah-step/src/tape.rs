@@ -157,12 +157,12 @@ impl Tape {
         self.recorded()?.announced(call)
     }
 
-    /// The id that is recorded of such a call, unless another has it. In a replay of something else that of the call which comes
+    /// The id that is recorded of such a call and can be taken. In a replay of something else that of the call which comes
     /// next: the id is not what differs.
     pub(crate) fn id_of(
         &self,
         call: &DirectCall,
-        is_taken: impl Fn(&str) -> bool,
+        mut take: impl FnMut(&str) -> bool,
     ) -> Option<String> {
         let recorded = self.recorded()?;
         let mut ids = recorded.to_come().filter_map(|fact| match fact {
@@ -171,7 +171,7 @@ impl Tape {
             }
             _ => None,
         });
-        let same = ids.find(|(id, other)| ***other == *call && !is_taken(id)).map(|(id, _)| id);
+        let same = ids.find(|(id, other)| ***other == *call && take(id)).map(|(id, _)| id);
         let next = match recorded.upcoming() {
             Some(Fact::ToolScheduled { call_id, .. }) if !self.is_resuming() => Some(call_id),
             _ => None,
@@ -273,11 +273,6 @@ impl Tape {
     /// Whether the next answer comes from the records: always in a replay, in a run that goes on until it is where it was.
     pub(crate) fn is_behind(&self) -> bool {
         self.recorded().is_some_and(|recorded| recorded.then.is_none() || recorded.next().is_some())
-    }
-
-    /// Whether nothing is to come of what somebody asks for who waits.
-    pub(crate) fn is_hopeless(&self, place: &Place, want: &Want) -> bool {
-        self.recorded().is_some_and(|recorded| recorded.is_hopeless(place, want))
     }
 
     /// Ends the run because somebody who asks can't be answered.

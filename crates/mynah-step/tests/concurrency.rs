@@ -53,6 +53,34 @@ async fn a_tool_beside_an_effect_replays_and_goes_on_after_any_record() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_effect_that_is_given_up_after_a_while_is_given_up_again() {
+    let timeout = Duration::from_secs(5);
+    everywhere(plain, async |context| {
+        let never = context.side_effect("never", std::future::pending::<Result<u8, String>>());
+        let given_up = tokio::time::timeout(timeout, never).await.is_err();
+        (given_up, context.side_effect("after", async { Ok::<_, String>(2) }).await)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_asks_again_and_again_for_what_is_not_recorded_is_told() {
+    let log = Arc::new(MemoryLog::new());
+    perform(plain(&log), async |context| context.now().await.map(drop))
+        .await
+        .expect("a run")
+        .expect("a time");
+    let again = plain(&log).replay().await.expect("a run");
+    let told = perform(again, async |context| {
+        loop {
+            tokio::select! { drawn = context.random() => break drawn, () = pause(50) => {} }
+        }
+    });
+    let told = told.await.expect_err("a difference").to_string();
+    assert!(told.contains("side_effect differs at name"), "{told}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn branches_of_one_tool_that_wait_replay() {
     let branches = |context: ToolContext| async move {
         let first = async {

@@ -305,7 +305,7 @@ async fn the_duration_of_a_replay_is_the_recorded_one() {
     assert_eq!(took(&again, 9).await, Ok(1_234));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_replay_that_asks_for_more_than_is_recorded_is_exhausted() {
     let log = Arc::new(MemoryLog::new());
     let context = Context::new(plain(&log)).expect("a run");
@@ -322,7 +322,7 @@ async fn a_replay_that_asks_for_more_than_is_recorded_is_exhausted() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_replay_that_does_something_else_is_told_at_that_record_with_the_fields_that_differ() {
     let random = async |context: &Context| context.random().await.map(drop);
     let now = async |context: &Context| context.now().await.map(drop);
@@ -358,7 +358,7 @@ async fn a_replay_that_does_something_else_is_told_at_that_record_with_the_field
     assert!(paths[0].as_str().is_some_and(|path| path.starts_with("message")), "{paths}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_replay_that_stops_early_is_told_at_its_end() {
     let log = Arc::new(MemoryLog::new());
     let random = async |context: &Context| context.random().await.is_ok();
@@ -512,7 +512,7 @@ async fn odd_run_ids_are_kept_as_they_are() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_loop_that_swallows_a_difference_does_not_pass_for_equal() {
     let random = async |context: &Context| context.random().await.map(drop);
     let swallows = async |context: &Context| {

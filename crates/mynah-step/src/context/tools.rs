@@ -160,8 +160,9 @@ impl Context {
         let arguments = raw_arguments.clone();
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
         if id.is_empty() {
-            let recorded = self.tape().id_of(&call, |id| lock(&self.0.called).contains(id));
+            let recorded = self.tape().id_of(&call, |id| ids.take(id));
             *id = recorded.unwrap_or_else(|| self.0.config.world.new_run_id());
+            // A fresh one, or that of another call.
             ids.take(id);
         }
         let call = Some(Box::new(call));
