@@ -328,10 +328,21 @@ impl Arguments {
             }
             Some(Fact::Suspended(end)) => {
                 let told = Waiting::new(end, &facts).told(&self.command(run));
-                Err(Failure::waits(format!("run {run} {told}")))
+                let unheard = "\n  your message was not said: the run came to wait before it";
+                let unheard = if self.is_unheard(&facts) { unheard } else { "" };
+                Err(Failure::waits(format!("run {run} {told}{unheard}")))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a message was given, and the run came to wait before it could hear it.
+    fn is_unheard(&self, facts: &[Fact]) -> bool {
+        let since = facts.iter().rposition(|fact| matches!(fact, Fact::Resumed { .. }));
+        let is_said = |fact: &Fact| {
+            matches!(fact, Fact::UserMessage { .. } | Fact::Resumed { message: Some(_), .. })
+        };
+        self.message.is_some() && !facts[since.unwrap_or_default()..].iter().any(is_said)
     }
 
     /// Which limit of its budget, or which failure of its model, ended a run, and how a fork goes on in spite of it; nothing if

@@ -51,12 +51,23 @@ fn a_run_goes_on_with_an_answer_and_its_text_is_told() {
         let (store, agent) = waiting();
         let resumed = store.run(&[&["resume", "run-0", "--agent", &agent], flags].concat());
         assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
-        // What a terminal would obey is written out.
-        assert_eq!(resumed.stdout, "Two soups, then.\u{1b}[2J\n");
+        assert_eq!(resumed.stdout, "Two soups, then.\u{1b}[2J\n", "a pipe gets it as it is");
         let shown = store.run(&["show", "run-0"]).stdout;
         assert!(shown.contains("-- resumed\n\nuser: two\n\n"), "{shown}");
         assert_eq!(store.run(&["verify", "run-0"]).code, Some(0));
     }
+}
+
+#[test]
+fn a_message_that_a_run_did_not_hear_is_not_dropped_without_a_word() {
+    let (store, agent) = waiting();
+    assert_eq!(store.run(&["fork", "run-0", "--at", "3"]).code, Some(0));
+    let waits = store.run(&["resume", "last", "Never mind.", "--agent", &agent]);
+    assert_eq!(waits.code, Some(3), "{}", waits.stderr);
+    let unheard = "\n  your message was not said: the run came to wait before it\n";
+    assert!(waits.stderr.ends_with(unheard), "{}", waits.stderr);
+    let answered = store.run(&["resume", "last", "two", "--agent", &agent]);
+    assert_eq!((answered.code, answered.stderr.as_str()), (Some(0), ""));
 }
 
 #[test]
