@@ -303,7 +303,7 @@ impl HttpAdapter {
                 insert_header(&mut headers, name, value.as_str().unwrap_or_default())?;
             }
         }
-        context.secrets.add(headers.iter().flat_map(secrets_of));
+        context.secrets.add_those_of(&headers);
         if let Some(key) = key {
             let now = SystemWorld.now();
             let outgoing = Outgoing::new(key, &url, body.as_bytes(), now, call);
@@ -516,19 +516,6 @@ const MAX_SILENCE: Duration = Duration::from_secs(300);
 
 fn longest_silence(call: &ModelCall) -> Duration {
     call.stream_timeout.unwrap_or(MAX_SILENCE)
-}
-
-/// What a header of the caller's own may hold that nobody else is to read.
-fn secrets_of<'h>(
-    (name, value): (&HeaderName, &'h HeaderValue),
-) -> impl Iterator<Item = SecretString> + use<'h> {
-    const NAMES: [&str; 9] =
-        ["auth", "config", "cookie", "credential", "gateway", "key", "pass", "secret", "token"];
-    let holds_one = NAMES.iter().any(|part| name.as_str().contains(part));
-    let value = value.to_str().ok().filter(|_| holds_one).unwrap_or_default();
-    // A scheme and a number are none.
-    let words = value.split([' ', ';', ',', '=', ':', '"']).filter(|word| word.len() >= 8);
-    words.map(SecretString::from)
 }
 
 #[cfg(test)]
