@@ -51,7 +51,9 @@ mod secrets;
 /// An answer has no event before the model says something. One that began and failed before that has its error as the first
 /// thing in the stream, so that it can be tried again or given to another; what is known of it stands beside, as `partial`.
 ///
-/// A key that a server repeats, in an answer or in an error, is in no event, response or error.
+/// A key that a server repeats as it is written, in one piece, is in no error, unless it is a word of fewer than 8 letters; it is in no event
+/// or response either where it is unmistakable: it has 16 characters or more, and a digit among them. Escaped in an answer, or over several
+/// pieces of its text, it is not seen.
 ///
 /// What a provider must get back with its reasoning and its calls bears its name, and at a server with models of several
 /// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
