@@ -51,7 +51,9 @@ mod secrets;
 /// An answer has no event before the model says something. One that began and failed before that has its error as the first
 /// thing in the stream, so that it can be tried again or given to another; what is known of it stands beside, as `partial`.
 ///
-/// A key that a server repeats, in an answer or in an error, is in no event, response or error.
+/// A key that a server repeats as it is written, in one piece, is in no error, unless it is a word of fewer than 8 letters; it is in no event
+/// or response either where it is unmistakable: it has 16 characters or more, and a digit among them. Escaped in an answer, or over several
+/// pieces of its text, it is not seen.
 ///
 /// What a provider must get back with its reasoning and its calls bears its name, and at a server with models of several
 /// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
@@ -303,7 +305,7 @@ impl HttpAdapter {
                 insert_header(&mut headers, name, value.as_str().unwrap_or_default())?;
             }
         }
-        context.secrets.add(headers.iter().flat_map(secrets_of));
+        context.secrets.add_those_of(&headers);
         if let Some(key) = key {
             let now = SystemWorld.now();
             let outgoing = Outgoing::new(key, &url, body.as_bytes(), now, call);
@@ -516,19 +518,6 @@ const MAX_SILENCE: Duration = Duration::from_secs(300);
 
 fn longest_silence(call: &ModelCall) -> Duration {
     call.stream_timeout.unwrap_or(MAX_SILENCE)
-}
-
-/// What a header of the caller's own may hold that nobody else is to read.
-fn secrets_of<'h>(
-    (name, value): (&HeaderName, &'h HeaderValue),
-) -> impl Iterator<Item = SecretString> + use<'h> {
-    const NAMES: [&str; 9] =
-        ["auth", "config", "cookie", "credential", "gateway", "key", "pass", "secret", "token"];
-    let holds_one = NAMES.iter().any(|part| name.as_str().contains(part));
-    let value = value.to_str().ok().filter(|_| holds_one).unwrap_or_default();
-    // A scheme and a number are none.
-    let words = value.split([' ', ';', ',', '=', ':', '"']).filter(|word| word.len() >= 8);
-    words.map(SecretString::from)
 }
 
 #[cfg(test)]

@@ -11,11 +11,16 @@ fn own_name(model: &str) -> String {
 /// The version that a name tells: (5, 6) of `gpt-5.6-sol`, (5, 0) of `gpt-5-2025-08-07`.
 fn version(name: &str) -> Option<(u32, u32)> {
     let rest = name.strip_prefix("gpt-")?;
-    let version = rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let (version, after) = rest.split_at(end);
     let mut numbers = version.split('.').map(|number| number.parse().ok());
     match numbers.next()?? {
         // As Azure writes it.
         35 => Some((3, 5)),
+        // As users write 4.1, who name their deployments.
+        30.. => None,
+        // A size.
+        10.. if after.starts_with(|c: char| c.is_ascii_alphabetic()) => None,
         major => Some((major, numbers.next().flatten().unwrap_or(0))),
     }
 }
@@ -77,7 +82,7 @@ mod tests {
     use super::version;
 
     #[test]
-    fn a_name_tells_its_version_and_a_date_is_none() {
+    fn a_name_tells_its_version_and_neither_a_date_nor_a_size_is_one() {
         for (name, expected) in [
             ("gpt-35-turbo", Some((3, 5))),
             ("gpt-3.5-turbo-0125", Some((3, 5))),
@@ -88,6 +93,12 @@ mod tests {
             ("gpt-5.6-sol", Some((5, 6))),
             ("gpt-6", Some((6, 0))),
             ("gpt-6.1-sol-2026-10-12", Some((6, 1))),
+            ("gpt-10", Some((10, 0))),
+            ("gpt-12.1-mini", Some((12, 1))),
+            ("gpt-10:free", Some((10, 0))),
+            ("gpt-41", None),
+            ("gpt-41-mini", None),
+            ("gpt-20b", None),
             ("gpt-oss-120b", None),
             ("o3", None),
         ] {

@@ -248,6 +248,51 @@ fn objects_with_members_of_any_name_are_asked_for_by_a_tool_or_refused() {
     }
 }
 
+/// Each of them names its members, in another place.
+#[test]
+fn an_object_that_others_describe_is_as_closed_as_they_are() {
+    let sent = |schema: &Value| {
+        let form = ResponseFormat::json_schema("x", schema.clone());
+        let request = Request::from("hi").with_response_format(form).with_model("claude-opus-5-5");
+        let body = Anthropic::default().body(&request, &ModelCall::default());
+        body.map(|body| body["output_config"]["format"]["schema"].clone())
+    };
+    let point = json!({"type": "object", "properties": {"x": {"type": "string"}}});
+    let mut closed = point.clone();
+    closed["additionalProperties"] = json!(false);
+    let of = |part: Value, point: &Value| json!({"type": "object", "properties": {"a": part}, "$defs": {"A/B": point, "Any": {"type": "object"}}});
+    for (part, written) in [
+        (json!({"type": "string"}), json!({"type": "string"})),
+        (json!({"type": "object", "$ref": "#/$defs/A~1B"}), json!({"$ref": "#/$defs/A~1B"})),
+        (
+            json!({"type": "object", "oneOf": [{"$ref": "#/$defs/A~1B"}, point]}),
+            json!({"anyOf": [{"$ref": "#/$defs/A~1B"}, closed]}),
+        ),
+        (
+            json!({"type": "object", "description": "Where.", "allOf": [{"$ref": "#/$defs/A~1B"}]}),
+            json!({"description": "Where.", "$ref": "#/$defs/A~1B"}),
+        ),
+        (json!({"type": "object", "allOf": [point]}), closed.clone()),
+    ] {
+        let sent = sent(&of(part, &point)).unwrap();
+        assert_eq!(sent["properties"]["a"], written);
+        assert_eq!(sent["$defs"]["A/B"], closed);
+    }
+    let recursive = json!({"$ref": "#/$defs/A", "type": "object", "$defs": {"A": {"type": "object", "properties": {"next": {"$ref": "#/$defs/A"}}}}});
+    assert_eq!(sent(&recursive).unwrap()["$ref"], "#/$defs/A");
+    for open in [
+        json!({"type": "object", "$ref": "#/$defs/Any"}),
+        json!({"$ref": "#/$defs/%41ny"}),
+        json!({"type": "object", "anyOf": [point, {"type": "object"}]}),
+        json!({"type": "object", "anyOf": [{"required": ["x"]}]}),
+        json!({"type": "object", "allOf": [point, {"$ref": "#/$defs/A~1B"}]}),
+    ] {
+        let kind = sent(&of(open.clone(), &point)).map_err(|error| error.kind());
+        let refused = ErrorKind::Engine(EngineReason::UnsupportedResponseFormat);
+        assert_eq!(kind, Err(refused), "{open}");
+    }
+}
+
 /// `tool_choice: type "tool" and "any" are not supported for this model.`
 #[test]
 fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {

@@ -200,6 +200,34 @@ async fn a_word_in_the_place_of_a_key_is_no_secret() {
     assert_eq!(told("sk-call").await, "none of the models takes …");
 }
 
+/// Gateways are told much in headers that are named after them, and answers may tell it again.
+#[tokio::test]
+async fn only_a_key_is_taken_out_of_an_answer() {
+    const WORD: &str = "gpt-4o-mini-2024-07-18";
+    let piece = json!({"choices": [{"index": 0, "delta": {"content": format!("I am {WORD}.")}, "finish_reason": "stop"}]});
+    let answer = format!("data: {piece}\n\ndata: [DONE]\n\n");
+    let told = json!({"error": {"message": format!("no {WORD} here")}}).to_string();
+    let server = Server::start(move |asked| match asked.header("x-refuse") {
+        None => Reply::stream("text/event-stream", [answer.clone()]),
+        Some(_) => Reply::json(400, told.clone()),
+    });
+    let server = server.await.unwrap();
+    for (name, is_key) in [
+        ("x-portkey-config", false),
+        ("x-gateway-model", false),
+        ("x-portkey-api-key", true),
+        ("proxy-authorization", true),
+    ] {
+        let adapter =
+            chat(&server).with_header(name, &format!("{{\"model\":\"{WORD}\"}}")).unwrap();
+        let heard = format!("{:?}", hear(adapter.clone(), call()).await.unwrap());
+        assert_eq!(heard.contains(WORD), !is_key, "{name}: {heard}");
+        let refusing = adapter.with_header("x-refuse", "1").unwrap();
+        let error = hear(refusing, call()).await.unwrap_err();
+        assert_eq!(error.to_string(), "no … here", "{name}");
+    }
+}
+
 #[tokio::test]
 async fn a_server_of_ones_own_needs_no_key_unless_one_is_named() {
     let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();

@@ -39,7 +39,8 @@ async fn the_environment_may_name_a_server_and_the_key_that_it_was_started_with(
         let adapter = HttpAdapter::named(name).unwrap().with_keys(set(variables));
         hear(adapter, ModelCall::default()).await.unwrap_err()
     };
-    for host in [":P", "127.0.0.1:P", "0.0.0.0:P", "http://127.0.0.1:P", "127.0.0.1:P/api/"] {
+    for host in [":P", "127.0.0.1:P", "http://0.0.0.0:P", "http://127.0.0.1:P", "127.0.0.1:P/api/"]
+    {
         let host = host.replace('P', &port);
         let error = told("ollama", &[("OLLAMA_HOST", &host), ("OLLAMA_API_KEY", "k1")]).await;
         assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed), "{host}");

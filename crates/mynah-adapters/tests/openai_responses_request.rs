@@ -225,6 +225,27 @@ fn a_model_that_does_not_reason_gets_no_reasoning() {
     }
 }
 
+/// Users name the models there: one that is told how to reason does.
+#[test]
+fn a_deployment_that_is_asked_for_its_reasoning_gets_it_back() {
+    let thought =
+        thought(Some("sealed"), json!({"type": "reasoning", "id": "rs_1", "summary": []}));
+    let said = Message::assistant_parts([thought, Part::text("So.")]);
+    let azure = Preset::named("azure-responses").unwrap().format();
+    for (options, expected) in [
+        (json!({"reasoning_effort": "low"}), &["reasoning", "message"][..]),
+        (json!({}), &["message"]),
+    ] {
+        let options = with_options(&options).options;
+        let request = Request { options, ..Request::new([said.clone()]) };
+        let body = azure.body(&request.with_model("gpt-4o"), &ModelCall::default()).unwrap();
+        let items = body["input"].as_array().unwrap().iter();
+        let types: Vec<&str> = items.map(|item| item["type"].as_str().unwrap()).collect();
+        assert_eq!(types, expected);
+        assert_eq!(body.get("include").is_some(), types.contains(&"reasoning"));
+    }
+}
+
 #[test]
 fn reasoning_that_was_cut_off_does_not_go_back() {
     let thought =

@@ -93,6 +93,9 @@ struct Entries {
     index: HashMap<String, usize>,
 }
 
+/// A server that has the models of many makers.
+const ROUTER: &str = "openrouter";
+
 /// A catalog as a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -190,7 +193,7 @@ impl Catalog {
             let (provider, id) = match adapter {
                 "azure" | "azure-responses" | "openai-chat" => ("openai", id.to_owned()),
                 "gemini" => ("google", id.to_owned()),
-                "openrouter" => match id.split_once('/')? {
+                ROUTER => match id.split_once('/')? {
                     ("anthropic", id) => ("anthropic", id.replace('.', "-")),
                     ("mistralai", id) => ("mistral", id.to_owned()),
                     ("x-ai", id) => ("xai", id.to_owned()),
@@ -202,7 +205,8 @@ impl Catalog {
         })
     }
 
-    /// The model with what is known of it, where it says nothing itself.
+    /// The model with what is known of it, where it says nothing itself. Of a model at `openrouter` that is known from its maker, nothing is
+    /// known that it cannot do: that may be so at the maker's own server alone.
     ///
     /// ```
     /// use mynah_data::Catalog;
@@ -216,8 +220,12 @@ impl Catalog {
             let limit = limit.filter(|_| !model.limits.contains_key(name));
             model.limits.extend(limit.map(|limit| (name.to_owned(), limit.into())));
         }
-        let said = std::mem::replace(&mut model.capabilities, info.capabilities.clone());
-        model.capabilities.extend(said);
+        let mut capabilities = info.capabilities.clone();
+        if info.provider != ROUTER && model.to_string().starts_with(&format!("{ROUTER}:")) {
+            capabilities.retain(|_, value| *value != false && value["enabled"] != false);
+        }
+        capabilities.extend(std::mem::take(&mut model.capabilities));
+        model.capabilities = capabilities;
         model.pricing = model.pricing.or(info.pricing);
         model
     }

@@ -253,6 +253,28 @@ fn the_built_in_catalog_says_what_a_model_cannot_do() {
 }
 
 #[test]
+fn what_a_makers_server_cannot_do_another_may() {
+    let catalog = Catalog::built_in();
+    let own = catalog.inform("deepseek:deepseek-v4-pro".into());
+    let routed = catalog.inform("openrouter:deepseek/deepseek-v4-pro".into());
+    assert_eq!(own.capabilities["json_native"], false);
+    for lacking in ["json_native", "vision"] {
+        assert_eq!(routed.capabilities.get(lacking), None, "{lacking}");
+    }
+    assert_eq!(routed.capabilities["tools"], own.capabilities["tools"]);
+    assert!(own.pricing.is_some() && !own.limits.is_empty());
+    assert_eq!((routed.pricing, &routed.limits), (own.pricing, &own.limits));
+    let searching = catalog.inform("openrouter:perplexity/sonar".into());
+    assert_eq!(searching.capabilities.get("tools"), None);
+
+    let mut said = ModelInfo::new("openrouter", "deepseek/deepseek-v4-pro");
+    said.capabilities.insert("json_native".to_owned(), false.into());
+    let catalog = catalog.with_model(said).unwrap();
+    let routed = catalog.inform("openrouter:deepseek/deepseek-v4-pro".into());
+    assert_eq!(routed.capabilities["json_native"], false);
+}
+
+#[test]
 fn a_model_is_found_by_its_id_its_alias_its_provider_and_its_date() {
     let catalog = Catalog::built_in()
         .with_model(ModelInfo::new("local", "tiny").with_alias("tiny-latest"))

@@ -1,5 +1,7 @@
 //! Where a server is.
 
+use std::net::Ipv6Addr;
+
 use mynah_data::{Error, Result};
 use reqwest::Url;
 
@@ -20,23 +22,37 @@ pub(super) fn parsed(place: &str, url: &str) -> Result<Url> {
     Ok(url)
 }
 
-/// The address that an environment variable names. It may be a host or a port alone, and has the rest from the server's own;
-/// where a server is to listen everywhere, it is called here.
+/// The address that an environment variable names. Where the server has one of its own, it may be a host or a port alone, and has the
+/// rest from there; where the server is to listen everywhere, it is called here.
 pub(super) fn named_by(variable: &str, value: &str, own: Option<&Url>) -> Result<Url> {
-    let Some(own) = own.filter(|_| !value.contains("://")) else {
-        return parsed(variable, value);
+    let Some(own) = own else { return parsed(variable, value) };
+    let value = value.trim().trim_matches(['"', '\'']);
+    let mut url = match value.contains("://") {
+        true => parsed(variable, value)?,
+        false => completed(variable, value, own)?,
     };
-    let here = own.host_str().unwrap_or_default();
-    let authority = value.split('/').next().unwrap_or_default();
-    let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
-    let host = if value.starts_with(':') { here } else { "" };
-    let mut url = parsed(variable, &format!("{}://{host}{value}", own.scheme()))?;
-    // These fail for addresses without a host alone.
-    if port.parse::<u16>().is_err() {
-        let _ = url.set_port(own.port());
-    }
     if matches!(url.host_str(), Some("0.0.0.0" | "[::]")) {
-        let _ = url.set_host(Some(here));
+        // This fails for addresses without a host alone, and so does the other.
+        let _ = url.set_host(Some("127.0.0.1"));
+    }
+    Ok(url)
+}
+
+/// The address of a host or a port, with the rest of the server's own.
+fn completed(variable: &str, value: &str, own: &Url) -> Result<Url> {
+    let authority = value.split('/').next().unwrap_or_default();
+    let (authority, has_port) = match authority.parse::<Ipv6Addr>() {
+        Ok(address) => (format!("[{address}]"), false),
+        Err(_) => {
+            let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+            let host = own.host_str().filter(|_| authority.starts_with(':')).unwrap_or_default();
+            (format!("{host}{authority}"), port.parse::<u16>().is_ok())
+        }
+    };
+    let path = value.find('/').map_or("", |begin| &value[begin..]);
+    let mut url = parsed(variable, &format!("{}://{authority}{path}", own.scheme()))?;
+    if !has_port {
+        let _ = url.set_port(own.port());
     }
     Ok(url)
 }
@@ -82,4 +98,34 @@ fn names_version(base: &str) -> bool {
     let mut path = base.split('/').skip(3);
     let last = base.rsplit('/').next().unwrap_or_default();
     !OWN_FOLLOWS.contains(&last) && path.any(is_version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_may_name_a_host_or_a_port_and_a_server_that_listens_everywhere() -> Result<()> {
+        let own = parsed("base_url", "http://localhost:11434")?;
+        for (value, expected) in [
+            ("0.0.0.0", "http://127.0.0.1:11434/"),
+            ("0.0.0.0:80", "http://127.0.0.1/"),
+            ("http://0.0.0.0:11434", "http://127.0.0.1:11434/"),
+            ("https://[::]:1/x", "https://127.0.0.1:1/x"),
+            ("::", "http://127.0.0.1:11434/"),
+            ("[::]:1", "http://127.0.0.1:1/"),
+            ("::1", "http://[::1]:11434/"),
+            ("[::1]", "http://[::1]:11434/"),
+            ("::1/x", "http://[::1]:11434/x"),
+            (":1", "http://localhost:1/"),
+            ("host", "http://host:11434/"),
+            ("host:80/x", "http://host/x"),
+            ("https://host", "https://host/"),
+            (" \"host\" ", "http://host:11434/"),
+        ] {
+            assert_eq!(named_by("V", value, Some(&own))?.as_str(), expected, "{value}");
+        }
+        assert!(named_by("V", "host", None).is_err());
+        Ok(())
+    }
 }

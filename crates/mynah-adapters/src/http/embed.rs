@@ -195,7 +195,7 @@ impl HttpEmbedder {
         match read {
             Ok(found) => match misfit(&found.vectors, texts.len(), length) {
                 None => Ok(Embeddings {
-                    model: found.model.map(|model| context.secrets.out_of(&model)),
+                    model: found.model.map(|model| context.secrets.out_of_answer(model)),
                     request_ids: context.request_id.into_iter().collect(),
                     ..found
                 }),

@@ -2,36 +2,85 @@
 
 use memchr::memmem;
 use mynah_data::{Error, Event};
+use reqwest::header::HeaderMap;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
+/// Headers that hold a key and nothing else.
+const KEY_HEADERS: [&str; 14] = [
+    "api-key",
+    "authorization",
+    "cf-aig-authorization",
+    "helicone-auth",
+    "ocp-apim-subscription-key",
+    "proxy-authorization",
+    "x-access-token",
+    "x-amz-security-token",
+    "x-api-key",
+    "x-auth-token",
+    "x-gateway-key",
+    "x-goog-api-key",
+    "x-litellm-api-key",
+    "x-portkey-api-key",
+];
+
+/// What headers are called that may hold one.
+const TELLING: [&str; 9] =
+    ["auth", "config", "cookie", "credential", "gateway", "key", "pass", "secret", "token"];
+
 /// What was sent with a call and is for its server alone.
 #[derive(Default)]
-pub(super) struct Secrets(Vec<SecretString>);
+pub(super) struct Secrets {
+    keys: Vec<SecretString>,
+    /// What may be one, or the name of a model: no error needs it, and answers do.
+    suspects: Vec<SecretString>,
+}
 
 impl Secrets {
-    pub(super) fn add(&mut self, secrets: impl IntoIterator<Item = SecretString>) {
+    pub(super) fn add(&mut self, keys: impl IntoIterator<Item = SecretString>) {
         // A short word is no key: it stands in the place of one where none is needed.
         let is_word =
             |text: &str| text.len() < 8 && text.bytes().all(|byte| byte.is_ascii_alphabetic());
-        let secrets = secrets.into_iter().filter(|secret| !is_word(secret.expose_secret()));
-        self.0.extend(secrets);
+        let keys = keys.into_iter().filter(|key| !is_word(key.expose_secret()));
+        self.keys.extend(keys);
+    }
+
+    /// Adds what headers of the caller's own hold that nobody else is to read.
+    pub(super) fn add_those_of(&mut self, headers: &HeaderMap) {
+        for (name, value) in headers {
+            let name = name.as_str();
+            let list = match KEY_HEADERS.contains(&name) {
+                true => &mut self.keys,
+                false if TELLING.iter().any(|part| name.contains(part)) => &mut self.suspects,
+                false => continue,
+            };
+            // A scheme and a number are none.
+            let words = value.to_str().unwrap_or_default().split([' ', ';', ',', '=', ':', '"']);
+            list.extend(words.filter(|word| word.len() >= 8).map(SecretString::from));
+        }
     }
 
     fn all(&self) -> impl Iterator<Item = &str> + Clone {
-        self.0.iter().map(ExposeSecret::expose_secret)
+        self.keys.iter().chain(&self.suspects).map(ExposeSecret::expose_secret)
     }
 
-    /// Those that nobody says by chance: what a model says of `lm-studio` is to be read, whatever the key is.
+    /// The keys that nobody says by chance: what a model says of `lm-studio` is to be read, whatever the key is.
     fn unmistakable(&self) -> impl Iterator<Item = &str> + Clone {
         let has_digit = |text: &str| text.bytes().any(|byte| byte.is_ascii_digit());
-        self.all().filter(move |text| text.len() >= 16 && has_digit(text))
+        let keys = self.keys.iter().map(ExposeSecret::expose_secret);
+        keys.filter(move |text| text.len() >= 16 && has_digit(text))
     }
 
     /// The same text without them.
     pub(super) fn out_of(&self, text: &str) -> String {
         let mut text = text.to_owned();
         take_out_of_text(&mut text, self.all());
+        text
+    }
+
+    /// The same text of an answer without those that are unmistakable.
+    pub(super) fn out_of_answer(&self, mut text: String) -> String {
+        take_out_of_text(&mut text, self.unmistakable());
         text
     }
 

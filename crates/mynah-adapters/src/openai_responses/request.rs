@@ -38,11 +38,11 @@ pub(super) const OTHER_CALLS: [&str; 2] = ["custom_tool_call", "apply_patch_call
 
 pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
-    let stored = is_stored(&request.options);
+    let (stored, reasons) = (is_stored(&request.options), reasons(dialect, request));
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
     set("model", model.into());
-    set("input", input(request, stored)?.into());
+    set("input", input(request, stored, reasons != Some(false))?.into());
     if !request.tools.is_empty() {
         set("tools", request.tools.iter().map(|tool| tool_spec(tool)).collect());
     }
@@ -62,14 +62,14 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     }
     if !stored {
         set("store", false.into());
-        if dialect.always_encrypted || reasons(dialect, request) {
+        if dialect.always_encrypted || reasons == Some(true) {
             set("include", json!([ENCRYPTED]));
         }
     }
     set("stream", true.into());
     body.extend(prompt_cache(request, call, dialect.cache_retention));
     let mut options = request.options.clone();
-    if openai::reasons(model) == Some(false) && !dialect.deployments {
+    if reasons == Some(false) {
         options.retain(|name, _| name != EFFORT && name != SUMMARY);
     }
     add_options(&mut body, options);
@@ -86,14 +86,14 @@ fn is_stored(options: &Metadata) -> bool {
 }
 
 /// Whether this is one of OpenAI's models that reason, by its name or because the caller says how it is to. The others refuse to be
-/// asked for their reasoning.
-fn reasons(dialect: &Dialect, request: &Request) -> bool {
+/// asked for their reasoning, and to be given any. Where nobody tells, nothing is known.
+fn reasons(dialect: &Dialect, request: &Request) -> Option<bool> {
     let says_how =
         || ["reasoning", EFFORT, SUMMARY].iter().any(|name| request.options.contains_key(*name));
     match openai::reasons(model_name(request)) {
-        Some(true) => true,
-        Some(false) if !dialect.deployments => false,
-        _ => says_how(),
+        Some(false) if !dialect.deployments => Some(false),
+        Some(false) | None if says_how() => Some(true),
+        by_name => by_name,
     }
 }
 
@@ -120,11 +120,8 @@ fn add_options(body: &mut Metadata, options: Metadata) {
     }
 }
 
-fn input(request: &Request, stored: bool) -> Result<Vec<Value>> {
-    let model = model_id(request)?;
-    let marks = CacheMarks::of_openai(model);
-    // The provider refuses a call that gives reasoning to a model that does not reason.
-    let with_reasoning = openai::reasons(model) != Some(false);
+fn input(request: &Request, stored: bool, with_reasoning: bool) -> Result<Vec<Value>> {
+    let marks = CacheMarks::of_openai(model_id(request)?);
     let mut items = Vec::with_capacity(request.messages.len());
     let mut calls: HashMap<&str, &ToolCall> = HashMap::new();
     for message in request.messages.iter() {
