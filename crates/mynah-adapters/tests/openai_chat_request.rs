@@ -182,6 +182,7 @@ fn newer_models_are_kept_from_reasoning_where_there_are_tools() {
         ("openai-chat", "gpt-4.1", None),
         ("azure", "my-deployment", None),
         ("openrouter", "openai/gpt-6-sol", None),
+        ("openai-chat", "openai/gpt-6-astra", None),
         ("vllm", "gpt-6-astra", None),
     ] {
         assert_eq!(effort(preset, with_tools(model)).unwrap(), expected, "{preset}:{model}");

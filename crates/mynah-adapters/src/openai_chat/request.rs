@@ -71,7 +71,9 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
         }
         _ => {}
     }
-    let is_certain = dialect.openai_models && !dialect.deployments;
+    // Who names the maker as well is a gateway, which knows by itself what its models take.
+    let is_openais = dialect.openai_models && !model.contains('/');
+    let is_certain = is_openais && !dialect.deployments;
     for (name, value) in request.options.clone() {
         match name.as_str() {
             "reasoning_effort" if is_certain && openai::reasons(model) == Some(false) => {}
@@ -82,7 +84,7 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     if body.get("stream") == Some(&Value::Bool(false)) {
         body.shift_remove("stream_options");
     }
-    if dialect.openai_models && has_tools(request) && openai::reasons_or_calls(model) {
+    if is_openais && has_tools(request) && openai::reasons_or_calls(model) {
         keep_from_reasoning(model, &mut body)?;
     }
     Ok(Value::Object(body))
