@@ -1,6 +1,9 @@
 //! What a model answered.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    sync::{Arc, LazyLock},
+};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -41,7 +44,7 @@ impl FinishReason {
 }
 
 /// Tokens and costs. What was not reported is none, never zero.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Usage {
     /// The whole prompt.
@@ -70,10 +73,35 @@ pub struct Usage {
 }
 
 fn extra<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Arc<Metadata>, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+    let extra = Option::<Metadata>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(if extra.is_empty() { Usage::nothing() } else { Arc::new(extra) })
+}
+
+impl Default for Usage {
+    fn default() -> Self {
+        Self {
+            input_tokens: None,
+            output_tokens: None,
+            cached_input_tokens: None,
+            cache_write_tokens: None,
+            reasoning_tokens: None,
+            total_tokens: None,
+            input_cost: None,
+            output_cost: None,
+            total_cost: None,
+            tool_usage: Metadata::new(),
+            extra: Self::nothing(),
+        }
+    }
 }
 
 impl Usage {
+    /// No further counters, which most answers have: one for all.
+    fn nothing() -> Arc<Metadata> {
+        static NOTHING: LazyLock<Arc<Metadata>> = LazyLock::new(Arc::default);
+        Arc::clone(&NOTHING)
+    }
+
     /// From a map of counters; members that are not known go into `extra`.
     ///
     /// # Errors
@@ -86,7 +114,9 @@ impl Usage {
             target.insert(key, value);
         }
         let mut usage: Self = serde_json::from_value(Value::Object(known))?;
-        Arc::make_mut(&mut usage.extra).extend(extra);
+        if !extra.is_empty() {
+            Arc::make_mut(&mut usage.extra).extend(extra);
+        }
         Ok(usage)
     }
 
