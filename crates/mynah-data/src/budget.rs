@@ -26,8 +26,8 @@ use crate::FieldError;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Budget {
-    /// Tokens of all prompts. Looked at before a call, by the prompt's estimate and what was reported of those before it: a
-    /// prompt that was sent is spent, and stopping its answer would give nothing back.
+    /// Tokens of all prompts: before a call with the prompt's estimate, and in place of that with what the provider reports while
+    /// it answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_input_tokens: Option<u64>,
     /// Tokens of all answers.

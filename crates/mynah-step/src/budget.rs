@@ -84,8 +84,7 @@ impl Spent {
         pricing: Option<&Pricing>,
     ) -> Option<Breach> {
         let next = self.calls.and(Taken::by(&Usage::default(), 0, estimate(prompt), pricing));
-        over(Limit::InputTokens, budget.max_input_tokens, next.input, Place::PreCall)
-            .or_else(|| next.over(budget, Place::PreCall))
+        next.over(budget, Place::PreCall)
             .or_else(|| over(Limit::Turns, budget.max_turns, self.turns + 1, Place::PreCall))
     }
 
@@ -145,10 +144,11 @@ impl Taken {
         }
     }
 
-    /// The first limit that this passes, of those that an answer can pass.
+    /// The first limit that this passes.
     fn over(&self, budget: &Budget, place: Place) -> Option<Breach> {
         let usd = |cap: &f64| self.usd > *cap;
-        over(Limit::OutputTokens, budget.max_output_tokens, self.output, place)
+        over(Limit::InputTokens, budget.max_input_tokens, self.input, place)
+            .or_else(|| over(Limit::OutputTokens, budget.max_output_tokens, self.output, place))
             .or_else(|| over(Limit::TotalTokens, budget.max_total_tokens, self.total, place))
             .or_else(|| Some(Breach::usd(budget.max_usd.filter(usd)?, self.usd, place)))
     }

@@ -71,6 +71,12 @@ async fn an_answer_that_passes_a_limit_is_cut_off_and_kept_as_far_as_it_came() {
         (Budget::new().max_usd(5.0), long(), Breach::usd(5.0, 10.0, MID), 29),
         // Reported.
         (
+            Budget::new().max_input_tokens(5),
+            whole([Event::text_delta("hi"), usage(6, 1), Event::text_delta("more")]),
+            Breach::new(Limit::InputTokens, 5, 6, MID),
+            2,
+        ),
+        (
             Budget::new().max_output_tokens(5),
             whole([Event::text_delta("hi"), usage(1, 6), Event::text_delta("more")]),
             Breach::new(Limit::OutputTokens, 5, 6, MID),

@@ -71,6 +71,12 @@ fn axes() -> Vec<(Value, Value, Value, &'static str)> {
         ),
         // As reported.
         (
+            json!({"max_input_tokens": 2}),
+            breach("input_tokens", json!(2), json!(3), "mid_stream"),
+            reported(3, 9),
+            "hello",
+        ),
+        (
             json!({"max_output_tokens": 8}),
             breach("output_tokens", json!(8), json!(9), "mid_stream"),
             reported(3, 9),
@@ -209,6 +215,10 @@ async fn budgets_are_cumulative_over_the_calls_of_a_run() -> Result<()> {
         }
     };
     for (budget, expected) in [
+        (
+            json!({"max_input_tokens": 19}),
+            Breach::new(Limit::InputTokens, 19, 20, Place::MidStream),
+        ),
         (json!({"max_output_tokens": 7}), Breach::new(Limit::OutputTokens, 7, 8, Place::MidStream)),
         (
             json!({"max_total_tokens": 27}),
@@ -317,8 +327,8 @@ async fn the_first_limit_in_order_is_told_where_several_are_passed() -> Result<(
             limits.shift_remove(&format!("max_{expected}"));
         }
     }
-    let mut during = json!({"max_output_tokens": 8, "max_total_tokens": 17, "max_usd": 26.0});
-    for expected in ["output_tokens", "total_tokens", "usd"] {
+    let mut during = json!({"max_input_tokens": 8, "max_output_tokens": 8, "max_total_tokens": 17, "max_usd": 26.0});
+    for expected in ["input_tokens", "output_tokens", "total_tokens", "usd"] {
         assert_eq!(told(&during).await?, expected);
         if let Value::Object(limits) = &mut during {
             limits.shift_remove(&format!("max_{expected}"));
