@@ -8,6 +8,7 @@ use std::{
     path::Path,
     process::{Child, Command, Stdio},
     sync::Arc,
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -45,6 +46,26 @@ async fn processes_that_append_to_one_run_lose_nothing_and_double_nothing() {
         assert_eq!((own.status, own.records), ("verified", 3));
     }
     assert_eq!(verify_seals(&log).await.expect("a sound list").size(), 3);
+}
+
+#[tokio::test]
+async fn who_asks_for_a_run_sees_what_the_log_was_given_before() {
+    let (_folder, path) = file();
+    let log = SqliteLog::open(&path).expect("a log");
+    for n in 0..200 {
+        let name = format!("run {n}");
+        let batch = Sample::new(&*name, n).batch();
+        let records = batch.records.len() as u64;
+        // Nobody waits for it.
+        let _ = log.append(batch).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if n % 2 == 0 {
+            let found = log.run(&name).await.expect("a log");
+            assert_eq!(found.map(|found| found.records), Some(records));
+        } else {
+            let found = log.head(&name).await.expect("a log");
+            assert_eq!(found.map(|found| found.seq), Some(records));
+        }
+    }
 }
 
 #[tokio::test]

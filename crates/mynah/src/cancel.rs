@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use mynah_data::{Error, HaltReason, LogReason, Metadata, Result, StreamReason};
+use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Metadata, Result, StreamReason};
 use mynah_log::{End, Extent, Fact, Log, Record, RunStatus};
 use mynah_step::{BoxFuture, Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -111,6 +111,9 @@ pub fn cancel_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Cancel {
     Cancel { log, run, world: Arc::new(SystemWorld) }
 }
 
+/// What is told of a run that has other records than it had when it was read: its process may have left it a moment ago.
+pub(crate) const HAS_MOVED: ErrorKind = ErrorKind::Log(LogReason::HeadMismatch);
+
 /// A run to be ended; see [`cancel_run`].
 #[must_use = "a run is not ended unless it is awaited"]
 pub struct Cancel {
@@ -127,6 +130,13 @@ impl Cancel {
     }
 
     async fn end(self) -> Result<RunStatus> {
+        match self.end_as_read().await {
+            Err(error) if error.kind() == HAS_MOVED => self.end_as_read().await,
+            ended => ended,
+        }
+    }
+
+    async fn end_as_read(&self) -> Result<RunStatus> {
         let Self { log, run, world } = self;
         let mut extent = Extent::Chat;
         let tell_extent = |record: &Record| {
@@ -139,19 +149,22 @@ impl Cancel {
             }
             Ok(())
         };
-        let Walked { verifier, run: found, .. } = Walked::whole(&*log, &run, tell_extent).await?;
+        let Walked { verifier, run: found, .. } = Walked::whole(&**log, run, tell_extent).await?;
         let status = found.status;
         if verifier.report().fingerprint.is_some() {
             let status = status.as_str();
             let message = format!("log error: sealed: run {run} has ended already: {status}");
-            return Err(Error::log(LogReason::Sealed).with_message(message).with("run_id", run));
+            return Err(Error::log(LogReason::Sealed)
+                .with_message(message)
+                .with("run_id", run.as_str()));
         }
         let mut metadata = Metadata::new();
         if extent != Extent::Chat {
             metadata.insert("error".to_owned(), Error::stream(StreamReason::Cancelled).to_value());
         }
         let (chain, _) = verifier.into_chain();
-        let lease = take_over(&*log, &*world, &run, chain.head()).await?;
+        let lease = take_over(&**log, &**world, run, chain.head()).await?;
+        let (log, world) = (Arc::clone(log), Arc::clone(world));
         let mut recorder = Recorder::after(log, world, chain, found.totals).with_lease(lease);
         if status.is_ended() {
             recorder.seal()?;

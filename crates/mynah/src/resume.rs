@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     call::chatted,
+    cancel::HAS_MOVED,
     code::code_of,
     engine::Engine,
     loaded::{Kept, Loaded},
@@ -220,12 +221,20 @@ impl Resume {
     /// A run that is not there, not what it was, has ended, is in other hands, or waits for something else; an engine that
     /// is not the one that it began with.
     pub async fn stream(self) -> Result<EventStream> {
-        let loaded = Loaded::read(self.log.as_ref(), &self.run).await?;
-        Ok(EventStream::new(Ok(self.prepare(loaded).await?)))
+        let log = self.log.as_ref();
+        let prepared = match self.prepare(Loaded::read(log, &self.run).await?).await {
+            // The last records of one that was left a moment ago came since it was read. A message may be meant for what it waited
+            // for before.
+            Err(error) if error.kind() == HAS_MOVED && self.message.is_none() => {
+                self.prepare(Loaded::read(log, &self.run).await?).await
+            }
+            prepared => prepared,
+        };
+        Ok(EventStream::new(Ok(prepared?)))
     }
 
     /// A run that goes on, its lease taken.
-    pub(crate) async fn prepare(self, loaded: Loaded) -> Result<(Driver, Filter)> {
+    pub(crate) async fn prepare(&self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
         let message = self.said(&loaded)?;
         let mut fact = match message {

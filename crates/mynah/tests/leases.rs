@@ -2,15 +2,18 @@
 
 use std::{
     pin::{Pin, pin},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::Poll,
     time::{Duration, SystemTime},
 };
 
 use futures_util::StreamExt as _;
 use mynah::{
-    Engine, Event, EventStream, OnUncertain, Thread, Tool, ToolCall, ToolContext, ToolOutcome,
-    World, cancel_run,
+    Engine, Event, EventStream, Message, OnUncertain, Thread, Tool, ToolCall, ToolContext,
+    ToolOutcome, World, cancel_run,
     log::{Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, RunStatus},
     step::{Config, Context, LEASE},
     testing::{self, Scripted},
@@ -35,6 +38,42 @@ async fn a_run_under_way_cannot_be_resumed_and_a_dropped_one_can_at_once() -> my
     let refused = beside(second, resumed(&log, &run)).await.expect_err("it lives");
     assert_eq!(refused.reason(), "leased");
     assert!(refused.metadata()["owner"].is_string() && refused.metadata()["until"].is_i64());
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_dropped_run_still_had_to_write_does_not_stop_who_goes_on_with_it_or_ends_it()
+-> mynah::Result<()> {
+    for how in ["resume", "message", "cancel"] {
+        let (log, ran) = (Behind::default(), Arc::default());
+        let mut first = paying("first", &ran)?.chat("go").record(&log).stream();
+        while let Some(event) = first.next().await {
+            match event? {
+                // What stands before the answer is there already.
+                Event::ToolCallCompleted { .. } => log.is_behind.store(true, Relaxed),
+                Event::MessageCompleted { .. } => break,
+                _ => {}
+            }
+        }
+        let run = first.run_id().unwrap_or_default().to_owned();
+        drop(first);
+        let read = log.head(&run).await?;
+        let resume = paying("second", &ran)?.adapter(done()?).resume(&log, &run);
+        match how {
+            // The model is not asked again for the answer that was on its way.
+            "resume" => assert_eq!(resume.await?.steps.len(), 2),
+            // It may be meant for the run as it was.
+            "message" => {
+                let refused = resume.message(Message::user("hello?")).await.expect_err("it moved");
+                assert_eq!(refused.reason(), "head_mismatch");
+            }
+            _ => assert_eq!(cancel_run(&log, &run).await?, RunStatus::Cancelled),
+        }
+        let facts = log.read(&run, 1, 100).await?;
+        let place = |kind: &str| facts.iter().position(|record| &*record.envelope().kind == kind);
+        let after = read.map_or(0, |head| head.seq as usize);
+        assert!(place("assistant_completed") >= Some(after), "it was on its way");
+    }
     Ok(())
 }
 
@@ -356,6 +395,55 @@ impl Log for Tardy {
     }
 
     mynah::log::forward_log!(self => self.0);
+}
+
+/// A log that, once it is behind, does what it is asked for when somebody takes a run.
+#[derive(Clone, Default)]
+struct Behind {
+    log: Arc<MemoryLog>,
+    asked: Arc<Mutex<Vec<(Option<Append>, Option<Lease>)>>>,
+    is_behind: Arc<AtomicBool>,
+}
+
+impl Behind {
+    fn ask(&self, append: Option<Append>, release: Option<&Lease>) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.push((append, release.cloned()));
+    }
+}
+
+impl Log for Behind {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        if !self.is_behind.load(Relaxed) {
+            return self.log.append(batch);
+        }
+        self.ask(Some(batch), None);
+        Box::pin(std::future::pending())
+    }
+
+    fn release(&self, lease: &Lease) -> LogFuture<'_, ()> {
+        self.ask(None, Some(lease));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn lease(&self, run: &str, owner: &str, term: Duration, now: i64) -> LogFuture<'_, Lease> {
+        let (run, owner) = (run.to_owned(), owner.to_owned());
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
+        self.is_behind.store(false, Relaxed);
+        Box::pin(async move {
+            for (append, release) in asked {
+                if let Some(batch) = append {
+                    self.log.append(batch).await?;
+                }
+                if let Some(lease) = release {
+                    self.log.release(&lease).await?;
+                }
+            }
+            self.log.lease(&run, &owner, term, now).await
+        })
+    }
+
+    mynah::log::forward_log!(self => self.log, except append, lease, release);
 }
 
 /// A world whose clock does not go.

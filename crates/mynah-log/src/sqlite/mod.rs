@@ -118,6 +118,18 @@ impl SqliteLog {
         self.0.writer.as_ref().map_or(0, Writer::commits)
     }
 
+    /// Waits for what this log was given to write: a run that was left a moment ago is then as it was left.
+    async fn settled(&self, run: &Arc<str>) {
+        if let Some(writer) = &self.0.writer {
+            writer.settled(run).await;
+        }
+    }
+
+    async fn summary(&self, run: &Arc<str>) -> Result<Option<RunSummary>> {
+        let run = Arc::clone(run);
+        self.0.readers.perform(move |connection| runs::summary(connection, &run)).await
+    }
+
     fn writer(&self) -> Result<&Writer> {
         self.0.writer.as_ref().ok_or_else(|| {
             let path = self.path().display();
@@ -153,8 +165,10 @@ impl Log for SqliteLog {
 
     fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
         let run: Arc<str> = Arc::from(run);
-        let job = move |connection: &_| runs::head(connection, &run);
-        Box::pin(self.0.readers.perform(job))
+        Box::pin(async move {
+            self.settled(&run).await;
+            self.0.readers.perform(move |connection| runs::head(connection, &run)).await
+        })
     }
 
     fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
@@ -163,7 +177,7 @@ impl Log for SqliteLog {
             let mut waiting = self.0.waiters.join(&run);
             self.0.watcher.watch()?;
             loop {
-                match self.run(&run).await? {
+                match self.summary(&run).await? {
                     Some(summary) if summary.records > beyond => return Ok(()),
                     Some(summary) if summary.seal.is_some() => return Err(entry::sealed(&run)),
                     _ => waiting.told().await,
@@ -174,7 +188,10 @@ impl Log for SqliteLog {
 
     fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
         let run: Arc<str> = Arc::from(run);
-        Box::pin(self.0.readers.perform(move |connection| runs::summary(connection, &run)))
+        Box::pin(async move {
+            self.settled(&run).await;
+            self.summary(&run).await
+        })
     }
 
     fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {

@@ -37,6 +37,8 @@ pub(super) struct Writer {
     /// How safe a commit is where nobody says.
     durability: Durability,
     commits: Arc<AtomicU64>,
+    /// Held by each job too, until it is done.
+    under_way: Arc<()>,
 }
 
 impl Writer {
@@ -55,7 +57,8 @@ impl Writer {
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
         let thread = thread.spawn(move || desk.serve(&jobs));
         let thread = thread.map_err(|e| unavailable(format!("no thread to write with: {e}")))?;
-        Ok(Self { jobs: Some(sender), thread: Some(thread), durability, commits })
+        let (jobs, thread, under_way) = (Some(sender), Some(thread), Arc::new(()));
+        Ok(Self { jobs, thread, durability, commits, under_way })
     }
 
     pub(super) fn commits(&self) -> u64 {
@@ -73,10 +76,19 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         let stopped = || unavailable("the thread that writes has stopped; open the log again");
         let durability = durability.unwrap_or(self.durability);
-        let job = Box::new(Task { run, durability, job, result: None, reply: Some(reply) });
+        let (reply, under_way) = (Some(reply), Arc::clone(&self.under_way));
+        let job =
+            Box::new(Task { run, durability, job, result: None, reply, _under_way: under_way });
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
         jobs.send(job).map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
+    }
+
+    /// Waits until what was to be done before is done, or has failed.
+    pub(super) async fn settled(&self, run: &Arc<str>) {
+        if Arc::strong_count(&self.under_way) > 1 {
+            let _ = self.perform(Arc::clone(run), None, |_| Ok(Ok(()))).await;
+        }
     }
 }
 
@@ -104,6 +116,7 @@ struct Task<J, T> {
     job: J,
     result: Option<Result<T>>,
     reply: Option<oneshot::Sender<Result<T>>>,
+    _under_way: Arc<()>,
 }
 
 impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
