@@ -251,9 +251,7 @@ impl Context {
             context.effects.begin(tries);
             context.failed = next.failed;
             match config.on_uncertain {
-                OnUncertain::Suspend if !harmless => {
-                    return Err(uncertain(&call).with("tool_call_id", call.id.as_str()));
-                }
+                OnUncertain::Suspend if !harmless => return Err(uncertain(&call)),
                 OnUncertain::Fail if !harmless => {
                     let settled = Settled { outcome: Err(uncertain(&call)), attempts: tries };
                     let fact = outcome_fact(&call, settled);
