@@ -7,6 +7,9 @@ use mynah::{
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+/// What is said beside a call that was given up.
+pub(crate) const NOBODY_KNOWS: &str = "nobody knows whether it ran";
+
 /// What a fact says, in a few words: to be shortened, and cleaned for a terminal.
 pub(crate) fn gist(fact: &Fact) -> String {
     match fact {

@@ -6,13 +6,12 @@ use clap::Args;
 use mynah::{
     Message,
     log::{About, End, Fact, Log, Parent, Previous, Record, RunSummary},
-    step::NOBODY_KNOWS,
 };
 use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
-    gist::{changes, detail, other_model, refusal, waits},
+    gist::{NOBODY_KNOWS, changes, detail, other_model, refusal, waits},
     kin, runs, runtime,
     store::{self, Place, fact, previous},
     text::{Moment, Span, count, line, plain, short},

@@ -8,12 +8,11 @@ use std::{
 use mynah::{
     Message,
     log::{About, DirectCall, Fact, Record},
-    step::NOBODY_KNOWS,
 };
 use serde::Serialize;
 
 use crate::{
-    gist::{changes, gist, other_model, outcome, refusal, said, waits},
+    gist::{NOBODY_KNOWS, changes, gist, other_model, outcome, refusal, said, waits},
     text::{Span, short},
 };
 

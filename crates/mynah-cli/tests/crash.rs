@@ -1,4 +1,6 @@
-//! A process that is killed, and another that goes on: whatever the moment, the run comes to the same.
+//! A process that is killed, and another that goes on: whatever the moment, the run comes to the same. After each record a
+//! scenario ends its process itself, also where a budget is used up or what may have run is asked for first; at any moment the
+//! operating system does, as after each record in `crates/mynah/tests/killed.rs`, where what ran is counted outside the log.
 //!
 //! `MYNAH_KILLS=5000` kills more often. Outputs are stable, which also lets an hour pass between two processes, so that what
 //! the first had taken for a while is free again.

@@ -214,7 +214,11 @@ fn a_tool_that_may_have_run_waits_for_word_on_it() {
     let (store, agent) = waiting();
     let failed = store.run(&["resume", "run-2", "--agent", &agent, "--on-uncertain", "fail"]);
     assert_eq!(failed.code, Some(0), "{}", failed.stderr);
-    assert!(failed.stdout.contains("nobody knows whether the call ran"), "{}", failed.stdout);
+    assert!(
+        failed.stdout.contains("(pay): the process ended, and nobody knows whether call c2 ran"),
+        "{}",
+        failed.stdout
+    );
 }
 
 #[test]

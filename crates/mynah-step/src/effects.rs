@@ -71,6 +71,12 @@ impl Effects {
         UnderWay(self)
     }
 
+    /// Whether the call waits for its turn in a run that is performed again.
+    pub(crate) fn waits_for_turn(&self) -> bool {
+        let (Some(desk), Some(call)) = (&self.desk, &self.call) else { return false };
+        self.replaying && desk.waits(&call.id)
+    }
+
     fn place(&self) -> Place {
         let call_id = self.call.as_ref()?.id.clone();
         Some(Inside { call_id, attempt: self.attempt })

@@ -48,5 +48,5 @@ pub use tool::{
     ToolLimits, ToolResultEncoder, panic_text, run_tool, tool_failed,
 };
 pub use tool_context::{ToolContext, Try};
-pub use uncertain::{NOBODY_KNOWS, is_not_rerun, uncertain};
+pub use uncertain::{is_not_rerun, uncertain};
 pub use world::{SystemWorld, World};

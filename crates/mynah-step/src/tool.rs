@@ -4,6 +4,7 @@ use std::{
     any::Any,
     fmt,
     panic::AssertUnwindSafe,
+    pin::pin,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -398,7 +399,7 @@ pub async fn run_tool(
         let given =
             if attempt == last { std::mem::take(&mut arguments) } else { arguments.clone() };
         let under_way = context.effects.under_way();
-        let outcome = attempt_once(executor.as_ref(), &tool, given, context.clone(), timeout).await;
+        let outcome = attempt_once(executor.as_ref(), &tool, given, &context, timeout).await;
         drop(under_way);
         match outcome {
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
@@ -454,19 +455,30 @@ async fn attempt_once(
     executor: &dyn ToolExecutor,
     tool: &Tool,
     arguments: Value,
-    context: ToolContext,
+    context: &ToolContext,
     timeout: Duration,
 ) -> Result<ToolOutcome> {
-    let cancelled = context.cancelled.clone();
     // The handler itself may panic before it gives its future, so making it belongs inside the guard too.
-    let run =
-        AssertUnwindSafe(async { executor.execute(tool, arguments, context).await }).catch_unwind();
+    let run = async { executor.execute(tool, arguments, context.clone()).await };
+    let mut run = pin!(AssertUnwindSafe(run).catch_unwind());
+    let in_time = async {
+        let mut limit = timeout;
+        loop {
+            match tokio::time::timeout(limit, run.as_mut()).await {
+                // What it waits for others to do first is not its own time: it has that again, and a moment if it has none.
+                Err(_) if context.effects.waits_for_turn() => {
+                    limit = limit.max(Duration::from_millis(1));
+                }
+                done => break done,
+            }
+        }
+    };
     let failed = |reason: ToolReason, why: String| {
         Error::tool(reason)
             .with_message(format!("tool error ({}): {reason}: {why}", tool.name()))
             .with("tool_name", tool.name())
     };
-    match unless_cancelled(cancelled, tokio::time::timeout(timeout, run)).await {
+    match unless_cancelled(context.cancelled.clone(), in_time).await {
         Some(Ok(Ok(outcome))) => match outcome {
             Ok(outcome) => outcome.misuse().map_or(Ok(outcome), Err),
             Err(error) => Err(error),

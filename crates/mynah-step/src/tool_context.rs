@@ -127,7 +127,8 @@ impl ToolContext {
 
     /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
     /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order, as
-    /// [`Context::side_effect`](crate::Context::side_effect) tells.
+    /// [`Context::side_effect`](crate::Context::side_effect) tells. It belongs to its try: where the process ended in the middle
+    /// of that, and the call is run again, it is done again.
     ///
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`]. Where the run is kept, a value that cannot be

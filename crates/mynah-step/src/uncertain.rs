@@ -6,15 +6,15 @@ use mynah_log::Fact;
 /// Marks the error of a call of which nobody knows whether it ran.
 const UNCERTAIN: &str = "uncertain";
 
-/// What the model reads of a call of which nobody knows whether it ran.
-pub const NOBODY_KNOWS: &str =
-    "tool error: the process ended, and nobody knows whether the call ran";
-
 /// The error of a call of which nobody knows whether it ran.
 pub fn uncertain(call: &ToolCall) -> Error {
     Error::tool(ToolReason::Failed)
-        .with_message(NOBODY_KNOWS)
+        .with_message(format!(
+            "tool error ({}): the process ended, and nobody knows whether call {} ran",
+            call.name, call.id
+        ))
         .with("tool_name", call.name.as_str())
+        .with("tool_call_id", call.id.as_str())
         .with(UNCERTAIN, true)
 }
 

@@ -191,6 +191,8 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_run_again_only_if_it_may
     // Waiting: what can be done is done, and the run stays as it is.
     let (done, log, ran) = resumed(OnUncertain::Suspend).await;
     let error = done.expect_err("nobody knows");
+    let message = "tool error (pay): the process ended, and nobody knows whether call pay ran";
+    assert_eq!(error.to_string(), message);
     let told = ["uncertain", "tool_call_id"].map(|name| &error.metadata()[name]);
     assert_eq!((told, ran), ([&json!(true), &json!("pay")], 0));
     let records = read(&log).await;

@@ -246,12 +246,11 @@ impl Resume {
         earlier.push(last);
         let earlier = earlier.into_iter().map(|ran| loaded.part(ran, &Options::new()));
         let earlier = earlier.collect::<Result<Vec<Part>>>()?;
-        let (mut live, changed) = self.part(&loaded)?;
+        let (live, changed) = self.part(&loaded)?;
         // Where the process ended, the seam tells it.
         if let Some(Fact::Resumed { about, .. }) = fact.as_mut().filter(|_| waits) {
             about.clone_from(&changed);
         }
-        live.setup.recorded_tools = true;
         let resumption = Resumption {
             on_uncertain: self.on_uncertain,
             fact,

@@ -242,6 +242,34 @@ async fn a_tool_that_asks_for_something_else_is_a_mismatch_at_that_record() -> m
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tool_has_its_own_time_beside_what_it_waits_for_its_turn() -> mynah::Result<()> {
+    let tool = |name: &'static str, pause, effect: &'static str| {
+        let tool = Tool::new(name, "", json!({})).timeout(Duration::from_secs(pause + 1));
+        tool.handler(move |_, context: ToolContext| async move {
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+            context.side_effect(effect, async { Ok::<_, Error>(json!(1)) }).await
+        })
+    };
+    let with = |first, second| {
+        let engine = Engine::new(calls(&["first", "second"])?);
+        Ok::<_, Error>(engine.tools([first, second]))
+    };
+    let log = Arc::new(MemoryLog::new());
+    let live = with(tool("first", 0, "a"), tool("second", 1, "b"))?.chat("go").record(&log).await?;
+    let run = live.run_id.unwrap_or_default();
+    let replay = |first| {
+        let engine = with(first, tool("second", 1, "b"))?;
+        Ok::<_, Error>(engine.replay(&log, &*run).allow_changed_engine())
+    };
+    // The second waits for the first, for longer than it may take.
+    assert_eq!(replay(tool("first", 8, "a"))?.await?.status, "equal");
+    let error = replay(tool("first", 0, "c"))?.await.expect_err("it asks for something else");
+    let diff = json!([{"path": "name", "recorded": "a", "produced": "c"}]);
+    assert_eq!(error.metadata()["diff"], diff, "{error}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn branches_of_a_tool_that_wait_for_something_else_are_met_again_in_their_order()
 -> mynah::Result<()> {
     let pause = |millis| tokio::time::sleep(Duration::from_millis(millis));

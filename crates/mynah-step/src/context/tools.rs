@@ -23,6 +23,10 @@ use crate::{
 };
 
 /// A tool to be called.
+///
+/// A replay, or a run that goes on, finds the record of a call without an id by its turn, name and arguments. Calls that are alike
+/// in all of these are taken in the order in which they come: where several tasks make them at once that may be another one each
+/// time, so that one has the record of the other and the run differs. Ids of the loop's own avoid it.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct CallTool {
@@ -251,9 +255,7 @@ impl Context {
             context.effects.begin(tries);
             context.failed = next.failed;
             match config.on_uncertain {
-                OnUncertain::Suspend if !harmless => {
-                    return Err(uncertain(&call).with("tool_call_id", call.id.as_str()));
-                }
+                OnUncertain::Suspend if !harmless => return Err(uncertain(&call)),
                 OnUncertain::Fail if !harmless => {
                     let settled = Settled { outcome: Err(uncertain(&call)), attempts: tries };
                     let fact = outcome_fact(&call, settled);

@@ -10,7 +10,7 @@ use mynah_data::{
     Metadata, Mode, Response, StepResult, Thread, ToolCall, ToolOutcome,
 };
 use mynah_log::{End, Extent, Fact, Plan, Resolution};
-use mynah_step::{NOBODY_KNOWS, Spent};
+use mynah_step::{Spent, uncertain};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -149,9 +149,10 @@ impl RunState {
                     Message::tool_error(id, json!({"error": why}).to_string())
                 };
                 let rejected = rejected.into_iter().map(|(id, why)| (id, rejection(&why)));
-                let given_up = given_up.into_iter().map(|id| (id, NOBODY_KNOWS.to_owned()));
-                let results = given.chain(rejected.chain(given_up).map(error));
-                self.resume(message, results.collect(), approved);
+                let given_up = self.last_calls().filter(|call| given_up.contains(&call.id));
+                let given_up = given_up.map(|call| (call.id.clone(), uncertain(call).to_string()));
+                let results = given.chain(rejected.chain(given_up).map(error)).collect();
+                self.resume(message, results, approved);
             }
             Fact::UserMessage { message } => self.hear_person(message),
             Fact::TurnStarted { .. } => self.turn_started(),
@@ -323,6 +324,13 @@ impl RunState {
     /// The calls of the turn whose tools are not all done.
     pub(super) fn open_calls(&self) -> impl Iterator<Item = &Arc<ToolCall>> {
         self.open.iter().flat_map(|turn| turn.response.message.shared_tool_calls())
+    }
+
+    /// The calls of the last answer, whether or not its turn is over.
+    fn last_calls(&self) -> impl Iterator<Item = &Arc<ToolCall>> {
+        let open = self.open.as_ref().map(|turn| &turn.response);
+        let answer = open.or_else(|| self.steps.last().map(|step| &step.response));
+        answer.into_iter().flat_map(|answer| answer.message.shared_tool_calls())
     }
 
     /// The calls to run of which nothing came yet.
