@@ -1,6 +1,6 @@
 //! An answer of Messages, streamed or whole.
 
-use std::{mem::take, sync::Arc};
+use std::{borrow::Cow, mem::take, sync::Arc};
 
 use mynah_data::{FinishReason, Metadata, Result, Usage};
 use serde::Deserialize;
@@ -107,10 +107,10 @@ members! {
     Message<'a> {
         kind: Loose<'a> = "type",
         index: Loose<'a> = "index",
-        message: Loose<'a> = "message",
+        message: Option<Box<Metadata>> = "message",
         content_block: Option<&'a RawValue> = "content_block",
         delta: Option<Delta<'a>> = "delta",
-        usage: Loose<'a> = "usage",
+        usage: Option<Box<Metadata>> = "usage",
     } ignoring []
 }
 
@@ -191,15 +191,15 @@ impl Decoder for Answer {
             return self.end(draft);
         }
         let mut message = Message::default();
-        loose::read(frame.data, &mut message)?;
-        let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
+        let extent = loose::read_part(frame.data, &mut message)?;
+        let reread = || loose::read_raw(frame.data);
         let index = message.index.number().unwrap_or_default();
         let kind = match message.kind.text() {
             "" => frame.event,
             kind => kind,
         };
         match kind {
-            "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
+            "message_start" => self.start(*message.message.unwrap_or_default(), draft),
             "content_block_start" => {
                 self.open(index, message.content_block.map_or("{}", RawValue::get), draft)?
             }
@@ -223,7 +223,7 @@ impl Decoder for Answer {
                         draft,
                     );
                 }
-                self.count(message.usage.into_object().unwrap_or_default(), draft);
+                self.count(*message.usage.unwrap_or_default(), draft);
             }
             "message_stop" => self.end(draft)?,
             "ping" => {}
@@ -234,29 +234,21 @@ impl Decoder for Answer {
             }
         }
         draft.raw_rest(kind, message.unknown);
-        Ok(())
+        extent.or_fail()
     }
 
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
-        let mut message: Metadata = serde_json::from_str(body).map_err(failure::malformed)?;
+        let mut message = loose::read_object(body)?;
         if message.get("error").is_some_and(tells) {
             return Err(failure::in_stream(&Value::Object(message)));
         }
-        let text = match message.shift_remove("content") {
-            Some(Value::Array(_)) => None,
-            Some(Value::String(text)) => Some(json!({"type": "text", "text": text}).to_string()),
-            _ => return Err(failure::malformed("the answer has no content")),
-        };
-        let blocks = match &text {
-            Some(text) => vec![text.as_str()],
-            None => blocks_of(body)?,
-        };
+        let blocks = blocks_of(body)?;
         let stop_reason = text_of(&message, "stop_reason").to_owned();
         let stop_sequence = text_of(&message, "stop_sequence").to_owned();
         let details = message.shift_remove("stop_details");
         self.start(message, draft);
         for (index, block) in blocks.into_iter().enumerate() {
-            self.open(index as u64, block, draft)?;
+            self.open(index as u64, &block, draft)?;
             self.close(index as u64, draft);
         }
         let rest = details.map(|details| ("stop_details".to_owned(), details));
@@ -322,7 +314,7 @@ impl Answer {
                 return Ok(());
             }
             _ => {
-                let block: Metadata = serde_json::from_str(json).map_err(failure::malformed)?;
+                let block = loose::read_object(json)?;
                 if text_of(&block, "type") == "fallback" {
                     self.taken_over(&block, draft);
                 }
@@ -566,15 +558,24 @@ impl Answer {
     }
 }
 
-/// The blocks of a whole answer, each as it is written.
-fn blocks_of(answer: &str) -> Result<Vec<&str>> {
+/// The blocks of a whole answer, each as it is written. Some gateways write text alone.
+fn blocks_of(answer: &str) -> Result<Vec<Cow<'_, str>>> {
     #[derive(Deserialize)]
-    struct Blocks<'a> {
+    struct Answer<'a> {
         #[serde(borrow)]
-        content: Vec<&'a RawValue>,
+        content: Option<&'a RawValue>,
     }
-    let blocks: Blocks<'_> = serde_json::from_str(answer).map_err(failure::malformed)?;
-    Ok(blocks.content.into_iter().map(RawValue::get).collect())
+    let answer: Answer<'_> = serde_json::from_str(answer).map_err(failure::malformed)?;
+    match answer.content.map_or("", RawValue::get) {
+        list if list.starts_with('[') => {
+            let blocks: Vec<&RawValue> = serde_json::from_str(list).map_err(failure::malformed)?;
+            Ok(blocks.into_iter().map(|block| block.get().into()).collect())
+        }
+        text if text.starts_with('"') => {
+            Ok(vec![format!(r#"{{"type":"text","text":{text}}}"#).into()])
+        }
+        _ => Err(failure::malformed("the answer has no content")),
+    }
 }
 
 /// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.
