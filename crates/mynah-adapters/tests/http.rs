@@ -41,7 +41,7 @@ fn the_version_is_added_once() {
     let url = |name: &str, base: &str| {
         let adapter =
             HttpAdapter::named(name).and_then(|adapter| adapter.with_base_url(base)).unwrap();
-        adapter.url("chat/completions")
+        adapter.url("chat/completions").unwrap()
     };
     for base in ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"] {
         assert_eq!(url("openai-chat", base), "http://h:1/v1/chat/completions", "{base}");
@@ -83,7 +83,7 @@ fn the_version_is_added_once() {
     );
     let whole = HttpAdapter::named("openai-chat").unwrap().with_version("");
     let whole = whole.with_base_url("http://h/inference").unwrap();
-    assert_eq!(whole.url("chat/completions"), "http://h/inference/chat/completions");
+    assert_eq!(whole.url("chat/completions").unwrap(), "http://h/inference/chat/completions");
     for (base, expected) in [
         ("http://h", "http://h/v1beta/chat/completions"),
         ("http://h/v1beta", "http://h/v1beta/chat/completions"),
@@ -93,9 +93,12 @@ fn the_version_is_added_once() {
         assert_eq!(url("gemini", base), expected);
     }
     let gateway = HttpAdapter::named("gemini").unwrap().with_base_url("http://h/v1?a=b").unwrap();
-    assert_eq!(gateway.url("m:generate?alt=sse"), "http://h/v1/m:generate?alt=sse&a=b");
+    assert_eq!(gateway.url("m:generate?alt=sse").unwrap(), "http://h/v1/m:generate?alt=sse&a=b");
     let groq = HttpAdapter::named("groq").unwrap();
-    assert_eq!(groq.url("chat/completions"), "https://api.groq.com/openai/v1/chat/completions");
+    assert_eq!(
+        groq.url("chat/completions").unwrap(),
+        "https://api.groq.com/openai/v1/chat/completions"
+    );
 }
 
 #[test]
