@@ -2,16 +2,19 @@
 
 use std::{borrow::Cow, mem::take, sync::Arc};
 
-use mynah_data::{FinishReason, Metadata, Result, Usage};
+use mynah_data::{FinishReason, Metadata, Result};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::request::{CALLER, CONTAINER};
+use super::{
+    counters::Counters,
+    request::{CALLER, CONTAINER},
+};
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, Loose, Written, members, overlay, take_count, telling, tells, text_of},
+    loose::{self, Loose, Written, members, telling, tells, text_of},
     sse::Frame,
 };
 
@@ -29,14 +32,9 @@ pub(super) struct Answer {
     blocks: Vec<Open>,
     /// How many blocks there were.
     begun: usize,
-    /// Counters so far: those of the beginning, overlaid by those of the end.
-    counters: Vec<(String, Value)>,
+    counters: Counters,
     /// Where the provider runs code.
     container: Metadata,
-    /// The largest prompt that was counted: some gateways end with zeros.
-    input_tokens: Option<u64>,
-    /// The model that took over where the one that was asked declined.
-    served_by: Option<String>,
 }
 
 /// How far the call came that is the answer.
@@ -223,7 +221,7 @@ impl Decoder for Answer {
                         draft,
                     );
                 }
-                self.count(*message.usage.unwrap_or_default(), draft);
+                self.counters.add(*message.usage.unwrap_or_default(), draft);
             }
             "message_stop" => self.end(draft)?,
             "ping" => {}
@@ -267,10 +265,8 @@ impl Answer {
             beside: Vec::new(),
             blocks: Vec::new(),
             begun: 0,
-            counters: Vec::new(),
+            counters: Counters::default(),
             container: Metadata::new(),
-            input_tokens: None,
-            served_by: None,
         }
     }
 
@@ -279,7 +275,7 @@ impl Answer {
         self.contain(message.shift_remove("container"));
         draft.start(Some(text_of(&message, "id")), Some(text_of(&message, "model")));
         if let Some(Value::Object(usage)) = usage {
-            self.count(usage, draft);
+            self.counters.add(usage, draft);
         }
         message.retain(|name, _| !ABOUT_ITSELF.contains(&name.as_str()));
         draft.raw_rest("message", message);
@@ -347,9 +343,8 @@ impl Answer {
     fn taken_over(&mut self, block: &Metadata, draft: &mut Draft) {
         let to = block.get("to").and_then(|to| to.get("model")?.as_str());
         if let Some(model) = to {
-            self.served_by = Some(model.to_owned());
             draft.note("served_by", model);
-            self.count(Metadata::new(), draft);
+            self.counters.are_of(model, draft);
         }
     }
 
@@ -544,18 +539,6 @@ impl Answer {
             draft.opaque(&None, json!({"type": CONTAINER, "container": container}));
         }
     }
-
-    fn count(&mut self, counters: Metadata, draft: &mut Draft) {
-        overlay(&mut self.counters, counters);
-        let mut usage = usage(self.counters.iter().cloned().collect());
-        self.input_tokens = self.input_tokens.max(usage.input_tokens);
-        usage.input_tokens = self.input_tokens;
-        if let Some(model) = &self.served_by {
-            let extra = Arc::make_mut(&mut usage.extra);
-            extra.insert("unpriced_model".to_owned(), model.as_str().into());
-        }
-        draft.usage(usage);
-    }
 }
 
 /// The blocks of a whole answer, each as it is written. Some gateways write text alone.
@@ -575,31 +558,5 @@ fn blocks_of(answer: &str) -> Result<Vec<Cow<'_, str>>> {
             Ok(vec![format!(r#"{{"type":"text","text":{text}}}"#).into()])
         }
         _ => Err(failure::malformed("the answer has no content")),
-    }
-}
-
-/// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.
-fn usage(mut counters: Metadata) -> Usage {
-    let mut count = |path: &[&str]| take_count(&mut counters, path);
-    let fresh = count(&["input_tokens"]);
-    let cached = count(&["cache_read_input_tokens"]);
-    let written = count(&["cache_creation_input_tokens"]);
-    let output_tokens = count(&["output_tokens"]);
-    let reasoning_tokens = count(&["output_tokens_details", "thinking_tokens"]);
-    let parts = [cached, written].into_iter().flatten();
-    let input_tokens = fresh.map(|fresh| parts.fold(fresh, u64::saturating_add));
-    let tool_usage = match counters.shift_remove("server_tool_use") {
-        Some(Value::Object(counts)) => counts,
-        _ => Metadata::new(),
-    };
-    Usage {
-        input_tokens,
-        output_tokens,
-        cached_input_tokens: cached,
-        cache_write_tokens: written,
-        reasoning_tokens,
-        tool_usage,
-        extra: telling(counters).into(),
-        ..Usage::default()
     }
 }
