@@ -50,7 +50,7 @@ pub struct Draft {
     parts: usize,
     /// How many calls the conversation had before, and no less than the highest number that one is called by: what makes up
     /// ids counts on from there.
-    earlier_calls: usize,
+    earlier_calls: u128,
     refusal: String,
     usage: Usage,
     finish_reason: Option<FinishReason>,
@@ -123,8 +123,8 @@ impl Draft {
         let answers = request.messages.iter().filter(|message| message.role() == Role::Assistant);
         let calls = answers.flat_map(|message| message.tool_calls()).zip(1..);
         let numbers = calls.map(|(call, count)| {
-            let number = call.id.strip_prefix(MADE_UP).and_then(|id| id.parse::<u32>().ok());
-            number.map_or(count, |number| count.max(number as usize))
+            let number = call.id.strip_prefix(MADE_UP).and_then(|id| id.parse::<u64>().ok());
+            number.map_or(count, |number| count.max(number.into()))
         });
         let earlier_calls = numbers.max().unwrap_or(0);
         let asked = request.model.as_ref().map(|model| model.id.clone());
@@ -511,7 +511,7 @@ impl Draft {
 
     fn start_call(&mut self, key: usize) {
         let call = &mut self.calls[key];
-        let mut number = self.earlier_calls + key + 1;
+        let mut number = self.earlier_calls + key as u128 + 1;
         while call.id.is_empty() {
             let made_up = format!("{MADE_UP}{number}");
             if self.call_ids.insert(made_up.clone()) {

@@ -79,7 +79,7 @@ mod secrets;
 /// use mynah_adapters::http::HttpAdapter;
 ///
 /// let adapter = HttpAdapter::named("openai-chat")?.with_base_url("http://localhost:4010/v1")?;
-/// assert_eq!(adapter.url("chat/completions").as_str(), "http://localhost:4010/v1/chat/completions");
+/// assert_eq!(adapter.url("chat/completions")?, "http://localhost:4010/v1/chat/completions");
 /// # Ok::<(), mynah_data::Error>(())
 /// ```
 #[derive(Clone)]
@@ -205,10 +205,24 @@ impl HttpAdapter {
         Ok(self)
     }
 
-    /// Where a path of the format is.
-    pub fn url(&self, path: &str) -> String {
-        let base = self.base_url.as_ref().map(Url::as_str).unwrap_or_default();
-        address::joined(base, &self.version, path)
+    /// Where a call goes that has this path of the format.
+    ///
+    /// # Errors
+    /// No address, and an environment that names what is none.
+    pub fn url(&self, path: &str) -> Result<String> {
+        self.address(path, &ModelCall::default())
+    }
+
+    /// The address of the server where an environment variable names it, and the caller does not.
+    ///
+    /// # Errors
+    /// What is no address.
+    pub fn environment_url(&self) -> Result<Option<String>> {
+        let named = self.url_variable.and_then(|name| Some((name, self.variable(name)?)));
+        let url = named.map(|(name, value)| {
+            address::named_by(name, &value, self.base_url.as_ref()).map(String::from)
+        });
+        url.transpose()
     }
 
     /// Whether a call would find the key that it needs.
@@ -339,15 +353,12 @@ impl HttpAdapter {
 
     /// Where a request goes: to the server that the caller names, or that the environment does.
     fn address(&self, path: &str, call: &ModelCall) -> Result<String> {
-        let named = self.url_variable.and_then(|name| Some((name, self.variable(name)?)));
-        if let Some((name, value)) = named {
-            let base = address::named_by(name, &value, self.base_url.as_ref())?;
-            return Ok(address::joined(base.as_str(), &self.version, path));
-        }
-        if self.base_url.is_some() {
-            return Ok(self.url(path));
-        }
-        let base = self.format.base_url(call, &|name| self.setting(name))?.ok_or_else(|| {
+        let named = self.environment_url()?;
+        let base = match named.or_else(|| self.base_url.clone().map(String::from)) {
+            Some(base) => Some(base),
+            None => self.format.base_url(call, &|name| self.setting(name))?,
+        };
+        let base = base.ok_or_else(|| {
             let variable = self.url_variable.map(|name| format!(", or set {name}"));
             Error::invalid_option("base_url", "required").with_message(format!(
                 "this server has no address of its own: give a base_url (--base-url){}",

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use mynah_data::Metadata;
 use serde::{
     Deserialize,
     de::{Error as _, IgnoredAny},
@@ -16,6 +17,8 @@ use serde_json::{Deserializer, Error, Result, Value};
 pub(crate) struct Json<'a> {
     text: &'a str,
     at: usize,
+    /// Whether something that may be needed was nested too deep to be read.
+    pub(crate) is_too_deep: bool,
 }
 
 /// A value that can be read in place.
@@ -26,10 +29,22 @@ pub(crate) enum Plain<'a> {
     Text(&'a str),
 }
 
+impl From<Plain<'_>> for Value {
+    #[inline]
+    fn from(plain: Plain<'_>) -> Self {
+        match plain {
+            Plain::Null => Self::Null,
+            Plain::Flag(flag) => flag.into(),
+            Plain::Number(number) => number.into(),
+            Plain::Text(text) => text.into(),
+        }
+    }
+}
+
 impl<'a> Json<'a> {
     /// At the beginning.
     pub(crate) fn new(text: &'a str) -> Self {
-        Self { text, at: 0 }
+        Self { text, at: 0, is_too_deep: false }
     }
 
     /// The next byte that is no space; zero at the end, which has no place in JSON either.
@@ -165,19 +180,39 @@ impl<'a> Json<'a> {
         true
     }
 
-    /// Takes a value, whatever it is.
+    /// Takes a value that nobody waits for, whatever it is.
     pub(crate) fn value(&mut self) -> Result<Value> {
         match self.plain() {
-            Some(Plain::Null) => Ok(Value::Null),
-            Some(Plain::Flag(flag)) => Ok(flag.into()),
-            Some(Plain::Number(number)) => Ok(number.into()),
-            Some(Plain::Text(text)) => Ok(text.into()),
+            Some(plain) => Ok(plain.into()),
             None if self.word(b"[]") => Ok(Value::Array(Vec::new())),
             None => {
                 let text = self.skip()?;
                 // What is nested too deep, or a number too large, stays as it is written.
                 Ok(serde_json::from_str(text).unwrap_or_else(|_| text.into()))
             }
+        }
+    }
+
+    /// Takes an object. A member that is nested too deep stays as it is written.
+    pub(crate) fn whole_object(&mut self) -> Result<Metadata> {
+        let mut members = Metadata::new();
+        self.object(|name, json| {
+            let value = match json.plain() {
+                Some(plain) => plain.into(),
+                None => json.nested()?.unwrap_or_else(Value::from),
+            };
+            members.insert(name.into_owned(), value);
+            Ok(())
+        })?;
+        Ok(members)
+    }
+
+    /// Takes a value that is not plain, or what is written there if it is nested too deep to be read.
+    #[inline(never)]
+    pub(crate) fn nested(&mut self) -> Result<std::result::Result<Value, &'a str>> {
+        match self.attempt() {
+            Some(Err(error)) if is_too_deep(&error) => self.skip().map(Err),
+            read => self.explained(read).map(Ok),
         }
     }
 
@@ -206,14 +241,25 @@ impl<'a> Json<'a> {
     /// Has `serde_json` read a value.
     #[inline(never)]
     pub(crate) fn read<T: Deserialize<'a>>(&mut self) -> Result<T> {
+        let read = self.attempt();
+        self.explained(read)
+    }
+
+    /// Takes a value if `serde_json` can read it. None at the end.
+    fn attempt<T: Deserialize<'a>>(&mut self) -> Option<Result<T>> {
         let mut values = Deserializer::from_str(&self.text[self.at..]).into_iter();
-        match values.next() {
-            Some(Ok(value)) => {
-                self.at += values.byte_offset();
-                Ok(value)
-            }
-            // All of the text tells better what is wrong, and where.
+        let read = values.next()?;
+        if read.is_ok() {
+            self.at += values.byte_offset();
+        }
+        Some(read)
+    }
+
+    /// All of the text tells better what is wrong, and where.
+    fn explained<T>(&self, read: Option<Result<T>>) -> Result<T> {
+        match read {
             Some(Err(error)) => Err(self.syntax_error().unwrap_or(error)),
+            Some(read) => read,
             None => Err(self.error()),
         }
     }
@@ -232,6 +278,11 @@ impl<'a> Json<'a> {
     fn syntax_error(&self) -> Option<Error> {
         serde_json::from_str::<IgnoredAny>(self.text).err()
     }
+}
+
+/// `serde_json` tells it in no other way.
+fn is_too_deep(error: &Error) -> bool {
+    error.to_string().starts_with("recursion limit exceeded")
 }
 
 /// Where a quote, an escape, or what must be escaped comes next.
@@ -258,7 +309,6 @@ fn plain_end(bytes: &[u8], mut at: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use mynah_data::Metadata;
     use proptest::prelude::*;
 
     use super::*;

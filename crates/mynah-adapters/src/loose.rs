@@ -219,8 +219,54 @@ impl<'a, T: Members<'a>> Members<'a> for Box<T> {
 /// Reads JSON.
 #[inline]
 pub(crate) fn read<'a>(text: &'a str, place: &mut impl Place<'a>) -> mynah_data::Result<()> {
+    read_part(text, place)?.or_fail()
+}
+
+/// Reads JSON that may turn out not to be needed: what is nested too deep stays as it is written.
+#[inline]
+pub(crate) fn read_part<'a>(
+    text: &'a str,
+    place: &mut impl Place<'a>,
+) -> mynah_data::Result<Extent> {
     let mut json = Json::new(text);
-    place.put(&mut json).and_then(|()| json.end()).map_err(failure::malformed)
+    place.put(&mut json).and_then(|()| json.end()).map_err(failure::malformed)?;
+    Ok(if json.is_too_deep { Extent::Part } else { Extent::All })
+}
+
+/// Reads an object. A member that is nested too deep stays as it is written.
+pub(crate) fn read_object(text: &str) -> mynah_data::Result<Metadata> {
+    let mut json = Json::new(text);
+    let object = json.whole_object();
+    object.and_then(|object| json.end().map(|()| object)).map_err(failure::malformed)
+}
+
+/// The same, of any JSON.
+pub(crate) fn read_raw(text: &str) -> mynah_data::Result<Value> {
+    if text.trim_start().starts_with('{') {
+        return read_object(text).map(Value::Object);
+    }
+    let mut value = Loose::Null;
+    read_part(text, &mut value).map(|_| value.into_value())
+}
+
+/// How much of some JSON was read.
+#[derive(Clone, Copy, PartialEq)]
+#[must_use]
+pub(crate) enum Extent {
+    All,
+    /// Some of it is nested too deep.
+    Part,
+}
+
+impl Extent {
+    /// All of it is needed.
+    #[inline]
+    pub(crate) fn or_fail(self) -> mynah_data::Result<()> {
+        match self {
+            Self::All => Ok(()),
+            Self::Part => Err(failure::malformed("the answer is nested too deep")),
+        }
+    }
 }
 
 /// Where a value can be written to.
@@ -235,7 +281,13 @@ impl<'a> Place<'a> for Loose<'a> {
             Some(Plain::Flag(flag)) => Self::Flag(flag),
             Some(Plain::Number(number)) => Self::Number(number.into()),
             Some(Plain::Text(text)) => Self::Text(Cow::Borrowed(text)),
-            None => json.read::<Value>()?.into(),
+            None => match json.nested()? {
+                Ok(value) => value.into(),
+                Err(written) => {
+                    json.is_too_deep = true;
+                    Self::Json(Box::new(written.into()))
+                }
+            },
         };
         Ok(())
     }
@@ -269,6 +321,17 @@ macro_rules! replaced {
     };
 }
 replaced!(Option<Value>, Option<&'a RawValue>);
+
+/// An object; anything else is nothing.
+impl<'a> Place<'a> for Option<Box<Metadata>> {
+    fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
+        *self = match json.peek() {
+            b'{' => Some(Box::new(json.whole_object()?)),
+            _ => json.skip().map(|_| None)?,
+        };
+        Ok(())
+    }
+}
 
 impl<'a, T: Members<'a>> Place<'a> for T {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {

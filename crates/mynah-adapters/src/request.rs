@@ -4,8 +4,8 @@ use std::{borrow::Cow, collections::BTreeSet, fs};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mynah_data::{
-    AdapterReason, CacheRetention, EngineReason, Error, Image, ImageError, ImageSource, Message,
-    Metadata, Part, Request, Result, Role, ToolCall, ToolChoice, ToolSpec,
+    AdapterReason, CacheRetention, EngineReason, Error, Image, ImageDetail, ImageError,
+    ImageSource, Message, Metadata, Part, Request, Result, Role, ToolCall, ToolChoice, ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -21,6 +21,24 @@ pub(crate) fn model_id(request: &Request) -> Result<&str> {
 /// As [`model_id`], for where nothing can fail; empty if there is none.
 pub(crate) fn model_name(request: &Request) -> &str {
     request.model.as_ref().map_or("", |model| model.id.as_str())
+}
+
+/// Tells whoever debugs that something of a request is not sent, for the model does not take it.
+pub(crate) fn tell_left_away(option: &str, request: &Request) {
+    tracing::debug!(
+        option,
+        model = model_name(request),
+        "an option is left away that the model does not take"
+    );
+}
+
+/// Tells it of how closely to look at images, for formats that cannot say that.
+pub(crate) fn tell_no_detail(request: &Request) {
+    let mut parts = request.messages.iter().flat_map(|message| message.parts());
+    if parts.any(|part| matches!(part, Part::Image { detail, .. } if *detail != ImageDetail::Auto))
+    {
+        tell_left_away("detail", request);
+    }
 }
 
 /// Text as one segment of a URL's path.

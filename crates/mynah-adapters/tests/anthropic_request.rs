@@ -344,8 +344,10 @@ fn an_older_model_does_not_think_where_a_tool_gives_the_form() {
     assert_eq!(kind("claude-sonnet-4-6", "adaptive"), refused);
     assert_eq!(kind("claude-haiku-4-5", "enabled"), refused);
     assert_eq!(kind("claude-haiku-4-5", "disabled"), None);
-    assert_eq!(kind("claude-opus-4-8", "adaptive"), None);
-    assert_eq!(kind("claude-opus-5", "adaptive"), None);
+    assert_eq!(kind("claude-opus-4-7", "adaptive"), refused);
+    for model in ["claude-opus-4-8", "claude-opus-4-9", "claude-opus-5"] {
+        assert_eq!(kind(model, "adaptive"), None, "{model}");
+    }
 }
 
 #[test]

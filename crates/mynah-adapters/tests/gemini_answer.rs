@@ -82,6 +82,8 @@ fn i13_a_made_up_id_is_none_that_the_conversation_has() {
         (vec!["call_2"], "call_3"),
         (vec!["call_9", "call_1"], "call_10"),
         (vec!["a", "call_1", "call_x", "call_"], "call_5"),
+        (vec!["call_4294967295", "call_4294967296"], "call_4294967297"),
+        (vec!["call_18446744073709551615"], "call_18446744073709551616"),
         (vec!["call_99999999999999999999"], "call_2"),
     ] {
         let answer = earlier.iter().map(|id| Part::tool_call(ToolCall::new(*id, "f", "{}")));

@@ -19,7 +19,7 @@ use mynah_adapters::{
     format::{Delivery, Reader},
     presets::Preset,
 };
-use mynah_data::{Metadata, Request};
+use mynah_data::{Event, Metadata, Request};
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
 use subjects::subjects;
@@ -165,6 +165,30 @@ fn a_body_a_frame_and_a_line_have_their_limits() {
         let error = fed.expect_err(name);
         assert_eq!(error.metadata()["limit"], 64 << 20, "{name}: {error}");
     }
+}
+
+#[test]
+fn what_is_nested_too_deep_is_read_once() {
+    // To look at all of the body for each of these would not end today.
+    const MEMBERS: usize = 4_000;
+    let deep = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+    let (each, one) = (deep(200), deep(1 << 19));
+    let members: String = (0..MEMBERS).map(|n| format!("\"{n}\":{each},")).collect();
+    let known = format!("\"model\":{each},").repeat(MEMBERS);
+    let chat = json!({"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]});
+    let body =
+        format!("data: {{{known}{members}\"one\":{one}}}\n\ndata: {chat}\n\ndata: [DONE]\n\n");
+    let format = Preset::named("openai-chat").unwrap().format();
+    let (told, read) =
+        events(&*format, &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
+    assert_eq!(read, Ok(()));
+    let chunk = told.iter().find_map(|event| match event {
+        Event::RawChunk { chunk } => chunk.as_object(),
+        _ => None,
+    });
+    let chunk = chunk.unwrap();
+    assert_eq!(chunk.len(), MEMBERS + 2);
+    assert!(chunk.iter().all(|(name, text)| *text == if name == "one" { &*one } else { &*each }));
 }
 
 fn every_target(bytes: &[u8]) {

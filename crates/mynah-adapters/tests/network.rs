@@ -53,6 +53,15 @@ async fn the_environment_may_name_a_server_and_the_key_that_it_was_started_with(
     assert!(asked[..5].iter().all(|asked| asked.header("authorization") == Some("Bearer k1")));
     assert_eq!(asked[5].path, "/openai/v1/chat/completions");
 
+    let url = |name: &str, variables: &[(&'static str, &str)]| {
+        HttpAdapter::named(name).unwrap().with_keys(set(variables)).url("chat")
+    };
+    assert_eq!(url("ollama", &[("OLLAMA_HOST", "h")]).unwrap(), "http://h:11434/api/chat");
+    assert_eq!(url("ollama", &[]).unwrap(), "http://localhost:11434/api/chat");
+    let named = [("AZURE_OPENAI_ENDPOINT", "https://r.openai.azure.com")];
+    assert_eq!(url("azure", &named).unwrap(), "https://r.openai.azure.com/openai/v1/chat");
+    assert!(url("azure", &[]).unwrap_err().to_string().ends_with("or set AZURE_OPENAI_ENDPOINT"));
+
     let error = told("azure", &azure[1..]).await;
     assert!(error.to_string().ends_with("or set AZURE_OPENAI_ENDPOINT"), "{error}");
     let error = told("azure", &[("AZURE_OPENAI_ENDPOINT", "r"), azure[1]]).await;

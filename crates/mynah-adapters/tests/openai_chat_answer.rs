@@ -8,103 +8,19 @@
 
 mod common;
 
-use common::{events, folded, sse, streamed};
+use common::{
+    chat::{answer, body, failed, read},
+    events, folded, sse, streamed,
+};
 use mynah_adapters::{
     format::Delivery,
     openai_chat::{Dialect, OpenAiChat},
 };
 use mynah_data::{
-    AdapterReason, Error, ErrorKind, Event, FinishReason, Message, Part, Request, Response,
-    ToolCall,
+    AdapterReason, ErrorKind, Event, FinishReason, Part, Request, Response, ToolCall,
 };
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
-
-#[test]
-fn o15_o16_calls_are_told_by_their_index() {
-    let events = streamed(
-        &OpenAiChat::default(),
-        &answer(
-            &[
-                json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]}),
-                json!({"tool_calls": [{"index": 0, "function": {"arguments": "{\"x\""}}]}),
-                json!({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g", "arguments": "{}"}}]}),
-                json!({"tool_calls": [{"index": 0, "function": {"arguments": ":1}"}}]}),
-            ],
-            "tool_calls",
-        ),
-    );
-    let started =
-        |id: &str, name: &str| Event::ToolCallStarted { id: id.to_owned(), name: name.to_owned() };
-    let piece = |id: &str, text: &str| Event::ToolCallDelta {
-        id: id.to_owned(),
-        arguments_delta: text.to_owned(),
-    };
-    let calls = [ToolCall::new("a", "f", "{\"x\":1}"), ToolCall::new("b", "g", "{}")];
-    assert_eq!(
-        events[1..8],
-        [
-            started("a", "f"),
-            piece("a", "{\"x\""),
-            started("b", "g"),
-            piece("b", "{}"),
-            piece("a", ":1}"),
-            Event::tool_call_completed(calls[0].clone()),
-            Event::tool_call_completed(calls[1].clone()),
-        ]
-    );
-}
-
-#[test]
-fn a_piece_without_a_name_goes_on_with_a_call_whatever_its_id() {
-    let named = |id: &str, name: &str| json!({"index": 0, "id": id, "function": {"name": name, "arguments": ""}});
-    let piece =
-        |id: &str, text: &str| json!({"index": 0, "id": id, "function": {"arguments": text}});
-    let unplaced = |id: &str, text: &str| json!({"id": id, "function": {"arguments": text}});
-    for (pieces, expected) in [
-        (
-            vec![named("a1", "f"), piece("a2", "{\"x\""), piece("a3", ":2}")],
-            vec![("a1", "f", "{\"x\":2}")],
-        ),
-        (
-            vec![named("a1", "f"), unplaced("a2", "{\"x\""), unplaced("a3", ":2}")],
-            vec![("a1", "f", "{\"x\":2}")],
-        ),
-        (
-            vec![
-                named("a", "f"),
-                named("b", "g"),
-                piece("a", "{\"x\""),
-                piece("b", "{}"),
-                piece("a", ":1}"),
-            ],
-            vec![("a", "f", "{\"x\":1}"), ("b", "g", "{}")],
-        ),
-    ] {
-        let deltas: Vec<Value> =
-            pieces.into_iter().map(|piece| json!({"tool_calls": [piece]})).collect();
-        let answer = folded(&streamed(&OpenAiChat::default(), &answer(&deltas, "tool_calls")));
-        let calls = answer.tool_calls().map(|call| (&*call.id, &*call.name, &*call.raw_arguments));
-        assert_eq!(calls.collect::<Vec<_>>(), expected);
-    }
-}
-
-#[test]
-fn a_call_that_was_cut_off_before_its_arguments_has_none() {
-    let call = json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]});
-    for (reason, arguments) in [
-        ("length", Value::Null),
-        ("content_filter", Value::Null),
-        ("max_tokens", Value::Null),
-        ("tool_calls", json!({})),
-        ("stop", json!({})),
-    ] {
-        let answer =
-            folded(&streamed(&OpenAiChat::default(), &answer(std::slice::from_ref(&call), reason)));
-        let calls: Vec<&Value> = answer.tool_calls().map(|call| &call.arguments).collect();
-        assert_eq!(calls, [&arguments], "{reason}");
-    }
-}
 
 #[test]
 fn who_answers_may_be_told_after_the_first_chunk() {
@@ -129,20 +45,6 @@ fn a_server_that_names_no_model_answers_as_the_one_that_was_asked() {
     let (events, _) =
         events(&OpenAiChat::default(), &request, Delivery::Streamed, [body.as_bytes()]);
     assert_eq!(folded(&events).model.as_deref(), Some("asked"));
-}
-
-#[test]
-fn the_only_call_may_come_in_its_old_form() {
-    let pieces = [
-        json!({"function_call": {"name": "f", "arguments": ""}}),
-        json!({"function_call": {"arguments": "{\"x\":"}}),
-        json!({"function_call": {"arguments": "1}"}}),
-    ];
-    let answer = folded(&streamed(&OpenAiChat::default(), &answer(&pieces, "function_call")));
-    assert_eq!(answer.finish_reason, Some(FinishReason::ToolCalls));
-    let calls: Vec<(&str, &str)> =
-        answer.tool_calls().map(|call| (call.name.as_str(), call.raw_arguments.as_str())).collect();
-    assert_eq!(calls, [("f", r#"{"x":1}"#)]);
 }
 
 #[test]
@@ -194,126 +96,6 @@ fn a_gateway_says_beside_the_answer_what_failed_behind_it() {
             (ErrorKind::Adapter(AdapterReason::RateLimited), "upstream rate limited")
         );
     }
-}
-
-#[test]
-fn calls_without_ids_or_with_the_same_one_get_their_own() {
-    let whole = |id: Value| json!({"id": id, "function": {"name": "f", "arguments": "{}"}});
-    let ids = |delta: Value| -> Vec<String> {
-        let asked = Request::new([Message::assistant_parts([Part::tool_call(ToolCall::new(
-            "x", "f", "{}",
-        ))])]);
-        let body = answer(&[delta], "tool_calls");
-        let (events, read) =
-            events(&OpenAiChat::default(), &asked, Delivery::Streamed, [body.as_bytes()]);
-        assert_eq!(read, Ok(()));
-        folded(&events).tool_calls().map(|call| call.id.clone()).collect()
-    };
-    assert_eq!(
-        ids(json!({"tool_calls": [whole(json!(null)), whole(json!(""))]})),
-        ["call_2", "call_3"]
-    );
-    assert_eq!(ids(json!({"tool_calls": [whole(json!("a")), whole(json!("b"))]})), ["a", "b"]);
-    let indexed = |index: u64, id: &str| json!({"index": index, "id": id, "function": {"name": "f", "arguments": "{}"}});
-    assert_eq!(ids(json!({"tool_calls": [indexed(0, "a"), indexed(0, "b")]})), ["a", "b"]);
-    assert_eq!(ids(json!({"tool_calls": [indexed(0, "a"), indexed(1, "a")]})), ["a", "call_3"]);
-}
-
-#[test]
-fn a_name_after_whole_arguments_begins_a_call() {
-    let piece = |name: &str, arguments: &str| json!({"tool_calls": [{"index": 0, "function": {"name": name, "arguments": arguments}}]});
-    let calls = |deltas: &[Value]| -> Vec<(String, String)> {
-        let response = read(&answer(deltas, "tool_calls"));
-        let calls = response.tool_calls();
-        calls.map(|call| (call.name.clone(), call.raw_arguments.clone())).collect()
-    };
-    let told = |name: &str, arguments: &str| (name.to_owned(), arguments.to_owned());
-    assert_eq!(
-        calls(&[piece("f", "{}"), piece("g", "{\"x\":"), piece("", "1}"), piece("f", "{}")]),
-        [told("f", "{}"), told("g", "{\"x\":1}"), told("f", "{}")]
-    );
-    assert_eq!(
-        calls(&[piece("f", ""), piece("f", "{\"x\":"), piece("f", "{}"), piece("f", "}")]),
-        [told("f", "{\"x\":{}}")],
-        "some servers repeat the name"
-    );
-}
-
-#[test]
-fn a_call_that_is_never_named_is_passed_on() {
-    let piece = |arguments: &str| json!({"tool_calls": [{"index": 0, "id": "a", "function": {"arguments": arguments}}]});
-    let body = answer(&[piece("{\"x\":"), piece("1}")], "tool_calls");
-    let events = streamed(&OpenAiChat::default(), &body);
-    assert_eq!(folded(&events).tool_calls().count(), 0);
-    let chunks = events.iter().filter_map(|event| match event {
-        Event::RawChunk { chunk } => Some(chunk),
-        _ => None,
-    });
-    let nameless = json!({"tool_call": {"id": "a", "arguments": "{\"x\":1}"}});
-    assert_eq!(chunks.collect::<Vec<_>>(), [&nameless]);
-}
-
-#[test]
-fn a_name_may_come_in_pieces_or_with_each_piece() {
-    let piece = |name: &str, arguments: &str| json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": name, "arguments": arguments}}]});
-    let next = |name: &str, arguments: &str| json!({"tool_calls": [{"index": 1, "id": "b", "function": {"name": name, "arguments": arguments}}]});
-    let told = |name: &str, arguments: &str| ToolCall::new("a", name, arguments);
-    let other = ToolCall::new("b", "now", "{}");
-    for (deltas, expected) in [
-        (
-            vec![piece("get_", ""), piece("weather", ""), piece("", "{}")],
-            vec![told("get_weather", "{}")],
-        ),
-        (
-            vec![piece("get_", ""), piece("weather", "{"), piece("", "}")],
-            vec![told("get_weather", "{}")],
-        ),
-        (vec![piece("get_", ""), piece("get_weather", "{}")], vec![told("get_weather", "{}")]),
-        (vec![piece("get_", ""), piece("get_", "{"), piece("get_", "}")], vec![told("get_", "{}")]),
-        (vec![piece("get_", ""), piece("weather", "")], vec![told("get_weather", "")]),
-        (
-            vec![
-                piece("get_", ""),
-                piece("weather", ""),
-                next("no", ""),
-                next("w", "{}"),
-                piece("", "{}"),
-            ],
-            vec![told("get_weather", "{}"), other],
-        ),
-    ] {
-        let response = read(&answer(&deltas, "tool_calls"));
-        assert_eq!(response.tool_calls().cloned().collect::<Vec<_>>(), expected, "{deltas:?}");
-    }
-    let before_text = [piece("get_", ""), piece("weather", ""), json!({"content": "so"})];
-    let parts = read(&answer(&before_text, "tool_calls")).message.parts().to_vec();
-    assert_eq!(parts, [Part::tool_call(told("get_weather", "")), Part::text("so")]);
-}
-
-#[test]
-fn arguments_may_be_an_object_and_the_name_may_come_later() {
-    let deltas = [
-        json!({"tool_calls": [{"index": 0, "id": "a", "function": {"arguments": {"x": 1.5}}}]}),
-        json!({"tool_calls": [{"index": 0, "function": {"name": "f"}}]}),
-    ];
-    let response = read(&answer(&deltas, "tool_calls"));
-    assert_eq!(
-        response.tool_calls().cloned().collect::<Vec<_>>(),
-        [ToolCall::new("a", "f", "{\"x\":1.5}")]
-    );
-}
-
-#[test]
-fn arguments_stay_as_they_are_written() {
-    let arguments = r#"{"id":12345678901234567890123,"x":1.10, "y":1e3}"#;
-    let call =
-        format!(r#"{{"index":0,"id":"a","function":{{"name":"f","arguments":{arguments}}}}}"#);
-    let chunk = format!(
-        r#"{{"choices":[{{"delta":{{"tool_calls":[{call}]}},"finish_reason":"tool_calls"}}]}}"#
-    );
-    let response = read(&sse([chunk.as_str(), "[DONE]"]));
-    let call = response.tool_calls().next().unwrap();
-    assert_eq!(call.raw_arguments, arguments);
 }
 
 #[test]
@@ -598,28 +380,4 @@ fn odd_chunk() -> impl Strategy<Value = String> {
     (delta, odd(), odd()).prop_map(|(delta, finish, usage)| {
         json!({"id": finish, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], "usage": usage}).to_string()
     })
-}
-
-fn read(body: &str) -> Response {
-    folded(&streamed(&OpenAiChat::default(), body))
-}
-
-fn failed(body: &str) -> Error {
-    let (_, read) =
-        events(&OpenAiChat::default(), &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
-    read.unwrap_err()
-}
-
-/// A stream of these deltas that stops for this reason.
-fn answer(deltas: &[Value], reason: &str) -> String {
-    let said = deltas
-        .iter()
-        .map(|delta| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]}));
-    let finish = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]});
-    body(&said.chain([finish]).collect::<Vec<_>>())
-}
-
-fn body(chunks: &[Value]) -> String {
-    let chunks: Vec<String> = chunks.iter().map(Value::to_string).collect();
-    sse(chunks.iter().map(String::as_str).chain(["[DONE]"]))
 }

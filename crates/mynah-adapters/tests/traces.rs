@@ -1,4 +1,4 @@
-//! Whoever listens to everything that is logged hears no key.
+//! What is logged, and what never is.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -19,8 +19,9 @@ use mynah_adapters::{
     conformance::{Reply, Scenario, Server},
     http::HttpAdapter,
     keys::Keys,
+    presets::Preset,
 };
-use mynah_data::Request;
+use mynah_data::{Image, ImageDetail, Message, Part, Request};
 use mynah_step::{Adapter, ModelCall};
 use secrecy::SecretString;
 use subjects::subjects;
@@ -32,7 +33,38 @@ use tracing::{
 
 const KEY: &str = "sk-not-to-be-logged-0123456789";
 
-/// The only test of its process: there is one listener for all of it.
+#[test]
+fn what_a_model_does_not_take_is_logged_where_it_is_left_away() {
+    let heard = |name: &str, model: &str, option: &str, detail: ImageDetail| {
+        let image = Image::from_base64("AA==", "image/png");
+        let image = Part::Image { image, detail, metadata: Default::default() };
+        let mut request = Request::new([Message::user_parts([image])]).with_model(model);
+        request.options.insert(option.to_owned(), "low".into());
+        let heard = Heard::default();
+        tracing::subscriber::with_default(heard.clone(), || {
+            let body = Preset::named(name).unwrap().format().body(&request, &ModelCall::default());
+            assert!(body.is_ok(), "{name}: {body:?}");
+        });
+        let heard = heard.0.lock().unwrap();
+        heard.clone()
+    };
+    for (name, option) in [
+        ("openai-chat", "reasoning_effort"),
+        ("openai", "reasoning_effort"),
+        ("openai", "reasoning_summary"),
+    ] {
+        let told = heard(name, "gpt-4o", option, ImageDetail::High);
+        assert!(told.contains(&format!(" option={option:?} model=\"gpt-4o\"\n")), "{name}: {told}");
+        assert_eq!(heard(name, "gpt-5", option, ImageDetail::High), "", "{name}");
+    }
+    for name in ["anthropic", "gemini", "ollama"] {
+        let told = heard(name, "m", "top_k", ImageDetail::High);
+        assert!(told.contains(" option=\"detail\" model=\"m\"\n"), "{name}: {told}");
+        assert_eq!(heard(name, "m", "top_k", ImageDetail::Auto), "", "{name}");
+    }
+}
+
+/// There is one listener for all of the process: no other test may set one.
 #[tokio::test]
 async fn no_key_is_logged_at_any_level() {
     let heard = Heard::default();

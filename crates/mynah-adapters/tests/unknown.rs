@@ -8,10 +8,11 @@
 
 mod common;
 
-use common::{events, messages};
+use common::{events as events_of, messages};
 use mynah_adapters::{
     anthropic::Anthropic,
     format::{Delivery, Format},
+    gemini::Gemini,
     ollama::Ollama,
     openai_chat::OpenAiChat,
     openai_responses::OpenAiResponses,
@@ -140,9 +141,126 @@ fn what_is_nested_too_deep_is_passed_on_as_it_is_written() {
     assert_eq!(raw(&Ollama::default(), Delivery::Streamed, &line), [json!({"a": deep})]);
 }
 
+#[test]
+fn an_unknown_event_that_is_nested_too_deep_fails_no_call() {
+    let deep = format!("{}1{}", "[".repeat(1000), "]".repeat(1000));
+    for (format, member, answer) in formats() {
+        let event = format!(r#"{{"type":"novelty","a":1,"{member}":{deep}}}"#);
+        let mut expected = json!({"type": "novelty", "a": 1});
+        expected[member] = deep.as_str().into();
+        let told = raw(&*format, Delivery::Streamed, &body(&*format, [event, answer]));
+        assert_eq!(told.first(), Some(&expected), "{member}");
+    }
+}
+
+#[test]
+fn other_choices_may_be_nested_too_deep() {
+    let deep = format!("{}1{}", "[".repeat(1000), "]".repeat(1000));
+    let chat = format!(r#"{{"choices":[{{"index":1,"delta":{{"content":{deep}}}}}]}}"#);
+    let gemini =
+        format!(r#"{{"candidates":[{{"index":1,"content":{{"parts":[{{"text":{deep}}}]}}}}]}}"#);
+    let [(openai, _, in_chat), _, _, (google, _, in_gemini), _] = formats();
+    for (format, member, other, answer) in
+        [(openai, "choices", chat, in_chat), (google, "candidates", gemini, in_gemini)]
+    {
+        let told = raw(&*format, Delivery::Streamed, &body(&*format, [other.clone(), answer]));
+        let written = &other[other.find('[').unwrap()..other.len() - 1];
+        assert_eq!(told.first(), Some(&json!({member: written})));
+    }
+}
+
+#[test]
+fn what_is_needed_and_nested_too_deep_fails_the_call() {
+    let deep = format!("{}1{}", "[".repeat(1000), "]".repeat(1000));
+    let events = [
+        format!(r#"{{"choices":[{{"index":0,"delta":{{"content":{deep}}}}}]}}"#),
+        format!(r#"{{"type":"response.output_text.delta","item_id":"m","delta":{deep}}}"#),
+        format!(
+            r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":{deep}}}}}"#
+        ),
+        format!(r#"{{"candidates":[{{"content":{{"parts":[{{"text":{deep}}}]}}}}]}}"#),
+        format!(r#"{{"message":{{"content":{deep}}}}}"#),
+    ];
+    for ((format, _, answer), event) in formats().into_iter().zip(events) {
+        let body = body(&*format, [event.clone(), answer]);
+        let (_, read) =
+            events_of(&*format, &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
+        let error = read.expect_err(&event[..40]);
+        assert_eq!(error.reason(), "malformed_response", "{error}");
+    }
+}
+
+#[test]
+fn an_error_keeps_its_words_where_something_beside_them_is_nested_too_deep() {
+    let deep = format!("{}1{}", "[".repeat(1000), "]".repeat(1000));
+    let event = format!(
+        r#"{{"type":"error","error":{{"message":"slow down","code":429}},"trace":{deep}}}"#
+    );
+    for (format, member, _) in formats() {
+        let body = body(&*format, [event.clone()]);
+        let (_, read) =
+            events_of(&*format, &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
+        let error = read.expect_err(member);
+        assert_eq!((error.reason(), error.to_string().as_str()), ("rate_limited", "slow down"));
+    }
+}
+
+#[test]
+fn messages_take_unknown_members_that_are_nested_too_deep() {
+    let deep = format!("{}1{}", "[".repeat(1000), "]".repeat(1000));
+    let streamed = messages::body(&[
+        json!({"type": "message_start", "message": {"id": "m", "model": "c", "a": "DEEP", "usage": {"input_tokens": 1, "b": "DEEP"}}}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "novelty", "c": "DEEP"}}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}),
+        json!({"type": "message_stop"}),
+    ]);
+    let whole = json!({
+        "id": "m", "model": "c", "stop_reason": "end_turn", "a": "DEEP",
+        "content": [{"type": "novelty", "c": "DEEP"}],
+    });
+    for (delivery, body) in [(Delivery::Streamed, streamed), (Delivery::Whole, whole.to_string())] {
+        let body = body.replace("\"DEEP\"", &deep);
+        assert_eq!(
+            raw(&Anthropic::default(), delivery, &body),
+            [json!({"type": "message", "a": deep}), json!({"type": "novelty", "c": deep})]
+        );
+    }
+}
+
+/// Every format over text, a member that its reader asks for, and an answer of one event or line.
+fn formats() -> [(Box<dyn Format>, &'static str, String); 5] {
+    let chat =
+        json!({"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]});
+    let chat = format!("{chat}\n\ndata: [DONE]");
+    let reply = json!({"id": "r", "status": "completed", "output": [
+        {"type": "message", "content": [{"type": "output_text", "text": "hi"}]},
+    ]});
+    let responses = json!({"type": "response.completed", "response": reply});
+    let stop = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}});
+    let messages = format!("{stop}\n\ndata: {}", json!({"type": "message_stop"}));
+    let gemini =
+        json!({"candidates": [{"content": {"parts": [{"text": "hi"}]}, "finishReason": "STOP"}]});
+    let ollama = json!({"model": "q", "done": true, "message": {"content": "hi"}});
+    [
+        (Box::new(OpenAiChat::default()), "id", chat),
+        (Box::new(OpenAiResponses::default()), "delta", responses.to_string()),
+        (Box::new(Anthropic::default()), "index", messages),
+        (Box::new(Gemini::default()), "responseId", gemini.to_string()),
+        (Box::new(Ollama::default()), "done_reason", ollama.to_string()),
+    ]
+}
+
+/// A body of these events.
+fn body(format: &dyn Format, events: impl IntoIterator<Item = String>) -> String {
+    let is_lines = format.framer().begins_with_json();
+    let framed = |event| if is_lines { format!("{event}\n") } else { format!("data: {event}\n\n") };
+    events.into_iter().map(framed).collect()
+}
+
 /// What was passed on of a body.
 fn raw(format: &dyn Format, delivery: Delivery, body: &str) -> Vec<Value> {
-    let (told, read) = events(format, &Request::from("hi"), delivery, [body.as_bytes()]);
+    let (told, read) = events_of(format, &Request::from("hi"), delivery, [body.as_bytes()]);
     assert_eq!(read, Ok(()));
     let raw = told.into_iter().filter_map(|event| match event {
         Event::RawChunk { chunk } => Some(chunk),

@@ -101,7 +101,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         options = options.set(name, value.clone());
     }
     let known = options.values().get("adapter_opts");
-    if let Some(opts) = arguments.call.adapter_opts(known).filter(|_| script(model).is_none()) {
+    let adapter = model.split(':').next().unwrap_or_default();
+    let opts = arguments.call.adapter_opts(adapter, known);
+    if let Some(opts) = opts.filter(|_| script(model).is_none()) {
         options = options.adapter_opts(opts);
     }
     let log = arguments.log.as_deref().map(|url| Place::parse(url)?.open()).transpose()?;

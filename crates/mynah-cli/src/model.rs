@@ -225,12 +225,21 @@ impl CallArgs {
         options
     }
 
-    /// The options of the adapter with the server that is called, if one is named: a run keeps it. Not so a query, which may
-    /// hold a key.
-    pub(crate) fn adapter_opts(&self, known: Option<&Value>) -> Option<Metadata> {
-        let url = self.base_url.as_deref()?;
-        let url =
-            url.split_once(['?', '#']).map_or(url.to_owned(), |(url, _)| format!("{url}?..."));
+    /// The server that is called, if a flag or the environment names one. A query, which may hold a key, is left away.
+    fn server(&self, adapter: &str) -> Option<String> {
+        let url = match &self.base_url {
+            Some(url) => url.clone(),
+            // What the environment says wrong fails the call.
+            None => {
+                self.reach(HttpAdapter::named(adapter).ok()?).ok()?.environment_url().ok()??
+            }
+        };
+        Some(url.split_once(['?', '#']).map_or(url.clone(), |(url, _)| format!("{url}?...")))
+    }
+
+    /// The options of the adapter with the server that is called, if one is named: a run keeps it.
+    pub(crate) fn adapter_opts(&self, adapter: &str, known: Option<&Value>) -> Option<Metadata> {
+        let url = self.server(adapter)?;
         let mut opts = known.and_then(Value::as_object).cloned().unwrap_or_default();
         opts.insert(BASE_URL.to_owned(), url.into());
         opts.insert(EXACT.to_owned(), self.exact_base_url.into());
@@ -247,12 +256,14 @@ impl CallArgs {
         }
     }
 
-    /// The flags that name the server of a run again, where these do not name one, and it is not another's model that goes on.
+    /// The flags that name the server of a run again, where neither these nor the environment name it, and it is not another's
+    /// model that goes on.
     pub(crate) fn missing_server(&self, about: &About, name: Option<&str>) -> Option<String> {
         let adapter = name.and_then(|name| Some(name.split_once(':')?.0));
         let is_its_own = adapter.is_none_or(|adapter| adapter == about.adapter);
         let kept = Self::kept(about);
-        let is_missing = is_its_own && kept.base_url.is_some() && self.base_url.is_none();
+        let is_named = || self.base_url.is_some() || self.server(&about.adapter) == kept.base_url;
+        let is_missing = is_its_own && kept.base_url.is_some() && !is_named();
         is_missing.then(|| kept.flags())
     }
 

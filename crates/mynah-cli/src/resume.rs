@@ -453,10 +453,12 @@ async fn resume(
     let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
     let about = play::last_about(log, run).await?;
     resume = resume.options(play::condition(&about).overlay(arguments.call.options()));
-    if let Some(opts) = arguments.call.adapter_opts(about.options.get("adapter_opts")) {
+    let named = arguments.model.as_deref().and_then(|name| name.split_once(':'));
+    let (adapter, named) =
+        named.map_or((&*about.adapter, None), |(adapter, id)| (adapter, Some(id)));
+    if let Some(opts) = arguments.call.adapter_opts(adapter, about.options.get("adapter_opts")) {
         resume = resume.adapter_opts(opts);
     }
-    let named = arguments.model.as_deref().and_then(|name| Some(name.split_once(':')?.1));
     // What the call itself said of its model counts more than the engine.
     if let Some(id) = named.filter(|_| about.options.contains_key("model")) {
         resume = resume.model(id);

@@ -145,6 +145,33 @@ fn a_run_is_not_sent_to_another_server_unless_that_is_said() {
 }
 
 #[test]
+fn a_server_that_the_environment_names_is_kept_and_goes_on_with_the_run() {
+    let store = Store::new();
+    let (log, server) = (store.url(), Server::new(["hi", "one"].map(|text| answer(text, "stop"))));
+    let run = |arguments: &str, endpoint: Option<&str>| {
+        let mut command = mynah(arguments.split(' '));
+        command.env("AZURE_OPENAI_API_KEY", "k");
+        if let Some(url) = endpoint {
+            command.env("AZURE_OPENAI_ENDPOINT", url);
+        }
+        feed(command, b"")
+    };
+    let begun = run(&format!("generate -m azure:m hi --log {log}"), Some(&server.url));
+    assert_eq!((&*begun.stdout, begun.code), ("hi\n", Some(0)), "{}", begun.stderr);
+    let forked = store.run(&["fork", "last", "--at", "1"]).stdout;
+    let (fork, _) = forked.split_once(' ').unwrap();
+    let resume = format!("resume {fork} --log {log}");
+    for elsewhere in [None, Some("http://127.0.0.1:1")] {
+        let refused = run(&resume, elsewhere);
+        let how = format!("mynah resume {fork} --base-url {} --log {log}\n", server.url);
+        assert!(refused.stderr.ends_with(&how), "{}", refused.stderr);
+        assert_eq!(refused.code, Some(2));
+    }
+    let resumed = run(&resume, Some(&server.url));
+    assert_eq!((&*resumed.stdout, &*resumed.stderr), ("one\n", ""));
+}
+
+#[test]
 fn a_call_that_fails_or_spends_its_budget_says_how_a_fork_goes_on_and_it_does() {
     let refused = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
     let answers = [answer("hi", "stop"), refused.to_owned(), answer("one", "stop")];

@@ -7,6 +7,7 @@ use mynah_data::{
     AdapterReason, Catalog, EngineReason, Error, ErrorKind, Event, Metadata, ModelRef, Request,
     Result,
 };
+use serde_json::json;
 
 use crate::{
     RetryPolicy,
@@ -18,7 +19,8 @@ use crate::{
 /// The next is asked when a call fails before its first event with something that another provider may be spared: no key or a
 /// refused one, a model that is not there, a pause that is asked for, no capacity, no connection, a prompt that is too long, an
 /// answer that is none, a feature that the adapter lacks. What is wrong with the request itself, and what was refused for its
-/// content, fails at once. Once a model has said something it is not replaced. If none can be had, the error is the last one's.
+/// content, fails at once. Once a model has said something it is not replaced. If none can be had, the error is that of the one asked
+/// last; it names the others, and its metadata has their errors, in order, as `earlier`.
 ///
 /// A call's key and adapter options are the first one's alone: the others have their own, or look for them. What a request says
 /// to the provider reaches every one of them; what is said under a provider's name reaches that provider. A policy for retries
@@ -110,18 +112,22 @@ impl Adapter for Fallback {
             let Some((last, others)) = self.choices.split_last() else {
                 return Err(Error::engine(EngineReason::MissingAdapter));
             };
+            let mut earlier = Vec::new();
             for choice in others {
                 match choice.open(&request, &call, self.patience).await {
-                    Err(error) if helps(&error) => tracing::warn!(
-                        provider = choice.adapter.name(),
-                        reason = error.reason(),
-                        request_id = call.request_id,
-                        "a model could not be had, and the next is asked"
-                    ),
-                    opened => return opened,
+                    Err(error) if helps(&error) => {
+                        tracing::warn!(
+                            provider = choice.adapter.name(),
+                            reason = error.reason(),
+                            request_id = call.request_id,
+                            "a model could not be had, and the next is asked"
+                        );
+                        earlier.push((choice.adapter.name(), error));
+                    }
+                    opened => return opened.map_err(|error| after(&earlier, error)),
                 }
             }
-            last.open(&request, &call, None).await
+            last.open(&request, &call, None).await.map_err(|error| after(&earlier, error))
         })
     }
 
@@ -187,6 +193,18 @@ impl Choice {
             Some(_) => ModelCall { api_key: None, adapter_opts: Metadata::new(), ..call },
         }
     }
+}
+
+/// The error with those of the providers that were asked before.
+fn after(earlier: &[(&str, Error)], error: Error) -> Error {
+    if earlier.is_empty() {
+        return error;
+    }
+    let short = earlier.iter().map(|(provider, error)| format!("{provider}: {}", error.reason()));
+    let message = format!("{error}; asked before: {}", short.collect::<Vec<_>>().join(", "));
+    let whole =
+        earlier.iter().map(|(provider, error)| json!({"provider": provider, "error": error}));
+    error.with_message(message).with("earlier", whole.collect::<Vec<_>>())
 }
 
 /// Whether another provider may succeed where one failed so.

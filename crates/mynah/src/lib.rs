@@ -58,6 +58,7 @@ mod replay;
 mod restore;
 mod resume;
 mod run;
+mod settings;
 mod spec;
 mod stream;
 pub mod testing;

@@ -16,8 +16,9 @@ use crate::{
     alone::schema_of,
     code::is_code,
     engine::{Engine, overlay_tools},
-    options::{Options, SHARED, Settings, UNRECORDED, said},
+    options::{Options, SHARED, UNRECORDED, said},
     run::{Beginning, Driver, Finalize, Meter, Policy, Resumption, Setup},
+    settings::Settings,
     stream::Filter,
 };
 

@@ -8,9 +8,11 @@ use std::{
 };
 
 use mynah::{
-    AdapterReason, Engine, ErrorKind, Event, Fallback, ModelCall, ModelRef, Pricing, RetryPolicy,
+    AdapterReason, Engine, Error, ErrorKind, Event, Fallback, ModelCall, ModelRef, Pricing,
+    RetryPolicy,
     testing::{self, Scripted},
 };
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -62,6 +64,32 @@ async fn the_last_error_counts_and_retries_begin_anew() {
     let error = engine.generate("hi").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ProviderUnavailable));
     assert_eq!((first.calls(), second.calls()), (2, 2));
+}
+
+#[tokio::test]
+async fn an_error_tells_what_others_failed_with_before() {
+    use AdapterReason::*;
+    let model = |reason| scripted([refusal(reason)]);
+    let two = || Fallback::new(model(RateLimited)).or(model(Timeout), "b");
+    // The last one's, and one that nobody else can help with.
+    for fallback in
+        [two().or(model(Overloaded), "c"), two().or(model(Unknown), "c").or(model(Timeout), "d")]
+    {
+        let error = engine(fallback).retry(RetryPolicy::never()).generate("hi").await.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Adapter(Overloaded | Unknown)), "{error}");
+        let before = "; asked before: scripted: rate_limited, scripted: timeout";
+        assert!(error.to_string().ends_with(before), "{error}");
+        let earlier = error.metadata()["earlier"].as_array().unwrap();
+        let earlier: Vec<_> = earlier
+            .iter()
+            .map(|one| (&one["provider"], Error::deserialize(&one["error"]).unwrap().kind()))
+            .collect();
+        let scripted = &json!("scripted");
+        let kinds = [RateLimited, Timeout].map(|reason| (scripted, ErrorKind::Adapter(reason)));
+        assert_eq!(earlier, kinds);
+    }
+    let only = engine(Fallback::new(model(Overloaded))).retry(RetryPolicy::never());
+    assert!(!only.generate("hi").await.unwrap_err().metadata().contains_key("earlier"));
 }
 
 #[tokio::test(start_paused = true)]

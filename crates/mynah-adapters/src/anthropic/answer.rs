@@ -1,17 +1,20 @@
 //! An answer of Messages, streamed or whole.
 
-use std::{mem::take, sync::Arc};
+use std::{borrow::Cow, mem::take, sync::Arc};
 
-use mynah_data::{FinishReason, Metadata, Result, Usage};
+use mynah_data::{FinishReason, Metadata, Result};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::request::{CALLER, CONTAINER};
+use super::{
+    counters::Counters,
+    request::{CALLER, CONTAINER},
+};
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, Loose, Written, members, overlay, take_count, telling, tells, text_of},
+    loose::{self, Loose, Written, members, telling, tells, text_of},
     sse::Frame,
 };
 
@@ -29,14 +32,9 @@ pub(super) struct Answer {
     blocks: Vec<Open>,
     /// How many blocks there were.
     begun: usize,
-    /// Counters so far: those of the beginning, overlaid by those of the end.
-    counters: Vec<(String, Value)>,
+    counters: Counters,
     /// Where the provider runs code.
     container: Metadata,
-    /// The largest prompt that was counted: some gateways end with zeros.
-    input_tokens: Option<u64>,
-    /// The model that took over where the one that was asked declined.
-    served_by: Option<String>,
 }
 
 /// How far the call came that is the answer.
@@ -107,10 +105,10 @@ members! {
     Message<'a> {
         kind: Loose<'a> = "type",
         index: Loose<'a> = "index",
-        message: Loose<'a> = "message",
+        message: Option<Box<Metadata>> = "message",
         content_block: Option<&'a RawValue> = "content_block",
         delta: Option<Delta<'a>> = "delta",
-        usage: Loose<'a> = "usage",
+        usage: Option<Box<Metadata>> = "usage",
     } ignoring []
 }
 
@@ -191,15 +189,15 @@ impl Decoder for Answer {
             return self.end(draft);
         }
         let mut message = Message::default();
-        loose::read(frame.data, &mut message)?;
-        let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
+        let extent = loose::read_part(frame.data, &mut message)?;
+        let reread = || loose::read_raw(frame.data);
         let index = message.index.number().unwrap_or_default();
         let kind = match message.kind.text() {
             "" => frame.event,
             kind => kind,
         };
         match kind {
-            "message_start" => self.start(message.message.into_object().unwrap_or_default(), draft),
+            "message_start" => self.start(*message.message.unwrap_or_default(), draft),
             "content_block_start" => {
                 self.open(index, message.content_block.map_or("{}", RawValue::get), draft)?
             }
@@ -223,7 +221,7 @@ impl Decoder for Answer {
                         draft,
                     );
                 }
-                self.count(message.usage.into_object().unwrap_or_default(), draft);
+                self.counters.add(*message.usage.unwrap_or_default(), draft);
             }
             "message_stop" => self.end(draft)?,
             "ping" => {}
@@ -234,29 +232,21 @@ impl Decoder for Answer {
             }
         }
         draft.raw_rest(kind, message.unknown);
-        Ok(())
+        extent.or_fail()
     }
 
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()> {
-        let mut message: Metadata = serde_json::from_str(body).map_err(failure::malformed)?;
+        let mut message = loose::read_object(body)?;
         if message.get("error").is_some_and(tells) {
             return Err(failure::in_stream(&Value::Object(message)));
         }
-        let text = match message.shift_remove("content") {
-            Some(Value::Array(_)) => None,
-            Some(Value::String(text)) => Some(json!({"type": "text", "text": text}).to_string()),
-            _ => return Err(failure::malformed("the answer has no content")),
-        };
-        let blocks = match &text {
-            Some(text) => vec![text.as_str()],
-            None => blocks_of(body)?,
-        };
+        let blocks = blocks_of(body)?;
         let stop_reason = text_of(&message, "stop_reason").to_owned();
         let stop_sequence = text_of(&message, "stop_sequence").to_owned();
         let details = message.shift_remove("stop_details");
         self.start(message, draft);
         for (index, block) in blocks.into_iter().enumerate() {
-            self.open(index as u64, block, draft)?;
+            self.open(index as u64, &block, draft)?;
             self.close(index as u64, draft);
         }
         let rest = details.map(|details| ("stop_details".to_owned(), details));
@@ -275,10 +265,8 @@ impl Answer {
             beside: Vec::new(),
             blocks: Vec::new(),
             begun: 0,
-            counters: Vec::new(),
+            counters: Counters::default(),
             container: Metadata::new(),
-            input_tokens: None,
-            served_by: None,
         }
     }
 
@@ -287,7 +275,7 @@ impl Answer {
         self.contain(message.shift_remove("container"));
         draft.start(Some(text_of(&message, "id")), Some(text_of(&message, "model")));
         if let Some(Value::Object(usage)) = usage {
-            self.count(usage, draft);
+            self.counters.add(usage, draft);
         }
         message.retain(|name, _| !ABOUT_ITSELF.contains(&name.as_str()));
         draft.raw_rest("message", message);
@@ -322,7 +310,7 @@ impl Answer {
                 return Ok(());
             }
             _ => {
-                let block: Metadata = serde_json::from_str(json).map_err(failure::malformed)?;
+                let block = loose::read_object(json)?;
                 if text_of(&block, "type") == "fallback" {
                     self.taken_over(&block, draft);
                 }
@@ -355,9 +343,8 @@ impl Answer {
     fn taken_over(&mut self, block: &Metadata, draft: &mut Draft) {
         let to = block.get("to").and_then(|to| to.get("model")?.as_str());
         if let Some(model) = to {
-            self.served_by = Some(model.to_owned());
             draft.note("served_by", model);
-            self.count(Metadata::new(), draft);
+            self.counters.are_of(model, draft);
         }
     }
 
@@ -552,53 +539,24 @@ impl Answer {
             draft.opaque(&None, json!({"type": CONTAINER, "container": container}));
         }
     }
-
-    fn count(&mut self, counters: Metadata, draft: &mut Draft) {
-        overlay(&mut self.counters, counters);
-        let mut usage = usage(self.counters.iter().cloned().collect());
-        self.input_tokens = self.input_tokens.max(usage.input_tokens);
-        usage.input_tokens = self.input_tokens;
-        if let Some(model) = &self.served_by {
-            let extra = Arc::make_mut(&mut usage.extra);
-            extra.insert("unpriced_model".to_owned(), model.as_str().into());
-        }
-        draft.usage(usage);
-    }
 }
 
-/// The blocks of a whole answer, each as it is written.
-fn blocks_of(answer: &str) -> Result<Vec<&str>> {
+/// The blocks of a whole answer, each as it is written. Some gateways write text alone.
+fn blocks_of(answer: &str) -> Result<Vec<Cow<'_, str>>> {
     #[derive(Deserialize)]
-    struct Blocks<'a> {
+    struct Answer<'a> {
         #[serde(borrow)]
-        content: Vec<&'a RawValue>,
+        content: Option<&'a RawValue>,
     }
-    let blocks: Blocks<'_> = serde_json::from_str(answer).map_err(failure::malformed)?;
-    Ok(blocks.content.into_iter().map(RawValue::get).collect())
-}
-
-/// The provider counts what was read from and written to its cache beside the rest of the prompt; we count it as part of it.
-fn usage(mut counters: Metadata) -> Usage {
-    let mut count = |path: &[&str]| take_count(&mut counters, path);
-    let fresh = count(&["input_tokens"]);
-    let cached = count(&["cache_read_input_tokens"]);
-    let written = count(&["cache_creation_input_tokens"]);
-    let output_tokens = count(&["output_tokens"]);
-    let reasoning_tokens = count(&["output_tokens_details", "thinking_tokens"]);
-    let parts = [cached, written].into_iter().flatten();
-    let input_tokens = fresh.map(|fresh| parts.fold(fresh, u64::saturating_add));
-    let tool_usage = match counters.shift_remove("server_tool_use") {
-        Some(Value::Object(counts)) => counts,
-        _ => Metadata::new(),
-    };
-    Usage {
-        input_tokens,
-        output_tokens,
-        cached_input_tokens: cached,
-        cache_write_tokens: written,
-        reasoning_tokens,
-        tool_usage,
-        extra: telling(counters).into(),
-        ..Usage::default()
+    let answer: Answer<'_> = serde_json::from_str(answer).map_err(failure::malformed)?;
+    match answer.content.map_or("", RawValue::get) {
+        list if list.starts_with('[') => {
+            let blocks: Vec<&RawValue> = serde_json::from_str(list).map_err(failure::malformed)?;
+            Ok(blocks.into_iter().map(|block| block.get().into()).collect())
+        }
+        text if text.starts_with('"') => {
+            Ok(vec![format!(r#"{{"type":"text","text":{text}}}"#).into()])
+        }
+        _ => Err(failure::malformed("the answer has no content")),
     }
 }

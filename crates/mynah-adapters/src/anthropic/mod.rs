@@ -1,6 +1,7 @@
 //! Anthropic Messages.
 
 mod answer;
+mod counters;
 mod request;
 
 use std::borrow::Cow;

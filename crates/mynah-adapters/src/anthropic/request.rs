@@ -12,7 +12,7 @@ use crate::{
     request::{
         add_tools, argument_map, cache_control, called_tools, dialogue, extend_member, has_tools,
         inline_image, is_blank, is_error, joined_text, model_id, model_name, plain_id, several,
-        turns, unsupported, unsupported_form,
+        tell_no_detail, turns, unsupported, unsupported_form,
     },
     schema::{closed, held_to, is_open, open_form},
 };
@@ -30,6 +30,7 @@ pub(super) const CALLER: &str = "caller";
 pub(super) const CONTAINER: &str = "container";
 
 pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
+    tell_no_detail(request);
     let mut options = request.options.clone();
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);

@@ -15,7 +15,7 @@ use crate::{
     failure,
     format::Decoder,
     json::Json,
-    loose::{self, List, Loose, Members, Place, Rest, members},
+    loose::{self, Extent, List, Loose, Members, Place, Rest, members},
     sse::Frame,
 };
 
@@ -150,7 +150,7 @@ fn no_candidates() -> Error {
 impl Answer {
     fn chunk(&mut self, text: &str, draft: &mut Draft) -> Result<()> {
         let mut reading = Reading { chunk: Chunk::default(), counters: &mut self.counters };
-        loose::read(text, &mut reading)?;
+        let extent = loose::read_part(text, &mut reading)?;
         let chunk = reading.chunk;
         if chunk.error.is_failure() {
             return Err(failure::in_stream(&chunk.error.into_value()));
@@ -164,20 +164,21 @@ impl Answer {
             }
             unknown.push("promptFeedback", feedback);
         }
-        let mut others = false;
+        let mut others = extent == Extent::Part;
         for candidate in chunk.candidates.0 {
             // Only the first candidate is the answer; others were asked for by the caller's own options.
             if candidate.index.number().is_some_and(|index| index != 0) {
                 others = true;
                 continue;
             }
+            extent.or_fail()?;
             let rest = self.candidate(candidate, draft);
             if !rest.is_empty() {
                 unknown.add("candidates", vec![Value::from(rest)]);
             }
         }
         if others {
-            draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
+            draft.raw(loose::read_raw(text)?);
         }
         self.counters.tell(draft);
         if !unknown.is_empty() {

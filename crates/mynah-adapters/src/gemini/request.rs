@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{generation, is_third, schema};
 use crate::request::{
     add_tools, argument_map, camel_case, check_parallel, dialogue, extend_member, inline_image,
-    is_barred, is_error, joined_text, model_id, several, turns,
+    is_barred, is_error, joined_text, model_id, several, tell_no_detail, turns,
 };
 
 /// The calls of the conversation, by id.
@@ -41,6 +41,7 @@ const BESIDE: [&str; 7] = [
 ];
 
 pub(super) fn body(request: &Request) -> Result<Value> {
+    tell_no_detail(request);
     let model = model_id(request)?;
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);

@@ -9,7 +9,7 @@ use crate::{
     draft::{Block, Draft},
     failure,
     format::Decoder,
-    loose::{self, List, Loose, Rest, Written, members, take_count, telling},
+    loose::{self, Extent, List, Loose, Rest, Written, members, take_count, telling},
     sse::Frame,
 };
 
@@ -97,9 +97,14 @@ impl Decoder for Answer {
 
 fn read(text: &str) -> Result<Chunk<'_>> {
     let mut chunk = Chunk::default();
-    loose::read(text, &mut chunk)?;
+    let extent = loose::read_part(text, &mut chunk)?;
     if chunk.error.is_failure() {
-        return Err(failure::in_stream(&serde_json::from_str(text).map_err(failure::malformed)?));
+        return Err(failure::in_stream(&loose::read_raw(text)?));
+    }
+    if chunk.message.is_some() || chunk.done.is_true() {
+        extent.or_fail()?;
+    } else if extent == Extent::Part {
+        chunk.unknown = loose::read_object(text)?.into_iter().collect();
     }
     Ok(chunk)
 }

@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 
 use crate::request::{
     add_tools, check_parallel, function, image_base64, is_barred, joined_text, model_id,
-    result_text, unsupported,
+    result_text, tell_no_detail, unsupported,
 };
 
 pub(super) fn body(request: &Request) -> Result<Value> {
+    tell_no_detail(request);
     let model = model_id(request)?;
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);

@@ -13,7 +13,7 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, List, Loose, Rest, Written, members, take_count, telling, tells},
+    loose::{self, Extent, List, Loose, Rest, Written, members, take_count, telling, tells},
     sse::Frame,
 };
 
@@ -54,7 +54,7 @@ members! {
         model: Loose<'a> = "model",
         object: Loose<'a> = "object",
         choices: Option<List<Choice<'a>>> = "choices",
-        usage: Loose<'a> = "usage",
+        usage: Option<Box<Metadata>> = "usage",
         error: Loose<'a> = "error",
         service_tier: Loose<'a> = "service_tier",
         /// Who answered behind a gateway.
@@ -72,7 +72,7 @@ members! {
         /// What a gateway says of a provider that failed.
         error: Loose<'a> = "error",
         /// Moonshot counts here.
-        usage: Loose<'a> = "usage",
+        usage: Option<Box<Metadata>> = "usage",
     } ignoring []
 }
 
@@ -152,11 +152,9 @@ impl Answer {
 
     fn chunk(&mut self, text: &str, whole: bool, draft: &mut Draft) -> Result<()> {
         let mut chunk = Chunk::default();
-        loose::read(text, &mut chunk)?;
+        let extent = loose::read_part(text, &mut chunk)?;
         if chunk.error.is_failure() || chunk.object.text() == "error" {
-            return Err(failure::in_stream(
-                &serde_json::from_str(text).map_err(failure::malformed)?,
-            ));
+            return Err(failure::in_stream(&loose::read_raw(text)?));
         }
         if whole && chunk.choices.as_ref().is_none_or(|list| list.0.is_empty()) {
             return Err(failure::malformed("the answer has no choices"));
@@ -168,15 +166,16 @@ impl Answer {
             }
         }
         let mut unknown = chunk.unknown;
-        let mut others = false;
+        let mut others = extent == Extent::Part;
         for choice in chunk.choices.iter_mut().flat_map(|list| &mut list.0) {
             // Only the first choice is the answer; others were asked for by the caller's own options.
             if choice.index.number().is_some_and(|index| index != 0) {
                 others = true;
                 continue;
             }
-            if let (Loose::Null, Loose::Json(_)) = (&chunk.usage, &choice.usage) {
-                chunk.usage = take(&mut choice.usage);
+            extent.or_fail()?;
+            if chunk.usage.is_none() {
+                chunk.usage = choice.usage.take();
             }
             let mut rest = take(&mut choice.unknown);
             let (delta, message) = (choice.delta.as_mut(), choice.message.as_deref_mut());
@@ -194,13 +193,13 @@ impl Answer {
             }
         }
         if others {
-            draft.raw(serde_json::from_str(text).map_err(failure::malformed)?);
+            draft.raw(loose::read_raw(text)?);
         }
         // Groq may say it among its own members alone, and there it says that an answer failed which ends as others do.
         let own = |name: &str| unknown.get("x_groq").and_then(|own| own.get(name));
-        let counted = || own("usage").and_then(Value::as_object).cloned();
-        if let Some(counters) = chunk.usage.into_object().or_else(counted) {
-            draft.usage(usage(counters));
+        let counted = || own("usage").and_then(Value::as_object).cloned().map(Box::new);
+        if let Some(counters) = chunk.usage.or_else(counted) {
+            draft.usage(usage(*counters));
         }
         if let Some(error) = own("error").filter(|error| tells(error)) {
             return Err(failure::in_stream(&json!({"error": error})));

@@ -13,8 +13,8 @@ use crate::{
     openai,
     request::{
         CacheMarks, add_tools, argument_object, cache_control, chooses, function, has_tools,
-        image_url, joined_text, model_id, prompt_cache, result_text, turns, unsupported,
-        unsupported_form,
+        image_url, joined_text, model_id, prompt_cache, result_text, tell_left_away, turns,
+        unsupported, unsupported_form,
     },
 };
 
@@ -76,7 +76,9 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     let is_certain = is_openais && !dialect.deployments;
     for (name, value) in request.options.clone() {
         match name.as_str() {
-            "reasoning_effort" if is_certain && openai::reasons(model) == Some(false) => {}
+            "reasoning_effort" if is_certain && openai::reasons(model) == Some(false) => {
+                tell_left_away(&name, request);
+            }
             "tools" => add_tools(&mut body, value),
             _ => drop(body.insert(name, value)),
         }

@@ -48,7 +48,7 @@ members! {
         model: Loose<'a> = "model",
         status: Loose<'a> = "status",
         output: Option<&'a RawValue> = "output",
-        usage: Loose<'a> = "usage",
+        usage: Option<Box<Metadata>> = "usage",
         error: Loose<'a> = "error",
         incomplete_details: Loose<'a> = "incomplete_details",
         reasoning: Loose<'a> = "reasoning",
@@ -69,8 +69,8 @@ impl Decoder for Answer {
             return Ok(());
         }
         let mut event = Event::default();
-        loose::read(frame.data, &mut event)?;
-        let reread = || serde_json::from_str(frame.data).map_err(failure::malformed);
+        let extent = loose::read_part(frame.data, &mut event)?;
+        let reread = || loose::read_raw(frame.data);
         let kind = match take(&mut event.kind) {
             Loose::Text(kind) => kind,
             _ if event.error.is_failure() => "error".into(),
@@ -118,7 +118,10 @@ impl Decoder for Answer {
             _ => self.piece(&kind, &mut event, draft)?,
         };
         match known {
-            true => draft.raw_rest(&kind, unknown),
+            true => {
+                draft.raw_rest(&kind, unknown);
+                extent.or_fail()?;
+            }
             false => draft.raw(reread()?),
         }
         Ok(())
@@ -203,9 +206,9 @@ impl Answer {
         if !reply.service_tier.text().is_empty() {
             draft.note("service_tier", reply.service_tier.text());
         }
-        if let Some(counters) = reply.usage.into_object() {
+        if let Some(counters) = reply.usage {
             let tools = reply.tool_usage.into_object().unwrap_or_default();
-            draft.usage(usage(counters, tools));
+            draft.usage(usage(*counters, tools));
         }
         self.tell_unknown(reply.unknown, draft);
         draft.end();

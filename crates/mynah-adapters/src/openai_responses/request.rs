@@ -14,7 +14,7 @@ use crate::{
     openai,
     request::{
         CacheMarks, add_tools, argument_object, chooses, function, image_url, is_error, model_id,
-        model_name, prompt_cache, result_text,
+        model_name, prompt_cache, result_text, tell_left_away,
     },
 };
 
@@ -70,7 +70,11 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     body.extend(prompt_cache(request, call, dialect.cache_retention));
     let mut options = request.options.clone();
     if reasons == Some(false) {
-        options.retain(|name, _| name != EFFORT && name != SUMMARY);
+        for name in [EFFORT, SUMMARY] {
+            if options.shift_remove(name).is_some() {
+                tell_left_away(name, request);
+            }
+        }
     }
     add_options(&mut body, options);
     Ok(Value::Object(body))

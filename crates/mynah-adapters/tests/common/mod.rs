@@ -1,6 +1,7 @@
 //! Reading bodies without a network.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
+pub mod chat;
 pub mod messages;
 pub mod responses;
 
