@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::claude;
+use crate::{claude, form::Forms};
 
 /// `anthropic` in `anthropic.claude-…`, `us.anthropic.claude-…`, and in the name of a resource that ends with one of these.
 pub(super) fn maker(model: &str) -> Option<&str> {
@@ -40,10 +40,25 @@ pub(super) fn cache_points(model: &str) -> Option<CachePoints> {
     }
 }
 
-/// Whether the provider holds the model to a JSON schema.
-pub(super) fn has_schemas(model: &str) -> bool {
-    const WITHOUT: [&str; 4] = ["ai21", "amazon", "cohere", "meta"];
-    claude::has_native_schemas(model) && maker(model).is_none_or(|maker| !WITHOUT.contains(&maker))
+/// The forms that the model's answers can have. The grammar that Nova's calls are held to lets no object have members that the
+/// schema of the tool does not name.
+pub(super) fn forms(model: &str) -> Forms {
+    const UNHELD: [&str; 4] = ["ai21", "amazon", "cohere", "meta"];
+    let is_held = maker(model).is_none_or(|maker| !UNHELD.contains(&maker));
+    Forms {
+        enforced: is_held && claude::has_native_schemas(model),
+        open: nova(model).is_none() && claude::can_be_forced(model),
+    }
+}
+
+/// The choice that makes the model call this tool, or any, where it can be made to: Converse knows the one of Claude and Nova, and the
+/// other of Mistral Large. All others decide themselves.
+pub(super) fn forced(model: &str, tool: &str) -> Option<Value> {
+    match maker(model) {
+        Some("mistral") if model.contains("mistral-large") => Some(json!({"any": {}})),
+        None | Some("anthropic") => Some(json!({"tool": {"name": tool}})),
+        _ => nova(model).map(|_| json!({"tool": {"name": tool}})),
+    }
 }
 
 /// What an option is in the model's own words, where it has others for it. What a model does not know at all is nothing.
