@@ -262,18 +262,54 @@ fn the_answer_goes_back_as_text_and_the_form_is_asked_for_again() {
     assert_eq!(sent["toolConfig"].get("toolChoice"), None);
 }
 
+/// `This model doesn't support tool use in streaming mode.`
+#[test]
+fn a_model_that_does_not_stream_its_calls_is_asked_for_a_whole_answer() {
+    let operation = |request: Request, model: &str| {
+        let path = Bedrock::default().path(&request.with_model(model));
+        path.rsplit('/').next().unwrap().to_owned()
+    };
+    let asked = || Request::from("hi");
+    let call = Message::assistant_parts([Part::tool_call(ToolCall::new("c", "search", "{}"))]);
+    let barred = Request { tool_choice: Some(ToolChoice::None), ..asked() }.with_tools([search()]);
+    for (request, whole) in [
+        (asked(), false),
+        (barred, false),
+        (asked().with_tools([search()]), true),
+        (asked().with_response_format(count()), true),
+        (Request::new([call, Message::tool_result("c", "found")]), true),
+    ] {
+        let expected = if whole { "converse" } else { "converse-stream" };
+        assert_eq!(operation(request.clone(), LLAMA), expected, "{request:?}");
+        assert_eq!(operation(request, NOVA), "converse-stream");
+    }
+    let called = asked().with_tools([search()]);
+    assert_eq!(operation(called.clone(), "writer.palmyra-x5-v1:0"), "converse");
+    assert_eq!(operation(called, "my-profile"), "converse-stream");
+}
+
 #[tokio::test]
-async fn an_answer_of_a_form_comes_over_the_wire() {
-    let server = Server::start(|_| {
-        let lines = [start(0, FORM), input(0, "{\"n\""), input(0, ": 1}"), close(0)];
-        Reply::stream("application/vnd.amazon.eventstream", [stream(&lines, "tool_use")])
+async fn an_answer_of_a_form_comes_over_the_wire_in_pieces_or_whole() {
+    let server = Server::start(|received| match received.path.rsplit('/').next() {
+        Some("converse") => Reply::json(200, whole().to_string()),
+        _ => {
+            let lines = [start(0, FORM), input(0, "{\"n\""), input(0, ": 1}"), close(0)];
+            Reply::stream("application/vnd.amazon.eventstream", [stream(&lines, "tool_use")])
+        }
     });
     let server = server.await.unwrap();
-    for model in [NOVA, OLDER_CLAUDE] {
+    for (model, path, said) in [
+        (NOVA, "converse-stream", "{\"n\": 1}"),
+        (OLDER_CLAUDE, "converse-stream", "{\"n\": 1}"),
+        (LLAMA, "converse", "{\"n\":1}"),
+    ] {
         let response = call(server.url(), formed(&format!("bedrock:{model}"))).await;
-        assert_eq!(response.text(), "{\"n\": 1}");
-        assert_eq!(response.finish_reason, Some(FinishReason::Stop));
+        assert_eq!(
+            (response.text().as_ref(), response.finish_reason),
+            (said, Some(FinishReason::Stop))
+        );
         let received = server.received().pop().unwrap();
+        assert!(received.path.ends_with(&format!("/{path}")), "{}", received.path);
         assert_eq!(received.body["toolConfig"]["tools"][0]["toolSpec"]["name"], FORM);
     }
 }

@@ -43,6 +43,8 @@ use crate::{
 /// Claude and Nova are made to call that tool. Models that Converse cannot make to, such as Llama, Command and Jamba, are asked to: where
 /// they answer in words, the words are the answer.
 ///
+/// Llama's calls come in one piece: it is asked by `Converse` where it is told of tools, for Converse does not stream its calls.
+///
 /// All instructions stand above the conversation. Converse names a role for those within it, which its models refuse so far; and as
 /// words of the user they would be no instructions any more. Claude models that take thoughts back only below the same instructions
 /// do not get those from before the last of them.
@@ -61,7 +63,12 @@ pub struct Bedrock;
 
 impl Format for Bedrock {
     fn path(&self, request: &Request) -> Cow<'static, str> {
-        format!("model/{}/converse-stream", path_segment(model_name(request))).into()
+        let model = model_name(request);
+        let operation = match request::describes_tools(request) && !model::streams_calls(model) {
+            true => "converse",
+            false => "converse-stream",
+        };
+        format!("model/{}/{operation}", path_segment(model)).into()
     }
 
     fn base_url(&self, call: &ModelCall, setting: Setting<'_>) -> Result<Option<String>> {
@@ -75,7 +82,8 @@ impl Format for Bedrock {
     }
 
     fn headers(&self, _: &ModelCall) -> Vec<(Cow<'static, str>, String)> {
-        vec![("accept".into(), "application/vnd.amazon.eventstream".to_owned())]
+        let accept = "application/vnd.amazon.eventstream, application/json";
+        vec![("accept".into(), accept.to_owned())]
     }
 
     fn key_hint(&self) -> Option<&'static str> {

@@ -61,6 +61,12 @@ pub(super) fn forced(model: &str, tool: &str) -> Option<Value> {
     }
 }
 
+/// Whether calls come in a stream: `This model doesn't support tool use in streaming mode.`
+pub(super) fn streams_calls(model: &str) -> bool {
+    const WHOLE: [&str; 2] = ["meta", "writer"];
+    maker(model).is_none_or(|maker| !WHOLE.contains(&maker))
+}
+
 /// What an option is in the model's own words, where it has others for it. What a model does not know at all is nothing.
 pub(super) fn in_own_words(model: &str, option: &str, value: &Value) -> Option<Value> {
     match (option, nova(model)) {

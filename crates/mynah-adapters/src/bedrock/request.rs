@@ -303,6 +303,13 @@ fn names_tool(choice: Option<&Value>) -> bool {
     choice.is_some_and(|choice| choice.get("tool").is_some())
 }
 
+/// Whether any tool is described to the model.
+pub(super) fn describes_tools(request: &Request) -> bool {
+    let was_called =
+        || request.messages.iter().any(|message| message.tool_calls().next().is_some());
+    (has_tools(request) && !is_barred(request)) || was_called() || form_tool(request).is_some()
+}
+
 fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     let model = model_name(request);
     let form = form_tool(request);
