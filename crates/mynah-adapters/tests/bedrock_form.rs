@@ -25,7 +25,7 @@ use mynah_adapters::{
 };
 use mynah_data::{
     AdapterReason, EngineReason, ErrorKind, Event, FinishReason, Message, ModelRef, Part, Request,
-    Response, ResponseFormat, Result, ToolCall, ToolChoice,
+    Response, ResponseFormat, Result, ToolCall, ToolChoice, ToolSpec,
 };
 use mynah_step::{Adapter, ModelCall};
 use secrecy::SecretString;
@@ -121,6 +121,55 @@ fn the_form_that_no_tool_can_give_is_refused() {
         assert_eq!(error.kind(), UNFORMED, "it cannot think while it is made to call a tool");
         assert!(body(&thinking.with_model("us.anthropic.claude-opus-5")).is_ok());
     }
+}
+
+/// `extraneous key [definitions] is not permitted`
+#[test]
+fn nova_is_given_schemas_with_nothing_else_on_top() {
+    let day = json!({"type": "string", "description": "A day."});
+    let schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Trip", "description": "A trip.",
+        "type": "object", "additionalProperties": false, "required": ["from"],
+        "properties": {
+            "from": {"$ref": "#/$defs/day", "description": "The first."},
+            "until": {"description": "The last.", "$ref": "#/$defs/day"},
+            "days": {"type": "array", "items": {"$ref": "#/$defs/day"}},
+            "then": {"$ref": "#/$defs/stay"},
+            "title": {"type": "string"},
+        },
+        "$defs": {"day": day, "stay": {"type": "object", "properties": {"next": {"$ref": "#/$defs/stay"}}}},
+    });
+    let form = ResponseFormat::json_schema("trip", schema.clone());
+    let tool = ToolSpec::new("plan", "Plans.", schema.clone());
+    let sent = |model: &str, request: Request| {
+        let sent = body(&request.with_model(model)).unwrap();
+        sent["toolConfig"]["tools"][0]["toolSpec"].clone()
+    };
+    let asked = Request::from("hi");
+    let formed = sent(NOVA, asked.clone().with_response_format(form));
+    let expected = json!({
+        "type": "object", "required": ["from"],
+        "properties": {
+            "from": {"type": "string", "description": "The first."},
+            "until": {"type": "string", "description": "The last."},
+            "days": {"type": "array", "items": day},
+            "then": {"type": "object", "properties": {"next": {}}},
+            "title": {"type": "string"},
+        },
+    });
+    assert_eq!(formed["inputSchema"]["json"], expected);
+    let described = formed["description"].as_str().unwrap();
+    assert!(described.ends_with("\n\nA trip."), "{described}");
+    let called = sent(NOVA, asked.clone().with_tools([tool.clone()]));
+    assert_eq!(called["inputSchema"]["json"], expected);
+    assert_eq!(called["description"], "Plans.\n\nA trip.");
+    let root = json!({"$ref": "#/$defs/trip", "$defs": {"trip": expected, "more": {}}});
+    let referring = ResponseFormat::json_schema("trip", root);
+    let formed = sent(NOVA, asked.clone().with_response_format(referring));
+    assert_eq!(formed["inputSchema"]["json"], expected);
+    let elsewhere = sent(LLAMA, asked.with_tools([tool]));
+    assert_eq!(elsewhere["inputSchema"]["json"], schema, "others take any");
+    assert_eq!(elsewhere["description"], "Plans.");
 }
 
 #[test]

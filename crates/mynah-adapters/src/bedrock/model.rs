@@ -1,8 +1,9 @@
 //! What the models on Bedrock take, by their makers and names.
 
+use mynah_data::Metadata;
 use serde_json::{Value, json};
 
-use crate::{claude, form::Forms};
+use crate::{claude, form::Forms, loose::tells};
 
 /// `anthropic` in `anthropic.claude-…`, `us.anthropic.claude-…`, and in the name of a resource that ends with one of these.
 pub(super) fn maker(model: &str) -> Option<&str> {
@@ -65,6 +66,61 @@ pub(super) fn forced(model: &str, tool: &str) -> Option<Value> {
 pub(super) fn streams_calls(model: &str) -> bool {
     const WHOLE: [&str; 2] = ["meta", "writer"];
     maker(model).is_none_or(|maker| !WHOLE.contains(&maker))
+}
+
+/// The schema of a tool's arguments as the model takes it. On top Nova permits `type`, `properties` and `required` alone, and so no
+/// place that other parts could refer to. What would say more of the arguments stays, for the provider to refuse.
+pub(super) fn fitted(model: &str, schema: &Value) -> Value {
+    const ABOUT_IT: [&str; 9] = [
+        "$comment",
+        "$defs",
+        "$id",
+        "$schema",
+        "default",
+        "definitions",
+        "description",
+        "examples",
+        "title",
+    ];
+    let mut written = match nova(model) {
+        None => return schema.clone(),
+        Some(_) => inlined(schema, schema, &mut Vec::new()),
+    };
+    if let Value::Object(members) = &mut written {
+        members.retain(|name, value| {
+            let is_said = name == "additionalProperties" && *value == false;
+            !is_said && !ABOUT_IT.contains(&name.as_str())
+        });
+    }
+    written
+}
+
+/// A part of a schema with what it refers to in the place of each reference, under what stands beside that. What stands within itself
+/// may be anything there.
+fn inlined<'s>(part: &'s Value, schema: &'s Value, within: &mut Vec<&'s str>) -> Value {
+    let members = match part {
+        Value::Array(parts) => {
+            return parts.iter().map(|part| inlined(part, schema, within)).collect();
+        }
+        Value::Object(members) => members,
+        other => return other.clone(),
+    };
+    let mut written = Metadata::new();
+    let place = members.get("$ref").and_then(Value::as_str);
+    if let Some(place) = place.filter(|place| !within.contains(place)) {
+        let meant = place.strip_prefix('#').and_then(|place| schema.pointer(place));
+        within.push(place);
+        if let Some(Value::Object(meant)) = meant.map(|meant| inlined(meant, schema, within)) {
+            written = meant;
+        }
+        within.pop();
+    }
+    for (name, value) in members.iter().filter(|(name, _)| place.is_none() || *name != "$ref") {
+        if tells(value) || !written.contains_key(name) {
+            written.insert(name.clone(), inlined(value, schema, within));
+        }
+    }
+    Value::Object(written)
 }
 
 /// What an option is in the model's own words, where it has others for it. What a model does not know at all is nothing.

@@ -7,7 +7,7 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use super::model::{cache_points, forced, forms, in_own_words};
+use super::model::{cache_points, fitted, forced, forms, in_own_words};
 use crate::{
     claude,
     request::{
@@ -346,7 +346,7 @@ fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     let mut tools: Vec<Value> = specs
         .into_iter()
         .chain(&form)
-        .flat_map(|tool| [Some(tool_spec(tool)), mark(&tool.metadata)])
+        .flat_map(|tool| [Some(tool_spec(tool, model)), mark(&tool.metadata)])
         .flatten()
         .collect();
     fit_cache_points(&mut tools, model);
@@ -358,11 +358,16 @@ fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     Ok(config)
 }
 
-fn tool_spec(tool: &ToolSpec) -> Value {
+fn tool_spec(tool: &ToolSpec, model: &str) -> Value {
     let (schema, strict) = held_to(tool);
-    let mut spec = json!({"name": tool.name, "inputSchema": {"json": schema}});
-    if !tool.description.is_empty() {
-        spec["description"] = tool.description.as_str().into();
+    let fitted = fitted(model, &schema);
+    let own = schema.get("description").filter(|_| fitted.get("description").is_none());
+    let described = [Some(tool.description.as_str()), own.and_then(Value::as_str)];
+    let described: Vec<&str> =
+        described.into_iter().flatten().filter(|text| !text.is_empty()).collect();
+    let mut spec = json!({"name": tool.name, "inputSchema": {"json": fitted}});
+    if !described.is_empty() {
+        spec["description"] = described.join("\n\n").into();
     }
     if let Some(strict) = strict {
         spec["strict"] = strict;
