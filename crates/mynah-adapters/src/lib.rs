@@ -33,6 +33,7 @@ pub mod conformance;
 pub mod draft;
 pub mod embed;
 pub mod failure;
+mod form;
 pub mod format;
 pub mod gemini;
 #[cfg(feature = "http")]

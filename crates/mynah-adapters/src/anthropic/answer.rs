@@ -13,6 +13,7 @@ use super::{
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
+    form::Form,
     format::Decoder,
     loose::{self, Loose, Written, members, telling, tells, text_of},
     sse::Frame,
@@ -24,25 +25,13 @@ const ABOUT_ITSELF: [&str; 7] =
 
 /// Reads one answer.
 pub(super) struct Answer {
-    /// The tool whose input is the text of the answer.
-    form_tool: Option<String>,
     form: Form,
-    /// Texts beside a form that may still come: it takes their place.
-    beside: Vec<(Block, String)>,
     blocks: Vec<Open>,
     /// How many blocks there were.
     begun: usize,
     counters: Counters,
     /// Where the provider runs code.
     container: Metadata,
-}
-
-/// How far the call came that is the answer.
-#[derive(Clone, Copy, PartialEq)]
-enum Form {
-    NotCalled,
-    Empty,
-    Told,
 }
 
 /// A block that is being written.
@@ -258,11 +247,9 @@ impl Decoder for Answer {
 }
 
 impl Answer {
-    pub(super) fn new(form_tool: Option<String>) -> Self {
+    pub(super) fn new(form: Form) -> Self {
         Self {
-            form_tool,
-            form: Form::NotCalled,
-            beside: Vec::new(),
+            form,
             blocks: Vec::new(),
             begun: 0,
             counters: Counters::default(),
@@ -289,10 +276,7 @@ impl Answer {
             "text" => self.text_kind(),
             "" if start.text != Loose::Null => self.text_kind(),
             "thinking" => Kind::Thinking { signature: String::new() },
-            "tool_use" if self.form_tool.as_deref() == Some(start.name.text()) => {
-                self.form = Form::Empty;
-                Kind::Form
-            }
+            "tool_use" if self.form.begins(start.name.text()) => Kind::Form,
             "tool_use" => {
                 let key = draft.open_call();
                 draft.call(key, start.id.text(), start.name.text());
@@ -349,7 +333,7 @@ impl Answer {
     }
 
     fn text_kind(&self) -> Kind {
-        if self.form_tool.is_some() { Kind::Beside(String::new()) } else { Kind::Text }
+        if self.form.is_wanted() { Kind::Beside(String::new()) } else { Kind::Text }
     }
 
     /// Begins an empty block, and gives its place.
@@ -386,12 +370,7 @@ impl Answer {
         match (piece, &mut open.kind) {
             (Piece::Text, Kind::Text) => draft.text(&open.id, delta.text.take_text()),
             (Piece::Text, Kind::Beside(text)) => text.push_str(&delta.text.as_text()),
-            (Piece::Input, Kind::Form) => {
-                if !input.is_empty() {
-                    self.form = Form::Told;
-                }
-                draft.text(&open.id, input.as_ref());
-            }
+            (Piece::Input, Kind::Form) => self.form.write(&open.id, input.as_ref(), draft),
             (Piece::Input, Kind::Call(key)) => draft.arguments(*key, input),
             (Piece::Input, Kind::Opaque { input: known, .. }) => known.push_str(input),
             (_, Kind::Opaque { block, .. }) => delta.write_on(block),
@@ -424,12 +403,9 @@ impl Answer {
                     draft.opaque(&id, json!({"type": "text", "citations": citations}));
                 }
             }
-            Kind::Beside(text) => self.beside.push((id, text)),
+            Kind::Beside(text) => self.form.set_aside(id, text),
             Kind::Form => {
-                if !told.is_empty() {
-                    self.form = Form::Told;
-                }
-                draft.text(&id, told);
+                self.form.write(&id, told, draft);
                 draft.close_text(&id);
             }
             Kind::Thinking { signature } => {
@@ -484,21 +460,13 @@ impl Answer {
         let why = match reason {
             "end_turn" | "stop_sequence" => FinishReason::Stop,
             "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
-            // The only call was the answer itself.
-            "tool_use" if self.form_tool.is_some() && !draft.has_calls() => FinishReason::Stop,
             "tool_use" => FinishReason::ToolCalls,
             "refusal" => FinishReason::ContentFilter,
             _ => FinishReason::Other,
         };
-        draft.finish(why, reason);
+        self.form.finish(why, reason, draft);
         if matches!(reason, "pause_turn" | "compaction") {
             draft.pause();
-        }
-        if self.form != Form::NotCalled && !draft.has_calls() {
-            draft.note("structured_output_tool", true);
-        }
-        if self.form == Form::Empty && reason == "tool_use" {
-            draft.text(&None, "{}");
         }
         if !sequence.is_empty() {
             draft.note("stop_sequence", sequence);
@@ -525,14 +493,7 @@ impl Answer {
 
     /// Tells what stood beside the form, as the answer where there is none, and where code ran.
     fn tell_rest(&mut self, draft: &mut Draft) {
-        for (id, text) in take(&mut self.beside) {
-            if self.form == Form::NotCalled {
-                draft.text(&id, text);
-                draft.close_text(&id);
-            } else if !text.is_empty() {
-                draft.raw(json!({"type": "text", "text": text}));
-            }
-        }
+        self.form.tell_beside(draft);
         if !self.container.is_empty() {
             let container = Value::Object(take(&mut self.container));
             draft.note("container", container.clone());

@@ -11,6 +11,7 @@ use mynah_step::ModelCall;
 use serde_json::Value;
 
 use crate::{
+    form::Form,
     format::{Decoder, Format},
     request::is_barred,
 };
@@ -61,7 +62,7 @@ impl Format for Anthropic {
     }
 
     fn decoder(&self, request: &Request) -> Box<dyn Decoder> {
-        Box::new(answer::Answer::new(request::form_tool(request).map(|tool| tool.name)))
+        Box::new(answer::Answer::new(Form::new(request::form_tool(request))))
     }
 
     /// A model that is made to call a tool for the form of its answer cannot call others.

@@ -1,20 +1,21 @@
 //! A request as Messages wants it.
 
 use mynah_data::{
-    Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
-    ToolChoice, ToolSpec,
+    Image, ImageSource, Message, Metadata, Part, Request, Result, Role, ToolCall, ToolChoice,
+    ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
 use crate::{
     claude,
+    form::Forms,
     request::{
         add_tools, argument_map, cache_control, called_tools, dialogue, extend_member, has_tools,
         inline_image, is_blank, is_error, joined_text, model_id, model_name, plain_id, several,
-        tell_no_detail, turns, unsupported, unsupported_form,
+        tell_no_detail, turns, unsupported,
     },
-    schema::{closed, held_to, is_open, open_form},
+    schema::{closed, held_to},
 };
 
 /// The limit for models of which none is known: what every model takes.
@@ -47,7 +48,7 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     }
     set("messages", messages(request)?.into());
     let parallel = options.shift_remove("parallel_tool_calls").and_then(|flag| flag.as_bool());
-    check_form(request)?;
+    forms(request).check(request, options.get("thinking"))?;
     if let Some(tools) = tools(request, call) {
         set("tools", tools);
     }
@@ -60,7 +61,7 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     if let Some(stop) = options.shift_remove("stop") {
         set("stop_sequences", several(stop));
     }
-    if let Some(schema) = enforced_schema(request) {
+    if let Some(schema) = forms(request).enforced_schema(request) {
         let schema = closed(schema);
         set("output_config", json!({"format": {"type": "json_schema", "schema": schema}}));
     }
@@ -92,63 +93,14 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     Ok(Value::Object(body))
 }
 
-/// Refuses a form of the answer that the model cannot be held to.
-fn check_form(request: &Request) -> Result<()> {
+/// The forms that answers of the model that is asked can have.
+fn forms(request: &Request) -> Forms {
     let model = model_name(request);
-    if let Some(form) = form_tool(request) {
-        let thinking = request.options.get("thinking").and_then(|how| how["type"].as_str());
-        if form.schema.get("type").is_some_and(|kind| kind != "object") {
-            return Err(unsupported("this model answers in the form of an object alone"));
-        }
-        if thinking.is_some_and(|how| how != "disabled") && !claude::thinks_when_forced(model) {
-            return Err(unsupported_form(
-                "this model cannot think in a call that holds it to this form: leave `thinking` away",
-            ));
-        }
-    }
-    match &request.response_format {
-        _ if claude::can_be_forced(model) => Ok(()),
-        Some(ResponseFormat::JsonObject) => Err(unsupported_form("this model wants a JSON schema")),
-        Some(ResponseFormat::JsonSchema { .. }) if enforced_schema(request).is_none() => {
-            Err(open_form())
-        }
-        _ => Ok(()),
-    }
+    Forms { enforced: claude::has_native_schemas(model), open: claude::can_be_forced(model) }
 }
 
-/// The schema that the provider holds the model to. What it does not name it lets no object have.
-fn enforced_schema(request: &Request) -> Option<&Value> {
-    match request.response_format.as_ref()? {
-        ResponseFormat::JsonSchema { schema, .. } => {
-            let is_enforced = claude::has_native_schemas(model_name(request)) && !is_open(schema);
-            is_enforced.then_some(schema)
-        }
-        _ => None,
-    }
-}
-
-/// The tool that a model is made to call, so that its answer has a form that the provider does not hold it to.
 pub(super) fn form_tool(request: &Request) -> Option<ToolSpec> {
-    const WHY: &str = "Gives the answer. Its input is the answer itself.";
-    /// What all models take for a tool's name.
-    const MAX_NAME: usize = 64;
-    let tool = |name: &str, schema| {
-        let mut name = format!("respond_with_json_{}", plain_id(name));
-        name.truncate(MAX_NAME);
-        ToolSpec::new(name, WHY, schema)
-    };
-    let model = model_name(request);
-    let spec = match request.response_format.as_ref()? {
-        _ if !claude::can_be_forced(model) => return None,
-        ResponseFormat::JsonSchema { name, schema, .. } if enforced_schema(request).is_none() => {
-            tool(name, schema.clone())
-        }
-        ResponseFormat::JsonObject => tool("object", json!({"type": "object"})),
-        _ => return None,
-    };
-    // A model that has given its answer is not to give it again.
-    let mut calls = request.messages.iter().flat_map(|message| message.tool_calls());
-    (!calls.any(|call| call.name == spec.name)).then_some(spec)
+    forms(request).tool(request)
 }
 
 fn system(request: &Request) -> Option<Value> {

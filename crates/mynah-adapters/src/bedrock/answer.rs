@@ -10,14 +10,15 @@ use super::request::WITHHELD;
 use crate::{
     draft::{Block, CallKey, Draft},
     failure,
+    form::Form,
     format::Decoder,
     loose::{self, Loose, members, take_count, telling},
     sse::Frame,
 };
 
 /// Reads one answer.
-#[derive(Default)]
 pub(super) struct Answer {
+    form: Form,
     blocks: Vec<Open>,
     /// How many there were, of which each has its number as its id.
     begun: usize,
@@ -34,11 +35,15 @@ enum Kind {
     /// Most blocks say with their first piece what they are.
     New,
     Text,
+    /// Text where a form is asked for.
+    Beside(String),
     Reasoning {
         signature: String,
         withheld: Vec<u8>,
     },
     Call(CallKey),
+    /// The call that is the answer: its input is text.
+    Form,
     /// A call that the provider answers itself, and what nobody has heard of.
     Foreign,
 }
@@ -96,12 +101,12 @@ impl Decoder for Answer {
                 }
             }
             "contentBlockStop" => self.close(index, draft),
-            "messageStop" => stop(message.stop_reason.text(), draft),
+            "messageStop" => self.stop(message.stop_reason.text(), draft),
             // The last of all: what ends before it broke off.
             "metadata" => {
                 draft.usage(usage(message.usage.into_object().unwrap_or_default()));
                 if draft.has_finished() {
-                    draft.end();
+                    self.end(draft);
                 }
             }
             _ => unknown = serde_json::from_str(frame.data).map_err(failure::malformed)?,
@@ -122,7 +127,7 @@ impl Decoder for Answer {
             let Value::Object(block) = block else { continue };
             self.block(index as u64, block, written.get(), draft);
         }
-        stop(body.get("stopReason").and_then(Value::as_str).unwrap_or_default(), draft);
+        self.stop(body.get("stopReason").and_then(Value::as_str).unwrap_or_default(), draft);
         if let Some(Value::Object(counters)) = body.shift_remove("usage") {
             draft.usage(usage(counters));
         }
@@ -132,23 +137,32 @@ impl Decoder for Answer {
         if !unknown.is_empty() {
             draft.raw(Value::Object(unknown));
         }
-        draft.end();
+        self.end(draft);
         Ok(())
     }
 }
 
 impl Answer {
+    pub(super) fn new(form: Form) -> Self {
+        Self { form, blocks: Vec::new(), begun: 0 }
+    }
+
     /// A block begins. Gives back what is not known of it.
     fn open(&mut self, index: u64, mut start: Metadata, draft: &mut Draft) -> Metadata {
         let call = start.shift_remove("toolUse");
         let kind = match call {
             // What the provider calls itself is not ours to answer.
             Some(Value::Object(mut call)) if call.get("type").is_none_or(Value::is_null) => {
-                let key = draft.open_call();
-                draft.call(key, text_of(&call, "toolUseId"), text_of(&call, "name"));
+                let kind = match self.form.begins(text_of(&call, "name")) {
+                    true => Kind::Form,
+                    false => Kind::Call(draft.open_call()),
+                };
+                if let Kind::Call(key) = kind {
+                    draft.call(key, text_of(&call, "toolUseId"), text_of(&call, "name"));
+                }
                 call.retain(|name, _| !matches!(name.as_str(), "toolUseId" | "name" | "input"));
                 start.insert("toolUse".to_owned(), telling(call).into());
-                Kind::Call(key)
+                kind
             }
             Some(call) => {
                 start.insert("toolUse".to_owned(), call);
@@ -173,8 +187,12 @@ impl Answer {
     fn delta(&mut self, index: u64, delta: Delta<'_>, draft: &mut Draft) -> Metadata {
         let mut rest = telling(delta.unknown);
         if let Some(text) = delta.text {
-            let open = self.open_block(index, Kind::Text, draft);
-            draft.text(&open.id, text.into_text());
+            let kind = if self.form.is_wanted() { Kind::Beside(String::new()) } else { Kind::Text };
+            let open = self.open_block(index, kind, draft);
+            match &mut open.kind {
+                Kind::Beside(told) => told.push_str(&text.into_text()),
+                _ => draft.text(&open.id, text.into_text()),
+            }
         }
         if let Some(piece) = delta.reasoning {
             let kind = Kind::Reasoning { signature: String::new(), withheld: Vec::new() };
@@ -187,8 +205,13 @@ impl Answer {
             rest.extend(telling(piece.unknown));
         }
         if let Some(piece) = delta.call {
-            match &self.open_block(index, Kind::New, draft).kind {
-                Kind::Call(key) => draft.arguments(*key, &piece.input.into_text()),
+            let open = self.open_block(index, Kind::New, draft);
+            match open.kind {
+                Kind::Call(key) => draft.arguments(key, &piece.input.into_text()),
+                Kind::Form => {
+                    let id = open.id.clone();
+                    self.form.write(&id, piece.input.into_text(), draft);
+                }
                 _ => drop(rest.insert("toolUse".to_owned(), piece.input.into_value())),
             }
         }
@@ -202,7 +225,8 @@ impl Answer {
         let other = find(&self.blocks).is_some_and(|place| {
             matches!(
                 (&self.blocks[place].kind, &kind),
-                (Kind::Text, Kind::Reasoning { .. }) | (Kind::Reasoning { .. }, Kind::Text)
+                (Kind::Text | Kind::Beside(_), Kind::Reasoning { .. })
+                    | (Kind::Reasoning { .. }, Kind::Text | Kind::Beside(_))
             )
         });
         if other {
@@ -221,7 +245,8 @@ impl Answer {
         };
         let Open { id, kind, .. } = self.blocks.remove(found);
         match kind {
-            Kind::Text => draft.close_text(&id),
+            Kind::Text | Kind::Form => draft.close_text(&id),
+            Kind::Beside(text) => self.form.set_aside(id, text),
             Kind::Reasoning { signature, withheld } => {
                 let signature = (!signature.is_empty()).then_some(signature);
                 let data =
@@ -237,15 +262,12 @@ impl Answer {
     fn block(&mut self, index: u64, mut block: Metadata, written: &str, draft: &mut Draft) {
         let id: Block = Some(Arc::from(index.to_string()));
         if let Some(Value::String(text)) = block.shift_remove("text") {
-            draft.text(&id, text);
-            draft.close_text(&id);
+            self.text(&id, text, draft);
         }
         if let Some(Value::Object(cited)) = block.get("citationsContent") {
             let texts = cited.get("content").and_then(Value::as_array).into_iter().flatten();
-            for text in texts.filter_map(|text| text.get("text")?.as_str()) {
-                draft.text(&id, text);
-            }
-            draft.close_text(&id);
+            let text = texts.filter_map(|text| text.get("text")?.as_str()).collect();
+            self.text(&id, text, draft);
         }
         if let Some(Value::Object(thought)) = block.shift_remove("reasoningContent") {
             let text = thought.get("reasoningText").and_then(Value::as_object);
@@ -264,15 +286,47 @@ impl Answer {
             None => None,
         };
         let rest = self.open(index, block, draft);
-        if let (Some(Kind::Call(key)), Some(input)) =
-            (self.blocks.last().map(|open| &open.kind), input)
-        {
-            draft.arguments(*key, &input);
+        match (self.blocks.last().map(|open| &open.kind), input) {
+            (Some(Kind::Call(key)), Some(input)) => draft.arguments(*key, &input),
+            (Some(Kind::Form), Some(input)) => self.form.write(&id, input, draft),
+            _ => {}
         }
         self.close(index, draft);
         if !rest.is_empty() {
             draft.raw(Value::Object(rest));
         }
+    }
+
+    /// A text that came whole.
+    fn text(&mut self, id: &Block, text: String, draft: &mut Draft) {
+        if self.form.is_wanted() {
+            self.form.set_aside(id.clone(), text);
+        } else {
+            draft.text(id, text);
+            draft.close_text(id);
+        }
+    }
+
+    fn stop(&self, reason: &str, draft: &mut Draft) {
+        let why = match reason {
+            "" => return,
+            "end_turn" | "stop_sequence" => FinishReason::Stop,
+            "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+            "tool_use" => FinishReason::ToolCalls,
+            "guardrail_intervened" | "content_filtered" => FinishReason::ContentFilter,
+            "malformed_model_output" | "malformed_tool_use" => FinishReason::Error,
+            _ => FinishReason::Other,
+        };
+        self.form.finish(why, reason, draft);
+    }
+
+    fn end(&mut self, draft: &mut Draft) {
+        // Some gateways close no blocks.
+        while let Some(index) = self.blocks.first().map(|open| open.index) {
+            self.close(index, draft);
+        }
+        self.form.tell_beside(draft);
+        draft.end();
     }
 }
 
@@ -298,19 +352,6 @@ fn take_content(body: &mut Metadata) -> Option<Vec<Value>> {
         output.extend(telling([("message".to_owned(), rest.into())]));
     }
     content
-}
-
-fn stop(reason: &str, draft: &mut Draft) {
-    let why = match reason {
-        "" => return,
-        "end_turn" | "stop_sequence" => FinishReason::Stop,
-        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
-        "tool_use" => FinishReason::ToolCalls,
-        "guardrail_intervened" | "content_filtered" => FinishReason::ContentFilter,
-        "malformed_model_output" | "malformed_tool_use" => FinishReason::Error,
-        _ => FinishReason::Other,
-    };
-    draft.finish(why, reason);
 }
 
 fn text_of<'m>(map: &'m Metadata, name: &str) -> &'m str {

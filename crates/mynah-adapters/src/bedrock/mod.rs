@@ -15,8 +15,9 @@ use serde_json::Value;
 
 pub use self::frames::EventStreamFramer;
 use crate::{
+    form::Form,
     format::{Decoder, Format, Outgoing, Setting},
-    request::{model_name, path_segment},
+    request::{is_barred, model_name, path_segment},
     sse::Framer,
 };
 
@@ -35,8 +36,14 @@ use crate::{
 /// Options that Converse knows go to their places, all others to the model
 /// itself, as `additionalModelRequestFields`: `reasoning_effort` as Claude and Nova have it, and `top_k` as Nova has it.
 ///
-/// The objects of a schema that an answer is to fit are closed, as with [`Anthropic`](crate::anthropic::Anthropic); one with
-/// members of any name in it is refused, and so is any for models that cannot be held to one, such as Nova and Llama.
+/// The objects of a schema that an answer is to fit are closed, as with [`Anthropic`](crate::anthropic::Anthropic). Models that cannot
+/// be held to a schema, such as Nova, Llama and Claude before 4.5, are given a tool of that form, which must be one of an object, and
+/// what they call it with is the text of the answer. So is every model that is to give any JSON object, or one that has an object with
+/// members of any name in it; but Nova, and Claude models that cannot be made to call a tool, take a schema that names all members alone.
+/// Claude and Nova are made to call that tool. Models that Converse cannot make to, such as Llama, Command and Jamba, are asked to: where
+/// they answer in words, the words are the answer.
+///
+/// Llama's calls come in one piece: it is asked by `Converse` where it is told of tools, for Converse does not stream its calls.
 ///
 /// All instructions stand above the conversation. Converse names a role for those within it, which its models refuse so far; and as
 /// words of the user they would be no instructions any more. Claude models that take thoughts back only below the same instructions
@@ -56,7 +63,12 @@ pub struct Bedrock;
 
 impl Format for Bedrock {
     fn path(&self, request: &Request) -> Cow<'static, str> {
-        format!("model/{}/converse-stream", path_segment(model_name(request))).into()
+        let model = model_name(request);
+        let operation = match request::describes_tools(request) && !model::streams_calls(model) {
+            true => "converse",
+            false => "converse-stream",
+        };
+        format!("model/{}/{operation}", path_segment(model)).into()
     }
 
     fn base_url(&self, call: &ModelCall, setting: Setting<'_>) -> Result<Option<String>> {
@@ -70,7 +82,8 @@ impl Format for Bedrock {
     }
 
     fn headers(&self, _: &ModelCall) -> Vec<(Cow<'static, str>, String)> {
-        vec![("accept".into(), "application/vnd.amazon.eventstream".to_owned())]
+        let accept = "application/vnd.amazon.eventstream, application/json";
+        vec![("accept".into(), accept.to_owned())]
     }
 
     fn key_hint(&self) -> Option<&'static str> {
@@ -96,12 +109,17 @@ impl Format for Bedrock {
         Box::new(EventStreamFramer::new())
     }
 
-    fn decoder(&self, _: &Request) -> Box<dyn Decoder> {
-        Box::new(answer::Answer::default())
+    fn decoder(&self, request: &Request) -> Box<dyn Decoder> {
+        Box::new(answer::Answer::new(Form::new(request::form_tool(request))))
     }
 
     fn maker<'r>(&self, request: &'r Request) -> Option<&'r str> {
         model::maker(model_name(request))
+    }
+
+    /// A model that is to call a tool for the form of its answer is not to call others.
+    fn needs_structured_finalize(&self, request: &Request) -> bool {
+        !request.tools.is_empty() && !is_barred(request) && request::form_tool(request).is_some()
     }
 }
 

@@ -1,8 +1,9 @@
 //! What the models on Bedrock take, by their makers and names.
 
+use mynah_data::Metadata;
 use serde_json::{Value, json};
 
-use crate::claude;
+use crate::{claude, form::Forms, loose::tells};
 
 /// `anthropic` in `anthropic.claude-…`, `us.anthropic.claude-…`, and in the name of a resource that ends with one of these.
 pub(super) fn maker(model: &str) -> Option<&str> {
@@ -40,10 +41,86 @@ pub(super) fn cache_points(model: &str) -> Option<CachePoints> {
     }
 }
 
-/// Whether the provider holds the model to a JSON schema.
-pub(super) fn has_schemas(model: &str) -> bool {
-    const WITHOUT: [&str; 4] = ["ai21", "amazon", "cohere", "meta"];
-    claude::has_native_schemas(model) && maker(model).is_none_or(|maker| !WITHOUT.contains(&maker))
+/// The forms that the model's answers can have. The grammar that Nova's calls are held to lets no object have members that the
+/// schema of the tool does not name.
+pub(super) fn forms(model: &str) -> Forms {
+    const UNHELD: [&str; 4] = ["ai21", "amazon", "cohere", "meta"];
+    let is_held = maker(model).is_none_or(|maker| !UNHELD.contains(&maker));
+    Forms {
+        enforced: is_held && claude::has_native_schemas(model),
+        open: nova(model).is_none() && claude::can_be_forced(model),
+    }
+}
+
+/// The choice that makes the model call this tool, or any, where it can be made to: Converse knows the one of Claude and Nova, and the
+/// other of Mistral Large. All others decide themselves.
+pub(super) fn forced(model: &str, tool: &str) -> Option<Value> {
+    match maker(model) {
+        Some("mistral") if model.contains("mistral-large") => Some(json!({"any": {}})),
+        None | Some("anthropic") => Some(json!({"tool": {"name": tool}})),
+        _ => nova(model).map(|_| json!({"tool": {"name": tool}})),
+    }
+}
+
+/// Whether calls come in a stream: `This model doesn't support tool use in streaming mode.`
+pub(super) fn streams_calls(model: &str) -> bool {
+    const WHOLE: [&str; 2] = ["meta", "writer"];
+    maker(model).is_none_or(|maker| !WHOLE.contains(&maker))
+}
+
+/// The schema of a tool's arguments as the model takes it. On top Nova permits `type`, `properties` and `required` alone, and so no
+/// place that other parts could refer to. What would say more of the arguments stays, for the provider to refuse.
+pub(super) fn fitted(model: &str, schema: &Value) -> Value {
+    const ABOUT_IT: [&str; 9] = [
+        "$comment",
+        "$defs",
+        "$id",
+        "$schema",
+        "default",
+        "definitions",
+        "description",
+        "examples",
+        "title",
+    ];
+    let mut written = match nova(model) {
+        None => return schema.clone(),
+        Some(_) => inlined(schema, schema, &mut Vec::new()),
+    };
+    if let Value::Object(members) = &mut written {
+        members.retain(|name, value| {
+            let is_said = name == "additionalProperties" && *value == false;
+            !is_said && !ABOUT_IT.contains(&name.as_str())
+        });
+    }
+    written
+}
+
+/// A part of a schema with what it refers to in the place of each reference, under what stands beside that. What stands within itself
+/// may be anything there.
+fn inlined<'s>(part: &'s Value, schema: &'s Value, within: &mut Vec<&'s str>) -> Value {
+    let members = match part {
+        Value::Array(parts) => {
+            return parts.iter().map(|part| inlined(part, schema, within)).collect();
+        }
+        Value::Object(members) => members,
+        other => return other.clone(),
+    };
+    let mut written = Metadata::new();
+    let place = members.get("$ref").and_then(Value::as_str);
+    if let Some(place) = place.filter(|place| !within.contains(place)) {
+        let meant = place.strip_prefix('#').and_then(|place| schema.pointer(place));
+        within.push(place);
+        if let Some(Value::Object(meant)) = meant.map(|meant| inlined(meant, schema, within)) {
+            written = meant;
+        }
+        within.pop();
+    }
+    for (name, value) in members.iter().filter(|(name, _)| place.is_none() || *name != "$ref") {
+        if tells(value) || !written.contains_key(name) {
+            written.insert(name.clone(), inlined(value, schema, within));
+        }
+    }
+    Value::Object(written)
 }
 
 /// What an option is in the model's own words, where it has others for it. What a model does not know at all is nothing.

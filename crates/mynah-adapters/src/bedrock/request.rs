@@ -7,15 +7,15 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use super::model::{cache_points, has_schemas, in_own_words};
+use super::model::{cache_points, fitted, forced, forms, in_own_words};
 use crate::{
     claude,
     request::{
         add_tools, argument_map, called_tools, camel_case, check_parallel, extend_member,
         has_tools, inline_image, is_barred, is_blank, is_error, joined_text, model_id, model_name,
-        plain_id, several, turns, unsupported, unsupported_form,
+        plain_id, several, turns, unsupported,
     },
-    schema::{closed, held_to, is_open, open_form},
+    schema::{closed, held_to},
 };
 
 /// Options of Converse itself. Any other is the model's.
@@ -37,6 +37,7 @@ pub(super) const WITHHELD: &str = "redactedContent";
 
 pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
+    forms(model).check(request, thinking(&request.options))?;
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
     let automatic = request.prompt_cache.as_ref().map(|cache| match cache.retention {
@@ -56,7 +57,7 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
         set("system", system.into());
     }
     set("messages", messages.into());
-    if let Some(config) = output_config(request)? {
+    if let Some(config) = output_config(request) {
         set("outputConfig", config);
     }
     extend_member(&mut body, "toolConfig", tool_config(request, call)?);
@@ -163,7 +164,19 @@ fn system(request: &Request) -> Vec<Value> {
         let block = (!is_blank(&text)).then(|| json!({"text": text}));
         block.into_iter().chain(mark(message.metadata()))
     });
-    blocks.collect()
+    blocks.chain(form_instruction(request)).collect()
+}
+
+/// What asks a model for the form of its answer that cannot be made to give it.
+fn form_instruction(request: &Request) -> Option<Value> {
+    let form = form_tool(request)?.name;
+    let is_made = names_tool(forced(model_name(request), &form).as_ref());
+    let instruction = || {
+        format!(
+            "Answer by calling the tool {form}. Its input is the whole answer: say nothing else."
+        )
+    };
+    (!is_made).then(|| json!({"text": instruction()}))
 }
 
 fn messages(request: &Request) -> Result<Vec<Value>> {
@@ -171,8 +184,11 @@ fn messages(request: &Request) -> Result<Vec<Value>> {
     let instructions =
         numbered().filter(|(_, message): &(_, &Message)| message.role() == Role::System);
     // All instructions stand above: what was thought before the last of them may not be taken back any more.
-    let bound = instructions.last().filter(|_| claude::binds_thinking(model_name(request)));
-    let stands = |place: usize| bound.is_none_or(|(last, _)| last < place);
+    let binds = claude::binds_thinking(model_name(request));
+    let bound = instructions.last().filter(|_| binds);
+    // The tool that gives the form was not there when the model thought.
+    let is_outdated = binds && form_tool(request).is_some();
+    let stands = |place: usize| !is_outdated && bound.is_none_or(|(last, _)| last < place);
     let said = |(place, message): (usize, &Message)| {
         let (role, mut blocks) = match message.role() {
             Role::Assistant => ("assistant", assistant(message, stands(place))),
@@ -270,16 +286,43 @@ fn image_format(kind: &str) -> &str {
     }
 }
 
+/// What the caller's options say of thinking.
+fn thinking(options: &Metadata) -> Option<&Value> {
+    let fields = ["additionalModelRequestFields", "additional_model_request_fields"];
+    let mut passed_on = fields.iter().filter_map(|name| options.get(*name)?.get("thinking"));
+    options.get("thinking").or_else(|| passed_on.next())
+}
+
+/// The tool whose input is to be the answer.
+pub(super) fn form_tool(request: &Request) -> Option<ToolSpec> {
+    forms(model_name(request)).tool(request)
+}
+
+/// Whether a choice leaves the model no other tool.
+fn names_tool(choice: Option<&Value>) -> bool {
+    choice.is_some_and(|choice| choice.get("tool").is_some())
+}
+
+/// Whether any tool is described to the model.
+pub(super) fn describes_tools(request: &Request) -> bool {
+    let was_called =
+        || request.messages.iter().any(|message| message.tool_calls().next().is_some());
+    (has_tools(request) && !is_barred(request)) || was_called() || form_tool(request).is_some()
+}
+
 fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
+    let model = model_name(request);
+    let form = form_tool(request);
+    let forced = form.as_ref().and_then(|form| forced(model, &form.name));
     let called = called_tools(request);
     let is_barred = is_barred(request);
-    if is_barred && !called.is_empty() && has_tools(request) {
+    if is_barred && !called.is_empty() && has_tools(request) && !names_tool(forced.as_ref()) {
         return Err(unsupported("this provider cannot keep a model from tools that it has called"));
     }
     let former = &call.former_tools;
     let specs: Vec<&ToolSpec> = match !has_tools(request) || is_barred {
         // Thinking demands that tools are described as they were.
-        true if !former.is_empty() && claude::binds_thinking(model_name(request)) => {
+        true if !former.is_empty() && claude::binds_thinking(model) => {
             former.iter().map(AsRef::as_ref).collect()
         }
         // Calls in the conversation demand that their tools are described.
@@ -288,6 +331,7 @@ fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     };
     claude::check_choice(request)?;
     let choice = match &request.tool_choice {
+        _ if form.is_some() => forced,
         Some(ToolChoice::Required | ToolChoice::Tool(_)) if !has_tools(request) => {
             return Err(unsupported("a tool must be called, and there is none"));
         }
@@ -296,15 +340,16 @@ fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
         Some(ToolChoice::Other(own)) => Some(Value::Object(own.clone())),
         _ => None,
     };
-    if specs.is_empty() && !has_tools(request) {
+    if specs.is_empty() && !has_tools(request) && form.is_none() {
         return Ok(Metadata::new());
     }
     let mut tools: Vec<Value> = specs
         .into_iter()
-        .flat_map(|tool| [Some(tool_spec(tool)), mark(&tool.metadata)])
+        .chain(&form)
+        .flat_map(|tool| [Some(tool_spec(tool, model)), mark(&tool.metadata)])
         .flatten()
         .collect();
-    fit_cache_points(&mut tools, model_name(request));
+    fit_cache_points(&mut tools, model);
     let mut config = Metadata::new();
     add_tools(&mut config, tools.into());
     if let Some(choice) = choice {
@@ -313,11 +358,16 @@ fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     Ok(config)
 }
 
-fn tool_spec(tool: &ToolSpec) -> Value {
+fn tool_spec(tool: &ToolSpec, model: &str) -> Value {
     let (schema, strict) = held_to(tool);
-    let mut spec = json!({"name": tool.name, "inputSchema": {"json": schema}});
-    if !tool.description.is_empty() {
-        spec["description"] = tool.description.as_str().into();
+    let fitted = fitted(model, &schema);
+    let own = schema.get("description").filter(|_| fitted.get("description").is_none());
+    let described = [Some(tool.description.as_str()), own.and_then(Value::as_str)];
+    let described: Vec<&str> =
+        described.into_iter().flatten().filter(|text| !text.is_empty()).collect();
+    let mut spec = json!({"name": tool.name, "inputSchema": {"json": fitted}});
+    if !described.is_empty() {
+        spec["description"] = described.join("\n\n").into();
     }
     if let Some(strict) = strict {
         spec["strict"] = strict;
@@ -325,25 +375,15 @@ fn tool_spec(tool: &ToolSpec) -> Value {
     json!({"toolSpec": spec})
 }
 
-fn output_config(request: &Request) -> Result<Option<Value>> {
-    Ok(match &request.response_format {
-        Some(ResponseFormat::JsonSchema { .. }) if !has_schemas(model_name(request)) => {
-            return Err(unsupported_form(
-                "this model takes no JSON schema here: describe the form to it, or give it a tool with that schema",
-            ));
-        }
-        Some(ResponseFormat::JsonSchema { schema, .. }) if is_open(schema) => {
-            return Err(open_form());
-        }
-        Some(ResponseFormat::JsonSchema { name, schema, .. }) => {
+fn output_config(request: &Request) -> Option<Value> {
+    match request.response_format.as_ref()? {
+        ResponseFormat::JsonSchema { name, .. } => {
+            let schema = forms(model_name(request)).enforced_schema(request)?;
             let schema = json!({"name": name, "schema": closed(schema).to_string()});
             let format = json!({"type": "json_schema", "structure": {"jsonSchema": schema}});
             Some(json!({"textFormat": format}))
         }
-        Some(ResponseFormat::JsonObject) => {
-            return Err(unsupported_form("this provider wants a JSON schema"));
-        }
-        Some(ResponseFormat::Other(own)) => Some(Value::Object(own.clone())),
+        ResponseFormat::Other(own) => Some(Value::Object(own.clone())),
         _ => None,
-    })
+    }
 }

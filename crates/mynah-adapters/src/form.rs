@@ -1,0 +1,165 @@
+//! A form for an answer that the provider does not hold the model to: the model is given a tool of that form, and what it calls the
+//! tool with is the text of the answer. Anthropic and Bedrock both ask so.
+
+use mynah_data::{FinishReason, Request, ResponseFormat, Result, ToolSpec};
+use serde_json::{Value, json};
+
+use crate::{
+    claude,
+    draft::{Block, Draft},
+    request::{model_name, plain_id, unsupported, unsupported_form},
+    schema::{is_open, open_form},
+};
+
+/// The forms that a model's answers can be given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forms {
+    /// The provider holds the model to a schema that names all members of its objects.
+    pub(crate) enforced: bool,
+    /// A tool asks it for objects with members of any name.
+    pub(crate) open: bool,
+}
+
+impl Forms {
+    /// The schema that the provider holds the model to. What it does not name it lets no object have.
+    pub(crate) fn enforced_schema(self, request: &Request) -> Option<&Value> {
+        match request.response_format.as_ref()? {
+            ResponseFormat::JsonSchema { schema, .. } => {
+                Some(schema).filter(|schema| self.enforced && !is_open(schema))
+            }
+            _ => None,
+        }
+    }
+
+    /// The tool that the model is to call, where the provider does not hold it to the form of its answer.
+    pub(crate) fn tool(self, request: &Request) -> Option<ToolSpec> {
+        const WHY: &str = "Gives the answer. Its input is the answer itself.";
+        /// What all models take for a tool's name.
+        const MAX_NAME: usize = 64;
+        let (name, schema) = match request.response_format.as_ref()? {
+            _ if self.enforced_schema(request).is_some() => return None,
+            ResponseFormat::JsonSchema { name, schema, .. } if self.open || !is_open(schema) => {
+                (name.as_str(), schema.clone())
+            }
+            ResponseFormat::JsonObject if self.open => ("object", json!({"type": "object"})),
+            _ => return None,
+        };
+        let mut name = format!("respond_with_json_{}", plain_id(name));
+        name.truncate(MAX_NAME);
+        // A model that has given its answer is not to give it again.
+        let mut calls = request.messages.iter().flat_map(|message| message.tool_calls());
+        (!calls.any(|call| call.name == name)).then(|| ToolSpec::new(name, WHY, schema))
+    }
+
+    /// Refuses a form that the model's answer cannot be given. `thinking` is what the options say of that.
+    pub(crate) fn check(self, request: &Request, thinking: Option<&Value>) -> Result<()> {
+        match &request.response_format {
+            Some(ResponseFormat::JsonObject) if !self.open => {
+                return Err(unsupported_form("this model wants a JSON schema"));
+            }
+            Some(ResponseFormat::JsonSchema { schema, .. }) if !self.open && is_open(schema) => {
+                return Err(open_form());
+            }
+            _ => {}
+        }
+        let Some(tool) = self.tool(request) else { return Ok(()) };
+        if is_without_tools(request) {
+            return Err(unsupported_form("this model has no tools, and no other way to this form"));
+        }
+        if tool.schema.get("type").is_some_and(|kind| kind != "object") {
+            return Err(unsupported("this model answers in the form of an object alone"));
+        }
+        let thinks =
+            thinking.and_then(|how| how["type"].as_str()).is_some_and(|how| how != "disabled");
+        if thinks && !claude::thinks_when_forced(model_name(request)) {
+            return Err(unsupported_form(
+                "this model cannot think in a call that holds it to this form: leave `thinking` away",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the model is known to have no tools.
+fn is_without_tools(request: &Request) -> bool {
+    let tools = request.model.as_ref().and_then(|model| model.capabilities.get("tools"));
+    tools.is_some_and(|tools| *tools == false || tools["enabled"] == false)
+}
+
+/// An answer that may be asked for by a tool, while it is read.
+pub(crate) struct Form {
+    /// The tool; none where the answer is in the model's words.
+    tool: Option<String>,
+    progress: Progress,
+    /// What the model says beside the answer that it is asked for.
+    beside: Vec<(Block, String)>,
+}
+
+/// How far the call came that is the answer.
+#[derive(Clone, Copy, PartialEq)]
+enum Progress {
+    NotCalled,
+    Empty,
+    Told,
+}
+
+impl Form {
+    pub(crate) fn new(tool: Option<ToolSpec>) -> Self {
+        let tool = tool.map(|tool| tool.name);
+        Self { tool, progress: Progress::NotCalled, beside: Vec::new() }
+    }
+
+    /// Whether a call is to be the answer: texts [wait](Self::set_aside) for it.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.tool.is_some()
+    }
+
+    /// A tool is called. True if that is the answer.
+    pub(crate) fn begins(&mut self, tool: &str) -> bool {
+        let begins = self.tool.as_deref() == Some(tool);
+        if begins {
+            self.progress = Progress::Empty;
+        }
+        begins
+    }
+
+    /// A piece of the call's input.
+    pub(crate) fn write(&mut self, block: &Block, input: impl Into<String>, draft: &mut Draft) {
+        let input = input.into();
+        if !input.is_empty() {
+            self.progress = Progress::Told;
+            draft.text(block, input);
+        }
+    }
+
+    /// A text that the answer takes the place of, if it comes.
+    pub(crate) fn set_aside(&mut self, block: Block, text: String) {
+        self.beside.push((block, text));
+    }
+
+    /// Why the model stopped. To call the tool of the form is to answer.
+    pub(crate) fn finish(&self, why: FinishReason, raw: &str, draft: &mut Draft) {
+        let is_alone = !draft.has_calls();
+        let called = why == FinishReason::ToolCalls;
+        let is_answer = called && self.is_wanted() && is_alone;
+        draft.finish(if is_answer { FinishReason::Stop } else { why }, raw);
+        if self.progress != Progress::NotCalled && is_alone {
+            draft.note("structured_output_tool", true);
+        }
+        if self.progress == Progress::Empty && called {
+            draft.text(&None, "{}");
+        }
+    }
+
+    /// Tells the texts that were set aside: they are the answer, where no other came.
+    pub(crate) fn tell_beside(&mut self, draft: &mut Draft) {
+        for (block, text) in std::mem::take(&mut self.beside) {
+            if self.progress == Progress::NotCalled {
+                draft.text(&block, text);
+                draft.close_text(&block);
+            } else if !text.is_empty() {
+                draft.raw(json!({"type": "text", "text": text}));
+            }
+        }
+    }
+}
