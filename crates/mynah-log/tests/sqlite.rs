@@ -13,8 +13,8 @@ use std::{
 
 use mynah_data::{ErrorKind, LogReason, Message};
 use mynah_log::{
-    Append, Chain, Durability, Fact, Log, Record, RunFilter, SqliteLog, Tail, conformance::Sample,
-    verify_run, verify_seals,
+    Append, Chain, Durability, Fact, Log, Prune, Record, RunFilter, SqliteLog, Tail, Warrant,
+    conformance::Sample, verify_run, verify_seals,
 };
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -394,6 +394,19 @@ async fn what_a_file_would_do_by_itself_is_not_done() {
     let log = SqliteLog::open(&path).expect("a log");
     log.append(Sample::new("run", 0).sealed().batch()).await.expect("a run");
     assert_eq!(mynah_log::verify_run(&log, "run").await.expect("a sound run").status, "verified");
+}
+
+#[tokio::test]
+async fn what_refers_to_a_run_does_not_keep_it() {
+    let (_folder, path) = file();
+    let log = SqliteLog::open(&path).expect("a log");
+    log.append(Sample::new("run", 0).sealed().batch()).await.expect("a run");
+    let note =
+        "CREATE TABLE notes (run TEXT REFERENCES runs (id)); INSERT INTO notes VALUES ('run')";
+    Connection::open(&path).expect("a file").execute_batch(note).expect("somebody's own table");
+    let warrant = Warrant::new("ann", "asked to", 9);
+    let gone = Prune::before(5).perform(&log, &warrant).await.expect("an old run");
+    assert_eq!(gone.pruned.len(), 1);
 }
 
 #[tokio::test]

@@ -133,6 +133,7 @@ impl File {
             connection.pragma_update(None, "trusted_schema", false)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, false)?;
             Ok(connection)
         });
         opened.map_err(|error| self.failure(&error))
