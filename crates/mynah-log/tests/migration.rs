@@ -94,6 +94,45 @@ fn a_log_of_version_4_that_is_only_read_says_what_to_do() {
     SqliteLog::open_read_only(&path).expect("a log that is up to date");
 }
 
+#[tokio::test]
+async fn what_somebody_else_made_in_a_log_of_version_4_is_not_in_the_way() {
+    let (_folder, path) = version_4();
+    let made = "CREATE INDEX by_cost ON runs (cost); \
+                CREATE TRIGGER dear AFTER UPDATE OF cost ON runs BEGIN DELETE FROM seals; END; \
+                CREATE TRIGGER grown AFTER INSERT ON records BEGIN SELECT seq FROM runs; END; \
+                CREATE VIEW costs AS SELECT id, cost FROM runs; \
+                CREATE VIEW places AS SELECT seq, keys FROM older; \
+                CREATE VIEW broken AS SELECT absent FROM nowhere; \
+                CREATE TABLE notes (run TEXT REFERENCES runs (id), note TEXT); \
+                INSERT INTO notes VALUES ('run-2', 'heavy');";
+    let raw = Connection::open(&path).expect("a file");
+    raw.execute_batch(made).expect("what is somebody's own");
+    let log = SqliteLog::open(&path).expect("a log");
+    let tree = verify_seals(&log).await.expect("a sound log");
+    assert_eq!(tree.root().to_string(), ROOT);
+    let told = |select: &str| raw.query_row(select, [], |row| row.get::<_, String>(0));
+    let left = "SELECT group_concat(name) FROM (SELECT name FROM sqlite_schema \
+                WHERE tbl_name IN ('notes', 'costs', 'places') ORDER BY name)";
+    assert_eq!(told(left).as_deref(), Ok("costs,notes,places"));
+    let notes = "SELECT sql FROM sqlite_schema WHERE name = 'notes'";
+    let as_it_was = "CREATE TABLE notes (run TEXT REFERENCES runs (id), note TEXT)";
+    assert_eq!(told(notes).as_deref(), Ok(as_it_was));
+}
+
+#[test]
+fn nothing_is_left_of_the_tables_of_version_4() {
+    let (_folder, path) = version_4();
+    // Two keys of records, as only those tables had them.
+    let keys = [0, 0, 0, 0, 0, 0, 0, 0x0c, 0, 0, 0, 0, 0, 0, 0, 0x0d];
+    let is_there = || {
+        let file = std::fs::read(&path).expect("a file");
+        file.windows(keys.len()).any(|bytes| bytes == keys)
+    };
+    assert!(is_there());
+    drop(SqliteLog::open(&path).expect("a log"));
+    assert!(!is_there());
+}
+
 fn version_4() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("mynah.db");

@@ -134,6 +134,8 @@ impl File {
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, false)?;
+            // What else names a table that is renamed is none of ours, and stays as it is.
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, true)?;
             Ok(connection)
         });
         opened.map_err(|error| self.failure(&error))
