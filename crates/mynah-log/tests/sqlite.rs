@@ -260,6 +260,45 @@ fn tables_of_a_newer_version_are_left_alone() {
     }
 }
 
+#[tokio::test]
+async fn tables_that_become_newer_while_they_are_open_are_not_told_to_be_damaged() {
+    for change in
+        ["ALTER TABLE runs RENAME COLUMN status TO condition", "UPDATE heads SET state = x'00'"]
+    {
+        let (_folder, path) = file();
+        let log = SqliteLog::open(&path).expect("a log");
+        log.append(Sample::new("run", 0).batch()).await.expect("a run");
+        log.run("run").await.expect("a run");
+        let (newer, known) = (SqliteLog::SCHEMA + 1, SqliteLog::SCHEMA);
+        let other = Connection::open(&path).expect("a connection");
+        other.execute_batch(change).expect("other tables");
+        other.pragma_update(None, "user_version", newer).expect("a newer version");
+        let error = log.run("run").await.expect_err("tables that are not understood");
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::SchemaTooNew));
+        assert_eq!(error.metadata()["schema"], newer);
+        let told = format!(
+            "mynah.db was given tables of version {newer} by another program while it was open, \
+             and this library knows {known}; use a newer one"
+        );
+        assert!(error.to_string().ends_with(&told), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_written_into_tables_that_became_newer_though_it_would_fit() {
+    let (_folder, path) = file();
+    let log = SqliteLog::open(&path).expect("a log");
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch()).await.expect("a run");
+    let other = Connection::open(&path).expect("a connection");
+    other.pragma_update(None, "user_version", SqliteLog::SCHEMA + 1).expect("a newer version");
+    for mut run in [run.user("more"), Sample::new("another", 1)] {
+        assert_eq!(reason(log.append(run.batch()).await), LogReason::SchemaTooNew);
+    }
+    let count = "SELECT count(*) FROM records";
+    assert_eq!(other.query_row(count, [], |row| row.get::<_, i64>(0)), Ok(1));
+}
+
 #[test]
 fn tables_that_lost_their_version_are_damaged() {
     let (_folder, path) = file();
