@@ -271,10 +271,18 @@ fn other_options_change_nothing_of_what_a_run_had_done() {
 
 #[test]
 fn a_crash_after_a_record_that_never_comes_changes_nothing() {
-    let mut chat = chat();
-    let plain = play("memory:", &["--stable"], &scenario(0, json!([chat])));
-    chat["crash_after"] = json!(10);
-    assert_eq!(play("memory:", &["--stable"], &scenario(0, json!([chat]))), plain);
+    let ops = |seq: [Option<u64>; 3]| {
+        let [mut chat, mut verify, mut replay] =
+            [chat(), json!({"op": "verify"}), json!({"op": "replay"})];
+        chat["crash_after"] = json!(seq[0]);
+        verify["crash_after"] = json!(seq[1]);
+        replay["crash_after"] = json!(seq[2]);
+        play("memory:", &["--stable"], &scenario(0, json!([chat, verify, replay])))
+    };
+    let plain = ops([None; 3]);
+    assert_eq!((plain.code, lines(&plain).len()), (Some(0), 3));
+    // The run has nine records, and the other two operations write none.
+    assert_eq!(ops([Some(10), Some(9), Some(1)]), plain);
 }
 
 #[test]
