@@ -219,6 +219,31 @@ fn a_step_that_may_have_run_its_tool_says_so_when_it_is_resumed() {
 }
 
 #[test]
+fn a_chat_that_may_have_run_a_tool_tells_the_steps_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = url(&folder.path().join("runs.db"));
+    let file = |used: usize, ops: Value| {
+        let mut file = scenario(0, ops);
+        let call = file["scripts"][0].clone();
+        let scripts = [call.clone(), call, file["scripts"][1].clone()];
+        file["scripts"] = json!(scripts[used..]);
+        file
+    };
+    let mut chat = chat();
+    chat["crash_after"] = json!(8);
+    assert_eq!(play(&log, &["--stable"], &file(0, json!([chat]))).code, Some(137));
+    let ops = json!([{"op": "resume"}, {"op": "resume", "approve": ["c0"]}]);
+    let told = lines(&play(&log, &["--stable"], &file(2, ops)));
+    let [waits, done] = [&told[0]["ok"], &told[1]["ok"]];
+    assert_eq!(waits["halted_reason"], "uncertain_tools");
+    let steps = |result: &Value| result["steps"].as_array().unwrap().clone();
+    assert_eq!((steps(waits).len(), steps(done).len()), (1, 3));
+    assert_eq!(steps(waits)[0], steps(done)[0]);
+    let last = waits["thread"]["messages"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["content"][0]["type"], "tool_call");
+}
+
+#[test]
 fn a_changed_engine_goes_on_where_the_operation_allows_it() {
     let folder = tempfile::tempdir().unwrap();
     let log = url(&folder.path().join("runs.db"));
