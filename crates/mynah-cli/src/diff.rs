@@ -5,13 +5,13 @@ use std::io::{self, BufWriter, Write};
 use clap::Args;
 use mynah::{
     differences,
-    log::{Fact, Hash, Log, RunSummary},
+    log::{About, Fact, Hash, Log, RunSummary},
 };
 use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
-    gist::gist,
+    gist::{changes, gist},
     replay::write_fields,
     runtime,
     store::{self, Place},
@@ -26,7 +26,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah diff RUN last --json               every difference, whole
 
 What each run has for itself is not compared: ids of requests and answers, its parent, its root,
-the pieces in which answers came, and where another process went on. What was redacted in either run cannot be compared: it is marked with a ?.
+the pieces in which answers came, and where another process went on with the same agent. What was
+redacted in either run cannot be compared: it is marked with a ?.
 Exit codes: 0 the same; 1 different, or not to be compared; 2 no such run; 4 a log that could not be used.";
 
 #[derive(Args)]
@@ -87,14 +88,27 @@ async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
         Some(Fact::Resumed { about: Some(_), .. }) | None => true,
         Some(fact) => !fact.is_seam(),
     });
+    let mut before = None;
     let entry = |(record, fact): (mynah::log::Record, Option<Fact>)| Entry {
         seq: record.seq(),
         kind: record.envelope().kind.to_string(),
         body: record.envelope().body,
-        gist: fact.as_ref().map_or("(redacted)".to_owned(), gist),
+        gist: fact.as_ref().map_or("(redacted)".to_owned(), |fact| told(fact, &mut before)),
         fact: fact.as_ref().map(comparable),
     };
     Ok(facts.into_iter().map(entry).collect())
+}
+
+/// What a record says in a few words, and with what else the run goes on from there.
+fn told(fact: &Fact, before: &mut Option<Box<About>>) -> String {
+    let (Fact::RunStarted { about: Some(about), .. } | Fact::Resumed { about: Some(about), .. }) =
+        fact
+    else {
+        return gist(fact);
+    };
+    let changed = before.replace(about.clone()).map(|before| changes(&before, about));
+    let changed = changed.into_iter().flatten().map(|change| format!("({change})"));
+    changed.chain([gist(fact)]).collect::<Vec<_>>().join(" ")
 }
 
 /// A fact without what each run has for itself.

@@ -103,8 +103,9 @@ impl Failure {
                 let reason = Some(error.reason()).filter(|reason| !message.contains(reason));
                 let server = text("server").filter(|server| !message.contains(server));
                 let server = server.map(|server| format!("calling {server}"));
+                let request = text("request_id").map(|id| format!("request {id}"));
                 let tries = (tries > 1).then(|| format!("tried {tries} times"));
-                let known = [status, reason.map(str::to_owned), server, tries];
+                let known = [status, reason.map(str::to_owned), request, server, tries];
                 let known = known.into_iter().flatten();
                 let known = known.collect::<Vec<_>>().join(", ");
                 let known = if known.is_empty() { known } else { format!(" ({known})") };

@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     /// Only those of this status, or abandoned.
     #[arg(long, value_parser = wanted, value_name = "STATUS")]
     status: Option<Wanted>,
-    /// Only those that this model answered.
+    /// Only those of this model: openai:gpt-4.1-mini, or gpt-4.1-mini with whichever adapter.
     #[arg(long)]
     model: Option<String>,
     /// Only those of this session.

@@ -183,6 +183,38 @@ the same up to record 6
 }
 
 #[test]
+fn another_agent_that_goes_on_is_a_difference_though_it_does_the_same() {
+    let store = Store::with(RUNS);
+    let other = RUNS.replacen("{\"price\"", "{\"model\": \"another:m\", \"price\"", 1);
+    let (same, other) = (store.file("same.json", RUNS), store.file("other.json", &other));
+    for (agent, differs) in [(&same, false), (&other, true)] {
+        let fork = text(&store.json(&["fork", "run-1", "--at", "6"])[0], "run_id");
+        let resumed = store.run(&["resume", &fork, "--agent", agent, "--allow-changed-agent"]);
+        assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "It is on its way.\n"));
+        let found = store.run(&["diff", "run-1", &fork]);
+        if !differs {
+            assert_eq!((found.code, found.stderr.as_str()), (Some(0), ""));
+            assert!(found.stdout.ends_with("\nthe same\n"), "{}", found.stdout);
+            continue;
+        }
+        let first = format!(
+            "the same up to record 6\n\n{:57}>    7  resumed  (model scripted -> another:m)\n^ the first difference\n\n   7  assistant_completed",
+            ""
+        );
+        assert!(found.stdout.contains(&first), "{}", found.stdout);
+        let said = "mynah: the runs differ from record 7 on, which only the right one has\n";
+        assert_eq!((found.code, found.stderr.as_str()), (Some(1), said));
+        let told = lines(&store.run(&["diff", "run-1", &fork, "--json"]));
+        assert_eq!((told.len(), &told[0]["differences"]), (2, &json!(1)));
+        assert_eq!(
+            (&told[1]["left"], &told[1]["right"]["kind"]),
+            (&json!(null), &json!("resumed"))
+        );
+        assert_eq!(told[1]["right"]["fact"]["about"]["model"], "another:m");
+    }
+}
+
+#[test]
 fn a_fork_goes_on_with_something_else_that_is_said_to_it() {
     let store = Store::with(RUNS);
     let agent = store.file("otherwise.json", OTHERWISE);

@@ -334,7 +334,7 @@ fn a_refusal_of_the_server_is_told_with_all_that_is_known() {
         body.to_string().len()
     );
     let told = Server::new([refusal]).generate(&["hi", "--json", "--retries", "0"]);
-    let said = "mynah: openai-chat: slow down (status 429, rate_limited)\n";
+    let said = "mynah: openai-chat: slow down (status 429, rate_limited, request req_9)\n";
     assert_eq!((told.code, &*told.stderr), (Some(1), said));
     let [line] = &lines(&told)[..] else { panic!("{}", told.stdout) };
     let expected = json!({"err": {

@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Ran, feed, mynah};
+use common::{Ran, Store, feed, mynah};
 use serde_json::{Value, json};
 
 const SCRIPTS: &str = r#"[
@@ -219,6 +219,31 @@ fn a_step_that_may_have_run_its_tool_says_so_when_it_is_resumed() {
 }
 
 #[test]
+fn a_chat_that_may_have_run_a_tool_tells_the_steps_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = url(&folder.path().join("runs.db"));
+    let file = |used: usize, ops: Value| {
+        let mut file = scenario(0, ops);
+        let call = file["scripts"][0].clone();
+        let scripts = [call.clone(), call, file["scripts"][1].clone()];
+        file["scripts"] = json!(scripts[used..]);
+        file
+    };
+    let mut chat = chat();
+    chat["crash_after"] = json!(8);
+    assert_eq!(play(&log, &["--stable"], &file(0, json!([chat]))).code, Some(137));
+    let ops = json!([{"op": "resume"}, {"op": "resume", "approve": ["c0"]}]);
+    let told = lines(&play(&log, &["--stable"], &file(2, ops)));
+    let [waits, done] = [&told[0]["ok"], &told[1]["ok"]];
+    assert_eq!(waits["halted_reason"], "uncertain_tools");
+    let steps = |result: &Value| result["steps"].as_array().unwrap().clone();
+    assert_eq!((steps(waits).len(), steps(done).len()), (1, 3));
+    assert_eq!(steps(waits)[0], steps(done)[0]);
+    let last = waits["thread"]["messages"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["content"][0]["type"], "tool_call");
+}
+
+#[test]
 fn a_changed_engine_goes_on_where_the_operation_allows_it() {
     let folder = tempfile::tempdir().unwrap();
     let log = url(&folder.path().join("runs.db"));
@@ -271,10 +296,35 @@ fn other_options_change_nothing_of_what_a_run_had_done() {
 
 #[test]
 fn a_crash_after_a_record_that_never_comes_changes_nothing() {
-    let mut chat = chat();
-    let plain = play("memory:", &["--stable"], &scenario(0, json!([chat])));
-    chat["crash_after"] = json!(10);
-    assert_eq!(play("memory:", &["--stable"], &scenario(0, json!([chat]))), plain);
+    let ops = |seq: [Option<u64>; 3]| {
+        let [mut chat, mut verify, mut replay] =
+            [chat(), json!({"op": "verify"}), json!({"op": "replay"})];
+        chat["crash_after"] = json!(seq[0]);
+        verify["crash_after"] = json!(seq[1]);
+        replay["crash_after"] = json!(seq[2]);
+        play("memory:", &["--stable"], &scenario(0, json!([chat, verify, replay])))
+    };
+    let plain = ops([None; 3]);
+    assert_eq!((plain.code, lines(&plain).len()), (Some(0), 3));
+    // The run has nine records, and the other two operations write none.
+    assert_eq!(ops([Some(10), Some(9), Some(1)]), plain);
+}
+
+#[test]
+fn the_runs_of_a_log_that_an_older_program_wrote_go_on() {
+    const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../mynah-log/tests/kept");
+    let (store, agent) = (Store::new(), format!("{KEPT}/version_4.json"));
+    let tables = std::fs::read_to_string(format!("{KEPT}/version_4.sql")).unwrap();
+    rusqlite::Connection::open(&store.path).unwrap().execute_batch(&tables).unwrap();
+    let resumed = store.ok(&["resume", "run-9", "--answer", "four", "--agent", &agent]);
+    assert!(resumed.ends_with("all done\n"), "{resumed}");
+    let waits = store.run(&["resume", "run-10", "--agent", &agent]);
+    assert_eq!(waits.code, Some(3), "its tool may have run: {}", waits.stderr);
+    store.ok(&["resume", "run-10", "--approve", "c10", "--agent", &agent]);
+    for run in ["run-9", "run-10"] {
+        store.ok(&["replay", run]);
+    }
+    assert!(store.ok(&["verify"]).contains("9 runs, 11 seals, 3 removals"));
 }
 
 fn chat() -> Value {

@@ -85,6 +85,10 @@ fn runs_can_be_chosen_and_paged() {
     }
     assert_eq!(seen, ["run-4", "run-3", "run-2", "run-1", "run-0"]);
     assert_eq!(store.run(&["runs", "--model", "other"]).stdout, "no runs\n");
+    store.play(&RUNS.replacen("{\"price\"", "{\"model\": \"openai:m0\", \"price\"", 1), true);
+    for (model, runs) in [("openai:m0", 5), ("m0", 5), ("openai", 0), ("m", 0)] {
+        assert_eq!(store.json(&["runs", "--model", model]).len(), runs, "{model}");
+    }
 }
 
 #[test]

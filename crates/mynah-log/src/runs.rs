@@ -148,7 +148,7 @@ pub struct RunFilter {
     pub status: Option<RunStatus>,
     /// Only those that are abandoned at this time, in nanoseconds since 1970; see [`RunSummary::is_abandoned`].
     pub abandoned: Option<i64>,
-    /// Only those with this model.
+    /// Only those with this model; see [`model`](Self::model).
     pub model: Option<String>,
     /// Only those of this session.
     pub session: Option<String>,
@@ -184,7 +184,8 @@ impl RunFilter {
         self
     }
 
-    /// Only those with this model.
+    /// Only those with this model: its whole name, as the index tells it, or what follows the adapter's (`gpt-4.1-mini` for
+    /// `openai:gpt-4.1-mini`).
     pub fn model(mut self, model: impl Into<String>) -> Self {
         self.model = Some(model.into());
         self
@@ -242,13 +243,15 @@ impl RunFilter {
 
     /// Whether a run is listed, its place aside.
     pub(crate) fn matches(&self, run: &RunSummary) -> bool {
-        let equals = |wanted: &Option<String>, found: &Option<Arc<str>>| {
-            wanted.is_none() || wanted.as_deref() == found.as_deref()
+        let is_of = |model: &String| {
+            let whole = run.model.as_deref();
+            let id = whole.and_then(|whole| whole.split_once(':')).map(|(_, id)| id);
+            [whole, id].contains(&Some(model))
         };
         self.status.is_none_or(|status| run.status == status)
             && self.abandoned.is_none_or(|now| run.is_abandoned(now))
-            && equals(&self.model, &run.model)
-            && equals(&self.session, &run.session_id)
+            && self.model.as_ref().is_none_or(is_of)
+            && (self.session.is_none() || self.session.as_deref() == run.session_id.as_deref())
             && self.since.is_none_or(|since| run.started >= since)
             && self.before.is_none_or(|before| run.started < before)
             && self.prefix.as_ref().is_none_or(|prefix| run.run_id.starts_with(&**prefix))

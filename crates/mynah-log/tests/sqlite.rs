@@ -14,8 +14,8 @@ use std::{
 
 use mynah_data::{ErrorKind, LogReason, Message};
 use mynah_log::{
-    Append, Chain, Durability, Fact, Log, Record, RunFilter, SqliteLog, Tail, conformance::Sample,
-    verify_run, verify_seals,
+    Append, Chain, Durability, Fact, Log, Prune, Record, RunFilter, SqliteLog, Tail, Warrant,
+    conformance::Sample, verify_run, verify_seals,
 };
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -281,6 +281,45 @@ fn tables_of_a_newer_version_are_left_alone() {
     }
 }
 
+#[tokio::test]
+async fn tables_that_become_newer_while_they_are_open_are_not_told_to_be_damaged() {
+    for change in
+        ["ALTER TABLE runs RENAME COLUMN status TO condition", "UPDATE heads SET state = x'00'"]
+    {
+        let (_folder, path) = file();
+        let log = SqliteLog::open(&path).expect("a log");
+        log.append(Sample::new("run", 0).batch()).await.expect("a run");
+        log.run("run").await.expect("a run");
+        let (newer, known) = (SqliteLog::SCHEMA + 1, SqliteLog::SCHEMA);
+        let other = Connection::open(&path).expect("a connection");
+        other.execute_batch(change).expect("other tables");
+        other.pragma_update(None, "user_version", newer).expect("a newer version");
+        let error = log.run("run").await.expect_err("tables that are not understood");
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::SchemaTooNew));
+        assert_eq!(error.metadata()["schema"], newer);
+        let told = format!(
+            "mynah.db was given tables of version {newer} by another program while it was open, \
+             and this library knows {known}; use a newer one"
+        );
+        assert!(error.to_string().ends_with(&told), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_written_into_tables_that_became_newer_though_it_would_fit() {
+    let (_folder, path) = file();
+    let log = SqliteLog::open(&path).expect("a log");
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch()).await.expect("a run");
+    let other = Connection::open(&path).expect("a connection");
+    other.pragma_update(None, "user_version", SqliteLog::SCHEMA + 1).expect("a newer version");
+    for mut run in [run.user("more"), Sample::new("another", 1)] {
+        assert_eq!(reason(log.append(run.batch()).await), LogReason::SchemaTooNew);
+    }
+    let count = "SELECT count(*) FROM records";
+    assert_eq!(other.query_row(count, [], |row| row.get::<_, i64>(0)), Ok(1));
+}
+
 #[test]
 fn tables_that_lost_their_version_are_damaged() {
     let (_folder, path) = file();
@@ -415,6 +454,19 @@ async fn what_a_file_would_do_by_itself_is_not_done() {
     let log = SqliteLog::open(&path).expect("a log");
     log.append(Sample::new("run", 0).sealed().batch()).await.expect("a run");
     assert_eq!(mynah_log::verify_run(&log, "run").await.expect("a sound run").status, "verified");
+}
+
+#[tokio::test]
+async fn what_refers_to_a_run_does_not_keep_it() {
+    let (_folder, path) = file();
+    let log = SqliteLog::open(&path).expect("a log");
+    log.append(Sample::new("run", 0).sealed().batch()).await.expect("a run");
+    let note =
+        "CREATE TABLE notes (run TEXT REFERENCES runs (id)); INSERT INTO notes VALUES ('run')";
+    Connection::open(&path).expect("a file").execute_batch(note).expect("somebody's own table");
+    let warrant = Warrant::new("ann", "asked to", 9);
+    let gone = Prune::before(5).perform(&log, &warrant).await.expect("an old run");
+    assert_eq!(gone.pruned.len(), 1);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use mynah_data::HaltReason;
 
 use super::Sample;
-use crate::{Log, Parent, RunFilter, RunStatus, RunSummary, merkle};
+use crate::{About, Log, Parent, RunFilter, RunStatus, RunSummary, merkle};
 
 pub(super) async fn a_summary_adds_up_what_the_records_say(log: &dyn Log) {
     let mut run = Sample::new("run", 100);
@@ -53,6 +53,7 @@ pub(super) async fn a_suspended_run_goes_on(log: &dyn Log) {
 }
 
 pub(super) async fn each_filter_picks_its_runs(log: &dyn Log) {
+    let named = About { model: Some("openai:gpt-5:x".to_owned()), ..About::default() };
     let runs = [
         Sample::new("ab%c", 10),
         Sample::new("abbc", 20).tool_turn(),
@@ -60,19 +61,25 @@ pub(super) async fn each_filter_picks_its_runs(log: &dyn Log) {
         Sample::new("Ab", 40).tool_turn().sealed(),
         Sample::new("b", -50),
         Sample::new("ab\u{10ffff}\u{10ffff}", 60),
+        Sample::about("named", -60, Some(Box::new(named))),
     ];
     for mut run in runs {
         log.append(run.batch()).await.expect("a new run");
     }
     let all = RunFilter::new;
     let cases = [
-        (all(), "ab\u{10ffff}\u{10ffff} Ab ab_c abbc ab%c b"),
-        (all().status(RunStatus::Running), "ab\u{10ffff}\u{10ffff} abbc ab%c b"),
+        (all(), "ab\u{10ffff}\u{10ffff} Ab ab_c abbc ab%c b named"),
+        (all().status(RunStatus::Running), "ab\u{10ffff}\u{10ffff} abbc ab%c b named"),
         (all().status(RunStatus::Suspended), "ab_c"),
         (all().status(RunStatus::Completed), "Ab"),
         (all().status(RunStatus::Failed), ""),
         (all().model("gpt-4.1-mini"), "Ab abbc"),
         (all().model("gpt"), ""),
+        (all().model("openai:gpt-5:x"), "named"),
+        (all().model("gpt-5:x"), "named"),
+        (all().model("x"), ""),
+        (all().model("openai"), ""),
+        (all().model(""), ""),
         (all().session("s"), ""),
         (all().since(30), "ab\u{10ffff}\u{10ffff} Ab ab_c"),
         (all().prefix("ab"), "ab\u{10ffff}\u{10ffff} ab_c abbc ab%c"),
@@ -80,7 +87,7 @@ pub(super) async fn each_filter_picks_its_runs(log: &dyn Log) {
         (all().prefix("ab_"), "ab_c"),
         (all().prefix("ab\u{10ffff}"), "ab\u{10ffff}\u{10ffff}"),
         (all().prefix("\u{10ffff}"), ""),
-        (all().prefix(""), "ab\u{10ffff}\u{10ffff} Ab ab_c abbc ab%c b"),
+        (all().prefix(""), "ab\u{10ffff}\u{10ffff} Ab ab_c abbc ab%c b named"),
         (all().limit(2), "ab\u{10ffff}\u{10ffff} Ab"),
         (all().limit(2).prefix("ab").status(RunStatus::Running), "ab\u{10ffff}\u{10ffff} abbc"),
     ];

@@ -8,8 +8,10 @@ use std::{
     time::Duration,
 };
 
-use mynah_data::{Error, LogReason, Result};
-use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, config::DbConfig};
+use mynah_data::{Error, ErrorKind, LogReason, Result};
+use rusqlite::{
+    Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, config::DbConfig, ffi,
+};
 
 use super::{
     Answer,
@@ -133,6 +135,9 @@ impl File {
             connection.pragma_update(None, "trusted_schema", false)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, false)?;
+            // What else names a table that is renamed is none of ours, and stays as it is.
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, true)?;
             Ok(connection)
         });
         opened.map_err(|error| self.failure(&error))
@@ -155,7 +160,7 @@ impl File {
             }
             (_, APPLICATION, version) => match u32::try_from(version) {
                 Ok(version) if version <= SCHEMA => Ok(version),
-                _ => Err(self.too_new(version)),
+                _ => Err(self.too_new(version, &format!("has tables of version {version}"))),
             },
             _ => {
                 let path = self.0.display();
@@ -212,15 +217,33 @@ impl File {
         ))
     }
 
-    fn too_new(&self, version: i32) -> Error {
+    fn too_new(&self, version: i32, what: &str) -> Error {
         let path = self.0.display();
         Error::log(LogReason::SchemaTooNew)
             .with_message(format!(
-                "log error: schema_too_new: {path} has tables of version {version}, and this \
-                 library knows {SCHEMA}; use a newer one"
+                "log error: schema_too_new: {path} {what}, and this library knows {SCHEMA}; use a newer one"
             ))
             .with("schema", version)
             .with("known", SCHEMA)
+    }
+
+    /// What it means that something is wrong with a file that was opened: it is not damaged where another program has brought
+    /// its tables to a newer version since.
+    pub(super) fn reconsidered(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::Log(LogReason::Corrupt) {
+            return error;
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let opened = Connection::open_with_flags(self.path(), flags);
+        match opened.and_then(|connection| user_version(&connection)) {
+            Ok(version) if version > SCHEMA.cast_signed() => {
+                let what = format!(
+                    "was given tables of version {version} by another program while it was open"
+                );
+                self.too_new(version, &what)
+            }
+            _ => error,
+        }
     }
 
     /// What a failure of SQLite means, and what to do.
@@ -257,7 +280,7 @@ impl File {
                 (LogReason::Unavailable, "it is not a SQLite file; give another path".to_owned())
             }
             // Unknown is what SQLite says where a table or a column is not there: the file says to be ours, and is not.
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::Unknown) => {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::Unknown | ErrorCode::SchemaChanged) => {
                 (LogReason::Corrupt, "the file is damaged; restore it from a copy".to_owned())
             }
             Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch) => {
@@ -268,7 +291,8 @@ impl File {
             }
             _ => (LogReason::Unavailable, "see that the file can be used".to_owned()),
         };
-        Error::log(reason).with_message(format!("log error: {reason}: {path}: {what}: {advice}"))
+        let message = format!("log error: {reason}: {path}: {what}: {advice}");
+        self.reconsidered(Error::log(reason).with_message(message))
     }
 }
 
@@ -279,6 +303,18 @@ fn header(connection: &Connection) -> rusqlite::Result<(i64, i32, i32)> {
                   (SELECT application_id FROM pragma_application_id), \
                   (SELECT user_version FROM pragma_user_version)";
     connection.query_row(select, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+}
+
+/// Refuses to go on with tables that another program has made those of another version.
+pub(super) fn still_known(connection: &Connection) -> rusqlite::Result<()> {
+    if user_version(connection)? == SCHEMA.cast_signed() {
+        return Ok(());
+    }
+    Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_SCHEMA), None))
+}
+
+fn user_version(connection: &Connection) -> rusqlite::Result<i32> {
+    connection.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))
 }
 
 /// A path as SQLite takes it with options.

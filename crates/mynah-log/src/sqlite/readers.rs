@@ -53,8 +53,9 @@ impl Readers {
         let (reply, answer) = oneshot::channel();
         let file = self.desk.file.clone();
         self.submit(Box::new(move |connection| {
-            let result = connection.and_then(|connection| {
-                work(connection).unwrap_or_else(|error| Err(file.failure(&error)))
+            let result = connection.and_then(|connection| match work(connection) {
+                Ok(found) => found.map_err(|error| file.reconsidered(error)),
+                Err(error) => Err(file.failure(&error)),
             });
             // Whoever asked may have gone.
             let _ = reply.send(result);

@@ -65,7 +65,8 @@ pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPag
         and(" AND (owner IS NULL OR until <= ?)", now.into());
     }
     if let Some(model) = &filter.model {
-        and(" AND model = ?", model.clone().into());
+        let is_it = " AND ? IN (model, substr(model, instr(model, ':') + 1))";
+        and(is_it, model.clone().into());
     }
     if let Some(session) = &filter.session {
         and(" AND session = ?", session.clone().into());

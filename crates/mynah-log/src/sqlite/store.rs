@@ -64,6 +64,7 @@ impl Store {
         let version = version.query_row([], |row| row.get(0))?;
         if version != self.version {
             begun.known.0.clear();
+            file::still_known(connection)?;
             self.version = version;
         }
         let insert = connection.prepare_cached(records::INSERT)?;

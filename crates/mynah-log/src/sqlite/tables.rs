@@ -19,8 +19,9 @@ pub(super) const MIGRATIONS: [Migration; 5] = [
     |tables| tables.execute_batch(include_str!("schema_4.sql")),
     |tables| {
         tables.execute_batch(include_str!("schema_5.sql"))?;
-        part_heads(tables)?;
-        pack_older(tables)
+        pack_heads(tables)?;
+        pack_older(tables)?;
+        tables.execute_batch("DROP TABLE runs_4; DROP TABLE older_4")
     },
 ];
 
@@ -48,19 +49,14 @@ fn list_tombstones(tables: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Takes what every append writes out of the rows of runs.
-fn part_heads(tables: &Connection) -> rusqlite::Result<()> {
+fn pack_heads(tables: &Connection) -> rusqlite::Result<()> {
     let mut select = tables.prepare(
-        "SELECT updated, seq, hash, turns, tool_calls, input_tokens, output_tokens, cost, recent, key FROM runs",
+        "SELECT updated, seq, hash, turns, tool_calls, input_tokens, output_tokens, cost, recent, key FROM runs_4",
     )?;
     let mut insert = tables.prepare("INSERT INTO heads (run, state) VALUES (?1, ?2)")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         insert.execute(params![row.get::<_, i64>(9)?, state(row).unwrap_or_default()])?;
-    }
-    drop(rows);
-    for name in select.column_names().take(9) {
-        tables.execute_batch(&format!("ALTER TABLE runs DROP COLUMN {name}"))?;
     }
     Ok(())
 }
@@ -81,15 +77,14 @@ fn state(row: &Row<'_>) -> rusqlite::Result<Vec<u8>> {
 }
 
 fn pack_older(tables: &Connection) -> rusqlite::Result<()> {
-    let mut select = tables.prepare("SELECT run, seq, keys FROM unpacked")?;
+    let mut select = tables.prepare("SELECT run, seq, keys FROM older_4")?;
     let mut insert = tables.prepare("INSERT INTO older (run, seq, keys) VALUES (?1, ?2, ?3)")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         let (run, seq) = (row.get::<_, i64>(0)?, row.get::<_, i64>(1)?);
         insert.execute(params![run, seq, keys::pack(unpacked(blob(row, 2)?))])?;
     }
-    drop(rows);
-    tables.execute_batch("DROP TABLE unpacked")
+    Ok(())
 }
 
 /// Keys as they were before they were packed: eight bytes each.
