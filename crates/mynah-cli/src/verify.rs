@@ -150,6 +150,11 @@ impl Tally<'_> {
         self.runs += 1;
         let found = match self.auditor.verify_run(run).await {
             Ok(report) => Ok(report),
+            // It was there when it was listed.
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::Pruned) => {
+                self.runs -= 1;
+                return Ok(());
+            }
             Err(error) if is_corrupt(&error) => Err(error),
             // It was listed, so it is not for want of a run.
             Err(error) if error.kind() == ErrorKind::Log(LogReason::RunNotFound) => {
@@ -279,4 +284,36 @@ pub(crate) fn wrong(error: &Error) -> String {
 /// An error's message, where it was said already of what kind it is.
 fn without_class(told: &str) -> &str {
     told.strip_prefix("log error: corrupt: ").unwrap_or(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use mynah::log::{MemoryLog, Prune, Warrant, conformance::Sample};
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_is_pruned_after_it_was_listed_is_passed_over() {
+        let done = runtime().map(|runtime| runtime.block_on(pruned_after_it_was_listed()));
+        assert!(done.is_ok(), "a runtime");
+    }
+
+    async fn pruned_after_it_was_listed() {
+        let log = MemoryLog::new();
+        for run in ["gone", "there"] {
+            log.append(Sample::new(run, 0).sealed().batch()).await.expect("a run");
+        }
+        let listed = log.runs(RunFilter::new()).await.expect("a page").runs;
+        let mut tally = Tally { auditor: Auditor::new(&log), runs: 0, corrupt: 0 };
+        tally.auditor.removals().await.expect("nothing is gone yet");
+        let prune = Prune::before(i64::MAX).limit(1);
+        let report = prune.perform(&log, &Warrant::new("me", "age", 9)).await.expect("one goes");
+        assert_eq!(report.pruned.len(), 1);
+        let mut out = Vec::new();
+        for run in listed {
+            assert!(tally.look(&run.run_id, false, &mut out).await.is_ok());
+        }
+        assert_eq!((tally.runs, tally.corrupt), (1, 0));
+        assert_eq!(String::from_utf8_lossy(&out).lines().count(), 1);
+    }
 }

@@ -115,20 +115,24 @@ impl Prune {
         Ok(PruneReport::of(chosen, &going))
     }
 
-    /// Takes them out, some dozens in one commit. A run that somebody goes on with stays, and with it what it goes on from. One
-    /// that is not what it was stays, as evidence, and ends it. That nothing is left of them in the log's files either is told
+    /// Takes them out, some dozens in one commit. A run that somebody goes on with stays, and with it what it goes on from; what
+    /// somebody else takes out meanwhile is not told. One that is not what it was stays, as evidence, and ends it. That nothing is left of them in the log's files either is told
     /// by [`Log::wipe`].
     ///
     /// # Errors
     /// As [`candidates`](Self::candidates), and a run that is corrupt.
     pub async fn perform(&self, log: &dyn Log, warrant: &Warrant) -> Result<PruneReport> {
-        let chosen = self.candidates(log).await?;
+        let mut chosen = self.candidates(log).await?;
         let mut auditor = Auditor::new(log);
         let mut chain = Removals::read(log).await?.into_chain();
-        let (mut going, mut gone) = (ids(&chosen), HashSet::new());
+        let (mut going, mut gone, mut elsewhere) = (ids(&chosen), HashSet::new(), HashSet::new());
         for batch in chosen.chunks(BATCH) {
-            for run in batch.iter().filter(|run| going.contains(&run.run_id)) {
-                auditor.verify_run(&run.run_id).await?;
+            for run in batch {
+                if going.contains(&run.run_id)
+                    && let Err(error) = auditor.verify_run(&run.run_id).await
+                {
+                    elsewhere.insert(taken_out(error, &mut going)?);
+                }
             }
             loop {
                 let batch = batch.iter().filter(|run| going.contains(&run.run_id));
@@ -141,11 +145,12 @@ impl Prune {
                     }
                     Err(error) => match in_use(&error).filter(|run| going.contains(*run)) {
                         Some(run) => spare(log, run, &mut going).await?,
-                        None => return Err(error),
+                        None => drop(elsewhere.insert(taken_out(error, &mut going)?)),
                     },
                 }
             }
         }
+        chosen.retain(|run| !elsewhere.contains(&run.run_id));
         Ok(PruneReport::of(chosen, &gone))
     }
 
@@ -182,6 +187,16 @@ fn in_use(error: &Error) -> Option<&str> {
         }
         _ => None,
     }
+}
+
+/// The run that somebody else took out since it was chosen.
+///
+/// # Errors
+/// Anything else that went wrong.
+fn taken_out(error: Error, going: &mut HashSet<Arc<str>>) -> Result<Arc<str>> {
+    let run = error.metadata().get("run_id").and_then(Value::as_str);
+    let run = run.filter(|_| error.kind() == ErrorKind::Log(LogReason::Pruned));
+    run.and_then(|run| going.take(run)).ok_or(error)
 }
 
 fn ids(runs: &[RunSummary]) -> HashSet<Arc<str>> {
@@ -242,8 +257,71 @@ async fn previous(log: &dyn Log, run: &str) -> Result<Option<String>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
-    use crate::{About, Head, MemoryLog, Previous, SessionLink, conformance::Sample};
+    use crate::{
+        About, Append, Head, LogFuture, MemoryLog, Previous, SessionLink, conformance::Sample,
+        forward_log,
+    };
+
+    /// A log out of which somebody takes a run before it takes out what it is asked to.
+    struct Shared {
+        log: MemoryLog,
+        rival: Mutex<Option<&'static str>>,
+        /// Whether that happens as soon as it is looked at, or when it is to be taken out.
+        early: bool,
+    }
+
+    impl Shared {
+        async fn take_out(&self) -> Result<()> {
+            let run = self.rival.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(run) = run else { return Ok(()) };
+            let Some(run) = self.log.run(run).await? else { return Ok(()) };
+            let chain = Removals::read(&self.log).await?.into_chain();
+            let tombstone = Warrant::new("rival", "age", 90).of(&run);
+            bury(&self.log, chain, &[(90, tombstone)]).await.map(drop)
+        }
+    }
+
+    impl Log for Shared {
+        fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+            Box::pin(async move {
+                self.take_out().await?;
+                self.log.append(batch).await
+            })
+        }
+
+        fn run(&self, run: &str) -> LogFuture<'_, Option<RunSummary>> {
+            let run = run.to_owned();
+            Box::pin(async move {
+                if self.early {
+                    self.take_out().await?;
+                }
+                self.log.run(&run).await
+            })
+        }
+
+        forward_log!(self => self.log, except append, run);
+    }
+
+    #[tokio::test]
+    async fn what_somebody_else_takes_out_meanwhile_stops_nobody() {
+        for early in [true, false] {
+            let log = MemoryLog::new();
+            for (n, run) in ["a", "b", "c"].into_iter().enumerate() {
+                let mut sample = Sample::new(run, n as i64).sealed();
+                log.append(sample.batch()).await.expect("a run");
+            }
+            let log = Shared { log, rival: Mutex::new(Some("b")), early };
+            let report = Prune::before(50).perform(&log, &Warrant::new("me", "age", 100)).await;
+            let report = report.expect("the rest is taken out");
+            let pruned: Vec<&str> = report.pruned.iter().map(|run| &*run.run_id).collect();
+            assert_eq!((pruned, report.in_use), (vec!["a", "c"], vec![]), "early: {early}");
+            let left = log.runs(RunFilter::new()).await.expect("a page");
+            assert!(left.runs.is_empty(), "early: {early}");
+        }
+    }
 
     #[tokio::test]
     async fn a_run_that_a_kept_run_of_its_session_goes_on_from_stays() {
