@@ -371,6 +371,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_commit_is_synced_as_it_is_asked_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = File::new(&folder.path().join("log.db")).expect("a path");
+        let connection = file.open_to_write(Durability::Full).expect("a log");
+        let synchronous = || -> i64 {
+            let value = connection.pragma_query_value(None, "synchronous", |row| row.get(0));
+            value.expect("it is known")
+        };
+        // Synced with every commit, or only when what was committed is moved into the file.
+        let (full, normal) = (2, 1);
+        assert_eq!(synchronous(), full);
+        for (durability, expected) in [(Durability::Relaxed, normal), (Durability::Full, full)] {
+            make(&connection, durability).expect("a log");
+            assert_eq!(synchronous(), expected, "{durability:?}");
+        }
+        let mode = connection.pragma_query_value(None, "journal_mode", |row| row.get(0));
+        assert_eq!(mode, Ok("wal".to_owned()));
+    }
+
+    #[test]
     fn a_file_is_read_as_it_stands_only_if_all_is_in_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("what? 100% #1 ö.db");
