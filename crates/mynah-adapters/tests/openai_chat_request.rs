@@ -425,6 +425,18 @@ fn o04_the_callers_own_params_come_last_and_win() {
 }
 
 #[test]
+fn openai_is_not_asked_to_sum_up_thoughts() {
+    let summary = |preset: &str, model: &str| {
+        let request = with_options(&json!({"reasoning_summary": "auto"})).with_model(model);
+        let body = Preset::named(preset).unwrap().format().body(&request, &ModelCall::default());
+        body.unwrap().get("reasoning_summary").cloned()
+    };
+    assert_eq!(summary("openai-chat", "gpt-5.2"), None);
+    assert_eq!(summary("azure", "my-deployment"), None);
+    assert_eq!(summary("openrouter", "openai/gpt-5.2"), Some(json!("auto")));
+}
+
+#[test]
 fn o05_a_model_that_does_not_reason_is_not_told_how() {
     let effort = |preset: &str, model: &str| {
         let request = with_options(&json!({"reasoning_effort": "low"})).with_model(model);

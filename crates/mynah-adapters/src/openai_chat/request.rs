@@ -79,6 +79,8 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
             "reasoning_effort" if is_certain && openai::reasons(model) == Some(false) => {
                 tell_left_away(&name, request);
             }
+            // Thoughts are not summed up in this format.
+            "reasoning_summary" if is_openais => tell_left_away(&name, request),
             "tools" => add_tools(&mut body, value),
             _ => drop(body.insert(name, value)),
         }
