@@ -223,9 +223,9 @@ impl Resume {
     pub async fn stream(self) -> Result<EventStream> {
         let log = self.log.as_ref();
         let prepared = match self.prepare(Loaded::read(log, &self.run).await?).await {
-            // The last records of one that was left a moment ago came since it was read. A message may be meant for what it waited
-            // for before.
-            Err(error) if error.kind() == HAS_MOVED && self.message.is_none() => {
+            // The last records of one that was left a moment ago came since it was read. What is said may be meant for what it
+            // waited for before.
+            Err(error) if error.kind() == HAS_MOVED && !self.says_something() => {
                 self.prepare(Loaded::read(log, &self.run).await?).await
             }
             prepared => prepared,
@@ -366,6 +366,10 @@ impl Resume {
         }
     }
 
+    fn says_something(&self) -> bool {
+        self.message.is_some() || self.names_calls()
+    }
+
     /// Whether something is said of calls.
     fn names_calls(&self) -> bool {
         !(self.tool_results.is_empty() && self.approved.is_empty() && self.rejected.is_empty())
@@ -382,7 +386,7 @@ impl Resume {
         let (end, status) = match loaded.kept.last() {
             Some(Fact::Sealed(_)) => return Err(self.has_ended()),
             Some(Fact::Suspended(end)) => (end, RunStatus::Suspended),
-            _ if !self.names_calls() && self.message.is_none() => return Ok(None),
+            _ if !self.says_something() => return Ok(None),
             _ => {
                 let nothing = || self.refused(RunStatus::Running, "it does not wait for anything");
                 let waits = self.uncertain(loaded).filter(|_| self.names_calls());

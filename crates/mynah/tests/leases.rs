@@ -4,7 +4,7 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     task::Poll,
     time::{Duration, SystemTime},
@@ -12,8 +12,8 @@ use std::{
 
 use futures_util::StreamExt as _;
 use mynah::{
-    Engine, Event, EventStream, Message, OnUncertain, Thread, Tool, ToolCall, ToolContext,
-    ToolOutcome, World, cancel_run,
+    BoxFuture, ChatResult, Engine, Event, EventStream, Message, OnUncertain, Thread, Tool,
+    ToolCall, ToolContext, ToolOutcome, World, cancel_run,
     log::{Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, RunStatus},
     step::{Config, Context, LEASE},
     testing::{self, Scripted},
@@ -62,7 +62,7 @@ async fn what_a_dropped_run_still_had_to_write_does_not_stop_who_goes_on_with_it
         match how {
             // The model is not asked again for the answer that was on its way.
             "resume" => assert_eq!(resume.await?.steps.len(), 2),
-            // It may be meant for the run as it was.
+            // What is said may be meant for the run as it was.
             "message" => {
                 let refused = resume.message(Message::user("hello?")).await.expect_err("it moved");
                 assert_eq!(refused.reason(), "head_mismatch");
@@ -74,6 +74,26 @@ async fn what_a_dropped_run_still_had_to_write_does_not_stop_who_goes_on_with_it
         let after = read.map_or(0, |head| head.seq as usize);
         assert!(place("assistant_completed") >= Some(after), "it was on its way");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_is_overtaken_says_nothing_to_the_run_as_it_is_by_then() -> mynah::Result<()> {
+    let (log, ran) = (Overtaken::default(), Arc::new(AtomicU32::new(0)));
+    // Each call of the model asks to pay, under the same id.
+    let engine = || {
+        let ran = Arc::clone(&ran);
+        let tool = Tool::new("pay", "", json!({})).manual().handler(move |_, _| {
+            ran.fetch_add(1, Relaxed);
+            async { "paid" }
+        });
+        Ok::<_, mynah::Error>(Engine::new(Scripted::new([pay()])?).tool(tool))
+    };
+    let run = engine()?.chat("go").record(&log).await?.run_id.unwrap_or_default().to_string();
+    let first = engine()?.resume(&log.log, &run).approve("c0");
+    *log.by.lock().expect("nobody panicked") = Some(Box::pin(first.into_future()));
+    let refused = engine()?.resume(&log, &run).approve("c0").await.expect_err("it was overtaken");
+    assert_eq!((refused.reason(), ran.load(Relaxed)), ("head_mismatch", 1));
     Ok(())
 }
 
@@ -444,6 +464,28 @@ impl Log for Behind {
     }
 
     mynah::log::forward_log!(self => self.log, except append, lease, release);
+}
+
+/// A log in which somebody goes on with a run just before another takes it.
+#[derive(Clone, Default)]
+struct Overtaken {
+    log: Arc<MemoryLog>,
+    by: Arc<Mutex<Option<BoxFuture<mynah::Result<ChatResult>>>>>,
+}
+
+impl Log for Overtaken {
+    fn lease(&self, run: &str, owner: &str, term: Duration, now: i64) -> LogFuture<'_, Lease> {
+        let (run, owner) = (run.to_owned(), owner.to_owned());
+        let faster = self.by.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Box::pin(async move {
+            if let Some(faster) = faster {
+                faster.await?;
+            }
+            self.log.lease(&run, &owner, term, now).await
+        })
+    }
+
+    mynah::log::forward_log!(self => self.log, except lease);
 }
 
 /// A world whose clock does not go.
