@@ -118,8 +118,8 @@ impl SqliteLog {
         self.0.writer.as_ref().map_or(0, Writer::commits)
     }
 
-    /// Waits for what this log was given to write: a run that was left a moment ago is then as it was left.
-    async fn settled(&self, run: &Arc<str>) {
+    /// Waits for what this log was given to write of a run: one that was left a moment ago is then as it was left.
+    async fn settled(&self, run: &str) {
         if let Some(writer) = &self.0.writer {
             writer.settled(run).await;
         }

@@ -1,10 +1,11 @@
 //! The one thread that writes, and commits for all runs at once.
 
 use std::{
+    collections::HashMap,
     iter,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
@@ -14,7 +15,7 @@ use std::{
 
 use mynah_data::Result;
 use rusqlite::Connection;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::{
     Answer,
@@ -37,8 +38,46 @@ pub(super) struct Writer {
     /// How safe a commit is where nobody says.
     durability: Durability,
     commits: Arc<AtomicU64>,
-    /// Held by each job too, until it is done.
-    under_way: Arc<()>,
+    under_way: Arc<UnderWay>,
+}
+
+/// The runs that something is to be written of, and how much.
+#[derive(Default)]
+struct UnderWay {
+    runs: Mutex<HashMap<Arc<str>, usize>>,
+    less: Notify,
+}
+
+impl UnderWay {
+    fn runs(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Something that is to be written of a run, until it is dropped.
+struct Mark {
+    run: Arc<str>,
+    under_way: Arc<UnderWay>,
+}
+
+impl Mark {
+    fn new(run: Arc<str>, under_way: &Arc<UnderWay>) -> Self {
+        *under_way.runs().entry(Arc::clone(&run)).or_default() += 1;
+        Self { run, under_way: Arc::clone(under_way) }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        let mut runs = self.under_way.runs();
+        if let Some(count) = runs.get_mut(&self.run) {
+            *count -= 1;
+            if *count == 0 {
+                runs.remove(&self.run);
+                self.under_way.less.notify_waiters();
+            }
+        }
+    }
 }
 
 impl Writer {
@@ -57,7 +96,7 @@ impl Writer {
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
         let thread = thread.spawn(move || desk.serve(&jobs));
         let thread = thread.map_err(|e| unavailable(format!("no thread to write with: {e}")))?;
-        let (jobs, thread, under_way) = (Some(sender), Some(thread), Arc::new(()));
+        let (jobs, thread, under_way) = (Some(sender), Some(thread), Arc::default());
         Ok(Self { jobs, thread, durability, commits, under_way })
     }
 
@@ -76,18 +115,21 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         let stopped = || unavailable("the thread that writes has stopped; open the log again");
         let durability = durability.unwrap_or(self.durability);
-        let (reply, under_way) = (Some(reply), Arc::clone(&self.under_way));
-        let job =
-            Box::new(Task { run, durability, job, result: None, reply, _under_way: under_way });
+        let (reply, mark) = (Some(reply), Some(Mark::new(Arc::clone(&run), &self.under_way)));
+        let job = Box::new(Task { run, durability, job, result: None, reply, mark });
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
         jobs.send(job).map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
     }
 
-    /// Waits until what was to be done before is done, or has failed.
-    pub(super) async fn settled(&self, run: &Arc<str>) {
-        if Arc::strong_count(&self.under_way) > 1 {
-            let _ = self.perform(Arc::clone(run), None, |_| Ok(Ok(()))).await;
+    /// Waits until what was to be written of a run is written, or has failed.
+    pub(super) async fn settled(&self, run: &str) {
+        loop {
+            let less = self.under_way.less.notified();
+            if !self.under_way.runs().contains_key(run) {
+                return;
+            }
+            less.await;
         }
     }
 }
@@ -116,7 +158,8 @@ struct Task<J, T> {
     job: J,
     result: Option<Result<T>>,
     reply: Option<oneshot::Sender<Result<T>>>,
-    _under_way: Arc<()>,
+    /// Until it is done.
+    mark: Option<Mark>,
 }
 
 impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
@@ -135,6 +178,8 @@ impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
 
     fn finish(&mut self, committed: Result<()>) {
         let result = self.result.take().unwrap_or_else(|| Err(unavailable("it was not done")));
+        // Whoever hears of it and looks does not wait for it.
+        self.mark = None;
         if let Some(reply) = self.reply.take() {
             // Whoever asked may have gone.
             let _ = reply.send(committed.and(result));
