@@ -3,9 +3,11 @@
 use std::{
     any::Any,
     fmt,
+    future::poll_fn,
     panic::AssertUnwindSafe,
     pin::pin,
     sync::{Arc, OnceLock},
+    task::Poll,
     time::Duration,
 };
 
@@ -13,6 +15,7 @@ use futures_util::FutureExt;
 use mynah_data::{Error, Result, ToolCall, ToolOutcome, ToolReason, ToolSpec};
 use mynah_log::{Fact, Resolution};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{BoxFuture, ToolContext, context::unless_cancelled, world::jittered};
 
@@ -461,18 +464,23 @@ async fn attempt_once(
     // The handler itself may panic before it gives its future, so making it belongs inside the guard too.
     let run = async { executor.execute(tool, arguments, context.clone()).await };
     let mut run = pin!(AssertUnwindSafe(run).catch_unwind());
-    let in_time = async {
-        let mut limit = timeout;
-        loop {
-            match tokio::time::timeout(limit, run.as_mut()).await {
-                // What it waits for others to do first is not its own time: it has that again, and a moment if it has none.
-                Err(_) if context.effects.waits_for_turn() => {
-                    limit = limit.max(Duration::from_millis(1));
-                }
-                done => break done,
-            }
+    let mut limit = pin!(tokio::time::sleep(timeout));
+    let mut waits_since = None;
+    // What it waits in a replay for others to do first is not its own time.
+    let in_time = poll_fn(|cx| {
+        if let Poll::Ready(done) = run.as_mut().poll(cx) {
+            return Poll::Ready(Ok(done));
         }
-    };
+        if context.effects.waits_for_turn() {
+            waits_since.get_or_insert_with(Instant::now);
+            return Poll::Pending;
+        }
+        if let Some(since) = waits_since.take() {
+            let later = limit.deadline() + since.elapsed();
+            limit.as_mut().reset(later);
+        }
+        limit.as_mut().poll(cx).map(Err)
+    });
     let failed = |reason: ToolReason, why: String| {
         Error::tool(reason)
             .with_message(format!("tool error ({}): {reason}: {why}", tool.name()))

@@ -270,6 +270,47 @@ async fn a_tool_has_its_own_time_beside_what_it_waits_for_its_turn() -> mynah::R
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_tool_waits_for_its_turn_counts_at_no_moment() -> mynah::Result<()> {
+    let pays = |name: &'static str, before, after| {
+        Tool::new(name, "", json!({})).handler(move |_, context: ToolContext| async move {
+            tokio::time::sleep(Duration::from_millis(before)).await;
+            let paid = context.side_effect(name, async { Ok::<_, Error>(json!(1)) }).await?;
+            tokio::time::sleep(Duration::from_millis(after)).await;
+            Ok::<_, Error>(paid)
+        })
+    };
+    let log = Arc::new(MemoryLog::new());
+    let engine = |first| {
+        let second = pays("second", 0, 1_000).timeout(Duration::from_secs(2));
+        Ok::<_, Error>(
+            Engine::new(calls(&["first", "second"])?).tools([pays("first", first, 0), second]),
+        )
+    };
+    let run = engine(0)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    for slower in [500, 1_500, 2_500, 8_000] {
+        let replay = engine(slower)?.replay(&log, &*run);
+        assert_eq!(replay.await?.status, "equal", "the first takes {slower} ms more");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_whose_time_is_up_in_a_side_effect_is_so_again() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let engine = || {
+        let pay = Tool::new("pay", "", json!({})).timeout(Duration::from_secs(2));
+        let pay = pay.handler(async |_, context: ToolContext| {
+            let never = async { std::future::pending::<Result<Value, Error>>().await };
+            context.side_effect("pay", never).await
+        });
+        Ok::<_, Error>(Engine::new(calls(&["pay"])?).tool(pay))
+    };
+    let run = engine()?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    assert_eq!(engine()?.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn branches_of_a_tool_that_wait_for_something_else_are_met_again_in_their_order()
 -> mynah::Result<()> {
     let pause = |millis| tokio::time::sleep(Duration::from_millis(millis));
