@@ -1,6 +1,6 @@
 //! What streams to a caller while it happens.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -199,15 +199,16 @@ pub enum Event {
     },
 }
 
+/// The message of an event that has none of its own, as an answer begins and mostly ends: one for all.
+fn nothing() -> Arc<Message> {
+    static NOTHING: LazyLock<Arc<Message>> = LazyLock::new(|| Arc::new(Message::assistant("")));
+    Arc::clone(&NOTHING)
+}
+
 impl Event {
     /// The model begins to answer.
     pub fn message_started() -> Self {
-        Self::MessageStarted {
-            message: Arc::new(Message::assistant("")),
-            request_id: None,
-            id: None,
-            model: None,
-        }
+        Self::MessageStarted { message: nothing(), request_id: None, id: None, model: None }
     }
 
     /// A piece of the only block of text.
@@ -223,7 +224,7 @@ impl Event {
     /// The model's answer is complete. The message itself is built from the events before.
     pub fn message_completed(finish_reason: Option<FinishReason>) -> Self {
         Self::MessageCompleted {
-            message: Arc::new(Message::assistant("")),
+            message: nothing(),
             finish_reason,
             raw_finish_reason: None,
             paused: false,

@@ -64,10 +64,13 @@ impl CutRecorder {
 
     /// Folds an event into the answer, and takes down how.
     pub fn apply(&mut self, event: &Event, answer: &mut ResponseBuilder) {
-        let aside = matches!(event, Event::Usage { .. } | Event::RawChunk { .. });
-        let continues = matches!(event, Event::TextDelta { id, .. } if self.complete.contains(id))
-            || matches!(event, Event::ToolCallDelta { id, .. } if self.complete_calls.contains(id))
-            || (answer.has_completed() && !aside);
+        let continues = match event {
+            Event::Usage { .. } | Event::RawChunk { .. } => false,
+            _ if answer.has_completed() => true,
+            Event::TextDelta { id, .. } => self.complete.contains(id),
+            Event::ToolCallDelta { id, .. } => self.complete_calls.contains(id),
+            _ => false,
+        };
         if !self.spelled && (continues || answer.would_replace(event)) {
             self.spell_out(&answer.response());
         }
@@ -81,10 +84,10 @@ impl CutRecorder {
                 self.cuts.push(Cut::Event(Box::new(event.clone())));
             }
             Event::TextDelta { id, delta } | Event::ReasoningDelta { id, delta } => {
-                self.piece(answer.touched(), id.clone(), delta.len());
+                self.piece(answer.touched(), id, delta.len());
             }
             Event::ToolCallDelta { arguments_delta, .. } => {
-                self.piece(answer.touched(), None, arguments_delta.len());
+                self.piece(answer.touched(), &None, arguments_delta.len());
             }
             Event::TextCompleted { id, .. } => {
                 self.complete.push(id.clone());
@@ -122,14 +125,14 @@ impl CutRecorder {
         self.cuts
     }
 
-    fn piece(&mut self, part: usize, id: Option<Arc<str>>, len: usize) {
+    fn piece(&mut self, part: usize, id: &Option<Arc<str>>, len: usize) {
         match self.cuts.last_mut() {
             Some(Cut::Pieces { part: last, id: last_id, lens })
-                if *last == part && *last_id == id =>
+                if *last == part && last_id == id =>
             {
                 lens.push(len)
             }
-            _ => self.cuts.push(Cut::Pieces { part, id, lens: vec![len] }),
+            _ => self.cuts.push(Cut::Pieces { part, id: id.clone(), lens: vec![len] }),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker, ready},
     time::{Duration, SystemTime},
@@ -10,7 +10,10 @@ use std::{
 
 use mynah_data::{Error, LogReason, Part, Result};
 use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals};
-use tokio::time::{Instant, Sleep};
+use tokio::{
+    task::coop::unconstrained,
+    time::{Instant, Sleep},
+};
 
 use crate::{BoxFuture, LEASE, MetricsSink, World, take_over};
 
@@ -264,6 +267,11 @@ impl Recorder {
         Poll::Ready(Ok(()))
     }
 
+    /// Whether the lease of a run that goes on is to be kept now.
+    pub(crate) fn is_to_keep(&self) -> bool {
+        self.keeping.is_some() || self.beat.as_ref().is_none_or(|beat| beat.is_elapsed())
+    }
+
     /// Keeps the lease of a run that goes on.
     ///
     /// # Errors
@@ -277,7 +285,8 @@ impl Recorder {
         while let Some(lease) = &self.lease {
             if self.keeping.is_none() {
                 let beat = self.beat.get_or_insert_with(|| Box::pin(tokio::time::sleep(BEAT)));
-                if beat.as_mut().poll(cx).is_pending() {
+                // The timer of a task that has used up its turn would not begin.
+                if pin!(unconstrained(beat.as_mut())).poll(cx).is_pending() {
                     break;
                 }
                 self.keeping = Some(self.renewal(lease.clone()));

@@ -329,6 +329,11 @@ impl Tape {
         Poll::Ready(Ok(()))
     }
 
+    /// Whether [`Tape::keep`] has something to do now. It must be called, whatever this says, by whoever is about to wait.
+    pub fn is_to_keep(&self) -> bool {
+        matches!(self, Self::Recording(recorder) if recorder.is_to_keep())
+    }
+
     /// Keeps the run this writer's, as long as it is polled.
     ///
     /// # Errors

@@ -183,6 +183,24 @@ async fn what_nobody_held_for_minutes_is_free_at_once() -> mynah::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_run_is_kept_for_who_reads_slowly_and_never_waits_for_it() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let pieces = (0..8).map(|_| json!({"text": "and so on "})).chain([json!({"finish": "stop"})]);
+    let engine = Engine::new(Scripted::new([pieces.collect::<Value>()])?).world(Tokio::new());
+    let mut slowly = engine.chat("go").record(&log).stream();
+    for _ in 0..8 {
+        let piece = now(&mut slowly.next()).await;
+        assert!(matches!(piece, Poll::Ready(Some(Ok(_)))), "{piece:?}");
+        advance(LEASE - Duration::from_secs(1)).await;
+    }
+    let run = slowly.run_id().expect("it is kept");
+    let time = Tokio::new().began.elapsed().as_nanos() as i64;
+    let refused = log.lease(run, "another", LEASE, time).await.expect_err("it is the reader's");
+    assert_eq!(refused.reason(), "leased");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_lost_a_run_starts_none_of_its_tools_whatever_its_clock_says() -> mynah::Result<()> {
     let log = MemoryLog::new();
     let ran = Arc::new(Mutex::new(Vec::new()));

@@ -170,7 +170,9 @@ impl RunState {
             return Action::Finish(end);
         }
         if self.open.is_some() {
-            return Action::RunTools(self.unsettled().map(|call| call.id.clone()).collect());
+            return Action::RunTools(
+                self.unsettled().map(|planned| planned.call.id.clone()).collect(),
+            );
         }
         let Some(step) = self.steps_of_pass().last() else {
             return match self.halt() {

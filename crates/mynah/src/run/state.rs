@@ -1,9 +1,6 @@
 //! What a run knows: a fold of its facts.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use mynah_data::{
     ASK_USER_SENTINEL, Breach, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Messages,
@@ -62,8 +59,8 @@ pub(super) struct OpenTurn {
     plan: Plan,
     /// Each call to run, and what came of it.
     pub(super) calls: Vec<PlannedCall>,
-    /// Where each stands among them: there may be thousands.
-    places: HashMap<String, usize>,
+    /// Where they stand, in the order of their ids: there may be thousands, and mostly there is one.
+    places: Vec<usize>,
     unsettled: usize,
     /// Whether the answer is that of the last step, whose calls waited to be approved.
     approved: bool,
@@ -71,7 +68,7 @@ pub(super) struct OpenTurn {
 
 #[derive(Clone, Debug)]
 pub(super) struct PlannedCall {
-    pub(super) id: String,
+    pub(super) call: Arc<ToolCall>,
     /// The last try that was announced; 0 before the first.
     pub(super) attempt: u32,
     /// Whether a person allowed it to be run once more after that.
@@ -86,27 +83,31 @@ impl OpenTurn {
             Plan::Tools { run, .. } => run,
             _ => &[],
         };
-        let call = |id: &String| PlannedCall {
-            id: id.clone(),
-            attempt: 0,
-            approved: false,
-            settled: None,
-        };
-        let named: HashSet<&str> = response.tool_calls().map(|call| call.id.as_str()).collect();
-        let (mut calls, mut places) = (Vec::with_capacity(ids.len()), HashMap::new());
-        // What is no call of the answer, or was there before, could never come out.
-        for id in ids.iter().filter(|id| named.contains(id.as_str())) {
-            places.entry(id.clone()).or_insert_with(|| {
-                calls.push(call(id));
-                calls.len() - 1
-            });
+        let asked = response.message.shared_tool_calls();
+        let mut asked: Vec<_> = asked.map(|call| (call.id.as_str(), Some(call))).collect();
+        asked.sort_by_key(|(id, _)| *id);
+        asked.dedup_by_key(|(id, _)| *id);
+        let mut calls = Vec::with_capacity(ids.len());
+        for id in ids {
+            let place = asked.binary_search_by_key(&id.as_str(), |(id, _)| *id);
+            // What is no call of the answer, or was there before, could never come out.
+            let call = place.ok().and_then(|place| asked[place].1.take()).cloned();
+            let planned = |call| PlannedCall { call, attempt: 0, approved: false, settled: None };
+            calls.extend(call.map(planned));
         }
-        drop(named);
+        let mut places: Vec<usize> = (0..calls.len()).collect();
+        places.sort_by(|a, b| calls[*a].call.id.cmp(&calls[*b].call.id));
         Self { unsettled: calls.len(), response, calls, places, plan, approved }
     }
 
+    fn place(&self, id: &str) -> Option<usize> {
+        let id_at = |place: &usize| self.calls[*place].call.id.as_str();
+        let found = self.places.binary_search_by_key(&id, id_at);
+        found.ok().map(|found| self.places[found])
+    }
+
     fn call(&self, id: &str) -> Option<&PlannedCall> {
-        self.calls.get(*self.places.get(id)?)
+        self.calls.get(self.place(id)?)
     }
 }
 
@@ -333,6 +334,11 @@ impl RunState {
         answer.into_iter().flat_map(|answer| answer.message.shared_tool_calls())
     }
 
+    /// A call of them that is to be run.
+    pub(super) fn open_call(&self, id: &str) -> Option<&Arc<ToolCall>> {
+        self.planned(id).map(|planned| &planned.call)
+    }
+
     /// The calls to run of which nothing came yet.
     pub(super) fn unsettled(&self) -> impl Iterator<Item = &PlannedCall> {
         let calls = self.open.iter().flat_map(|turn| &turn.calls);
@@ -369,7 +375,8 @@ impl RunState {
 
     fn planned_mut(&mut self, id: &str) -> Option<&mut PlannedCall> {
         let turn = self.open.as_mut()?;
-        turn.calls.get_mut(*turn.places.get(id)?)
+        let place = turn.place(id)?;
+        turn.calls.get_mut(place)
     }
 
     pub(super) fn halt(&self) -> Option<&Halt> {
@@ -419,8 +426,8 @@ impl RunState {
 
     /// Takes in what the model reads of a call.
     fn settle(&mut self, message: Message, halt: Option<Halt>) {
-        let call_id = message.tool_call_id().unwrap_or_default().to_owned();
-        if let Some(call) = self.planned_mut(&call_id).filter(|call| call.settled.is_none()) {
+        let call = self.planned_mut(message.tool_call_id().unwrap_or_default());
+        if let Some(call) = call.filter(|call| call.settled.is_none()) {
             call.settled = Some((Arc::new(message), halt));
             self.open.iter_mut().for_each(|turn| turn.unsettled -= 1);
         }

@@ -70,10 +70,8 @@ impl Driver {
         // Where the records go on, what has no outcome in them is not run.
         let live =
             !self.tape.is_replaying() || (self.tape.is_resuming() && self.tape.ends_in_tools());
-        let calls: HashMap<&str, &Arc<ToolCall>> =
-            self.state.open_calls().map(|call| (call.id.as_str(), call)).collect();
         for (id, next) in ids.iter().zip(next) {
-            let Some(call) = calls.get(id.as_str()).map(|call| Arc::clone(call)) else { continue };
+            let Some(call) = self.state.open_call(id).cloned() else { continue };
             if cut_off || self.tape.outcome_of(id).is_some() || (live && !started) {
                 runs.waiting.push_back(call);
             } else if live && self.is_uncertain(&call, next.number - 1) {
@@ -245,7 +243,7 @@ impl Driver {
         {
             let listed = end.metadata.get("uncertain_tool_calls").cloned().unwrap_or_default();
             uncertain = serde_json::from_value(listed).unwrap_or_default();
-            uncertain.retain(|id| self.state.unsettled().any(|call| call.id == *id));
+            uncertain.retain(|id| self.state.unsettled().any(|planned| planned.call.id == *id));
         }
         if uncertain.is_empty() {
             self.decide_again();
@@ -259,7 +257,7 @@ impl Driver {
     fn decide_again(&mut self) {
         self.phase = Phase::Decide;
         let left = self.state.unsettled().next().filter(|_| self.tape.has_upcoming());
-        if let Some(call_id) = left.map(|call| call.id.clone()) {
+        if let Some(call_id) = left.map(|planned| planned.call.id.clone()) {
             self.commit(Fact::ToolScheduled { call_id, attempt: 1, call: None });
         }
     }
