@@ -122,6 +122,13 @@ pub trait Format: Send + Sync + 'static {
         None
     }
 
+    /// The adapter options that would say what the environment says of where a call goes: whoever keeps them with the call can
+    /// make it again in another environment.
+    fn environment_opts(&self, setting: Setting<'_>) -> Metadata {
+        let _ = setting;
+        Metadata::new()
+    }
+
     /// The headers that let a call in: that of the key, unless the format signs calls instead.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use mynah_data::{Error, ModelRef, Request, Result};
+use mynah_data::{Error, Metadata, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
     Response, Url,
@@ -223,6 +223,12 @@ impl HttpAdapter {
             address::named_by(name, &value, self.base_url.as_ref()).map(String::from)
         });
         url.transpose()
+    }
+
+    /// The adapter options that would say what the environment says of where a call goes, beside the address: the `region` of
+    /// Bedrock.
+    pub fn environment_opts(&self) -> Metadata {
+        self.format.environment_opts(&|name| self.setting(name))
     }
 
     /// Whether a call would find the key that it needs.

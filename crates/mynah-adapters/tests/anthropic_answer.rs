@@ -341,6 +341,8 @@ fn gateways_are_understood() {
     );
     let response = read(gateway);
     assert_eq!((response.text().as_ref(), response.usage.input_tokens), ("hi", Some(5)));
+    let untyped = [(json!({"text": "h"}), vec![text("i")])];
+    assert_eq!(read(&answer(&untyped, "end_turn")).message.parts(), [Part::text("hi")]);
     let pinged = answer(&[], "end_turn") + "event: ping\ndata: {\"type\":\"ping\"}\n\n";
     assert_eq!(read(&pinged).finish_reason, Some(FinishReason::Stop));
     let unended = answer(&[], "end_turn");

@@ -250,6 +250,24 @@ fn what_is_not_known_is_passed_on() {
 }
 
 #[test]
+fn what_is_not_needed_may_be_nested_too_deep() {
+    let deep = format!("{}1{}", "[".repeat(1000), "]".repeat(1000));
+    let lines = |event: &str| [format!(r#"{event} {{"a":1,"contentBlockIndex":{deep}}}"#)];
+    assert_eq!(
+        raw(&told(&answer(&lines("novelty"), "end_turn"))),
+        [json!({"novelty": {"a": 1, "contentBlockIndex": deep}})]
+    );
+    let needed = failed(&answer(&lines("contentBlockDelta"), "end_turn"));
+    assert_eq!(needed.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
+    let whole = format!(
+        r#"{{"output":{{"message":{{"content":[{{"text":"hi"}}]}}}},"stopReason":"end_turn","a":{deep}}}"#
+    );
+    let (events, read) = read_whole(&whole);
+    assert_eq!(read, Ok(()));
+    assert_eq!((folded(&events).text(), raw(&events)), ("hi".into(), vec![json!({"a": deep})]));
+}
+
+#[test]
 fn a_body_is_cut_anywhere_and_whole_only_at_its_end() {
     let body = answer(&[delta(0, json!({"text": "wörld 🐦"})), stop(0)], "end_turn");
     let whole = told(&body);

@@ -23,7 +23,10 @@ use mynah_data::{
     Response, ResponseFormat, Result, ToolChoice, ToolSpec,
 };
 use mynah_step::{Adapter, Fallback, ModelCall, RetryPolicy, SystemWorld, open_model};
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, CertifiedKey, IsCa, KeyPair,
+    generate_simple_self_signed,
+};
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use secrecy::SecretString;
 use serde::Deserialize as _;
@@ -270,12 +273,14 @@ async fn connections_are_used_again() {
 }
 
 #[tokio::test]
-async fn an_answer_does_not_wait_for_a_body_that_never_ends() {
-    let server =
-        Server::start(|_| Reply::stream("text/event-stream", [ANSWER]).then_hang()).await.unwrap();
-    let heard = tokio::time::timeout(Duration::from_secs(5), hear(chat(&server), call()));
-    let events = heard.await.expect("the end mark ends it").unwrap();
-    assert!(matches!(events.last(), Some(Event::MessageCompleted { .. })));
+async fn an_answer_needs_no_more_of_its_body_than_the_end_mark() {
+    let answer = Reply::stream("text/event-stream", [ANSWER]);
+    for reply in [answer.clone().then_hang(), answer.then_break()] {
+        let server = Server::start(move |_| reply.clone()).await.unwrap();
+        let heard = tokio::time::timeout(Duration::from_secs(5), hear(chat(&server), call()));
+        let events = heard.await.expect("the end mark ends it").unwrap();
+        assert!(matches!(events.last(), Some(Event::MessageCompleted { .. })));
+    }
 }
 
 #[tokio::test]
@@ -476,6 +481,32 @@ async fn certificates_of_ones_own_are_trusted_when_they_are_named() {
     assert!(
         Http::builder().root_certificates("no certificate").build().unwrap_err().is_validation()
     );
+}
+
+#[tokio::test]
+async fn a_server_is_trusted_if_the_authority_is_named_that_signed_its_certificate() {
+    let authority = || {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    };
+    let (signer, other) = (authority(), authority());
+    let key = KeyPair::generate().unwrap();
+    let leaf = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let leaf = leaf.signed_by(&key, &signer).unwrap();
+    let url = tls_server(leaf.der().to_vec(), key.serialize_der()).await;
+    let heard = async |roots: String| {
+        let http = Http::builder().root_certificates(roots).build().unwrap();
+        let adapter = HttpAdapter::named("vllm").unwrap().with_base_url(&url).unwrap();
+        hear(adapter.with_http(http), ModelCall::default()).await
+    };
+    let error = heard(other.pem()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
+    assert!(error.to_string().contains("certificate"), "{error}");
+    for roots in [signer.pem(), other.pem() + &signer.pem()] {
+        let events = heard(roots).await.unwrap();
+        assert!(matches!(events.last(), Some(Event::MessageCompleted { .. })));
+    }
 }
 
 /// Plays the same answer to everybody, over TLS.

@@ -239,6 +239,17 @@ fn encrypted_details_of_one_place_stay_apart() {
 }
 
 #[test]
+fn details_without_a_place_stay_apart() {
+    let words = |text: &str| json!({"type": "reasoning.text", "text": text});
+    let deltas = ["a", "b"].map(|text| json!({"reasoning_details": [words(text)]}));
+    let answer = read(&answer(&deltas, "stop"));
+    assert_eq!(
+        json!(answer.message.parts()[0])["data"]["reasoning_details"],
+        json!([words("a"), words("b")])
+    );
+}
+
+#[test]
 fn half_a_character_does_not_fail_an_answer() {
     let chunk =
         |text: &str| format!(r#"{{"choices":[{{"index":0,"delta":{{"content":"{text}"}}}}]}}"#);

@@ -79,6 +79,14 @@ fn usage_may_stand_in_the_choice_and_its_details_beside_the_other_counters() {
 }
 
 #[test]
+fn what_the_cache_held_and_what_the_call_costs_may_stand_under_other_names() {
+    let usage = json!({"prompt_cache_hit_tokens": 12, "cost": {"input_tokens_cost": 0.5, "total_cost": 0.75}});
+    let choice = json!({"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"});
+    let usage = read(&[json!({"choices": [choice], "usage": usage})]);
+    assert_eq!((usage.cached_input_tokens, usage.total_cost), (Some(12), Some(0.75)));
+}
+
+#[test]
 fn reasoning_is_a_part_of_the_output_and_sound_of_the_prompt() {
     let counted = |usage: Value| {
         let choice = json!({"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"});

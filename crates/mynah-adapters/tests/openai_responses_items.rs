@@ -260,6 +260,18 @@ fn arguments_that_are_no_text_stay_as_they_are_written() {
 }
 
 #[test]
+fn a_call_of_no_function_that_was_cut_off_has_no_arguments() {
+    let call = |status: &str| {
+        let item = json!({"type": "custom_tool_call", "id": "ct", "call_id": "c", "name": "sh", "input": "rm -r /tmp", "status": status});
+        let (events, read) = whole(&reply("incomplete", json!({"output": [item]})));
+        assert_eq!(read, Ok(()));
+        folded(&events).tool_calls().next().unwrap().arguments.clone()
+    };
+    assert_eq!(call("completed"), json!({"input": "rm -r /tmp"}));
+    assert_eq!(call("incomplete"), Value::Null);
+}
+
+#[test]
 fn items_are_told_apart_by_id_or_by_place() {
     let added = |index: usize, id: &str, call: &str| json!({"type": "response.output_item.added", "output_index": index, "item": {"type": "function_call", "id": id, "call_id": call, "name": "f", "arguments": ""}});
     let delta = |index: usize, id: &str, text: &str| json!({"type": "response.function_call_arguments.delta", "output_index": index, "item_id": id, "delta": text});

@@ -59,7 +59,7 @@ fn what_a_model_does_not_take_is_logged_where_it_is_left_away() {
     }
     let told = heard("openai-chat", "gpt-5", "reasoning_summary", ImageDetail::Auto);
     assert!(told.contains(" option=\"reasoning_summary\" model=\"gpt-5\"\n"), "{told}");
-    for name in ["anthropic", "gemini", "ollama"] {
+    for name in ["anthropic", "gemini", "ollama", "bedrock"] {
         let told = heard(name, "m", "top_k", ImageDetail::High);
         assert!(told.contains(" option=\"detail\" model=\"m\"\n"), "{name}: {told}");
         assert_eq!(heard(name, "m", "top_k", ImageDetail::Auto), "", "{name}");

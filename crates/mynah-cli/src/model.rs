@@ -230,20 +230,26 @@ impl CallArgs {
         let url = match &self.base_url {
             Some(url) => url.clone(),
             // What the environment says wrong fails the call.
-            None => {
-                self.reach(HttpAdapter::named(adapter).ok()?).ok()?.environment_url().ok()??
-            }
+            None => self.reached(adapter)?.environment_url().ok()??,
         };
         Some(url.split_once(['?', '#']).map_or(url.clone(), |(url, _)| format!("{url}?...")))
     }
 
-    /// The options of the adapter with the server that is called, if one is named: a run keeps it.
+    fn reached(&self, adapter: &str) -> Option<HttpAdapter> {
+        self.reach(HttpAdapter::named(adapter).ok()?).ok()
+    }
+
+    /// The options of the adapter with what a flag or the environment says of where the call goes, if they say more than is
+    /// known: a run keeps it. It stays in the region that it began in.
     pub(crate) fn adapter_opts(&self, adapter: &str, known: Option<&Value>) -> Option<Metadata> {
-        let url = self.server(adapter)?;
-        let mut opts = known.and_then(Value::as_object).cloned().unwrap_or_default();
-        opts.insert(BASE_URL.to_owned(), url.into());
-        opts.insert(EXACT.to_owned(), self.exact_base_url.into());
-        Some(opts)
+        let known = known.and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut opts = self.reached(adapter).map(|adapter| adapter.environment_opts())?;
+        opts.extend(known.clone());
+        if let Some(url) = self.server(adapter) {
+            opts.insert(BASE_URL.to_owned(), url.into());
+            opts.insert(EXACT.to_owned(), self.exact_base_url.into());
+        }
+        (opts != known).then_some(opts)
     }
 
     /// The server that a run keeps; none if it was the adapter's own.

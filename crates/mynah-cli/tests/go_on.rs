@@ -172,6 +172,34 @@ fn a_server_that_the_environment_names_is_kept_and_goes_on_with_the_run() {
 }
 
 #[test]
+fn a_run_goes_on_in_the_region_that_the_environment_named_when_it_began() {
+    let said = |text: &str| {
+        let message = json!({"content": [{"text": text}]});
+        let body = json!({"output": {"message": message}, "stopReason": "end_turn"});
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{body}"
+        )
+    };
+    let (store, server) = (Store::new(), Server::new(["hi", "one"].map(said)));
+    let run = |arguments: &str, region: &str| {
+        let mut command = mynah(arguments.split(' '));
+        command.args(["--base-url", &server.url, "--log", &store.url()]);
+        command.env_remove("AWS_BEARER_TOKEN_BEDROCK").env("AWS_REGION", region);
+        command.env("AWS_ACCESS_KEY_ID", "AKID").env("AWS_SECRET_ACCESS_KEY", "s");
+        feed(command, b"")
+    };
+    let begun = run("generate -m bedrock:m hi", "eu-west-1");
+    assert_eq!((&*begun.stdout, begun.code), ("hi\n", Some(0)), "{}", begun.stderr);
+    let forked = store.run(&["fork", "last", "--at", "1"]).stdout;
+    let (fork, _) = forked.split_once(' ').unwrap();
+    let resumed = run(&format!("resume {fork}"), "us-east-1");
+    assert_eq!((&*resumed.stdout, &*resumed.stderr), ("one\n", ""));
+    for (head, _) in server.heard() {
+        assert!(head.contains("/eu-west-1/bedrock/aws4_request"), "{head}");
+    }
+}
+
+#[test]
 fn a_call_that_fails_or_spends_its_budget_says_how_a_fork_goes_on_and_it_does() {
     let refused = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
     let answers = [answer("hi", "stop"), refused.to_owned(), answer("one", "stop")];

@@ -12,7 +12,7 @@ use crate::{
     failure,
     form::Form,
     format::Decoder,
-    loose::{self, Loose, members, take_count, telling},
+    loose::{self, Extent, Loose, members, take_count, telling},
     sse::Frame,
 };
 
@@ -84,7 +84,7 @@ members! {
 impl Decoder for Answer {
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()> {
         let mut message = Message::default();
-        loose::read(frame.data, &mut message)?;
+        let mut extent = loose::read_part(frame.data, &mut message)?;
         let index = message.index.number().unwrap_or_default();
         let mut unknown = telling(message.unknown);
         match frame.event {
@@ -109,16 +109,16 @@ impl Decoder for Answer {
                     self.end(draft);
                 }
             }
-            _ => unknown = serde_json::from_str(frame.data).map_err(failure::malformed)?,
+            _ => (unknown, extent) = (loose::read_object(frame.data)?, Extent::All),
         }
         if !unknown.is_empty() {
             draft.raw(json!({frame.event: unknown}));
         }
-        Ok(())
+        extent.or_fail()
     }
 
     fn whole(&mut self, answer: &str, draft: &mut Draft) -> Result<()> {
-        let mut body: Metadata = serde_json::from_str(answer).map_err(failure::malformed)?;
+        let mut body = loose::read_object(answer)?;
         let Some(content) = take_content(&mut body) else {
             return Err(failure::malformed("the answer has no message"));
         };

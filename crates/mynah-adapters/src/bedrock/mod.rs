@@ -9,7 +9,7 @@ mod sign;
 
 use std::borrow::Cow;
 
-use mynah_data::{Error, Request, Result};
+use mynah_data::{Error, Metadata, Request, Result};
 use mynah_step::ModelCall;
 use serde_json::Value;
 
@@ -97,6 +97,11 @@ impl Format for Bedrock {
         profile::value(name, environment)
     }
 
+    fn environment_opts(&self, setting: Setting<'_>) -> Metadata {
+        let region = environment_region(setting).filter(|region| is_region(region));
+        region.map(|region| ("region".to_owned(), region.into())).into_iter().collect()
+    }
+
     fn authorize(&self, outgoing: &Outgoing<'_>) -> Result<Vec<(Cow<'static, str>, String)>> {
         if outgoing.key.source().starts_with(sign::ACCESS_KEY) {
             return sign::headers(outgoing, &region(outgoing.call, outgoing.setting)?);
@@ -130,11 +135,14 @@ fn is_region(name: &str) -> bool {
 
 fn region(call: &ModelCall, setting: Setting<'_>) -> Result<String> {
     let named = call.adapter_opts.get("region").and_then(Value::as_str).map(str::to_owned);
-    let region = named.or_else(|| setting("AWS_REGION")).or_else(|| setting("AWS_DEFAULT_REGION"));
-    let region = region.ok_or_else(|| {
+    let region = named.or_else(|| environment_region(setting)).ok_or_else(|| {
         Error::invalid_option("region", "required").with_message(
             "no region; looked at the option region, AWS_REGION, AWS_DEFAULT_REGION, the profile",
         )
     })?;
     if is_region(&region) { Ok(region) } else { Err(Error::invalid_option("region", "malformed")) }
+}
+
+fn environment_region(setting: Setting<'_>) -> Option<String> {
+    setting("AWS_REGION").or_else(|| setting("AWS_DEFAULT_REGION"))
 }

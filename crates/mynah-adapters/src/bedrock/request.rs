@@ -13,7 +13,7 @@ use crate::{
     request::{
         add_tools, argument_map, called_tools, camel_case, check_parallel, extend_member,
         has_tools, inline_image, is_barred, is_blank, is_error, joined_text, model_id, model_name,
-        plain_id, several, turns, unsupported,
+        plain_id, several, tell_no_detail, turns, unsupported,
     },
     schema::{closed, held_to},
 };
@@ -38,6 +38,7 @@ pub(super) const WITHHELD: &str = "redactedContent";
 pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
     forms(model).check(request, thinking(&request.options))?;
+    tell_no_detail(request);
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
     let automatic = request.prompt_cache.as_ref().map(|cache| match cache.retention {

@@ -1,7 +1,8 @@
 //! What comes out of an answer that is whole.
 
 use futures_util::future::join_all;
-use mynah_data::{Event, FinishReason, Message, Part, Request, ToolCall};
+use mynah_data::{Event, FinishReason, Message, Part, Request, ResponseFormat, ToolCall};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -113,6 +114,23 @@ pub(super) async fn what_nobody_knows_is_passed_on(subject: &dyn Subject) {
         _ => None,
     });
     assert!(raw.any(|chunk| chunk.contains("novelty")), "{:?}", heard.events);
+}
+
+/// However the adapter asks for it: nobody sees a tool that is a detour to the form.
+pub(super) async fn a_form_is_asked_for_and_the_answer_is_its_text(subject: &dyn Subject) {
+    let Some(reply) = reply(subject, Scenario::Form) else { return };
+    let server = serving(reply).await;
+    let schema = json!({
+        "type": "object", "properties": {"bird": {"type": "string"}},
+        "required": ["bird"], "additionalProperties": false,
+    });
+    let request = request().with_response_format(ResponseFormat::json_schema("answer", schema));
+    let response = hear_whole(subject, &server, request).await.response;
+    assert_eq!(response.text(), r#"{"bird": "mynah"}"#);
+    assert_eq!(response.finish_reason, Some(FinishReason::Stop));
+    assert_eq!(calls(&response.message), [], "the answer is a text");
+    let sent = server.received().pop().expect("a call").body.to_string();
+    assert!(sent.contains("bird"), "the schema is sent: {sent}");
 }
 
 /// The server repeats in each answer what it was asked.

@@ -92,6 +92,9 @@ pub enum Scenario {
     CutOff,
     /// The text `Hello`, and something that nobody has heard of, in an event or a member of its own: `{"novelty": true}`.
     Novelty,
+    /// The answer to who asks by a JSON schema for an object with the text `bird`: `{"bird": "mynah"}`, in several pieces where
+    /// the format allows it. None where the adapter cannot ask for a form.
+    Form,
 }
 
 /// The key that calls are made with.
@@ -112,6 +115,7 @@ pub async fn run(subject: &dyn Subject) {
     answers::reasoning_goes_back_with_its_signature(subject).await;
     answers::a_call_that_was_cut_off_says_so(subject).await;
     answers::what_nobody_knows_is_passed_on(subject).await;
+    answers::a_form_is_asked_for_and_the_answer_is_its_text(subject).await;
     answers::streams_side_by_side_do_not_mix(subject).await;
     answers::what_is_filtered_says_so(subject).await;
     failures::each_status_has_its_reason(subject).await;

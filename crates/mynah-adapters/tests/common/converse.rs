@@ -86,6 +86,9 @@ impl Subject for Converse {
             Scenario::Novelty => {
                 (vec![text("Hello"), r#"surprise {"novelty":true}"#.to_owned()], "end_turn")
             }
+            Scenario::Form => {
+                (vec![text(r#"{"bird":"#), text(r#" "mynah"}"#), close(0)], "end_turn")
+            }
             _ => return None,
         };
         let mut pieces = vec![r#"messageStart {"role":"assistant","p":"a"}"#.to_owned()];

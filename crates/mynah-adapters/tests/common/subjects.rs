@@ -135,6 +135,10 @@ impl Subject for Chat {
                 "length",
             ),
             Scenario::Novelty => (vec![said(r#"{"content":"Hello","novelty":true}"#)], "stop"),
+            Scenario::Form => {
+                let pieces = [r#"{"content":"{\"bird\":"}"#, r#"{"content":" \"mynah\"}"}"#];
+                (pieces.map(said).to_vec(), "stop")
+            }
             _ => return None,
         };
         let mut pieces: Vec<&str> = said.iter().map(String::as_str).collect();
@@ -245,6 +249,9 @@ impl Subject for Messages {
                 let novelty = r#"{"type":"surprise","novelty":true}"#.to_owned();
                 ([text(&["Hello"]), vec![close(0), novelty]].concat(), "end_turn")
             }
+            Scenario::Form => {
+                ([text(&[r#"{"bird":"#, r#" "mynah"}"#]), vec![close(0)]].concat(), "end_turn")
+            }
             _ => return None,
         };
         let stop = format!(
@@ -330,6 +337,9 @@ impl Subject for Partials {
             }
             Scenario::Filtered => vec![said(r#"{"text":"Hel"}"#)],
             Scenario::Novelty => vec![said(r#"{"text":"Hello","novelty":true}"#)],
+            Scenario::Form => {
+                vec![said(r#"{"text":"{\"bird\":"}"#), said(r#"{"text":" \"mynah\"}"}"#)]
+            }
             // Calls come whole.
             _ => return None,
         };
@@ -450,6 +460,7 @@ impl Subject for Responses {
                 text("Hello"),
                 r#"{"type":"response.surprise","novelty":true}"#.to_owned(),
             ]),
+            Scenario::Form => said.extend([open, text(r#"{"bird":"#), text(r#" "mynah"}"#)]),
             _ => return None,
         }
         said.push(end);
@@ -513,6 +524,9 @@ impl Subject for Lines {
                 call("call-2", "lookup", r#"{"k":[1,2]}"#),
             ],
             Scenario::Novelty => vec![said(r#""content":"Hello","novelty":true"#)],
+            Scenario::Form => {
+                vec![said(r#""content":"{\"bird\":""#), said(r#""content":" \"mynah\"}""#)]
+            }
             _ => return None,
         };
         lines.push(line(
