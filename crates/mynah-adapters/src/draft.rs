@@ -256,6 +256,11 @@ impl Draft {
         whole.clone_into(&mut self.calls[key].arguments);
     }
 
+    /// What was said of a call: its name and its arguments.
+    pub(crate) fn call_so_far(&self, CallKey(key): CallKey) -> (&str, &str) {
+        (&self.calls[key].name, &self.calls[key].arguments)
+    }
+
     /// Whether a call's arguments are all there, as far as one can see.
     pub(crate) fn has_whole_arguments(&self, CallKey(key): CallKey) -> bool {
         let arguments = self.calls[key].arguments.trim();
