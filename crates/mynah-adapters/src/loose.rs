@@ -394,7 +394,7 @@ impl<'a, T: Members<'a>> Place<'a> for Option<List<T>> {
 
 /// Members that are not known, and [tell](tells) something. A list: nearly always it is empty, and even an empty map has its
 /// price.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq)]
 pub(crate) struct Rest(Vec<(String, Value)>);
 
 impl Rest {
@@ -414,6 +414,15 @@ impl Rest {
 
     pub(crate) fn extend(&mut self, more: Self) {
         self.0.extend(more.0);
+    }
+
+    /// Of what servers repeat with every chunk: leaves it away where it is the same as was told last.
+    pub(crate) fn leave_told(&mut self, last: &mut Self) {
+        if self == last {
+            self.0.clear();
+        } else if !self.is_empty() {
+            last.clone_from(self);
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -32,8 +32,8 @@ pub(super) struct Answer {
     /// What the next request must have where the answer stops before its end.
     continuation: String,
     counters: Counters,
-    /// What was told last of what is not known: chunks repeat themselves.
-    unknown: Value,
+    /// What was told last of what is not known of a chunk: they repeat themselves. What stands in a candidate is a piece.
+    unknown: Rest,
 }
 
 struct Open {
@@ -164,6 +164,7 @@ impl Answer {
             }
             unknown.push("promptFeedback", feedback);
         }
+        unknown.leave_told(&mut self.unknown);
         let mut others = extent == Extent::Part;
         for candidate in chunk.candidates.0 {
             // Only the first candidate is the answer; others were asked for by the caller's own options.
@@ -182,11 +183,7 @@ impl Answer {
         }
         self.counters.tell(draft);
         if !unknown.is_empty() {
-            let unknown = Value::from(unknown);
-            if unknown != self.unknown {
-                self.unknown.clone_from(&unknown);
-                draft.raw(unknown);
-            }
+            draft.raw(unknown.into());
         }
         Ok(())
     }

@@ -30,8 +30,9 @@ pub(super) struct Answer {
     calls: Vec<Call>,
     /// A call and its name, which may go on until something else comes.
     naming: Option<(CallKey, String)>,
-    /// The members that we do not know, as they were told last: some servers repeat them on every chunk.
-    unknown: Value,
+    /// The members of a chunk that we do not know, as they were told last: some servers repeat them on every one. What stands
+    /// in a choice is a piece, like what the model says.
+    unknown: Rest,
 }
 
 /// How far back a piece of a detail is matched with what came before.
@@ -146,7 +147,7 @@ impl Answer {
             details: Vec::new(),
             calls: Vec::new(),
             naming: None,
-            unknown: Value::Null,
+            unknown: Rest::default(),
         }
     }
 
@@ -165,7 +166,7 @@ impl Answer {
                 draft.note(name, said.text());
             }
         }
-        let mut unknown = chunk.unknown;
+        let (mut unknown, mut pieces) = (chunk.unknown, Rest::default());
         let mut others = extent == Extent::Part;
         for choice in chunk.choices.iter_mut().flat_map(|list| &mut list.0) {
             // Only the first choice is the answer; others were asked for by the caller's own options.
@@ -195,7 +196,7 @@ impl Answer {
             }
             self.finish(choice.finish_reason.text(), choice.native_finish_reason.text(), draft)?;
             if !rest.is_empty() {
-                unknown.add("choices", vec![Value::from(rest)]);
+                pieces.add("choices", vec![Value::from(rest)]);
             }
         }
         if others {
@@ -210,12 +211,10 @@ impl Answer {
         if let Some(error) = own("error").filter(|error| tells(error)) {
             return Err(failure::in_stream(&json!({"error": error})));
         }
+        unknown.leave_told(&mut self.unknown);
+        unknown.extend(pieces);
         if !unknown.is_empty() {
-            let unknown = Value::from(unknown);
-            if unknown != self.unknown {
-                self.unknown.clone_from(&unknown);
-                draft.raw(unknown);
-            }
+            draft.raw(unknown.into());
         }
         Ok(())
     }
