@@ -472,6 +472,16 @@ pub(crate) fn tells(value: &Value) -> bool {
     }
 }
 
+/// What the provider says that the call cost: in a number, by its parts, or in ticks, of which 10^10 are a dollar.
+pub(crate) fn told_cost(counters: &Metadata) -> Option<f64> {
+    let ticks = || Some(counters.get("cost_in_usd_ticks")?.as_f64()? / 1e10);
+    let cost = match counters.get("cost") {
+        Some(Value::Object(costs)) => costs.get("total_cost"),
+        cost => cost,
+    };
+    cost.and_then(Value::as_f64).or_else(ticks)
+}
+
 /// The most counters of an answer: what a server makes up anew each time is not kept.
 pub(crate) const MAX_COUNTERS: usize = 100;
 

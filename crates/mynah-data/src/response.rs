@@ -63,7 +63,7 @@ pub struct Usage {
     pub input_cost: Option<f64>,
     /// US dollars for the output.
     pub output_cost: Option<f64>,
-    /// US dollars in all.
+    /// US dollars in all. None where a part of it is not known, such as the price of searches that the provider made.
     pub total_cost: Option<f64>,
     /// The provider's counters for its own tools.
     pub tool_usage: Metadata,

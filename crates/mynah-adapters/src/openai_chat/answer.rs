@@ -13,7 +13,9 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, Extent, List, Loose, Rest, Written, members, take_count, telling, tells},
+    loose::{
+        self, Extent, List, Loose, Rest, Written, members, take_count, telling, tells, told_cost,
+    },
     sse::Frame,
 };
 
@@ -532,10 +534,7 @@ fn usage(mut counters: Metadata) -> Usage {
         }
         *output = output.saturating_add(total.saturating_sub(counted));
     }
-    usage.total_cost = match counters.get("cost") {
-        Some(Value::Object(costs)) => costs.get("total_cost").and_then(Value::as_f64),
-        cost => cost.and_then(Value::as_f64),
-    };
+    usage.total_cost = told_cost(&counters);
     usage.extra = telling(counters).into();
     usage
 }
