@@ -310,8 +310,10 @@ impl Draft {
         }
     }
 
+    /// With the total of what the provider counted, where it does not say it.
     fn tell_usage(&mut self) {
-        self.wait(Waiting::Usage(Box::new(self.usage.clone())));
+        let usage = Usage { total_tokens: self.usage.total(), ..self.usage.clone() };
+        self.wait(Waiting::Usage(Box::new(usage)));
         self.begin();
     }
 

@@ -57,7 +57,7 @@ pub struct Usage {
     pub cache_write_tokens: Option<u64>,
     /// The part of the output that was reasoning.
     pub reasoning_tokens: Option<u64>,
-    /// The total that the provider reported.
+    /// All tokens: as the provider reports them, or as its adapter adds them up.
     pub total_tokens: Option<u64>,
     /// US dollars for the prompt.
     pub input_cost: Option<f64>,
