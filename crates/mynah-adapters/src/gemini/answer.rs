@@ -160,6 +160,7 @@ impl Answer {
         let mut unknown = chunk.unknown;
         if let Some(feedback) = chunk.feedback.into_object() {
             if let Some(reason) = feedback.get("blockReason").and_then(Value::as_str) {
+                self.counters.tell(draft);
                 return Err(blocked(reason, &feedback));
             }
             unknown.push("promptFeedback", feedback);
