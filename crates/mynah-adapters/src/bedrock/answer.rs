@@ -107,6 +107,8 @@ impl Decoder for Answer {
             _ => unknown = serde_json::from_str(frame.data).map_err(failure::malformed)?,
         }
         if !unknown.is_empty() {
+            let place = message.index.number();
+            unknown.extend(place.map(|index| ("contentBlockIndex".to_owned(), index.into())));
             draft.raw(json!({frame.event: unknown}));
         }
         Ok(())
