@@ -175,6 +175,11 @@ impl Answer {
             }
             extent.or_fail()?;
             let rest = self.candidate(candidate, draft);
+            let grounds =
+                rest.get("groundingMetadata").and_then(|said| said.get("webSearchQueries"));
+            if let Some(Value::Array(queries)) = grounds {
+                self.counters.searched(queries);
+            }
             if !rest.is_empty() {
                 unknown.add("candidates", vec![Value::from(rest)]);
             }
