@@ -256,6 +256,11 @@ impl Draft {
         whole.clone_into(&mut self.calls[key].arguments);
     }
 
+    /// What was said of a call: its name and its arguments.
+    pub(crate) fn call_so_far(&self, CallKey(key): CallKey) -> (&str, &str) {
+        (&self.calls[key].name, &self.calls[key].arguments)
+    }
+
     /// Whether a call's arguments are all there, as far as one can see.
     pub(crate) fn has_whole_arguments(&self, CallKey(key): CallKey) -> bool {
         let arguments = self.calls[key].arguments.trim();
@@ -305,8 +310,10 @@ impl Draft {
         }
     }
 
+    /// With the total of what the provider counted, where it does not say it.
     fn tell_usage(&mut self) {
-        self.wait(Waiting::Usage(Box::new(self.usage.clone())));
+        let usage = Usage { total_tokens: self.usage.total(), ..self.usage.clone() };
+        self.wait(Waiting::Usage(Box::new(usage)));
         self.begin();
     }
 

@@ -10,7 +10,8 @@ use crate::loose::tells;
 /// The error of a response with a status that is not success. `header` looks a header up by its lowercase name.
 ///
 /// Its message is the provider's own; its metadata has `status` and, where they are known, `request_id`, `retry_after_ms`,
-/// `should_retry`, and the provider's `code` and `type`.
+/// `should_retry`, the provider's `code` and `type`, and the beginning of what the model wrote where that is why it failed
+/// (`failed_generation`).
 ///
 /// ```
 /// use mynah_adapters::failure;
@@ -67,7 +68,11 @@ pub fn in_stream(frame: &Value) -> Error {
         .and_then(|code| code.parse().ok())
         .filter(|code| (400..600).contains(code));
     let message = said.message.clone().unwrap_or_else(|| frame.to_string());
-    said.error(status, message)
+    let error = said.error(status, message);
+    match said.request_id {
+        Some(id) => error.with("request_id", id),
+        None => error,
+    }
 }
 
 /// The error of an answer that is not what the format says.
@@ -154,6 +159,9 @@ fn plain(text: &str) -> Option<String> {
     is_readable.then(|| text.to_owned())
 }
 
+/// The most bytes that an error has of what the model wrote.
+const MAX_GENERATION: usize = 4_096;
+
 /// What a provider says of a failure.
 #[derive(Default)]
 struct Said {
@@ -162,6 +170,8 @@ struct Said {
     kind: Option<String>,
     request_id: Option<String>,
     retry_after_ms: Option<u64>,
+    /// What the model wrote that is no call, or no JSON.
+    failed_generation: Option<String>,
     /// The member of the request that it is about.
     param: Option<String>,
     /// What was asked did not pass a check of its content.
@@ -205,7 +215,11 @@ impl Said {
                 .or_else(|| word(&["error_type", "status"])),
             code: word(&["code", "status_code"]),
             param: error.get("param").and_then(scalar),
-            request_id: body.get("request_id").and_then(Value::as_str).map(str::to_owned),
+            request_id: body.get("request_id").and_then(scalar),
+            failed_generation: error.get("failed_generation").and_then(Value::as_str).map(|text| {
+                let end = text.floor_char_boundary(MAX_GENERATION);
+                text[..end].to_owned()
+            }),
             retry_after_ms: delay
                 .and_then(millis)
                 .or_else(|| pause_in_words(message.as_deref().unwrap_or_default())),
@@ -215,7 +229,11 @@ impl Said {
 
     fn error(&self, status: Option<u16>, message: String) -> Error {
         let mut error = Error::adapter(self.reason(status)).with_message(message);
-        for (name, word) in [("code", &self.code), ("type", &self.kind)] {
+        for (name, word) in [
+            ("code", &self.code),
+            ("type", &self.kind),
+            ("failed_generation", &self.failed_generation),
+        ] {
             if let Some(word) = word {
                 error = error.with(name, word.as_str());
             }
@@ -239,8 +257,10 @@ impl Said {
         if self.flagged {
             return AdapterReason::ContentFilter;
         }
-        // llama.cpp, of what it was started without or cannot do: that is so the next time too, whatever the status.
-        const NEVER: [&str; 4] = [
+        // What is so the next time too, whatever the status. Groq and OpenAI, of more tokens than may pass in a minute, which
+        // they call a rate limit; llama.cpp, of what it was started without or cannot do.
+        const NEVER: [&str; 5] = [
+            "Request too large for",
             "requires --jinja",
             "Cannot use both json_schema and grammar",
             "Cannot use custom grammar constraints with tools",
@@ -257,8 +277,12 @@ impl Said {
             word => by_word(word),
         });
         let named = named.next();
-        let is_refusal = status.is_none_or(|status| matches!(status, 400 | 403 | 413 | 422 | 503));
-        let told = self.message.as_deref().filter(|_| is_refusal).and_then(by_message);
+        let told = by_message(message).filter(|told| match status {
+            None | Some(400 | 403 | 413 | 422 | 503) => true,
+            // A prompt may be too long for a server that only then says that it failed.
+            Some(500..) => *told == AdapterReason::ContextLengthExceeded,
+            _ => false,
+        });
         let by_status = status.map(by_status);
         // A word for "something failed" must not hide a status that says what.
         let reason = match named {
@@ -394,7 +418,8 @@ fn by_word(word: &str) -> Option<AdapterReason> {
 
 /// What providers say in words alone.
 fn by_message(message: &str) -> Option<AdapterReason> {
-    const TOO_LONG: [&str; 11] = [
+    const TOO_LONG: [&str; 12] = [
+        "cannot truncate prompt with n_keep",
         "prompt is too long",
         "input is too long",
         "input tokens exceeds",
@@ -413,8 +438,13 @@ fn by_message(message: &str) -> Option<AdapterReason> {
         "content exists risk",
         "content violates usage guidelines",
     ];
-    const BAD_KEY: [&str; 4] =
-        ["incorrect api key", "invalid api key", "api key not valid", "api key is invalid"];
+    const BAD_KEY: [&str; 5] = [
+        "incorrect api key",
+        "invalid api key",
+        "api key not valid",
+        "api key is invalid",
+        "make sure your api key is valid",
+    ];
     let message = message.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
     let too_long = says(&["context window", "context length", "context size"])
@@ -425,6 +455,7 @@ fn by_message(message: &str) -> Option<AdapterReason> {
             "limit",
             "longer than",
             "maximum",
+            "not enough",
             "too l",
         ]);
     let is_word = |at: usize| !message[..at].ends_with(|c: char| c == '_' || c.is_alphanumeric());

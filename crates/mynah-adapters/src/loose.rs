@@ -394,7 +394,7 @@ impl<'a, T: Members<'a>> Place<'a> for Option<List<T>> {
 
 /// Members that are not known, and [tell](tells) something. A list: nearly always it is empty, and even an empty map has its
 /// price.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq)]
 pub(crate) struct Rest(Vec<(String, Value)>);
 
 impl Rest {
@@ -414,6 +414,15 @@ impl Rest {
 
     pub(crate) fn extend(&mut self, more: Self) {
         self.0.extend(more.0);
+    }
+
+    /// Of what servers repeat with every chunk: leaves it away where it is the same as was told last.
+    pub(crate) fn leave_told(&mut self, last: &mut Self) {
+        if self == last {
+            self.0.clear();
+        } else if !self.is_empty() {
+            last.clone_from(self);
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -461,6 +470,16 @@ pub(crate) fn tells(value: &Value) -> bool {
         Value::Object(map) => !map.is_empty(),
         _ => true,
     }
+}
+
+/// What the provider says that the call cost: in a number, by its parts, or in ticks, of which 10^10 are a dollar.
+pub(crate) fn told_cost(counters: &Metadata) -> Option<f64> {
+    let ticks = || Some(counters.get("cost_in_usd_ticks")?.as_f64()? / 1e10);
+    let cost = match counters.get("cost") {
+        Some(Value::Object(costs)) => costs.get("total_cost"),
+        cost => cost,
+    };
+    cost.and_then(Value::as_f64).or_else(ticks)
 }
 
 /// The most counters of an answer: what a server makes up anew each time is not kept.

@@ -245,7 +245,7 @@ fn n19_usage_counts_the_whole_prompt_and_the_end_wins() {
         (Some(16), Some(4), Some(2))
     );
     assert_eq!(
-        (usage.output_tokens, usage.reasoning_tokens, usage.total()),
+        (usage.output_tokens, usage.reasoning_tokens, usage.total_tokens),
         (Some(9), Some(3), Some(25))
     );
     assert_eq!(usage.tool_usage["web_search_requests"], 1);

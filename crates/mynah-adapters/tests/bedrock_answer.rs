@@ -238,9 +238,9 @@ fn what_is_not_known_is_passed_on() {
     assert_eq!(
         raw(&events),
         [
-            json!({"contentBlockStart": {"start": foreign}}),
-            json!({"contentBlockDelta": {"delta": {"toolUse": "{}"}}}),
-            json!({"contentBlockDelta": {"delta": {"citation": {"title": "t"}}}}),
+            json!({"contentBlockStart": {"start": foreign, "contentBlockIndex": 0}}),
+            json!({"contentBlockDelta": {"delta": {"toolUse": "{}"}, "contentBlockIndex": 0}}),
+            json!({"contentBlockDelta": {"delta": {"citation": {"title": "t"}}, "contentBlockIndex": 1}}),
             json!({"surprise": {"a": 1}}),
             json!({"messageStop": {"additionalModelResponseFields": {"b": 1}}}),
             json!({"metadata": {"trace": {"c": 1}}}),

@@ -107,6 +107,48 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
             "Cannot use both json_schema and grammar",
         ),
         (
+            500,
+            r#"{"error":{"code":500,"message":"Context size has been exceeded.","type":"server_error"}}"#,
+            ContextLengthExceeded,
+            "Context size has been exceeded.",
+        ),
+        (
+            502,
+            r#"{"error":{"message":"Provider returned error","code":502,"metadata":{"raw":"{\"error\":{\"message\":\"maximum context length is 8\"}}"}}}"#,
+            ContextLengthExceeded,
+            "Provider returned error: maximum context length is 8",
+        ),
+        (
+            500,
+            r#"{"error":{"message":"the file of the model was not found","type":"server_error"}}"#,
+            ProviderUnavailable,
+            "the file of the model was not found",
+        ),
+        (
+            413,
+            r#"{"error":{"message":"Request too large for model `m` on tokens per minute (TPM): Limit 6, Requested 7, please reduce your message size","type":"tokens","code":"rate_limit_exceeded"}}"#,
+            InvalidRequest,
+            "Request too large for model `m` on tokens per minute (TPM): Limit 6, Requested 7, please reduce your message size",
+        ),
+        (
+            429,
+            r#"{"error":{"message":"Request too large for m on tokens per min (TPM): Limit 6, Requested 7. The input or output tokens must be reduced.","type":"tokens","code":"rate_limit_exceeded"}}"#,
+            InvalidRequest,
+            "Request too large for m on tokens per min (TPM): Limit 6, Requested 7. The input or output tokens must be reduced.",
+        ),
+        (
+            429,
+            r#"{"message":"Too many tokens, please wait before trying again.","__type":"ThrottlingException"}"#,
+            RateLimited,
+            "Too many tokens, please wait before trying again.",
+        ),
+        (
+            403,
+            r#"{"Message":"Authentication failed: Please make sure your API Key is valid."}"#,
+            AuthenticationFailed,
+            "Authentication failed: Please make sure your API Key is valid.",
+        ),
+        (
             503,
             r#"{"error":{"message":"The engine is currently overloaded, please try again later"}}"#,
             Overloaded,
@@ -302,6 +344,11 @@ fn words_alone_tell_a_model_that_is_not_there_and_a_prompt_that_is_too_long() {
         ("Number of input tokens exceeds maximum length", ContextLengthExceeded),
         ("This model's maximum context length is 8 tokens", ContextLengthExceeded),
         ("the request exceeds the available context size", ContextLengthExceeded),
+        ("Cannot truncate prompt with n_keep (11378) >= n_ctx (4096)", ContextLengthExceeded),
+        (
+            "Trying to keep the first 9 tokens when context the overflows. However, the model is loaded with context length of only 8 tokens, which is not enough.",
+            ContextLengthExceeded,
+        ),
         ("Invalid 'tools[0].function.name': 'context window' does not match", InvalidRequest),
         ("The image does not exist", InvalidRequest),
         ("tool get_model does not exist", InvalidRequest),
@@ -309,6 +356,10 @@ fn words_alone_tell_a_model_that_is_not_there_and_a_prompt_that_is_too_long() {
         let body = json!({"error": {"message": message, "type": "invalid_request_error"}});
         let error = failure::of_response(400, |_| None, body.to_string().as_bytes());
         assert_eq!(error.kind(), ErrorKind::Adapter(reason), "{message}");
+        if reason == ContextLengthExceeded {
+            let event = json!({"error": {"message": message}});
+            assert_eq!(failure::in_stream(&event).kind(), error.kind(), "{message}");
+        }
     }
 }
 
@@ -331,6 +382,28 @@ fn the_ids_that_help_a_provider_to_help_are_kept() {
     };
     assert_eq!(id(None).as_deref(), Some("from body"));
     assert_eq!(id(Some("from header")).as_deref(), Some("from header"));
+    let event = String::from_utf8(body.to_vec()).unwrap();
+    let error = failed(&Anthropic::default(), &format!("event: error\ndata: {event}\n\n"));
+    assert_eq!(error.metadata()["request_id"], "from body");
+}
+
+#[test]
+fn what_the_model_wrote_in_vain_is_told_as_far_as_it_is_short() {
+    let told = |wrote: &str| {
+        let said = json!({"error": {
+            "message": "Failed to call a function. See 'failed_generation' for more details.",
+            "type": "invalid_request_error", "code": "tool_use_failed", "failed_generation": wrote,
+        }});
+        let refused = failure::of_response(400, |_| None, said.to_string().as_bytes());
+        let in_stream = failure::in_stream(&said);
+        assert_eq!(refused.kind(), ErrorKind::Adapter(AdapterReason::InvalidRequest));
+        let [refused, in_stream] =
+            [refused, in_stream].map(|error| error.metadata()["failed_generation"].clone());
+        assert_eq!(refused, in_stream);
+        refused.as_str().unwrap().to_owned()
+    };
+    assert_eq!(told("<function=f>"), "<function=f>");
+    assert_eq!(told(&"é".repeat(5_000)), "é".repeat(2_048));
 }
 
 #[test]

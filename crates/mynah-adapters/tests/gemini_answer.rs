@@ -256,6 +256,23 @@ fn i11_i15_usage_counts_thoughts_and_tools_as_parts() {
 }
 
 #[test]
+fn searches_are_counted() {
+    let chunk = |queries: Value| {
+        let mut chunk = finished("STOP");
+        chunk["usageMetadata"] = json!({"promptTokenCount": 3, "totalTokenCount": 3});
+        chunk["candidates"][0]["groundingMetadata"] = json!({"webSearchQueries": queries});
+        chunk
+    };
+    for (chunks, tools) in [
+        (vec![chunk(json!(["a", "", "b"])), chunk(json!([]))], json!({"web_search_queries": 2})),
+        (vec![chunk(json!([])), chunk(json!(["a"]))], json!({"web_search_queries": 1})),
+        (vec![chunk(json!([""])), chunk(json!("a"))], json!({})),
+    ] {
+        assert_eq!(json!(read(&stream(&chunks)).usage.tool_usage), tools);
+    }
+}
+
+#[test]
 fn counters_are_told_as_often_as_they_change() {
     let chunks = [
         json!({"promptTokenCount": 3, "totalTokenCount": 3, "details": [{"n": 1}], "none": ""}),

@@ -300,6 +300,19 @@ async fn an_answer_that_fails_before_its_first_event_is_told_apart_from_a_refusa
 }
 
 #[tokio::test]
+async fn what_a_prompt_that_is_blocked_cost_is_told() {
+    let blocked = r#"{"promptFeedback":{"blockReason":"SAFETY"},"usageMetadata":{"promptTokenCount":4,"totalTokenCount":4}}"#;
+    let body = format!("data: {blocked}\n\n");
+    let server =
+        Server::start(move |_| Reply::stream("text/event-stream", [body.as_str()])).await.unwrap();
+    let gemini = HttpAdapter::named("gemini").unwrap().with_base_url(server.url()).unwrap();
+    let error = hear(gemini, call()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ContentFilter));
+    let partial = Response::deserialize(&error.metadata()["partial"]).unwrap();
+    assert_eq!(partial.usage.input_tokens, Some(4));
+}
+
+#[tokio::test]
 async fn a_model_that_fails_before_its_first_word_is_replaced() {
     let start = r#"{"type":"message_start","message":{"id":"msg-1","model":"claude","usage":{"input_tokens":11}}}"#;
     let failure = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;

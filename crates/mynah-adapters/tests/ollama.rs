@@ -226,6 +226,7 @@ fn tokens_and_times_are_counted_at_the_end() {
     let expected = Usage {
         input_tokens: Some(11),
         output_tokens: Some(7),
+        total_tokens: Some(18),
         extra: json!({"total_duration": 30, "load_duration": 1})
             .as_object()
             .unwrap()

@@ -9,11 +9,11 @@
 mod common;
 
 use common::{
-    chat::{answer, read},
+    chat::{answer, body, read},
     events, folded, sse, streamed,
 };
 use mynah_adapters::{format::Delivery, openai_chat::OpenAiChat};
-use mynah_data::{Event, FinishReason, Message, Part, Request, ToolCall};
+use mynah_data::{Event, FinishReason, Message, Part, Request, Response, ToolCall};
 use serde_json::{Value, json};
 
 #[test]
@@ -157,6 +157,83 @@ fn a_name_after_whole_arguments_begins_a_call() {
         [told("f", "{\"x\":{}}")],
         "some servers repeat the name"
     );
+}
+
+/// `id`, `name` and arguments of each call.
+fn told(response: &Response) -> Vec<(&str, &str, &str)> {
+    response.tool_calls().map(|call| (&*call.id, &*call.name, &*call.raw_arguments)).collect()
+}
+
+#[test]
+fn calls_that_share_an_id_are_told_apart_by_their_names_and_arguments() {
+    let piece = |index: Option<u64>, name: &str, arguments: &str| {
+        let function = json!({"name": name, "arguments": arguments});
+        match index {
+            Some(index) => json!({"index": index, "id": "a", "function": function}),
+            None => json!({"id": "a", "function": function}),
+        }
+    };
+    for index in [None, Some(0)] {
+        let piece = |name: &str, arguments: &str| piece(index, name, arguments);
+        for (pieces, expected) in [
+            (
+                vec![piece("f", "{\"x\":1}"), piece("g", "{\"y\":2}")],
+                vec![("a", "f", "{\"x\":1}"), ("call_2", "g", "{\"y\":2}")],
+            ),
+            (
+                vec![piece("f", "{\"x\":1}"), piece("f", "{\"x\":"), piece("", "2}")],
+                vec![("a", "f", "{\"x\":1}"), ("call_2", "f", "{\"x\":2}")],
+            ),
+            (
+                vec![piece("f", "{}"), piece("g", "{}"), piece("f", "{}")],
+                vec![("a", "f", "{}"), ("call_2", "g", "{}"), ("call_3", "f", "{}")],
+            ),
+            (
+                vec![piece("f", "{}"), piece("g", ""), piece("", "{\"y\":2}")],
+                vec![("a", "f", "{}"), ("call_2", "g", "{\"y\":2}")],
+            ),
+            // The same again is an end that repeats the call, as some servers write it.
+            (
+                vec![piece("f", "{\"x\":1}"), piece("f", "{\"x\":1}"), piece("f", "")],
+                vec![("a", "f", "{\"x\":1}")],
+            ),
+        ] {
+            let deltas: Vec<Value> =
+                pieces.into_iter().map(|piece| json!({"tool_calls": [piece]})).collect();
+            let response = read(&answer(&deltas, "tool_calls"));
+            assert_eq!(told(&response), expected, "{index:?}");
+        }
+    }
+}
+
+#[test]
+fn each_call_of_a_whole_message_is_one_of_its_own() {
+    let call = |name: &str, arguments: &str| json!({"id": "a", "function": {"name": name, "arguments": arguments}});
+    let custom = |input: &str| json!({"id": "a", "custom": {"name": "sql", "input": input}});
+    for (calls, expected) in [
+        (
+            json!([call("f", "{\"x\":1}"), call("g", "{\"y\":2}")]),
+            [("a", "f", "{\"x\":1}"), ("call_2", "g", "{\"y\":2}")],
+        ),
+        (json!([call("f", "{}"), call("f", "{}")]), [("a", "f", "{}"), ("call_2", "f", "{}")]),
+        (json!([call("f", ""), call("g", "")]), [("a", "f", ""), ("call_2", "g", "")]),
+        (
+            json!([custom("one"), custom("two")]),
+            [("a", "sql", r#"{"input":"one"}"#), ("call_2", "sql", r#"{"input":"two"}"#)],
+        ),
+    ] {
+        let message = json!({"role": "assistant", "tool_calls": calls});
+        let choice = json!({"index": 0, "message": message, "finish_reason": "tool_calls"});
+        let whole = json!({"id": "c", "model": "m", "choices": [choice]});
+        for (delivery, body) in
+            [(Delivery::Whole, whole.to_string()), (Delivery::Streamed, body(&[whole]))]
+        {
+            let format = OpenAiChat::default();
+            let (events, read) = events(&format, &Request::from("hi"), delivery, [body.as_bytes()]);
+            assert_eq!(read, Ok(()));
+            assert_eq!(told(&folded(&events)), expected);
+        }
+    }
 }
 
 #[test]

@@ -73,6 +73,7 @@ fn usage_may_stand_in_the_choice_and_its_details_beside_the_other_counters() {
         output_tokens: Some(13),
         cached_input_tokens: Some(12),
         reasoning_tokens: Some(7),
+        total_tokens: Some(32),
         ..Usage::default()
     };
     assert_eq!(read(&[json!({"choices": [choice]})]), expected);

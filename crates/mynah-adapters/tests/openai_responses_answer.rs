@@ -85,6 +85,14 @@ fn a_call_that_was_cut_off_before_its_arguments_has_none() {
 }
 
 #[test]
+fn a_cost_may_be_told_in_ticks() {
+    let usage = json!({"input_tokens": 196, "output_tokens": 485, "cost_in_usd_ticks": 12_559_000, "num_server_side_tools_used": 2});
+    let reply = reply("completed", json!({"output": [], "usage": usage}));
+    let response = read(&body(&[json!({"type": "response.completed", "response": reply})]));
+    assert_eq!(response.usage.total_cost, Some(0.001_255_9));
+}
+
+#[test]
 fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
     let usage = json!({
         "input_tokens": 10, "output_tokens": 5, "total_tokens": 15, "cost": 0.25, "num_sources_used": 2,

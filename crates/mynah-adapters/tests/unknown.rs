@@ -129,6 +129,35 @@ fn converse_passes_on_what_it_does_not_know() {
 }
 
 #[test]
+fn pieces_are_passed_on_each_time_and_what_chunks_repeat_once() {
+    let likely = json!({"content": [{"token": "ha", "logprob": 0.0}]});
+    let chat = json!({"model": "m", "a": 1, "choices": [
+        {"index": 0, "delta": {"content": "ha", "audio": {"data": "AAAA"}}, "logprobs": likely},
+    ]});
+    let piece = json!({"choices": [{"logprobs": likely, "delta": {"audio": {"data": "AAAA"}}}]});
+    let gemini = json!({"modelVersion": "m", "a": 1, "candidates": [
+        {"content": {"parts": [{"text": "ha"}]}, "logprobsResult": {"chosenCandidates": [0]}},
+    ]});
+    let candidate = json!({"candidates": [{"logprobsResult": {"chosenCandidates": [0]}}]});
+    let [(openai, _, in_chat), _, _, (google, _, in_gemini), _] = formats();
+    for (format, chunk, end, piece) in
+        [(openai, chat, in_chat, piece), (google, gemini, in_gemini, candidate)]
+    {
+        let mut changed = chunk.clone();
+        changed["a"] = json!(2);
+        let chunks = [&chunk, &chunk, &changed, &changed].map(Value::to_string);
+        let with = |a: u8| {
+            let mut piece = piece.clone();
+            piece["a"] = json!(a);
+            piece
+        };
+        let told =
+            raw(&*format, Delivery::Streamed, &body(&*format, [chunks.join("\n\ndata: "), end]));
+        assert_eq!(told, [with(1), piece.clone(), with(2), piece]);
+    }
+}
+
+#[test]
 fn what_is_nested_too_deep_is_passed_on_as_it_is_written() {
     let deep = format!("{}1{}", "[".repeat(1000), "]".repeat(1000));
     let chat = format!(

@@ -15,19 +15,15 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use common::{events, folded};
 use mynah_adapters::{
-    anthropic::Anthropic,
-    bedrock::Bedrock,
     failure,
     format::{Delivery, Format},
-    gemini::Gemini,
-    ollama::Ollama,
-    openai_chat::{Dialect, OpenAiChat},
-    openai_responses::OpenAiResponses,
+    presets::Preset,
 };
 use mynah_data::{ErrorKind, Request, Response};
 use serde_json::{Value, json};
@@ -86,6 +82,29 @@ fn a_path_is_left_out_as_a_whole_or_read() {
 }
 
 #[test]
+fn a_recording_is_read_as_its_provider_speaks() {
+    let chunk = json!({
+        "id": "a", "model": "m", "usage": {"prompt_tokens": 1, "completion_tokens": 1},
+        "choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}],
+    });
+    let exchange = Exchange {
+        path: "/chat/completions".to_owned(),
+        asked: None,
+        status: 200,
+        content_type: Some("text/event-stream".to_owned()),
+        body: common::sse([chunk.to_string().as_str()]).into_bytes(),
+    };
+    for (provider, end) in
+        [("perplexity", Ok(())), ("deepseek", Err("network_error")), ("xai", Err("network_error"))]
+    {
+        let format = exchange.format(provider).unwrap();
+        let body = exchange.body.as_slice();
+        let read = events(format.as_ref(), &Request::from("hi"), Delivery::Streamed, [body]).1;
+        assert_eq!(read.map_err(|error| error.reason()), end, "{provider}");
+    }
+}
+
+#[test]
 fn every_recorded_body_decodes_wherever_it_is_cut() {
     let Some(folder) = recordings() else {
         eprintln!("skipped: no recordings; MYNAH_WIRE names their folder");
@@ -114,7 +133,8 @@ fn check_file(folder: &Path, path: &Path) -> Vec<(String, String)> {
     for (index, line) in text.lines().enumerate() {
         let exchange = Exchange::read(serde_json::from_str(line).unwrap()).unwrap();
         let place = format!("{name}:{}", index + 1);
-        let (name, normalized) = if let Some(format) = exchange.format() {
+        let provider = name.split('/').next().unwrap_or_default();
+        let (name, normalized) = if let Some(format) = exchange.format(provider) {
             (name.clone(), exchange.check(format.as_ref(), &place))
         } else if let Some(adapter) = exchange.embedder() {
             (format!("{name}#embeddings"), embeddings::check(adapter, &exchange, &place))
@@ -178,23 +198,24 @@ impl Exchange {
         })
     }
 
-    fn format(&self) -> Option<Box<dyn Format>> {
-        let ends = |end: &str| self.path.ends_with(end);
-        Some(if ends("/chat/completions") {
-            Box::new(OpenAiChat::new(Dialect::OPENAI))
-        } else if ends(":generateContent") || ends(":streamGenerateContent") {
-            Box::new(Gemini::default())
-        } else if ends("/messages") {
-            Box::new(Anthropic::default())
-        } else if ends("/responses") {
-            Box::new(OpenAiResponses::default())
-        } else if ends("/api/chat") {
-            Box::new(Ollama::default())
-        } else if self.is_converse() {
-            Box::new(Bedrock::default())
-        } else {
-            return None;
-        })
+    /// What the provider's preset speaks, where that asks at this path; else what everybody speaks there.
+    fn format(&self, provider: &str) -> Option<Arc<dyn Format>> {
+        const COMMON: [(&str, &str); 8] = [
+            ("/chat/completions", "openai-chat"),
+            (":generateContent", "gemini"),
+            (":streamGenerateContent", "gemini"),
+            ("/messages", "anthropic"),
+            ("/responses", "openai"),
+            ("/api/chat", "ollama"),
+            ("/converse", "bedrock"),
+            ("/converse-stream", "bedrock"),
+        ];
+        let (_, common) = COMMON.iter().find(|(end, _)| self.path.ends_with(end))?;
+        let format_of = |name: &str| Preset::named(name).map(Preset::format);
+        let path = |format: &Arc<dyn Format>| format.path(&Request::from("hi").with_model("asked"));
+        let common = format_of(common)?;
+        let own = format_of(provider).filter(|own| path(own) == path(&common));
+        Some(own.unwrap_or(common))
     }
 
     /// The adapter whose embedder asks like this.

@@ -36,7 +36,7 @@ pub struct Budget {
     /// Tokens of all prompts and answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_total_tokens: Option<u64>,
-    /// US dollars.
+    /// US dollars. Tokens count at their prices, whatever else the provider may bill, unless it reports what a call cost.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "dollars")]
     pub max_usd: Option<f64>,
     /// Milliseconds in which the run does something; those in which it waits for a person do not count.

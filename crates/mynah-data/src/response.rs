@@ -57,13 +57,13 @@ pub struct Usage {
     pub cache_write_tokens: Option<u64>,
     /// The part of the output that was reasoning.
     pub reasoning_tokens: Option<u64>,
-    /// The total that the provider reported.
+    /// All tokens: as the provider reports them, or as its adapter adds them up.
     pub total_tokens: Option<u64>,
     /// US dollars for the prompt.
     pub input_cost: Option<f64>,
     /// US dollars for the output.
     pub output_cost: Option<f64>,
-    /// US dollars in all.
+    /// US dollars in all. None where a part of it is not known, such as the price of searches that the provider made.
     pub total_cost: Option<f64>,
     /// The provider's counters for its own tools.
     pub tool_usage: Metadata,

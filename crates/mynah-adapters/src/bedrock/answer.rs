@@ -112,6 +112,8 @@ impl Decoder for Answer {
             _ => (unknown, extent) = (loose::read_object(frame.data)?, Extent::All),
         }
         if !unknown.is_empty() {
+            let place = message.index.number();
+            unknown.extend(place.map(|index| ("contentBlockIndex".to_owned(), index.into())));
             draft.raw(json!({frame.event: unknown}));
         }
         extent.or_fail()

@@ -32,8 +32,8 @@ pub(super) struct Answer {
     /// What the next request must have where the answer stops before its end.
     continuation: String,
     counters: Counters,
-    /// What was told last of what is not known: chunks repeat themselves.
-    unknown: Value,
+    /// What was told last of what is not known of a chunk: they repeat themselves. What stands in a candidate is a piece.
+    unknown: Rest,
 }
 
 struct Open {
@@ -160,10 +160,12 @@ impl Answer {
         let mut unknown = chunk.unknown;
         if let Some(feedback) = chunk.feedback.into_object() {
             if let Some(reason) = feedback.get("blockReason").and_then(Value::as_str) {
+                self.counters.tell(draft);
                 return Err(blocked(reason, &feedback));
             }
             unknown.push("promptFeedback", feedback);
         }
+        unknown.leave_told(&mut self.unknown);
         let mut others = extent == Extent::Part;
         for candidate in chunk.candidates.0 {
             // Only the first candidate is the answer; others were asked for by the caller's own options.
@@ -173,6 +175,11 @@ impl Answer {
             }
             extent.or_fail()?;
             let rest = self.candidate(candidate, draft);
+            let grounds =
+                rest.get("groundingMetadata").and_then(|said| said.get("webSearchQueries"));
+            if let Some(Value::Array(queries)) = grounds {
+                self.counters.searched(queries);
+            }
             if !rest.is_empty() {
                 unknown.add("candidates", vec![Value::from(rest)]);
             }
@@ -182,11 +189,7 @@ impl Answer {
         }
         self.counters.tell(draft);
         if !unknown.is_empty() {
-            let unknown = Value::from(unknown);
-            if unknown != self.unknown {
-                self.unknown.clone_from(&unknown);
-                draft.raw(unknown);
-            }
+            draft.raw(unknown.into());
         }
         Ok(())
     }

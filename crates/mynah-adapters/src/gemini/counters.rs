@@ -17,6 +17,7 @@ pub(super) struct Counters {
     known: Vec<Counter>,
     /// What those of [`TOKENS`] say.
     tokens: [Option<u64>; TOKENS.len()],
+    searches: Option<u64>,
     news: News,
 }
 
@@ -103,6 +104,15 @@ impl Counters {
         Ok(())
     }
 
+    /// Takes the searches of an answer so far, which nobody counts but who bills them. Empty ones are free.
+    pub(super) fn searched(&mut self, queries: &[Value]) {
+        let queries = queries.iter().filter(|query| loose::tells(query)).count() as u64;
+        if Some(queries) > self.searches.or(Some(0)) {
+            self.searches = Some(queries);
+            self.news = self.news.max(News::Tokens);
+        }
+    }
+
     /// Tells what is new.
     pub(super) fn tell(&mut self, draft: &mut Draft) {
         let news = take(&mut self.news);
@@ -129,7 +139,6 @@ impl Counters {
     /// The provider counts thoughts beside the rest of the output, and what its own tools put into the prompt beside the rest
     /// of the prompt; we count them as parts. Counters that are zero are left away.
     fn put_tokens(&self, usage: &mut Usage) -> bool {
-        const TOOL_PROMPT: &str = "prompt_tokens";
         let [total, prompt, tool_prompt, thoughts, answer, response, cached] = self.tokens;
         let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
             (Some(one), Some(other)) => Some(one.saturating_add(other)),
@@ -140,9 +149,12 @@ impl Counters {
         is_new |= put(&mut usage.cached_input_tokens, cached);
         is_new |= put(&mut usage.reasoning_tokens, thoughts);
         is_new |= put(&mut usage.total_tokens, total);
-        if usage.tool_usage.get(TOOL_PROMPT).and_then(Value::as_u64) != tool_prompt {
-            let tokens = tool_prompt.map(|tokens| (TOOL_PROMPT.to_owned(), tokens.into()));
-            usage.tool_usage = tokens.into_iter().collect();
+        let tools = [("prompt_tokens", tool_prompt), ("web_search_queries", self.searches)];
+        let told = |name: &str| usage.tool_usage.get(name).and_then(Value::as_u64);
+        if tools.iter().any(|(name, count)| told(name) != *count) {
+            let counts = tools.into_iter();
+            let counts = counts.filter_map(|(name, count)| Some((name.to_owned(), count?.into())));
+            usage.tool_usage = counts.collect();
             is_new = true;
         }
         is_new

@@ -13,7 +13,9 @@ use crate::{
     draft::{Block, CallKey, Draft},
     failure,
     format::Decoder,
-    loose::{self, Extent, List, Loose, Rest, Written, members, take_count, telling, tells},
+    loose::{
+        self, Extent, List, Loose, Rest, Written, members, take_count, telling, tells, told_cost,
+    },
     sse::Frame,
 };
 
@@ -30,8 +32,9 @@ pub(super) struct Answer {
     calls: Vec<Call>,
     /// A call and its name, which may go on until something else comes.
     naming: Option<(CallKey, String)>,
-    /// The members that we do not know, as they were told last: some servers repeat them on every chunk.
-    unknown: Value,
+    /// The members of a chunk that we do not know, as they were told last: some servers repeat them on every one. What stands
+    /// in a choice is a piece, like what the model says.
+    unknown: Rest,
 }
 
 /// How far back a piece of a detail is matched with what came before.
@@ -146,7 +149,7 @@ impl Answer {
             details: Vec::new(),
             calls: Vec::new(),
             naming: None,
-            unknown: Value::Null,
+            unknown: Rest::default(),
         }
     }
 
@@ -165,7 +168,7 @@ impl Answer {
                 draft.note(name, said.text());
             }
         }
-        let mut unknown = chunk.unknown;
+        let (mut unknown, mut pieces) = (chunk.unknown, Rest::default());
         let mut others = extent == Extent::Part;
         for choice in chunk.choices.iter_mut().flat_map(|list| &mut list.0) {
             // Only the first choice is the answer; others were asked for by the caller's own options.
@@ -179,7 +182,13 @@ impl Answer {
             }
             let mut rest = take(&mut choice.unknown);
             let (delta, message) = (choice.delta.as_mut(), choice.message.as_deref_mut());
-            let message = message.filter(|_| !self.has_said);
+            let mut message = message.filter(|_| !self.has_said);
+            // In a whole message each is a call of its own, whatever they are numbered.
+            for (place, call) in
+                message.iter_mut().flat_map(|said| &mut said.tool_calls.0).enumerate()
+            {
+                call.index = Loose::Number(place.into());
+            }
             let said = if whole { message.or(delta) } else { delta.or(message) };
             if let Some(said) = said {
                 rest.add("delta", self.delta(said, draft));
@@ -189,7 +198,7 @@ impl Answer {
             }
             self.finish(choice.finish_reason.text(), choice.native_finish_reason.text(), draft)?;
             if !rest.is_empty() {
-                unknown.add("choices", vec![Value::from(rest)]);
+                pieces.add("choices", vec![Value::from(rest)]);
             }
         }
         if others {
@@ -204,12 +213,10 @@ impl Answer {
         if let Some(error) = own("error").filter(|error| tells(error)) {
             return Err(failure::in_stream(&json!({"error": error})));
         }
+        unknown.leave_told(&mut self.unknown);
+        unknown.extend(pieces);
         if !unknown.is_empty() {
-            let unknown = Value::from(unknown);
-            if unknown != self.unknown {
-                self.unknown.clone_from(&unknown);
-                draft.raw(unknown);
-            }
+            draft.raw(unknown.into());
         }
         Ok(())
     }
@@ -351,8 +358,8 @@ impl Answer {
         custom: CustomDelta<'_>,
         draft: &mut Draft,
     ) -> Rest {
-        let named = !custom.name.text().is_empty();
-        let key = self.call_key(delta.index.number(), delta.id.text(), named, false, draft);
+        let (index, id, name) = (delta.index.number(), delta.id.text(), custom.name.text());
+        let key = self.call_key(index, id, name, "", draft);
         self.has_said = true;
         draft.call(key, delta.id.text(), custom.name.text());
         let call = self.calls.iter_mut().find(|call| call.key == key);
@@ -372,13 +379,12 @@ impl Answer {
             return self.custom(delta, *custom, draft);
         }
         let function = delta.function.unwrap_or_default();
-        let named = !function.name.text().is_empty();
+        let (index, id, name) = (delta.index.number(), delta.id.text(), function.name.text());
         let arguments = function.arguments.0;
-        let begins = named && arguments.trim_start().starts_with('{');
-        let key = self.call_key(delta.index.number(), delta.id.text(), named, begins, draft);
+        let key = self.call_key(index, id, name, &arguments, draft);
         self.has_said = true;
-        draft.call(key, delta.id.text(), "");
-        self.name(key, function.name.text(), draft);
+        draft.call(key, id, "");
+        self.name(key, name, draft);
         // Some servers end a call with all of its arguments again.
         if !arguments.is_empty() && !draft.has_all_of(key, &arguments) {
             self.end_name(draft);
@@ -412,16 +418,18 @@ impl Answer {
     }
 
     /// The call that a piece belongs to: that of its index. Servers that leave the index away, or give several calls the
-    /// same one, tell calls apart by id, and begin each with its name: what `begins` is new where the last one is whole. A piece
-    /// without a name goes on with a call, even under an id of its own, as some servers give to every piece.
+    /// same one, tell calls apart by id, and begin each with its name: where the call so far is whole, another name begins a
+    /// new one, and so does the same with other arguments, though the id be the same. A piece without a name goes on with a
+    /// call, even under an id of its own, as some servers give to every piece.
     fn call_key(
         &mut self,
         index: Option<u64>,
         id: &str,
-        named: bool,
-        begins: bool,
+        name: &str,
+        arguments: &str,
         draft: &mut Draft,
     ) -> CallKey {
+        let named = !name.is_empty();
         let is_here = |call: &&mut Call| index.is_none() || call.index == index;
         let mut found = match index {
             _ if !named => {
@@ -431,10 +439,15 @@ impl Answer {
             Some(_) => self.calls.iter_mut().rfind(is_here),
             None => self.calls.last_mut().filter(|call| !id.is_empty() && call.id == id),
         };
+        let may_begin = |call: &Call| {
+            let (known, so_far) = draft.call_so_far(call.key);
+            let repeats = !id.is_empty() && call.id == id && so_far == arguments;
+            let begins = known != name || (arguments.trim_start().starts_with('{') && !repeats);
+            named && begins && !known.is_empty() && !so_far.is_empty()
+        };
         if let Some(call) = &mut found
-            && begins
             && !call.in_pieces
-            && (id.is_empty() || call.id != id)
+            && may_begin(call)
         {
             call.in_pieces = !draft.has_whole_arguments(call.key);
             found = found.filter(|call| call.in_pieces);
@@ -521,10 +534,7 @@ fn usage(mut counters: Metadata) -> Usage {
         }
         *output = output.saturating_add(total.saturating_sub(counted));
     }
-    usage.total_cost = match counters.get("cost") {
-        Some(Value::Object(costs)) => costs.get("total_cost").and_then(Value::as_f64),
-        cost => cost.and_then(Value::as_f64),
-    };
+    usage.total_cost = told_cost(&counters);
     usage.extra = telling(counters).into();
     usage
 }

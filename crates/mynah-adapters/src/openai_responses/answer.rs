@@ -10,7 +10,7 @@ use crate::{
     draft::Draft,
     failure,
     format::Decoder,
-    loose::{self, List, Loose, Rest, Written, members, take_count, telling, text_of},
+    loose::{self, List, Loose, Rest, Written, members, take_count, telling, text_of, told_cost},
     sse::Frame,
 };
 
@@ -250,7 +250,7 @@ fn usage(mut counters: Metadata, tool_usage: Metadata) -> Usage {
         cached_input_tokens: count(&["input_tokens_details", "cached_tokens"]),
         cache_write_tokens: count(&["input_tokens_details", "cache_write_tokens"]),
         reasoning_tokens: count(&["output_tokens_details", "reasoning_tokens"]),
-        total_cost: counters.get("cost").and_then(Value::as_f64),
+        total_cost: told_cost(&counters),
         tool_usage,
         extra: telling(counters).into(),
         ..Usage::default()
