@@ -91,6 +91,8 @@ pub(crate) struct Form {
     /// The tool; none where the answer is in the model's words.
     tool: Option<String>,
     progress: Progress,
+    /// The call that is the answer: a model may call the tool once more.
+    answer: Option<Block>,
     /// What the model says beside the answer that it is asked for.
     beside: Vec<(Block, String)>,
 }
@@ -106,7 +108,7 @@ enum Progress {
 impl Form {
     pub(crate) fn new(tool: Option<ToolSpec>) -> Self {
         let tool = tool.map(|tool| tool.name);
-        Self { tool, progress: Progress::NotCalled, beside: Vec::new() }
+        Self { tool, progress: Progress::NotCalled, answer: None, beside: Vec::new() }
     }
 
     /// Whether a call is to be the answer: texts [wait](Self::set_aside) for it.
@@ -117,18 +119,22 @@ impl Form {
     /// A tool is called. True if that is the answer.
     pub(crate) fn begins(&mut self, tool: &str) -> bool {
         let begins = self.tool.as_deref() == Some(tool);
-        if begins {
+        if begins && self.progress == Progress::NotCalled {
             self.progress = Progress::Empty;
         }
         begins
     }
 
-    /// A piece of the call's input.
+    /// A piece of the call's input. The first call that has one is the answer.
     pub(crate) fn write(&mut self, block: &Block, input: impl Into<String>, draft: &mut Draft) {
         let input = input.into();
-        if !input.is_empty() {
-            self.progress = Progress::Told;
-            draft.text(block, input);
+        if input.is_empty() {
+            return;
+        }
+        self.progress = Progress::Told;
+        match self.answer.get_or_insert_with(|| block.clone()) == block {
+            true => draft.text(block, input),
+            false => draft.raw(json!({"type": "tool_use", "input": input})),
         }
     }
 

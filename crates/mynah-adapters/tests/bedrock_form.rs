@@ -173,6 +173,23 @@ fn nova_is_given_schemas_with_nothing_else_on_top() {
 }
 
 #[test]
+fn schemas_for_nova_do_not_grow_beyond_bounds() {
+    // Each type has two members of the next, so that the last would be written 2^40 times.
+    let mut types = serde_json::Map::new();
+    for n in 0..40 {
+        let next = json!({"$ref": format!("#/$defs/t{}", n + 1)});
+        let of_two = json!({"type": "object", "properties": {"a": next, "b": next}});
+        types.insert(format!("t{n}"), of_two);
+    }
+    let first = json!({"$ref": "#/$defs/t0"});
+    let schema = json!({"type": "object", "properties": {"a": first}, "$defs": types});
+    let request = Request::from("hi").with_tools([ToolSpec::new("plan", "Plans.", schema)]);
+    let sent = body(&request.with_model(NOVA)).unwrap().to_string();
+    assert!(sent.contains("properties") && !sent.contains("$ref"), "{sent}");
+    assert!(sent.len() < 200_000, "{} bytes", sent.len());
+}
+
+#[test]
 fn a_form_is_given_after_the_tools_were_called() {
     let called = Message::assistant_parts([Part::tool_call(ToolCall::new("c", "search", "{}"))]);
     let conversation = [Message::user("hi"), called, Message::tool_result("c", "found")];
@@ -246,6 +263,7 @@ fn the_answer_stands_alone_and_may_be_cut_off_empty_or_in_words() {
         let pieces = pieces.iter().map(|piece| input(1, piece));
         [start(1, FORM)].into_iter().chain(pieces).chain([close(1)]).collect::<Vec<_>>()
     };
+    let again = |piece: &str| vec![start(2, FORM), input(2, piece), close(2)];
     let other = [start(2, "search"), input(2, "{}"), close(2)];
     for (lines, reason, said, finish, is_form) in [
         ([&sure()[..], &form(&["{\"n\"", ":1}"])].concat(), "tool_use", "{\"n\":1}", Stop, true),
@@ -254,6 +272,15 @@ fn the_answer_stands_alone_and_may_be_cut_off_empty_or_in_words() {
         (form(&[]), "tool_use", "{}", Stop, true),
         (form(&["{\"n\""]), "max_tokens", "{\"n\"", Length, true),
         (form(&[]), "max_tokens", "", Length, true),
+        // Once more is not another answer.
+        (
+            [form(&["{\"n\"", ":1}"]), again("{\"n\":2}")].concat(),
+            "tool_use",
+            "{\"n\":1}",
+            Stop,
+            true,
+        ),
+        ([form(&["{\"n\":1}"]), again("")].concat(), "tool_use", "{\"n\":1}", Stop, true),
         (form(&["{\"n\""]), "content_filtered", "{\"n\"", ContentFilter, true),
         (sure().to_vec(), "end_turn", "Sure", Stop, false),
         (sure()[..2].to_vec(), "end_turn", "Sure", Stop, false),
@@ -382,6 +409,7 @@ fn a_whole_answer_is_text_too() {
         (json!([{"text": "Sure."}, form(json!({"n": 1}))]), "tool_use", "{\"n\":1}"),
         (json!([form(json!("{\"n\": 1}"))]), "tool_use", "{\"n\": 1}"),
         (json!([form(json!({}))]), "tool_use", "{}"),
+        (json!([form(json!({"n": 1})), form(json!({"n": 2}))]), "tool_use", "{\"n\":1}"),
         (json!([{"text": "Sure."}]), "end_turn", "Sure."),
         (
             json!([{"citationsContent": {"content": [{"text": "Su"}, {"text": "re."}]}}]),

@@ -82,45 +82,64 @@ pub(super) fn fitted(model: &str, schema: &Value) -> Value {
         "examples",
         "title",
     ];
-    let mut written = match nova(model) {
-        None => return schema.clone(),
-        Some(_) => inlined(schema, schema, &mut Vec::new()),
+    let (Some(_), Value::Object(members)) = (nova(model), schema) else { return schema.clone() };
+    let mut inlining = Inlining { schema, within: Vec::new(), left: MAX_PARTS };
+    let is_kept = |name: &str, value: &Value| {
+        let is_said = name == "additionalProperties" && *value == false;
+        !is_said && !ABOUT_IT.contains(&name)
     };
-    if let Value::Object(members) = &mut written {
-        members.retain(|name, value| {
-            let is_said = name == "additionalProperties" && *value == false;
-            !is_said && !ABOUT_IT.contains(&name.as_str())
-        });
-    }
-    written
+    let mut written = inlining.members(members, is_kept);
+    // What the whole refers to may say such things too.
+    written.retain(|name, value| is_kept(name, value));
+    Value::Object(written)
 }
 
-/// A part of a schema with what it refers to in the place of each reference, under what stands beside that. What stands within itself
-/// may be anything there.
-fn inlined<'s>(part: &'s Value, schema: &'s Value, within: &mut Vec<&'s str>) -> Value {
-    let members = match part {
-        Value::Array(parts) => {
-            return parts.iter().map(|part| inlined(part, schema, within)).collect();
-        }
-        Value::Object(members) => members,
-        other => return other.clone(),
-    };
-    let mut written = Metadata::new();
-    let place = members.get("$ref").and_then(Value::as_str);
-    if let Some(place) = place.filter(|place| !within.contains(place)) {
-        let meant = place.strip_prefix('#').and_then(|place| schema.pointer(place));
-        within.push(place);
-        if let Some(Value::Object(meant)) = meant.map(|meant| inlined(meant, schema, within)) {
-            written = meant;
-        }
-        within.pop();
-    }
-    for (name, value) in members.iter().filter(|(name, _)| place.is_none() || *name != "$ref") {
-        if tells(value) || !written.contains_key(name) {
-            written.insert(name.clone(), inlined(value, schema, within));
+/// How many parts of a schema are written at most before what is referred to may be anything: types that refer to each other would
+/// grow beyond every bound.
+const MAX_PARTS: usize = 4_096;
+
+/// A schema whose parts are written with what they refer to in the place of each reference, under what stands beside that. What
+/// stands within itself may be anything there.
+struct Inlining<'s> {
+    schema: &'s Value,
+    /// The references in the place of which something is being written.
+    within: Vec<&'s str>,
+    left: usize,
+}
+
+impl<'s> Inlining<'s> {
+    fn part(&mut self, part: &'s Value) -> Value {
+        self.left = self.left.saturating_sub(1);
+        match part {
+            Value::Array(parts) => parts.iter().map(|part| self.part(part)).collect(),
+            Value::Object(members) => Value::Object(self.members(members, |_, _| true)),
+            other => other.clone(),
         }
     }
-    Value::Object(written)
+
+    fn members(
+        &mut self,
+        members: &'s Metadata,
+        is_wanted: impl Fn(&str, &Value) -> bool,
+    ) -> Metadata {
+        let mut written = Metadata::new();
+        let place = members.get("$ref").and_then(Value::as_str);
+        if let Some(place) = place.filter(|place| self.left > 0 && !self.within.contains(place)) {
+            let meant = place.strip_prefix('#').and_then(|place| self.schema.pointer(place));
+            self.within.push(place);
+            if let Some(Value::Object(meant)) = meant.map(|meant| self.part(meant)) {
+                written = meant;
+            }
+            self.within.pop();
+        }
+        for (name, value) in members.iter().filter(|(name, value)| is_wanted(name, value)) {
+            let is_reference = name == "$ref" && place.is_some();
+            if !is_reference && (tells(value) || !written.contains_key(name)) {
+                written.insert(name.clone(), self.part(value));
+            }
+        }
+        written
+    }
 }
 
 /// What an option is in the model's own words, where it has others for it. What a model does not know at all is nothing.
