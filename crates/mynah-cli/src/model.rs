@@ -268,7 +268,13 @@ impl CallArgs {
         let adapter = name.and_then(|name| Some(name.split_once(':')?.0));
         let is_its_own = adapter.is_none_or(|adapter| adapter == about.adapter);
         let kept = Self::kept(about);
-        let is_named = || self.base_url.is_some() || self.server(&about.adapter) == kept.base_url;
+        let address = |url: Option<String>| url.map(|url| url.trim_end_matches('/').to_owned());
+        // The environment names no exact address.
+        let is_named = || {
+            self.base_url.is_some()
+                || (!kept.exact_base_url
+                    && address(self.server(&about.adapter)) == address(kept.base_url.clone()))
+        };
         let is_missing = is_its_own && kept.base_url.is_some() && !is_named();
         is_missing.then(|| kept.flags())
     }

@@ -172,6 +172,28 @@ fn a_server_that_the_environment_names_is_kept_and_goes_on_with_the_run() {
 }
 
 #[test]
+fn a_server_that_a_flag_named_is_the_same_where_the_environment_names_it() {
+    for (flags, is_same) in [("", true), (" --exact-base-url", false)] {
+        let store = Store::new();
+        let texts = ["hi", "one"].map(|text| answer(text, "stop"));
+        let (log, server) = (store.url(), Server::new(texts));
+        let run = |arguments: &str| {
+            let mut command = mynah(arguments.split(' '));
+            command.env("AZURE_OPENAI_API_KEY", "k");
+            command.env("AZURE_OPENAI_ENDPOINT", &server.url);
+            feed(command, b"")
+        };
+        let base = &server.url;
+        run(&format!("generate -m azure:m hi --base-url {base}{flags} --log {log}"));
+        let forked = store.run(&["fork", "last", "--at", "1"]).stdout;
+        let (fork, _) = forked.split_once(' ').unwrap();
+        let resumed = run(&format!("resume {fork} --log {log}"));
+        let expected = if is_same { Some(0) } else { Some(2) };
+        assert_eq!(resumed.code, expected, "{flags}: {}", resumed.stderr);
+    }
+}
+
+#[test]
 fn a_run_goes_on_in_the_region_that_the_environment_named_when_it_began() {
     let said = |text: &str| {
         let message = json!({"content": [{"text": text}]});
