@@ -439,14 +439,18 @@ impl Log for Tardy {
 #[derive(Clone, Default)]
 struct Behind {
     log: Arc<MemoryLog>,
-    asked: Arc<Mutex<Vec<(Option<Append>, Option<Lease>)>>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
     is_behind: Arc<AtomicBool>,
 }
 
+enum Asked {
+    Append(Append),
+    Release(Lease),
+}
+
 impl Behind {
-    fn ask(&self, append: Option<Append>, release: Option<&Lease>) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.push((append, release.cloned()));
+    fn ask(&self, asked: Asked) {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
     }
 }
 
@@ -455,12 +459,12 @@ impl Log for Behind {
         if !self.is_behind.load(Relaxed) {
             return self.log.append(batch);
         }
-        self.ask(Some(batch), None);
+        self.ask(Asked::Append(batch));
         Box::pin(std::future::pending())
     }
 
     fn release(&self, lease: &Lease) -> LogFuture<'_, ()> {
-        self.ask(None, Some(lease));
+        self.ask(Asked::Release(lease.clone()));
         Box::pin(async { Ok(()) })
     }
 
@@ -469,12 +473,10 @@ impl Log for Behind {
         let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
         self.is_behind.store(false, Relaxed);
         Box::pin(async move {
-            for (append, release) in asked {
-                if let Some(batch) = append {
-                    self.log.append(batch).await?;
-                }
-                if let Some(lease) = release {
-                    self.log.release(&lease).await?;
+            for asked in asked {
+                match asked {
+                    Asked::Append(batch) => drop(self.log.append(batch).await?),
+                    Asked::Release(lease) => self.log.release(&lease).await?,
                 }
             }
             self.log.lease(&run, &owner, term, now).await
