@@ -420,6 +420,8 @@ async fn a_profile_has_what_the_variables_do_not_say() {
     assert!(signature.contains("Credential=AKIA-DEV/"), "{signature}");
     assert!(signature.contains("/eu-west-3/"), "{signature}");
     assert_eq!((session.as_deref(), told.as_str()), (Some("session-of-dev"), "no …"));
+    let kept = adapter(&[("HOME", home), ("AWS_PROFILE", "dev")]).environment_opts();
+    assert_eq!(Value::Object(kept), json!({"region": "eu-west-3"}));
     let set = [("AWS_ACCESS_KEY_ID", "AKIA-SET"), ("AWS_SECRET_ACCESS_KEY", "s3")];
     let region = [("AWS_PROFILE", "dev"), ("AWS_DEFAULT_REGION", "ap-south-1")];
     let (signature, session, _) = signed(&[set, region].concat()).await;
@@ -446,8 +448,9 @@ async fn the_bearer_token_comes_before_what_signs_and_the_region_names_the_serve
     assert_eq!(received.path, "/model/m%3A0/converse-stream");
     let error = open(adapter(&token)).await;
     assert_eq!(error.metadata()["field"], "region");
-    let error = open(adapter(&[token[0], ("AWS_REGION", "evil.example/")])).await;
-    assert_eq!(error.metadata()["field"], "region");
+    let nowhere = adapter(&[token[0], ("AWS_REGION", "evil.example/")]);
+    assert!(nowhere.environment_opts().is_empty());
+    assert_eq!(open(nowhere).await.metadata()["field"], "region");
     let mut call = ModelCall::default();
     call.adapter_opts.insert("region".to_owned(), "cn-north-1".into());
     assert_eq!(

@@ -5,7 +5,7 @@ use mynah_data::Result;
 use serde_json::json;
 
 use crate::{
-    failure,
+    failure, loose,
     sse::{Frame, FrameSink, Framer, MAX_FRAME, too_large},
 };
 
@@ -89,7 +89,7 @@ fn hand_out(frame: &[u8], sink: FrameSink<'_>) -> Result<()> {
     let data = String::from_utf8_lossy(message.payload());
     match header(":message-type") {
         "exception" => {
-            let said: serde_json::Value = serde_json::from_str(&data).unwrap_or_default();
+            let said = loose::read_object(&data).unwrap_or_default();
             let why = said.get("message").and_then(|message| message.as_str()).unwrap_or(&data);
             Err(exception(header(":exception-type"), why))
         }
