@@ -122,7 +122,8 @@ impl Adapter for Fallback {
                             request_id = call.request_id,
                             "a model could not be had, and the next is asked"
                         );
-                        earlier.push((choice.adapter.name(), error));
+                        let model = choice.model.as_ref().or(request.model.as_ref());
+                        earlier.push((choice.adapter.name(), model.map(|model| &*model.id), error));
                     }
                     opened => return opened.map_err(|error| after(&earlier, error)),
                 }
@@ -196,14 +197,18 @@ impl Choice {
 }
 
 /// The error with those of the providers that were asked before.
-fn after(earlier: &[(&str, Error)], error: Error) -> Error {
+fn after(earlier: &[(&str, Option<&str>, Error)], error: Error) -> Error {
     if earlier.is_empty() {
         return error;
     }
-    let short = earlier.iter().map(|(provider, error)| format!("{provider}: {}", error.reason()));
+    let short = earlier.iter().map(|(provider, model, error)| match model {
+        Some(model) => format!("{provider}:{model}: {}", error.reason()),
+        None => format!("{provider}: {}", error.reason()),
+    });
     let message = format!("{error}; asked before: {}", short.collect::<Vec<_>>().join(", "));
-    let whole =
-        earlier.iter().map(|(provider, error)| json!({"provider": provider, "error": error}));
+    let whole = earlier.iter().map(
+        |(provider, model, error)| json!({"provider": provider, "model": model, "error": error}),
+    );
     error.with_message(message).with("earlier", whole.collect::<Vec<_>>())
 }
 

@@ -77,7 +77,7 @@ async fn an_error_tells_what_others_failed_with_before() {
     {
         let error = engine(fallback).retry(RetryPolicy::never()).generate("hi").await.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Adapter(Overloaded | Unknown)), "{error}");
-        let before = "; asked before: scripted: rate_limited, scripted: timeout";
+        let before = "; asked before: scripted:large: rate_limited, scripted:b: timeout";
         assert!(error.to_string().ends_with(before), "{error}");
         let earlier = error.metadata()["earlier"].as_array().unwrap();
         let earlier: Vec<_> = earlier
