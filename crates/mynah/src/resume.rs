@@ -223,9 +223,8 @@ impl Resume {
     pub async fn stream(self) -> Result<EventStream> {
         let log = self.log.as_ref();
         let prepared = match self.prepare(Loaded::read(log, &self.run).await?).await {
-            // The last records of one that was left a moment ago came since it was read. What is said may be meant for what it
-            // waited for before.
-            Err(error) if error.kind() == HAS_MOVED && !self.says_something() => {
+            // The last records of one that was left a moment ago came since it was read.
+            Err(error) if error.kind() == HAS_MOVED && self.may_read_again() => {
                 self.prepare(Loaded::read(log, &self.run).await?).await
             }
             prepared => prepared,
@@ -368,6 +367,11 @@ impl Resume {
 
     fn says_something(&self) -> bool {
         self.message.is_some() || self.names_calls()
+    }
+
+    /// Whether nothing is said that may be meant for the run as it was when it was read.
+    fn may_read_again(&self) -> bool {
+        !self.says_something() && self.on_uncertain == OnUncertain::Suspend
     }
 
     /// Whether something is said of calls.
