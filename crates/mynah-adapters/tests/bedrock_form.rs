@@ -113,9 +113,11 @@ fn the_form_that_no_tool_can_give_is_refused() {
         assert_eq!(body(&request).unwrap_err().kind(), UNFORMED);
     }
     let on = json!({"type": "enabled", "budget_tokens": 2000});
-    for options in
-        [json!({"thinking": on}), json!({"additional_model_request_fields": {"thinking": on}})]
-    {
+    for options in [
+        json!({"thinking": on}),
+        json!({"additional_model_request_fields": {"thinking": on}}),
+        json!({"additionalModelRequestFields": {"thinking": on}}),
+    ] {
         let thinking = with_options(&options).with_response_format(count());
         let error = body(&thinking.clone().with_model(OLDER_CLAUDE)).unwrap_err();
         assert_eq!(error.kind(), UNFORMED, "it cannot think while it is made to call a tool");
@@ -360,7 +362,13 @@ fn a_model_that_does_not_stream_its_calls_is_asked_for_a_whole_answer() {
         assert_eq!(operation(request, NOVA), "converse-stream");
     }
     let called = asked().with_tools([search()]);
-    assert_eq!(operation(called.clone(), "writer.palmyra-x5-v1:0"), "converse");
+    for model in
+        ["writer.palmyra-x5-v1:0", "mistral.mistral-large-2407-v1:0", "us.deepseek.r1-v1:0"]
+    {
+        assert_eq!(operation(called.clone(), model), "converse", "{model}");
+    }
+    let later = "mistral.mistral-large-3-675b-instruct";
+    assert_eq!(operation(called.clone(), later), "converse-stream");
     assert_eq!(operation(called, "my-profile"), "converse-stream");
 }
 
@@ -386,6 +394,8 @@ async fn an_answer_of_a_form_comes_over_the_wire_in_pieces_or_whole() {
         );
         let received = server.received().pop().unwrap();
         assert!(received.path.ends_with(&format!("/{path}")), "{}", received.path);
+        let accepts = received.headers.iter().find(|(name, _)| name == "accept");
+        assert!(accepts.is_some_and(|(_, types)| types.contains("application/json")));
         assert_eq!(received.body["toolConfig"]["tools"][0]["toolSpec"]["name"], FORM);
     }
 }

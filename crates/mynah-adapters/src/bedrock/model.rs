@@ -64,8 +64,12 @@ pub(super) fn forced(model: &str, tool: &str) -> Option<Value> {
 
 /// Whether calls come in a stream: `This model doesn't support tool use in streaming mode.`
 pub(super) fn streams_calls(model: &str) -> bool {
-    const WHOLE: [&str; 2] = ["meta", "writer"];
-    maker(model).is_none_or(|maker| !WHOLE.contains(&maker))
+    const MAKERS: [&str; 2] = ["meta", "writer"];
+    /// Of those whose later models do.
+    const MODELS: [&str; 4] = ["mistral-large-24", "mistral-small-24", "pixtral", "deepseek.r1"];
+    let is_whole =
+        |maker| MAKERS.contains(&maker) || MODELS.iter().any(|name| model.contains(name));
+    !maker(model).is_some_and(is_whole)
 }
 
 /// The schema of a tool's arguments as the model takes it. On top Nova permits `type`, `properties` and `required` alone, and so no
