@@ -116,8 +116,8 @@ impl Prune {
     }
 
     /// Takes them out, some dozens in one commit. A run that somebody goes on with stays, and with it what it goes on from; what
-    /// somebody else takes out meanwhile is not told. One that is not what it was stays, as evidence, and ends it. That nothing is left of them in the log's files either is told
-    /// by [`Log::wipe`].
+    /// somebody else takes out meanwhile is not told. One that is not what it was stays, as evidence, and ends it. That nothing
+    /// is left of them in the log's files either is told by [`Log::wipe`].
     ///
     /// # Errors
     /// As [`candidates`](Self::candidates), and a run that is corrupt.
