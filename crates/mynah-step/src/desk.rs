@@ -229,11 +229,6 @@ impl Desk {
         Some(Fact::ToolFailed { call_id, attempt, error, resolution, content: String::new() })
     }
 
-    /// Whether a call waits for its turn.
-    pub(crate) fn waits(&self, call_id: &str) -> bool {
-        self.state().waits(call_id)
-    }
-
     /// Whether all calls that run wait for their turn in a run that is performed again.
     pub fn is_stuck(&self, tape: &Tape) -> bool {
         tape.is_behind() && self.state().all_wait()
@@ -323,16 +318,14 @@ impl State {
         self.begun.get(call_id).is_some_and(|begun| begun.attempt == *attempt && !begun.is_over)
     }
 
-    fn waits(&self, call_id: &str) -> bool {
-        let of_call = |place: &Inside| place.call_id == call_id;
-        let mut asks = self.asks.iter().filter(|ask| !ask.reply.is_closed());
-        asks.any(|ask| ask.place.as_ref().is_some_and(of_call))
-    }
-
     /// Whether all calls that run wait for their turn.
     fn all_wait(&self) -> bool {
-        let mut under_way = self.begun.values().filter(|begun| !begun.is_over);
-        under_way.all(|begun| self.waits(&begun.call.id))
+        let waits = |begun: &Begun| {
+            let of_call = |place: &Inside| place.call_id == begun.call.id;
+            let mut asks = self.asks.iter().filter(|ask| !ask.reply.is_closed());
+            asks.any(|ask| ask.place.as_ref().is_some_and(of_call))
+        };
+        self.begun.values().filter(|begun| !begun.is_over).all(waits)
     }
 
     fn came_out(&mut self, fact: &Fact) {

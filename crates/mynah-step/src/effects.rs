@@ -6,7 +6,7 @@ use std::{
     future::poll_fn,
     pin::pin,
     ptr,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -14,6 +14,7 @@ use mynah_data::{Error, Result, ToolCall, ToolReason, excess};
 use mynah_log::{Effect, Fact, Inside};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{
     World,
@@ -45,22 +46,65 @@ pub(crate) struct Effects {
     pub(crate) attempt: u32,
     /// What was asked for at this place.
     pub(crate) line: Arc<Line>,
+    /// How long it was waited for there.
+    pub(crate) waits: Arc<Waits>,
     /// Whether the records are asked first: in a run that is performed again, or goes on.
     pub(crate) replaying: bool,
+}
+
+/// How long a try waited for its turn, in whichever of its branches and tasks.
+#[derive(Default)]
+pub(crate) struct Waits(Mutex<Waited>);
+
+#[derive(Default)]
+struct Waited {
+    /// How many wait now, and since when the first of them does.
+    now: usize,
+    since: Option<Instant>,
+    over: Duration,
+}
+
+impl Waits {
+    fn lock(&self) -> MutexGuard<'_, Waited> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One that waits, until it is dropped.
+struct Waiting<'w>(&'w Waits);
+
+impl<'w> Waiting<'w> {
+    fn begin(waits: &'w Waits) -> Self {
+        let mut waited = waits.lock();
+        waited.now += 1;
+        waited.since.get_or_insert_with(Instant::now);
+        Self(waits)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut waited = self.0.lock();
+        waited.now -= 1;
+        if waited.now == 0 {
+            let last = waited.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+            waited.over += last;
+        }
+    }
 }
 
 impl Effects {
     /// In a run that nobody keeps.
     pub(crate) fn unkept(world: Arc<dyn World>) -> Self {
         let errors = SideEffectErrors::default();
-        let line = Arc::default();
-        Self { world, errors, desk: None, call: None, attempt: 1, line, replaying: false }
+        let (line, waits) = (Arc::default(), Arc::default());
+        Self { world, errors, desk: None, call: None, attempt: 1, line, waits, replaying: false }
     }
 
     /// Goes over to a try, where nothing was asked for yet.
     pub(crate) fn begin(&mut self, attempt: u32) {
         self.attempt = attempt;
-        self.line = Arc::default();
+        (self.line, self.waits) = (Arc::default(), Arc::default());
     }
 
     /// The try begins in which this is. It is over when this is dropped.
@@ -71,10 +115,16 @@ impl Effects {
         UnderWay(self)
     }
 
-    /// Whether the call waits for its turn in a run that is performed again.
-    pub(crate) fn waits_for_turn(&self) -> bool {
-        let (Some(desk), Some(call)) = (&self.desk, &self.call) else { return false };
-        self.replaying && desk.waits(&call.id)
+    /// How long the try waited for its turn in a run that is performed again.
+    pub(crate) fn waited(&self) -> Duration {
+        let waits = self.waits.lock();
+        waits.over + waits.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Asks the records, or the log.
+    async fn ask(&self, desk: &Desk, want: Want) -> Result<Option<Fact>> {
+        let _waiting = self.replaying.then(|| Waiting::begin(&self.waits));
+        desk.ask(self.place(), want).await
     }
 
     fn place(&self) -> Place {
@@ -180,15 +230,15 @@ impl Effects {
     async fn recall(&self, asked: &Asked) -> Result<Option<Fact>> {
         let Some(desk) = &self.desk else { return Ok(None) };
         let required = self.errors == SideEffectErrors::Recorded;
-        desk.ask(self.place(), Want::Recall { asked: asked.clone(), required }).await
+        self.ask(desk, Want::Recall { asked: asked.clone(), required }).await
     }
 
     async fn keep(&self, asked: Asked, effect: Effect) -> Result<()> {
         let Some(desk) = &self.desk else { return Ok(()) };
         let (inside, name) = (self.place(), asked.name.to_string());
-        let fact = Fact::SideEffect { inside: inside.clone(), name, ahead: 0, effect };
+        let fact = Fact::SideEffect { inside, name, ahead: 0, effect };
         let want = Want::Commit { fact, asked: Some(asked), durable: false };
-        desk.ask(inside, want).await.map(drop)
+        self.ask(desk, want).await.map(drop)
     }
 
     /// Commits a fact that was made here; waits until it is safe, if it must be. Gives it as its record has it, where that is not
@@ -196,7 +246,7 @@ impl Effects {
     pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<Option<Fact>> {
         let Some(desk) = &self.desk else { return Ok(None) };
         self.refuse_nested()?;
-        desk.ask(self.place(), Want::Commit { fact, asked: None, durable }).await
+        self.ask(desk, Want::Commit { fact, asked: None, durable }).await
     }
 }
 

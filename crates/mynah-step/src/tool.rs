@@ -7,7 +7,7 @@ use std::{
     panic::AssertUnwindSafe,
     pin::pin,
     sync::{Arc, OnceLock},
-    task::Poll,
+    task::{Poll, ready},
     time::Duration,
 };
 
@@ -465,21 +465,22 @@ async fn attempt_once(
     let run = async { executor.execute(tool, arguments, context.clone()).await };
     let mut run = pin!(AssertUnwindSafe(run).catch_unwind());
     let mut limit = pin!(tokio::time::sleep(timeout));
-    let mut waits_since = None;
-    // What it waits in a replay for others to do first is not its own time.
+    let mut put_off = Duration::ZERO;
     let in_time = poll_fn(|cx| {
         if let Poll::Ready(done) = run.as_mut().poll(cx) {
             return Poll::Ready(Ok(done));
         }
-        if context.effects.waits_for_turn() {
-            waits_since.get_or_insert_with(Instant::now);
-            return Poll::Pending;
+        loop {
+            ready!(limit.as_mut().poll(cx));
+            // What it waits in a replay for others to do first is not its own time.
+            let waited = context.effects.waited();
+            let more = waited.saturating_sub(put_off);
+            if more.is_zero() {
+                return Poll::Ready(Err(()));
+            }
+            put_off = waited;
+            limit.as_mut().reset(Instant::now() + more);
         }
-        if let Some(since) = waits_since.take() {
-            let later = limit.deadline() + since.elapsed();
-            limit.as_mut().reset(later);
-        }
-        limit.as_mut().poll(cx).map(Err)
     });
     let failed = |reason: ToolReason, why: String| {
         Error::tool(reason)

@@ -295,6 +295,38 @@ async fn what_a_tool_waits_for_its_turn_counts_at_no_moment() -> mynah::Result<(
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_task_of_a_tool_waits_for_its_turn_puts_its_end_off_and_no_longer()
+-> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let engine = |slower, takes| {
+        let pays = move |_, context: ToolContext| async move {
+            tokio::time::sleep(Duration::from_secs(slower)).await;
+            context.side_effect("a", async { Ok::<_, Error>(json!(1)) }).await
+        };
+        let first = Tool::new("first", "", json!({})).handler(pays);
+        let second = Tool::new("second", "", json!({})).timeout(Duration::from_secs(2));
+        let second = second.handler(move |_, context: ToolContext| async move {
+            let asks = async move { context.side_effect("b", async { Ok::<_, Error>(1) }).await };
+            // It does not wake the tool.
+            drop(tokio::spawn(asks));
+            tokio::time::sleep(takes).await;
+            "done"
+        });
+        Ok::<_, Error>(Engine::new(calls(&["first", "second"])?).tools([first, second]))
+    };
+    let run = engine(0, Duration::from_secs(1))?.chat("go").record(&log).await?;
+    let run = run.run_id.unwrap_or_default();
+    for slower in [0, 1, 3, 8] {
+        let began = tokio::time::Instant::now();
+        let replay = engine(slower, Duration::MAX)?.replay(&log, &*run);
+        let error = replay.await.expect_err("it does not end");
+        assert_eq!(error.metadata()["kind"], "tool_failed", "{error}");
+        assert_eq!(began.elapsed().as_secs(), slower + 2);
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tool_whose_time_is_up_in_a_side_effect_is_so_again() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
     let engine = || {
