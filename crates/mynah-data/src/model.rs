@@ -224,8 +224,7 @@ impl Pricing {
 
     /// Fills in the costs that the provider did not report. A cost is never negative. Usage whose `extra` names an
     /// `unpriced_model` gets none: that model answered in the place of the one that has these prices. Nor does usage of a call
-    /// that was not served [at list prices](Pricing::is_listed). Where the provider counts uses of its own tools that it bills
-    /// beside their tokens, such as searches, there is no total.
+    /// that was not served [at list prices](Pricing::is_listed).
     ///
     /// ```
     /// use mynah_data::{Pricing, Usage};
@@ -265,7 +264,6 @@ impl Pricing {
         }
         if let (None, Some(input), Some(output)) =
             (usage.total_cost, usage.input_cost, usage.output_cost)
-            && !has_billed_tools(usage)
         {
             usage.total_cost = Some(input + output);
         }
@@ -278,22 +276,6 @@ impl Pricing {
             _ => *self,
         }
     }
-}
-
-/// Whether the provider's own tools were used, other than those that cost no more than what they put into the prompt: what
-/// Gemini's put there is counted, and Anthropic fetches pages for nothing.
-fn has_billed_tools(usage: &Usage) -> bool {
-    const IN_TOKENS: [&str; 2] = ["prompt_tokens", "web_fetch_requests"];
-    fn counts(value: &Value) -> bool {
-        match value {
-            Value::Number(number) => number.as_f64() != Some(0.0),
-            Value::Object(counters) => counters.values().any(counts),
-            Value::Array(counters) => counters.iter().any(counts),
-            _ => false,
-        }
-    }
-    let mut tools = usage.tool_usage.iter();
-    tools.any(|(name, count)| !IN_TOKENS.contains(&name.as_str()) && counts(count))
 }
 
 /// The tokens that were cached for an hour, where the provider tells: a place in the prompt may ask for another time than the

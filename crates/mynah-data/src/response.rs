@@ -63,7 +63,8 @@ pub struct Usage {
     pub input_cost: Option<f64>,
     /// US dollars for the output.
     pub output_cost: Option<f64>,
-    /// US dollars in all. None where a part of it is not known, such as the price of searches that the provider made.
+    /// US dollars for both, or what the provider reports that the call cost. What it bills beside tokens, such as the searches that
+    /// `tool_usage` counts, is in it only then.
     pub total_cost: Option<f64>,
     /// The provider's counters for its own tools.
     pub tool_usage: Metadata,
