@@ -257,10 +257,9 @@ impl Said {
         if self.flagged {
             return AdapterReason::ContentFilter;
         }
-        // What is so the next time too, whatever the status. Groq and OpenAI, of more tokens than may pass in a minute, which
-        // they call a rate limit; llama.cpp, of what it was started without or cannot do.
-        const NEVER: [&str; 5] = [
-            "Request too large for",
+        // What is so the next time too, whatever the status: llama.cpp, of what it was started without or cannot do; Groq and OpenAI, of
+        // more tokens than may pass in a minute, which they call a rate limit.
+        const NEVER: [&str; 4] = [
             "requires --jinja",
             "Cannot use both json_schema and grammar",
             "Cannot use custom grammar constraints with tools",
@@ -269,6 +268,9 @@ impl Said {
         let message = self.message.as_deref().unwrap_or_default();
         if NEVER.iter().any(|words| message.contains(words)) {
             return AdapterReason::InvalidRequest;
+        }
+        if message.starts_with("Request too large for") {
+            return AdapterReason::ContextLengthExceeded;
         }
         let words = [&self.code, &self.kind].into_iter().flatten();
         let words = words.map(|word| word.to_ascii_lowercase());
@@ -455,7 +457,7 @@ fn by_message(message: &str) -> Option<AdapterReason> {
             "limit",
             "longer than",
             "maximum",
-            "not enough",
+            "which is not enough",
             "too l",
         ]);
     let is_word = |at: usize| !message[..at].ends_with(|c: char| c == '_' || c.is_alphanumeric());

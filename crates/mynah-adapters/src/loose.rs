@@ -425,6 +425,15 @@ impl Rest {
         }
     }
 
+    /// The same, but for one member, which is a piece like what the model says: equal ones follow each other.
+    pub(crate) fn leave_told_beside(&mut self, piece: &str, last: &mut Self) {
+        let is_piece = |(name, _): &(String, Value)| name == piece;
+        let (pieces, others) = std::mem::take(&mut self.0).into_iter().partition(is_piece);
+        self.0 = others;
+        self.leave_told(last);
+        self.0.extend::<Vec<_>>(pieces);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

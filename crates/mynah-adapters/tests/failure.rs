@@ -127,14 +127,20 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
         (
             413,
             r#"{"error":{"message":"Request too large for model `m` on tokens per minute (TPM): Limit 6, Requested 7, please reduce your message size","type":"tokens","code":"rate_limit_exceeded"}}"#,
-            InvalidRequest,
+            ContextLengthExceeded,
             "Request too large for model `m` on tokens per minute (TPM): Limit 6, Requested 7, please reduce your message size",
         ),
         (
             429,
             r#"{"error":{"message":"Request too large for m on tokens per min (TPM): Limit 6, Requested 7. The input or output tokens must be reduced.","type":"tokens","code":"rate_limit_exceeded"}}"#,
-            InvalidRequest,
+            ContextLengthExceeded,
             "Request too large for m on tokens per min (TPM): Limit 6, Requested 7. The input or output tokens must be reduced.",
+        ),
+        (
+            503,
+            r#"{"error":{"message":"There is not enough capacity for this context length, try again later","type":"server_error"}}"#,
+            ProviderUnavailable,
+            "There is not enough capacity for this context length, try again later",
         ),
         (
             429,

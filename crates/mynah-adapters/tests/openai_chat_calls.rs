@@ -207,6 +207,37 @@ fn calls_that_share_an_id_are_told_apart_by_their_names_and_arguments() {
 }
 
 #[test]
+fn arguments_that_come_in_pieces_and_once_more_are_those_of_one_call() {
+    let function = |arguments: &str| json!({"name": "f", "arguments": arguments});
+    for index in [Some(0), None] {
+        let piece = |id: Option<&str>, arguments: &str| {
+            let mut call = json!({"function": function(arguments)});
+            for (name, value) in [("index", index.map(Value::from)), ("id", id.map(Value::from))] {
+                if let Some(value) = value {
+                    call[name] = value;
+                }
+            }
+            json!({"tool_calls": [call]})
+        };
+        // Only the first has the id, unless nothing else tells the call.
+        let (first, later) = (Some("a"), index.is_none().then_some("a"));
+        let once = |x: u8| {
+            let (head, whole) = ("{\"x", format!("{{\"x\":{x}}}"));
+            let tail = format!("\":{x}}}");
+            [piece(later, head), piece(later, &tail), piece(later, &whole)]
+        };
+        let deltas = [&[piece(first, "")][..], &once(1)].concat();
+        let response = read(&answer(&deltas, "tool_calls"));
+        assert_eq!(told(&response), [("a", "f", "{\"x\":1}")], "{index:?}");
+        let deltas = [&[piece(first, "")][..], &once(1), &once(2)].concat();
+        let response = read(&answer(&deltas, "tool_calls"));
+        let second = response.tool_calls().nth(1).map(|call| call.raw_arguments.clone());
+        assert_eq!(second.as_deref(), Some("{\"x\":2}"), "{index:?}");
+        assert_eq!(response.tool_calls().count(), 2, "{index:?}");
+    }
+}
+
+#[test]
 fn each_call_of_a_whole_message_is_one_of_its_own() {
     let call = |name: &str, arguments: &str| json!({"id": "a", "function": {"name": name, "arguments": arguments}});
     let custom = |input: &str| json!({"id": "a", "custom": {"name": "sql", "input": input}});

@@ -132,17 +132,20 @@ fn converse_passes_on_what_it_does_not_know() {
 fn pieces_are_passed_on_each_time_and_what_chunks_repeat_once() {
     let likely = json!({"content": [{"token": "ha", "logprob": 0.0}]});
     let chat = json!({"model": "m", "a": 1, "choices": [
-        {"index": 0, "delta": {"content": "ha", "audio": {"data": "AAAA"}}, "logprobs": likely},
+        {"index": 0, "delta": {"content": "ha", "audio": {"data": "AAAA"}}, "logprobs": likely,
+         "content_filter_results": {"hate": {"filtered": false}}},
     ]});
     let piece = json!({"choices": [{"logprobs": likely, "delta": {"audio": {"data": "AAAA"}}}]});
     let gemini = json!({"modelVersion": "m", "a": 1, "candidates": [
-        {"content": {"parts": [{"text": "ha"}]}, "logprobsResult": {"chosenCandidates": [0]}},
+        {"content": {"parts": [{"text": "ha"}]}, "logprobsResult": {"chosenCandidates": [0]},
+         "safetyRatings": [{"probability": "LOW"}]},
     ]});
     let candidate = json!({"candidates": [{"logprobsResult": {"chosenCandidates": [0]}}]});
     let [(openai, _, in_chat), _, _, (google, _, in_gemini), _] = formats();
-    for (format, chunk, end, piece) in
-        [(openai, chat, in_chat, piece), (google, gemini, in_gemini, candidate)]
-    {
+    for (format, chunk, end, piece, (list, repeated)) in [
+        (openai, chat, in_chat, piece, ("choices", "content_filter_results")),
+        (google, gemini, in_gemini, candidate, ("candidates", "safetyRatings")),
+    ] {
         let mut changed = chunk.clone();
         changed["a"] = json!(2);
         let chunks = [&chunk, &chunk, &changed, &changed].map(Value::to_string);
@@ -153,7 +156,9 @@ fn pieces_are_passed_on_each_time_and_what_chunks_repeat_once() {
         };
         let told =
             raw(&*format, Delivery::Streamed, &body(&*format, [chunks.join("\n\ndata: "), end]));
-        assert_eq!(told, [with(1), piece.clone(), with(2), piece]);
+        let mut first = with(1);
+        first[list][0][repeated] = chunk[list][0][repeated].clone();
+        assert_eq!(told, [first, piece.clone(), with(2), piece]);
     }
 }
 

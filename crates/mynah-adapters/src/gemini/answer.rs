@@ -32,8 +32,10 @@ pub(super) struct Answer {
     /// What the next request must have where the answer stops before its end.
     continuation: String,
     counters: Counters,
-    /// What was told last of what is not known of a chunk: they repeat themselves. What stands in a candidate is a piece.
+    /// What was told last of what is not known of a chunk: they repeat themselves.
     unknown: Rest,
+    /// The same of a candidate. What stands in its content, and its `logprobsResult`, are pieces.
+    unknown_of_candidate: Rest,
 }
 
 struct Open {
@@ -198,6 +200,7 @@ impl Answer {
     fn candidate(&mut self, candidate: Candidate<'_>, draft: &mut Draft) -> Rest {
         self.has_candidate = true;
         let mut rest = candidate.unknown;
+        rest.leave_told_beside("logprobsResult", &mut self.unknown_of_candidate);
         let mut goes_on = false;
         if let Some(content) = candidate.content {
             let mut unknown = content.unknown;

@@ -32,9 +32,10 @@ pub(super) struct Answer {
     calls: Vec<Call>,
     /// A call and its name, which may go on until something else comes.
     naming: Option<(CallKey, String)>,
-    /// The members of a chunk that we do not know, as they were told last: some servers repeat them on every one. What stands
-    /// in a choice is a piece, like what the model says.
+    /// The members of a chunk that we do not know, as they were told last: some servers repeat them on every one.
     unknown: Rest,
+    /// The same of a choice. What stands in its delta, and its `logprobs`, are pieces, like what the model says.
+    unknown_of_choice: Rest,
 }
 
 /// How far back a piece of a detail is matched with what came before.
@@ -47,8 +48,40 @@ struct Call {
     id: String,
     /// The server repeats the name with each piece.
     in_pieces: bool,
+    arguments: Braces,
     /// Its input is text: that of the only argument.
     is_custom: bool,
+}
+
+/// How far the text of an object came, by its braces.
+#[derive(Default)]
+struct Braces {
+    has_begun: bool,
+    open: usize,
+    in_string: bool,
+    is_escaped: bool,
+}
+
+impl Braces {
+    fn read(&mut self, piece: &str) {
+        for byte in piece.bytes() {
+            match byte {
+                _ if take(&mut self.is_escaped) => {}
+                b'\\' => self.is_escaped = self.in_string,
+                b'"' => self.in_string = !self.in_string,
+                b'{' if !self.in_string => {
+                    self.has_begun = true;
+                    self.open += 1;
+                }
+                b'}' if !self.in_string => self.open = self.open.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+
+    fn are_whole(&self) -> bool {
+        self.has_begun && self.open == 0
+    }
 }
 
 members! {
@@ -150,6 +183,7 @@ impl Answer {
             calls: Vec::new(),
             naming: None,
             unknown: Rest::default(),
+            unknown_of_choice: Rest::default(),
         }
     }
 
@@ -181,6 +215,7 @@ impl Answer {
                 chunk.usage = choice.usage.take();
             }
             let mut rest = take(&mut choice.unknown);
+            rest.leave_told_beside("logprobs", &mut self.unknown_of_choice);
             let (delta, message) = (choice.delta.as_mut(), choice.message.as_deref_mut());
             let mut message = message.filter(|_| !self.has_said);
             // In a whole message each is a call of its own, whatever they are numbered.
@@ -419,7 +454,8 @@ impl Answer {
 
     /// The call that a piece belongs to: that of its index. Servers that leave the index away, or give several calls the
     /// same one, tell calls apart by id, and begin each with its name: where the call so far is whole, another name begins a
-    /// new one, and so does the same with other arguments, though the id be the same. A piece without a name goes on with a
+    /// new one, and so does the same with other arguments, though the id be the same. All arguments once more are a call of their own
+    /// where nothing tells that they are the same call's. A piece without a name goes on with a
     /// call, even under an id of its own, as some servers give to every piece.
     fn call_key(
         &mut self,
@@ -431,7 +467,7 @@ impl Answer {
     ) -> CallKey {
         let named = !name.is_empty();
         let is_here = |call: &&mut Call| index.is_none() || call.index == index;
-        let mut found = match index {
+        let found = match index {
             _ if !named => {
                 let calls = self.calls.iter_mut().filter(is_here);
                 calls.max_by_key(|call| !id.is_empty() && call.id == id)
@@ -439,33 +475,39 @@ impl Answer {
             Some(_) => self.calls.iter_mut().rfind(is_here),
             None => self.calls.last_mut().filter(|call| !id.is_empty() && call.id == id),
         };
-        let may_begin = |call: &Call| {
+        let goes_on = |call: &mut Call| {
             let (known, so_far) = draft.call_so_far(call.key);
-            let repeats = !id.is_empty() && call.id == id && so_far == arguments;
-            let begins = known != name || (arguments.trim_start().starts_with('{') && !repeats);
-            named && begins && !known.is_empty() && !so_far.is_empty()
+            if !named || known.is_empty() || so_far.is_empty() {
+                return true;
+            }
+            if !call.arguments.are_whole() {
+                call.in_pieces = true;
+                return true;
+            }
+            let is_same = call.in_pieces || (!id.is_empty() && call.id == id);
+            let repeats = is_same && so_far == arguments;
+            known == name && (repeats || !arguments.trim_start().starts_with('{'))
         };
-        if let Some(call) = &mut found
-            && !call.in_pieces
-            && may_begin(call)
-        {
-            call.in_pieces = !draft.has_whole_arguments(call.key);
-            found = found.filter(|call| call.in_pieces);
-        }
+        let found = found.and_then(|call| goes_on(call).then_some(call));
         match found {
             Some(call) if !named || id.is_empty() || call.id.is_empty() || call.id == id => {
                 if call.id.is_empty() {
                     id.clone_into(&mut call.id);
                 }
+                call.arguments.read(arguments);
                 call.key
             }
             _ => {
                 let key = draft.open_call();
+                let (id, mut braces) = (id.to_owned(), Braces::default());
+                braces.read(arguments);
+                let arguments = braces;
                 self.calls.push(Call {
                     key,
                     index,
-                    id: id.to_owned(),
+                    id,
                     in_pieces: false,
+                    arguments,
                     is_custom: false,
                 });
                 key
