@@ -104,6 +104,29 @@ async fn a_server_that_is_silent_is_named() {
 }
 
 #[tokio::test]
+async fn an_error_without_words_names_the_address_without_its_query() {
+    let failed = async |status: u16, body: &'static str| {
+        let server = Server::start(move |_| Reply::json(status, body)).await.unwrap();
+        let adapter = vllm(&format!("{}/api?key={SECRET}", server.url()));
+        let error = hear(adapter, ModelCall::default()).await.unwrap_err();
+        assert_secret(&format!("{error} {error:?} {}", error.to_value()));
+        (server.url().to_owned(), error)
+    };
+    for (status, body, said) in [
+        (404, "<html>no</html>", "HTTP status 404"),
+        (404, r#"{"detail": "Not Found"}"#, "Not Found"),
+        (404, "404 page not found", "404 page not found"),
+        (502, "", "HTTP status 502"),
+    ] {
+        let (server, error) = failed(status, body).await;
+        let told = format!("{said}, calling {server}/api/v1/chat/completions");
+        assert_eq!((error.to_string(), &error.metadata()["server"]), (told, &server.into()));
+    }
+    let (_, error) = failed(404, r#"{"error": {"message": "no model m"}}"#).await;
+    assert_eq!((error.to_string().as_str(), error.metadata().get("server")), ("no model m", None));
+}
+
+#[tokio::test]
 async fn the_proxy_that_was_asked_is_named_without_its_password() {
     let proxy = nobody().await;
     let address = proxy.strip_prefix("http://").unwrap();

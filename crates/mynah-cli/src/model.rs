@@ -282,6 +282,13 @@ impl CallArgs {
             let flags = "--api-key-env VAR names another variable, --dotenv=FILE a file with it";
             return error.with_message(format!("{said}; {flags}"));
         }
+        let metadata = error.metadata();
+        // The server is named where it said nothing itself.
+        let is_nowhere = metadata.contains_key("server")
+            && metadata.get("status").is_some_and(|status| status == 404);
+        if is_nowhere && self.base_url.is_some() {
+            return error.with_message(format!("{said}; is that the path for --base-url?"));
+        }
         match self.timeout {
             Some(_) => error.with_message(said.replace("request_timeout", "--timeout")),
             None => error,

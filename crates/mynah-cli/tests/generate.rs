@@ -361,6 +361,17 @@ fn a_page_in_place_of_an_answer_is_told_with_its_server() {
 }
 
 #[test]
+fn an_address_that_is_nowhere_is_told_with_the_flag_that_gave_it() {
+    let page = "HTTP/1.1 404 Not Found\r\ncontent-length: 7\r\n\r\n<html/>";
+    let server = Server::new([page.to_owned()]);
+    let said = format!(
+        "mynah: openai-chat: HTTP status 404, calling {}/chat/completions; is that the path for --base-url? (status 404, not_found)\n",
+        server.url
+    );
+    assert_eq!(server.generate(&["hi"]).stderr, said);
+}
+
+#[test]
 fn a_failure_that_may_pass_is_tried_again() {
     let refusal = "HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n".to_owned();
     let server = Server::new([refusal, format!("{PIECES}{END}")]);
