@@ -159,7 +159,8 @@ impl HttpAdapter {
     }
 
     /// Calls another server: an origin, or with a path. The version segment is added unless the path has
-    /// one, or ends in it, or the query has an `api-version`.
+    /// one, or ends in it, or the query has an `api-version`. One that ends in the path of the call itself, as
+    /// `/v1/chat/completions`, is called as it is.
     ///
     /// # Errors
     /// A URL that is none, or that holds a password.

@@ -105,6 +105,24 @@ fn the_version_is_added_once() {
 }
 
 #[test]
+fn a_base_url_may_be_the_whole_address_of_a_call() {
+    for (name, base, path) in [
+        ("openai-chat", "http://h/v1/chat/completions", "chat/completions"),
+        ("openai-chat", "http://h/chat/completions", "chat/completions"),
+        ("anthropic", "http://h/v1/messages", "messages"),
+        ("ollama", "http://h/api/chat", "chat"),
+        ("azure", "http://h/openai/responses?api-version=1", "responses"),
+    ] {
+        let adapter = HttpAdapter::named(name).unwrap().with_base_url(base).unwrap();
+        assert_eq!(adapter.url(path).unwrap(), base);
+    }
+    let gemini = HttpAdapter::named("gemini").unwrap();
+    let gemini = gemini.with_base_url("http://h/v1beta/models/m:generate/?a=b").unwrap();
+    let asked = gemini.url("models/m:generate?alt=sse").unwrap();
+    assert_eq!(asked, "http://h/v1beta/models/m:generate?alt=sse&a=b");
+}
+
+#[test]
 fn a_base_url_is_an_address_without_secrets() {
     for wrong in ["localhost:80", "ftp://h", "", "http://user:pass@h"] {
         let error = HttpAdapter::named("vllm").unwrap().with_base_url(wrong).unwrap_err();
