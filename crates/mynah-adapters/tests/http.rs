@@ -129,6 +129,10 @@ fn a_base_url_is_an_address_without_secrets() {
         assert!(error.is_validation(), "{wrong}: {error}");
         assert!(!error.to_string().contains("pass@"), "{error}");
     }
+    for (wrong, why) in [("http://", "empty host"), ("https://h:port", "invalid port number")] {
+        let error = HttpAdapter::named("vllm").unwrap().with_base_url(wrong).unwrap_err();
+        assert_eq!(error.to_string(), format!("validation failed: base_url: {why}"));
+    }
     assert!(HttpAdapter::named("nobody").unwrap_err().to_string().contains("openrouter"));
 }
 

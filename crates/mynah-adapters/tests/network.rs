@@ -94,6 +94,21 @@ async fn a_server_that_cannot_be_reached_is_named_and_nothing_else_of_its_addres
 }
 
 #[tokio::test]
+async fn a_server_that_does_not_speak_tls_is_told_from_one_that_is_not_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        client.read_u8().await.unwrap();
+        client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        copy_bidirectional(&mut client, &mut tokio::io::empty()).await.ok();
+    });
+    let error = hear(vllm(&url), ModelCall::default()).await.unwrap_err();
+    let why = "network_error: the server does not speak TLS; is its address http://?";
+    assert_eq!(error.to_string(), format!("adapter error: {why}, calling {url}"));
+}
+
+#[tokio::test]
 async fn a_server_that_is_silent_is_named() {
     let server = Server::start(|_| Reply::silence()).await.unwrap();
     let stream_timeout = Some(Duration::from_millis(100));

@@ -12,7 +12,10 @@ pub(super) fn parsed(place: &str, url: &str) -> Result<Url> {
         Error::invalid_option(place, code).with_message(message)
     };
     let malformed = || refused("malformed", "an address begins with http:// or https://");
-    let url = Url::parse(url).map_err(|_| malformed())?;
+    let url = Url::parse(url).map_err(|error| match url.contains("://") {
+        true => refused("malformed", &error.to_string()),
+        false => malformed(),
+    })?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(malformed());
     }
