@@ -419,6 +419,9 @@ fn read_image(place: &str) -> Result<Image, Failure> {
         return Ok(Image::from_url(place));
     }
     let bytes = input::bytes(Path::new(place))?;
+    if bytes.is_empty() {
+        return Err(Failure::input(format!("{}: it is empty", input::name(Path::new(place)))));
+    }
     // What is in a file counts more than what it is called.
     let mime_type = match &*bytes {
         [0x89, b'P', b'N', b'G', ..] => Some("image/png".to_owned()),

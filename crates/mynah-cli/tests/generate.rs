@@ -434,6 +434,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
     let no_json = file("generate_wrong_schema.json", "{");
     let no_schema = file("generate_no_schema.json", r#"{"type": "novelty"}"#);
     let no_image = file("generate_wrong_image", "text");
+    let empty_image = file("generate_empty.png", "");
     let script = "scripted:../../scenarios/chat/tool_turn.json";
     let table = [
         (&["hi"][..], "no model: give --model ADAPTER:MODEL"),
@@ -476,6 +477,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
             "generate_no_schema.json: not JSON Schema: ",
         ),
         (&["-m", script, "--image", &no_image, "hi"], "not a PNG, JPEG, GIF or WebP image"),
+        (&["-m", script, "--image", &empty_image, "hi"], "generate_empty.png: it is empty"),
         (
             &["-m", script, "--param", "temperature=9", "hi"],
             "temperature: out_of_range; temperature is a number from 0 to 2",
