@@ -79,6 +79,9 @@ pub(crate) struct Arguments {
 
 fn param(said: &str) -> Result<(String, Value), String> {
     let (name, value) = said.split_once('=').ok_or("give a name, =, and JSON")?;
+    if name == "model" {
+        return Err("-m names the model".to_owned());
+    }
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
     Ok((name.to_owned(), value))
 }

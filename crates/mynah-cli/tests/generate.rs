@@ -478,6 +478,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         ),
         (&["-m", script, "--image", &no_image, "hi"], "not a PNG, JPEG, GIF or WebP image"),
         (&["-m", script, "--image", &empty_image, "hi"], "generate_empty.png: it is empty"),
+        (&["-m", script, "--param", "model=other", "hi"], "-m names the model"),
         (
             &["-m", script, "--param", "temperature=9", "hi"],
             "temperature: out_of_range; temperature is a number from 0 to 2",
