@@ -214,6 +214,7 @@ impl Arguments {
 
     fn text(&self) -> Result<String, Failure> {
         let said: Vec<&str> = self.prompt.iter().map(String::as_str).collect();
+        said.iter().try_for_each(|said| self.call.check_said(said))?;
         match said[..] {
             [] if !self.images.is_empty() => Ok(String::new()),
             [] if io::stdin().is_terminal() => {

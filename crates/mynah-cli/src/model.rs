@@ -212,6 +212,18 @@ impl CallArgs {
         Ok(adapter.with_keys(keys))
     }
 
+    /// Refuses what was meant to be the file of `--dotenv`, and stands where something is said to the model.
+    pub(crate) fn check_said(&self, said: &str) -> Result<(), Failure> {
+        let is_file = || said.ends_with(".env") || Path::new(said).is_file();
+        match &self.dotenv {
+            Some(file) if file == Path::new(".env") && is_file() => Err(Failure::input(format!(
+                "{said} would be said to the model; as a file of keys it is --dotenv={}",
+                quoted(said)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// What is said of the call itself, which a run keeps.
     pub(crate) fn options(&self) -> Options {
         let mut options = Options::new();

@@ -458,6 +458,10 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         ),
         (&["-m", "anthropic:x", "--dotenv=none.env", "hi"], "ANTHROPIC_API_KEY in none.env"),
         (
+            &["-m", script, "--dotenv", "my.env", "hi"],
+            "my.env would be said to the model; as a file of keys it is --dotenv=my.env\n",
+        ),
+        (
             &["-m", "bedrock:x", "hi"],
             "AWS_ACCESS_KEY_ID); the profile AWS_PROFILE of ~/.aws is read",
         ),
