@@ -274,9 +274,15 @@ impl ChatResult {
     /// ```
     ///
     /// # Errors
-    /// Those of [`into_text`](ChatResult::into_text), and those of [`Response::into_json`].
+    /// Those of [`into_text`](ChatResult::into_text), and those of [`Response::into_json`]; that of the call that was to give the
+    /// answer its form (`structured_finalize`), where it failed.
     pub fn into_json<T: DeserializeOwned>(self) -> Result<T, Error> {
         self.check_completed()?;
+        let finalize = self.metadata.get("structured_finalize");
+        let failed = finalize.and_then(|finalize| finalize.get("pass_2_error"));
+        if let Some(error) = failed.and_then(|error| Error::deserialize(error).ok()) {
+            return Err(error);
+        }
         self.final_response.unwrap_or_else(|| Response::new(Message::assistant(""))).into_json()
     }
 
