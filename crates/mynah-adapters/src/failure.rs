@@ -99,6 +99,10 @@ pub(crate) fn is_malformed(error: &Error) -> bool {
     error.kind() == ErrorKind::Adapter(AdapterReason::MalformedResponse)
 }
 
+pub(crate) fn is_of_network(error: &Error) -> bool {
+    error.kind() == ErrorKind::Adapter(AdapterReason::NetworkError)
+}
+
 /// Whether the error of a response tells no more than its status, or that nothing has this address.
 pub(crate) fn is_wordless(error: &Error) -> bool {
     const NOTHING_THERE: [&str; 4] =

@@ -109,6 +109,16 @@ async fn a_server_that_does_not_speak_tls_is_told_from_one_that_is_not_there() {
 }
 
 #[tokio::test]
+async fn a_server_whose_answer_is_not_understood_to_its_end_is_named() {
+    let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let other = HttpAdapter::named("anthropic").unwrap().with_base_url(server.url()).unwrap();
+    let call = ModelCall { api_key: Some("k".into()), ..ModelCall::default() };
+    let error = hear(other, call).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
+    assert_eq!(error.metadata()["server"], server.url());
+}
+
+#[tokio::test]
 async fn a_server_that_is_silent_is_named() {
     let server = Server::start(|_| Reply::silence()).await.unwrap();
     let stream_timeout = Some(Duration::from_millis(100));

@@ -97,10 +97,11 @@ impl ErrorContext {
     }
 
     /// Names the provider, and takes out the key, which some providers repeat in their messages. Where something else came than
-    /// an answer, the server may not be the one that was meant, and is named too.
+    /// an answer, or less, the server may not be the one that was meant, and is named too.
     pub(super) fn complete(&self, error: Error) -> Error {
         let mut error = self.secrets.out_of_error(error);
-        if failure::is_malformed(&error) && !self.server.is_empty() {
+        let is_other = failure::is_malformed(&error) || failure::is_of_network(&error);
+        if is_other && !self.server.is_empty() {
             error = error.with("server", self.server.as_str());
         }
         if let (Some(id), false) = (&self.request_id, error.metadata().contains_key("request_id")) {
