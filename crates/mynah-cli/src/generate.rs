@@ -313,7 +313,7 @@ pub(crate) fn remark(response: &Response) -> Result<(), Failure> {
 }
 
 /// How the provider cut an answer off, if it did.
-fn cut_off(response: &Response) -> Option<&'static str> {
+pub(crate) fn cut_off(response: &Response) -> Option<&'static str> {
     match response.finish_reason {
         Some(FinishReason::Length) => Some("at its token limit"),
         Some(FinishReason::ContentFilter) => Some("by a content filter"),
