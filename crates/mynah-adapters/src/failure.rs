@@ -104,6 +104,18 @@ pub(crate) fn is_malformed(error: &Error) -> bool {
     error.kind() == ErrorKind::Adapter(AdapterReason::MalformedResponse)
 }
 
+pub(crate) fn is_of_network(error: &Error) -> bool {
+    error.kind() == ErrorKind::Adapter(AdapterReason::NetworkError)
+}
+
+/// Whether the error of a response tells no more than its status, or that nothing has this address.
+pub(crate) fn is_wordless(error: &Error) -> bool {
+    const NOTHING_THERE: [&str; 4] =
+        ["404 not found", "404 page not found", "file not found", "not found"];
+    let said = error.to_string().to_ascii_lowercase();
+    said.starts_with("http status ") || NOTHING_THERE.contains(&said.as_str())
+}
+
 /// The JSON of an error's body. Where a stream was asked for, it may come as the first event of one.
 fn json_of(body: &str) -> Option<Value> {
     let events = || body.lines().filter_map(|line| line.strip_prefix("data:"));

@@ -46,7 +46,8 @@ mod secrets;
 /// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
 /// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
 /// `retry_after_ms` where they are known; those of the network name the `server` and the `proxy` that was asked for it, and `connected` is
-/// false where the server could not be reached.
+/// false where the server could not be reached. An error of which the server says nothing names the address that was called, without its
+/// query.
 ///
 /// An answer has no event before the model says something. One that began and failed before that has its error as the first
 /// thing in the stream, so that it can be tried again or given to another; what is known of it stands beside, as `partial`.
@@ -158,7 +159,8 @@ impl HttpAdapter {
     }
 
     /// Calls another server: an origin, or with a path. The version segment is added unless the path has
-    /// one, or ends in it, or the query has an `api-version`.
+    /// one, or ends in it, or the query has an `api-version`. One that ends in the path of the call itself, as
+    /// `/v1/chat/completions`, is called as it is.
     ///
     /// # Errors
     /// A URL that is none, or that holds a password.
@@ -514,7 +516,13 @@ async fn refusal(mut response: Response, wait: Duration) -> Error {
     // However far that came: the status says enough.
     let _ = tokio::time::timeout(wait, read).await;
     let header = header_of(response.headers());
-    let error = failure::of_response(response.status().as_u16(), header, &body);
+    let mut error = failure::of_response(response.status().as_u16(), header, &body);
+    // It may not be the address that was meant.
+    if failure::is_wordless(&error) {
+        let url = response.url();
+        let message = format!("{error}, calling {}", without_query(url.as_str()));
+        error = error.with_message(message).with("server", url.origin().ascii_serialization());
+    }
     let Some(packing) = packed else { return error };
     let message = format!("{error}; what it says is packed (content-encoding: {packing})");
     error.with_message(message)

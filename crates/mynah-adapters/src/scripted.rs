@@ -299,6 +299,25 @@ impl Script {
         self.with(Entry::ToolCall(ToolCall::from_value(id, name, arguments)))
     }
 
+    /// The script with the tokens that the provider counted, of the prompt and of the answer: what a budget counts.
+    ///
+    /// ```
+    /// use mynah_adapters::scripted::Script;
+    /// use serde_json::json;
+    ///
+    /// let script = Script::new().text("hi").usage(1_000, 20).stop();
+    /// let usage = json!({"usage": {"input_tokens": 1000, "output_tokens": 20}});
+    /// assert_eq!(script, Script::from_json(&json!([{"text": "hi"}, usage, {"finish": "stop"}]))?);
+    /// # Ok::<(), mynah_data::Error>(())
+    /// ```
+    pub fn usage(self, input_tokens: u64, output_tokens: u64) -> Self {
+        self.with(Entry::Usage(Box::new(Usage {
+            input_tokens: Some(input_tokens),
+            output_tokens: Some(output_tokens),
+            ..Usage::default()
+        })))
+    }
+
     /// The script with an end for this reason.
     pub fn finish(self, reason: FinishReason) -> Self {
         self.with(Entry::Finish(reason))

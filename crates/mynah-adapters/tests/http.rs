@@ -105,11 +105,33 @@ fn the_version_is_added_once() {
 }
 
 #[test]
+fn a_base_url_may_be_the_whole_address_of_a_call() {
+    for (name, base, path) in [
+        ("openai-chat", "http://h/v1/chat/completions", "chat/completions"),
+        ("openai-chat", "http://h/chat/completions", "chat/completions"),
+        ("anthropic", "http://h/v1/messages", "messages"),
+        ("ollama", "http://h/api/chat", "chat"),
+        ("azure", "http://h/openai/responses?api-version=1", "responses"),
+    ] {
+        let adapter = HttpAdapter::named(name).unwrap().with_base_url(base).unwrap();
+        assert_eq!(adapter.url(path).unwrap(), base);
+    }
+    let gemini = HttpAdapter::named("gemini").unwrap();
+    let gemini = gemini.with_base_url("http://h/v1beta/models/m:generate/?a=b").unwrap();
+    let asked = gemini.url("models/m:generate?alt=sse").unwrap();
+    assert_eq!(asked, "http://h/v1beta/models/m:generate?alt=sse&a=b");
+}
+
+#[test]
 fn a_base_url_is_an_address_without_secrets() {
     for wrong in ["localhost:80", "ftp://h", "", "http://user:pass@h"] {
         let error = HttpAdapter::named("vllm").unwrap().with_base_url(wrong).unwrap_err();
         assert!(error.is_validation(), "{wrong}: {error}");
         assert!(!error.to_string().contains("pass@"), "{error}");
+    }
+    for (wrong, why) in [("http://", "empty host"), ("https://h:port", "invalid port number")] {
+        let error = HttpAdapter::named("vllm").unwrap().with_base_url(wrong).unwrap_err();
+        assert_eq!(error.to_string(), format!("validation failed: base_url: {why}"));
     }
     assert!(HttpAdapter::named("nobody").unwrap_err().to_string().contains("openrouter"));
 }
@@ -429,8 +451,9 @@ async fn what_is_packed_is_named_and_not_told_as_text() {
     };
     let refused = failed(401).await;
     assert_eq!(refused.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed));
-    let told = "HTTP status 401; what it says is packed (content-encoding: gzip)";
-    assert_eq!(refused.to_string(), told);
+    let told = refused.to_string();
+    assert!(told.starts_with("HTTP status 401, calling http://"), "{told}");
+    assert!(told.ends_with("; what it says is packed (content-encoding: gzip)"), "{told}");
     let packed = failed(200).await;
     assert_eq!(packed.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
     assert!(packed.to_string().contains("content-encoding: gzip"), "{packed}");

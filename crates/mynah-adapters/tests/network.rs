@@ -94,6 +94,31 @@ async fn a_server_that_cannot_be_reached_is_named_and_nothing_else_of_its_addres
 }
 
 #[tokio::test]
+async fn a_server_that_does_not_speak_tls_is_told_from_one_that_is_not_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        client.read_u8().await.unwrap();
+        client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        copy_bidirectional(&mut client, &mut tokio::io::empty()).await.ok();
+    });
+    let error = hear(vllm(&url), ModelCall::default()).await.unwrap_err();
+    let why = "network_error: the server does not speak TLS; is its address http://?";
+    assert_eq!(error.to_string(), format!("adapter error: {why}, calling {url}"));
+}
+
+#[tokio::test]
+async fn a_server_whose_answer_is_not_understood_to_its_end_is_named() {
+    let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let other = HttpAdapter::named("anthropic").unwrap().with_base_url(server.url()).unwrap();
+    let call = ModelCall { api_key: Some("k".into()), ..ModelCall::default() };
+    let error = hear(other, call).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
+    assert_eq!(error.metadata()["server"], server.url());
+}
+
+#[tokio::test]
 async fn a_server_that_is_silent_is_named() {
     let server = Server::start(|_| Reply::silence()).await.unwrap();
     let stream_timeout = Some(Duration::from_millis(100));
@@ -101,6 +126,29 @@ async fn a_server_that_is_silent_is_named() {
     let error = hear(vllm(server.url()), call).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout));
     assert_eq!(error.metadata()["server"], server.url());
+}
+
+#[tokio::test]
+async fn an_error_without_words_names_the_address_without_its_query() {
+    let failed = async |status: u16, body: &'static str| {
+        let server = Server::start(move |_| Reply::json(status, body)).await.unwrap();
+        let adapter = vllm(&format!("{}/api?key={SECRET}", server.url()));
+        let error = hear(adapter, ModelCall::default()).await.unwrap_err();
+        assert_secret(&format!("{error} {error:?} {}", error.to_value()));
+        (server.url().to_owned(), error)
+    };
+    for (status, body, said) in [
+        (404, "<html>no</html>", "HTTP status 404"),
+        (404, r#"{"detail": "Not Found"}"#, "Not Found"),
+        (404, "404 page not found", "404 page not found"),
+        (502, "", "HTTP status 502"),
+    ] {
+        let (server, error) = failed(status, body).await;
+        let told = format!("{said}, calling {server}/api/v1/chat/completions");
+        assert_eq!((error.to_string(), &error.metadata()["server"]), (told, &server.into()));
+    }
+    let (_, error) = failed(404, r#"{"error": {"message": "no model m"}}"#).await;
+    assert_eq!((error.to_string().as_str(), error.metadata().get("server")), ("no model m", None));
 }
 
 #[tokio::test]

@@ -79,6 +79,9 @@ pub(crate) struct Arguments {
 
 fn param(said: &str) -> Result<(String, Value), String> {
     let (name, value) = said.split_once('=').ok_or("give a name, =, and JSON")?;
+    if name == "model" {
+        return Err("-m names the model".to_owned());
+    }
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
     Ok((name.to_owned(), value))
 }
@@ -211,6 +214,7 @@ impl Arguments {
 
     fn text(&self) -> Result<String, Failure> {
         let said: Vec<&str> = self.prompt.iter().map(String::as_str).collect();
+        said.iter().try_for_each(|said| self.call.check_said(said))?;
         match said[..] {
             [] if !self.images.is_empty() => Ok(String::new()),
             [] if io::stdin().is_terminal() => {
@@ -309,7 +313,7 @@ pub(crate) fn remark(response: &Response) -> Result<(), Failure> {
 }
 
 /// How the provider cut an answer off, if it did.
-fn cut_off(response: &Response) -> Option<&'static str> {
+pub(crate) fn cut_off(response: &Response) -> Option<&'static str> {
     match response.finish_reason {
         Some(FinishReason::Length) => Some("at its token limit"),
         Some(FinishReason::ContentFilter) => Some("by a content filter"),
@@ -419,6 +423,9 @@ fn read_image(place: &str) -> Result<Image, Failure> {
         return Ok(Image::from_url(place));
     }
     let bytes = input::bytes(Path::new(place))?;
+    if bytes.is_empty() {
+        return Err(Failure::input(format!("{}: it is empty", input::name(Path::new(place)))));
+    }
     // What is in a file counts more than what it is called.
     let mime_type = match &*bytes {
         [0x89, b'P', b'N', b'G', ..] => Some("image/png".to_owned()),

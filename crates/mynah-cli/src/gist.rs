@@ -110,18 +110,13 @@ fn marks(before: &Metadata, after: &Metadata) -> Vec<String> {
     old.chain(new.map(|name| format!("+{name}"))).collect()
 }
 
-/// Which limit was passed, and by how much.
-pub(crate) fn passed(Breach { limit, cap, actual, .. }: &Breach) -> String {
-    format!("{limit}: {actual}, of at most {cap}")
-}
-
 /// The question, the limit, the error, or the calls that a run stopped for.
 pub(crate) fn detail(end: &End) -> String {
     let metadata = &end.metadata;
     let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
     let breach = || Breach::deserialize(metadata.get("budget")?).ok();
     let found = text(metadata.get("pending_question"))
-        .or_else(|| breach().map(|breach| passed(&breach)))
+        .or_else(|| breach().map(|breach| breach.to_string()))
         .or_else(|| text(metadata.get("error").and_then(|error| error.get("message"))))
         .or_else(|| metadata.get("uncertain_tool_calls").map(Value::to_string));
     found.map(|found| format!(": {found}")).unwrap_or_default()

@@ -212,6 +212,18 @@ impl CallArgs {
         Ok(adapter.with_keys(keys))
     }
 
+    /// Refuses what was meant to be the file of `--dotenv`, and stands where something is said to the model.
+    pub(crate) fn check_said(&self, said: &str) -> Result<(), Failure> {
+        let is_file = || said.ends_with(".env") || Path::new(said).is_file();
+        match &self.dotenv {
+            Some(file) if file == Path::new(".env") && is_file() => Err(Failure::input(format!(
+                "{said} would be said to the model; as a file of keys it is --dotenv={}",
+                quoted(said)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// What is said of the call itself, which a run keeps.
     pub(crate) fn options(&self) -> Options {
         let mut options = Options::new();
@@ -287,6 +299,13 @@ impl CallArgs {
             let said = said.replace("the call, what the program set, ", "");
             let flags = "--api-key-env VAR names another variable, --dotenv=FILE a file with it";
             return error.with_message(format!("{said}; {flags}"));
+        }
+        let metadata = error.metadata();
+        // The server is named where it said nothing itself.
+        let is_nowhere = metadata.contains_key("server")
+            && metadata.get("status").is_some_and(|status| status == 404);
+        if is_nowhere && self.base_url.is_some() {
+            return error.with_message(format!("{said}; is that the path for --base-url?"));
         }
         match self.timeout {
             Some(_) => error.with_message(said.replace("request_timeout", "--timeout")),

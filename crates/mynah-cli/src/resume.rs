@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs,
     generate::remark,
-    gist::{detail, passed},
+    gist::detail,
     ledger::Ledger,
     model::{CallArgs, Tries, cannot_go_on, script},
     play,
@@ -354,7 +354,7 @@ impl Arguments {
                 Some(Fact::TurnStarted { .. }) => asked = record.seq(),
                 Some(Fact::BudgetExceeded { breach, .. }) => {
                     let unit = if breach.limit == Limit::WallClock { "_ms" } else { "" };
-                    let why = format!("{}: {}", HaltReason::BudgetExceeded, passed(&breach));
+                    let why = format!("{}: {breach}", HaltReason::BudgetExceeded);
                     let more = format!(" --budget max_{}{unit}=N", breach.limit);
                     let before = record.seq().saturating_sub(1);
                     branch = Some((why, "goes on with more", before, more));

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
+    generate::cut_off,
     gist::{NOBODY_KNOWS, changes, detail, other_model, refusal, waits},
     kin, runs, runtime,
     store::{self, Place, fact, previous},
@@ -205,6 +206,7 @@ enum Told {
     Before(Previous),
     Message(Message),
     AnsweredBy { model: String },
+    CutOff { how: &'static str },
     Call { id: String, name: String, arguments: String },
     Result { id: String, content: String, failed: bool },
     Approved { id: String },
@@ -259,7 +261,8 @@ fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
         Fact::AssistantCompleted { ref response, .. } => {
             let other = other_model(before.about.as_deref(), response);
             let other = other.map(|model| Told::AnsweredBy { model: model.to_owned() });
-            let list = other.into_iter().chain(said(&response.message)).collect();
+            let cut_off = cut_off(response).map(|how| Told::CutOff { how });
+            let list = other.into_iter().chain(said(&response.message)).chain(cut_off).collect();
             before.answer = Some(fact);
             list
         }
@@ -312,6 +315,7 @@ impl Told {
             Self::AnsweredBy { model } => {
                 json!({"type": "answered_by", "seq": seq, "model": model})
             }
+            Self::CutOff { how } => json!({"type": "cut_off", "seq": seq, "how": how}),
             Self::Call { id, name, arguments } => {
                 json!({"type": "tool_call", "seq": seq, "id": id, "name": name, "arguments": arguments})
             }
@@ -345,6 +349,7 @@ impl Told {
                 writeln!(out, "{}: {}\n", message.role().as_str(), plain(&message.text()))
             }
             Self::AnsweredBy { model } => writeln!(out, "-- answered by {}\n", plain(model)),
+            Self::CutOff { how } => writeln!(out, "-- the answer was cut off {how}\n"),
             Self::Call { id, name, arguments } => {
                 writeln!(out, "  > {} {}  [{}]", plain(name), plain(arguments), plain(id))
             }

@@ -361,6 +361,17 @@ fn a_page_in_place_of_an_answer_is_told_with_its_server() {
 }
 
 #[test]
+fn an_address_that_is_nowhere_is_told_with_the_flag_that_gave_it() {
+    let page = "HTTP/1.1 404 Not Found\r\ncontent-length: 7\r\n\r\n<html/>";
+    let server = Server::new([page.to_owned()]);
+    let said = format!(
+        "mynah: openai-chat: HTTP status 404, calling {}/chat/completions; is that the path for --base-url? (status 404, not_found)\n",
+        server.url
+    );
+    assert_eq!(server.generate(&["hi"]).stderr, said);
+}
+
+#[test]
 fn a_failure_that_may_pass_is_tried_again() {
     let refusal = "HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n".to_owned();
     let server = Server::new([refusal, format!("{PIECES}{END}")]);
@@ -423,6 +434,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
     let no_json = file("generate_wrong_schema.json", "{");
     let no_schema = file("generate_no_schema.json", r#"{"type": "novelty"}"#);
     let no_image = file("generate_wrong_image", "text");
+    let empty_image = file("generate_empty.png", "");
     let script = "scripted:../../scenarios/chat/tool_turn.json";
     let table = [
         (&["hi"][..], "no model: give --model ADAPTER:MODEL"),
@@ -446,6 +458,10 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         ),
         (&["-m", "anthropic:x", "--dotenv=none.env", "hi"], "ANTHROPIC_API_KEY in none.env"),
         (
+            &["-m", script, "--dotenv", "my.env", "hi"],
+            "my.env would be said to the model; as a file of keys it is --dotenv=my.env\n",
+        ),
+        (
             &["-m", "bedrock:x", "hi"],
             "AWS_ACCESS_KEY_ID); the profile AWS_PROFILE of ~/.aws is read",
         ),
@@ -465,6 +481,8 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
             "generate_no_schema.json: not JSON Schema: ",
         ),
         (&["-m", script, "--image", &no_image, "hi"], "not a PNG, JPEG, GIF or WebP image"),
+        (&["-m", script, "--image", &empty_image, "hi"], "generate_empty.png: it is empty"),
+        (&["-m", script, "--param", "model=other", "hi"], "-m names the model"),
         (
             &["-m", script, "--param", "temperature=9", "hi"],
             "temperature: out_of_range; temperature is a number from 0 to 2",

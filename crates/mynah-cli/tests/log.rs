@@ -350,3 +350,21 @@ fn play(log: &str, more: &[&str], scenario: &Value) -> Ran {
 fn lines(ran: &Ran) -> Vec<Value> {
     ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
+
+#[test]
+fn an_answer_that_was_cut_off_is_shown_as_such() {
+    let scenario = r#"{
+      "scripts": [[ {"text": "half a"}, {"finish": "length"} ], [ {"text": "whole"}, {"finish": "stop"} ]],
+      "ops": [
+        {"op": "chat", "messages": [{"role": "user", "content": "hi"}]},
+        {"op": "chat", "messages": [{"role": "user", "content": "hi"}]}
+      ]
+    }"#;
+    let store = Store::with(scenario);
+    let shown = store.ok(&["show", "run-0"]);
+    let told = "assistant: half a\n\n-- the answer was cut off at its token limit\n";
+    assert!(shown.contains(told), "{shown}");
+    let lines = store.json(&["show", "run-0"]);
+    assert!(lines.iter().any(|line| line["how"] == "at its token limit"), "{lines:?}");
+    assert!(!store.ok(&["show", "run-1"]).contains("cut off"));
+}

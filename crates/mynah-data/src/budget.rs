@@ -273,3 +273,11 @@ impl Breach {
         Self::new(Limit::Usd, number(cap), number(actual), place)
     }
 }
+
+/// Which limit was passed, and by how much.
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, cap, actual, .. } = self;
+        write!(f, "{limit}: {actual}, of at most {cap}")
+    }
+}

@@ -71,7 +71,7 @@ pub enum ImageError {
     MissingMimeType,
     /// The text is not base64.
     InvalidBase64,
-    /// The file could not be read.
+    /// The file could not be read, or is empty.
     Unreadable(String),
 }
 
@@ -149,7 +149,12 @@ impl Image {
             }
             ImageSource::Url(_) => Err(ImageError::RemoteSource),
             ImageSource::File(path) => {
-                read(path).map_err(|e| ImageError::Unreadable(format!("{}: {e}", path.display())))
+                let unreadable =
+                    |why: &str| ImageError::Unreadable(format!("{}: {why}", path.display()));
+                match read(path) {
+                    Ok(bytes) if bytes.is_empty() => Err(unreadable("it is empty")),
+                    read => read.map_err(|error| unreadable(&error.to_string())),
+                }
             }
         }
     }

@@ -3,10 +3,11 @@
 use std::{borrow::Cow, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
-    EngineReason, Error, FinishReason, Message, Metadata, Response, Role, Thread, ToolCall, Usage,
+    Breach, EngineReason, Error, FinishReason, Message, Metadata, Response, Role, Thread, ToolCall,
+    Usage,
 };
 
 /// Whether tools are run or handed to the caller.
@@ -255,7 +256,7 @@ impl ChatResult {
     /// ```
     ///
     /// # Errors
-    /// The error that ended the chat; `halted` for every other reason but `completed`.
+    /// The error that ended the chat; `halted` for every other reason but `completed`, with the `budget` that was passed if that is why.
     pub fn into_text(self) -> Result<String, Error> {
         self.check_completed()?;
         Ok(self.text().into_owned())
@@ -273,9 +274,15 @@ impl ChatResult {
     /// ```
     ///
     /// # Errors
-    /// Those of [`into_text`](ChatResult::into_text), and those of [`Response::into_json`].
+    /// Those of [`into_text`](ChatResult::into_text), and those of [`Response::into_json`]; that of the call that was to give the
+    /// answer its form (`structured_finalize`), where it failed.
     pub fn into_json<T: DeserializeOwned>(self) -> Result<T, Error> {
         self.check_completed()?;
+        let finalize = self.metadata.get("structured_finalize");
+        let failed = finalize.and_then(|finalize| finalize.get("pass_2_error"));
+        if let Some(error) = failed.and_then(|error| Error::deserialize(error).ok()) {
+            return Err(error);
+        }
         self.final_response.unwrap_or_else(|| Response::new(Message::assistant(""))).into_json()
     }
 
@@ -284,12 +291,23 @@ impl ChatResult {
         match self.error() {
             Some(error) => Err(error),
             None if !self.is_halted() => Ok(()),
-            None => Err(Error::engine(EngineReason::Halted)
-                .with_message(format!(
-                    "engine error: halted: the chat has no answer, as it stopped before the model was done: {}",
-                    self.halted_reason
-                ))
-                .with("halted_reason", self.halted_reason.as_str())),
+            None => Err(self.halted()),
+        }
+    }
+
+    fn halted(&self) -> Error {
+        let breach =
+            self.metadata.get("budget").and_then(|budget| Breach::deserialize(budget).ok());
+        let limit = breach.as_ref().map(|breach| format!(": {breach}")).unwrap_or_default();
+        let error = Error::engine(EngineReason::Halted)
+            .with_message(format!(
+                "engine error: halted: the chat has no answer, as it stopped before the model was done: {}{limit}",
+                self.halted_reason
+            ))
+            .with("halted_reason", self.halted_reason.as_str());
+        match breach {
+            Some(breach) => error.with("budget", json!(breach)),
+            None => error,
         }
     }
 

@@ -1,10 +1,22 @@
 //! Budgets and prices as data.
 
 use mynah_data::{
-    Breach, Budget, CacheRetention, Catalog, EngineReason, Error, ErrorKind, Limit, Message,
-    ModelInfo, ModelRef, Place, Pricing, Response, Thread, Usage,
+    Breach, Budget, CacheRetention, Catalog, ChatResult, EngineReason, Error, ErrorKind,
+    HaltReason, Limit, Message, ModelInfo, ModelRef, Place, Pricing, Response, Thread, Usage,
 };
 use serde_json::{Value, json};
+
+#[test]
+fn a_chat_without_an_answer_names_the_limit_that_it_came_to() {
+    let breach = json!(Breach::new(Limit::OutputTokens, 5, 7, Place::MidStream));
+    let mut result = ChatResult::new(Thread::new(), HaltReason::BudgetExceeded);
+    result.metadata.insert("budget".to_owned(), breach.clone());
+    let error = result.clone().into_text().unwrap_err();
+    let told = error.to_string();
+    assert!(told.ends_with(": budget_exceeded: output_tokens: 7, of at most 5"), "{told}");
+    assert_eq!(error.metadata()["budget"], breach);
+    assert_eq!(result.into_json::<Value>(), Err(error));
+}
 
 #[test]
 fn a_budget_comes_back_from_its_json_equal() {

@@ -203,6 +203,8 @@ fn a22_a_missing_file_is_an_error() {
     assert_eq!(image.to_data_uri(|path| std::fs::read(path)), Err(error));
     let read = |path: &Path| Ok(path.to_string_lossy().into_owned().into_bytes());
     assert_eq!(image.to_binary(read).unwrap(), b"/does/not/exist.png");
+    let empty = ImageError::Unreadable("/does/not/exist.png: it is empty".to_owned());
+    assert_eq!(image.to_data_uri(|_| Ok(Vec::new())), Err(empty));
 }
 
 #[test]

@@ -188,6 +188,8 @@ impl Config {
     /// `replay_mismatch`, records that are left at [the end](crate::Context::finish) included. Tools are run and compared, unless
     /// they are [manual](crate::Tool::manual) or [answer from their records](crate::Tool::recorded).
     ///
+    /// Who asks for something that is not recorded there is told so after ten seconds: until then it may be early, and wait for another branch.
+    ///
     /// # Errors
     /// `run_not_found`; `pruned` or `redacted` if the run or the body of a record was taken away; `corrupt` if the records are not
     /// what they were, or not what the log's index says of them; a log that cannot be read.

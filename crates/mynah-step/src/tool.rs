@@ -66,6 +66,23 @@ impl Tool {
     ///
     /// The function is polled where the chat is polled: side by side with its siblings, and gone when the chat is
     /// dropped. What keeps a processor busy belongs into [`Tool::blocking`].
+    ///
+    /// It is called once for each call, so each needs its own of what the function holds, as a pool of connections:
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use mynah_step::Tool;
+    /// # use serde_json::json;
+    /// # struct Db;
+    /// # impl Db { async fn price(&self, _: &str) -> u32 { 2 } }
+    /// # let db = Arc::new(Db);
+    /// let price = Tool::new("price", "What a dish costs", json!({"type": "object"})).handler(move |arguments, _| {
+    ///     let db = db.clone();
+    ///     async move { json!(db.price(arguments["dish"].as_str().unwrap_or_default()).await) }
+    /// });
+    /// ```
+    ///
+    /// One that holds nothing may be an `async |arguments, context| …`.
     pub fn handler<F, Fut>(
         self,
         run: impl Fn(Value, ToolContext) -> Fut + Send + Sync + 'static,

@@ -48,6 +48,19 @@ async fn now_reads_the_worlds_clock_records_it_and_replays_without_a_clock() {
 }
 
 #[tokio::test]
+async fn a_run_whose_id_is_taken_does_nothing() {
+    let (log, done) = (Arc::new(MemoryLog::new()), AtomicUsize::new(0));
+    for expected in [Ok(0), Err("head_mismatch")] {
+        let context = Context::new(plain(&log)).expect("a run");
+        assert_eq!(begin(&context).await, Ok(()));
+        let count = async { Ok::<_, Error>(done.fetch_add(1, Relaxed)) };
+        let counted = context.side_effect("count", count).await;
+        assert_eq!(counted.map_err(|error| error.reason()), expected);
+    }
+    assert_eq!(done.load(Relaxed), 1);
+}
+
+#[tokio::test]
 async fn random_is_drawn_recorded_and_comes_back_the_same() {
     let (numbers, facts) = twice(plain, async |context| {
         Ok::<_, mynah_data::Error>([context.random().await?, context.random().await?])

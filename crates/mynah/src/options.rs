@@ -191,6 +191,8 @@ macro_rules! option_setters {
             /// assert_eq!(result.halted_reason.as_str(), "budget_exceeded");
             /// assert_eq!(result.metadata["budget"]["limit"], "output_tokens");
             /// assert_eq!(result.text(), "far too ");
+            /// let error = result.into_text().unwrap_err();
+            /// assert!(error.to_string().ends_with(": budget_exceeded: output_tokens: 2, of at most 1"), "{error}");
             /// # Ok(()) }
             /// ```
             pub fn budget(self, budget: mynah_data::Budget) -> Self {

@@ -69,6 +69,9 @@ impl Engine {
     /// Against a changed engine it tells the first thing that would be different: a test for prompts and tools. That is what the
     /// engine is, unless [`Replay::allow_changed_engine`] asks for what it does. Its order of tools, and prices, are no difference.
     ///
+    /// A tool that asks its context for something that is not recorded there, as the time once more, is told to differ after ten seconds: until
+    /// then it may be early, and wait for another that does something of its own.
+    ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
     /// # use serde_json::json;

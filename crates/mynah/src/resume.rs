@@ -398,7 +398,7 @@ impl Resume {
                 (&uncertain, RunStatus::Running)
             }
         };
-        let refused = |why| self.refused(status, why);
+        let refused = |why: &str| self.refused(status, why);
         match &self.message {
             None if end.reason == HaltReason::AskUser => {
                 return Err(refused("it waits for an answer"));
@@ -423,10 +423,13 @@ impl Resume {
         }
         if !missing.is_empty() {
             let waits = match end.reason {
-                HaltReason::UncertainTools => UNCERTAIN,
-                _ => "it waits for tool results",
+                HaltReason::UncertainTools => UNCERTAIN.to_owned(),
+                _ => format!(
+                    "it waits for the calls {}; give a tool_result for each, approve or reject it",
+                    missing.join(", ")
+                ),
             };
-            return Err(refused(waits).with("missing_tool_calls", missing));
+            return Err(refused(&waits).with("missing_tool_calls", missing));
         }
         let (_, last) = loaded.stretches();
         Ok(Some(Fact::Resumed {

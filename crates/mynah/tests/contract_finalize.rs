@@ -203,6 +203,8 @@ async fn f10_a_refused_second_pass_leaves_the_conversation_as_it_was() -> Result
     let told = &result.metadata["structured_finalize"];
     assert_eq!(told["pass_1_halted"], "completed");
     assert_eq!(told["pass_2_error"]["reason"], "authentication_failed");
+    let error = result.clone().into_json::<Value>().unwrap_err();
+    assert_eq!(error.reason(), "authentication_failed");
 
     let seen = events(finalized(&refused()).stream()).await;
     assert_eq!(seen.last(), Some(&Event::ChatCompleted { result: Box::new(result) }));

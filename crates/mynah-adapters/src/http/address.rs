@@ -12,7 +12,10 @@ pub(super) fn parsed(place: &str, url: &str) -> Result<Url> {
         Error::invalid_option(place, code).with_message(message)
     };
     let malformed = || refused("malformed", "an address begins with http:// or https://");
-    let url = Url::parse(url).map_err(|_| malformed())?;
+    let url = Url::parse(url).map_err(|error| match url.contains("://") {
+        true => refused("malformed", &error.to_string()),
+        false => malformed(),
+    })?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(malformed());
     }
@@ -57,24 +60,25 @@ fn completed(variable: &str, value: &str, own: &Url) -> Result<Url> {
     Ok(url)
 }
 
-/// Base URL, version and path. A base that names a version or a deployment gets none; what it asks for in its query stays.
+/// Base URL, version and path. A base that names a version or a deployment gets none, and one that ends in the path is the whole address;
+/// what it asks for in its query stays.
 pub(super) fn joined(base: &str, version: &str, path: &str) -> String {
     let (base, query) = base.split_once('?').unwrap_or((base, ""));
     let base = base.trim_end_matches('/');
+    let (path, asked) = path.split_once('?').unwrap_or((path, ""));
     let version = missing_version(base, version);
     let is_whole = version.is_empty()
         || names_version(base)
         || query.contains("api-version=")
         || base.contains("/deployments/");
-    let mut url = match is_whole {
+    let url = match is_whole {
+        _ if base.ends_with(&format!("/{path}")) => base.to_owned(),
         true => format!("{base}/{path}"),
         false => format!("{base}/{version}/{path}"),
     };
-    if !query.is_empty() {
-        url.push(if path.contains('?') { '&' } else { '?' });
-        url.push_str(query);
-    }
-    url
+    let queries = [asked, query].into_iter().filter(|query| !query.is_empty());
+    let query = queries.collect::<Vec<_>>().join("&");
+    if query.is_empty() { url } else { format!("{url}?{query}") }
 }
 
 /// What a base URL does not end in of a version such as `openai/v1`.

@@ -1,9 +1,10 @@
 //! What errors of a call say, and what they must not.
 
-use std::time::Duration;
+use std::{error::Error as StdError, io, time::Duration};
 
 use mynah_data::{AdapterReason, Error, Result};
 use reqwest::Url;
+use rustls::InvalidMessage;
 
 use super::secrets::Secrets;
 use crate::failure;
@@ -63,11 +64,17 @@ impl ErrorContext {
         let error = error.without_url();
         let connected = !error.is_connect();
         // The innermost cause is the one that a person can act on.
-        let mut cause: &dyn std::error::Error = &error;
-        while let Some(inner) = cause.source() {
+        let mut cause: &(dyn StdError + 'static) = &error;
+        while let Some(inner) = inner(cause) {
             cause = inner;
         }
-        let failed = self.network(reason, cause.to_string());
+        let why = match cause.downcast_ref() {
+            Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+                "the server does not speak TLS; is its address http://?".to_owned()
+            }
+            _ => cause.to_string(),
+        };
+        let failed = self.network(reason, why);
         if connected { failed } else { failed.with("connected", false) }
     }
 
@@ -90,15 +97,24 @@ impl ErrorContext {
     }
 
     /// Names the provider, and takes out the key, which some providers repeat in their messages. Where something else came than
-    /// an answer, the server may not be the one that was meant, and is named too.
+    /// an answer, or less, the server may not be the one that was meant, and is named too.
     pub(super) fn complete(&self, error: Error) -> Error {
         let mut error = self.secrets.out_of_error(error);
-        if failure::is_malformed(&error) && !self.server.is_empty() {
+        let is_other = failure::is_malformed(&error) || failure::is_of_network(&error);
+        if is_other && !self.server.is_empty() {
             error = error.with("server", self.server.as_str());
         }
         if let (Some(id), false) = (&self.request_id, error.metadata().contains_key("request_id")) {
             error = error.with("request_id", id.as_str());
         }
         error.with_provider(self.provider.as_str())
+    }
+}
+
+/// What an error is because of. What an I/O error wraps is not its source.
+fn inner<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e (dyn StdError + 'static)> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
     }
 }

@@ -194,7 +194,7 @@ impl Context {
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). A value that
     /// cannot be recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. The name `model_call`,
     /// under which [`Context::llm_call`] keeps its failures. To whoever asks for something of the run inside the effect, that it cannot be
-    /// had there. Also as [`Context::now`].
+    /// had there. A new run with the id of another, before anything is done. Also as [`Context::now`].
     pub async fn side_effect<T, E>(
         &self,
         name: &str,
@@ -207,8 +207,11 @@ impl Context {
         if name == MODEL_CALL {
             return Err(Error::invalid_option("name", "reserved"));
         }
-        // Whatever is made of it on the way would hold it once more.
-        let effect = Box::pin(effect);
+        // Whatever is made of it on the way would hold it once more. The log is asked when this has its place among the others.
+        let effect = Box::pin(async {
+            self.begun().await.map_err(|error| error.to_string())?;
+            effect.await.map_err(|error| error.to_string())
+        });
         self.served(self.0.effects.side_effect(name, effect)).await
     }
 
@@ -247,6 +250,13 @@ impl Context {
             self.start_writing().await;
         }
         kept
+    }
+
+    /// Waits until the log has the beginning of the run. Only the log knows whether another run has the id: one that could not be
+    /// kept asks no model and does nothing.
+    async fn begun(&self) -> Result<()> {
+        let is_unwritten = self.tape().is_unwritten();
+        if is_unwritten { self.flush().await } else { Ok(()) }
     }
 
     /// Starts writing what waits: what a model or a tool has done is not lost while the loop does something of its own.

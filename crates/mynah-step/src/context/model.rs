@@ -92,10 +92,7 @@ impl Context {
             return Ok(Answer { turn, response });
         }
         self.tape().go_on()?;
-        // Only the log knows whether another run has the id: nobody pays for an answer that could not be kept.
-        if self.tape().is_unwritten() {
-            self.flush().await?;
-        }
+        self.begun().await?;
         let mut watch = Watch::model(self.metrics(), request.model.as_ref());
         let mut call = Call { pricing, ..Call::default() };
         let hearing = self.hear(adapter, request, &mut call);
