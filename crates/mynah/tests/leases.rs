@@ -44,7 +44,7 @@ async fn a_run_under_way_cannot_be_resumed_and_a_dropped_one_can_at_once() -> my
 #[tokio::test]
 async fn what_a_dropped_run_still_had_to_write_does_not_stop_who_goes_on_with_it_or_ends_it()
 -> mynah::Result<()> {
-    for how in ["resume", "message", "cancel"] {
+    for how in ["resume", "message", "rerun", "cancel"] {
         let (log, ran) = (Behind::default(), Arc::default());
         let mut first = paying("first", &ran)?.chat("go").record(&log).stream();
         while let Some(event) = first.next().await {
@@ -65,6 +65,10 @@ async fn what_a_dropped_run_still_had_to_write_does_not_stop_who_goes_on_with_it
             // What is said may be meant for the run as it was.
             "message" => {
                 let refused = resume.message(Message::user("hello?")).await.expect_err("it moved");
+                assert_eq!(refused.reason(), "head_mismatch");
+            }
+            "rerun" => {
+                let refused = resume.on_uncertain(OnUncertain::Rerun).await.expect_err("it moved");
                 assert_eq!(refused.reason(), "head_mismatch");
             }
             _ => assert_eq!(cancel_run(&log, &run).await?, RunStatus::Cancelled),
