@@ -15,7 +15,10 @@ use std::{
 
 use mynah_data::Result;
 use rusqlite::Connection;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{
+    Notify,
+    oneshot::{self, error::TryRecvError},
+};
 
 use super::{
     Answer,
@@ -38,44 +41,56 @@ pub(super) struct Writer {
     /// How safe a commit is where nobody says.
     durability: Durability,
     commits: Arc<AtomicU64>,
-    under_way: Arc<UnderWay>,
+    left: Arc<Left>,
 }
 
-/// The runs that something is to be written of, and how much.
+/// The runs of which something is to be written that nobody waits for any more, and how much.
 #[derive(Default)]
-struct UnderWay {
+struct Left {
     runs: Mutex<HashMap<Arc<str>, usize>>,
     less: Notify,
 }
 
-impl UnderWay {
+impl Left {
     fn runs(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// Something that is to be written of a run, until it is dropped.
-struct Mark {
-    run: Arc<str>,
-    under_way: Arc<UnderWay>,
-}
+    fn add(&self, run: &Arc<str>) {
+        *self.runs().entry(Arc::clone(run)).or_default() += 1;
+    }
 
-impl Mark {
-    fn new(run: Arc<str>, under_way: &Arc<UnderWay>) -> Self {
-        *under_way.runs().entry(Arc::clone(&run)).or_default() += 1;
-        Self { run, under_way: Arc::clone(under_way) }
+    fn remove(&self, run: &str) {
+        let mut runs = self.runs();
+        if let Some(count) = runs.get_mut(run) {
+            *count -= 1;
+            if *count == 0 {
+                runs.remove(run);
+            }
+        }
+        drop(runs);
+        self.less.notify_waiters();
     }
 }
 
-impl Drop for Mark {
+/// Who waits for a job. One that is dropped before leaves it behind.
+struct Asking<'w, T> {
+    run: Arc<str>,
+    answer: oneshot::Receiver<Result<T>>,
+    left: &'w Left,
+    is_over: bool,
+}
+
+impl<T> Drop for Asking<'_, T> {
     fn drop(&mut self) {
-        let mut runs = self.under_way.runs();
-        if let Some(count) = runs.get_mut(&self.run) {
-            *count -= 1;
-            if *count == 0 {
-                runs.remove(&self.run);
-                self.under_way.less.notify_waiters();
-            }
+        if self.is_over || !matches!(self.answer.try_recv(), Err(TryRecvError::Empty)) {
+            return;
+        }
+        // Whoever does the job sees from here on that nobody waits, unless it was done just before.
+        self.left.add(&self.run);
+        self.answer.close();
+        if self.answer.try_recv().is_ok() {
+            self.left.remove(&self.run);
         }
     }
 }
@@ -96,8 +111,8 @@ impl Writer {
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
         let thread = thread.spawn(move || desk.serve(&jobs));
         let thread = thread.map_err(|e| unavailable(format!("no thread to write with: {e}")))?;
-        let (jobs, thread, under_way) = (Some(sender), Some(thread), Arc::default());
-        Ok(Self { jobs, thread, durability, commits, under_way })
+        let (jobs, thread, left) = (Some(sender), Some(thread), Arc::default());
+        Ok(Self { jobs, thread, durability, commits, left })
     }
 
     pub(super) fn commits(&self) -> u64 {
@@ -115,18 +130,21 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         let stopped = || unavailable("the thread that writes has stopped; open the log again");
         let durability = durability.unwrap_or(self.durability);
-        let (reply, mark) = (Some(reply), Some(Mark::new(Arc::clone(&run), &self.under_way)));
-        let job = Box::new(Task { run, durability, job, result: None, reply, mark });
+        let (reply, left) = (Some(reply), Arc::clone(&self.left));
+        let mut asking = Asking { run: Arc::clone(&run), answer, left: &self.left, is_over: false };
+        let job = Box::new(Task { run, durability, job, result: None, reply, left });
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
         jobs.send(job).map_err(|_| stopped())?;
-        answer.await.map_err(|_| stopped())?
+        let answer = (&mut asking.answer).await;
+        asking.is_over = true;
+        answer.map_err(|_| stopped())?
     }
 
-    /// Waits until what was to be written of a run is written, or has failed.
+    /// Waits until what was left to be written of a run is written, or has failed.
     pub(super) async fn settled(&self, run: &str) {
         loop {
-            let less = self.under_way.less.notified();
-            if !self.under_way.runs().contains_key(run) {
+            let less = self.left.less.notified();
+            if !self.left.runs().contains_key(run) {
                 return;
             }
             less.await;
@@ -158,8 +176,15 @@ struct Task<J, T> {
     job: J,
     result: Option<Result<T>>,
     reply: Option<oneshot::Sender<Result<T>>>,
-    /// Until it is done.
-    mark: Option<Mark>,
+    left: Arc<Left>,
+}
+
+impl<J, T> Drop for Task<J, T> {
+    fn drop(&mut self) {
+        if self.reply.take().is_some_and(|reply| reply.is_closed()) {
+            self.left.remove(&self.run);
+        }
+    }
 }
 
 impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
@@ -178,11 +203,10 @@ impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
 
     fn finish(&mut self, committed: Result<()>) {
         let result = self.result.take().unwrap_or_else(|| Err(unavailable("it was not done")));
-        // Whoever hears of it and looks does not wait for it.
-        self.mark = None;
-        if let Some(reply) = self.reply.take() {
-            // Whoever asked may have gone.
-            let _ = reply.send(committed.and(result));
+        if let Some(reply) = self.reply.take()
+            && reply.send(committed.and(result)).is_err()
+        {
+            self.left.remove(&self.run);
         }
     }
 }
