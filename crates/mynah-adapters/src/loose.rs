@@ -327,6 +327,7 @@ impl<'a> Place<'a> for Option<Box<Metadata>> {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         *self = match json.peek() {
             b'{' => Some(Box::new(json.whole_object()?)),
+            _ if json.plain().is_some() => None,
             _ => json.skip().map(|_| None)?,
         };
         Ok(())
@@ -334,6 +335,7 @@ impl<'a> Place<'a> for Option<Box<Metadata>> {
 }
 
 impl<'a, T: Members<'a>> Place<'a> for T {
+    #[inline]
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         if json.peek() == b'{' {
             return json.object(|name, json| self.member(&name, json));
@@ -427,6 +429,9 @@ impl Rest {
 
     /// The same, but for one member, which is a piece like what the model says: equal ones follow each other.
     pub(crate) fn leave_told_beside(&mut self, piece: &str, last: &mut Self) {
+        if self.is_empty() {
+            return;
+        }
         let is_piece = |(name, _): &(String, Value)| name == piece;
         let (pieces, others) = std::mem::take(&mut self.0).into_iter().partition(is_piece);
         self.0 = others;
