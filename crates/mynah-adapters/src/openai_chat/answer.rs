@@ -454,9 +454,9 @@ impl Answer {
 
     /// The call that a piece belongs to: that of its index. Servers that leave the index away, or give several calls the
     /// same one, tell calls apart by id, and begin each with its name: where the call so far is whole, another name begins a
-    /// new one, and so does the same with other arguments, though the id be the same. All arguments once more are a call of their own
-    /// where nothing tells that they are the same call's. A piece without a name goes on with a
-    /// call, even under an id of its own, as some servers give to every piece.
+    /// new one, and so does the same with other arguments, though the id be the same. All arguments once more are a call of
+    /// their own where nothing tells that they are the same call's. A piece without a name goes on with a call, even under an
+    /// id of its own, as some servers give to every piece.
     fn call_key(
         &mut self,
         index: Option<u64>,

@@ -118,7 +118,7 @@ impl SqliteLog {
         self.0.writer.as_ref().map_or(0, Writer::commits)
     }
 
-    /// Waits for what this log was given to write of a run: one that was left a moment ago is then as it was left.
+    /// Waits for what somebody gave to be written of a run and left: it is then as it was left.
     async fn settled(&self, run: &str) {
         if let Some(writer) = &self.0.writer {
             writer.settled(run).await;
