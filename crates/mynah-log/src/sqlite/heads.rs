@@ -3,23 +3,10 @@
 //! Every append writes this, so it is a row of its own, and packed into a single column: a fraction of the work that a column
 //! for each would be, and the rows of the runs that grow side by side share a page.
 
-use rusqlite::{Error, Row, Statement, params, types::Type};
+use rusqlite::{Error, Row, types::Type};
 
 use super::{keys::Recent, row::blob, varint};
-use crate::{Hash, Head, RunSummary, Totals};
-
-pub(super) const KEEP: &str = "REPLACE INTO heads (run, state) VALUES (?1, ?2)";
-
-pub(super) fn keep(
-    keep: &mut Statement<'_>,
-    run: i64,
-    summary: &RunSummary,
-    recent: &Recent,
-) -> rusqlite::Result<()> {
-    let RunSummary { updated, totals, .. } = summary;
-    keep.execute(params![run, pack(*updated, summary.head(), totals, recent.as_bytes())])?;
-    Ok(())
-}
+use crate::{Hash, Head, Totals};
 
 /// The time of the newest record, its hash and the cost (eight bytes, thirty-two and eight), how many records there are and of
 /// what, and then the keys of the newest.

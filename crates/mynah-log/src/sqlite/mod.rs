@@ -3,6 +3,7 @@
 mod file;
 mod heads;
 mod keys;
+mod pending;
 mod readers;
 mod records;
 mod row;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
-use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params, types::Type};
+use rusqlite::{Connection, OptionalExtension as _, Row, types::Type};
 
 use super::{
     Answer,
@@ -13,19 +13,6 @@ use crate::{Body, Corrupt, Hash, MAINTENANCE, Record, Removed, RunSummary, Tombs
 
 /// How many bytes of records are read at once, about.
 const PORTION: usize = 16 << 20;
-
-/// Behind all others, whose keys are smaller.
-pub(super) const INSERT: &str = "INSERT INTO records (envelope, salt, payload) VALUES (?1, ?2, ?3)";
-
-/// Gives its key.
-pub(super) fn insert(insert: &mut Statement<'_>, record: &Record) -> rusqlite::Result<i64> {
-    let body = record.body();
-    insert.insert(params![
-        &record.envelope_bytes()[..],
-        body.map(|body| body.salt),
-        body.map(|body| &body.payload[..]),
-    ])
-}
 
 pub(super) fn read(
     connection: &Connection,
@@ -116,6 +103,12 @@ pub(super) fn rows(connection: &Connection, known: &Known, places: Range<u64>) -
         return Ok(Err(Corrupt { run: run.to_string(), seq: next, what }.into()));
     }
     Ok(Ok(keys))
+}
+
+/// The greatest key of all records; 0 if there are none.
+pub(super) fn last_key(connection: &Connection) -> rusqlite::Result<i64> {
+    let mut select = connection.prepare_cached("SELECT ifnull(max(key), 0) FROM records")?;
+    select.query_row([], |row| row.get(0))
 }
 
 /// The hash of the record in a row; none if there is no such row, or no record in it.

@@ -2,16 +2,19 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use rusqlite::{CachedStatement, Connection};
+use rusqlite::Connection;
 
 use super::{
-    Answer, file, heads, records,
+    Answer, file, heads,
+    pending::Pending,
+    records,
     row::attempt,
     runs::{self, Known},
     wipe,
 };
 use crate::{
-    Durability, Head, Lease, MAINTENANCE, Removed, Stripped, Tombstone,
+    Append, Corrupt, Durability, Head, Lease, MAINTENANCE, Removed, RunSummary, Stripped,
+    Tombstone,
     entry::{self, Checked, Entry},
     removal::goes_on_from,
 };
@@ -22,7 +25,7 @@ const KNOWN: usize = 1024;
 pub(super) struct Store {
     connection: Connection,
     /// It holds for as long as nobody else writes.
-    known: Runs,
+    known: Memory,
     /// Changes when somebody else writes.
     version: i64,
     /// How safe a commit is.
@@ -33,7 +36,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(connection: Connection, durability: Durability) -> Self {
-        Self { connection, known: Runs::default(), version: 0, durability, unwiped: true }
+        Self { connection, known: Memory::default(), version: 0, durability, unwiped: true }
     }
 
     /// Sees to it that what was taken away is nowhere in the files. Where somebody still reads what was there before, that
@@ -58,31 +61,34 @@ impl Store {
     pub(super) fn begin(&mut self) -> rusqlite::Result<Work<'_>> {
         let connection = &self.connection;
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let (known, unwiped) = (&mut self.known, &mut self.unwiped);
-        let begun = Begun { connection, known, unwiped, committed: false };
+        let (known, unwiped, pending) = (&mut self.known, &mut self.unwiped, Pending::default());
+        let work = Work { connection, known, unwiped, pending, committed: false };
         let mut version = connection.prepare_cached("PRAGMA data_version")?;
         let version = version.query_row([], |row| row.get(0))?;
         if version != self.version {
-            begun.known.0.clear();
+            *work.known = Memory::default();
             file::still_known(connection)?;
             self.version = version;
         }
-        let insert = connection.prepare_cached(records::INSERT)?;
-        let keep = connection.prepare_cached(heads::KEEP)?;
-        Ok(Work { insert, keep, begun })
+        Ok(work)
     }
 }
 
-/// A transaction. It is rolled back if it is dropped before it is committed.
+/// A transaction. It is rolled back, and what was learned in it forgotten, if it is dropped before it is committed.
 pub(super) struct Work<'s> {
-    // Kept at hand from the first job to the last.
-    insert: CachedStatement<'s>,
-    keep: CachedStatement<'s>,
-    begun: Begun<'s>,
+    connection: &'s Connection,
+    known: &'s mut Memory,
+    unwiped: &'s mut bool,
+    /// What is not in the tables yet. Who looks there writes it first.
+    pending: Pending,
+    committed: bool,
 }
 
 impl Work<'_> {
     pub(super) fn append(&mut self, checked: &Checked) -> Answer<Head> {
+        if !checked.tombstones.is_empty() {
+            self.pending.write(self.connection)?;
+        }
         // All is looked up first: what is refused must not have changed anything.
         let mut going = Vec::new();
         for (at, tombstone) in &checked.tombstones {
@@ -90,9 +96,9 @@ impl Work<'_> {
             attempt!(self.is_needed(tombstone, checked)?);
         }
         let head = attempt!(self.extend(checked)?);
-        let connection = self.begun.connection;
+        let connection = self.connection;
         if !going.is_empty() {
-            *self.begun.unwiped = true;
+            *self.unwiped = true;
             wipe::note(connection, head.seq)?;
         }
         for going in &going {
@@ -103,7 +109,7 @@ impl Work<'_> {
                 Going::Run { key, run, rows } => {
                     rows.iter().try_for_each(|row| records::delete(connection, *row).map(drop))?;
                     runs::remove(connection, *key, run)?;
-                    self.begun.known.0.remove(run);
+                    self.known.runs.remove(run);
                 }
             }
         }
@@ -112,9 +118,9 @@ impl Work<'_> {
 
     /// Where what a tombstone names lies, if it may go; none if there is nothing.
     fn look_up(&mut self, tombstone: &Tombstone, at: i64) -> Answer<Option<Going>> {
-        let connection = self.begun.connection;
+        let connection = self.connection;
         let Tombstone { run_id, removed, .. } = tombstone;
-        let Some(known) = attempt!(self.begun.known.find(connection, run_id)?) else {
+        let Some(known) = attempt!(self.known.find(connection, &mut self.pending, run_id)?) else {
             let is_pruned = runs::is_pruned(connection, run_id)?;
             return Ok(entry::absent(removed, run_id, is_pruned).map(|()| None));
         };
@@ -148,7 +154,7 @@ impl Work<'_> {
         let Tombstone { run_id, removed: Removed::Run { .. }, .. } = tombstone else {
             return Ok(Ok(()));
         };
-        let connection = self.begun.connection;
+        let connection = self.connection;
         for later in runs::after_in_session(connection, run_id)? {
             if checked.takes_out(&later) {
                 continue;
@@ -162,9 +168,14 @@ impl Work<'_> {
     }
 
     fn extend(&mut self, checked: &Checked) -> Answer<Head> {
-        let (connection, runs) = (self.begun.connection, &mut self.begun.known);
-        let run = &checked.batch.run;
-        let (before, known) = match attempt!(runs.find(connection, run)?) {
+        let Self { connection, known: memory, pending, .. } = self;
+        let Append { run, records, .. } = &checked.batch;
+        let mut key = memory.last_key(connection)?;
+        if key.checked_add_unsigned(records.len() as u64).is_none() {
+            let what = format!("row {key} of table records leaves no room for another");
+            return Ok(Err(Corrupt { run: String::new(), seq: 0, what }.into()));
+        }
+        let (before, known) = match attempt!(memory.find(connection, pending, run)?) {
             Some(known) => {
                 let before = known.entry.clone();
                 attempt!(known.entry.follow(checked));
@@ -173,25 +184,29 @@ impl Work<'_> {
             None if runs::is_pruned(connection, run)? => return Ok(Err(entry::pruned(run))),
             None => {
                 let entry = attempt!(Entry::begin(checked));
-                (None, runs.know(runs::insert(connection, entry)?))
+                (None, memory.know(runs::insert(connection, entry)?))
             }
         };
-        for record in &checked.batch.records {
-            let key = records::insert(&mut self.insert, record)?;
+        for record in records {
+            key += 1;
+            pending.insert(connection, key, record)?;
             known.recent.add(connection, known.key, key, record.seq())?;
         }
-        heads::keep(&mut self.keep, known.key, &known.entry.summary, &known.recent)?;
+        let RunSummary { updated, totals, .. } = &known.entry.summary;
+        let head = known.entry.summary.head();
+        let state = heads::pack(*updated, head, totals, known.recent.as_bytes());
+        pending.keep(connection, known.key, state)?;
         if let Some(before) = before {
             runs::update(connection, &before, known)?;
         }
-        let head = known.entry.summary.head();
+        memory.last = Some(key);
         if checked.sealing {
             runs::add_leaf(connection, run, head.hash)?;
             // Its place among the seals is in the file, and nothing is to follow.
-            runs.0.remove(run);
+            memory.runs.remove(run);
         }
         if **run == *MAINTENANCE {
-            for record in &checked.batch.records {
+            for record in records {
                 runs::add_leaf(connection, run, record.hash())?;
             }
         }
@@ -205,8 +220,8 @@ impl Work<'_> {
         term: Duration,
         now: i64,
     ) -> Answer<Lease> {
-        let connection = self.begun.connection;
-        let Some(known) = attempt!(self.begun.known.find(connection, run)?) else {
+        let connection = self.connection;
+        let Some(known) = attempt!(self.known.find(connection, &mut self.pending, run)?) else {
             return Ok(Err(entry::not_found(run)));
         };
         let before = known.entry.clone();
@@ -216,8 +231,8 @@ impl Work<'_> {
     }
 
     pub(super) fn release(&mut self, lease: &Lease) -> Answer<()> {
-        let connection = self.begun.connection;
-        if let Some(known) = attempt!(self.begun.known.find(connection, &lease.run)?) {
+        let connection = self.connection;
+        if let Some(known) = attempt!(self.known.find(connection, &mut self.pending, &lease.run)?) {
             let before = known.entry.clone();
             known.entry.release(lease);
             runs::update(connection, &before, known)?;
@@ -226,30 +241,48 @@ impl Work<'_> {
     }
 
     pub(super) fn commit(mut self) -> rusqlite::Result<()> {
-        self.begun.connection.prepare_cached("COMMIT")?.execute([])?;
-        self.begun.committed = true;
+        self.pending.write(self.connection)?;
+        self.connection.prepare_cached("COMMIT")?.execute([])?;
+        self.committed = true;
         Ok(())
     }
 }
 
-/// What is known of runs: most appends are to a run that was appended to before, and need not look it up.
+/// What is known of the tables: most appends are to a run that was appended to before, and need not look it up.
 #[derive(Default)]
-struct Runs(HashMap<Arc<str>, Known>);
+struct Memory {
+    runs: HashMap<Arc<str>, Known>,
+    /// The greatest key of a record.
+    last: Option<i64>,
+}
 
-impl Runs {
-    fn find(&mut self, connection: &Connection, run: &str) -> Answer<Option<&mut Known>> {
-        if !self.0.contains_key(run) {
+impl Memory {
+    fn find(
+        &mut self,
+        connection: &Connection,
+        pending: &mut Pending,
+        run: &str,
+    ) -> Answer<Option<&mut Known>> {
+        if !self.runs.contains_key(run) {
+            pending.write(connection)?;
             return Ok(Ok(attempt!(runs::find(connection, run)?).map(|found| self.know(found))));
         }
-        Ok(Ok(self.0.get_mut(run)))
+        Ok(Ok(self.runs.get_mut(run)))
     }
 
     fn know(&mut self, known: Known) -> &mut Known {
-        if self.0.len() >= KNOWN {
-            self.0.clear();
+        if self.runs.len() >= KNOWN {
+            self.runs.clear();
         }
         let run = Arc::clone(&known.entry.summary.run_id);
-        self.0.entry(run).insert_entry(known).into_mut()
+        self.runs.entry(run).insert_entry(known).into_mut()
+    }
+
+    fn last_key(&self, connection: &Connection) -> rusqlite::Result<i64> {
+        match self.last {
+            Some(last) => Ok(last),
+            None => records::last_key(connection),
+        }
     }
 }
 
@@ -259,20 +292,12 @@ enum Going {
     Run { key: i64, run: Arc<str>, rows: Vec<i64> },
 }
 
-/// A transaction's end: rolled back, and what was learned in it forgotten, unless it was committed.
-struct Begun<'s> {
-    connection: &'s Connection,
-    known: &'s mut Runs,
-    unwiped: &'s mut bool,
-    committed: bool,
-}
-
-impl Drop for Begun<'_> {
+impl Drop for Work<'_> {
     fn drop(&mut self) {
         if self.committed {
             return;
         }
-        self.known.0.clear();
+        *self.known = Memory::default();
         // What a full disk ends is rolled back already.
         if !self.connection.is_autocommit() {
             // There is nothing to be done about it, and the next to begin will tell.
@@ -283,34 +308,151 @@ impl Drop for Begun<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
+    use mynah_data::{ErrorKind, LogReason};
     use rusqlite::ErrorCode;
+    use tempfile::TempDir;
 
     use super::*;
-    use crate::{conformance::Sample, sqlite::file::File};
+    use crate::{
+        Chain, Fact, Log as _, Record, SqliteLog, conformance::Sample, sqlite::file::File,
+    };
+
+    fn open() -> (TempDir, PathBuf, Connection) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log.db");
+        (folder, path.clone(), connect(&path))
+    }
+
+    fn connect(path: &Path) -> Connection {
+        File::new(path).expect("a path").open_to_write(Durability::Relaxed).expect("a log")
+    }
+
+    fn append(work: &mut Work<'_>, batch: Append) -> mynah_data::Result<Head> {
+        work.append(&Checked::new(batch).expect("a batch")).expect("room")
+    }
+
+    fn removed(run: &str, removed: Removed) -> Append {
+        let (by, reason) = ("me".to_owned(), "a test".to_owned());
+        let tombstone = Tombstone { run_id: run.to_owned(), removed, by, reason };
+        let mut chain = Chain::new(MAINTENANCE);
+        let record = chain.append(9, [7; 16], &Fact::Removed(tombstone)).expect("a fact");
+        Append::new(MAINTENANCE, None, vec![record])
+    }
 
     #[test]
     fn what_a_full_disk_ended_is_not_known_to_be_there() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = File::new(&folder.path().join("log.db")).expect("a path");
-        let connection = file.open_to_write(Durability::Relaxed).expect("a log");
+        let (_folder, _, connection) = open();
         let pages = |pages: u32, connection: &Connection| {
             connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))
         };
         pages(1, &connection).expect("no more than there are");
         let mut store = Store::new(connection, Durability::Relaxed);
-        let batch = || Checked::new(Sample::new("small", 0).batch()).expect("a batch");
+        let small = || Sample::new("small", 0).batch();
         let mut work = store.begin().expect("a transaction");
-        work.append(&batch()).expect("room for one").expect("a new run");
+        append(&mut work, small()).expect("a new run");
         let full = (1..10_000).find_map(|run| {
             let more = Checked::new(Sample::new(format!("run-{run}"), 0).batch()).expect("a batch");
             work.append(&more).err()
         });
         assert_eq!(full.expect("no room").sqlite_error_code(), Some(ErrorCode::DiskFull));
-        assert!(work.begun.connection.is_autocommit(), "SQLite rolled it back");
+        assert!(work.connection.is_autocommit(), "SQLite rolled it back");
         drop(work);
         pages(u32::MAX, &store.connection).expect("room");
         let mut work = store.begin().expect("a transaction");
-        work.append(&batch()).expect("room").expect("a new run, as nothing was kept of it");
+        append(&mut work, small()).expect("a new run, as nothing was kept of it");
         work.commit().expect("a commit");
+    }
+
+    #[tokio::test]
+    async fn whatever_a_transaction_gathers_is_in_the_tables_afterwards() {
+        let (_folder, path, connection) = open();
+        let mut store = Store::new(connection, Durability::Relaxed);
+        let mut runs: Vec<Sample> = (0..40).map(|n| Sample::new(format!("run-{n}"), n)).collect();
+        let mut kept: Vec<Vec<Record>> = vec![Vec::new(); runs.len()];
+        // As many appends as there are runs, fewer and more than one statement writes, and runs that come twice.
+        for counts in [vec![1; 40], vec![1; 17], vec![1; 3], vec![2; 16], vec![3; 33]] {
+            let mut work = store.begin().expect("a transaction");
+            for (n, count) in counts.into_iter().enumerate() {
+                for _ in 0..count {
+                    let batch = runs[n].batch();
+                    kept[n].extend(batch.records.iter().cloned());
+                    append(&mut work, batch).expect("what follows");
+                    runs[n] = runs[n].clone().tool_turn();
+                }
+            }
+            work.commit().expect("a commit");
+        }
+        drop(store);
+        let log = SqliteLog::open(&path).expect("a log");
+        log.check().await.expect("nothing strange");
+        for (run, kept) in runs.iter().zip(&kept) {
+            let found = log.read(run.id(), 1, usize::MAX).await.expect("records");
+            assert_eq!(found, *kept, "{}", run.id());
+            crate::verify_run(&log, run.id()).await.expect("a sound run");
+        }
+    }
+
+    #[test]
+    fn who_looks_something_up_sees_what_the_same_transaction_did_before() {
+        let (_folder, _, connection) = open();
+        let mut store = Store::new(connection, Durability::Relaxed);
+        let mut work = store.begin().expect("a transaction");
+        let mut ended = Sample::new("ended", 0).sealed();
+        let mut open = Sample::new("open", 0);
+        append(&mut work, ended.batch()).expect("a new run");
+        append(&mut work, open.batch()).expect("a new run");
+        let again = append(&mut work, ended.user("more").batch()).expect_err("a sealed run");
+        assert_eq!(again.kind(), ErrorKind::Log(LogReason::Sealed));
+        let second = Duration::from_secs(1);
+        let leased = work.lease("ended", "me", second, 0).expect("an answer");
+        assert_eq!(leased.expect_err("it ended").kind(), ErrorKind::Log(LogReason::Sealed));
+        work.known.runs.clear();
+        let mut open = open.tool_turn();
+        let Head { seq, hash } = open.head();
+        assert_eq!(append(&mut work, open.batch()).expect("what follows"), open.head());
+        let run = Removed::Run { records: seq, hash, sealed: false };
+        append(&mut work, removed("open", run)).expect("a run of this very transaction");
+        let gone = append(&mut work, Sample::new("open", 0).batch()).expect_err("a pruned run");
+        assert_eq!(gone.kind(), ErrorKind::Log(LogReason::Pruned));
+        work.commit().expect("a commit");
+        let count = |table| {
+            let count = format!("SELECT count(*) FROM {table}");
+            store.connection.query_row(&count, [], |row| row.get::<_, i64>(0)).expect("a count")
+        };
+        assert_eq!(["records", "heads", "runs", "pruned"].map(count), [4, 2, 2, 1]);
+    }
+
+    #[test]
+    fn a_transaction_that_is_not_committed_leaves_nothing_known() {
+        let (_folder, _, connection) = open();
+        let mut store = Store::new(connection, Durability::Relaxed);
+        let mut run = Sample::new("run", 0);
+        let first = run.batch();
+        let mut work = store.begin().expect("a transaction");
+        append(&mut work, first.clone()).expect("a new run");
+        drop(work);
+        let mut work = store.begin().expect("a transaction");
+        append(&mut work, first).expect("a new run, again");
+        append(&mut work, run.tool_turn().batch()).expect("what follows");
+        work.commit().expect("a commit");
+        let keys = "SELECT group_concat(key, ' ') FROM records";
+        let keys = store.connection.query_row(keys, [], |row| row.get::<_, String>(0));
+        assert_eq!(keys.expect("keys"), "1 2 3 4 5 6");
+    }
+
+    #[test]
+    fn a_row_behind_which_there_is_no_room_is_damage() {
+        let (_folder, path, connection) = open();
+        let mut store = Store::new(connection, Durability::Relaxed);
+        let last = "INSERT INTO records (key, envelope) VALUES (9223372036854775802, x'00')";
+        connect(&path).execute(last, []).expect("a row");
+        let mut work = store.begin().expect("a transaction");
+        let mut run = Sample::new("run", 0).tool_turn();
+        let full = append(&mut work, run.batch()).expect_err("six records, and room for five");
+        let what = "row 9223372036854775802 of table records leaves no room for another";
+        assert_eq!(full.to_string(), format!("log error: corrupt: {what}"));
+        append(&mut work, Sample::new("run", 0).batch()).expect("one record");
     }
 }
