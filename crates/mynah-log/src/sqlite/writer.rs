@@ -10,7 +10,6 @@ use std::{
         mpsc,
     },
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use mynah_data::Result;
@@ -30,9 +29,9 @@ use crate::{Durability, waiters::Waiters};
 /// How many jobs go into one commit at most.
 const GROUP: usize = 256;
 
-/// How long a commit waits for one more job where there were more the last time: little, against what
-/// the commit itself takes.
-const PATIENCE: Duration = Duration::from_micros(50);
+/// How often a job is looked for that is likely to come soon, some fifty microseconds in all: little against what a commit takes,
+/// and less than it takes to be woken.
+const LOOKS: usize = 200;
 
 pub(super) struct Writer {
     /// None once it is closed.
@@ -74,14 +73,14 @@ impl Left {
 }
 
 /// Who waits for a job. One that is dropped before leaves it behind.
-struct Asking<'w, T> {
+struct Asking<'w, T, J> {
     run: Arc<str>,
-    answer: oneshot::Receiver<Result<T>>,
+    answer: oneshot::Receiver<Done<T, J>>,
     left: &'w Left,
     is_over: bool,
 }
 
-impl<T> Drop for Asking<'_, T> {
+impl<T, J> Drop for Asking<'_, T, J> {
     fn drop(&mut self) {
         if self.is_over || !matches!(self.answer.try_recv(), Err(TryRecvError::Empty)) {
             return;
@@ -132,12 +131,12 @@ impl Writer {
         let durability = durability.unwrap_or(self.durability);
         let (reply, left) = (Some(reply), Arc::clone(&self.left));
         let mut asking = Asking { run: Arc::clone(&run), answer, left: &self.left, is_over: false };
-        let job = Box::new(Task { run, durability, job, result: None, reply, left });
+        let job = Box::new(Task { run, durability, job: Some(job), result: None, reply, left });
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
         jobs.send(job).map_err(|_| stopped())?;
         let answer = (&mut asking.answer).await;
         asking.is_over = true;
-        answer.map_err(|_| stopped())?
+        answer.map_err(|_| stopped())?.result
     }
 
     /// Waits until what was left to be written of a run is written, or has failed.
@@ -173,10 +172,17 @@ trait Job: Send {
 struct Task<J, T> {
     run: Arc<str>,
     durability: Durability,
-    job: J,
+    /// None once it is given back.
+    job: Option<J>,
     result: Option<Result<T>>,
-    reply: Option<oneshot::Sender<Result<T>>>,
+    reply: Option<oneshot::Sender<Done<T, J>>>,
     left: Arc<Left>,
+}
+
+/// What comes of a job, and the job itself: whoever made it drops it, as memory is best freed where it was taken.
+struct Done<T, J> {
+    result: Result<T>,
+    _job: Option<J>,
 }
 
 impl<J, T> Drop for Task<J, T> {
@@ -189,7 +195,9 @@ impl<J, T> Drop for Task<J, T> {
 
 impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
     fn perform(&mut self, work: &mut Work<'_>) -> rusqlite::Result<()> {
-        self.result = Some((self.job)(work)?);
+        if let Some(job) = &mut self.job {
+            self.result = Some(job(work)?);
+        }
         Ok(())
     }
 
@@ -203,8 +211,9 @@ impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
 
     fn finish(&mut self, committed: Result<()>) {
         let result = self.result.take().unwrap_or_else(|| Err(unavailable("it was not done")));
+        let done = Done { result: committed.and(result), _job: self.job.take() };
         if let Some(reply) = self.reply.take()
-            && reply.send(committed.and(result)).is_err()
+            && reply.send(done).is_err()
         {
             self.left.remove(&self.run);
         }
@@ -222,7 +231,7 @@ struct Desk {
 impl Desk {
     fn serve(mut self, jobs: &mpsc::Receiver<Box<dyn Job>>) {
         let (mut usual, mut safer) = (1, None);
-        while let Some(first) = safer.take().or_else(|| jobs.recv().ok()) {
+        while let Some(first) = safer.take().or_else(|| next(jobs, usual > 1)) {
             let durability = first.durability();
             let mut group = vec![first];
             let mut count = 1;
@@ -230,7 +239,7 @@ impl Desk {
                 let next = match count {
                     GROUP => None,
                     // Those who were here the last time are likely to come again.
-                    few if few < usual => jobs.recv_timeout(PATIENCE).ok(),
+                    few if few < usual => soon(jobs),
                     _ => jobs.try_recv().ok(),
                 };
                 count += 1;
@@ -308,6 +317,22 @@ impl Desk {
             group.iter().for_each(|job| self.waiters.tell(job.run()));
         }
     }
+}
+
+/// The next job; none if there will be none.
+fn next(jobs: &mpsc::Receiver<Box<dyn Job>>, is_likely: bool) -> Option<Box<dyn Job>> {
+    is_likely.then(|| soon(jobs)).flatten().or_else(|| jobs.recv().ok())
+}
+
+/// A job that comes within a moment. Whoever else has something to do on this processor does it meanwhile.
+fn soon(jobs: &mpsc::Receiver<Box<dyn Job>>) -> Option<Box<dyn Job>> {
+    (0..LOOKS).find_map(|_| {
+        let job = jobs.try_recv().ok();
+        if job.is_none() {
+            thread::yield_now();
+        }
+        job
+    })
 }
 
 /// When a commit failed.
