@@ -82,7 +82,7 @@ impl Envelope {
         let body = Hash(reader.byte_array()?);
         reader.key("kind")?;
         let kind = reader.str()?;
-        let known = Fact::KINDS.into_iter().find(|known| *known == kind);
+        let known = Fact::KINDS.iter().copied().find(|known| *known == kind);
         let kind = known.map_or_else(|| Cow::Owned(kind.to_owned()), Cow::Borrowed);
         let prev = match members {
             6 => None,

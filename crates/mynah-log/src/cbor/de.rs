@@ -52,6 +52,10 @@ pub(crate) struct Reader<'de> {
     room: usize,
 }
 
+/// The first bytes of texts whose length is in that byte: from this one on, and before that one.
+const SHORT_TEXT: u8 = major::TEXT << 5;
+const LONG_TEXT: u8 = SHORT_TEXT + 24;
+
 /// One item's beginning: its kind, and its number or length.
 struct Head {
     major: u8,
@@ -236,7 +240,24 @@ impl<'de> Reader<'de> {
     }
 
     /// Passes over an item that nobody wants, as strictly as if somebody did.
+    #[inline]
     fn pass_over(&mut self) -> Result<(), Error> {
+        // Most items are these: keys and other short texts in ASCII, small numbers, and what is one byte.
+        let len = match self.bytes[self.at..].split_first().map(|(first, rest)| (*first, rest)) {
+            Some((first @ SHORT_TEXT..LONG_TEXT, rest)) => {
+                let len = usize::from(first - SHORT_TEXT);
+                rest.get(..len).is_some_and(<[u8]>::is_ascii).then_some(1 + len)
+            }
+            Some((0..24 | simple::FALSE | simple::TRUE | simple::NULL, _)) => Some(1),
+            _ => None,
+        };
+        let Some(len) = len else { return self.pass_over_any() };
+        self.count()?;
+        self.at += len;
+        Ok(())
+    }
+
+    fn pass_over_any(&mut self) -> Result<(), Error> {
         let start = self.at;
         let head = self.head()?;
         match head.major {
@@ -275,7 +296,9 @@ impl<'de> Reader<'de> {
     /// Whether the key that begins there and ends here may follow the one before it.
     fn follows(&self, last: &mut Option<&'de [u8]>, start: usize) -> Result<(), Error> {
         let written = &self.bytes[start..self.at];
-        if last.replace(written).is_some_and(|last| last >= written) {
+        // Keys of different lengths differ in their first byte.
+        let is_before = |last: &[u8]| last[0] < written[0] || last < written;
+        if last.replace(written).is_some_and(|last| !is_before(last)) {
             return Err(Error::at("a key that is out of order or stands twice", start));
         }
         Ok(())
