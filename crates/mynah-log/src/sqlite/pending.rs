@@ -1,6 +1,6 @@
 //! Rows that a transaction is still to write.
 //!
-//! Every append writes rows of the same two tables. A statement that writes many of them does half the work for each, so rows are
+//! Every append writes rows of the same two tables. A statement that writes many of them does a third less for each, so rows are
 //! gathered until there are many, the transaction ends, or somebody looks something up.
 
 use std::sync::LazyLock;
