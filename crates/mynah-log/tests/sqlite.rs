@@ -48,6 +48,61 @@ async fn processes_that_append_to_one_run_lose_nothing_and_double_nothing() {
     assert_eq!(verify_seals(&log).await.expect("a sound list").size(), 3);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_that_come_grow_end_and_go_side_by_side_leave_a_sound_log() {
+    const TASKS: u64 = 24;
+    let (_folder, path) = file();
+    let log = SqliteLog::open_with(&path, Durability::Relaxed).expect("a log");
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let log = log.clone();
+            tokio::spawn(async move {
+                // Of each run, how much is to be there in the end; none of one that was taken out.
+                let mut left = Vec::new();
+                for n in 0..12 {
+                    let mut run = Sample::new(format!("{task}-{n}"), 0);
+                    for step in 0..(task + n) % 5 {
+                        log.append(run.batch()).await.expect("what follows");
+                        // Fewer and more at once than one statement writes.
+                        run = (0..(task * n + step) % 6)
+                            .fold(run.user("go on"), |run, _| run.tool_turn());
+                    }
+                    if n % 3 > 0 {
+                        run = run.sealed();
+                    }
+                    log.append(run.batch()).await.expect("the rest");
+                    left.push((run.id().to_owned(), run.head().seq));
+                    if n % 4 == 3 {
+                        let gone = Prune::before(i64::MAX).include_unfinished().limit(1);
+                        let warrant = Warrant::new("me", "a test", 1);
+                        // Somebody else may have taken out the same, or be at it.
+                        let _ = gone.perform(&log, &warrant).await;
+                    }
+                }
+                left
+            })
+        })
+        .collect();
+    let mut kept = 0;
+    let mut left = Vec::new();
+    for task in tasks {
+        left.extend(task.await.expect("a task"));
+    }
+    for (run, records) in left {
+        match log.run(&run).await.expect("an index") {
+            Some(summary) => {
+                assert_eq!(summary.records, records, "{run}");
+                assert_eq!(verify_run(&log, &run).await.expect("a sound run").records, records);
+                kept += 1;
+            }
+            None => assert_eq!(log.read(&run, 1, 1).await.expect("nothing"), []),
+        }
+    }
+    assert!((1..TASKS * 12).contains(&kept), "some are gone, and not all: {kept}");
+    log.check().await.expect("nothing strange");
+    verify_seals(&log).await.expect("a sound list");
+}
+
 #[tokio::test]
 async fn who_asks_for_a_run_sees_what_the_log_was_given_before() {
     let (_folder, path) = file();

@@ -26,6 +26,9 @@ const APPLICATION: i32 = i32::from_be_bytes(*b"Myna");
 /// Large, so that records leave little room unused at the ends of pages.
 const PAGE: u32 = 16384;
 
+/// How many statements a connection remembers: all that the thread that writes has, and some more.
+const STATEMENTS: usize = 32;
+
 /// How long to wait for another process that has the file locked.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -131,6 +134,7 @@ impl File {
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let opened = Connection::open_with_flags(path, flags).and_then(|connection| {
             connection.busy_timeout(PATIENCE)?;
+            connection.set_prepared_statement_cache_capacity(STATEMENTS);
             // A file may come from anywhere: what its schema says is not to call functions, and does nothing by itself.
             connection.pragma_update(None, "trusted_schema", false)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;

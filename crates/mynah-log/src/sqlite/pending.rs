@@ -1,96 +1,93 @@
 //! Rows that a transaction is still to write.
 //!
-//! Every append writes rows of the same two tables. A statement that writes many of them does a third less for each, so rows are
-//! gathered until there are many, the transaction ends, or somebody looks something up.
+//! Every append writes rows of the same two tables. Where many runs append at once, rows of one table after the other take less
+//! than rows of both in turn, and a statement that writes many of them less again, so they are gathered, as long as nobody looks
+//! anything up.
 
-use std::sync::LazyLock;
+use std::{mem, sync::LazyLock};
 
-use rusqlite::{Connection, Statement};
+use rusqlite::{Connection, Error, params};
 
 use crate::Record;
 
-/// How many rows are written by one statement.
+/// How many records are gathered at most, and how many bytes of them, about: a statement has its own copy of what it writes.
 const MANY: usize = 16;
+const HEAVY: usize = 64 << 10;
 
-const INSERT: &str = "INSERT INTO records (key, envelope, salt, payload) VALUES (?, ?, ?, ?)";
-const KEEP: &str = "REPLACE INTO heads (run, state) VALUES (?, ?)";
-
+/// Behind all others, whose keys are smaller. Anything that is wrong ends the transaction: to end only itself, a statement that
+/// writes many rows would copy each page before it is changed.
+const INSERT: &str = "INSERT OR ROLLBACK INTO records (envelope, salt, payload) VALUES (?, ?, ?)";
 static INSERT_MANY: LazyLock<String> =
-    LazyLock::new(|| INSERT.to_owned() + &", (?, ?, ?, ?)".repeat(MANY - 1));
-static KEEP_MANY: LazyLock<String> =
-    LazyLock::new(|| KEEP.to_owned() + &", (?, ?)".repeat(MANY - 1));
+    LazyLock::new(|| INSERT.to_owned() + &", (?, ?, ?)".repeat(MANY - 1));
 
-/// Rows to be written: records by their keys, and the states of runs by theirs.
+/// Rows to be written: records, whose keys follow each other, and the states of runs by their keys.
 #[derive(Default)]
 pub(super) struct Pending {
-    records: Vec<(i64, Record)>,
+    records: Vec<Record>,
+    bytes: usize,
+    /// The key that the last of them is to have.
+    last: i64,
     heads: Vec<(i64, Vec<u8>)>,
 }
 
 impl Pending {
-    pub(super) fn insert(
-        &mut self,
-        connection: &Connection,
-        key: i64,
-        record: &Record,
-    ) -> rusqlite::Result<()> {
-        self.records.push((key, record.clone()));
-        if self.records.len() < MANY { Ok(()) } else { self.write_records(connection) }
+    /// Takes in a record, whose key follows that of the one before.
+    pub(super) fn insert(&mut self, key: i64, record: &Record) {
+        self.bytes += record.body().map_or(0, |body| body.payload.len());
+        self.last = key;
+        self.records.push(record.clone());
     }
 
-    /// Keeps the state of a run in the place of the one before.
-    pub(super) fn keep(
-        &mut self,
-        connection: &Connection,
-        run: i64,
-        state: Vec<u8>,
-    ) -> rusqlite::Result<()> {
+    /// Takes in the state of a run, in the place of the one before.
+    pub(super) fn keep(&mut self, run: i64, state: Vec<u8>) {
         self.heads.push((run, state));
-        if self.heads.len() < MANY { Ok(()) } else { self.write_heads(connection) }
+    }
+
+    /// Whether it should be written.
+    pub(super) fn is_full(&self) -> bool {
+        self.records.len() >= MANY || self.bytes >= HEAVY
     }
 
     pub(super) fn write(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        self.write_records(connection)?;
-        self.write_heads(connection)
-    }
-
-    fn write_records(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        write(connection, INSERT, &INSERT_MANY, &mut self.records, |insert, at, (key, record)| {
-            let body = record.body();
-            insert.raw_bind_parameter(4 * at + 1, key)?;
-            insert.raw_bind_parameter(4 * at + 2, &record.envelope_bytes()[..])?;
-            insert.raw_bind_parameter(4 * at + 3, body.map(|body| body.salt))?;
-            insert.raw_bind_parameter(4 * at + 4, body.map(|body| &body.payload[..]))
-        })
-    }
-
-    fn write_heads(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        write(connection, KEEP, &KEEP_MANY, &mut self.heads, |keep, at, (run, state)| {
-            keep.raw_bind_parameter(2 * at + 1, run)?;
-            keep.raw_bind_parameter(2 * at + 2, state)
-        })
+        let Self { records, bytes, last, heads } = mem::take(self);
+        if heads.is_empty() {
+            return Ok(());
+        }
+        let (many, few) =
+            if bytes < HEAVY { records.as_chunks::<MANY>() } else { (&[][..], &*records) };
+        insert(connection, &INSERT_MANY, many.as_flattened(), MANY)?;
+        insert(connection, INSERT, few, 1)?;
+        // Their runs know them by the keys that they were to have.
+        let key = connection.last_insert_rowid();
+        if key != last {
+            return Err(Error::IntegralValueOutOfRange(0, key));
+        }
+        let mut keep =
+            connection.prepare_cached("REPLACE INTO heads (run, state) VALUES (?1, ?2)")?;
+        heads.iter().try_for_each(|(run, state)| keep.execute(params![run, state]).map(drop))
     }
 }
 
-/// Writes rows by the statement for many where there are as many, and otherwise one by one.
-fn write<R>(
+/// Inserts records by a statement that takes so many of them.
+fn insert(
     connection: &Connection,
-    one: &str,
-    many: &str,
-    rows: &mut Vec<R>,
-    bind: impl Fn(&mut Statement<'_>, usize, &R) -> rusqlite::Result<()>,
+    sql: &str,
+    records: &[Record],
+    count: usize,
 ) -> rusqlite::Result<()> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let (sql, portion) = if rows.len() == MANY { (many, MANY) } else { (one, 1) };
     let mut statement = connection.prepare_cached(sql)?;
-    for rows in rows.chunks(portion) {
-        for (at, row) in rows.iter().enumerate() {
-            bind(&mut statement, at, row)?;
+    for records in records.chunks(count) {
+        let mut place = 1..;
+        let mut bind = |value: Option<&[u8]>| {
+            statement.raw_bind_parameter(place.next().unwrap_or_default(), value)
+        };
+        for record in records {
+            let body = record.body();
+            bind(Some(record.envelope_bytes()))?;
+            bind(body.map(|body| &body.salt[..]))?;
+            bind(body.map(|body| &body.payload[..]))?;
         }
         statement.raw_execute()?;
     }
-    rows.clear();
     Ok(())
 }

@@ -79,7 +79,7 @@ pub(super) struct Work<'s> {
     connection: &'s Connection,
     known: &'s mut Memory,
     unwiped: &'s mut bool,
-    /// What is not in the tables yet. Who looks there writes it first.
+    /// What is not in the tables yet: before they are looked at for runs or records, it is written.
     pending: Pending,
     committed: bool,
 }
@@ -98,6 +98,9 @@ impl Work<'_> {
         let head = attempt!(self.extend(checked)?);
         let connection = self.connection;
         if !going.is_empty() {
+            // Rows that come after these are gone are numbered from what is left.
+            self.pending.write(connection)?;
+            self.known.last = None;
             *self.unwiped = true;
             wipe::note(connection, head.seq)?;
         }
@@ -189,13 +192,16 @@ impl Work<'_> {
         };
         for record in records {
             key += 1;
-            pending.insert(connection, key, record)?;
+            pending.insert(key, record);
             known.recent.add(connection, known.key, key, record.seq())?;
         }
         let RunSummary { updated, totals, .. } = &known.entry.summary;
         let head = known.entry.summary.head();
         let state = heads::pack(*updated, head, totals, known.recent.as_bytes());
-        pending.keep(connection, known.key, state)?;
+        pending.keep(known.key, state);
+        if pending.is_full() {
+            pending.write(connection)?;
+        }
         if let Some(before) = before {
             runs::update(connection, &before, known)?;
         }
@@ -240,6 +246,12 @@ impl Work<'_> {
         Ok(Ok(()))
     }
 
+    /// How this transaction will be synced, in SQLite's words.
+    #[cfg(test)]
+    pub(super) fn synchronous(&self) -> rusqlite::Result<i64> {
+        self.connection.query_row("PRAGMA synchronous", [], |row| row.get(0))
+    }
+
     pub(super) fn commit(mut self) -> rusqlite::Result<()> {
         self.pending.write(self.connection)?;
         self.connection.prepare_cached("COMMIT")?.execute([])?;
@@ -252,7 +264,7 @@ impl Work<'_> {
 #[derive(Default)]
 struct Memory {
     runs: HashMap<Arc<str>, Known>,
-    /// The greatest key of a record.
+    /// The greatest key of a record, with those that are still to be written. None where nobody has looked; then none are.
     last: Option<i64>,
 }
 
@@ -333,12 +345,12 @@ mod tests {
         work.append(&Checked::new(batch).expect("a batch")).expect("room")
     }
 
-    fn removed(run: &str, removed: Removed) -> Append {
+    fn tombstone(chain: &mut Chain, run: &str, removed: Removed) -> Append {
         let (by, reason) = ("me".to_owned(), "a test".to_owned());
         let tombstone = Tombstone { run_id: run.to_owned(), removed, by, reason };
-        let mut chain = Chain::new(MAINTENANCE);
+        let expected = chain.head();
         let record = chain.append(9, [7; 16], &Fact::Removed(tombstone)).expect("a fact");
-        Append::new(MAINTENANCE, None, vec![record])
+        Append::new(MAINTENANCE, expected, vec![record])
     }
 
     #[test]
@@ -413,7 +425,8 @@ mod tests {
         let Head { seq, hash } = open.head();
         assert_eq!(append(&mut work, open.batch()).expect("what follows"), open.head());
         let run = Removed::Run { records: seq, hash, sealed: false };
-        append(&mut work, removed("open", run)).expect("a run of this very transaction");
+        let gone = tombstone(&mut Chain::new(MAINTENANCE), "open", run);
+        append(&mut work, gone).expect("a run of this very transaction");
         let gone = append(&mut work, Sample::new("open", 0).batch()).expect_err("a pruned run");
         assert_eq!(gone.kind(), ErrorKind::Log(LogReason::Pruned));
         work.commit().expect("a commit");
@@ -422,6 +435,36 @@ mod tests {
             store.connection.query_row(&count, [], |row| row.get::<_, i64>(0)).expect("a count")
         };
         assert_eq!(["records", "heads", "runs", "pruned"].map(count), [4, 2, 2, 1]);
+    }
+
+    #[test]
+    fn what_is_to_be_written_is_taken_away_like_what_was() {
+        let (_folder, _, connection) = open();
+        let mut store = Store::new(connection, Durability::Relaxed);
+        let mut work = store.begin().expect("a transaction");
+        let mut runs = ["a", "b"].map(|run| Sample::new(run, 0));
+        for run in &mut runs {
+            append(&mut work, run.batch()).expect("a new run");
+        }
+        let mut chain = Chain::new(MAINTENANCE);
+        for run in &mut runs {
+            // The second time, the run of tombstones is known, and need not be looked up.
+            *run = run.clone().user("secret");
+            let batch = run.batch();
+            let last = batch.records[0].clone();
+            append(&mut work, batch).expect("what follows");
+            let bodies = Removed::Bodies(vec![Stripped::new(last.seq(), last.hash())]);
+            let head = run.head();
+            let whole = Removed::Run { records: head.seq, hash: head.hash, sealed: false };
+            let removed = if run.id() == "a" { bodies } else { whole };
+            append(&mut work, tombstone(&mut chain, run.id(), removed)).expect("a tombstone");
+        }
+        let mut next = Sample::new("c", 0).tool_turn();
+        append(&mut work, next.batch()).expect("a run behind what is gone");
+        work.commit().expect("a commit");
+        let rows = "SELECT group_concat(key || iif(payload IS NULL, '-', ''), ' ') FROM records";
+        let rows = store.connection.query_row(rows, [], |row| row.get::<_, String>(0));
+        assert_eq!(rows.expect("rows"), "1 3- 4 6 7 8 9 10 11 12");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    iter,
+    hint, iter,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -10,6 +10,7 @@ use std::{
         mpsc,
     },
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use mynah_data::Result;
@@ -29,9 +30,13 @@ use crate::{Durability, waiters::Waiters};
 /// How many jobs go into one commit at most.
 const GROUP: usize = 256;
 
-/// How often a job is looked for that is likely to come soon, some fifty microseconds in all: little against what a commit takes,
-/// and less than it takes to be woken.
-const LOOKS: usize = 200;
+/// How long a commit waits for one more job where there were more the last time: little, against what
+/// the commit itself takes.
+const PATIENCE: Duration = Duration::from_micros(50);
+
+/// Within what time a job comes soon after a commit. Who waits for it may as well stay awake for half of that: to be woken takes as
+/// long.
+const SOON: Duration = Duration::from_micros(100);
 
 pub(super) struct Writer {
     /// None once it is closed.
@@ -73,14 +78,14 @@ impl Left {
 }
 
 /// Who waits for a job. One that is dropped before leaves it behind.
-struct Asking<'w, T, J> {
+struct Asking<'w, T> {
     run: Arc<str>,
-    answer: oneshot::Receiver<Done<T, J>>,
+    answer: oneshot::Receiver<Result<T>>,
     left: &'w Left,
     is_over: bool,
 }
 
-impl<T, J> Drop for Asking<'_, T, J> {
+impl<T> Drop for Asking<'_, T> {
     fn drop(&mut self) {
         if self.is_over || !matches!(self.answer.try_recv(), Err(TryRecvError::Empty)) {
             return;
@@ -131,12 +136,12 @@ impl Writer {
         let durability = durability.unwrap_or(self.durability);
         let (reply, left) = (Some(reply), Arc::clone(&self.left));
         let mut asking = Asking { run: Arc::clone(&run), answer, left: &self.left, is_over: false };
-        let job = Box::new(Task { run, durability, job: Some(job), result: None, reply, left });
+        let job = Box::new(Task { run, durability, job, result: None, reply, left });
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
         jobs.send(job).map_err(|_| stopped())?;
         let answer = (&mut asking.answer).await;
         asking.is_over = true;
-        answer.map_err(|_| stopped())?.result
+        answer.map_err(|_| stopped())?
     }
 
     /// Waits until what was left to be written of a run is written, or has failed.
@@ -172,17 +177,10 @@ trait Job: Send {
 struct Task<J, T> {
     run: Arc<str>,
     durability: Durability,
-    /// None once it is given back.
-    job: Option<J>,
+    job: J,
     result: Option<Result<T>>,
-    reply: Option<oneshot::Sender<Done<T, J>>>,
+    reply: Option<oneshot::Sender<Result<T>>>,
     left: Arc<Left>,
-}
-
-/// What comes of a job, and the job itself: whoever made it drops it, as memory is best freed where it was taken.
-struct Done<T, J> {
-    result: Result<T>,
-    _job: Option<J>,
 }
 
 impl<J, T> Drop for Task<J, T> {
@@ -195,9 +193,7 @@ impl<J, T> Drop for Task<J, T> {
 
 impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
     fn perform(&mut self, work: &mut Work<'_>) -> rusqlite::Result<()> {
-        if let Some(job) = &mut self.job {
-            self.result = Some(job(work)?);
-        }
+        self.result = Some((self.job)(work)?);
         Ok(())
     }
 
@@ -211,9 +207,8 @@ impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
 
     fn finish(&mut self, committed: Result<()>) {
         let result = self.result.take().unwrap_or_else(|| Err(unavailable("it was not done")));
-        let done = Done { result: committed.and(result), _job: self.job.take() };
         if let Some(reply) = self.reply.take()
-            && reply.send(done).is_err()
+            && reply.send(committed.and(result)).is_err()
         {
             self.left.remove(&self.run);
         }
@@ -231,7 +226,8 @@ struct Desk {
 impl Desk {
     fn serve(mut self, jobs: &mpsc::Receiver<Box<dyn Job>>) {
         let (mut usual, mut safer) = (1, None);
-        while let Some(first) = safer.take().or_else(|| next(jobs, usual > 1)) {
+        let mut came_soon = false;
+        while let Some(first) = safer.take().or_else(|| next(jobs, &mut came_soon)) {
             let durability = first.durability();
             let mut group = vec![first];
             let mut count = 1;
@@ -239,7 +235,7 @@ impl Desk {
                 let next = match count {
                     GROUP => None,
                     // Those who were here the last time are likely to come again.
-                    few if few < usual => soon(jobs),
+                    few if few < usual => jobs.recv_timeout(PATIENCE).ok(),
                     _ => jobs.try_recv().ok(),
                 };
                 count += 1;
@@ -319,20 +315,22 @@ impl Desk {
     }
 }
 
-/// The next job; none if there will be none.
-fn next(jobs: &mpsc::Receiver<Box<dyn Job>>, is_likely: bool) -> Option<Box<dyn Job>> {
-    is_likely.then(|| soon(jobs)).flatten().or_else(|| jobs.recv().ok())
-}
-
-/// A job that comes within a moment. Whoever else has something to do on this processor does it meanwhile.
-fn soon(jobs: &mpsc::Receiver<Box<dyn Job>>) -> Option<Box<dyn Job>> {
-    (0..LOOKS).find_map(|_| {
-        let job = jobs.try_recv().ok();
-        if job.is_none() {
-            thread::yield_now();
-        }
-        job
-    })
+/// The next job; none if there will be none. Whoever is told of a commit often comes back at once: where the last one did, this
+/// thread does not go to sleep at once either.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "says how long a thread stays awake, and nothing else"
+)]
+fn next(jobs: &mpsc::Receiver<Box<dyn Job>>, came_soon: &mut bool) -> Option<Box<dyn Job>> {
+    let began = Instant::now();
+    let mut job = jobs.try_recv().ok();
+    while job.is_none() && *came_soon && began.elapsed() < SOON / 2 {
+        hint::spin_loop();
+        job = jobs.try_recv().ok();
+    }
+    let job = job.or_else(|| jobs.recv().ok());
+    *came_soon = began.elapsed() < SOON;
+    job
 }
 
 /// When a commit failed.
@@ -352,13 +350,38 @@ mod tests {
     use super::*;
     use crate::{conformance::Sample, entry::Checked};
 
-    #[tokio::test]
-    async fn a_job_that_panics_is_told_and_takes_nothing_else_with_it() {
+    fn start(durability: Durability) -> (tempfile::TempDir, Writer) {
         let folder = tempfile::tempdir().expect("a folder");
         let file = File::new(&folder.path().join("log.db")).expect("a path");
-        let connection = file.open_to_write(Durability::Relaxed).expect("a log");
+        let connection = file.open_to_write(durability).expect("a log");
         let waiters = Arc::new(Waiters::default());
-        let writer = Writer::start(connection, Durability::Relaxed, file, waiters).expect("one");
+        (folder, Writer::start(connection, durability, file, waiters).expect("one"))
+    }
+
+    #[tokio::test]
+    async fn what_is_to_be_safe_is_not_part_of_a_commit_that_is_less() {
+        let (_folder, writer) = start(Durability::Relaxed);
+        let (release, released) = mpsc::channel();
+        // Keeps the thread busy until the others have come.
+        let first = writer.perform(Arc::from("first"), None, move |_| {
+            let _ = released.recv();
+            Ok(Ok(()))
+        });
+        let synced = |durability| {
+            writer.perform(Arc::from("run"), Some(durability), |work| Ok(Ok(work.synchronous()?)))
+        };
+        let (full, relaxed) = (Durability::Full, Durability::Relaxed);
+        let others = async { tokio::join!(synced(relaxed), synced(full), synced(relaxed)) };
+        let release = async { release.send(()).expect("a thread that waits") };
+        let (first, others, ()) = tokio::join!(first, others, release);
+        first.expect("nothing to do");
+        // What comes after it may be safer than it has to be.
+        assert_eq!(others, (Ok(1), Ok(2), Ok(2)));
+    }
+
+    #[tokio::test]
+    async fn a_job_that_panics_is_told_and_takes_nothing_else_with_it() {
+        let (_folder, writer) = start(Durability::Relaxed);
         let sound = || {
             let checked = Checked::new(Sample::new("sound", 0).batch()).expect("a batch");
             writer.perform(Arc::from("sound"), None, move |work| work.append(&checked))
