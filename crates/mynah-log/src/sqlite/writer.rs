@@ -250,6 +250,8 @@ impl Desk {
             });
             let committed = self.commit(&mut group, coming);
             usual = group.len();
+            // One run alone has something else to do in between: its model answers, its tools run.
+            came_soon &= usual > 1;
             match committed {
                 // One of them made it fail: each alone, so that the others do not suffer for it.
                 Err(Failed::AtWork(_) | Failed::Panicked) if group.len() > 1 => {
