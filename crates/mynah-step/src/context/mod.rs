@@ -94,7 +94,8 @@ impl Context {
     ///
     /// # Errors
     /// A run without an id, a tool whose schema is not JSON Schema, a budget that cannot be kept; a run to be performed again that has no records or
-    /// others than it had, a run to go on that has ended.
+    /// others than it had, a run to go on that has ended. That a new run has the id of another is told when it is written
+    /// (`head_mismatch`, or `sealed` if that one has ended): one that was cut off goes on with [`Config::resume`].
     pub fn new(mut config: Config) -> Result<Self> {
         if config.run_id.is_empty() {
             return Err(Error::invalid_option("run_id", "empty"));
