@@ -191,6 +191,23 @@ impl Context {
     /// where nobody knows that order, as in spawned tasks, each task needs a name of its own (`now` and `random` are one name each).
     /// What a branch waits for beside them, while others wait for it, may take ten seconds at most when the run is performed again.
     ///
+    /// An effect is a future of a `Result`. Where nothing in it tells the error's type, its `Ok` names one:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use mynah_data::{Error, Thread};
+    /// use mynah_log::{Extent, Fact, MemoryLog};
+    /// use mynah_step::{Config, Context};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+    /// let context = Context::new(Config::new(&Arc::new(MemoryLog::new()), "run-1"))?;
+    /// let thread = Thread::from("go");
+    /// context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
+    /// let process = context.side_effect("process", async { Ok::<_, Error>(std::process::id()) }).await?;
+    /// assert_eq!(process, std::process::id());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). A value that
     /// cannot be recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. The name `model_call`,
