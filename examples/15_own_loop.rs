@@ -45,6 +45,10 @@ async fn agent(context: &Context, dies: bool) -> Result<String> {
     let about = None;
     let started = Fact::RunStarted { thread: thread.clone(), extent: Extent::Chat, about };
     context.emit(started).await?;
+    // Something from outside has a name; the process that goes on gets what the first one got.
+    let process = async { Ok::<_, mynah::Error>(std::process::id()) };
+    let process = context.side_effect("process", process).await?;
+    thread.extend([Message::user(format!("Process {process} watches."))]);
     let said = loop {
         let answer = context.llm_call(Request::from(thread.clone())).await?.response;
         thread.extend([answer.message.clone()]);

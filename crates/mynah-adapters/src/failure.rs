@@ -104,11 +104,13 @@ pub(crate) fn is_malformed(error: &Error) -> bool {
     error.kind() == ErrorKind::Adapter(AdapterReason::MalformedResponse)
 }
 
+#[cfg(feature = "http")]
 pub(crate) fn is_of_network(error: &Error) -> bool {
     error.kind() == ErrorKind::Adapter(AdapterReason::NetworkError)
 }
 
 /// Whether the error of a response tells no more than its status, or that nothing has this address.
+#[cfg(feature = "http")]
 pub(crate) fn is_wordless(error: &Error) -> bool {
     const NOTHING_THERE: [&str; 4] =
         ["404 not found", "404 page not found", "file not found", "not found"];

@@ -127,6 +127,10 @@ fn a_fork_of_a_loop_of_its_own_names_what_goes_on_with_it() {
         "{id}  forked from own at record 1\nthe loop that wrote it goes on with it: `Config::resume` in Rust\n"
     );
     assert_eq!(forked.stdout, said);
+    for runs in [["own", &id], [&id, "own"]] {
+        let same = store.run(&["diff", runs[0], runs[1]]);
+        assert_eq!((same.code, same.stdout.lines().last()), (Some(0), Some("the same")));
+    }
     assert_eq!(store.run(&["fork", &id, "--at", "1"]).stdout.lines().nth(1), said.lines().nth(1));
 }
 

@@ -143,6 +143,8 @@ impl Entry {
         }
         match (batch.fence, &self.holder) {
             (None, None) => {}
+            // Another run has the id of a new one, and keeps it when whoever holds it is done or gone.
+            (None, Some(_)) if batch.expected.is_none() => {}
             (Some(token), Some(_)) if token == self.token => {}
             (Some(token), _) => return Err(fenced(&batch.run, token)),
             (None, Some(holder)) => return Err(leased(&batch.run, holder)),
@@ -285,7 +287,7 @@ fn head_mismatch(run: &str, expected: Option<Head>, found: Head) -> Error {
     let go_on = "someone else appended; read what there is and go on from its end";
     let why = match expected_seq {
         0 => format!(
-            "run {run} exists already, with {} records; resume it, or give the new one another id",
+            "run {run} exists already, up to record {}, and has not ended; resume it, or give the new one another id",
             found.seq
         ),
         seq if seq == found.seq => format!("record {seq} of run {run} is another one: {go_on}"),

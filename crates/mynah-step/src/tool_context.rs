@@ -130,6 +130,17 @@ impl ToolContext {
     /// [`Context::side_effect`](crate::Context::side_effect) tells. It belongs to its try: where the process ended in the middle
     /// of that, and the call is run again, it is done again.
     ///
+    /// An effect is a future of a `Result`. Where nothing in it tells the error's type, its `Ok` names one:
+    ///
+    /// ```
+    /// use mynah_data::{Error, Result};
+    /// use mynah_step::ToolContext;
+    ///
+    /// async fn process(context: &ToolContext) -> Result<u32> {
+    ///     context.side_effect("process", async { Ok::<_, Error>(std::process::id()) }).await
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`]. Where the run is kept, a value that cannot be
     /// recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. To whoever asks

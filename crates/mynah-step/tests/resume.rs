@@ -119,6 +119,28 @@ async fn who_read_a_run_before_another_went_on_with_it_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_run_with_the_id_of_one_that_was_cut_off_is_told_to_resume_that() {
+    let log = Arc::new(MemoryLog::new());
+    let mut config = plain(&log);
+    config.world = Arc::new(Clock::default());
+    let killed = Context::new(config.clone()).expect("a run");
+    assert_eq!(begin(&killed).await, Ok(()));
+    assert_eq!(killed.flush().await, Ok(()));
+    for seconds in [0, 3_600] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        let again = Context::new(config.clone()).expect("a run");
+        assert_eq!(begin(&again).await, Ok(()));
+        let told = again.flush().await.expect_err("the id is taken");
+        assert_eq!(told.reason(), "head_mismatch");
+        let why = "run run-1 exists already, up to record 1, and has not ended; resume it, or";
+        assert!(told.to_string().contains(why), "{told}");
+    }
+    let again = config.resume().await.and_then(Context::new).expect("it goes on");
+    assert_eq!(begin(&again).await, Ok(()));
+    assert_eq!(end(&again).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_is_kept_while_it_is_polled_and_lost_when_it_is_not() {
     let log = Arc::new(MemoryLog::new());
     let mut config = plain(&log).tools([tool("slow", async |_| {

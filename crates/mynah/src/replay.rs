@@ -3,8 +3,8 @@
 use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{Message, Messages, Result, Role, Thread};
-use mynah_log::Log;
-use mynah_step::{BoxFuture, Recorded, Tape};
+use mynah_log::{Fact, Log};
+use mynah_step::{BoxFuture, Recorded, Tape, mismatch};
 use serde::Serialize;
 
 use crate::{
@@ -140,7 +140,8 @@ impl Replay {
         self
     }
 
-    /// Compares with what other instructions would have begun: in place of the first system message, or before all others.
+    /// Compares with what other instructions would have begun: in place of the first system message, or before all others. In a
+    /// later turn of a session these are places in the whole conversation, of which the run has only what is new.
     ///
     /// ```
     /// # use mynah::{Engine, Thread, log::MemoryLog, testing::Scripted};
@@ -196,11 +197,14 @@ impl Replay {
     }
 
     fn perform(mut self, mut loaded: Loaded) -> Result<(Driver, Filter)> {
+        let mut whole = None;
         if let Some(change) = self.change.take() {
             // What the runs before it hold is a part of what it was asked.
-            let changed = change.of(joined(&loaded.before, &loaded.thread).messages);
+            let conversation = joined(&loaded.before, &loaded.thread);
+            let changed = change.of(conversation.messages.clone());
             if !changed.starts_with(&loaded.before) {
                 loaded.before = Messages::new();
+                whole = Some(conversation);
             }
             loaded.thread.messages = changed.since(loaded.before.len()).cloned().collect();
         }
@@ -225,6 +229,13 @@ impl Replay {
             return Err(difference);
         }
         let about = earlier.first().unwrap_or(&part).about.clone();
+        // Its first record has only what is new, and what differs stands before that: one whole is compared with the other.
+        if let Some(whole) = whole {
+            let begun = |thread, about| Fact::RunStarted { thread, extent: loaded.extent, about };
+            let recorded = begun(whole, Some(loaded.about.clone()));
+            let produced = begun(loaded.thread.clone(), about);
+            return Err(mismatch(&loaded.kept.run, 1, Some(&recorded), Some(&produced)));
+        }
         let earlier = earlier.into_iter().map(|part| part.setup);
         let Part { setup, filter, .. } = part;
         let Loaded { kept: Kept { run, records, .. }, before, thread, extent, .. } = loaded;

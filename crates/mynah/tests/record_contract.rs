@@ -10,7 +10,7 @@ use common::*;
 use futures_util::FutureExt as _;
 use mynah::{
     ChatResult, Engine, Error, ErrorKind, LogReason, Message, Metadata, OnUncertain, RetryPolicy,
-    Thread, Tool, ToolOutcome, Tools,
+    Session, Thread, Tool, ToolOutcome, Tools,
     log::{Append, Hash, Log as _, MemoryLog, Record},
     testing::{Scripted, assert_equal, assert_replays},
 };
@@ -185,6 +185,23 @@ async fn an_assertion_sees_other_instructions_and_tells_where() -> mynah::Result
     for part in [file!(), "thread.messages.0.content", "Be brief.", "Be kind."] {
         assert!(told.contains(part), "{told}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn other_instructions_of_a_session_differ_in_a_later_turn_by_themselves() -> mynah::Result<()>
+{
+    let log = MemoryLog::new();
+    let engine = Engine::new(Scripted::new([says("hi"), says("bye")])?);
+    let thread = Thread::new().with_system("Be brief.").with_user("hello");
+    let (session, _) = engine.start(Session::from(thread)).record(&log).await?;
+    let (_, result) = engine.reply(&session, "so long").record(&log).await?;
+    let run = result.run_id.unwrap_or_default();
+    assert_equal(engine.replay(&log, &*run).system("Be brief.")).await;
+    let told = engine.replay(&log, &*run).system("Be kind.").await.expect_err("it differs");
+    let path = "thread.messages.0.content";
+    let diff = json!([{"path": path, "recorded": "Be brief.", "produced": "Be kind."}]);
+    assert_eq!((&told.metadata()["seq"], &told.metadata()["diff"]), (&json!(1), &diff));
     Ok(())
 }
 

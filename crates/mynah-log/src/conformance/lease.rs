@@ -92,6 +92,8 @@ pub(super) async fn a_new_run_belongs_to_whoever_began_it(log: &dyn Log) {
     let mut run = Sample::new("run", 0);
     log.append(run.batch().held("ann", 100)).await.expect("a new run");
     assert_eq!(refused(log.lease("run", "bob", TERM, 99).await), LogReason::Leased);
+    let other = Sample::new("run", 1).batch().held("bob", 100);
+    assert_eq!(refused(log.append(other).await), LogReason::HeadMismatch, "the id is taken");
     let ann = Lease::new("run", "ann", 1, 100);
     run = run.user("one");
     let batch = run.batch();

@@ -94,7 +94,8 @@ impl Context {
     ///
     /// # Errors
     /// A run without an id, a tool whose schema is not JSON Schema, a budget that cannot be kept; a run to be performed again that has no records or
-    /// others than it had, a run to go on that has ended.
+    /// others than it had, a run to go on that has ended. That a new run has the id of another is told when it is written
+    /// (`head_mismatch`, or `sealed` if that one has ended): one that was cut off goes on with [`Config::resume`].
     pub fn new(mut config: Config) -> Result<Self> {
         if config.run_id.is_empty() {
             return Err(Error::invalid_option("run_id", "empty"));
@@ -189,6 +190,23 @@ impl Context {
     /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order:
     /// where nobody knows that order, as in spawned tasks, each task needs a name of its own (`now` and `random` are one name each).
     /// What a branch waits for beside them, while others wait for it, may take ten seconds at most when the run is performed again.
+    ///
+    /// An effect is a future of a `Result`. Where nothing in it tells the error's type, its `Ok` names one:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use mynah_data::{Error, Thread};
+    /// use mynah_log::{Extent, Fact, MemoryLog};
+    /// use mynah_step::{Config, Context};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+    /// let context = Context::new(Config::new(&Arc::new(MemoryLog::new()), "run-1"))?;
+    /// let thread = Thread::from("go");
+    /// context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
+    /// let process = context.side_effect("process", async { Ok::<_, Error>(std::process::id()) }).await?;
+    /// assert_eq!(process, std::process::id());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). A value that

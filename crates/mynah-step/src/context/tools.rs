@@ -80,6 +80,9 @@ pub struct ToolResult {
 impl Context {
     /// Calls a tool: announces it, runs it with its tries, and records what came of it.
     ///
+    /// Gives the outcome alone, and a tool that fails is an `Err` of this call. [`Context::call_tools`] gives a [`ToolResult`] for
+    /// each call, which has the call's id, and a failure as its `outcome`: the only `Err` of that call is that of the run.
+    ///
     /// # Errors
     /// The tool's own failure, and as [`Context::call_tools`].
     pub async fn call_tool(&self, call: impl Into<CallTool>) -> Result<ToolOutcome> {
