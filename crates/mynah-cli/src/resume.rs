@@ -155,9 +155,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let resumed = unless_interrupted(resume(&engine, &ledger, &run, &arguments)).await;
         // Whatever happened, the run is nobody's any more.
         ledger.begin(None).await;
-        let command = arguments.command(&run);
         match resumed {
             None => {
+                let command = arguments.command_again(&run);
                 let told = format!("interrupted; run {run} can go on:\n  {command}");
                 Err(Failure::interrupted(told, Some(&run)))
             }
@@ -206,6 +206,16 @@ impl Arguments {
     /// The command that goes on with a run in the same way.
     fn command(&self, run: &str) -> String {
         self.log.command("resume", run, &self.who())
+    }
+
+    /// The same for a run that was interrupted: a tool that was to be run again may have to be once more.
+    fn command_again(&self, run: &str) -> String {
+        let uncertain = match self.on_uncertain {
+            Policy::Suspend => "",
+            Policy::Rerun => " --on-uncertain rerun",
+            Policy::Fail => " --on-uncertain fail",
+        };
+        self.log.command("resume", run, &(self.who() + uncertain))
     }
 
     /// The flags that say who goes on.
