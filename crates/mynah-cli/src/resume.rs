@@ -251,7 +251,10 @@ impl Arguments {
         let (about, name) = (play::last_about(log, run).await?, self.model.as_deref());
         match cannot_go_on(&about, name) {
             Some(_) if status.is_ended() => {
-                Err(Failure::input(format!("run {run} has ended; fork it to go on")))
+                Err(Failure::input(match self.branch(log, run).await? {
+                    Some((why, how)) => format!("run {run} has ended: {why}; {how}"),
+                    None => format!("run {run} has ended; fork it to go on"),
+                }))
             }
             Some(why) if !self.allow_changed_agent => Err(Failure::input(format!(
                 "run {run}: {why}; --agent FILE says who goes on with it"
@@ -378,8 +381,12 @@ impl Arguments {
         }
         let Some((why, what, at, more)) = branch else { return Ok(None) };
         let who = self.who();
+        let about = play::last_about(log, run).await?;
         let how = match self.agent() {
             Some(_) => self.log.command("fork", run, &format!(" --at {at}{who}{more}")),
+            None if cannot_go_on(&about, self.model.as_deref()).is_some() => {
+                self.log.command("fork", run, &format!(" --at {at} --agent FILE{more}"))
+            }
             None => format!(
                 "{}\n  {}",
                 self.log.command("fork", run, &format!(" --at {at}")),
