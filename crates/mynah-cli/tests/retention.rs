@@ -187,12 +187,20 @@ fn a_bad_file_is_refused_and_leaves_nothing_behind() {
     assert_eq!(other.run(&["import", "/nowhere/at.all"]).code, Some(4));
     assert_eq!(run(["verify", "/nowhere/at.ndjson"]).code, Some(4));
     let folder = store.path.parent().unwrap().to_str().unwrap();
-    let said = format!("mynah: {folder}: Is a directory");
+    let said = format!("mynah: {folder}: it is a folder; give a file\n");
     for verb in ["verify", "import"] {
         let refused = run([verb, folder]);
         assert_eq!(refused.code, Some(4), "{verb}");
-        assert!(refused.stderr.starts_with(&said), "{verb}: {}", refused.stderr);
+        assert_eq!(refused.stderr, said, "{verb}");
     }
+    // Without a path it may be the beginning of an id.
+    fs::create_dir(store.beside("ruins")).unwrap();
+    let mut command = mynah(["verify", "ruins", "--log", &store.url()]);
+    command.current_dir(folder);
+    let refused = feed(command, b"");
+    assert_eq!(refused.code, Some(2));
+    let said = "`mynah runs` lists them; and \"ruins\" is a folder, not a file\n";
+    assert!(refused.stderr.ends_with(said), "{}", refused.stderr);
 
     let said = "not a file that `mynah export` wrote";
     for bytes in [&b""[..], b"Dear diary,\n", b"\xff\x00\xfe"] {
