@@ -163,8 +163,15 @@ impl<'a> Row<'a> {
     fn place(&self) -> String {
         match (self.left, self.right) {
             (Some(_), Some(_)) => format!("from {} on", self.records()),
-            (Some(_), None) => format!("from {} on, which only the left one has", self.records()),
-            (None, _) => format!("from {} on, which only the right one has", self.records()),
+            // The other may have a record of that number, which was not compared.
+            (Some(_), None) => format!(
+                "from {} of the left one on: the right one has nothing like it",
+                self.records()
+            ),
+            (None, _) => format!(
+                "from {} of the right one on: the left one has nothing like it",
+                self.records()
+            ),
         }
     }
 
@@ -359,7 +366,10 @@ mod tests {
         let rows = align(&left, &right);
         assert_eq!(places(&rows), [(Some(1), Some(1)), (None, Some(2)), (Some(2), Some(3))]);
         assert!(!rows[2].differs());
-        assert_eq!(rows[1].place(), "from record 2 on, which only the right one has");
+        assert_eq!(
+            rows[1].place(),
+            "from record 2 of the right one on: the left one has nothing like it"
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ const BEGINNING: u64 = 1 << 16;
 
 /// The bytes of a file; `-` is standard input.
 pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, Failure> {
-    let unusable = |error: io::Error| Failure::file(format!("{}: {error}", name(file)));
+    let unusable = |error: io::Error| unusable(file, &error);
     let input: Box<dyn Read> = if is_stdin(file) {
         Box::new(io::stdin().lock())
     } else {
@@ -29,6 +29,15 @@ pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, Failure> {
         return Err(Failure::input(format!("{}: larger than {limit} MiB", name(file))));
     }
     Ok(bytes)
+}
+
+/// That a file cannot be read, and why.
+fn unusable(file: &Path, error: &io::Error) -> Failure {
+    let name = name(file);
+    match !is_stdin(file) && file.is_dir() {
+        true => Failure::file(format!("{name}: it is a folder; give a file")),
+        false => Failure::file(format!("{name}: {error}")),
+    }
 }
 
 /// The text of a file; `-` is standard input.
@@ -55,7 +64,7 @@ pub(crate) fn read_json(file: &Path) -> Result<String, Failure> {
 /// A file that `mynah export` wrote, or one that is like it; `-` is standard input. It can be read more than once, also where a
 /// pipe is named.
 pub(crate) fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
-    let unusable = |error: io::Error| Failure::file(format!("{}: {error}", name(file)));
+    let unusable = |error: io::Error| unusable(file, &error);
     let mut input = if is_stdin(file) {
         spooled(&mut io::stdin().lock()).map_err(unusable)?
     } else {

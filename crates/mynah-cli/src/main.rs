@@ -177,11 +177,16 @@ pub(crate) struct LogArgs {
 impl LogArgs {
     /// The command that does something with a run of this log.
     pub(crate) fn command(&self, verb: &str, run: &str, rest: &str) -> String {
-        let log = match self.log.as_str() {
-            DEFAULT_LOG => String::new(),
-            log => format!(" --log {}", text::quoted(log)),
-        };
-        format!("mynah {verb} {}{rest}{log}", text::quoted(run))
+        format!("mynah {verb} {}{rest}{}", text::quoted(run), log_flag(&self.log))
+    }
+}
+
+/// What names this log in a command; nothing where it is the one that is meant without a word.
+pub(crate) fn log_flag(log: &str) -> String {
+    let other = env::var_os("MYNAH_LOG").filter(|other| !other.is_empty() && other != log);
+    match log {
+        DEFAULT_LOG if other.is_none() => String::new(),
+        log => format!(" --log {}", text::quoted(log)),
     }
 }
 

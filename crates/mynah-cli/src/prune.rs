@@ -7,14 +7,14 @@ use std::{
 
 use clap::Args;
 use mynah::{
-    ErrorKind,
+    Error, ErrorKind,
     log::{Prune, PruneReport, RunStatus, RunSummary},
 };
 use serde_json::json;
 
 use crate::{
     Failure, LogArgs, RemovalArgs, now, runs, runtime,
-    text::{Moment, count, line},
+    text::{Moment, count, line, plain},
     written,
 };
 
@@ -26,8 +26,10 @@ pub(crate) const EXAMPLES: &str = "Examples:
 
 The oldest go first, by when they began. A run that a later run of its session goes on from stays as long as that one does:
 the runs of a session go together, or stay where they are more than --limit has room for.
-A run that a process goes on with stays, and is named.
-Pruned ids are not given again: export what may be wanted back.";
+A run that a process goes on with stays, and is named. So does one that is not what it was.
+Pruned ids are not given again: export what may be wanted back.
+
+Exit codes: 0 done; 1 a run is not what it was; 2 wrong usage; 4 a log that could not be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -79,58 +81,71 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             prune.dry_run(log.as_ref(), now()).await
         }
     });
-    let PruneReport { pruned: found, in_use, .. } =
-        found.map_err(|error| match arguments.status {
-            Some(status) if matches!(error.kind(), ErrorKind::Validation(_)) => {
-                Failure::input(format!(
-                    "--status {}: those have not ended; --include-unfinished takes them too",
-                    status.as_str()
-                ))
-            }
-            _ => Failure::of(&error),
-        })?;
+    let report = found.map_err(|error| match arguments.status {
+        Some(status) if matches!(error.kind(), ErrorKind::Validation(_)) => {
+            Failure::input(format!(
+                "--status {}: those have not ended; --include-unfinished takes them too",
+                status.as_str()
+            ))
+        }
+        _ => Failure::of(&error),
+    })?;
     let mut out = BufWriter::new(io::stdout().lock());
     written(if *json {
-        write_json(&found, &in_use, removal.yes, &mut out)
+        write_json(&report, removal.yes, &mut out)
     } else {
-        write_text(&found, &in_use, removal.yes, &mut out)
+        write_text(&report, removal.yes, &mut out)
     })?;
-    removal.wipe(&runtime, log.as_ref())
+    removal.wipe(&runtime, log.as_ref())?;
+    match report.damaged.len() as u64 {
+        0 => Ok(()),
+        stay => Err(Failure::finding(format!(
+            "{} left as evidence of damage: restore the log from a copy to prune what is damaged, or leave it there",
+            count(stay, "run")
+        ))),
+    }
 }
 
-fn write_json(
-    found: &[RunSummary],
-    in_use: &[RunSummary],
-    done: bool,
-    out: &mut impl Write,
-) -> io::Result<()> {
+fn write_json(report: &PruneReport, done: bool, out: &mut impl Write) -> io::Result<()> {
+    let PruneReport { pruned: found, in_use, damaged, .. } = report;
     for run in found {
         writeln!(out, "{}", json!(run))?;
     }
     let (runs, records) = (found.len(), records(found));
     let in_use: Vec<&str> = in_use.iter().map(|run| &*run.run_id).collect();
-    let told = json!({"dry_run": !done, "runs": runs, "records": records, "in_use": in_use});
+    let damaged = damaged.iter().map(|(run, corrupt)| {
+        let err = Error::from(corrupt.clone());
+        json!({"run_id": run.run_id, "err": err})
+    });
+    let damaged: Vec<_> = damaged.collect();
+    let told = json!({
+        "dry_run": !done, "runs": runs, "records": records, "in_use": in_use, "damaged": damaged
+    });
     writeln!(out, "{told}")?;
     out.flush()
 }
 
-fn write_text(
-    found: &[RunSummary],
-    in_use: &[RunSummary],
-    done: bool,
-    out: &mut impl Write,
-) -> io::Result<()> {
+fn write_text(report: &PruneReport, done: bool, out: &mut impl Write) -> io::Result<()> {
+    let PruneReport { pruned: found, in_use, damaged, .. } = report;
     for RunSummary { run_id, .. } in in_use {
         writeln!(out, "{}  stays: it is in use, or a run that is goes on from it", line(run_id))?;
     }
+    for (RunSummary { run_id, .. }, corrupt) in damaged {
+        let why = match *corrupt.run == **run_id {
+            true => format!("it is damaged: record {}: {}", corrupt.seq, plain(&corrupt.what)),
+            false => format!("run {}, which is damaged, goes on from it", line(&corrupt.run)),
+        };
+        writeln!(out, "{}  stays: {why}", line(run_id))?;
+    }
+    let some_stay = !in_use.is_empty() || !damaged.is_empty();
     for run in found {
         let (started, records) = (Moment(run.started), count(run.records, "record"));
         let (run_id, status) = (line(&run.run_id), runs::shown_status(run));
         writeln!(out, "{run_id}  {started}  {status}  {records}")?;
     }
     let told = match (found.len() as u64, done) {
-        (0, true) if !in_use.is_empty() => "nothing pruned".to_owned(),
-        (0, false) if !in_use.is_empty() => "nothing would go".to_owned(),
+        (0, true) if some_stay => "nothing pruned".to_owned(),
+        (0, false) if some_stay => "nothing would go".to_owned(),
         (0, _) => {
             "nothing to prune; what has not ended stays, what a run that stays goes on from, and a session of more runs than --limit"
                 .to_owned()

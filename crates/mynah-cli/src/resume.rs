@@ -155,9 +155,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let resumed = unless_interrupted(resume(&engine, &ledger, &run, &arguments)).await;
         // Whatever happened, the run is nobody's any more.
         ledger.begin(None).await;
-        let command = arguments.command(&run);
         match resumed {
             None => {
+                let command = arguments.command_again(&run);
                 let told = format!("interrupted; run {run} can go on:\n  {command}");
                 Err(Failure::interrupted(told, Some(&run)))
             }
@@ -208,6 +208,16 @@ impl Arguments {
         self.log.command("resume", run, &self.who())
     }
 
+    /// The same for a run that was interrupted: a tool that was to be run again may have to be once more.
+    fn command_again(&self, run: &str) -> String {
+        let uncertain = match self.on_uncertain {
+            Policy::Suspend => "",
+            Policy::Rerun => " --on-uncertain rerun",
+            Policy::Fail => " --on-uncertain fail",
+        };
+        self.log.command("resume", run, &(self.who() + uncertain))
+    }
+
     /// The flags that say who goes on.
     fn who(&self) -> String {
         match self.agent() {
@@ -241,7 +251,10 @@ impl Arguments {
         let (about, name) = (play::last_about(log, run).await?, self.model.as_deref());
         match cannot_go_on(&about, name) {
             Some(_) if status.is_ended() => {
-                Err(Failure::input(format!("run {run} has ended; fork it to go on")))
+                Err(Failure::input(match self.branch(log, run).await? {
+                    Some((why, how)) => format!("run {run} has ended: {why}; {how}"),
+                    None => format!("run {run} has ended; fork it to go on"),
+                }))
             }
             Some(why) if !self.allow_changed_agent => Err(Failure::input(format!(
                 "run {run}: {why}; --agent FILE says who goes on with it"
@@ -368,8 +381,12 @@ impl Arguments {
         }
         let Some((why, what, at, more)) = branch else { return Ok(None) };
         let who = self.who();
+        let about = play::last_about(log, run).await?;
         let how = match self.agent() {
             Some(_) => self.log.command("fork", run, &format!(" --at {at}{who}{more}")),
+            None if cannot_go_on(&about, self.model.as_deref()).is_some() => {
+                self.log.command("fork", run, &format!(" --at {at} --agent FILE{more}"))
+            }
             None => format!(
                 "{}\n  {}",
                 self.log.command("fork", run, &format!(" --at {at}")),

@@ -107,7 +107,9 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
         "last" => RunFilter::new().limit(1),
         prefix => RunFilter::new().prefix(prefix).limit(2),
     };
-    let mut runs = log.runs(filter).await?.sound()?.to_vec();
+    let page = log.runs(filter).await?;
+    let more = if page.next.is_some() { ", …" } else { "" };
+    let mut runs = page.sound()?.to_vec();
     match (runs.pop(), runs.pop()) {
         (Some(_), _) if name.is_empty() => Err(Failure::input("the run's id is empty")),
         (Some(run), None) if log.run(&run.run_id).await?.is_none() => Err(lost(&run.run_id).into()),
@@ -119,7 +121,7 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
         (None, _) => Err(absent(log, name).await?),
         (Some(a), Some(b)) => Err(Error::log(LogReason::AmbiguousRun)
             .with_message(format!(
-                "more than one run has an id that begins with {name:?}: {}, {}, …; give more of it",
+                "more than one run has an id that begins with {name:?}: {}, {}{more}; give more of it",
                 b.run_id, a.run_id
             ))
             .into()),

@@ -68,7 +68,9 @@ fn a_run_that_spent_its_budget_goes_on_in_a_fork_with_a_larger_one() {
     let command =
         |run| format!("mynah fork {run} {} max_turns=N --log {}\n", fork.join(" "), store.url());
     let said = format!("mynah: run run-0 has ended: {why}\n  {}", command("run-0"));
-    assert_eq!((ended.code, ended.stderr), (Some(2), said));
+    assert_eq!((ended.code, &ended.stderr), (Some(2), &said));
+    let ended = store.run(&["resume", "last"]);
+    assert_eq!((ended.code, ended.stderr), (Some(2), said.replace(&agent, "FILE")));
 
     let too_little = store.run(&[&["fork", "run-0"], &fork[..], &["max_turns=1"]].concat());
     let id = text(&store.json(&["runs", "--limit", "1"])[0], "run_id");

@@ -379,7 +379,7 @@ fn a_file_that_cannot_be_read_is_exit_code_4() {
     let missing = format!("{}/no/such/file.json", env!("CARGO_TARGET_TMPDIR"));
     let unusable = [
         (missing.as_str(), "No such file or directory"),
-        (env!("CARGO_TARGET_TMPDIR"), "Is a directory"),
+        (env!("CARGO_TARGET_TMPDIR"), "it is a folder; give a file"),
     ];
     for (path, why) in unusable {
         let ran = run(["play", path]);

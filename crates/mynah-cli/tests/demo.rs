@@ -71,7 +71,7 @@ fn the_demonstration_reads_as_a_story() {
     let folder = folder.path().join("trip").to_str().unwrap().to_owned();
     let mut command = mynah(["demo", "--dir", &folder]);
     let program = Path::new(command.get_program()).to_owned();
-    command.env("PATH", program.parent().unwrap());
+    command.env("PATH", program.parent().unwrap()).env_remove("MYNAH_LOG");
     let told = feed(command, b"");
     assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
     let (before, rest) = told.stdout.split_once("fingerprint ").unwrap();
@@ -112,7 +112,7 @@ fn what_it_says_to_try_next_works() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = mynah(["demo", "--json", "--dir", folder.path().to_str().unwrap()]);
     let alias = format!("alias mynah={}", command.get_program().to_str().unwrap());
-    command.env("PATH", "/nowhere");
+    command.env("PATH", "/nowhere").env_remove("MYNAH_LOG");
     let told = lines(&feed(command, b""));
     let next = told.last().unwrap()["next"].as_array().unwrap().clone();
     let mut commands = next.iter().map(|command| command.as_str().unwrap());
@@ -129,6 +129,32 @@ fn what_it_says_to_try_next_works() {
     let told = String::from_utf8(fork.stdout).unwrap();
     assert_eq!(told.matches("I pay for the berth first.").count(), 1, "{told}");
     assert!(told.ends_with("-- completed\n"), "{told}");
+}
+
+#[test]
+fn what_it_says_to_try_next_acts_on_its_own_log_whatever_the_environment_names() {
+    let folder = tempfile::tempdir().unwrap();
+    for (other, flag) in
+        [("sqlite:elsewhere.db", " --log sqlite:mynah.db"), ("sqlite:mynah.db", ""), ("", "")]
+    {
+        let path = folder.path().join(format!("demo{}", other.len()));
+        let mut command = mynah(["demo", "--json", "--dir", path.to_str().unwrap()]);
+        command.env("MYNAH_LOG", other);
+        let told = lines(&feed(command, b""));
+        let next = told.last().unwrap()["next"].as_array().unwrap().clone();
+        let named: Vec<&str> = next
+            .iter()
+            .filter_map(|line| line.as_str().filter(|line| line.contains(" last")))
+            .collect();
+        assert_eq!(named.len(), 4);
+        for line in named {
+            assert!(line.ends_with(flag) && line.contains("--log") != flag.is_empty(), "{line}");
+            let mut command = mynah(line.split(' ').skip(1));
+            command.current_dir(&path).env("MYNAH_LOG", other);
+            let ran = feed(command, b"");
+            assert_eq!(ran.code, Some(0), "{line}: {}", ran.stderr);
+        }
+    }
 }
 
 #[test]

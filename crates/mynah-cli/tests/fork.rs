@@ -143,7 +143,7 @@ fn a_fork_that_goes_on_differently_differs_from_there() {
     assert!(same_so_far.stdout.contains("the same up to record 6\n"), "{}", same_so_far.stdout);
     assert_eq!(
         same_so_far.stderr,
-        "mynah: the runs differ from record 7 on, which only the left one has\n"
+        "mynah: the runs differ from record 7 of the left one on: the right one has nothing like it\n"
     );
 
     let agent = store.file("otherwise.json", OTHERWISE);
@@ -191,8 +191,10 @@ fn another_agent_that_goes_on_is_a_difference_though_it_does_the_same() {
     let store = Store::with(RUNS);
     let other = RUNS.replacen("{\"price\"", "{\"model\": \"another:m\", \"price\"", 1);
     let (same, other) = (store.file("same.json", RUNS), store.file("other.json", &other));
+    let mut forks = Vec::new();
     for (agent, differs) in [(&same, false), (&other, true)] {
         let fork = text(&store.json(&["fork", "run-1", "--at", "6"])[0], "run_id");
+        forks.push(fork.clone());
         let resumed = store.run(&["resume", &fork, "--agent", agent, "--allow-changed-agent"]);
         assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "It is on its way.\n"));
         let found = store.run(&["diff", "run-1", &fork]);
@@ -206,7 +208,7 @@ fn another_agent_that_goes_on_is_a_difference_though_it_does_the_same() {
             ""
         );
         assert!(found.stdout.contains(&first), "{}", found.stdout);
-        let said = "mynah: the runs differ from record 7 on, which only the right one has\n";
+        let said = "mynah: the runs differ from record 7 of the right one on: the left one has nothing like it\n";
         assert_eq!((found.code, found.stderr.as_str()), (Some(1), said));
         let told = lines(&store.run(&["diff", "run-1", &fork, "--json"]));
         assert_eq!((told.len(), &told[0]["differences"]), (2, &json!(1)));
@@ -216,6 +218,10 @@ fn another_agent_that_goes_on_is_a_difference_though_it_does_the_same() {
         );
         assert_eq!(told[1]["right"]["fact"]["about"]["model"], "another:m");
     }
+    // Both have a record 7, and one of these is passed over.
+    let found = store.run(&["diff", &forks[1], &forks[0]]);
+    let said = "mynah: the runs differ from record 7 of the left one on: the right one has nothing like it\n";
+    assert_eq!((found.code, found.stderr.as_str()), (Some(1), said));
 }
 
 #[test]

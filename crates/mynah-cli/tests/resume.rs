@@ -471,6 +471,34 @@ fn an_interrupted_run_can_go_on_at_once() {
 
 #[cfg(unix)]
 #[test]
+fn a_run_that_is_interrupted_goes_on_with_what_was_said_of_uncertain_tools() {
+    let slow = r#"{"scripts": [ [ {"text": "Well,"}, {"delay_ms": 60000}, {"finish": "stop"} ] ],
+                   "tools": [{"name": "ask"}, {"name": "cook", "manual": true}, {"name": "pay"}]}"#;
+    for (policy, flag) in
+        [("suspend", ""), ("rerun", " --on-uncertain rerun"), ("fail", " --on-uncertain fail")]
+    {
+        let (store, _) = waiting();
+        let (slow, url) = (store.file("slow.json", slow), store.url());
+        let run = if policy == "suspend" { ["run-0", "two"] } else { ["run-2", "--json"] };
+        let said = ["--on-uncertain", policy, "--agent", &slow, "--log", &url];
+        let mut command = mynah(["resume"].into_iter().chain(run).chain(said));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut told = child.stdout.take().unwrap();
+        let mut text = Vec::new();
+        while !text.ends_with(b"Well,") {
+            let mut byte = [0];
+            told.read_exact(&mut byte).unwrap();
+            text.extend(byte);
+        }
+        let (code, said) = interrupt(child);
+        let how = format!("mynah resume {} --agent {slow}{flag} --log {url}", run[0]);
+        let expected = format!("mynah: interrupted; run {} can go on:\n  {how}\n", run[0]);
+        assert_eq!((code, said), (Some(130), expected));
+    }
+}
+
+#[cfg(unix)]
+#[test]
 fn text_that_is_interrupted_ends_its_line() {
     let (store, _) = waiting();
     let slow = r#"{"scripts": [ [ {"text": "Well,"}, {"delay_ms": 60000}, {"finish": "stop"} ] ],

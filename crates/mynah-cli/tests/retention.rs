@@ -6,7 +6,7 @@ mod common;
 
 use std::{fs, path::PathBuf};
 
-use common::{Store, feed, lines, mynah, run};
+use common::{Store, feed, lines, mynah, run, text};
 use serde_json::{Value, json};
 
 /// A run with a tool, one that failed, one that waits, all long ago.
@@ -63,7 +63,10 @@ fn the_runs_of_a_session_are_pruned_together() {
     let store = Store::with(SESSION);
     let prune = ["prune", "--older-than", "30d", "--reason", "age", "--yes", "--limit"];
     let told = store.json(&[&prune[..], &["1"]].concat());
-    assert_eq!(told, [json!({"dry_run": false, "runs": 0, "records": 0, "in_use": []})]);
+    assert_eq!(
+        told,
+        [json!({"dry_run": false, "runs": 0, "records": 0, "in_use": [], "damaged": []})]
+    );
     let told = store.json(&[&prune[..], &["2"]].concat());
     let ids: Vec<_> = told.iter().filter_map(|run| run["run_id"].as_str()).collect();
     assert_eq!((ids, &told[2]["runs"]), (vec!["run-1", "run-0"], &json!(2)));
@@ -184,12 +187,20 @@ fn a_bad_file_is_refused_and_leaves_nothing_behind() {
     assert_eq!(other.run(&["import", "/nowhere/at.all"]).code, Some(4));
     assert_eq!(run(["verify", "/nowhere/at.ndjson"]).code, Some(4));
     let folder = store.path.parent().unwrap().to_str().unwrap();
-    let said = format!("mynah: {folder}: Is a directory");
+    let said = format!("mynah: {folder}: it is a folder; give a file\n");
     for verb in ["verify", "import"] {
         let refused = run([verb, folder]);
         assert_eq!(refused.code, Some(4), "{verb}");
-        assert!(refused.stderr.starts_with(&said), "{verb}: {}", refused.stderr);
+        assert_eq!(refused.stderr, said, "{verb}");
     }
+    // Without a path it may be the beginning of an id.
+    fs::create_dir(store.beside("ruins")).unwrap();
+    let mut command = mynah(["verify", "ruins", "--log", &store.url()]);
+    command.current_dir(folder);
+    let refused = feed(command, b"");
+    assert_eq!(refused.code, Some(2));
+    let said = "`mynah runs` lists them; and \"ruins\" is a folder, not a file\n";
+    assert!(refused.stderr.ends_with(said), "{}", refused.stderr);
 
     let said = "not a file that `mynah export` wrote";
     for bytes in [&b""[..], b"Dear diary,\n", b"\xff\x00\xfe"] {
@@ -284,7 +295,10 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
 
     let gone = store.json(&[&prune[..], &["--yes", "--status", "completed"]].concat());
     assert_eq!(gone[0]["run_id"], "run-0");
-    assert_eq!(gone[1], json!({"dry_run": false, "runs": 1, "records": 9, "in_use": []}));
+    assert_eq!(
+        gone[1],
+        json!({"dry_run": false, "runs": 1, "records": 9, "in_use": [], "damaged": []})
+    );
     assert_eq!(store.ok(&[&prune[..], &["--limit", "1", "--yes"]].concat()).lines().count(), 2);
     let why = "what has not ended stays, what a run that stays goes on from, and a session of more runs than --limit";
     assert_eq!(store.ok(&prune), format!("nothing to prune; {why}\n"), "the one that waits stays");
@@ -341,13 +355,58 @@ fn a_run_that_a_process_goes_on_with_is_named_and_the_others_are_pruned() {
     let told = store.ok(&prune);
     assert!(told.starts_with(stays) && told.contains("\n2 runs, 14 records would go"), "{told}");
     let told = store.json(&prune).pop().unwrap();
-    assert_eq!(told, json!({"dry_run": true, "runs": 2, "records": 14, "in_use": ["run-2"]}));
+    assert_eq!(
+        told,
+        json!({"dry_run": true, "runs": 2, "records": 14, "in_use": ["run-2"], "damaged": []})
+    );
     let told = store.ok(&[&prune[..], &["--yes"]].concat());
     assert!(told.starts_with(stays) && told.ends_with("\n2 runs, 14 records pruned\n"), "{told}");
     let told = store.json(&[&prune[..], &["--yes"]].concat());
-    assert_eq!(told, [json!({"dry_run": false, "runs": 0, "records": 0, "in_use": ["run-2"]})]);
+    assert_eq!(
+        told,
+        [json!({"dry_run": false, "runs": 0, "records": 0, "in_use": ["run-2"], "damaged": []})]
+    );
     assert_eq!(store.ok(&[&prune[..], &["--yes"]].concat()), format!("{stays}nothing pruned\n"));
     assert_eq!(store.ok(&prune), format!("{stays}nothing would go\n"));
+}
+
+#[test]
+fn a_run_that_is_damaged_is_named_and_the_others_are_pruned() {
+    let prune = ["prune", "--older-than", "0s", "--reason", "x", "--yes"];
+    let store = Store::with(RUNS);
+    store.tamper(b"It is on its way.", b"It is in its way.");
+    let pruned = store.run(&prune);
+    assert_eq!(pruned.code, Some(1), "{}", pruned.stderr);
+    let stays =
+        "run-0  stays: it is damaged: record 7: the body is not the one that was committed to\n";
+    assert!(pruned.stdout.starts_with(stays), "{}", pruned.stdout);
+    assert!(pruned.stdout.ends_with("\n1 run, 5 records pruned\n"), "{}", pruned.stdout);
+    let said = "mynah: 1 run left as evidence of damage: restore the log from a copy to prune what is damaged, or leave it there\n";
+    assert_eq!(pruned.stderr, said);
+    let left: Vec<String> = store.json(&["runs"]).iter().map(|run| text(run, "run_id")).collect();
+    assert_eq!(left, ["run-2", "run-0"]);
+    let again = store.run(&prune);
+    assert_eq!((again.code, again.stdout), (Some(1), format!("{stays}nothing pruned\n")));
+    let told = lines(&store.run(&[&prune[..], &["--json"]].concat()));
+    assert_eq!((told.len(), &told[0]["runs"], &told[0]["in_use"]), (1, &json!(0), &json!([])));
+    let damaged = &told[0]["damaged"][0];
+    assert_eq!(
+        (&damaged["run_id"], &damaged["err"]["metadata"]["seq"]),
+        (&json!("run-0"), &json!(7))
+    );
+}
+
+#[test]
+fn what_a_damaged_run_goes_on_from_stays_with_it() {
+    let store = Store::with(SESSION);
+    store.tamper(b"Yes.", b"Yea.");
+    let pruned = store.run(&["prune", "--older-than", "0s", "--reason", "x", "--yes"]);
+    assert_eq!(pruned.code, Some(1), "{}", pruned.stderr);
+    let told: Vec<&str> = pruned.stdout.lines().collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[0].starts_with("run-1  stays: it is damaged: record "), "{}", told[0]);
+    assert_eq!(told[1], "run-0  stays: run run-1, which is damaged, goes on from it");
+    assert_eq!(told[2], "nothing pruned");
 }
 
 #[test]

@@ -366,6 +366,16 @@ fn runs_are_listed_since_a_moment() {
 }
 
 #[test]
+fn runs_that_an_id_may_mean_are_all_there_are_unless_it_says_so() {
+    let begin = r#"{"scripts": [[{"text": "Hi."}, {"finish": "stop"}], [{"text": "Ho."}, {"finish": "stop"}]],
+        "ops": [{"op": "chat", "messages": [{"role": "user", "content": "hi"}]},
+                {"op": "chat", "messages": [{"role": "user", "content": "ho"}]}]}"#;
+    let refused = Store::with(begin).run(&["show", "run"]);
+    let said = "mynah: more than one run has an id that begins with \"run\": run-1, run-0; give more of it\n";
+    assert_eq!((refused.code, refused.stderr.as_str()), (Some(2), said));
+}
+
+#[test]
 fn a_run_is_named_by_its_id_the_beginning_of_it_or_last() {
     let store = Store::with(RUNS);
     assert_eq!(store.json(&["verify", "last"])[0]["run_id"], "run-4");

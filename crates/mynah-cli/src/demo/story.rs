@@ -11,7 +11,7 @@ use mynah::{Error, Event, log::Report};
 use serde_json::{Value, json};
 
 use crate::{
-    Failure,
+    DEFAULT_LOG, Failure, log_flag,
     text::{count, quoted},
     written,
 };
@@ -193,7 +193,10 @@ fn commands(folder: &Path) -> impl Iterator<Item = (String, &'static str)> {
         ("mynah play agent.json", "perform the file from its beginning"),
         ("mynah --help", "see what else there is"),
     ];
-    let there = there.into_iter().map(|(command, what)| (command.to_owned(), what));
+    let there = there.into_iter().map(|(command, what)| match command.contains(" last") {
+        true => (format!("{command}{}", log_flag(DEFAULT_LOG)), what),
+        false => (command.to_owned(), what),
+    });
     let go_there = (go_there, "all of it is in a folder");
     call_it_mynah().into_iter().chain([go_there]).chain(there)
 }

@@ -9,7 +9,7 @@ use mynah_data::{Error, ErrorKind, LogReason, Result};
 use serde_json::Value;
 
 use super::{MAINTENANCE, Removals, Warrant, bury};
-use crate::{Auditor, Log, RunFilter, RunStatus, RunSummary};
+use crate::{Auditor, Corrupt, Log, RunFilter, RunStatus, RunSummary};
 
 /// How many runs go in one commit.
 const BATCH: usize = 64;
@@ -112,26 +112,34 @@ impl Prune {
         for run in chosen.iter().filter(is_held) {
             spare(log, &run.run_id, &mut going).await?;
         }
-        Ok(PruneReport::of(chosen, &going))
+        Ok(PruneReport::of(chosen, &going, HashMap::new()))
     }
 
     /// Takes them out, some dozens in one commit. A run that somebody goes on with stays, and with it what it goes on from; what
-    /// somebody else takes out meanwhile is not told. One that is not what it was stays, as evidence, and ends it. That nothing
-    /// is left of them in the log's files either is told by [`Log::wipe`].
+    /// somebody else takes out meanwhile is not told. One that is not what it was stays too, as evidence. That nothing is left of
+    /// them in the log's files either is told by [`Log::wipe`].
     ///
     /// # Errors
-    /// As [`candidates`](Self::candidates), and a run that is corrupt.
+    /// As [`candidates`](Self::candidates), and a run that is corrupt in its first record, or in none of its records: what it
+    /// goes on from, nobody knows.
     pub async fn perform(&self, log: &dyn Log, warrant: &Warrant) -> Result<PruneReport> {
         let mut chosen = self.candidates(log).await?;
         let mut auditor = Auditor::new(log);
         let mut chain = Removals::read(log).await?.into_chain();
         let (mut going, mut gone, mut elsewhere) = (ids(&chosen), HashSet::new(), HashSet::new());
+        let mut damaged = HashMap::new();
         for batch in chosen.chunks(BATCH) {
             for run in batch {
                 if going.contains(&run.run_id)
                     && let Err(error) = auditor.verify_run(&run.run_id).await
                 {
-                    elsewhere.insert(taken_out(error, &mut going)?);
+                    let Some(corrupt) = damage(&error, &run.run_id) else {
+                        elsewhere.insert(taken_out(error, &mut going)?);
+                        continue;
+                    };
+                    for spared in spare(log, &run.run_id, &mut going).await? {
+                        damaged.insert(spared, corrupt.clone());
+                    }
                 }
             }
             loop {
@@ -144,14 +152,14 @@ impl Prune {
                         break;
                     }
                     Err(error) => match in_use(&error).filter(|run| going.contains(*run)) {
-                        Some(run) => spare(log, run, &mut going).await?,
+                        Some(run) => drop(spare(log, run, &mut going).await?),
                         None => drop(elsewhere.insert(taken_out(error, &mut going)?)),
                     },
                 }
             }
         }
         chosen.retain(|run| !elsewhere.contains(&run.run_id));
-        Ok(PruneReport::of(chosen, &gone))
+        Ok(PruneReport::of(chosen, &gone, damaged))
     }
 
     fn picks(&self, run: &RunSummary) -> bool {
@@ -170,12 +178,26 @@ pub struct PruneReport {
     pub pruned: Vec<RunSummary>,
     /// What stays, as somebody goes on with it, or with a run that goes on from it.
     pub in_use: Vec<RunSummary>,
+    /// What stays, as it is not what it was, or as a run is not that goes on from it; each with what was found. A dry run does
+    /// not look for it.
+    pub damaged: Vec<(RunSummary, Corrupt)>,
 }
 
 impl PruneReport {
-    fn of(chosen: Vec<RunSummary>, going: &HashSet<Arc<str>>) -> Self {
-        let (pruned, in_use) = chosen.into_iter().partition(|run| going.contains(&run.run_id));
-        Self { pruned, in_use }
+    fn of(
+        chosen: Vec<RunSummary>,
+        going: &HashSet<Arc<str>>,
+        mut damaged: HashMap<Arc<str>, Corrupt>,
+    ) -> Self {
+        let mut report = Self::default();
+        for run in chosen {
+            match damaged.remove(&run.run_id) {
+                Some(corrupt) => report.damaged.push((run, corrupt)),
+                None if going.contains(&run.run_id) => report.pruned.push(run),
+                None => report.in_use.push(run),
+            }
+        }
+        report
     }
 }
 
@@ -187,6 +209,16 @@ fn in_use(error: &Error) -> Option<&str> {
         }
         _ => None,
     }
+}
+
+/// What is wrong with a run after its first record, so that it is known what it goes on from.
+fn damage(error: &Error, run: &str) -> Option<Corrupt> {
+    let is_corrupt = error.kind() == ErrorKind::Log(LogReason::Corrupt);
+    let told = error.metadata();
+    let seq = told.get("seq").and_then(Value::as_u64).filter(|seq| *seq > 1 && is_corrupt)?;
+    let found = told.get("run_id").and_then(Value::as_str).filter(|found| *found == run)?;
+    let what = told.get("what").and_then(Value::as_str)?.to_owned();
+    Some(Corrupt { run: found.to_owned(), seq, what })
 }
 
 /// The run that somebody else took out since it was chosen.
@@ -203,13 +235,14 @@ fn ids(runs: &[RunSummary]) -> HashSet<Arc<str>> {
     runs.iter().map(|run| Arc::clone(&run.run_id)).collect()
 }
 
-/// Lets a run stay, and with it what it goes on from.
-async fn spare(log: &dyn Log, run: &str, going: &mut HashSet<Arc<str>>) -> Result<()> {
-    let mut needed = Some(run.to_owned());
-    while let Some(run) = needed.filter(|run| going.remove(&**run)) {
+/// Lets a run stay, and with it what it goes on from. Gives those that were to go.
+async fn spare(log: &dyn Log, run: &str, going: &mut HashSet<Arc<str>>) -> Result<Vec<Arc<str>>> {
+    let (mut spared, mut needed) = (Vec::new(), Some(run.to_owned()));
+    while let Some(run) = needed.and_then(|run| going.take(&*run)) {
         needed = previous(log, &run).await?;
+        spared.push(run);
     }
-    Ok(())
+    Ok(spared)
 }
 
 /// Leaves out what a run that stays goes on from: its first record names it, whatever the session is called.
