@@ -252,13 +252,18 @@ fn turn() -> Vec<Fact> {
     response.usage.input_tokens = Some(1_000);
     response.usage.output_tokens = Some(100);
     let plan = Plan::Tools { run: vec!["call_1".to_owned()], manual: Vec::new() };
-    let mut facts =
-        vec![Fact::AssistantCompleted { response: Box::new(response), plan, cuts: Vec::new() }];
+    let mut facts = vec![Fact::AssistantCompleted {
+        response: Box::new(response),
+        plan,
+        cuts: Vec::new(),
+        duration_ms: None,
+    }];
     facts.extend((0..4).map(|_| Fact::ToolCompleted {
         call_id: "call_1".to_owned(),
         attempt: 1,
         outcome: ToolOutcome::Ok(json!({"t": 21})),
         content: text[..950].to_owned(),
+        duration_ms: None,
     }));
     facts
 }

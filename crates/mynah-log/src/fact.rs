@@ -24,7 +24,6 @@ use crate::{Cut, Hash, Tombstone, gist::Gist, is_in_order};
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-#[non_exhaustive]
 pub enum Fact {
     /// The run began with this conversation.
     RunStarted {
@@ -75,6 +74,19 @@ pub enum Fact {
         /// The digest of what joined the conversation in this run; not there in a run that nobody keeps.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prompt: Option<Hash>,
+        /// Tokens of the prompt, as estimated; 0 where nothing was estimated.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        input_tokens: u64,
+    },
+    /// The answer of a model call was lost with the process that waited for it.
+    TurnLost {
+        /// The call, by the number that its `turn_started` has.
+        turn: u32,
+        /// Tokens of its prompt, as estimated.
+        input_tokens: u64,
+        /// US dollars that those tokens cost, if their price is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost: Option<f64>,
     },
     /// The conversation ended, and one more call is to give the answer its form.
     FinalizeStarted {
@@ -97,6 +109,9 @@ pub enum Fact {
         /// How it arrived; not there in a run that nobody keeps.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         cuts: Vec<Cut>,
+        /// Milliseconds that it took; none if it was not measured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        duration_ms: Option<u64>,
     },
     /// A tool is about to run.
     ToolScheduled {
@@ -118,6 +133,9 @@ pub enum Fact {
         outcome: ToolOutcome,
         /// The text of its tool message.
         content: String,
+        /// Milliseconds that it took; none if it was not measured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        duration_ms: Option<u64>,
     },
     /// A try of a tool failed.
     ToolFailed {
@@ -132,6 +150,9 @@ pub enum Fact {
         /// The text of its tool message; none where it is tried again, or the run was stopped.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         content: String,
+        /// Milliseconds that it took; none if it was not measured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        duration_ms: Option<u64>,
     },
     /// Something that cannot be foreseen entered the run: the time, chance, the world outside.
     SideEffect {
@@ -194,11 +215,12 @@ pub enum Fact {
 
 impl Fact {
     /// The names of all kinds.
-    pub const KINDS: [&'static str; 19] = [
+    pub const KINDS: [&'static str; 20] = [
         "run_started",
         "resumed",
         "user_message",
         "turn_started",
+        "turn_lost",
         "finalize_started",
         "finalize_failed",
         "assistant_completed",
@@ -260,6 +282,7 @@ impl Fact {
             Self::Resumed { .. } => "resumed",
             Self::UserMessage { .. } => "user_message",
             Self::TurnStarted { .. } => "turn_started",
+            Self::TurnLost { .. } => "turn_lost",
             Self::FinalizeStarted { .. } => "finalize_started",
             Self::FinalizeFailed { .. } => "finalize_failed",
             Self::AssistantCompleted { .. } => "assistant_completed",
@@ -279,14 +302,23 @@ impl Fact {
     }
 }
 
-fn is_zero(count: &u32) -> bool {
-    *count == 0
+fn is_zero<N: Default + PartialEq>(count: &N) -> bool {
+    *count == N::default()
 }
+
+/// The version of the loop's behaviour, in the [`About`] of every run that an engine starts.
+///
+/// It is raised when a later loop decides differently on the same facts, so that the later loop can decide about a recorded
+/// run as the loop that wrote it did.
+pub const BEHAVIOUR: u32 = 1;
 
 /// What a run ran with, as far as data can tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct About {
+    /// The version of the loop's behaviour, see [`BEHAVIOUR`]; 0 if no engine's loop wrote the run.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub behaviour: u32,
     /// The id of the call.
     pub request_id: String,
     /// The adapter's name.
@@ -543,12 +575,15 @@ pub struct End {
     pub reason: HaltReason,
     /// More on it, for the caller.
     pub metadata: Metadata,
+    /// Milliseconds that the run was active; none if it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
 }
 
 impl End {
     /// Stopped for this reason.
     pub fn new(reason: HaltReason, metadata: Metadata) -> Self {
-        Self { reason, metadata }
+        Self { reason, metadata, duration_ms: None }
     }
 
     /// Whether the run goes on when what it waits for is there.

@@ -30,10 +30,13 @@ impl Gist {
             | Fact::Cancelled { partial: Some(partial), .. } => (Some(partial), &None),
             _ => (None, &None),
         };
-        let usage = answer.map(|answer| {
-            let Response { usage, .. } = &**answer;
-            (usage.input_tokens, usage.output_tokens, usage.total_cost)
-        });
+        let usage = match fact {
+            Fact::TurnLost { input_tokens, cost, .. } => Some((Some(*input_tokens), None, *cost)),
+            _ => answer.map(|answer| {
+                let Response { usage, .. } = &**answer;
+                (usage.input_tokens, usage.output_tokens, usage.total_cost)
+            }),
+        };
         let session = match fact {
             // A branch is not a turn of the session, though it keeps its link.
             Fact::RunStarted { about: Some(about), .. } if about.parent.is_none() => {
@@ -56,6 +59,7 @@ impl Gist {
         let is_counted = matches!(
             kind,
             "run_started"
+                | "turn_lost"
                 | "assistant_completed"
                 | "tool_scheduled"
                 | "budget_exceeded"
@@ -74,6 +78,8 @@ impl Gist {
         let answer = seen.response.or(seen.partial).unwrap_or_default();
         let usage =
             answer.usage.map(|usage| (usage.input_tokens, usage.output_tokens, usage.total_cost));
+        let lost = (kind == "turn_lost").then_some((seen.input_tokens, None, seen.cost));
+        let usage = lost.or(usage);
         // A run that went on with another engine is listed as what it began with.
         let about = seen.about.filter(|_| kind == "run_started").unwrap_or_default();
         let session = about.session.filter(|_| about.parent.is_none());
@@ -130,6 +136,8 @@ struct Seen<'a> {
     response: Option<Answer<'a>>,
     partial: Option<Answer<'a>>,
     attempt: Option<u32>,
+    input_tokens: Option<u64>,
+    cost: Option<f64>,
     about: Option<Start<'a>>,
 }
 

@@ -34,8 +34,8 @@ mod waiters;
 pub use audit::{Auditor, verify_run, verify_seals, walk};
 pub use cuts::{Cut, CutRecorder, expand};
 pub use fact::{
-    About, DirectCall, Effect, End, Extent, Fact, Inside, Parent, Plan, Previous, Resolution, Seal,
-    SessionLink, Totals,
+    About, BEHAVIOUR, DirectCall, Effect, End, Extent, Fact, Inside, Parent, Plan, Previous,
+    Resolution, Seal, SessionLink, Totals,
 };
 pub use hash::Hash;
 pub use log::{Append, BoxFuture, Durability, Hold, Lease, Log, LogFuture, MAX_RUN_ID, SealedRun};

@@ -31,12 +31,18 @@ macro_rules! payloads {
 }
 
 payloads! {
-    "turn_started" => TurnStarted { turn: u32, prompt: Option<Hash> }
+    "turn_started" => TurnStarted {
+        turn: u32,
+        prompt: Option<Hash>,
+        #[serde(default)]
+        input_tokens: u64
+    }
     "assistant_completed" => AssistantCompleted {
         response: Box<Response>,
         plan: Plan,
         #[serde(default)]
-        cuts: Vec<Cut>
+        cuts: Vec<Cut>,
+        duration_ms: Option<u64>
     }
     "tool_scheduled" => ToolScheduled {
         call_id: String,
@@ -47,6 +53,7 @@ payloads! {
         call_id: String,
         attempt: u32,
         outcome: ToolOutcome,
-        content: String
+        content: String,
+        duration_ms: Option<u64>
     }
 }

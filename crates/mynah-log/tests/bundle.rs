@@ -234,7 +234,7 @@ async fn a_fact_that_no_reader_understands_does_not_come_in() {
         let mut chain = Chain::new("run");
         let first =
             Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
-        let facts = [first, Fact::TurnStarted { turn: 1, prompt: None }];
+        let facts = [first, Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 }];
         let records = facts.map(|fact| chain.append(0, [0; 16], &fact).expect("a record"));
         let sound = MemoryLog::new();
         sound.append(Append::new("run", None, records.to_vec())).await.expect("a run");

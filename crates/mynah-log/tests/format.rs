@@ -46,7 +46,7 @@ fn an_envelope_changed_into_another_sound_one_is_blamed_if_what_follows_vouches_
     let times = |times: [i64; 4]| {
         let mut chain = Chain::new("run-1");
         times.map(|time| {
-            let turn = Fact::TurnStarted { turn: 1, prompt: None };
+            let turn = Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 };
             let started =
                 Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
             let fact = if chain.head().is_none() { started } else { turn };
@@ -78,6 +78,7 @@ fn a_cost_that_is_not_a_number_is_not_recorded_and_totals_stay_finite() {
             response: Box::new(response),
             plan: Plan::Nothing,
             cuts: Vec::new(),
+            duration_ms: None,
         }
     };
     let costs = [f64::NAN, f64::INFINITY, f64::MAX, f64::MAX, f64::NEG_INFINITY];
@@ -115,7 +116,11 @@ fn a_seal_whose_body_was_taken_away_is_corrupt() {
 fn first() -> Vec<Record> {
     let started =
         Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
-    chained("run-1", [7; 16], [started, Fact::TurnStarted { turn: 1, prompt: None }])
+    chained(
+        "run-1",
+        [7; 16],
+        [started, Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 }],
+    )
 }
 
 /// A run with a tool call, and its seal.

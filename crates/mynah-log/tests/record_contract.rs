@@ -4,8 +4,8 @@
 
 use mynah_data::{HaltReason, Metadata, Thread};
 use mynah_log::{
-    Append, Chain, End, Extent, Fact, Log as _, MemoryLog, Seal, Totals, cbor, conformance::Sample,
-    merkle, verify,
+    About, Append, Chain, End, Extent, Fact, Log as _, MemoryLog, Seal, Totals, cbor,
+    conformance::Sample, merkle, verify,
 };
 use serde_json::{Value, json};
 
@@ -121,6 +121,38 @@ fn what_the_seal_says_of_the_run_is_checked_against_it() {
 }
 
 #[test]
+fn a_lost_turn_adds_its_estimate_to_the_totals_that_the_seal_holds() {
+    let mut chain = Chain::new("run");
+    let started =
+        Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
+    let turn = Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 100 };
+    let lost = Fact::TurnLost { turn: 1, input_tokens: 100, cost: Some(0.25) };
+    let mut totals = Totals::default();
+    let mut records = vec![];
+    for fact in [started, turn.clone(), lost, turn] {
+        records.push(chain.append(0, [0; 16], &fact).expect("a record"));
+        totals.count(&fact);
+    }
+    assert_eq!((totals.turns, totals.input_tokens, totals.cost), (2, 100, 0.25));
+    let seal = Fact::Sealed(Seal::new(chain.root(), totals));
+    records.push(chain.append(0, [0; 16], &seal).expect("a record"));
+    assert_eq!(verify("run", &records).map(|report| report.status), Ok("verified"));
+}
+
+#[test]
+fn what_was_not_measured_is_not_encoded() {
+    let mut end = End::new(HaltReason::Completed, Metadata::new());
+    assert!(json!(end).get("duration_ms").is_none());
+    end.duration_ms = Some(3);
+    let fact = Fact::Completed(end);
+    assert_eq!(json!(fact)["duration_ms"], 3);
+    assert_eq!(serde_json::from_value::<Fact>(json!(fact)).expect("a fact"), fact);
+    let turn = Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 };
+    assert!(json!(turn).get("input_tokens").is_none());
+    assert!(json!(About::default()).get("behaviour").is_none());
+}
+
+#[test]
 fn a_run_that_goes_on_is_in_progress_and_not_corrupt() {
     let records = Sample::new("run", 0).tool_turn().batch().records;
     for end in 1..=records.len() {
@@ -133,7 +165,7 @@ fn a_run_that_goes_on_is_in_progress_and_not_corrupt() {
 async fn a_run_begins_once_and_with_its_beginning() {
     let log = MemoryLog::new();
     let mut chain = Chain::new("run");
-    let early = Fact::TurnStarted { turn: 1, prompt: None };
+    let early = Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 };
     let early = chain.append(0, [0; 16], &early).expect("a record");
     assert!(log.append(Append::new("run", None, vec![early])).await.is_err());
     assert_eq!(log.head("run").await, Ok(None));

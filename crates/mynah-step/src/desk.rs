@@ -226,7 +226,14 @@ impl Desk {
             .with_message(format!("tool error ({}): cancelled: the run was ended", call.name))
             .with("tool_name", call.name.as_str());
         let (call_id, resolution) = (call_id.to_owned(), Resolution::CutOff);
-        Some(Fact::ToolFailed { call_id, attempt, error, resolution, content: String::new() })
+        Some(Fact::ToolFailed {
+            call_id,
+            attempt,
+            error,
+            resolution,
+            content: String::new(),
+            duration_ms: None,
+        })
     }
 
     /// Whether all calls that run wait for their turn in a run that is performed again.

@@ -322,19 +322,26 @@ impl Recorded {
                     Some(Fact::TurnStarted { turn, .. }) => *turn,
                     _ => 0,
                 };
-                Fact::TurnStarted { turn, prompt: Some(*prompt) }
+                Fact::TurnStarted { turn, prompt: Some(*prompt), input_tokens: 0 }
             }
             Want::Answer => Fact::AssistantCompleted {
                 response: Box::new(ResponseBuilder::new().into_response()),
                 plan: Plan::Nothing,
                 cuts: Vec::new(),
+                duration_ms: None,
             },
             Want::Outcome => {
                 let Some(Inside { call_id, attempt }) = place.clone() else { return gone() };
                 // If it is among the records, others stand before it that nobody makes.
                 let recorded = self.outcome_ahead(&call_id).cloned();
                 let (outcome, content) = (ToolOutcome::Ok(Value::Null), String::new());
-                recorded.unwrap_or(Fact::ToolCompleted { call_id, attempt, outcome, content })
+                recorded.unwrap_or(Fact::ToolCompleted {
+                    call_id,
+                    attempt,
+                    outcome,
+                    content,
+                    duration_ms: None,
+                })
             }
             Want::Recall { asked, .. } => {
                 // Whatever would have come of it: it is not what differs.

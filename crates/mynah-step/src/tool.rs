@@ -445,7 +445,8 @@ async fn try_again(
     if effects.is_kept() {
         let error = tool_failed(&context.call, reported);
         let (resolution, content) = (Resolution::Retried, String::new());
-        let failed = Fact::ToolFailed { call_id, attempt, error, resolution, content };
+        let failed =
+            Fact::ToolFailed { call_id, attempt, error, resolution, content, duration_ms: None };
         effects.commit(failed, false).await?;
     }
     if !effects.replaying {

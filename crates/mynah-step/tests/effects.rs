@@ -242,10 +242,14 @@ async fn a_fact_that_the_loop_could_not_emit_again_is_refused_before_it_is_recor
                 attempt,
                 outcome,
                 content: content.clone(),
+                duration_ms: None,
             },
             "call_tool",
         ),
-        (Fact::ToolFailed { call_id, attempt, error, resolution, content }, "call_tool"),
+        (
+            Fact::ToolFailed { call_id, attempt, error, resolution, content, duration_ms: None },
+            "call_tool",
+        ),
         (effect(inside), "side_effect"),
         (effect(None), "side_effect"),
         (Fact::SEAM, "resume"),
@@ -274,8 +278,13 @@ async fn every_other_fact_is_emitted_again_as_it_was() {
     let breach = Breach::new(Limit::Turns, 1_u64, 2_u64, Place::PreCall);
     let emitted = [
         Fact::UserMessage { message: message() },
-        Fact::TurnStarted { turn: 1, prompt: None },
-        Fact::AssistantCompleted { response, plan: Plan::Nothing, cuts: Vec::new() },
+        Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 },
+        Fact::AssistantCompleted {
+            response,
+            plan: Plan::Nothing,
+            cuts: Vec::new(),
+            duration_ms: None,
+        },
         Fact::FinalizeStarted { conversation: end(), nudge: Some(message()) },
         Fact::FinalizeFailed { error: Error::tool(ToolReason::Failed) },
         Fact::BudgetExceeded { breach, partial: None, cuts: Vec::new() },

@@ -249,7 +249,9 @@ async fn another_prompt_or_turn_is_a_mismatch_of_its_class() {
         replay(&|context| Box::pin(async move { context.llm_call(ask("two")).await.map(drop) }));
     assert_eq!(prompt.await, Err(ErrorKind::Replay(MismatchClass::Payload)));
     let turn = replay(&|context| {
-        Box::pin(async move { context.emit(Fact::TurnStarted { turn: 7, prompt: None }).await })
+        Box::pin(async move {
+            context.emit(Fact::TurnStarted { turn: 7, prompt: None, input_tokens: 0 }).await
+        })
     });
     assert_eq!(turn.await, Err(ErrorKind::Replay(MismatchClass::TurnId)));
 }

@@ -6,7 +6,7 @@ use mynah_data::{
     Budget, EngineReason, Error, FieldError, Messages, Metadata, Part as ContentPart, Pricing,
     Request, ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
 };
-use mynah_log::{About, Extent, SessionLink, is_in_order, put_in_order};
+use mynah_log::{About, BEHAVIOUR, Extent, SessionLink, is_in_order, put_in_order};
 use mynah_step::{
     Adapter, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits, check_price, price_of,
 };
@@ -174,6 +174,7 @@ impl Asked<'_> {
         let request_id = request_id.unwrap_or_else(|| parts.world.new_id());
         let about = self.past.is_kept().then(|| {
             Box::new(About {
+                behaviour: BEHAVIOUR,
                 request_id: request_id.clone(),
                 adapter: adapter.name().to_owned(),
                 model: request.model.as_ref().map(ToString::to_string),

@@ -92,10 +92,21 @@ impl Sample {
         let plan = Plan::Tools { run: vec![id.clone()], manual: Vec::new() };
         let outcome = ToolOutcome::Ok(json!({"t": 21}));
         let content = r#"{"t":21}"#.to_owned();
-        self.with(Fact::TurnStarted { turn: 1, prompt: None })
-            .with(Fact::AssistantCompleted { response: Box::new(response), plan, cuts: Vec::new() })
+        self.with(Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 })
+            .with(Fact::AssistantCompleted {
+                response: Box::new(response),
+                plan,
+                cuts: Vec::new(),
+                duration_ms: None,
+            })
             .with(Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call: None })
-            .with(Fact::ToolCompleted { call_id: id, attempt: 1, outcome, content })
+            .with(Fact::ToolCompleted {
+                call_id: id,
+                attempt: 1,
+                outcome,
+                content,
+                duration_ms: None,
+            })
             .user("go on")
     }
 

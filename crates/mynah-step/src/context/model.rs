@@ -84,7 +84,7 @@ impl Context {
         let passed =
             |spent: &Spent, to: &Budget| spent.passed_by_calling(to, size, pricing.as_ref());
         let turn = *turns + 1;
-        let begun = Fact::TurnStarted { turn, prompt: Some(prompt) };
+        let begun = Fact::TurnStarted { turn, prompt: Some(prompt), input_tokens: 0 };
         let recorded = self.announce(begun, passed).await?;
         *turns = turn;
         self.spent().turn_started(size);
@@ -114,8 +114,9 @@ impl Context {
         match heard {
             Ok(None) => {
                 let (plan, kept) = (Plan::Nothing, Box::new(response.clone()));
-                let kept =
-                    self.put(Fact::AssistantCompleted { response: kept, plan, cuts }).await?;
+                let kept = self
+                    .put(Fact::AssistantCompleted { response: kept, plan, cuts, duration_ms: None })
+                    .await?;
                 Ok(match kept {
                     Some(Fact::AssistantCompleted { response, .. }) => {
                         Answer { turn, response: *response }

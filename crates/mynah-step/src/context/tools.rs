@@ -352,10 +352,17 @@ fn outcome_fact(call: &ToolCall, settled: Settled) -> Fact {
                 }
                 _ => ASK_USER_SENTINEL.to_owned(),
             };
-            return Fact::ToolCompleted { call_id, attempt, outcome, content };
+            return Fact::ToolCompleted { call_id, attempt, outcome, content, duration_ms: None };
         }
         Err(error) => error,
     };
     let content = json!({"error": error.to_string()}).to_string();
-    Fact::ToolFailed { call_id, attempt, error, resolution: Resolution::Continued, content }
+    Fact::ToolFailed {
+        call_id,
+        attempt,
+        error,
+        resolution: Resolution::Continued,
+        content,
+        duration_ms: None,
+    }
 }

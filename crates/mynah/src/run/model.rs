@@ -19,7 +19,7 @@ impl Driver {
         }
         let index = self.state.steps.len();
         let prompt = self.tape.is_kept().then(|| self.prompt.after(&self.state.thread.messages));
-        self.commit(Fact::TurnStarted { turn: index as u32 + 1, prompt });
+        self.commit(Fact::TurnStarted { turn: index as u32 + 1, prompt, input_tokens: 0 });
         self.step = tracing::info_span!(parent: &self.span, "mynah.step", index);
         self.answer = ResponseBuilder::new();
         self.heard = Heard::default();
@@ -201,7 +201,12 @@ impl Driver {
             self.ready.push_back(Event::Error { error: Error::unknown_tool(tool_name) });
         }
         let cuts = std::mem::take(&mut self.cuts).finish();
-        self.commit(Fact::AssistantCompleted { response: Box::new(response), plan, cuts });
+        self.commit(Fact::AssistantCompleted {
+            response: Box::new(response),
+            plan,
+            cuts,
+            duration_ms: None,
+        });
     }
 
     pub(super) fn take_answer(&mut self) -> Response {

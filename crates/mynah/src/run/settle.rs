@@ -94,6 +94,7 @@ pub(super) fn settle(
         attempt,
         outcome,
         content,
+        duration_ms: None,
     };
     let failure = Failure { call, attempt, encoder };
     match settled.outcome {
@@ -169,6 +170,7 @@ impl Failure<'_> {
             error,
             resolution,
             content,
+            duration_ms: None,
         }
     }
 

@@ -237,7 +237,7 @@ fn a_call_that_would_pass_a_limit_is_not_made() {
 fn what_was_spent_is_a_fold_of_the_facts() {
     let mut run = Run::chat();
     run.policy.budget = Some(Budget::new().max_output_tokens(5));
-    run.state.evolve(Fact::TurnStarted { turn: 1, prompt: None });
+    run.state.evolve(Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 });
     // Nothing was reported: 16 characters and 2 bytes of arguments.
     run.answer("sixteen letters.", &["echo"], Some(FinishReason::ToolCalls));
     run.tool("c0", ToolOutcome::Ok(json!(1)));
@@ -359,6 +359,7 @@ impl Run {
             response: Box::new(response),
             plan,
             cuts: Vec::new(),
+            duration_ms: None,
         });
     }
 
@@ -369,12 +370,20 @@ impl Run {
             attempt: 1,
             outcome,
             content: "x".to_owned(),
+            duration_ms: None,
         });
     }
 
     fn failed(&mut self, id: &str, resolution: Resolution) {
         let error = Error::tool(mynah_data::ToolReason::Failed);
         let (call_id, content) = (id.to_owned(), "x".to_owned());
-        self.state.evolve(Fact::ToolFailed { call_id, attempt: 1, error, resolution, content });
+        self.state.evolve(Fact::ToolFailed {
+            call_id,
+            attempt: 1,
+            error,
+            resolution,
+            content,
+            duration_ms: None,
+        });
     }
 }
