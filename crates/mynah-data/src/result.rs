@@ -53,13 +53,15 @@ pub enum HaltReason {
     BudgetExceeded,
     /// Tools were announced, and nobody knows whether they ran.
     UncertainTools,
+    /// The process died again and again before the run made any progress.
+    CrashLoop,
     /// A tool halted for a reason of its own.
     Custom(String),
 }
 
 impl HaltReason {
     /// The reasons that a tool may not use for its own halts.
-    pub const RESERVED: [Self; 11] = [
+    pub const RESERVED: [Self; 12] = [
         Self::Completed,
         Self::MaxTurns,
         Self::HaltWhen,
@@ -71,6 +73,7 @@ impl HaltReason {
         Self::ManualToolCalls,
         Self::BudgetExceeded,
         Self::UncertainTools,
+        Self::CrashLoop,
     ];
 
     /// The name used in JSON.
@@ -87,6 +90,7 @@ impl HaltReason {
             Self::ManualToolCalls => "manual_tool_calls",
             Self::BudgetExceeded => "budget_exceeded",
             Self::UncertainTools => "uncertain_tools",
+            Self::CrashLoop => "crash_loop",
             Self::Custom(reason) => reason,
         }
     }

@@ -61,6 +61,9 @@ pub enum Fact {
         /// What it runs with from here on, where that is not what it ran with before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         about: Option<Box<About>>,
+        /// What happens with calls whose outcome is unknown because the process died while they ran.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        on_uncertain: OnUncertain,
     },
     /// A message joined the conversation from outside the model.
     UserMessage {
@@ -248,6 +251,7 @@ impl Fact {
         request_id: None,
         extent: None,
         about: None,
+        on_uncertain: OnUncertain::Suspend,
     };
 
     /// Whether it tells nothing but that another process went on, be it with another engine.
@@ -262,6 +266,7 @@ impl Fact {
                 request_id,
                 extent,
                 about: _,
+                on_uncertain: _,
             } => {
                 message.is_none()
                     && tool_results.is_empty()
@@ -272,6 +277,45 @@ impl Fact {
                     && extent.is_none()
             }
             _ => false,
+        }
+    }
+
+    /// Takes over what another fact of the same kind measured: how long things took, and estimates.
+    pub fn adopt_measures(&mut self, other: &Self) {
+        match (self, other) {
+            (
+                Self::TurnStarted { input_tokens, .. },
+                Self::TurnStarted { input_tokens: other, .. },
+            ) => *input_tokens = *other,
+            (
+                Self::AssistantCompleted { duration_ms, .. },
+                Self::AssistantCompleted { duration_ms: other, .. },
+            )
+            | (
+                Self::ToolCompleted { duration_ms, .. },
+                Self::ToolCompleted { duration_ms: other, .. },
+            )
+            | (
+                Self::ToolFailed { duration_ms, .. },
+                Self::ToolFailed { duration_ms: other, .. },
+            )
+            | (
+                Self::Completed(End { duration_ms, .. }),
+                Self::Completed(End { duration_ms: other, .. }),
+            )
+            | (
+                Self::Failed(End { duration_ms, .. }),
+                Self::Failed(End { duration_ms: other, .. }),
+            )
+            | (
+                Self::Suspended(End { duration_ms, .. }),
+                Self::Suspended(End { duration_ms: other, .. }),
+            )
+            | (
+                Self::Cancelled { end: End { duration_ms, .. }, .. },
+                Self::Cancelled { end: End { duration_ms: other, .. }, .. },
+            ) => *duration_ms = *other,
+            _ => {}
         }
     }
 
@@ -304,6 +348,22 @@ impl Fact {
 
 fn is_zero<N: Default + PartialEq>(count: &N) -> bool {
     *count == N::default()
+}
+
+/// What happens with a tool call whose outcome is unknown because the process died while it ran, if the tool is not
+/// idempotent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OnUncertain {
+    /// The run waits until a person reports the outcome. A loop of one's own gets an error with `uncertain` in its
+    /// metadata; its run stays as it is and can be resumed with another policy.
+    #[default]
+    Suspend,
+    /// The call is run again.
+    Rerun,
+    /// The model is told that the outcome is unknown. A loop of one's own gets that as the tool's failure.
+    Fail,
 }
 
 /// The version of the loop's behaviour, in the [`About`] of every run that an engine starts.
@@ -349,6 +409,11 @@ pub struct About {
 }
 
 impl About {
+    /// Tells nothing but what tokens cost.
+    pub fn of_price(pricing: Pricing) -> Self {
+        Self { pricing: Some(pricing), ..Self::default() }
+    }
+
     /// Whether it tells nothing but where the run was branched off: what a run has that no engine wrote.
     pub fn is_bare(&self) -> bool {
         *self == Self { parent: self.parent.clone(), ..Self::default() }
@@ -588,8 +653,8 @@ impl End {
 
     /// Whether the run goes on when what it waits for is there.
     pub fn waits(&self) -> bool {
-        use HaltReason::{AskUser, ManualToolCalls, UncertainTools};
-        matches!(self.reason, AskUser | ManualToolCalls | UncertainTools)
+        use HaltReason::{AskUser, CrashLoop, ManualToolCalls, UncertainTools};
+        matches!(self.reason, AskUser | CrashLoop | ManualToolCalls | UncertainTools)
     }
 
     /// Waiting for what came of these calls: nobody knows whether they ran.

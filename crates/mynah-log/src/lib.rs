@@ -34,7 +34,7 @@ mod waiters;
 pub use audit::{Auditor, verify_run, verify_seals, walk};
 pub use cuts::{Cut, CutRecorder, expand};
 pub use fact::{
-    About, BEHAVIOUR, DirectCall, Effect, End, Extent, Fact, Inside, Parent, Plan, Previous,
+    About, BEHAVIOUR, DirectCall, Effect, End, Extent, Fact, Inside, OnUncertain, Parent, Plan, Previous,
     Resolution, Seal, SessionLink, Totals,
 };
 pub use hash::Hash;

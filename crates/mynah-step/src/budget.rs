@@ -6,31 +6,35 @@ use mynah_data::{
     Breach, Budget, Catalog, EngineReason, Error, Event, Limit, Place, Pricing, Request, Response,
     Result, Usage,
 };
-use mynah_log::Fact;
+use mynah_log::{Effect, Fact};
+use serde::Deserialize as _;
 use tokio::time::{Instant, Sleep};
 
-use crate::RecordedFact;
+use crate::{RecordedFact, recorded::MODEL_CALL};
 
-/// What a run has spent, as its facts tell. A prompt is measured by its [size](prompt_size), and priced where a price is given.
+/// What a run has spent: a fold of its facts.
 ///
 /// ```
 /// use mynah_data::{Breach, Budget, Limit, Place};
+/// use mynah_log::Fact;
 /// use mynah_step::Spent;
 ///
 /// let budget = Budget::new().max_input_tokens(10).max_turns(1);
 /// let mut spent = Spent::default();
-/// assert_eq!(spent.passed_by_calling(&budget, 30, None), None);
-/// spent.turn_started(30);
+/// assert_eq!(spent.passed_by_calling(&budget, 10), None);
+/// spent.evolve(&Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 10 });
 /// let breach = Breach::new(Limit::Turns, 1u64, 2u64, Place::PreCall);
-/// assert_eq!(spent.passed_by_calling(&budget, 0, None), Some(breach));
+/// assert_eq!(spent.passed_by_calling(&budget, 0), Some(breach));
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     turns: u64,
     tool_calls: u64,
     calls: Taken,
-    /// The tokens of the newest prompt, as estimated.
+    /// Tokens of the newest prompt, as estimated.
     prompt: u64,
+    /// What tokens cost, from the fact that says what the run runs with.
+    pricing: Option<Pricing>,
 }
 
 /// What model calls took.
@@ -42,7 +46,7 @@ struct Taken {
     usd: f64,
 }
 
-/// What was heard of the answer under way.
+/// What was received of an answer in flight.
 #[derive(Debug, Default)]
 pub struct Heard {
     usage: Usage,
@@ -51,39 +55,69 @@ pub struct Heard {
 }
 
 impl Spent {
-    /// The model is about to be called, with a prompt of this size.
-    pub fn turn_started(&mut self, prompt: u64) {
-        self.turns += 1;
-        self.prompt = estimate(prompt);
+    /// Takes in one more fact.
+    pub fn evolve(&mut self, fact: &Fact) {
+        match fact {
+            Fact::RunStarted { about: Some(about), .. }
+            | Fact::Resumed { about: Some(about), .. } => self.pricing = about.pricing,
+            Fact::TurnStarted { input_tokens, .. } => {
+                self.turns += 1;
+                self.prompt = *input_tokens;
+            }
+            Fact::TurnLost { .. } => self.took(&Usage::default(), 0),
+            Fact::AssistantCompleted { response, .. } => self.answered(response),
+            Fact::BudgetExceeded { partial: Some(partial), .. }
+            | Fact::Cancelled { partial: Some(partial), .. } => self.answered(partial),
+            Fact::ToolScheduled { attempt: 1, .. } => self.tool_calls += 1,
+            // A model call of a loop of one's own that failed.
+            Fact::SideEffect { inside: None, name, effect: Effect::Failed(error), .. }
+                if name == MODEL_CALL =>
+            {
+                let usage = error.pointer("/metadata/usage").map(Usage::deserialize);
+                let usage = usage.and_then(std::result::Result::ok).unwrap_or_default();
+                self.took(&usage, 0);
+            }
+            _ => {}
+        }
     }
 
-    /// The model has answered, or was cut off.
-    pub fn answered(&mut self, response: &Response, pricing: Option<&Pricing>) {
+    /// Counts an answer: as reported, and estimated where it was not.
+    pub(crate) fn answered(&mut self, response: &Response) {
         let unreported = match response.usage.output_tokens {
             Some(_) => 0,
             None => response.message.size(),
         };
-        self.took(&response.usage, unreported, pricing);
+        self.took(&response.usage, unreported);
     }
 
-    /// The model call took this, and so many characters that were not reported.
-    pub(crate) fn took(&mut self, usage: &Usage, unreported: u64, pricing: Option<&Pricing>) {
-        self.calls = self.calls.and(Taken::by(usage, unreported, self.prompt, pricing));
+    /// Counts a model call that took this, and so many characters that were not reported.
+    pub(crate) fn took(&mut self, usage: &Usage, unreported: u64) {
+        let taken = Taken::by(usage, unreported, self.prompt, self.pricing.as_ref());
+        self.calls = self.calls.and(taken);
     }
 
-    /// A tool was called.
-    pub fn tool_called(&mut self) {
-        self.tool_calls += 1;
+    /// What tokens cost.
+    pub fn pricing(&self) -> Option<&Pricing> {
+        self.pricing.as_ref()
     }
 
-    /// The first limit that calling the model would pass, with a prompt of this size.
-    pub fn passed_by_calling(
-        &self,
-        budget: &Budget,
-        prompt: u64,
-        pricing: Option<&Pricing>,
-    ) -> Option<Breach> {
-        let next = self.calls.and(Taken::by(&Usage::default(), 0, estimate(prompt), pricing));
+    /// Sets what tokens cost from here on, where no fact says it.
+    pub(crate) fn set_pricing(&mut self, pricing: Option<Pricing>) {
+        self.pricing = pricing;
+    }
+
+    /// The fact that the answer of this turn was lost, with an estimate of what it took.
+    pub fn lost(&self, turn: u32) -> Fact {
+        let Taken { input, usd, .. } =
+            Taken::by(&Usage::default(), 0, self.prompt, self.pricing.as_ref());
+        let cost = self.pricing.map(|_| usd);
+        Fact::TurnLost { turn, input_tokens: input, cost }
+    }
+
+    /// The first limit that calling the model would pass, with a prompt of so many tokens.
+    pub fn passed_by_calling(&self, budget: &Budget, prompt: u64) -> Option<Breach> {
+        let next =
+            self.calls.and(Taken::by(&Usage::default(), 0, prompt, self.pricing.as_ref()));
         next.over(budget, Place::PreCall)
             .or_else(|| over(Limit::Turns, budget.max_turns, self.turns + 1, Place::PreCall))
     }
@@ -94,13 +128,9 @@ impl Spent {
         over(Limit::ToolCalls, budget.max_tool_calls, calls, Place::PreCall)
     }
 
-    /// The first limit that the answer under way has passed.
-    pub fn passed_by_answer(
-        &self,
-        budget: &Budget,
-        heard: &Heard,
-        pricing: Option<&Pricing>,
-    ) -> Option<Breach> {
+    /// The first limit that the answer in flight has passed.
+    pub fn passed_by_answer(&self, budget: &Budget, heard: &Heard) -> Option<Breach> {
+        let pricing = self.pricing.as_ref();
         let answer = Taken::by(&heard.usage, heard.unreported, self.prompt, pricing);
         self.calls.and(answer).over(budget, Place::MidStream)
     }
@@ -282,9 +312,9 @@ pub fn check_price(
         .with("model", model))
 }
 
-/// The characters of a prompt that has messages and schemas of this size.
-pub fn prompt_size(messages: u64, schemas: u64) -> u64 {
-    messages.saturating_add(schemas).saturating_add(2)
+/// The tokens of a prompt whose messages and schemas have so many characters, as estimated.
+pub fn prompt_tokens(messages: u64, schemas: u64) -> u64 {
+    estimate(messages.saturating_add(schemas).saturating_add(2))
 }
 
 fn over(limit: Limit, cap: Option<u64>, actual: u64, place: Place) -> Option<Breach> {

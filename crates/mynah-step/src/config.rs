@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use mynah_data::{Budget, Catalog, Error, LogReason, Result};
-use mynah_log::{Log, Record, Removals, walk};
+use mynah_log::{Log, OnUncertain, Record, Removals, walk};
 
 use crate::{Adapter, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool, World};
 
@@ -63,20 +63,6 @@ pub enum Mode {
     Resume(Vec<Record>),
     /// These records are performed again; nothing is written: see [`Config::replay`].
     Replay(Vec<Record>),
-}
-
-/// What happens with a tool that was announced before its process ended, has no outcome, and may do harm if it is run twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnUncertain {
-    /// The run waits, and a person says what came of it. A loop of one's own gets an error, with `uncertain` in its metadata,
-    /// and the run stays as it is, to be resumed with another policy.
-    #[default]
-    Suspend,
-    /// It is run again.
-    Rerun,
-    /// The model is told that nobody knows. A loop of one's own gets that as the tool's failure.
-    Fail,
 }
 
 impl Config {

@@ -1,7 +1,7 @@
 //! Where tools hand in what happens inside them, and wait for their turn.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Wake, Waker},
@@ -40,6 +40,8 @@ struct State {
     parked: Vec<Waker>,
     /// The tries that began and have no outcome, by the ids of their calls.
     begun: HashMap<String, Begun>,
+    /// Facts of attempts that tools handed in, for whoever folds the run's facts.
+    noted: VecDeque<Fact>,
     /// How often somebody was answered.
     answered: u64,
     standstill: Option<Standstill>,
@@ -187,7 +189,12 @@ impl Desk {
         match (&ask.want, &answer) {
             (Want::Commit { asked: Some(asked), .. }, Ok(_))
             | (Want::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
-            (Want::Commit { fact, .. }, Ok(_)) => state.came_out(fact),
+            (Want::Commit { fact, .. }, Ok(_)) => {
+                state.came_out(fact);
+                if ask.place.is_some() {
+                    state.noted.push_back(fact.clone());
+                }
+            }
             _ => {}
         }
         Some((ask, answer))
@@ -214,6 +221,11 @@ impl Desk {
         state.unsafe_yet.retain(|(place, ..)| goes_on(place));
     }
 
+    /// A fact of an attempt that a tool handed in since this was last asked: it failed, or the next one is announced.
+    pub fn noted(&self) -> Option<Fact> {
+        self.state().noted.pop_front()
+    }
+
     /// A fact was committed that was not handed in: if it is what came of a call, that is not under way any more.
     pub fn committed(&self, fact: &Fact) {
         self.state().came_out(fact);
@@ -234,11 +246,6 @@ impl Desk {
             content: String::new(),
             duration_ms: None,
         })
-    }
-
-    /// Whether all calls that run wait for their turn in a run that is performed again.
-    pub fn is_stuck(&self, tape: &Tape) -> bool {
-        tape.is_behind() && self.state().all_wait()
     }
 
     /// Waits for something to happen in a run that is performed again in which everybody waits for somebody else's turn. If nothing

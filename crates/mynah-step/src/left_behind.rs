@@ -6,7 +6,7 @@ use mynah_log::{Fact, Resolution};
 
 use crate::{
     RecordedFact, Try,
-    recorded::{inner, of_tool, outcome},
+    recorded::{inner, of_tool, outcome_of},
 };
 
 /// What the loop does not make again: what tries left behind whose process ended before their outcome, and the announcements
@@ -50,7 +50,7 @@ impl LeftBehind {
                 call.map(|call| (call, used.get(call).copied().unwrap_or_default()));
             places.push((nth, process));
             let Some(nth) = nth else { continue };
-            if outcome(fact).is_some() {
+            if outcome_of(fact).is_some() {
                 came_out.entry(nth).or_insert((process, index));
             } else if let Fact::ToolFailed { attempt, resolution: Resolution::Retried, .. } = fact {
                 retried.insert((nth, process, *attempt));

@@ -15,6 +15,7 @@ mod desk;
 mod difference;
 mod effects;
 mod fallback;
+mod hearing;
 mod lease;
 mod left_behind;
 mod metrics;
@@ -29,16 +30,18 @@ mod uncertain;
 mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, check_raw_hash, open_model};
-pub use budget::{Heard, Spent, WallClock, active, check_price, price_of, prompt_size};
-pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, OnUncertain, Registry, was_redacted};
+pub use budget::{Heard, Spent, WallClock, active, check_price, price_of, prompt_tokens};
+pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, Mode, Registry, was_redacted};
+pub use mynah_log::OnUncertain;
 pub use context::{Answer, CallTool, Context, ToolResult};
 pub use desk::Desk;
 pub use difference::{differences, mismatch};
 pub use effects::SideEffectErrors;
 pub use fallback::Fallback;
+pub use hearing::Hearing;
 pub use lease::{LEASE, take_over};
 pub use metrics::{MetricsSink, Watch, tell_exceeded};
-pub use recorded::Recorded;
+pub use recorded::{Recorded, outcome_of};
 pub use recorded_fact::RecordedFact;
 pub use recorder::Recorder;
 pub use retry::RetryPolicy;
@@ -48,5 +51,5 @@ pub use tool::{
     ToolLimits, ToolResultEncoder, panic_text, run_tool, tool_failed,
 };
 pub use tool_context::{ToolContext, Try};
-pub use uncertain::{is_not_rerun, uncertain};
+pub use uncertain::{is_not_rerun, reruns_lost, uncertain};
 pub use world::{SystemWorld, World};

@@ -6,7 +6,7 @@ use std::{
 };
 
 use mynah_data::{Error, Limit, Message, Place as When, ResponseBuilder, Result, ToolOutcome};
-use mynah_log::{About, Corrupt, Effect, Fact, Hash, Inside, Plan, Record, Resolution, cbor};
+use mynah_log::{Corrupt, Effect, Fact, Hash, Inside, Plan, Record, Resolution, cbor};
 use serde_json::Value;
 
 use crate::{
@@ -32,8 +32,6 @@ pub struct Recorded {
     last: u64,
     /// Calls of the turn whose records answer for them: what happened inside them is passed by.
     answered: HashSet<String>,
-    /// The tries that would follow the last of each call that was announced in the last turn.
-    announced: HashMap<String, Try>,
     /// The tries of calls that another process began anew.
     anew: HashMap<Nth, Try>,
     /// The tries that would follow the last of calls that never came out.
@@ -44,8 +42,6 @@ pub struct Recorded {
     answer: Option<Arc<Message>>,
     /// The tools of the calls that a loop of somebody's own made, by the ids of the calls.
     tools: HashMap<String, String>,
-    /// The records at which another engine took over.
-    handovers: Vec<u64>,
     /// Where the run differed from its records: whoever asks later is told the same.
     differs: Option<Error>,
     /// Who writes what follows: there in a run that is resumed.
@@ -53,18 +49,33 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Compares with these records.
+    /// Compares with these records, all but the seal.
     pub fn new(run: Arc<str>, mut records: Vec<RecordedFact>) -> Self {
         let last = records.last().map_or(0, |kept| kept.record().seq());
-        let announced = announced(&records);
-        let handovers = handovers(&records);
-        let LeftBehind { places, anew, open } = LeftBehind::of(&records);
+        records.retain(|kept| !kept.is("sealed"));
+        Self::from_parts(run, records, last, LeftBehind::default())
+    }
+
+    /// Compares with the records of a loop of its caller's own, which runs from its beginning: it does not make again what a
+    /// process left behind that died.
+    pub(crate) fn of_loop(run: Arc<str>, mut records: Vec<RecordedFact>) -> Self {
+        let last = records.last().map_or(0, |kept| kept.record().seq());
+        let left = LeftBehind::of(&records);
         let mut place = 0..;
         records.retain(|kept| {
-            let is_left = place.next().is_some_and(|place| places.contains(&place));
+            let is_left = place.next().is_some_and(|place| left.places.contains(&place));
             let is_seam = kept.is("resumed") && kept.fact().is_seam();
             !kept.is("sealed") && !is_seam && !is_left
         });
+        Self::from_parts(run, records, last, left)
+    }
+
+    fn from_parts(
+        run: Arc<str>,
+        records: Vec<RecordedFact>,
+        last: u64,
+        LeftBehind { anew, open, .. }: LeftBehind,
+    ) -> Self {
         let mut recorded = Self {
             run,
             ahead: Ahead::default(),
@@ -73,13 +84,11 @@ impl Recorded {
             taken: 0,
             last,
             answered: HashSet::new(),
-            announced,
             anew,
             open,
             calls: HashMap::new(),
             answer: None,
             tools: HashMap::new(),
-            handovers,
             differs: None,
             then: None,
         };
@@ -87,22 +96,10 @@ impl Recorded {
         recorded
     }
 
-    /// The same, and writes what follows the records: the work of another engine, where it is told of one.
-    pub fn then(mut self, recorder: Recorder, about: Option<Box<About>>) -> Self {
-        let mut seam = Fact::SEAM;
-        if let Fact::Resumed { about: told, .. } = &mut seam {
-            *told = about;
-        }
-        self.then = Some(Box::new(recorder.after_seam(seam)));
+    /// The same, and writes what follows the records.
+    pub(crate) fn then(mut self, recorder: Recorder) -> Self {
+        self.then = Some(Box::new(recorder.after_seam(Fact::SEAM)));
         self
-    }
-
-    /// How many engines took over from another up to here. Whoever writes what follows is one of them.
-    pub(crate) fn handovers(&self) -> usize {
-        match self.next() {
-            Some(next) => self.handovers.partition_point(|seq| *seq < next.record().seq()),
-            None => self.handovers.len() + usize::from(self.then.is_some()),
-        }
     }
 
     /// The last record that was made again, or stands before the next that must be.
@@ -129,7 +126,7 @@ impl Recorded {
     /// What is next now, after this fact.
     fn took(&mut self, fact: &Fact) {
         self.taken += 1;
-        if let Some(call) = outcome(fact) {
+        if let Some(call) = outcome_of(fact) {
             self.answered.remove(call);
         } else if let Fact::ToolScheduled { call_id, attempt: 1, call } = fact {
             if !(self.anew.is_empty() && self.open.is_empty()) {
@@ -169,15 +166,6 @@ impl Recorded {
         if self.next().is_some() { None } else { self.then.take() }
     }
 
-    /// Whether the records end while tools run.
-    pub(crate) fn ends_in_tools(&self) -> bool {
-        self.ahead.end.is_none()
-    }
-
-    /// What comes after all that the running tools make.
-    pub(crate) fn after_tools(&self) -> Option<&RecordedFact> {
-        self.facts.get(self.ahead.end?.checked_sub(self.taken)?)
-    }
 
     /// How a call of the turn came out.
     pub(crate) fn outcome_of(&self, call: &str) -> Option<&Fact> {
@@ -189,7 +177,7 @@ impl Recorded {
     pub(crate) fn outcome_ahead(&self, call: &str) -> Option<&Fact> {
         let again = |fact: &&Fact| matches!(fact, Fact::ToolScheduled { call_id, attempt: 1, .. } if call_id == call);
         let facts = self.facts.iter().map(RecordedFact::fact);
-        facts.take_while(|fact| !again(fact)).find(|fact| outcome(fact) == Some(call))
+        facts.take_while(|fact| !again(fact)).find(|fact| outcome_of(fact) == Some(call))
     }
 
     /// The try with which another process began the call anew that was announced last under this id.
@@ -205,11 +193,6 @@ impl Recorded {
     /// The call of this id that was announced last, or so many after it.
     fn nth(&self, call: &str, further: u32) -> Nth {
         (call.to_owned(), self.calls.get(call).copied().unwrap_or_default() + further)
-    }
-
-    /// The try that would follow the last of a call that was announced in the last turn.
-    pub(crate) fn announced(&self, call: &str) -> Option<Try> {
-        self.announced.get(call).copied()
     }
 
     /// The records answer for a call: what happened inside it is not made again.
@@ -275,7 +258,7 @@ impl Recorded {
             },
             Want::Outcome => {
                 let is_next =
-                    is_mine && self.upcoming().is_some_and(|fact| outcome(fact).is_some());
+                    is_mine && self.upcoming().is_some_and(|fact| outcome_of(fact).is_some());
                 is_next.then(|| Ok(self.take_fact()))
             }
         }
@@ -387,6 +370,17 @@ impl Recorded {
         Ok(recorded)
     }
 
+    /// The next fact, if a tool that runs makes it.
+    pub(crate) fn next_of_tool(&self) -> Option<&Fact> {
+        let next = self.next().filter(|next| next.may_be_of_tool())?;
+        of_tool(next.fact()).map(|_| next.fact())
+    }
+
+    /// Ends the run because nobody makes what is recorded next.
+    pub(crate) fn nobody_makes_next(&self) -> Error {
+        self.differs_from_next(None)
+    }
+
     fn differs_from_next(&self, fact: Option<&Fact>) -> Error {
         self.difference(fact, self.next().map(|next| (next.record(), next.fact())))
     }
@@ -439,7 +433,7 @@ impl Ahead {
                 self.end = Some(place);
                 break;
             }
-            if let Some(call) = outcome(kept.fact()) {
+            if let Some(call) = outcome_of(kept.fact()) {
                 self.outcomes.entry(call.to_owned()).or_insert(place);
             }
         }
@@ -458,16 +452,8 @@ fn as_branch(produced: &Fact, recorded: &RecordedFact) -> Option<Fact> {
     }
 }
 
-/// The records at which another engine took over.
-fn handovers(records: &[RecordedFact]) -> Vec<u64> {
-    let is_handover = |kept: &&RecordedFact| {
-        kept.is("resumed") && matches!(kept.fact(), Fact::Resumed { about: Some(_), .. })
-    };
-    records.iter().filter(is_handover).map(|kept| kept.record().seq()).collect()
-}
-
 /// The call that a fact is the outcome of.
-pub(crate) fn outcome(fact: &Fact) -> Option<&str> {
+pub fn outcome_of(fact: &Fact) -> Option<&str> {
     match fact {
         Fact::ToolFailed { resolution: Resolution::Retried | Resolution::CutOff, .. } => None,
         Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => Some(call_id),
@@ -552,20 +538,4 @@ pub(crate) fn of_tool(fact: &Fact) -> Option<(&str, u32)> {
         | Fact::ToolFailed { call_id, attempt, .. } => Some((call_id, *attempt)),
         _ => None,
     })
-}
-
-/// The tries that would follow the last of each call that was announced in the last turn.
-fn announced(records: &[RecordedFact]) -> HashMap<String, Try> {
-    let mut announced: HashMap<String, Try> = HashMap::new();
-    for kept in records.iter().rev().take_while(|kept| !kept.is("assistant_completed")) {
-        let (call_id, number, failed) = match kept.fact() {
-            Fact::ToolScheduled { call_id, attempt, .. } => (call_id, attempt.saturating_add(1), 0),
-            Fact::ToolFailed { call_id, resolution: Resolution::Retried, .. } => (call_id, 1, 1),
-            _ => continue,
-        };
-        let next = announced.entry(call_id.clone()).or_insert(Try::FIRST);
-        next.number = next.number.max(number);
-        next.failed += failed;
-    }
-    announced
 }

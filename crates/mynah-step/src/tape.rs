@@ -6,10 +6,10 @@ use std::{
 };
 
 use mynah_data::{Error, Result};
-use mynah_log::{DirectCall, Fact, Head, Lease};
+use mynah_log::{DirectCall, Fact, Head};
 
 use crate::{
-    Recorded, RecordedFact, Recorder, Try,
+    Recorded, Recorder, Try,
     desk::{Place, Want, gone},
     recorded::of_tool,
     recorder::ends,
@@ -54,19 +54,6 @@ impl Tape {
         }
     }
 
-    /// Lets the holder of a lease write what follows the records.
-    pub fn hold(&mut self, lease: Lease) {
-        match self {
-            Self::Blank => {}
-            Self::Recording(recorder) => recorder.hold(lease),
-            Self::Replaying(recorded) => {
-                if let Some(recorder) = &mut recorded.then {
-                    recorder.hold(lease);
-                }
-            }
-        }
-    }
-
     /// Takes a fact. Gives it as its record has it, where that is not the same to the letter.
     ///
     /// # Errors
@@ -99,7 +86,7 @@ impl Tape {
     ///
     /// # Errors
     /// A log that could not be written before.
-    pub fn go_on(&mut self) -> Result<()> {
+    pub(crate) fn go_on(&mut self) -> Result<()> {
         if let Self::Replaying(recorded) = self
             && let Some(recorder) = recorded.follow()
         {
@@ -109,12 +96,6 @@ impl Tape {
             Self::Recording(recorder) => recorder.go_on(),
             _ => Ok(()),
         }
-    }
-
-    /// How many engines took over from another up to here, in a run that is performed again. Whoever goes on with it is one
-    /// of them.
-    pub fn handovers(&self) -> usize {
-        self.recorded().map_or(0, Recorded::handovers)
     }
 
     /// Up to which record a run that is performed again was compared.
@@ -127,9 +108,27 @@ impl Tape {
         self.recorded()?.upcoming()
     }
 
-    /// The next recorded fact, if it is of this kind: others are not read for it.
-    pub fn upcoming_of(&self, kind: &str) -> Option<&Fact> {
-        self.recorded()?.next().filter(|next| next.is(kind)).map(RecordedFact::fact)
+    /// The next recorded fact, if it is of one of these kinds: others are not read for it.
+    pub fn upcoming_of(&self, kinds: &[&str]) -> Option<&Fact> {
+        let next = self.recorded()?.next()?;
+        kinds.iter().any(|kind| next.is(kind)).then(|| next.fact())
+    }
+
+    /// The call that makes the next recorded fact while it runs.
+    pub fn upcoming_of_tool(&self) -> Option<&str> {
+        of_tool(self.recorded()?.next_of_tool()?).map(|(call, _)| call)
+    }
+
+    /// Takes over what the next record measured, where it is of the same kind: no two runs take the same time.
+    pub fn adopt_measures(&self, fact: &mut Fact) {
+        if let Some(recorded) = self.upcoming_of(&[fact.kind()]) {
+            fact.adopt_measures(recorded);
+        }
+    }
+
+    /// Ends the run because nobody makes what is recorded next.
+    pub fn nobody_makes_next(&self) -> Error {
+        self.recorded().map_or_else(gone, Recorded::nobody_makes_next)
     }
 
     /// Whether there is a next recorded fact.
@@ -142,19 +141,9 @@ impl Tape {
         self.recorded()?.outcome_of(call)
     }
 
-    /// The call whose running made the next recorded fact.
-    pub fn next_call(&self) -> Option<&str> {
-        self.upcoming().and_then(of_tool).map(|(call, _)| call)
-    }
-
     /// The try with which another process began a call anew, in a run performed again.
-    pub fn attempt_of(&self, call: &str) -> Option<Try> {
+    pub(crate) fn attempt_of(&self, call: &str) -> Option<Try> {
         self.recorded()?.attempt_of(call)
-    }
-
-    /// The try that would follow the last of a call that was announced before the run is performed again, in its last turn.
-    pub fn announced(&self, call: &str) -> Option<Try> {
-        self.recorded()?.announced(call)
     }
 
     /// The id that is recorded of such a call and can be taken. In a replay of something else that of the call which comes
@@ -190,7 +179,7 @@ impl Tape {
     }
 
     /// The records answer for a call: what happened inside it is not made again.
-    pub fn answer_for(&mut self, call: &str) {
+    pub(crate) fn answer_for(&mut self, call: &str) {
         if let Self::Replaying(recorded) = self {
             recorded.answer_for(call);
         }
@@ -202,21 +191,6 @@ impl Tape {
             Self::Replaying(recorded) => recorded.take_fact(),
             _ => None,
         }
-    }
-
-    /// Whether the records end while tools run.
-    pub fn ends_in_tools(&self) -> bool {
-        self.recorded().is_some_and(Recorded::ends_in_tools)
-    }
-
-    /// What the records have after all that the running tools make.
-    pub fn after_tools(&self) -> Option<&RecordedFact> {
-        self.recorded().and_then(Recorded::after_tools)
-    }
-
-    /// Whether the records answer, not the world.
-    pub fn is_replaying(&self) -> bool {
-        self.recorded().is_some()
     }
 
     fn recorded(&self) -> Option<&Recorded> {
@@ -284,13 +258,8 @@ impl Tape {
     }
 
     /// Whether the run is brought back to where it was, to go on from there.
-    pub fn is_resuming(&self) -> bool {
+    fn is_resuming(&self) -> bool {
         matches!(self, Self::Replaying(recorded) if recorded.then.is_some())
-    }
-
-    /// Whether a replay came to the end of records that have no end: there is nothing to compare with.
-    pub fn ran_out(&self) -> bool {
-        matches!(self, Self::Replaying(recorded) if recorded.then.is_none()) && !self.has_upcoming()
     }
 
     /// Starts writing what waits, without waiting for it.

@@ -1,7 +1,15 @@
-//! Calls of which nobody knows whether they ran, and others that are not run again.
+//! Calls whose outcome is unknown because the process died while they ran, and others that are not run again.
 
 use mynah_data::{Error, ErrorKind, ToolCall, ToolReason};
-use mynah_log::Fact;
+use mynah_log::{Fact, OnUncertain};
+
+use crate::Tool;
+
+/// Whether a call that may have run in a process that died is run again. A tool that is not there any more may have been
+/// anything.
+pub fn reruns_lost(tool: Option<&Tool>, on_uncertain: OnUncertain) -> bool {
+    on_uncertain == OnUncertain::Rerun || tool.is_some_and(|tool| tool.spec().idempotent)
+}
 
 /// Marks the error of a call of which nobody knows whether it ran.
 const UNCERTAIN: &str = "uncertain";

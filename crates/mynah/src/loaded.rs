@@ -10,7 +10,7 @@ use mynah_log::{
 use mynah_step::{RecordedFact, mismatch, was_redacted};
 use serde::Deserialize as _;
 
-use crate::run::{Meter, RunState};
+use crate::run::RunState;
 
 /// How the fact of a record is read, unless its body was taken away.
 type ReadFact = fn(&Record) -> std::result::Result<Option<RecordedFact>, Corrupt>;
@@ -209,6 +209,21 @@ impl Loaded {
         (!same).then(difference)
     }
 
+    /// The id of the call that last continued it, if that was a call of its own.
+    pub(crate) fn request_id(&self) -> Option<String> {
+        let mut resumed = self.kept.records.iter().rev().filter(|kept| kept.is("resumed"));
+        resumed.find_map(|kept| match kept.fact() {
+            Fact::Resumed { request_id, .. } => request_id.clone(),
+            _ => None,
+        })
+    }
+
+    /// Whether its end is recorded.
+    pub(crate) fn has_ended(&self) -> bool {
+        const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
+        self.kept.records.last().is_some_and(|last| ENDS.iter().any(|kind| last.is(kind)))
+    }
+
     /// Whether it came to something that its caller was told.
     pub(crate) fn was_told(&self) -> bool {
         matches!(self.kept.last(), Some(Fact::Sealed(_) | Fact::Suspended(_)))
@@ -238,14 +253,14 @@ impl Loaded {
         };
         let records = self.kept.records;
         let began = records.iter().rposition(is_call).unwrap_or(0);
-        let mut state = RunState::new(self.before, Meter::default());
+        let mut state = RunState::new(self.before);
         records.into_iter().take(began + 1).for_each(|kept| state.evolve(kept.into_fact()));
         state.thread
     }
 
     /// What its records come to.
     pub(crate) fn state(&self) -> RunState {
-        let mut state = RunState::new(self.before.clone(), Meter::default());
+        let mut state = RunState::new(self.before.clone());
         self.kept.records.iter().for_each(|kept| state.evolve(kept.fact().clone()));
         state
     }
@@ -273,7 +288,7 @@ impl Loaded {
             return None;
         }
         let (before, (_, Stretch { extent, .. })) = (self.session_before(), self.stretches());
-        let mut state = RunState::new(self.before, Meter::default());
+        let mut state = RunState::new(self.before);
         let Kept { run, records, .. } = self.kept;
         let last = records.last()?;
         let (seq, hash) = (last.record().seq(), last.record().hash().to_string());

@@ -253,6 +253,12 @@ macro_rules! option_setters {
                 self.param("max_concurrency", tools)
             }
 
+            /// How often processes may die one after the other before a recorded run made any progress. Then it is suspended with
+            /// the reason `crash_loop` when it is resumed, until it is resumed once more. By default 10.
+            pub fn max_crashes(self, crashes: u32) -> Self {
+                self.param("max_crashes", crashes)
+            }
+
             /// Whether an answer must come with the hash of what the provider sent, as `raw_response_hash` in its metadata;
             /// one without is an error.
             pub fn require_raw_response_hash(self, on: bool) -> Self {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mynah_data::{
-    Budget, EngineReason, Error, FieldError, Messages, Metadata, Part as ContentPart, Pricing,
+    EngineReason, Error, FieldError, Messages, Metadata, Part as ContentPart, Pricing,
     Request, ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
 };
 use mynah_log::{About, BEHAVIOUR, Extent, SessionLink, is_in_order, put_in_order};
@@ -17,7 +17,7 @@ use crate::{
     code::is_code,
     engine::{Engine, overlay_tools},
     options::{Options, SHARED, UNRECORDED, said},
-    run::{Beginning, Driver, Finalize, Meter, Policy, Resumption, Setup},
+    run::{Beginning, Driver, Finalize, Policy, Setup},
     settings::Settings,
     stream::Filter,
 };
@@ -79,9 +79,11 @@ pub(crate) fn prepare(
         past: Past::New { session: session.as_ref(), request_id, is_kept: tape.is_kept() },
     };
     let Part { setup, about, filter } = part.prepare()?;
+    // What tokens cost is a fact also in a run that is not recorded.
+    let priced = || setup.pricing.map(|pricing| Box::new(About::of_price(pricing)));
+    let about = about.or_else(priced);
     let beginning = Beginning { before, thread, extent, about };
-    let resumption = Resumption::default();
-    Ok((Driver::new([], setup, beginning, resumption, cancel.as_ref(), tape), filter))
+    Ok((Driver::new(setup, beginning, cancel.as_ref(), tape), filter))
 }
 
 /// A run, or what one engine does of it, that may be performed.
@@ -309,6 +311,7 @@ impl Asked<'_> {
         request_id: String,
     ) -> Setup {
         let (executor, encoder) = (self.executor(), self.encoder());
+        let is_kept = self.past.is_kept();
         let (parts, options) = (&self.engine.0, self.options);
         let call = ModelCall {
             request_id: request_id.clone(),
@@ -330,8 +333,13 @@ impl Asked<'_> {
         tool_context.engine = Some(Arc::clone(parts) as _);
         let nudge = settings.nudge.unwrap_or_else(|| NUDGE.to_owned());
         Setup {
-            meter: Meter { schema_bytes: schema_bytes(settings.budget.as_ref(), &tools), pricing },
+            pricing,
             policy: Policy {
+                schema_size: match is_kept || settings.budget.is_some() {
+                    true => tools.iter().map(schema_size).sum(),
+                    false => 0,
+                },
+                max_crashes: settings.max_crashes,
                 mode: settings.mode,
                 max_turns: settings.max_turns,
                 budget: settings.budget,
@@ -455,10 +463,9 @@ fn split_passes(
     (Request { response_format: None, ..request }, Some(last))
 }
 
-/// The bytes of the schemas that stand in every prompt. Only a budget asks for them.
-fn schema_bytes(budget: Option<&Budget>, tools: &[Tool]) -> u64 {
-    let size = |tool: &Tool| tool.spec().schema.to_string().len() as u64;
-    if budget.is_some() { tools.iter().map(size).sum() } else { 0 }
+/// The characters of a tool's schema, which stands in every prompt.
+fn schema_size(tool: &Tool) -> u64 {
+    tool.spec().schema.to_string().len() as u64
 }
 
 /// Refuses what the model is known not to be able to do. What is not known is not refused.

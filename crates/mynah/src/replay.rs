@@ -4,7 +4,7 @@ use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{Message, Messages, Result, Role, Thread};
 use mynah_log::{Fact, Log};
-use mynah_step::{BoxFuture, Recorded, Tape, mismatch};
+use mynah_step::{BoxFuture, Recorded, mismatch};
 use serde::Serialize;
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     loaded::{Kept, Loaded, Stretch},
     options::{Options, option_setters},
     prepare::{Asked, Part, Past, joined},
-    run::{Beginning, Driver, Resumption},
+    run::{Beginning, Driver},
     stream::{EventStream, Filter},
 };
 
@@ -236,14 +236,13 @@ impl Replay {
             let produced = begun(loaded.thread.clone(), about);
             return Err(mismatch(&loaded.kept.run, 1, Some(&recorded), Some(&produced)));
         }
-        let earlier = earlier.into_iter().map(|part| part.setup);
+        let earlier = earlier.into_iter().map(|part| part.setup).collect();
         let Part { setup, filter, .. } = part;
         let Loaded { kept: Kept { run, records, .. }, before, thread, extent, .. } = loaded;
-        let tape = Tape::Replaying(Box::new(Recorded::new(run.into(), records)));
         let cancel = self.options.cancel.as_ref();
         let beginning = Beginning { before, thread, extent, about };
-        let resumption = Resumption::default();
-        Ok((Driver::new(earlier, setup, beginning, resumption, cancel, tape), filter))
+        let records = Recorded::new(run.into(), records);
+        Ok((Driver::replay(earlier, setup, beginning, cancel, records), filter))
     }
 
     /// What the engine is asked to perform again of a run that last ran with this.

@@ -8,7 +8,7 @@ use mynah_data::{
 };
 use mynah_log::{About, End, Extent, Fact, Log, RunStatus};
 use mynah_step::{
-    BoxFuture, OnUncertain, Recorded, RecordedFact, Recorder, Tape, Tool, active, take_over,
+    BoxFuture, OnUncertain, RecordedFact, Recorder, Tape, Tool, active, take_over,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use crate::{
     loaded::{Kept, Loaded},
     options::{Options, option_setters},
     prepare::{Asked, Part, Past, joined},
-    run::{Beginning, Driver, Resumption},
+    run::{Driver, Resumption},
     stream::{EventStream, Filter},
 };
 
@@ -236,42 +236,40 @@ impl Resume {
     pub(crate) async fn prepare(&self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
         let message = self.said(&loaded)?;
-        let mut fact = match message {
+        let fact = match message {
             Some(_) => None,
             None => self.resumption(&loaded).map_err(|error| awaited(error, &loaded))?,
         };
-        let waits = matches!(loaded.kept.last(), Some(Fact::Suspended(_)));
-        let (mut earlier, last) = loaded.stretches();
-        earlier.push(last);
-        let earlier = earlier.into_iter().map(|ran| loaded.part(ran, &Options::new()));
-        let earlier = earlier.collect::<Result<Vec<Part>>>()?;
-        let (live, changed) = self.part(&loaded)?;
-        // Where the process ended, the seam tells it.
-        if let Some(Fact::Resumed { about, .. }) = fact.as_mut().filter(|_| waits) {
-            about.clone_from(&changed);
+        let (Part { mut setup, filter, .. }, changed) = self.part(&loaded)?;
+        if let Some(id) = loaded.request_id() {
+            setup.set_request_id(id);
         }
-        let resumption = Resumption {
-            on_uncertain: self.on_uncertain,
-            fact,
-            message,
-            active: active(&loaded.kept.records),
-        };
-        let Part { setup, filter, .. } = live;
-        let Loaded { kept: Kept { run, records, chain, totals }, before, thread, extent, .. } =
-            loaded;
+        // A run whose end is recorded lacks nothing but its seal.
+        let ended = loaded.has_ended();
+        let refusal = if ended { loaded.refusal() } else { None };
+        let fact = (!ended).then(|| {
+            let mut fact = fact.unwrap_or(Fact::SEAM);
+            if let Fact::Resumed { about, on_uncertain, .. } = &mut fact {
+                (*about, *on_uncertain) = (changed, self.on_uncertain);
+            }
+            fact
+        });
+        let active = active(&loaded.kept.records);
+        let (before, state) = (loaded.before.len(), loaded.state());
+        let Kept { run, chain, totals, .. } = loaded.kept;
         let head = chain.head();
-        let recorder = Recorder::after(Arc::clone(&self.log), Arc::clone(&world), chain, totals)
+        let lease = take_over(self.log.as_ref(), world.as_ref(), &run, head).await?;
+        let mut recorder = Recorder::after(Arc::clone(&self.log), world, chain, totals)
             .with_durability(self.options.durability)
             .with_emit_timeout(self.options.emit_timeout)
-            .metered(self.engine.0.metrics.clone());
-        let recorded = Recorded::new(run.as_str().into(), records).then(recorder, changed);
-        let tape = Tape::Replaying(Box::new(recorded));
-        let cancel = self.options.cancel.as_ref();
-        let about = earlier.first().and_then(|first| first.about.clone());
-        let beginning = Beginning { before, thread, extent, about };
-        let earlier = earlier.into_iter().map(|part| part.setup);
-        let mut driver = Driver::new(earlier, setup, beginning, resumption, cancel, tape);
-        driver.hold(take_over(self.log.as_ref(), world.as_ref(), &run, head).await?);
+            .metered(self.engine.0.metrics.clone())
+            .with_lease(lease);
+        if ended {
+            recorder.seal()?;
+        }
+        let resumption = Resumption { fact, message, active };
+        let (cancel, tape) = (self.options.cancel.as_ref(), Tape::Recording(Box::new(recorder)));
+        let driver = Driver::resume(setup, (before, state), resumption, refusal, cancel, tape);
         Ok((driver, filter))
     }
 
@@ -441,6 +439,7 @@ impl Resume {
             request_id: self.request_id.clone(),
             extent: self.extent.filter(|extent| *extent != last.extent),
             about: None,
+            on_uncertain: self.on_uncertain,
         }))
     }
 
@@ -454,8 +453,8 @@ impl Resume {
         };
         let results = self.tool_results.iter().chain(&self.rejected).map(|(id, _)| id);
         let named: Vec<&String> = results.chain(&self.approved).collect();
-        let calls =
-            state.left_open().filter(|call| named.contains(&&call.id) || !is_harmless(call));
+        let left = state.left_open();
+        let calls = left.iter().filter(|call| named.contains(&&call.id) || !is_harmless(call));
         let calls: Vec<&str> = calls.map(|call| call.id.as_str()).collect();
         (!calls.is_empty()).then(|| End::uncertain(calls))
     }

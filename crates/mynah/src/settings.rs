@@ -33,6 +33,7 @@ pub(crate) struct Settings {
     pub(crate) request_timeout: Option<Duration>,
     pub(crate) stream_timeout: Option<Duration>,
     pub(crate) max_concurrency: usize,
+    pub(crate) max_crashes: u32,
     pub(crate) on_tool_error: ErrorPolicy,
     pub(crate) on_unknown_tool: OnUnknownTool,
     pub(crate) side_effect_errors: SideEffectErrors,
@@ -74,6 +75,7 @@ impl Settings {
             max_concurrency: reader
                 .positive("max_concurrency")
                 .map_or(8, |n| usize::try_from(n).unwrap_or(usize::MAX)),
+            max_crashes: reader.positive("max_crashes").map_or(10, |n| n.try_into().unwrap_or(u32::MAX)),
             on_tool_error: reader.on_tool_error(),
             on_unknown_tool: reader.take("on_unknown_tool", "unknown").unwrap_or_default(),
             side_effect_errors: reader.take("side_effect_errors", "unknown").unwrap_or_default(),

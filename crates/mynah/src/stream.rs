@@ -85,7 +85,7 @@ impl EventStream {
     pub fn cancel_handle(&mut self) -> CancelHandle {
         match &mut self.0 {
             State::Starting { cancel, .. } => cancel.clone(),
-            State::Running(driver, _) => driver.cancel.handle(),
+            State::Running(driver, _) => driver.cancel_handle(),
             State::Refused(_) => CancelHandle::new(),
         }
     }
@@ -128,7 +128,7 @@ impl EventStream {
                     let watched = *watched;
                     match std::task::ready!(run.as_mut().poll(cx)) {
                         Ok((mut driver, filter)) => {
-                            driver.watched = watched;
+                            driver.watch(watched);
                             State::Running(Box::new(driver), filter)
                         }
                         Err(error) => State::Refused(Some(error)),
@@ -159,7 +159,7 @@ impl EventStream {
     pub(crate) async fn drain(&mut self, mut see: impl FnMut(Event)) -> Result<Option<StepResult>> {
         match &mut self.0 {
             State::Starting { watched, .. } => *watched = false,
-            State::Running(driver, _) => driver.watched = false,
+            State::Running(driver, _) => driver.watch(false),
             State::Refused(_) => {}
         }
         while let Some(event) = self.next().await {

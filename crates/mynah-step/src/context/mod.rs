@@ -125,12 +125,12 @@ impl Context {
                 before = active(&facts);
                 let (chain, totals) = verifier.into_chain();
                 let recorder = Recorder::after(log, world, chain, totals).taking_lease();
-                let recorded = Recorded::new(config.run_id.as_str().into(), facts);
-                Tape::Replaying(Box::new(recorded.then(configured(recorder, &config), None)))
+                let recorded = Recorded::of_loop(config.run_id.as_str().into(), facts);
+                Tape::Replaying(Box::new(recorded.then(configured(recorder, &config))))
             }
             Mode::Replay(records) => {
                 let (facts, _) = verified(&config.run_id, records)?;
-                Tape::Replaying(Box::new(Recorded::new(config.run_id.as_str().into(), facts)))
+                Tape::Replaying(Box::new(Recorded::of_loop(config.run_id.as_str().into(), facts)))
             }
         };
         let clock = WallClock::new(config.budget.as_ref(), before);
@@ -256,18 +256,20 @@ impl Context {
         self.put(fact).await.map(drop)
     }
 
-    /// Records a fact. Gives it as its record has it, where that is not the same to the letter.
-    async fn put(&self, fact: Fact) -> Result<Option<Fact>> {
+    /// Records a fact, and returns it as it is recorded.
+    async fn put(&self, mut fact: Fact) -> Result<Fact> {
+        self.tape().adopt_measures(&mut fact);
         let durable = ends(&fact);
         let is_answer = matches!(
             fact,
             Fact::AssistantCompleted { .. } | Fact::BudgetExceeded { .. } | Fact::SideEffect { .. }
         );
-        let kept = self.served(self.0.effects.commit(fact, durable)).await;
+        let kept = self.served(self.0.effects.commit(fact.clone(), durable)).await?;
+        self.spent().evolve(&fact);
         if is_answer {
             self.start_writing().await;
         }
-        kept
+        Ok(kept.unwrap_or(fact))
     }
 
     /// Waits until the log has the beginning of the run. Only the log knows whether another run has the id: one that could not be
@@ -299,7 +301,10 @@ impl Context {
                 Some(Fact::BudgetExceeded { breach, .. }) => {
                     return Err(Error::budget_exceeded(&breach, None));
                 }
-                Some(_) => return Ok(true),
+                Some(recorded) => {
+                    self.spent().evolve(&recorded);
+                    return Ok(true);
+                }
                 None => {}
             }
         }
@@ -460,6 +465,10 @@ pub(crate) async fn unless_cancelled<T>(
         Either::Left(_) => None,
         Either::Right((done, _)) => Some(done),
     }
+}
+
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -18,7 +18,7 @@ use crate::{
     Backoff, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool, ToolContext,
     ToolLimits, ToolResultEncoder as _, Try, Watch,
     desk::{Want, gone},
-    is_not_rerun, run_tool, tool_failed, uncertain,
+    is_not_rerun, reruns_lost, run_tool, tool_failed, uncertain,
     uncertain::is_uncertain,
 };
 
@@ -177,7 +177,6 @@ impl Context {
         let fact = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
         let passed = |spent: &Spent, budget: &Budget| spent.passed_by_tools(budget, more);
         let recorded = self.announce(fact, passed).await?;
-        self.spent().tool_called();
         Ok(if recorded { Begun::Before { next } } else { Begun::Now })
     }
 
@@ -253,7 +252,7 @@ impl Context {
         if let Begun::Before { next } = begun
             && !self.0.replaying
         {
-            let harmless = tool.as_ref().is_none_or(|tool| tool.spec().idempotent);
+            let harmless = reruns_lost(tool.as_ref(), config.on_uncertain);
             let tries = next.number - 1;
             context.effects.begin(tries);
             context.failed = next.failed;

@@ -4,39 +4,57 @@ use std::{fmt, sync::Arc};
 
 use mynah_data::{
     Breach, Budget, Error, FinishReason, HaltReason, Message, Metadata, Mode, Response, StepResult,
+    ToolCall,
 };
-use mynah_log::{End, Extent, Plan};
-use mynah_step::Tool;
+use mynah_log::{End, Extent, OnUncertain, Plan};
+use mynah_step::{Tool, prompt_tokens, reruns_lost};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::state::RunState;
+use super::state::{OpenTurn, PlannedCall, RunState};
 
 /// What a run is to do next.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
-    /// Call the model.
+    /// Record that the next model call starts.
+    StartTurn,
+    /// Call the model: its turn is started.
     CallModel,
-    /// Call the model once more, to give the answer its form: the conversation ended so.
+    /// Record that the conversation ended so. One more call gives the answer its form.
     Finalize { conversation: End, nudge: Option<Message> },
-    /// Run these calls.
-    RunTools(Vec<String>),
+    /// Announce an attempt of a call.
+    Announce { call_id: String, attempt: u32 },
+    /// Run the calls that are announced.
+    RunTools,
+    /// Record that the outcome of a call is unknown, and let the model continue.
+    GiveUp(Arc<ToolCall>),
     /// Stop: the next call would pass this limit.
     Exceed(Breach),
-    /// Stop, and say so.
+    /// Record this end.
     Finish(End),
-    /// Stop: the caller of a single call gets this error.
+    /// Record this end. The caller of a single call gets the error.
     Refuse(End, Error),
+    /// Record that the caller or a deadline ended the run so.
+    Cancel(End),
     /// Nothing: the run has its end.
     Stop,
 }
 
 impl Action {
-    /// Whether a person may say something first: the model is to be called, or nothing more is to be done.
+    /// Whether a user message may come first: the model is to be called, or nothing more is to be done.
     pub(super) fn leaves_the_word(&self) -> bool {
         match self {
-            Self::CallModel | Self::Finalize { .. } => true,
+            Self::StartTurn | Self::Finalize { .. } => true,
             Self::Finish(end) => !end.waits() && end.reason != HaltReason::BudgetExceeded,
+            _ => false,
+        }
+    }
+
+    /// Whether it begins something that takes time.
+    pub(super) fn takes_time(&self) -> bool {
+        match self {
+            Self::StartTurn | Self::Finalize { .. } => true,
+            Self::Announce { attempt, .. } => *attempt == 1,
             _ => false,
         }
     }
@@ -72,7 +90,11 @@ pub(crate) struct Policy {
     pub(crate) halt_when: Option<HaltWhen>,
     pub(crate) finalize: Option<Finalize>,
     pub(crate) on_unknown_tool: OnUnknownTool,
+    /// How often a process may die before the run made any progress.
+    pub(crate) max_crashes: u32,
     pub(crate) tools: Arc<[Tool]>,
+    /// Characters of the tools' schemas, which stand in every prompt; 0 where nobody asks.
+    pub(crate) schema_size: u64,
 }
 
 /// The second pass, which gives the answer its form.
@@ -134,20 +156,28 @@ impl RunState {
         let next = self.next(policy);
         let Some(budget) = &policy.budget else { return next };
         let passed = match &next {
-            Action::CallModel => self.passed_by_calling(budget, 0),
+            Action::StartTurn => self.spent.passed_by_calling(budget, self.prompt(policy, 0)),
             Action::Finalize { nudge, .. } => {
-                self.passed_by_calling(budget, nudge.as_ref().map_or(0, Message::size))
+                let more = nudge.as_ref().map_or(0, Message::size);
+                self.spent.passed_by_calling(budget, self.prompt(policy, more))
             }
-            Action::RunTools(_) => {
-                let new = self.unsettled().filter(|call| call.attempt == 0);
-                self.spent.passed_by_tools(budget, new.count())
+            Action::Announce { attempt: 1, .. } => {
+                let left = self.open.as_ref().and_then(OpenTurn::unannounced);
+                self.spent.passed_by_tools(budget, left.map_or(0, |(_, count)| count))
             }
             _ => None,
         };
         passed.map_or(next, Action::Exceed)
     }
 
-    /// What comes next, whatever it takes.
+    /// The tokens of the next prompt, as estimated, with so many more characters.
+    pub(super) fn prompt(&self, policy: &Policy, more: u64) -> u64 {
+        // The call that gives the answer its form has no tools.
+        let schemas = if self.conversation.is_some() { 0 } else { policy.schema_size };
+        prompt_tokens(self.thread.messages.size() + more, schemas)
+    }
+
+    /// What comes next, whatever it costs.
     fn next(&self, policy: &Policy) -> Action {
         if self.end.is_some() {
             return Action::Stop;
@@ -161,6 +191,12 @@ impl RunState {
             end.metadata.insert("error".to_owned(), error.to_value());
             return Action::Refuse(end, error.clone());
         }
+        if self.crashes > policy.max_crashes {
+            return Action::Finish(end(HaltReason::CrashLoop, "crashes", json!(self.crashes)));
+        }
+        if self.calling {
+            return Action::CallModel;
+        }
         if let Some(conversation) = &self.conversation
             && let Some(error) = &conversation.failure
         {
@@ -169,10 +205,8 @@ impl RunState {
             end.metadata.insert("structured_finalize".to_owned(), told);
             return Action::Finish(end);
         }
-        if self.open.is_some() {
-            return Action::RunTools(
-                self.unsettled().map(|planned| planned.call.id.clone()).collect(),
-            );
+        if let Some(turn) = &self.open {
+            return self.next_of_tools(turn, policy);
         }
         let Some(step) = self.steps_of_pass().last() else {
             return match self.halt() {
@@ -180,14 +214,14 @@ impl RunState {
                 Some(halt) if self.conversation.is_none() => Action::Finish(
                     self.end_of_chat(End::new(halt.reason(), halt.details()), policy),
                 ),
-                _ => Action::CallModel,
+                _ => Action::StartTurn,
             };
         };
         if self.extent != Extent::Chat {
             return Action::Finish(self.end_after(step).unwrap_or_else(completed));
         }
         let Some(end) = self.terminal(step, policy) else {
-            return Action::CallModel;
+            return Action::StartTurn;
         };
         match &policy.finalize {
             Some(finalize) if self.conversation.is_none() && leads_to_finalize(&end.reason) => {
@@ -195,6 +229,35 @@ impl RunState {
                 Action::Finalize { conversation: end, nudge }
             }
             _ => Action::Finish(self.end_of_chat(end, policy)),
+        }
+    }
+
+    /// What comes next while calls of a turn have no outcome. What may have run in a process that died is run again if
+    /// that is harmless or wanted. The rest waits until the other calls are done.
+    fn next_of_tools(&self, turn: &OpenTurn, policy: &Policy) -> Action {
+        let announce = |planned: &PlannedCall| Action::Announce {
+            call_id: planned.call.id.clone(),
+            attempt: planned.attempt.saturating_add(1),
+        };
+        if let Some((first, _)) = turn.unannounced() {
+            return announce(first);
+        }
+        let runs_again = |planned: &&PlannedCall| {
+            let tool = policy.tool(&planned.call.name, self.conversation.is_some());
+            planned.approved || reruns_lost(tool, self.on_uncertain)
+        };
+        if let Some(planned) = turn.lost().find(runs_again) {
+            return announce(planned);
+        }
+        if turn.runs() {
+            return Action::RunTools;
+        }
+        match self.on_uncertain {
+            OnUncertain::Fail => match turn.lost().next() {
+                Some(planned) => Action::GiveUp(Arc::clone(&planned.call)),
+                None => Action::RunTools,
+            },
+            _ => Action::Finish(End::uncertain(turn.lost().map(|lost| lost.call.id.as_str()))),
         }
     }
 

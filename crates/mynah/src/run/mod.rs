@@ -1,23 +1,27 @@
-//! One run: what is known ([`state`]), what comes next ([`decide`]), and who makes it happen ([`driver`]).
+//! One run: a machine that decides, a door through which the world or the records answer, and a driver between them.
 //!
-//! The state is a fold of facts and nothing else. What comes next is a pure function of the state and the policy. Both
-//! are tested without a runtime, a clock or a provider. The driver is the stream that a caller polls.
+//! The [`machine`] has no async, no I/O and no clock: inputs in; facts, events and the next action out. Its [`state`] is a fold
+//! of facts and nothing else, and what comes next ([`decide`]) is a pure function of it. Everything non-deterministic enters
+//! as an [`input`] through the [`door`]: [`live`] calls models and tools, [`replayed`] answers from records. The [`driver`] is
+//! the stream that a caller polls.
 
-mod budget;
 mod decide;
+mod door;
 mod driver;
-mod interrupt;
-mod model;
+mod input;
+mod live;
+mod machine;
+mod replayed;
 mod settle;
+mod setup;
 mod state;
 #[cfg(test)]
 mod tests;
-mod tools;
 
-pub(crate) use budget::Meter;
 pub use decide::OnUnknownTool;
 pub(crate) use decide::{Finalize, HaltWhen, Policy};
-pub(crate) use driver::{Beginning, Driver, Observer, Resumption, Setup};
+pub(crate) use driver::Driver;
 pub(crate) use settle::ErrorPolicy;
 pub use settle::OnToolError;
+pub(crate) use setup::{Beginning, Observer, Resumption, Setup};
 pub(crate) use state::RunState;

@@ -6,12 +6,10 @@ use mynah_data::{
     ASK_USER_SENTINEL, Breach, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Messages,
     Metadata, Mode, Response, StepResult, Thread, ToolCall, ToolOutcome,
 };
-use mynah_log::{End, Extent, Fact, Plan, Resolution};
-use mynah_step::{Spent, uncertain};
+use mynah_log::{End, Extent, Fact, OnUncertain, Plan, Resolution};
+use mynah_step::{Spent, Try, uncertain};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
-
-use super::budget::Meter;
 
 /// Everything a run may base a decision on.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +19,8 @@ pub(crate) struct RunState {
     pub(super) steps: Vec<StepResult>,
     /// What the conversation came to, once the answer is given its form.
     pub(super) conversation: Option<Conversation>,
+    /// Whether a model call was started and has no answer yet.
+    pub(super) calling: bool,
     /// The turn whose tools are not all done.
     pub(super) open: Option<OpenTurn>,
     /// How the last completed step went, beyond what its result says.
@@ -28,9 +28,13 @@ pub(crate) struct RunState {
     pub(super) end: Option<End>,
     /// The limit that was passed, and what the caller of a single call is told of it.
     pub(super) exceeded: Option<(Breach, Error)>,
-    /// How spending is measured.
-    pub(super) meter: Meter,
     pub(super) spent: Spent,
+    /// What happens with calls whose outcome is unknown.
+    pub(super) on_uncertain: OnUncertain,
+    /// How often the process died since the run last made progress.
+    pub(super) crashes: u32,
+    /// How often messages were changed other than by appending to them.
+    pub(super) rewrites: u32,
     /// What the model had said when the run was cut off.
     partial: Option<Response>,
     /// The calls that were answered in place of a tool.
@@ -57,11 +61,15 @@ pub(super) struct Conversation {
 pub(super) struct OpenTurn {
     response: Response,
     plan: Plan,
-    /// Each call to run, and what came of it.
+    /// Each call to run, and its outcome.
     pub(super) calls: Vec<PlannedCall>,
     /// Where they stand, in the order of their ids: there may be thousands, and mostly there is one.
     places: Vec<usize>,
+    /// How many calls, from the first on, are announced or settled.
+    announced: usize,
     unsettled: usize,
+    /// How many calls may have run in a process that died, and have no outcome.
+    lost: usize,
     /// Whether the answer is that of the last step, whose calls waited to be approved.
     approved: bool,
 }
@@ -69,8 +77,12 @@ pub(super) struct OpenTurn {
 #[derive(Clone, Debug)]
 pub(super) struct PlannedCall {
     pub(super) call: Arc<ToolCall>,
-    /// The last try that was announced; 0 before the first.
+    /// The last attempt that was announced; 0 before the first.
     pub(super) attempt: u32,
+    /// How many attempts failed; others ended with their process.
+    pub(super) failed: u32,
+    /// Whether the last attempt may have run in a process that died.
+    pub(super) lost: bool,
     /// Whether a person allowed it to be run once more after that.
     pub(super) approved: bool,
     pub(super) settled: Option<(Arc<Message>, Option<Halt>)>,
@@ -92,12 +104,55 @@ impl OpenTurn {
             let place = asked.binary_search_by_key(&id.as_str(), |(id, _)| *id);
             // What is no call of the answer, or was there before, could never come out.
             let call = place.ok().and_then(|place| asked[place].1.take()).cloned();
-            let planned = |call| PlannedCall { call, attempt: 0, approved: false, settled: None };
+            let planned = |call| PlannedCall {
+                call,
+                attempt: 0,
+                failed: 0,
+                lost: false,
+                approved: false,
+                settled: None,
+            };
             calls.extend(call.map(planned));
         }
         let mut places: Vec<usize> = (0..calls.len()).collect();
         places.sort_by(|a, b| calls[*a].call.id.cmp(&calls[*b].call.id));
-        Self { unsettled: calls.len(), response, calls, places, plan, approved }
+        let unsettled = calls.len();
+        Self { response, plan, calls, places, announced: 0, unsettled, lost: 0, approved }
+    }
+
+    /// The first call that was not announced yet, and how many there are.
+    pub(super) fn unannounced(&self) -> Option<(&PlannedCall, usize)> {
+        let left = &self.calls[self.announced..];
+        left.first().map(|first| (first, left.len()))
+    }
+
+    /// Calls that may have run in a process that died, and have no outcome.
+    pub(super) fn lost(&self) -> impl Iterator<Item = &PlannedCall> {
+        let calls = if self.lost == 0 { &[] } else { &self.calls[..] };
+        calls.iter().filter(|call| call.lost)
+    }
+
+    /// Whether a call without an outcome may run or be running.
+    pub(super) fn runs(&self) -> bool {
+        self.unsettled > self.lost
+    }
+
+    /// The process that ran the calls is gone. Tools start when all of them are announced: before that none has run.
+    fn lose(&mut self) {
+        if self.unannounced().is_none() {
+            for call in self.calls.iter_mut().filter(|call| call.settled.is_none()) {
+                call.lost = true;
+            }
+            self.lost = self.unsettled;
+        }
+    }
+
+    /// Passes over calls at the front that need no announcement.
+    fn pass_announced(&mut self) {
+        let is_passed = |call: &PlannedCall| call.attempt > 0 || call.settled.is_some();
+        while self.calls.get(self.announced).is_some_and(is_passed) {
+            self.announced += 1;
+        }
     }
 
     fn place(&self, id: &str) -> Option<usize> {
@@ -119,15 +174,16 @@ pub(super) struct ClosedTurn {
 }
 
 impl RunState {
-    /// What a run knows before its first fact: the conversation that it goes on from, and how to measure what it spends.
-    pub(crate) fn new(before: Messages, meter: Meter) -> Self {
-        let mut state = Self { meter, ..Self::default() };
+    /// The state before the first fact: the conversation that the run continues.
+    pub(crate) fn new(before: Messages) -> Self {
+        let mut state = Self::default();
         state.thread.messages = before;
         state
     }
 
     /// Takes in one more fact. Never fails on facts that a run produced.
     pub(crate) fn evolve(&mut self, fact: Fact) {
+        self.spent.evolve(&fact);
         match fact {
             Fact::RunStarted { thread, extent, .. } => self.begin(thread, extent),
             Fact::Resumed {
@@ -139,8 +195,18 @@ impl RunState {
                 request_id,
                 extent,
                 about: _,
+                on_uncertain,
             } => {
+                self.on_uncertain = on_uncertain;
                 self.extent = extent.unwrap_or(self.extent);
+                // A run that waited was not cut off.
+                match self.end {
+                    Some(_) => self.crashes = 0,
+                    None => {
+                        self.crashes += 1;
+                        self.open.iter_mut().for_each(OpenTurn::lose);
+                    }
+                }
                 if request_id.is_some() {
                     self.called_at = self.steps.len();
                 }
@@ -156,18 +222,27 @@ impl RunState {
                 self.resume(message, results, approved);
             }
             Fact::UserMessage { message } => self.hear_person(message),
-            Fact::TurnStarted { .. } => self.turn_started(),
+            Fact::TurnStarted { .. } => self.calling = true,
+            Fact::TurnLost { .. } => self.calling = false,
             Fact::FinalizeStarted { conversation, nudge } => self.finalize(conversation, nudge),
             Fact::FinalizeFailed { error } => {
+                self.calling = false;
                 if let Some(conversation) = &mut self.conversation {
                     self.thread = conversation.thread.clone();
+                    self.rewrites += 1;
                     conversation.failure = Some(error);
                 }
             }
-            Fact::AssistantCompleted { response, plan, .. } => self.answer(*response, plan),
+            Fact::AssistantCompleted { response, plan, .. } => {
+                self.crashes = 0;
+                self.answer(*response, plan);
+            }
             Fact::ToolScheduled { call_id, attempt, .. } => self.announce(&call_id, attempt),
-            // The call is not over, or nothing came of it.
-            Fact::ToolFailed { resolution: Resolution::Retried | Resolution::CutOff, .. } => {}
+            Fact::ToolFailed { call_id, resolution: Resolution::Retried, .. } => {
+                self.planned_mut(&call_id).into_iter().for_each(|call| call.failed += 1);
+            }
+            // The run was stopped while it ran: its end follows.
+            Fact::ToolFailed { resolution: Resolution::CutOff, .. } => {}
             Fact::ToolCompleted { call_id, outcome, content, .. } => {
                 self.tool_completed(call_id, outcome, content);
             }
@@ -184,7 +259,11 @@ impl RunState {
             Fact::Cancelled { end, partial, .. } => {
                 self.cancel(end, partial.map(|response| *response))
             }
-            _ => {}
+            // What tools and loops take from the world decides nothing here, and the rest belongs to other runs.
+            Fact::SideEffect { .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => {}
         }
     }
 
@@ -200,7 +279,7 @@ impl RunState {
     }
 
     fn finalize(&mut self, end: End, nudge: Option<Arc<Message>>) {
-        self.repaired = self.thread.messages.repair(CUT_SHORT);
+        self.repaired = self.repair(CUT_SHORT);
         let (thread, steps) = (self.thread.clone(), self.steps.len());
         self.conversation = Some(Conversation { end, thread, steps, failure: None });
         self.thread.extend(nudge);
@@ -253,7 +332,9 @@ impl RunState {
         results: Vec<Message>,
         approved: Vec<String>,
     ) {
-        if self.end.take().is_some() {
+        // Whoever reports an unknown outcome does not begin another conversation.
+        let waited = self.end.take().map(|end| end.reason);
+        if waited.is_some_and(|reason| !is_after_crash(&reason)) {
             self.begin_anew();
         }
         if self.open.is_some() {
@@ -282,7 +363,7 @@ impl RunState {
     /// Goes on with what a person says where the run did not wait.
     fn hear_person(&mut self, message: Arc<Message>) {
         self.begin_anew();
-        self.repaired = self.thread.messages.repair(CUT_SHORT);
+        self.repaired = self.repair(CUT_SHORT);
         self.thread.messages.push(message);
     }
 
@@ -334,34 +415,33 @@ impl RunState {
         answer.into_iter().flat_map(|answer| answer.message.shared_tool_calls())
     }
 
-    /// A call of them that is to be run.
-    pub(super) fn open_call(&self, id: &str) -> Option<&Arc<ToolCall>> {
+    /// The calls that may have run in a process that died, and have no outcome.
+    pub(crate) fn left_open(&self) -> Vec<Arc<ToolCall>> {
+        let mut open = self.open.clone();
+        open.iter_mut().for_each(OpenTurn::lose);
+        open.iter().flat_map(OpenTurn::lost).map(|call| Arc::clone(&call.call)).collect()
+    }
+
+    /// The attempt of a call that was announced last.
+    pub(super) fn attempt_of(&self, id: &str) -> Try {
+        let planned = self.planned(id);
+        planned.map_or(Try::FIRST, |call| Try { number: call.attempt, failed: call.failed })
+    }
+
+    /// Whether the call of this place in the open turn is to be started: it is announced, and has no outcome.
+    pub(super) fn startable(&self, place: usize) -> Option<&PlannedCall> {
+        let call = self.open.as_ref()?.calls.get(place)?;
+        (call.settled.is_none() && !call.lost).then_some(call)
+    }
+
+    /// A call of the open turn.
+    pub(super) fn call(&self, id: &str) -> Option<&Arc<ToolCall>> {
         self.planned(id).map(|planned| &planned.call)
     }
 
-    /// The calls to run of which nothing came yet.
-    pub(super) fn unsettled(&self) -> impl Iterator<Item = &PlannedCall> {
-        let calls = self.open.iter().flat_map(|turn| &turn.calls);
-        calls.filter(|call| call.settled.is_none())
-    }
-
-    /// The calls that may have run and have no outcome. Tools start when all of them are announced.
-    pub(crate) fn left_open(&self) -> impl Iterator<Item = &Arc<ToolCall>> {
-        let began = self.unsettled().all(|call| call.attempt > 0);
-        let is_open = move |call: &&Arc<ToolCall>| {
-            began && self.planned(&call.id).is_some_and(|call| call.settled.is_none())
-        };
-        self.open_calls().filter(is_open)
-    }
-
-    /// The last try of a call that was announced; 0 before the first.
-    pub(super) fn attempt_of(&self, id: &str) -> u32 {
-        self.planned(id).map_or(0, |call| call.attempt)
-    }
-
-    /// Whether a person allowed a call to be run once more, and it was not announced since.
-    pub(super) fn is_approved(&self, id: &str) -> bool {
-        self.planned(id).is_some_and(|call| call.approved)
+    /// How many calls the open turn has.
+    pub(super) fn planned_calls(&self) -> usize {
+        self.open.as_ref().map_or(0, |turn| turn.calls.len())
     }
 
     /// Whether the calls that are run are those that waited for a person's leave.
@@ -400,7 +480,7 @@ impl RunState {
     }
 
     fn answer(&mut self, response: Response, plan: Plan) {
-        self.answered(&response);
+        self.calling = false;
         // A call that failed or was cut off before it said anything leaves nothing: an empty message would spoil the
         // next request.
         let message = &response.message;
@@ -412,26 +492,38 @@ impl RunState {
         self.close_if_settled();
     }
 
-    /// A call is spent once, however often it is announced.
     fn announce(&mut self, call_id: &str, attempt: u32) {
-        if let Some(call) = self.planned_mut(call_id) {
-            let first = call.attempt == 0;
-            call.attempt = attempt;
-            call.approved = false;
-            if first {
-                self.spent.tool_called();
-            }
+        let Some(call) = self.planned_mut(call_id) else { return };
+        call.attempt = attempt;
+        call.approved = false;
+        let was_lost = std::mem::take(&mut call.lost);
+        if let Some(turn) = &mut self.open {
+            turn.lost -= usize::from(was_lost);
+            turn.pass_announced();
         }
     }
 
     /// Takes in what the model reads of a call.
     fn settle(&mut self, message: Message, halt: Option<Halt>) {
+        self.crashes = 0;
         let call = self.planned_mut(message.tool_call_id().unwrap_or_default());
         if let Some(call) = call.filter(|call| call.settled.is_none()) {
             call.settled = Some((Arc::new(message), halt));
-            self.open.iter_mut().for_each(|turn| turn.unsettled -= 1);
+            let was_lost = std::mem::take(&mut call.lost);
+            if let Some(turn) = &mut self.open {
+                turn.unsettled -= 1;
+                turn.lost -= usize::from(was_lost);
+                turn.pass_announced();
+            }
         }
         self.close_if_settled();
+    }
+
+    /// Answers calls that were left without a result, and names them.
+    fn repair(&mut self, why: &str) -> Vec<String> {
+        let repaired = self.thread.messages.repair(why);
+        self.rewrites += u32::from(!repaired.is_empty());
+        repaired
     }
 
     fn close_if_settled(&mut self) {
@@ -465,7 +557,7 @@ impl RunState {
         // A chat answers what is left unanswered at its end; a step that failed has no other end.
         if self.extent != Extent::Chat && failure.is_some() && !matches!(plan, Plan::Unknown { .. })
         {
-            self.thread.messages.repair(CUT_SHORT);
+            self.repair(CUT_SHORT);
         }
         let mut step = StepResult::new(self.thread.clone(), response);
         step.tool_results = settled.into_iter().map(|(message, _)| message).collect();
@@ -482,7 +574,7 @@ impl RunState {
 
     fn finish(&mut self, mut end: End) {
         // What the run waits for is answered when it goes on.
-        if !matches!(end.reason, HaltReason::ManualToolCalls | HaltReason::UncertainTools) {
+        if end.reason != HaltReason::ManualToolCalls && !is_after_crash(&end.reason) {
             let why = match end
                 .metadata
                 .get("error")
@@ -492,11 +584,12 @@ impl RunState {
                 Some(message)
                     if matches!(self.last, Some(ClosedTurn { plan: Plan::Unknown { .. }, .. })) =>
                 {
-                    message
+                    message.to_owned()
                 }
-                _ => CUT_SHORT,
+                _ => CUT_SHORT.to_owned(),
             };
-            self.repaired.extend(self.thread.messages.repair(why));
+            let repaired = self.repair(&why);
+            self.repaired.extend(repaired);
         }
         if !self.repaired.is_empty() {
             end.metadata.insert("repaired_tool_calls".to_owned(), json!(self.repaired));
@@ -518,6 +611,7 @@ impl RunState {
 
     /// What was said and done stays in the conversation. The unfinished turn is not a step.
     fn cut_off(&mut self, partial: Option<Response>) {
+        self.calling = false;
         match partial {
             Some(response) => self.answer(response, Plan::Nothing),
             // The step of an approved call was told when it was handed to the caller.
@@ -546,9 +640,15 @@ impl RunState {
             let error = error.and_then(|error| Error::deserialize(error).ok());
             self.close(error.as_ref());
         } else {
-            self.finish(end);
+            return self.finish(end);
         }
+        self.end = Some(end);
     }
+}
+
+/// Whether a run that stopped so waits because its process died.
+fn is_after_crash(reason: &HaltReason) -> bool {
+    matches!(reason, HaltReason::UncertainTools | HaltReason::CrashLoop)
 }
 
 /// What the model reads of a call that a person did not allow.

@@ -6,15 +6,15 @@ use mynah_data::{
     AdapterReason, Breach, Budget, Error, FinishReason, HaltReason, Limit, Message, Mode, Part,
     Place, Pricing, Response, ResponseBuilder, Thread, ToolCall, ToolOutcome,
 };
-use mynah_log::{End, Extent, Fact, Resolution};
+use mynah_log::{About, End, Extent, Fact, OnUncertain, Resolution};
 use mynah_step::Tool;
 use serde_json::{Value, json};
 
-use super::{Finalize, HaltWhen, Meter, OnUnknownTool, Policy, decide::Action, state::RunState};
+use super::{Finalize, HaltWhen, OnUnknownTool, Policy, decide::Action, state::RunState};
 
 #[test]
 fn a_run_begins_with_the_model() {
-    assert_eq!(Run::chat().next(), Action::CallModel);
+    assert_eq!(Run::chat().next(), Action::StartTurn);
 }
 
 #[test]
@@ -35,18 +35,109 @@ fn a_final_answer_completes_the_chat() {
 fn a_tool_turn_is_run_and_then_the_model_is_called_again() {
     let mut run = Run::chat();
     run.answer("", &["echo"], Some(FinishReason::ToolCalls));
-    assert_eq!(run.next(), Action::RunTools(vec!["c0".to_owned()]));
+    run.announce("c0", 1);
+    assert_eq!(run.next(), Action::RunTools);
     run.tool("c0", ToolOutcome::Ok(json!(1)));
-    assert_eq!(run.next(), Action::CallModel);
+    assert_eq!(run.next(), Action::StartTurn);
     assert_eq!(run.state.thread.messages.len(), 3);
 }
 
 #[test]
-fn only_calls_without_an_outcome_are_run() {
+fn all_calls_are_announced_before_any_runs() {
     let mut run = Run::chat();
-    run.answer("", &["echo", "echo", "echo"], Some(FinishReason::ToolCalls));
+    run.answer("", &["echo", "echo"], Some(FinishReason::ToolCalls));
+    run.announce("c0", 1);
+    run.announce("c1", 1);
+    assert_eq!(run.next(), Action::RunTools);
+}
+
+#[test]
+fn a_process_that_dies_between_two_announcements_has_run_nothing() {
+    let mut run = Run::chat();
+    run.answer("", &["once", "once"], Some(FinishReason::ToolCalls));
+    run.announce("c0", 1);
+    run.state.evolve(Fact::SEAM);
+    run.announce("c1", 1);
+    assert_eq!(run.next(), Action::RunTools);
+}
+
+#[test]
+fn a_call_that_may_have_run_is_run_again_only_if_that_is_harmless_or_wanted() {
+    let lost = |tool: &str, on_uncertain: OnUncertain| {
+        let mut run = Run::chat();
+        run.answer("", &[tool], Some(FinishReason::ToolCalls));
+        run.announce("c0", 1);
+        let mut seam = Fact::SEAM;
+        if let Fact::Resumed { on_uncertain: told, .. } = &mut seam {
+            *told = on_uncertain;
+        }
+        run.state.evolve(seam);
+        run
+    };
+    let again = Action::Announce { call_id: "c0".to_owned(), attempt: 2 };
+    assert_eq!(lost("echo", OnUncertain::Suspend).next(), again);
+    assert_eq!(lost("once", OnUncertain::Rerun).next(), again);
+    assert!(matches!(lost("once", OnUncertain::Fail).next(), Action::GiveUp(_)));
+    let waiting = lost("once", OnUncertain::Suspend);
+    assert_eq!(
+        waiting.finish(),
+        ("uncertain_tools".to_owned(), json!({"uncertain_tool_calls": ["c0"]}))
+    );
+}
+
+#[test]
+fn calls_that_are_in_flight_come_out_before_the_run_waits_for_lost_ones() {
+    let mut run = Run::chat();
+    run.answer("", &["once", "echo"], Some(FinishReason::ToolCalls));
+    run.announce("c0", 1);
+    run.announce("c1", 1);
+    run.state.evolve(Fact::SEAM);
+    run.announce("c1", 2);
+    assert_eq!(run.next(), Action::RunTools);
     run.tool("c1", ToolOutcome::Ok(json!(1)));
-    assert_eq!(run.next(), Action::RunTools(vec!["c0".to_owned(), "c2".to_owned()]));
+    assert_eq!(run.finish().0, "uncertain_tools");
+}
+
+#[test]
+fn a_lost_turn_is_started_again_and_counted() {
+    let mut run = Run::chat();
+    run.policy.budget = Some(Budget::new().max_turns(2));
+    run.state.evolve(Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 5 });
+    assert_eq!(run.next(), Action::CallModel);
+    run.state.evolve(Fact::SEAM);
+    let lost = run.state.spent.lost(1);
+    assert_eq!(lost, Fact::TurnLost { turn: 1, input_tokens: 5, cost: None });
+    run.state.evolve(lost);
+    assert_eq!(run.next(), Action::StartTurn);
+    run.state.evolve(Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 5 });
+    run.state.evolve(Fact::SEAM);
+    run.state.evolve(run.state.spent.lost(1));
+    assert_eq!(run.next(), Action::Exceed(Breach::new(Limit::Turns, 2, 3, PRE)));
+}
+
+#[test]
+fn a_run_whose_process_dies_again_and_again_is_suspended_until_it_is_resumed() {
+    let mut run = Run::chat();
+    run.policy.max_crashes = 2;
+    for _ in 0..3 {
+        assert_eq!(run.next(), Action::StartTurn);
+        run.state.evolve(Fact::SEAM);
+    }
+    assert_eq!(run.finish(), ("crash_loop".to_owned(), json!({"crashes": 3})));
+    run.end();
+    run.state.evolve(Fact::SEAM);
+    assert_eq!(run.next(), Action::StartTurn);
+}
+
+#[test]
+fn progress_forgives_crashes() {
+    let mut run = Run::chat();
+    run.policy.max_crashes = 1;
+    run.state.evolve(Fact::SEAM);
+    run.answer("", &["echo"], Some(FinishReason::ToolCalls));
+    run.tool("c0", ToolOutcome::Ok(json!(1)));
+    run.state.evolve(Fact::SEAM);
+    assert_eq!(run.next(), Action::StartTurn);
 }
 
 #[test]
@@ -82,7 +173,9 @@ fn the_terminal_conditions_have_a_total_order() {
     halting(&mut run);
     run.answer("", &["echo"], Some(FinishReason::ToolCalls));
     run.failed("c0", Resolution::Halted { exception: None });
-    assert_eq!(run.finish(), ("tool_error".to_owned(), json!({"halt_tool_call_id": "c0"})));
+    let (reason, metadata) = run.finish();
+    assert_eq!((reason.as_str(), &metadata["halt_tool_call_id"]), ("tool_error", &json!("c0")));
+    assert_eq!(metadata["error"]["type"], "tool_error");
     // Manual calls beat halt_when.
     let mut run = Run::chat();
     halting(&mut run);
@@ -136,14 +229,16 @@ fn an_unknown_tool_is_answered_where_the_caller_chose_so() {
     let mut run = Run::chat();
     run.policy.on_unknown_tool = OnUnknownTool::Answer;
     run.answer("", &["echo", "nope"], Some(FinishReason::ToolCalls));
-    assert_eq!(run.next(), Action::RunTools(vec!["c0".to_owned(), "c1".to_owned()]));
+    run.announce("c0", 1);
+    run.announce("c1", 1);
+    assert_eq!(run.next(), Action::RunTools);
 }
 
 #[test]
 fn a_wish_for_tools_without_calls_asks_the_model_again() {
     let mut run = Run::chat();
     run.answer("", &[], Some(FinishReason::ToolCalls));
-    assert_eq!(run.next(), Action::CallModel);
+    assert_eq!(run.next(), Action::StartTurn);
 }
 
 #[test]
@@ -170,7 +265,7 @@ fn finalizing_follows_a_conversation_that_ended_by_itself_or_by_a_limit() {
         };
         assert_eq!(nudge.as_ref().map(Message::text).as_deref(), Some("Now the form."));
         run.state.evolve(Fact::FinalizeStarted { conversation, nudge: nudge.map(Arc::new) });
-        assert_eq!(run.next(), Action::CallModel);
+        assert_eq!(run.next(), Action::StartTurn);
         run.answer("{}", &[], Some(FinishReason::Stop));
         let told = json!({"structured_finalize": {"pass_1_halted": ended}});
         assert_eq!(run.finish(), ("completed".to_owned(), told));
@@ -226,10 +321,10 @@ fn a_call_that_would_pass_a_limit_is_not_made() {
         (Budget::new().max_turns(0), Some(Breach::new(Limit::Turns, 0, 1, PRE))),
         (Budget::new().max_input_tokens(3).max_total_tokens(3).max_usd(3.0).max_turns(1), None),
     ] {
-        let mut run = Run::chat();
-        run.state.meter = Meter { schema_bytes: 7, pricing: Some(Pricing::new(1e6, 1e6)) };
+        let mut run = Run::priced(Pricing::new(1e6, 1e6));
+        run.policy.schema_size = 7;
         run.policy.budget = Some(budget);
-        assert_eq!(run.next(), breach.map_or(Action::CallModel, Action::Exceed));
+        assert_eq!(run.next(), breach.map_or(Action::StartTurn, Action::Exceed));
     }
 }
 
@@ -253,14 +348,12 @@ fn a_call_is_spent_once_however_often_it_is_announced() {
     run.answer("", &["echo", "echo"], Some(FinishReason::ToolCalls));
     assert_eq!(run.next(), Action::Exceed(Breach::new(Limit::ToolCalls, 1, 2, PRE)));
     run.policy.budget = Some(Budget::new().max_tool_calls(2));
-    let both = Action::RunTools(vec!["c0".to_owned(), "c1".to_owned()]);
-    for _ in 0..2 {
-        assert_eq!(run.next(), both);
-        for (id, attempt) in [("c0", 1), ("c1", 1), ("c0", 2)] {
-            let call_id = id.to_owned();
-            run.state.evolve(Fact::ToolScheduled { call_id, attempt, call: None });
-        }
-    }
+    run.announce("c0", 1);
+    run.announce("c1", 1);
+    run.state.evolve(Fact::SEAM);
+    run.announce("c0", 2);
+    run.announce("c1", 2);
+    assert_eq!(run.next(), Action::RunTools);
 }
 
 #[test]
@@ -311,9 +404,17 @@ impl Run {
         Self::with(Extent::Chat)
     }
 
+    fn priced(pricing: Pricing) -> Self {
+        Self::about(Extent::Chat, Some(Box::new(About::of_price(pricing))))
+    }
+
     fn with(extent: Extent) -> Self {
+        Self::about(extent, None)
+    }
+
+    fn about(extent: Extent, about: Option<Box<About>>) -> Self {
         let mut state = RunState::default();
-        state.evolve(Fact::RunStarted { thread: Thread::from("go"), extent, about: None });
+        state.evolve(Fact::RunStarted { thread: Thread::from("go"), extent, about });
         let policy = Policy {
             mode: Mode::Auto,
             max_turns: 8,
@@ -321,9 +422,22 @@ impl Run {
             halt_when: None,
             finalize: None,
             on_unknown_tool: OnUnknownTool::Fail,
-            tools: [Tool::new("echo", "", json!({}))].into(),
+            max_crashes: 10,
+            tools: [
+                Tool::new("echo", "", json!({})).idempotent(1),
+                Tool::new("once", "", json!({})),
+            ]
+            .into(),
+            schema_size: 0,
         };
         Self { state, policy }
+    }
+
+    /// Announces an attempt, which is what comes next.
+    fn announce(&mut self, id: &str, attempt: u32) {
+        let call_id = id.to_owned();
+        assert_eq!(self.next(), Action::Announce { call_id: call_id.clone(), attempt });
+        self.state.evolve(Fact::ToolScheduled { call_id, attempt, call: None });
     }
 
     fn next(&self) -> Action {

@@ -1,0 +1,171 @@
+//! A model's answer while it arrives.
+
+use std::{collections::HashMap, sync::Arc};
+
+use mynah_data::{
+    AdapterReason, Breach, Budget, Error, Event, Message, Pricing, Response, ResponseBuilder,
+    Result, StreamReason,
+};
+use mynah_log::{Cut, CutRecorder};
+use serde_json::json;
+
+use crate::{Heard, Spent, check_raw_hash};
+
+/// A model's answer while it arrives: checks the order of its events, prices it, and folds it.
+#[derive(Default)]
+pub struct Hearing {
+    answer: ResponseBuilder,
+    heard: Heard,
+    order: EventOrder,
+    /// How the answer arrives, if the run is recorded.
+    cuts: Option<CutRecorder>,
+    pricing: Option<Pricing>,
+}
+
+impl Hearing {
+    /// An answer whose tokens have this price, if it is known.
+    pub fn new(pricing: Option<Pricing>, recorded: bool) -> Self {
+        Self { pricing, cuts: recorded.then(CutRecorder::new), ..Self::default() }
+    }
+
+    /// Takes in an event and returns it as the caller sees it. An event that breaks the order becomes an error.
+    pub fn hear(&mut self, event: Event, request_id: Option<&str>) -> Event {
+        let mut event = match self.order.check(&event) {
+            Ok(()) => event,
+            Err(error) => Event::Error { error },
+        };
+        // What only this side knows of the call travels with its events, so that a consumer who folds them knows it too.
+        match (&mut event, request_id, &self.pricing) {
+            (Event::MessageStarted { request_id, .. }, Some(id), _) => {
+                *request_id = Some(id.to_owned());
+            }
+            (Event::Usage { usage }, _, Some(pricing)) => pricing.apply(usage),
+            _ => {}
+        }
+        self.heard.hear(&event);
+        match &mut self.cuts {
+            Some(cuts) => cuts.apply(&event, &mut self.answer),
+            None => self.answer.apply(&event),
+        }
+        // The message that goes to the caller is the one that goes into the thread.
+        if let Event::MessageCompleted { message, .. } = &mut event {
+            *message = self.answer.seal();
+        }
+        event
+    }
+
+    /// The call was stopped: the answer ends with this error, of which nothing arrived.
+    pub fn fail(&mut self, error: Error) {
+        self.answer.apply(&Event::Error { error });
+    }
+
+    /// Whether an event has arrived.
+    pub fn has_started(&self) -> bool {
+        self.answer.has_started()
+    }
+
+    /// Whether the answer is complete.
+    pub fn has_completed(&self) -> bool {
+        self.answer.has_completed()
+    }
+
+    /// Whether the provider paused, to be called again with what it said.
+    pub fn is_paused(&self) -> bool {
+        self.answer.is_paused()
+    }
+
+    /// The error that ended the answer.
+    pub fn error(&self) -> Option<&Error> {
+        self.answer.error()
+    }
+
+    /// The first limit that the answer has passed so far.
+    pub fn passed(&self, spent: &Spent, budget: &Budget) -> Option<Breach> {
+        spent.passed_by_answer(budget, &self.heard)
+    }
+
+    /// What is wrong with an answer whose stream ended: it broke off, calls share an id, or the hash of what the provider
+    /// sent is missing.
+    ///
+    /// # Errors
+    /// `network_error`, `malformed_response`, `missing_raw_response_hash`.
+    pub fn check_end(&mut self, provider: &str, needs_raw_hash: bool) -> Result<()> {
+        if self.answer.error().is_some() {
+            return Ok(());
+        }
+        if !self.answer.has_completed() {
+            return Err(Error::adapter(AdapterReason::NetworkError)
+                .with_message("adapter error: network_error: the answer broke off before its end")
+                .with_provider(provider));
+        }
+        if has_twins(&self.answer.seal()) {
+            return Err(Error::adapter(AdapterReason::MalformedResponse)
+                .with_message("adapter error: malformed_response: two tool calls have the same id")
+                .with_provider(provider));
+        }
+        if needs_raw_hash { check_raw_hash(&self.answer.response(), provider) } else { Ok(()) }
+    }
+
+    /// The answer as far as it came; none if nothing came.
+    pub fn partial(&self) -> Option<Response> {
+        self.answer.has_started().then(|| self.answer.response())
+    }
+
+    /// The answer as far as it came, and how it arrived.
+    pub fn into_answer(self) -> (Response, Vec<Cut>) {
+        (self.answer.into_response(), self.cuts.map(CutRecorder::finish).unwrap_or_default())
+    }
+}
+
+/// Whether two tool calls have the same id: their results could not be told apart.
+fn has_twins(message: &Arc<Message>) -> bool {
+    if message.tool_calls().nth(1).is_none() {
+        return false;
+    }
+    let mut ids: Vec<&str> = message.tool_calls().map(|call| call.id.as_str()).collect();
+    ids.sort_unstable();
+    ids.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// The order that a model's events must keep.
+#[derive(Default)]
+struct EventOrder {
+    /// The calls so far, and whether they are complete.
+    calls: HashMap<String, bool>,
+    over: bool,
+}
+
+impl EventOrder {
+    fn check(&mut self, event: &Event) -> Result<()> {
+        let wrong = match event {
+            Event::TextDelta { .. } | Event::ReasoningDelta { .. } if !self.over => return Ok(()),
+            // Some providers report usage after the end.
+            Event::Usage { .. } | Event::RawChunk { .. } | Event::Error { .. } => None,
+            event if !event.is_from_model() => Some("an adapter may not emit it"),
+            _ if self.over => Some("it came after the end"),
+            Event::ToolCallStarted { id, .. } if id.is_empty() => Some("the call has no id"),
+            Event::ToolCallStarted { id, .. } if self.calls.contains_key(id) => {
+                Some("the call began twice")
+            }
+            Event::ToolCallDelta { id, .. } => match self.calls.get(id) {
+                None => Some("the call never began"),
+                Some(true) => Some("the call was complete"),
+                Some(false) => None,
+            },
+            _ => None,
+        };
+        if let Some(why) = wrong {
+            let what = event.type_name();
+            return Err(Error::stream(StreamReason::MalformedEvent)
+                .with_message(format!("stream error: malformed_event: {what}: {why}"))
+                .with("event", json!(what)));
+        }
+        match event {
+            Event::ToolCallStarted { id, .. } => _ = self.calls.insert(id.clone(), false),
+            Event::ToolCallCompleted(call) => _ = self.calls.insert(call.id.clone(), true),
+            Event::MessageCompleted { .. } => self.over = true,
+            _ => {}
+        }
+        Ok(())
+    }
+}

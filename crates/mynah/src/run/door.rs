@@ -1,0 +1,90 @@
+//! Where inputs come from: the world, or records.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use futures_util::stream::FuturesUnordered;
+use mynah_data::{EngineReason, Error, Result, ToolCall, ToolOutcome, ToolReason};
+use mynah_log::Fact;
+use mynah_step::{BoxFuture, Desk, Settled, Tape, Watch, run_tool};
+use tracing::Instrument as _;
+
+use super::{decide::Action, input::Input, machine::Machine};
+use crate::cancel::Cancellation;
+
+/// Where everything non-deterministic enters a run. The one difference between a run that happens and one that is replayed.
+pub(super) trait Door: Send {
+    /// Commits a fact, and returns it as it is recorded.
+    fn commit(&mut self, fact: Fact) -> Result<Fact>;
+
+    /// An input that comes before an action is performed.
+    fn before(&mut self, cx: &mut Context<'_>, action: &Action, machine: &Machine)
+    -> Option<Input>;
+
+    /// Calls the model.
+    fn call_model(&mut self, machine: &Machine);
+
+    /// The next input of the model call in flight.
+    fn poll_model(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>>;
+
+    /// Starts a tool. Its announcement is durable.
+    fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine);
+
+    /// The next input of the calls in flight.
+    fn poll_tools(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>>;
+
+    /// An input that continues a run which waits.
+    fn after_end(&mut self) -> Option<Input>;
+
+    /// Where facts go.
+    fn tape(&mut self) -> &mut Tape;
+
+    /// The same, to look at.
+    fn recorded(&self) -> &Tape;
+
+    /// What ends the run from elsewhere.
+    fn cancellation(&mut self) -> &mut Cancellation;
+}
+
+/// Tools in flight.
+pub(super) type ToolRuns = FuturesUnordered<BoxFuture<(Arc<ToolCall>, Settled)>>;
+
+/// A call, running.
+pub(super) fn running(
+    call: &Arc<ToolCall>,
+    machine: &Machine,
+    desk: Option<&Arc<Desk>>,
+    replaying: bool,
+) -> BoxFuture<(Arc<ToolCall>, Settled)> {
+    let setup = &machine.setup;
+    let tool = setup.policy.tool(&call.name, machine.state.conversation.is_some()).cloned();
+    let mut context = setup.tool_context.clone().for_call(Arc::clone(call));
+    if let Some(desk) = desk {
+        context = context.kept(Arc::clone(desk), machine.state.attempt_of(&call.id), replaying);
+    }
+    let mut watch = Watch::tool(setup.metrics.as_ref().filter(|_| !replaying), &call.name);
+    let call = Arc::clone(call);
+    let Some(tool) = tool else {
+        watch.end(Some(EngineReason::UnknownTool.as_str()), None);
+        let outcome = Err(Error::unknown_tool(&call.name));
+        let settled = Settled { outcome, attempts: context.attempt() };
+        return Box::pin(std::future::ready((call, settled)));
+    };
+    let failure = tracing::field::Empty;
+    let span = tracing::info_span!("mynah.tool", tool = call.name, call = call.id, failure);
+    let (executor, limits) = (Arc::clone(&setup.executor), setup.tool_limits.clone());
+    let telling = span.clone();
+    let run = async move {
+        let settled = run_tool(executor, tool, context, limits).await;
+        let failure = match &settled.outcome {
+            Ok(ToolOutcome::Error { .. }) => Some(ToolReason::Failed.as_str()),
+            outcome => outcome.as_ref().err().map(Error::reason),
+        };
+        telling.record("failure", failure);
+        watch.end(failure, None);
+        (call, settled)
+    };
+    Box::pin(run.instrument(span))
+}

@@ -1,0 +1,31 @@
+//! What enters a run from outside.
+
+use std::sync::Arc;
+
+use mynah_data::{Breach, Event, HaltReason, Message, Result, ToolCall};
+use mynah_log::{End, Fact};
+use mynah_step::Settled;
+
+/// Anything that can enter a run from outside.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// The model emitted an event.
+    ModelEvent(Event),
+    /// The model's stream ended. An error before the first event means that the call could not be opened.
+    ModelEnded(Result<()>),
+    /// A tool call ran to its end.
+    ToolFinished { call: Arc<ToolCall>, settled: Settled },
+    /// A fact that has its record already: it was made inside a tool, or its record answers for a call.
+    Recorded(Fact),
+    /// Another process continues the run, or what the run waited for is there.
+    Resumed(Fact),
+    /// A user message to a run that was not waiting.
+    Said(Arc<Message>),
+    /// The caller or a deadline stops the run. If that was recorded, with the end that it came to and whether an answer was
+    /// cut off: who ends a run from outside knows neither the engine nor what was being said.
+    Interrupted { reason: HaltReason, end: Option<(End, bool)> },
+    /// The limit on time is passed. Every other limit is computed from the state.
+    LimitReached(Breach),
+    /// Replay only: there is nothing left to compare with.
+    RecordsEnded,
+}

@@ -1,0 +1,399 @@
+//! The world answers: models and tools are called, clocks are read, facts are recorded.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use mynah_data::{
+    AdapterReason, Breach, Error, HaltReason, Message, Place, Request, Response, Result, ToolCall,
+};
+use mynah_log::{End, Fact, Resolution};
+use mynah_step::{
+    BoxFuture, Desk, MetricsSink, ModelStream, Tape, WallClock, Watch, open_model, tell_exceeded,
+};
+use tokio::time::{Instant, Sleep};
+
+use super::{
+    Resumption,
+    decide::Action,
+    door::{Door, ToolRuns, running},
+    input::Input,
+    machine::Machine,
+};
+use crate::cancel::Cancellation;
+
+/// The world answers.
+pub(super) struct Live {
+    tape: Tape,
+    /// Where tools hand in what happens inside them, if the run is recorded.
+    desk: Option<Arc<Desk>>,
+    model: Model,
+    limits: CallLimits,
+    watch: Watch,
+    tools: ToolRuns,
+    /// Whether a tool among them was not polled yet.
+    starting: bool,
+    /// Inputs that are due.
+    due: VecDeque<Input>,
+    cancel: Cancellation,
+    deadline: Option<Pin<Box<Sleep>>>,
+    wall_clock: Option<WallClock>,
+    /// The `resumed` fact with which a run continues.
+    resumed: Option<Fact>,
+    /// What the user says to a run that does not wait.
+    message: Option<Arc<Message>>,
+    clock: Clock,
+    metrics: Option<Arc<dyn MetricsSink>>,
+}
+
+enum Model {
+    Idle,
+    Opening(BoxFuture<Result<ModelStream>>),
+    Answering(ModelStream),
+}
+
+impl Live {
+    pub(super) fn new(
+        tape: Tape,
+        resumption: Resumption,
+        cancel: Cancellation,
+        machine: &Machine,
+    ) -> Self {
+        let Resumption { fact, message, active } = resumption;
+        Self {
+            desk: tape.is_kept().then(Desk::new),
+            clock: Clock::new(active),
+            tape,
+            model: Model::Idle,
+            limits: CallLimits::default(),
+            watch: Watch::default(),
+            tools: ToolRuns::default(),
+            starting: false,
+            due: VecDeque::new(),
+            cancel,
+            deadline: None,
+            wall_clock: WallClock::new(machine.setup.policy.budget.as_ref(), active),
+            resumed: fact,
+            message,
+            metrics: machine.setup.metrics.clone(),
+        }
+    }
+
+    /// What stops the run now: its caller, its deadline, or the limit on its time.
+    fn poll_stop(
+        &mut self,
+        cx: &mut Context<'_>,
+        action: &Action,
+        machine: &Machine,
+    ) -> Option<Input> {
+        if machine.is_over() {
+            return None;
+        }
+        if self.cancel.poll_cancelled(cx) {
+            return Some(Input::Interrupted { reason: HaltReason::Cancelled, end: None });
+        }
+        // A deadline runs from the first poll on: nothing happens before it, and a runtime need not be there.
+        if let Some(limit) = machine.setup.deadline {
+            let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+            if deadline.as_mut().poll(cx).is_ready() {
+                return Some(Input::Interrupted { reason: HaltReason::Deadline, end: None });
+            }
+        }
+        let place = match action {
+            Action::CallModel => Place::MidStream,
+            Action::RunTools if machine.is_running() => Place::MidStream,
+            action if action.takes_time() => Place::PreCall,
+            // The clock starts with the run.
+            _ => {
+                let _ = self.poll_clock(cx, Place::PreCall);
+                return None;
+            }
+        };
+        self.poll_clock(cx, place).map(Input::LimitReached)
+    }
+
+    fn poll_clock(&mut self, cx: &mut Context<'_>, place: Place) -> Option<Breach> {
+        self.wall_clock.as_mut()?.poll_passed(cx, place)
+    }
+
+    /// Records of the calls in flight that they end with the run.
+    fn cut_off_tools(&mut self, machine: &Machine) -> Result<()> {
+        let Some(desk) = &self.desk else { return Ok(()) };
+        for call in machine.state.open_calls() {
+            if let Some(fact) = desk.cut_off(&call.id) {
+                self.tape.commit(&fact)?;
+                self.due.push_back(Input::Recorded(fact));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a model call fails with that takes too long, or is silent for too long.
+    fn timed_out(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Option<Error> {
+        let why = self.limits.poll_passed(cx)?;
+        let error = Error::adapter(AdapterReason::Timeout)
+            .with_message(format!("adapter error: timeout: {why}"))
+            .with_provider(machine.setup.adapter.name());
+        Some(error)
+    }
+
+    fn stop_model(&mut self) {
+        (self.model, self.limits) = (Model::Idle, CallLimits::default());
+    }
+
+    /// Tells whoever watches how a model call or the run went.
+    fn observe(&mut self, fact: &Fact) {
+        let usage = |response: &Option<Box<Response>>| {
+            response.as_ref().map(|response| response.usage.clone())
+        };
+        match fact {
+            Fact::AssistantCompleted { response, .. } => {
+                let failure = response.error();
+                self.watch.end(failure.as_ref().map(Error::reason), Some(&response.usage));
+            }
+            Fact::FinalizeFailed { error } => self.watch.end(Some(error.reason()), None),
+            Fact::BudgetExceeded { breach, partial, .. } => {
+                tell_exceeded(self.tape.run_id().map(|run| &**run), breach, self.metrics.as_ref());
+                let why = HaltReason::BudgetExceeded;
+                self.watch.end(Some(why.as_str()), usage(partial).as_ref());
+            }
+            Fact::Cancelled { end, partial, .. } => {
+                self.watch.end(Some(end.reason.as_str()), usage(partial).as_ref());
+            }
+            _ => {}
+        }
+        if let (Some(desk), Fact::ToolCompleted { .. } | Fact::ToolFailed { .. }) =
+            (&self.desk, fact)
+        {
+            desk.committed(fact);
+        }
+    }
+}
+
+impl Door for Live {
+    fn commit(&mut self, mut fact: Fact) -> Result<Fact> {
+        self.observe(&fact);
+        if !self.tape.is_kept() {
+            return Ok(fact);
+        }
+        self.clock.stamp(&mut fact);
+        Ok(self.tape.commit(&fact)?.unwrap_or(fact))
+    }
+
+    fn before(
+        &mut self,
+        cx: &mut Context<'_>,
+        action: &Action,
+        machine: &Machine,
+    ) -> Option<Input> {
+        if let Some(due) = self.due.pop_front() {
+            return Some(due);
+        }
+        if *action == Action::Stop {
+            return None;
+        }
+        if let Some(fact) = self.resumed.take() {
+            return Some(Input::Resumed(fact));
+        }
+        if let Some(stop) = self.poll_stop(cx, action, machine) {
+            self.stop_model();
+            if machine.is_running()
+                && let Err(error) = self.cut_off_tools(machine)
+            {
+                tracing::debug!(%error, "the end of running tools could not be recorded");
+            }
+            self.tools.clear();
+            self.due.push_back(stop);
+            return self.due.pop_front();
+        }
+        if action.leaves_the_word() {
+            return self.message.take().map(Input::Said);
+        }
+        None
+    }
+
+    fn call_model(&mut self, machine: &Machine) {
+        let (setup, state) = (&machine.setup, &machine.state);
+        let mut call = setup.call.clone();
+        let template = match (&setup.final_request, &state.conversation) {
+            (Some(request), Some(_)) => {
+                call.former_tools.clone_from(&setup.request.tools);
+                request
+            }
+            _ => &setup.request,
+        };
+        let request = Request { messages: state.thread.messages.clone(), ..template.clone() };
+        self.watch = Watch::model(setup.metrics.as_ref(), request.model.as_ref());
+        self.clock.model_called();
+        self.limits = CallLimits::begin(call.request_timeout, call.stream_timeout);
+        let (adapter, retry) = (Arc::clone(&setup.adapter), Arc::clone(&setup.retry));
+        let world = Arc::clone(&setup.world);
+        self.model = Model::Opening(Box::pin(open_model(adapter, request, call, retry, world)));
+    }
+
+    fn poll_model(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>> {
+        if let Some(error) = self.timed_out(cx, machine) {
+            self.stop_model();
+            return Poll::Ready(Ok(Input::ModelEnded(Err(error))));
+        }
+        let ended = loop {
+            match &mut self.model {
+                Model::Idle => return Poll::Pending,
+                Model::Opening(opening) => {
+                    // A model call costs money, not correctness: it need not wait until what precedes it is durable.
+                    ready!(self.tape.poll_room(cx))?;
+                    match ready!(opening.poll_unpin(cx)) {
+                        Ok(stream) => self.model = Model::Answering(stream),
+                        Err(error) => {
+                            self.watch.end(Some(error.reason()), None);
+                            break Err(error);
+                        }
+                    }
+                }
+                Model::Answering(stream) => match ready!(stream.poll_next_unpin(cx)) {
+                    Some(Ok(event)) => {
+                        self.limits.heard();
+                        return Poll::Ready(Ok(Input::ModelEvent(event)));
+                    }
+                    Some(Err(error)) => break Err(error),
+                    None => break Ok(()),
+                },
+            }
+        };
+        self.stop_model();
+        Poll::Ready(Ok(Input::ModelEnded(ended)))
+    }
+
+    fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) {
+        self.clock.tool_started(&call.id);
+        self.starting = true;
+        self.tools.push(running(call, machine, self.desk.as_ref(), false));
+    }
+
+    fn poll_tools(&mut self, cx: &mut Context<'_>, _: &Machine) -> Poll<Result<Input>> {
+        if self.starting {
+            // Since they were announced, the caller may have been away for longer than the lease.
+            ready!(self.tape.poll_held(cx))?;
+            self.starting = false;
+        }
+        loop {
+            if let Poll::Ready(Some((call, settled))) = self.tools.poll_next_unpin(cx) {
+                return Poll::Ready(Ok(Input::ToolFinished { call, settled }));
+            }
+            let Some(desk) = &self.desk else { return Poll::Pending };
+            desk.park(cx.waker());
+            if !desk.serve(&mut self.tape)? {
+                // What is done is written while others still run.
+                self.tape.kick(cx);
+                return Poll::Pending;
+            }
+            if let Some(fact) = desk.noted() {
+                return Poll::Ready(Ok(Input::Recorded(fact)));
+            }
+        }
+    }
+
+    fn after_end(&mut self) -> Option<Input> {
+        self.resumed.take().map(Input::Resumed)
+    }
+
+    fn tape(&mut self) -> &mut Tape {
+        &mut self.tape
+    }
+
+    fn recorded(&self) -> &Tape {
+        &self.tape
+    }
+
+    fn cancellation(&mut self) -> &mut Cancellation {
+        &mut self.cancel
+    }
+}
+
+/// Measures how long things take, for their facts.
+struct Clock {
+    /// How long earlier processes were active, and since when this one is.
+    active: Duration,
+    began: Instant,
+    model: Option<Instant>,
+    tools: HashMap<String, Instant>,
+}
+
+impl Clock {
+    fn new(active: Duration) -> Self {
+        Self { active, began: Instant::now(), model: None, tools: HashMap::new() }
+    }
+
+    fn model_called(&mut self) {
+        self.model = Some(Instant::now());
+    }
+
+    fn tool_started(&mut self, call: &str) {
+        self.tools.insert(call.to_owned(), Instant::now());
+    }
+
+    /// Writes into a fact how long what it is about took.
+    fn stamp(&mut self, fact: &mut Fact) {
+        let since = |began: Instant| Some(millis(began.elapsed()));
+        let run = Some(millis(self.active + self.began.elapsed()));
+        match fact {
+            Fact::AssistantCompleted { duration_ms, .. } => {
+                *duration_ms = self.model.take().and_then(since);
+            }
+            Fact::ToolFailed { resolution: Resolution::Retried | Resolution::CutOff, .. } => {}
+            Fact::ToolCompleted { call_id, duration_ms, .. }
+            | Fact::ToolFailed { call_id, duration_ms, .. } => {
+                *duration_ms = self.tools.remove(call_id).and_then(since);
+            }
+            Fact::Completed(End { duration_ms, .. })
+            | Fact::Failed(End { duration_ms, .. })
+            | Fact::Suspended(End { duration_ms, .. })
+            | Fact::Cancelled { end: End { duration_ms, .. }, .. } => *duration_ms = run,
+            _ => {}
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long a model call may take, and be silent.
+#[derive(Default)]
+struct CallLimits {
+    whole: Option<Pin<Box<Sleep>>>,
+    max_silence: Option<Duration>,
+    /// From the first event on: until then each attempt has its own.
+    silence: Option<Pin<Box<Sleep>>>,
+}
+
+impl CallLimits {
+    fn begin(whole: Option<Duration>, max_silence: Option<Duration>) -> Self {
+        let whole = whole.map(|limit| Box::pin(tokio::time::sleep(limit)));
+        Self { whole, max_silence, silence: None }
+    }
+
+    /// Silence is counted anew.
+    fn heard(&mut self) {
+        let Some(limit) = self.max_silence else { return };
+        match &mut self.silence {
+            Some(timer) => timer.as_mut().reset(Instant::now() + limit),
+            None => self.silence = Some(Box::pin(tokio::time::sleep(limit))),
+        }
+    }
+
+    fn poll_passed(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
+        let mut passed = |timer: &mut Option<Pin<Box<Sleep>>>| {
+            timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+        };
+        if passed(&mut self.whole) {
+            return Some("the call took longer than request_timeout");
+        }
+        passed(&mut self.silence).then_some("nothing came for longer than stream_timeout")
+    }
+}

@@ -1,0 +1,448 @@
+//! The decision maker of a run: inputs in; facts, events and the next action out. No async, no I/O, no clock.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+};
+
+use mynah_data::{
+    ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, StepResult, StreamReason,
+    ToolCall,
+};
+use mynah_log::{End, Extent, Fact, Hash, Plan, Resolution, cbor};
+use mynah_step::{Hearing, Settled, uncertain};
+
+use super::{
+    Setup,
+    decide::Action,
+    input::Input,
+    settle::{ErrorPolicy, settle, tell},
+    state::{RunState, manual_calls, plan_mode},
+};
+
+/// The decision maker of a run.
+///
+/// [`handle`](Machine::handle) and [`perform`](Machine::perform) turn an input or an action into facts.
+/// [`take_in`](Machine::take_in) folds a committed fact into the state and queues the events that it causes.
+/// [`decide`](Machine::decide) returns what comes next; every end of a run is an action that it returns.
+pub(super) struct Machine {
+    pub(super) setup: Box<Setup>,
+    /// What engines have that take over later, in a replay.
+    later: VecDeque<Setup>,
+    pub(super) state: RunState,
+    /// Events that are made and not yet handed out.
+    pub(super) events: VecDeque<Event>,
+    /// Whether anyone sees the events of steps and tools; otherwise they are not made.
+    pub(super) watched: bool,
+    recorded: bool,
+    prompt: PromptDigest,
+    /// The answer in flight.
+    hearing: Option<Hearing>,
+    /// The calls in flight.
+    running: HashSet<String>,
+    /// Where to look for the next call to start.
+    next_call: usize,
+    /// Why the run ends, where no fact says it.
+    stop: Option<Stop>,
+    /// The result of a single step, until its records are durable.
+    held: Option<Event>,
+}
+
+/// A reason to end a run that no fact holds.
+enum Stop {
+    /// The model could not be reached.
+    NotOpened(Error),
+    /// The caller or a deadline stopped the run. If that was recorded, with the end that it came to.
+    Interrupted(HaltReason, Option<End>),
+}
+
+impl Machine {
+    /// A run in this state that a setup has, and others take over from it.
+    pub(super) fn new(
+        setup: Setup,
+        later: VecDeque<Setup>,
+        before: usize,
+        state: RunState,
+        recorded: bool,
+    ) -> Self {
+        Self {
+            setup: Box::new(setup),
+            later,
+            state,
+            events: VecDeque::new(),
+            watched: true,
+            recorded,
+            prompt: PromptDigest::new(before),
+            hearing: None,
+            running: HashSet::new(),
+            next_call: 0,
+            stop: None,
+            held: None,
+        }
+    }
+
+    /// What comes next.
+    pub(super) fn decide(&self) -> Action {
+        let policy = &self.setup.policy;
+        let error = |error: &Error| {
+            Metadata::from_iter([("error".to_owned(), error.to_value())])
+        };
+        match &self.stop {
+            None => self.state.decide(policy),
+            Some(Stop::NotOpened(why)) => {
+                let end = End::new(HaltReason::Error, error(why));
+                Action::Refuse(self.state.end_of_chat(end, policy), why.clone())
+            }
+            Some(Stop::Interrupted(_, Some(end))) => Action::Cancel(end.clone()),
+            Some(Stop::Interrupted(reason, None)) => {
+                let metadata = self.interruption(reason).as_ref().map(error);
+                let end = End::new(reason.clone(), metadata.unwrap_or_default());
+                Action::Cancel(self.state.end_of_chat(end, policy))
+            }
+        }
+    }
+
+    /// The facts that an action makes by itself.
+    pub(super) fn perform(&mut self, action: Action) -> Vec<Fact> {
+        match action {
+            Action::StartTurn => {
+                let messages = &self.state.thread.messages;
+                let digest = &mut self.prompt;
+                let prompt = self.recorded.then(|| digest.of(messages, self.state.rewrites));
+                let (turn, input_tokens) = (self.turn(), self.state.prompt(&self.setup.policy, 0));
+                vec![Fact::TurnStarted { turn, prompt, input_tokens }]
+            }
+            Action::Finalize { conversation, nudge } => {
+                vec![Fact::FinalizeStarted { conversation, nudge: nudge.map(Arc::new) }]
+            }
+            Action::Announce { call_id, attempt } => {
+                vec![Fact::ToolScheduled { call_id, attempt, call: None }]
+            }
+            Action::GiveUp(call) => {
+                let attempts = self.state.attempt_of(&call.id).number;
+                vec![self.settled(&call, Settled { outcome: Err(uncertain(&call)), attempts })]
+            }
+            Action::Exceed(breach) => self.handle(Input::LimitReached(breach)),
+            Action::Finish(end) | Action::Refuse(end, _) => vec![end.into_fact()],
+            Action::Cancel(end) => {
+                let (partial, cuts) = self.cut_off();
+                vec![Fact::Cancelled { end, partial, cuts }]
+            }
+            Action::CallModel | Action::RunTools | Action::Stop => Vec::new(),
+        }
+    }
+
+    /// Turns an input into facts.
+    pub(super) fn handle(&mut self, input: Input) -> Vec<Fact> {
+        match input {
+            Input::ModelEvent(event) => {
+                let (event, facts) = self.hear(event);
+                self.events.push_back(event);
+                facts
+            }
+            Input::ModelEnded(ended) => self.model_ended(ended),
+            Input::ToolFinished { call, settled } => vec![self.settled(&call, settled)],
+            Input::Recorded(fact) => {
+                self.take_in(fact);
+                Vec::new()
+            }
+            Input::Resumed(fact) => {
+                self.hearing = None;
+                self.running.clear();
+                self.next_call = 0;
+                let lost = self.state.calling.then(|| self.state.spent.lost(self.turn()));
+                [fact].into_iter().chain(lost).collect()
+            }
+            Input::Said(message) => vec![Fact::UserMessage { message }],
+            Input::Interrupted { reason, end } => {
+                if let Some(error) = self.interruption(&reason) {
+                    // A single call that is stopped before it began ends like one that was being opened.
+                    if self.state.open.is_none() {
+                        let hearing = self.hearing.get_or_insert_default();
+                        if !hearing.has_completed() {
+                            hearing.fail(error.clone());
+                        }
+                    }
+                    self.events.push_back(Event::Error { error });
+                }
+                if let Some((_, false)) = &end {
+                    self.hearing = None;
+                }
+                self.stop = Some(Stop::Interrupted(reason, end.map(|(end, _)| end)));
+                Vec::new()
+            }
+            Input::LimitReached(breach) => {
+                let (partial, cuts) = self.cut_off();
+                vec![Fact::BudgetExceeded { breach, partial, cuts }]
+            }
+            Input::RecordsEnded => Vec::new(),
+        }
+    }
+
+    /// Folds a committed fact into the state. If it completes a step, the caller is told.
+    pub(super) fn take_in(&mut self, fact: Fact) {
+        let before = self.state.steps.len();
+        match &fact {
+            Fact::Resumed { about, request_id, .. } => {
+                let id = request_id.clone();
+                if about.is_some() && let Some(next) = self.later.pop_front() {
+                    self.hand_over(next);
+                }
+                if let Some(id) = id {
+                    self.setup.set_request_id(id);
+                }
+            }
+            Fact::ToolFailed { resolution: Resolution::Retried, .. } => {}
+            Fact::ToolFailed { call_id, resolution: Resolution::CutOff, .. } => {
+                self.running.remove(call_id);
+            }
+            Fact::Failed(_) | Fact::Cancelled { .. } => self.stop = None,
+            Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
+                self.running.remove(call_id);
+                if self.watched && let Some(call) = self.state.call(call_id) {
+                    let told = tell(call, &fact);
+                    self.events.extend(told);
+                }
+            }
+            _ => {}
+        }
+        self.state.evolve(fact);
+        if self.state.steps.len() > before {
+            self.next_call = 0;
+            match self.state.extent {
+                _ if !self.watched => {}
+                Extent::Generate => {}
+                // A step's last event is its result.
+                Extent::Step => self.held = self.step_completed(),
+                Extent::Chat => self.events.extend(self.step_completed()),
+            }
+        }
+    }
+
+    /// Continues with what another engine has. The call keeps its id.
+    fn hand_over(&mut self, next: Setup) {
+        let before = std::mem::replace(&mut *self.setup, next);
+        self.setup.call.request_id = before.call.request_id;
+        self.setup.tool_context.request_id = before.tool_context.request_id;
+    }
+
+    /// The number of the next model call, or of the one in flight.
+    fn turn(&self) -> u32 {
+        u32::try_from(self.state.steps.len() + 1).unwrap_or(u32::MAX)
+    }
+
+    /// The model is called.
+    pub(super) fn begin_hearing(&mut self) {
+        let pricing = self.state.spent.pricing().copied();
+        self.hearing = Some(Hearing::new(pricing, self.recorded));
+    }
+
+    /// Whether a model call is in flight.
+    pub(super) fn is_hearing(&self) -> bool {
+        self.hearing.is_some()
+    }
+
+    /// Whether the model has said all of its answer, of which there is no fact yet. No caller is told before there is one.
+    pub(super) fn is_answered_in_full(&self) -> bool {
+        self.watched && self.hearing.as_ref().is_some_and(Hearing::has_completed)
+    }
+
+    /// Takes in an event of the model. Returns it as the caller sees it, and the fact that it passed a limit.
+    pub(super) fn hear(&mut self, event: Event) -> (Event, Vec<Fact>) {
+        let Some(hearing) = &mut self.hearing else { return (event, Vec::new()) };
+        let event = hearing.hear(event, Some(&self.setup.call.request_id));
+        if let Some(on_event) = &self.setup.on_event {
+            on_event(&event);
+        }
+        let budget = self.setup.policy.budget.as_ref();
+        match budget.and_then(|budget| hearing.passed(&self.state.spent, budget)) {
+            Some(breach) => (event, self.handle(Input::LimitReached(breach))),
+            None => (event, Vec::new()),
+        }
+    }
+
+    fn model_ended(&mut self, ended: Result<(), Error>) -> Vec<Fact> {
+        let started = self.hearing.as_ref().is_some_and(Hearing::has_started);
+        match ended {
+            Err(error) if !started => return self.not_opened(error),
+            Err(error) => self.break_off(error),
+            Ok(()) => {}
+        }
+        self.answered()
+    }
+
+    /// A call that failed before its first event. The first of a run is the caller's `Err`; a later one is a step that failed.
+    fn not_opened(&mut self, error: Error) -> Vec<Fact> {
+        if self.state.conversation.is_some() {
+            self.hearing = None;
+            return vec![Fact::FinalizeFailed { error }];
+        }
+        if self.state.extent != Extent::Chat || self.state.steps_of_call().is_empty() {
+            self.hearing = None;
+            self.stop = Some(Stop::NotOpened(error));
+            return Vec::new();
+        }
+        self.break_off(error);
+        self.answered()
+    }
+
+    fn break_off(&mut self, error: Error) {
+        let (event, _) = self.hear(Event::Error { error });
+        self.events.push_back(event);
+    }
+
+    fn answered(&mut self) -> Vec<Fact> {
+        let (provider, needs_hash) =
+            (Arc::clone(&self.setup.adapter), self.setup.require_raw_response_hash);
+        let Some(hearing) = &mut self.hearing else { return Vec::new() };
+        if let Err(error) = hearing.check_end(provider.name(), needs_hash) {
+            self.break_off(error);
+        }
+        let Some(hearing) = self.hearing.take() else { return Vec::new() };
+        let paused = hearing.is_paused();
+        let (response, cuts) = hearing.into_answer();
+        let plan = self.setup.policy.plan(&self.state, &response, paused);
+        if let Plan::Unknown { tool_name } = &plan {
+            self.events.push_back(Event::Error { error: Error::unknown_tool(tool_name) });
+        }
+        let response = Box::new(response);
+        vec![Fact::AssistantCompleted { response, plan, cuts, duration_ms: None }]
+    }
+
+    /// What the model had said when the run was stopped. Nothing is in flight any more.
+    fn cut_off(&mut self) -> (Option<Box<mynah_data::Response>>, Vec<mynah_log::Cut>) {
+        self.running.clear();
+        match self.hearing.take().filter(Hearing::has_started) {
+            Some(hearing) => {
+                let (response, cuts) = hearing.into_answer();
+                (Some(Box::new(response)), cuts)
+            }
+            None => (None, Vec::new()),
+        }
+    }
+
+    /// The error of a single call or step that is stopped. A chat has a result that says so.
+    fn interruption(&self, reason: &HaltReason) -> Option<Error> {
+        (self.state.extent != Extent::Chat).then(|| match reason {
+            HaltReason::Cancelled => Error::stream(StreamReason::Cancelled),
+            _ => Error::stream(StreamReason::Timeout)
+                .with_message("stream error: timeout: the deadline passed"),
+        })
+    }
+
+    /// The next call that can be started.
+    pub(super) fn next_to_start(&mut self) -> Option<Arc<ToolCall>> {
+        if self.running.len() >= self.setup.max_concurrency {
+            return None;
+        }
+        while self.next_call < self.state.planned_calls() {
+            let call = self.state.startable(self.next_call);
+            if let Some(call) = call.filter(|call| !self.running.contains(&call.call.id)) {
+                return Some(Arc::clone(&call.call));
+            }
+            self.next_call += 1;
+        }
+        None
+    }
+
+    /// A call was started.
+    pub(super) fn started(&mut self, call: &ToolCall) {
+        self.running.insert(call.id.clone());
+        if self.watched {
+            self.events.push_back(Event::ToolExecutionStarted {
+                id: call.id.clone(),
+                name: call.name.clone(),
+                arguments: call.arguments.clone(),
+            });
+        }
+    }
+
+    /// Whether calls are in flight.
+    pub(super) fn is_running(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// The fact of how a call came out.
+    fn settled(&self, call: &ToolCall, settled: Settled) -> Fact {
+        let setup = &self.setup;
+        let policy = match setup.policy.tool(&call.name, self.state.conversation.is_some()) {
+            Some(_) => &setup.on_tool_error,
+            // The caller chose that the model is told of tools that do not exist.
+            None => &ErrorPolicy::Continue,
+        };
+        let remembered = self.watched || self.recorded;
+        settle(call, settled, setup.encoder.as_ref(), policy, remembered)
+    }
+
+    /// Whether nothing is left that could be interrupted: a single step has all that it comes to.
+    pub(super) fn is_over(&self) -> bool {
+        self.stop.is_some()
+            || self.state.end.is_some()
+            || self.state.extent != Extent::Chat && !self.state.steps_of_pass().is_empty()
+    }
+
+    fn step_completed(&self) -> Option<Event> {
+        let (step, last) = (self.state.steps.last()?, self.state.last.as_ref()?);
+        Some(Event::StepCompleted {
+            response: Box::new(step.response.clone()),
+            thread: step.thread.clone(),
+            mode: plan_mode(&last.plan),
+            manual_tool_calls: manual_calls(&last.plan, &step.response),
+        })
+    }
+
+    /// The last event of a run that has its end: the result of a chat, or of a single step.
+    pub(super) fn completed(&mut self, run_id: Option<&Arc<str>>) -> Option<Event> {
+        // A step whose tools are not done has no result, and its run tells why.
+        if self.state.extent != Extent::Chat && self.state.open.is_none() {
+            return self.held.take();
+        }
+        Some(Event::ChatCompleted { result: Box::new(self.result(run_id)) })
+    }
+
+    /// What the run came to, as the result of a chat. Its steps are in it from then on.
+    pub(super) fn result(&mut self, run_id: Option<&Arc<str>>) -> ChatResult {
+        let mut result = self.state.chat_result();
+        result.run_id = run_id.cloned();
+        result
+    }
+
+    /// What the last step of the run came to.
+    pub(super) fn last_step(&self) -> Option<&StepResult> {
+        self.state.last_step()
+    }
+}
+
+/// The digest of the messages that joined a conversation in a run. What earlier runs hold is not part of it.
+///
+/// It is carried forward message by message, so its cost follows what is new.
+struct PromptDigest {
+    before: usize,
+    messages: usize,
+    rewrites: u32,
+    digest: Hash,
+    writer: cbor::Writer,
+}
+
+impl PromptDigest {
+    /// Of nothing yet, after so many messages that earlier runs hold.
+    fn new(before: usize) -> Self {
+        let (digest, writer) = (Hash::of(&[]), cbor::Writer::default());
+        Self { before, messages: before, rewrites: 0, digest, writer }
+    }
+
+    fn of(&mut self, messages: &Messages, rewrites: u32) -> Hash {
+        // What was changed is read again, so that the digest depends on the messages alone.
+        if rewrites != self.rewrites {
+            (self.messages, self.rewrites, self.digest) = (self.before, rewrites, Hash::of(&[]));
+        }
+        while let Some(message) = messages.get(self.messages) {
+            let message: &Message = message;
+            // A message without an encoding was refused before.
+            let bytes = self.writer.encode(message).unwrap_or_default();
+            self.digest = Hash::of(&[&self.digest.0, bytes]);
+            self.messages += 1;
+        }
+        self.digest
+    }
+}

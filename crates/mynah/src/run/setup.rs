@@ -1,0 +1,72 @@
+//! What a run is made of.
+
+use std::{sync::Arc, time::Duration};
+
+use mynah_data::{Event, Message, Messages, Pricing, Request, Thread};
+use mynah_log::{About, Extent, Fact};
+use mynah_step::{
+    Adapter, MetricsSink, ModelCall, RetryPolicy, ToolContext, ToolExecutor, ToolLimits,
+    ToolResultEncoder, World,
+};
+
+use super::{Policy, settle::ErrorPolicy};
+
+/// Sees every event of the model, whatever the filters say.
+pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// Everything a run needs that does not change while one engine has it.
+pub(crate) struct Setup {
+    pub(crate) policy: Policy,
+    pub(crate) pricing: Option<Pricing>,
+    pub(crate) adapter: Arc<dyn Adapter>,
+    /// The request, without the messages.
+    pub(crate) request: Request,
+    /// The same for the call that gives the answer its form.
+    pub(crate) final_request: Option<Request>,
+    pub(crate) call: ModelCall,
+    pub(crate) retry: Arc<RetryPolicy>,
+    pub(crate) world: Arc<dyn World>,
+    pub(crate) executor: Arc<dyn ToolExecutor>,
+    pub(crate) encoder: Arc<dyn ToolResultEncoder>,
+    pub(crate) on_tool_error: ErrorPolicy,
+    /// What every tool gets; each with its own call.
+    pub(crate) tool_context: ToolContext,
+    pub(crate) tool_limits: ToolLimits,
+    pub(crate) max_concurrency: usize,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) on_event: Option<Observer>,
+    pub(crate) metrics: Option<Arc<dyn MetricsSink>>,
+    /// Whether a replay answers for tools from the records.
+    pub(crate) recorded_tools: bool,
+    pub(crate) require_raw_response_hash: bool,
+}
+
+impl Setup {
+    /// The call continues under this id.
+    pub(crate) fn set_request_id(&mut self, id: String) {
+        self.tool_context.request_id = Arc::from(id.as_str());
+        self.call.request_id = id;
+    }
+}
+
+/// How a run begins.
+pub(crate) struct Beginning {
+    /// The conversation that earlier runs hold.
+    pub(crate) before: Messages,
+    /// What joined since.
+    pub(crate) thread: Thread,
+    /// How far it goes.
+    pub(crate) extent: Extent,
+    /// What it begins with; none if it is not recorded.
+    pub(crate) about: Option<Box<About>>,
+}
+
+/// How a run continues.
+pub(crate) struct Resumption {
+    /// The `resumed` fact with which it continues; none if its end is recorded already.
+    pub(crate) fact: Option<Fact>,
+    /// What the user says to a run that does not wait.
+    pub(crate) message: Option<Arc<Message>>,
+    /// How long earlier processes of the run were active.
+    pub(crate) active: Duration,
+}
