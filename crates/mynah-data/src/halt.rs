@@ -67,8 +67,9 @@ impl Halt {
             }
             Self::Tool { tool_call_id, reason, result, exception } => {
                 set("halt_tool_call_id", json!(tool_call_id));
-                let name = if *reason == HaltReason::ToolError { "error" } else { "halt_result" };
-                set(name, result.clone());
+                if *reason != HaltReason::ToolError {
+                    set("halt_result", result.clone());
+                }
                 if let Some(exception) = exception {
                     set("on_tool_error_exception", json!(exception));
                 }

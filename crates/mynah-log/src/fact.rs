@@ -280,13 +280,9 @@ impl Fact {
         }
     }
 
-    /// Takes over what another fact of the same kind measured: how long things took, and estimates.
-    pub fn adopt_measures(&mut self, other: &Self) {
+    /// Takes over how long things took from another fact of the same kind.
+    pub fn adopt_durations(&mut self, other: &Self) {
         match (self, other) {
-            (
-                Self::TurnStarted { input_tokens, .. },
-                Self::TurnStarted { input_tokens: other, .. },
-            ) => *input_tokens = *other,
             (
                 Self::AssistantCompleted { duration_ms, .. },
                 Self::AssistantCompleted { duration_ms: other, .. },

@@ -99,9 +99,7 @@ impl Hearing {
                 .with_provider(provider));
         }
         if has_twins(&self.answer.seal()) {
-            return Err(Error::adapter(AdapterReason::MalformedResponse)
-                .with_message("adapter error: malformed_response: two tool calls have the same id")
-                .with_provider(provider));
+            return Err(twins().with_provider(provider));
         }
         if needs_raw_hash { check_raw_hash(&self.answer.response(), provider) } else { Ok(()) }
     }
@@ -115,6 +113,11 @@ impl Hearing {
     pub fn into_answer(self) -> (Response, Vec<Cut>) {
         (self.answer.into_response(), self.cuts.map(CutRecorder::finish).unwrap_or_default())
     }
+}
+
+fn twins() -> Error {
+    Error::adapter(AdapterReason::MalformedResponse)
+        .with_message("adapter error: malformed_response: two tool calls have the same id")
 }
 
 /// Whether two tool calls have the same id: their results could not be told apart.
@@ -144,9 +147,7 @@ impl EventOrder {
             event if !event.is_from_model() => Some("an adapter may not emit it"),
             _ if self.over => Some("it came after the end"),
             Event::ToolCallStarted { id, .. } if id.is_empty() => Some("the call has no id"),
-            Event::ToolCallStarted { id, .. } if self.calls.contains_key(id) => {
-                Some("the call began twice")
-            }
+            Event::ToolCallStarted { id, .. } if self.calls.contains_key(id) => return Err(twins()),
             Event::ToolCallDelta { id, .. } => match self.calls.get(id) {
                 None => Some("the call never began"),
                 Some(true) => Some("the call was complete"),

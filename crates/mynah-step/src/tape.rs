@@ -119,10 +119,10 @@ impl Tape {
         of_tool(self.recorded()?.next_of_tool()?).map(|(call, _)| call)
     }
 
-    /// Takes over what the next record measured, where it is of the same kind: no two runs take the same time.
-    pub fn adopt_measures(&self, fact: &mut Fact) {
+    /// Takes over the durations of the next record, if it is of the same kind: no two runs take the same time.
+    pub fn adopt_durations(&self, fact: &mut Fact) {
         if let Some(recorded) = self.upcoming_of(&[fact.kind()]) {
-            fact.adopt_measures(recorded);
+            fact.adopt_durations(recorded);
         }
     }
 

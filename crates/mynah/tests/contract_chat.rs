@@ -480,11 +480,14 @@ async fn c34_a_call_refused_in_a_later_turn_ends_the_chat_with_an_error() -> Res
         let error = result.error().expect("an error");
         let reason = if refused.is_some() { "overloaded" } else { "no_scripted_response" };
         assert_eq!(error.reason(), reason);
-        assert_eq!(result.steps.len(), 1);
+        // The call that failed is a step with its error, and adds nothing to the conversation.
+        assert_eq!(result.steps.len(), 2);
+        assert_eq!(result.steps[1].response.error().as_ref(), Some(&error));
+        assert_eq!(result.final_response, Some(result.steps[1].response.clone()));
         assert_eq!(transcript(&result.thread), ["user: hi", "assistant: → c0", "tool c0: {}"]);
 
         let seen = events(chat().stream()).await;
-        assert_eq!(seen[seen.len() - 2], Event::Error { error });
+        assert_eq!(seen[seen.len() - 3], Event::Error { error });
         assert_eq!(fold(&Thread::from("hi"), &seen).chat_result(), result);
     }
     Ok(())

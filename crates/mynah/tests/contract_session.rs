@@ -196,7 +196,8 @@ async fn d20_a_failing_tool_fails_the_session_when_the_policy_halts() {
     let (session, result) = engine.start("hi").halt_on_tool_error().await.unwrap();
     assert_eq!(result.halted_reason.as_str(), "tool_error");
     assert_eq!(session.status(), Status::Error);
-    assert_eq!(session.error(), Some(&json!({"halt_tool_call_id": "c0"})));
+    assert_eq!(result.error().expect("an error").reason(), "failed");
+    assert_eq!(session.error().expect("an error")["message"], "tool error (boom): boom");
 }
 
 #[tokio::test]

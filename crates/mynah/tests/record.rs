@@ -114,6 +114,11 @@ proptest! {
                 prop_assert_eq!(json!(resumed.thread).to_string(), json!(whole.thread).to_string(), "{}", told);
                 return Ok(());
             }
+            // A model call that was lost counts, so that a budget may end what is resumed earlier.
+            let lost = matches!(facts.last(), Some(Fact::TurnStarted { .. }));
+            if lost && resumed.as_ref().is_ok_and(|resumed| resumed.halted_reason == HaltReason::BudgetExceeded) {
+                return Ok(());
+            }
             prop_assert_eq!(resumed.as_ref(), Ok(&whole), "{}", told);
             let text = |result: &ChatResult| json!(result).to_string();
             prop_assert_eq!(resumed.as_ref().map(text), Ok(text(&whole)), "{}, to the letter", told);
@@ -194,10 +199,6 @@ async fn whoever_knows_what_came_of_a_tool_says_so_when_the_run_is_resumed() -> 
     later(1)?.resume(&other, &*again).await?;
     let twice = later(1)?.resume(&other, &*again).tool_result("c0", 7).await?;
     assert_eq!(done.thread, twice.thread);
-    let kinds = async |log, run: &str| -> Vec<String> {
-        read(log, run).await.iter().map(|r| r.envelope().kind.to_string()).collect()
-    };
-    assert_eq!(kinds(&log, &run).await, kinds(&other, &again).await);
     let replayed = engine(1)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?;
     assert_eq!(replayed.status, "equal");
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");

@@ -258,7 +258,7 @@ impl Context {
 
     /// Records a fact, and returns it as it is recorded.
     async fn put(&self, mut fact: Fact) -> Result<Fact> {
-        self.tape().adopt_measures(&mut fact);
+        self.tape().adopt_durations(&mut fact);
         let durable = ends(&fact);
         let is_answer = matches!(
             fact,

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use mynah_data::{
-    Breach, Budget, Error, FinishReason, HaltReason, Message, Metadata, Mode, Response, StepResult,
+    Breach, Budget, Error, FinishReason, Halt, HaltReason, Message, Metadata, Mode, Response, StepResult,
     ToolCall,
 };
 use mynah_log::{End, Extent, OnUncertain, Plan};
@@ -11,7 +11,7 @@ use mynah_step::{Tool, prompt_tokens, reruns_lost};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::state::{OpenTurn, PlannedCall, RunState};
+use super::state::{Calling, OpenTurn, PlannedCall, RunState};
 
 /// What a run is to do next.
 #[derive(Debug, PartialEq)]
@@ -20,6 +20,8 @@ pub(super) enum Action {
     StartTurn,
     /// Call the model: its turn is started.
     CallModel,
+    /// Record that the answer of the model call in flight was lost with its process.
+    LoseTurn,
     /// Record that the conversation ended so. One more call gives the answer its form.
     Finalize { conversation: End, nudge: Option<Message> },
     /// Announce an attempt of a call.
@@ -191,11 +193,13 @@ impl RunState {
             end.metadata.insert("error".to_owned(), error.to_value());
             return Action::Refuse(end, error.clone());
         }
+        match self.calling {
+            Some(Calling::Now) => return Action::CallModel,
+            Some(Calling::Lost) => return Action::LoseTurn,
+            None => {}
+        }
         if self.crashes > policy.max_crashes {
             return Action::Finish(end(HaltReason::CrashLoop, "crashes", json!(self.crashes)));
-        }
-        if self.calling {
-            return Action::CallModel;
         }
         if let Some(conversation) = &self.conversation
             && let Some(error) = &conversation.failure
@@ -211,9 +215,9 @@ impl RunState {
         let Some(step) = self.steps_of_pass().last() else {
             return match self.halt() {
                 // A call that was approved has halted.
-                Some(halt) if self.conversation.is_none() => Action::Finish(
-                    self.end_of_chat(End::new(halt.reason(), halt.details()), policy),
-                ),
+                Some(halt) if self.conversation.is_none() => {
+                    Action::Finish(self.end_of_chat(halted(halt), policy))
+                }
                 _ => Action::StartTurn,
             };
         };
@@ -300,7 +304,7 @@ impl RunState {
     /// How a step itself ends or suspends the run; none where the model is to be called again.
     fn end_after(&self, step: &StepResult) -> Option<End> {
         if let Some(halt) = self.halt() {
-            return Some(End::new(halt.reason(), halt.details()));
+            return Some(halted(halt));
         }
         let nothing = Plan::Nothing;
         let plan = self.last.as_ref().map_or(&nothing, |last| &last.plan);
@@ -339,6 +343,15 @@ fn leads_to_finalize(reason: &HaltReason) -> bool {
 
 fn end(reason: HaltReason, key: &str, value: Value) -> End {
     End::new(reason, Metadata::from_iter([(key.to_owned(), value)]))
+}
+
+/// The end of a run that a tool halted, with the error where it failed.
+fn halted(halt: &Halt) -> End {
+    let mut end = End::new(halt.reason(), halt.details());
+    if let Halt::Tool { reason: HaltReason::ToolError, result, .. } = halt {
+        end.metadata.insert("error".to_owned(), result.clone());
+    }
+    end
 }
 
 fn completed() -> End {

@@ -82,7 +82,7 @@ impl Driver {
         last: Setup,
         beginning: Beginning,
         cancel: Option<&CancelHandle>,
-        records: Recorded,
+        (records, allow_changed): (Recorded, bool),
     ) -> Self {
         let Beginning { before, thread, extent, about } = beginning;
         let len = before.len();
@@ -94,7 +94,7 @@ impl Driver {
             None => last,
         };
         let machine = Machine::new(first, setups, len, RunState::new(before), true);
-        let door = Replay::new(records, listen(cancel));
+        let door = Replay::new(records, allow_changed, listen(cancel));
         let mut driver = Self::with(machine, Box::new(door), extent);
         driver.commit(Fact::RunStarted { thread, extent, about });
         driver
@@ -242,6 +242,8 @@ impl Driver {
                 if !self.machine.is_hearing() {
                     self.door.call_model(&self.machine);
                     self.machine.begin_hearing();
+                    // That the model is called is on its way to the log before anything of its answer is told.
+                    return Poll::Ready(Ok(None));
                 }
                 match ready!(self.door.poll_model(cx, &self.machine))? {
                     Input::ModelEvent(event) => {

@@ -112,6 +112,7 @@ impl Machine {
                 let (turn, input_tokens) = (self.turn(), self.state.prompt(&self.setup.policy, 0));
                 vec![Fact::TurnStarted { turn, prompt, input_tokens }]
             }
+            Action::LoseTurn => vec![self.state.spent.lost(self.turn())],
             Action::Finalize { conversation, nudge } => {
                 vec![Fact::FinalizeStarted { conversation, nudge: nudge.map(Arc::new) }]
             }
@@ -149,9 +150,7 @@ impl Machine {
             Input::Resumed(fact) => {
                 self.hearing = None;
                 self.running.clear();
-                self.next_call = 0;
-                let lost = self.state.calling.then(|| self.state.spent.lost(self.turn()));
-                [fact].into_iter().chain(lost).collect()
+                vec![fact]
             }
             Input::Said(message) => vec![Fact::UserMessage { message }],
             Input::Interrupted { reason, end } => {
@@ -183,7 +182,9 @@ impl Machine {
     pub(super) fn take_in(&mut self, fact: Fact) {
         let before = self.state.steps.len();
         match &fact {
+            Fact::AssistantCompleted { .. } => self.next_call = 0,
             Fact::Resumed { about, request_id, .. } => {
+                self.next_call = 0;
                 let id = request_id.clone();
                 if about.is_some() && let Some(next) = self.later.pop_front() {
                     self.hand_over(next);
@@ -208,7 +209,6 @@ impl Machine {
         }
         self.state.evolve(fact);
         if self.state.steps.len() > before {
-            self.next_call = 0;
             match self.state.extent {
                 _ if !self.watched => {}
                 Extent::Generate => {}

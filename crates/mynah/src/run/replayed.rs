@@ -33,11 +33,13 @@ pub(super) struct Replay {
     early: Vec<(Arc<ToolCall>, Settled)>,
     /// Calls whose records answer for them.
     answered: HashSet<String>,
+    /// Whether the engine may be another than the run's.
+    allow_changed: bool,
     cancel: Cancellation,
 }
 
 impl Replay {
-    pub(super) fn new(records: Recorded, cancel: Cancellation) -> Self {
+    pub(super) fn new(records: Recorded, allow_changed: bool, cancel: Cancellation) -> Self {
         Self {
             tape: Tape::Replaying(Box::new(records)),
             desk: Desk::new(),
@@ -45,6 +47,7 @@ impl Replay {
             tools: ToolRuns::default(),
             early: Vec::new(),
             answered: HashSet::new(),
+            allow_changed,
             cancel,
         }
     }
@@ -77,7 +80,14 @@ impl Replay {
 
 impl Door for Replay {
     fn commit(&mut self, mut fact: Fact) -> Result<Fact> {
-        self.tape.adopt_measures(&mut fact);
+        self.tape.adopt_durations(&mut fact);
+        // Another engine may have other tools, whose schemas count in the estimate of a prompt.
+        if let (true, Fact::TurnStarted { input_tokens, .. }) = (self.allow_changed, &mut fact)
+            && let Some(Fact::TurnStarted { input_tokens: recorded, .. }) =
+                self.tape.upcoming_of(&["turn_started"])
+        {
+            *input_tokens = *recorded;
+        }
         let kept = self.tape.commit(&fact)?;
         self.desk.committed(&fact);
         Ok(kept.unwrap_or(fact))

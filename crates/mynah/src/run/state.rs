@@ -19,8 +19,8 @@ pub(crate) struct RunState {
     pub(super) steps: Vec<StepResult>,
     /// What the conversation came to, once the answer is given its form.
     pub(super) conversation: Option<Conversation>,
-    /// Whether a model call was started and has no answer yet.
-    pub(super) calling: bool,
+    /// A model call that was started and has no answer yet.
+    pub(super) calling: Option<Calling>,
     /// The turn whose tools are not all done.
     pub(super) open: Option<OpenTurn>,
     /// How the last completed step went, beyond what its result says.
@@ -44,6 +44,15 @@ pub(crate) struct RunState {
     answered_at: usize,
     /// How many steps there were when a call of its own last went on with the run: its result tells those that follow.
     called_at: usize,
+}
+
+/// A model call without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Calling {
+    /// It is in flight.
+    Now,
+    /// Its process died.
+    Lost,
 }
 
 /// A conversation that ended before the chat did.
@@ -204,6 +213,7 @@ impl RunState {
                     Some(_) => self.crashes = 0,
                     None => {
                         self.crashes += 1;
+                        self.calling = self.calling.map(|_| Calling::Lost);
                         self.open.iter_mut().for_each(OpenTurn::lose);
                     }
                 }
@@ -222,11 +232,11 @@ impl RunState {
                 self.resume(message, results, approved);
             }
             Fact::UserMessage { message } => self.hear_person(message),
-            Fact::TurnStarted { .. } => self.calling = true,
-            Fact::TurnLost { .. } => self.calling = false,
+            Fact::TurnStarted { .. } => self.calling = Some(Calling::Now),
+            Fact::TurnLost { .. } => self.calling = None,
             Fact::FinalizeStarted { conversation, nudge } => self.finalize(conversation, nudge),
             Fact::FinalizeFailed { error } => {
-                self.calling = false;
+                self.calling = None;
                 if let Some(conversation) = &mut self.conversation {
                     self.thread = conversation.thread.clone();
                     self.rewrites += 1;
@@ -480,7 +490,7 @@ impl RunState {
     }
 
     fn answer(&mut self, response: Response, plan: Plan) {
-        self.calling = false;
+        self.calling = None;
         // A call that failed or was cut off before it said anything leaves nothing: an empty message would spoil the
         // next request.
         let message = &response.message;
@@ -611,7 +621,7 @@ impl RunState {
 
     /// What was said and done stays in the conversation. The unfinished turn is not a step.
     fn cut_off(&mut self, partial: Option<Response>) {
-        self.calling = false;
+        self.calling = None;
         match partial {
             Some(response) => self.answer(response, Plan::Nothing),
             // The step of an approved call was told when it was handed to the caller.

@@ -105,6 +105,7 @@ fn a_lost_turn_is_started_again_and_counted() {
     run.state.evolve(Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 5 });
     assert_eq!(run.next(), Action::CallModel);
     run.state.evolve(Fact::SEAM);
+    assert_eq!(run.next(), Action::LoseTurn);
     let lost = run.state.spent.lost(1);
     assert_eq!(lost, Fact::TurnLost { turn: 1, input_tokens: 5, cost: None });
     run.state.evolve(lost);
