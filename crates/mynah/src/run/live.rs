@@ -282,6 +282,9 @@ impl Door for Live {
             self.starting = false;
         }
         loop {
+            if let Some(fact) = self.desk.as_ref().and_then(|desk| desk.noted()) {
+                return Poll::Ready(Ok(Input::Recorded(fact)));
+            }
             if let Poll::Ready(Some((call, settled))) = self.tools.poll_next_unpin(cx) {
                 return Poll::Ready(Ok(Input::ToolFinished { call, settled }));
             }
@@ -291,9 +294,6 @@ impl Door for Live {
                 // What is done is written while others still run.
                 self.tape.kick(cx);
                 return Poll::Pending;
-            }
-            if let Some(fact) = desk.noted() {
-                return Poll::Ready(Ok(Input::Recorded(fact)));
             }
         }
     }

@@ -163,6 +163,9 @@ impl Door for Replay {
 
     fn poll_tools(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>> {
         loop {
+            if let Some(fact) = self.desk.noted() {
+                return Poll::Ready(Ok(Input::Recorded(fact)));
+            }
             if let Some(input) = self.anywhere(machine) {
                 return Poll::Ready(Ok(input));
             }
@@ -199,10 +202,7 @@ impl Door for Replay {
             }
             self.desk.park(cx.waker());
             if self.desk.serve(&mut self.tape)? {
-                match self.desk.noted() {
-                    Some(fact) => return Poll::Ready(Ok(Input::Recorded(fact))),
-                    None => continue,
-                }
+                continue;
             }
             return self.desk.poll_stuck(&mut self.tape).map(Err);
         }
