@@ -253,11 +253,11 @@ impl Context {
             let refused = Error::invalid_option("fact", code);
             return Err(refused.with_message(format!("validation failed: fact: {why}")));
         }
-        self.put(fact).await.map(drop)
+        self.put(fact).await
     }
 
-    /// Records a fact. Gives it as its record has it, where that is not the same to the letter.
-    async fn put(&self, fact: Fact) -> Result<Option<Fact>> {
+    /// Records a fact.
+    async fn put(&self, fact: Fact) -> Result<()> {
         let durable = ends(&fact);
         let is_answer = matches!(
             fact,

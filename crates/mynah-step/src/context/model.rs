@@ -114,15 +114,14 @@ impl Context {
         match heard {
             Ok(None) => {
                 let (plan, kept) = (Plan::Nothing, Box::new(response.clone()));
-                let kept = self
-                    .put(Fact::AssistantCompleted { response: kept, plan, cuts, duration_ms: None })
-                    .await?;
-                Ok(match kept {
-                    Some(Fact::AssistantCompleted { response, .. }) => {
-                        Answer { turn, response: *response }
-                    }
-                    _ => Answer { turn, response },
+                self.put(Fact::AssistantCompleted {
+                    response: kept,
+                    plan,
+                    cuts,
+                    duration_ms: None,
                 })
+                .await?;
+                Ok(Answer { turn, response })
             }
             Ok(Some(breach)) => {
                 let partial = begun.then(|| Box::new(response));
@@ -132,15 +131,10 @@ impl Context {
                 if let Some(usage) = taken_by(response) {
                     error = error.with("usage", json!(usage));
                 }
-                let (name, effect) = (MODEL_CALL.to_owned(), Effect::Failed(error.to_value()));
-                let kept =
-                    self.put(Fact::SideEffect { inside: None, name, ahead: 0, effect }).await?;
-                Err(match kept {
-                    Some(Fact::SideEffect { effect: Effect::Failed(error), .. }) => {
-                        told(Some(&error))
-                    }
-                    _ => error,
-                })
+                let effect = Effect::Failed(error.to_value().to_string());
+                let name = MODEL_CALL.to_owned();
+                self.put(Fact::SideEffect { inside: None, name, ahead: 0, effect }).await?;
+                Err(error)
             }
         }
     }
@@ -173,7 +167,7 @@ impl Context {
                 Error::budget_exceeded(&breach, partial)
             }
             Fact::SideEffect { effect: Effect::Failed(error), .. } => {
-                let error = told(Some(&error));
+                let error = told(serde_json::from_str(&error).ok().as_ref());
                 let usage = error.metadata().get("usage").map(Usage::deserialize);
                 let usage = usage.and_then(std::result::Result::ok).unwrap_or_default();
                 self.spent().took(&usage, 0, pricing);

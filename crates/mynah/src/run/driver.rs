@@ -426,26 +426,24 @@ impl Driver {
 
     /// Takes in a fact. Where it completes a step, the caller is told.
     pub(super) fn commit(&mut self, fact: Fact) {
-        let fact = self.keep(fact);
+        self.keep(&fact);
         self.take_in(fact);
     }
 
-    /// Gives a fact to the tape, and gives it back as its record has it.
-    pub(super) fn keep(&mut self, mut fact: Fact) -> Fact {
+    /// Gives a fact to the tape.
+    pub(super) fn keep(&mut self, fact: &Fact) {
         if self.tape.is_kept() {
-            match self.tape.commit(&fact) {
-                Ok(kept) => fact = kept.unwrap_or(fact),
-                Err(error) => _ = self.fault.get_or_insert(error),
+            if let Err(error) = self.tape.commit(fact) {
+                self.fault.get_or_insert(error);
             }
             if !self.tape.is_resuming() {
                 self.catch_up();
             }
         }
-        if let Fact::Resumed { request_id: Some(id), .. } = &fact {
+        if let Fact::Resumed { request_id: Some(id), .. } = fact {
             self.setup.tool_context.request_id = Arc::from(id.as_str());
             self.setup.call.request_id.clone_from(id);
         }
-        fact
     }
 
     /// Takes in a fact that is where it belongs. Where another engine took over after it, what follows is that one's.

@@ -280,7 +280,7 @@ impl Driver {
                 };
                 let remembered = self.watched || self.tape.is_kept();
                 let fact = settle(call, settled, setup.encoder.as_ref(), policy, remembered);
-                let fact = self.keep(fact);
+                self.keep(&fact);
                 if let Some(desk) = &self.desk {
                     desk.committed(&fact);
                 }
