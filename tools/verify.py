@@ -143,8 +143,10 @@ class Record:
         if payload is not None:
             committed = sha256(b"mynah record body 1\n", salt, payload)
             demand(committed == fields["body"], "the body is not the one that was committed to")
-            self.fact = decode(payload)
-            demand(self.fact["kind"] == fields["kind"], "the payload is of another kind")
+            fact = decode(payload)
+            demand(type(fact) is dict and list(fact) == [fields["kind"]], "the payload is of another kind")
+            self.fact = fact[fields["kind"]]
+            demand(type(self.fact) is dict, "the payload does not hold the members of a fact")
 
 class Run:
     """Checks a run record by record. `gone` are the bodies that tombstones name: seq, and hash with what they had added to the totals."""
@@ -171,7 +173,7 @@ class Run:
             self.root = root
         self.head, self.last = record.hash, kind
         self.leaves.append(leaf(record.hash))
-        if record.fact:
+        if record.fact is not None:
             demand(not named, "a tombstone says that its body was taken away, and it is there")
             self.count(kind, record.fact)
         else:
@@ -181,6 +183,8 @@ class Run:
     def count(self, kind, fact):
         response = {"assistant_completed": "response", "budget_exceeded": "partial", "cancelled": "partial"}.get(kind)
         usage = ((fact.get(response) or {}).get("usage") or {}) if response else {}
+        if kind == "turn_lost":
+            usage = {"input_tokens": fact["input_tokens"], "total_cost": fact.get("cost")}
         self.add(dict(turns=kind == "turn_started", tool_calls=kind == "tool_scheduled" and fact["attempt"] == 1,
                       input_tokens=usage.get("input_tokens"), output_tokens=usage.get("output_tokens"), cost=usage.get("total_cost")))
     def add(self, adds):
@@ -214,7 +218,7 @@ def read_record(entry):
     salt, payload = (unhex(entry[key]) if key in entry else None for key in ("salt", "payload"))
     demand(salt is None or len(salt) == 16, "a salt has 16 bytes")
     record = Record(unhex(entry["envelope"]), salt, payload)
-    demand("fact" not in entry or tells(entry["fact"], record.fact), "the fact that is shown is not the one in its bytes")
+    demand("fact" not in entry or tells(entry["fact"], {record.envelope["kind"]: record.fact}), "the fact that is shown is not the one in its bytes")
     return record
 
 def read_tombstone(entry, run):

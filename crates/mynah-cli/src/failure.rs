@@ -122,7 +122,10 @@ impl Failure {
     /// Whether it is for want of a run or of a log.
     pub(crate) fn is_of_absence(&self) -> bool {
         let Cause::Library(error) = &self.cause else { return false };
-        matches!(error.kind(), ErrorKind::Log(LogReason::RunNotFound | LogReason::Unavailable))
+        matches!(
+            error.kind(),
+            ErrorKind::Log(LogReason::RunNotFound | LogReason::Unavailable | LogReason::Unusable)
+        )
     }
 
     /// The same failure, with more to say.

@@ -63,9 +63,7 @@ pub(crate) fn refusal(why: &str) -> String {
 pub(crate) fn outcome(effect: &Effect) -> String {
     match effect {
         Effect::Done(value) => value.to_string(),
-        Effect::Text(text) => text.clone(),
-        Effect::Failed(value) => format!("failed: {value}"),
-        _ => String::new(),
+        Effect::Failed(why) => format!("failed: {why}"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{env, path::Path, sync::Arc};
 
 use mynah::{
-    Error, ErrorKind, LogReason,
+    Error, LogReason,
     log::{
         Fact, Log, MAINTENANCE, MemoryLog, Previous, Pruned, Record, Removals, RunFilter,
         RunSummary, SqliteLog,
@@ -68,11 +68,7 @@ impl Place {
         self.is_there()?;
         match self {
             Self::Memory => Ok(Arc::new(MemoryLog::new())),
-            Self::Sqlite(path) => opened(match SqliteLog::open_read_only(path) {
-                // Its tables are of an older version, and brought up to date.
-                Err(error) if is_older(&error) => SqliteLog::open(path),
-                opened => opened,
-            }),
+            Self::Sqlite(path) => opened(SqliteLog::open_read_only(path)),
         }
     }
 
@@ -85,11 +81,6 @@ impl Place {
             _ => Ok(()),
         }
     }
-}
-
-fn is_older(error: &Error) -> bool {
-    error.kind() == ErrorKind::Log(LogReason::Unavailable)
-        && error.metadata().contains_key("schema")
 }
 
 fn opened(log: mynah::Result<SqliteLog>) -> Result<Arc<dyn Log>, Failure> {

@@ -3,14 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
 mod common;
-#[path = "../../mynah-log/tests/tables/mod.rs"]
-mod tables;
 
 use std::fs;
 
 use common::{RUNS, Ran, Store, feed, lines, mynah, run};
 use serde_json::json;
-use tables::as_in_version_4;
 
 #[test]
 fn everything_that_was_looked_at_is_told() {
@@ -23,7 +20,7 @@ fn everything_that_was_looked_at_is_told() {
         "version   mynah {version}
 format    version 1
 keys      OPENAI_API_KEY, TOGETHER_API_KEY
-log       {url}: reachable, tables of version 5
+log       {url}: reachable, tables of version 1
 storage   sound
 runs      5
 sample    5 runs verified
@@ -151,19 +148,6 @@ fn a_run_whose_id_is_damaged_is_a_finding() {
         assert!(found.stderr.contains(said), "{}", found.stderr);
     }
     assert_eq!(examine(&store, &[]).code, Some(1));
-}
-
-#[test]
-fn a_log_of_an_older_version_is_brought_up_to_date() {
-    let store = Store::with(RUNS);
-    let raw = rusqlite::Connection::open(&store.path).unwrap();
-    as_in_version_4(&raw);
-    let older = "DROP INDEX seals_by_run; CREATE UNIQUE INDEX seals_by_id ON seals (id); DROP TABLE unwiped; PRAGMA user_version = 2";
-    raw.execute_batch(older).unwrap();
-    drop(raw);
-    let told = examine(&store, &[]);
-    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
-    assert!(told.stdout.contains("tables of version 5"), "{}", told.stdout);
 }
 
 #[test]

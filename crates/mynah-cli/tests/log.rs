@@ -310,23 +310,6 @@ fn a_crash_after_a_record_that_never_comes_changes_nothing() {
     assert_eq!(ops([Some(10), Some(9), Some(1)]), plain);
 }
 
-#[test]
-fn the_runs_of_a_log_that_an_older_program_wrote_go_on() {
-    const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../mynah-log/tests/kept");
-    let (store, agent) = (Store::new(), format!("{KEPT}/version_4.json"));
-    let tables = std::fs::read_to_string(format!("{KEPT}/version_4.sql")).unwrap();
-    rusqlite::Connection::open(&store.path).unwrap().execute_batch(&tables).unwrap();
-    let resumed = store.ok(&["resume", "run-9", "--answer", "four", "--agent", &agent]);
-    assert!(resumed.ends_with("all done\n"), "{resumed}");
-    let waits = store.run(&["resume", "run-10", "--agent", &agent]);
-    assert_eq!(waits.code, Some(3), "its tool may have run: {}", waits.stderr);
-    store.ok(&["resume", "run-10", "--approve", "c10", "--agent", &agent]);
-    for run in ["run-9", "run-10"] {
-        store.ok(&["replay", run]);
-    }
-    assert!(store.ok(&["verify"]).contains("9 runs, 11 seals, 3 removals"));
-}
-
 fn chat() -> Value {
     json!({"op": "chat", "messages": [{"role": "user", "content": "go"}]})
 }

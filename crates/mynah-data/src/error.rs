@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     AdapterReason, Breach, EngineReason, ErrorKind, HaltReason, LogReason, Metadata, Operation,
     Response, SessionReason, Status, StreamReason, ToolReason, ValidationReason,
+    json::{self, Json},
 };
 
 /// A result whose error is Mynah's [`Error`].
@@ -264,7 +265,13 @@ impl std::error::Error for Error {}
 
 impl Serialize for Error {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.to_value().serialize(serializer)
+        use serde::ser::SerializeStruct;
+        let mut fields = serializer.serialize_struct("Error", 4)?;
+        fields.serialize_field("type", self.0.kind.type_name())?;
+        fields.serialize_field("reason", self.0.kind.reason())?;
+        fields.serialize_field("message", &self.to_string())?;
+        fields.serialize_field("metadata", &Json(&self.0.metadata))?;
+        fields.end()
     }
 }
 
@@ -276,7 +283,7 @@ impl<'de> Deserialize<'de> for Error {
             r#type: String,
             reason: String,
             message: String,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "json::deserialize")]
             metadata: Metadata,
         }
         let wire = Wire::deserialize(deserializer)?;

@@ -30,7 +30,7 @@ pub struct Image {
     #[serde(default)]
     pub height: Option<u32>,
     /// Anything else.
-    #[serde(default)]
+    #[serde(default, with = "crate::json::members")]
     pub metadata: Metadata,
 }
 

@@ -34,6 +34,7 @@ mod event;
 mod extent;
 mod halt;
 mod image;
+pub mod json;
 mod message;
 mod model;
 mod reason;

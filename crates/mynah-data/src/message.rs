@@ -5,7 +5,10 @@ use std::{borrow::Cow, fmt, sync::Arc};
 use serde::{Deserialize, Serialize, de};
 use serde_json::Value;
 
-use crate::{Image, ImageDetail, Metadata, ToolCall, tool::present};
+use crate::{
+    Image, ImageDetail, Metadata, ToolCall,
+    json::{self, Json},
+};
 
 /// Who a message is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,7 +46,7 @@ pub enum Part {
         /// The text.
         text: String,
         /// Anything else.
-        #[serde(skip_serializing_if = "Metadata::is_empty")]
+        #[serde(skip_serializing_if = "Metadata::is_empty", with = "json::members")]
         metadata: Metadata,
     },
     /// An image.
@@ -53,7 +56,7 @@ pub enum Part {
         /// How closely to look.
         detail: ImageDetail,
         /// Anything else.
-        #[serde(skip_serializing_if = "Metadata::is_empty")]
+        #[serde(skip_serializing_if = "Metadata::is_empty", with = "json::members")]
         metadata: Metadata,
     },
     /// The model's reasoning, to be given back to providers that want it.
@@ -67,7 +70,7 @@ pub enum Part {
         #[serde(skip_serializing_if = "is_false")]
         redacted: bool,
         /// What the provider must get back, as it came: ids, encrypted content. Adapters write beside it whose it is.
-        #[serde(skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none", with = "json::option")]
         data: Option<Value>,
     },
     /// A tool call.
@@ -324,7 +327,7 @@ impl Serialize for Message {
             fields.serialize_field("role", &self.role)?;
             fields.serialize_field("content", &content)?;
             if !self.metadata.is_empty() {
-                fields.serialize_field("metadata", &self.metadata)?;
+                fields.serialize_field("metadata", &Json(&self.metadata))?;
             }
             fields.serialize_field("tool_call_id", &self.tool_call_id)?;
         }
@@ -346,7 +349,7 @@ impl<'de> Deserialize<'de> for Message {
             tool_call_id: Option<String>,
             #[serde(default)]
             tool_calls: Vec<ToolCall>,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "json::deserialize")]
             metadata: Metadata,
         }
         let wire = Wire::deserialize(deserializer)?;
@@ -385,15 +388,17 @@ impl<'de> Deserialize<'de> for Part {
         struct Wire {
             r#type: Kind,
             text: Option<String>,
+            #[serde(default, deserialize_with = "json::option::deserialize")]
             metadata: Option<Metadata>,
             image: Option<Image>,
             detail: Option<ImageDetail>,
             signature: Option<String>,
             redacted: Option<bool>,
+            #[serde(default, deserialize_with = "json::option::deserialize")]
             data: Option<Value>,
             id: Option<String>,
             name: Option<String>,
-            #[serde(default, deserialize_with = "present")]
+            #[serde(default, deserialize_with = "json::present")]
             arguments: Option<Value>,
             raw_arguments: Option<String>,
         }

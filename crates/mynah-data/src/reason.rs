@@ -187,9 +187,11 @@ reasons! {
         AmbiguousRun => "ambiguous_run",
         /// The log was opened for reading alone.
         ReadOnly => "read_only",
-        /// The log was written by a newer version.
+        /// The log was made by another version of Mynah.
         SchemaTooNew => "schema_too_new",
-        /// The log cannot be reached or used.
+        /// The log's file, or the place where it lies, cannot hold a log: another attempt fails as well.
+        Unusable => "unusable",
+        /// The log cannot be reached or used at the moment.
         Unavailable => "unavailable",
     }
 }

@@ -8,7 +8,10 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::{AdapterReason, EngineReason, Error, ErrorKind, Message, Metadata, Part, ToolCall};
+use crate::{
+    AdapterReason, EngineReason, Error, ErrorKind, Message, Metadata, Part, ToolCall,
+    json::{self, Json},
+};
 
 /// Why a model stopped writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -67,14 +70,15 @@ pub struct Usage {
     /// `tool_usage` counts, is in it only then.
     pub total_cost: Option<f64>,
     /// The provider's counters for its own tools.
+    #[serde(with = "json::members")]
     pub tool_usage: Metadata,
     /// Counters that have no place above. Providers repeat them with every piece of an answer, so they are shared.
-    #[serde(deserialize_with = "extra")]
+    #[serde(serialize_with = "json::members::serialize", deserialize_with = "extra")]
     pub extra: Arc<Metadata>,
 }
 
 fn extra<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Arc<Metadata>, D::Error> {
-    let extra = Option::<Metadata>::deserialize(deserializer)?.unwrap_or_default();
+    let extra = json::option::deserialize(deserializer)?.unwrap_or_else(Metadata::new);
     Ok(if extra.is_empty() { Usage::nothing() } else { Arc::new(extra) })
 }
 
@@ -301,12 +305,14 @@ impl Response {
         use serde::ser::SerializeStruct;
         let mut fields = serializer.serialize_struct("Response", 9)?;
         fields.serialize_field("id", &self.id)?;
-        fields.serialize_field("raw", &self.raw)?;
+        if let Some(raw) = self.raw.as_ref().filter(|raw| !raw.is_null()) {
+            fields.serialize_field("raw", &Json(raw))?;
+        }
         fields.serialize_field("model", &self.model)?;
         fields.serialize_field("usage", &self.usage)?;
         fields.serialize_field("message", &self.message)?;
         if !self.metadata.is_empty() {
-            fields.serialize_field("metadata", &self.metadata)?;
+            fields.serialize_field("metadata", &Json(&self.metadata))?;
         }
         fields.serialize_field("request_id", &self.request_id)?;
         fields.serialize_field("finish_reason", &self.finish_reason)?;
@@ -359,9 +365,9 @@ impl<'de> Deserialize<'de> for Response {
             raw_finish_reason: Option<String>,
             #[serde(default)]
             usage: Usage,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "json::option::deserialize")]
             raw: Option<Value>,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "json::deserialize")]
             metadata: Metadata,
         }
         let wire = Wire::deserialize(deserializer)?;

@@ -213,7 +213,7 @@ pub struct Thread {
     /// The messages, oldest first.
     pub messages: Messages,
     /// Anything else.
-    #[serde(default)]
+    #[serde(default, with = "crate::json::members")]
     pub metadata: Metadata,
 }
 

@@ -5,7 +5,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Error, HaltReason, Metadata, ToolReason, error::reserved_halt, extent};
+use crate::{
+    Error, HaltReason, Metadata, ToolReason,
+    error::reserved_halt,
+    extent,
+    json::{self, Json},
+};
 
 /// The text of the tool message that stands in the thread while a person is asked.
 pub const ASK_USER_SENTINEL: &str = "<awaiting user response>";
@@ -27,6 +32,7 @@ pub struct ToolSpec {
     /// What the tool does, for the model.
     pub description: String,
     /// JSON Schema of the arguments.
+    #[serde(with = "json")]
     pub schema: Value,
     /// Whether calls are handed to the caller instead of being run.
     #[serde(default)]
@@ -42,7 +48,7 @@ pub struct ToolSpec {
     #[serde(default)]
     pub timeout_ms: Option<u64>,
     /// Anything else.
-    #[serde(default)]
+    #[serde(default, with = "json::members")]
     pub metadata: Metadata,
 }
 
@@ -83,11 +89,12 @@ pub struct ToolCall {
     /// The tool's name.
     pub name: String,
     /// The arguments, parsed; null where the text is not one JSON value, or was cut off before it began.
+    #[serde(with = "json")]
     pub arguments: Value,
     /// The arguments exactly as the model wrote them.
     pub raw_arguments: String,
     /// What the provider must get back with the call, such as a signature.
-    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    #[serde(skip_serializing_if = "Metadata::is_empty", with = "json::members")]
     pub metadata: Metadata,
 }
 
@@ -174,11 +181,11 @@ impl<'de> Deserialize<'de> for ToolCall {
         struct Wire {
             id: String,
             name: String,
-            #[serde(default, deserialize_with = "present")]
+            #[serde(default, deserialize_with = "json::present")]
             arguments: Option<Value>,
             #[serde(default)]
             raw_arguments: Option<String>,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "json::deserialize")]
             metadata: Metadata,
         }
         let wire = Wire::deserialize(deserializer)?;
@@ -189,7 +196,7 @@ impl<'de> Deserialize<'de> for ToolCall {
 }
 
 /// Null is told from what is not there.
-pub(crate) fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     json: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(json).map(Some)
@@ -321,20 +328,20 @@ impl Serialize for ToolOutcome {
         use serde::ser::SerializeMap;
         let mut map = serializer.serialize_map(None)?;
         match self {
-            Self::Ok(value) => map.serialize_entry("ok", value)?,
+            Self::Ok(value) => map.serialize_entry("ok", &Json(value))?,
             Self::Error { error, transient } => {
-                map.serialize_entry("error", error)?;
+                map.serialize_entry("error", &Json(error))?;
                 if *transient {
                     map.serialize_entry("transient", transient)?;
                 }
             }
             Self::AskUser { question, opts } => {
                 map.serialize_entry("ask_user", question)?;
-                map.serialize_entry("opts", opts)?;
+                map.serialize_entry("opts", &Json(opts))?;
             }
             Self::Halt { reason, result } => {
                 map.serialize_entry("halt", reason)?;
-                map.serialize_entry("result", result)?;
+                map.serialize_entry("result", &Json(result))?;
             }
         }
         map.end()
@@ -347,19 +354,19 @@ impl<'de> Deserialize<'de> for ToolOutcome {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Wire {
-            #[serde(default, deserialize_with = "present")]
+            #[serde(default, deserialize_with = "json::present")]
             ok: Option<Value>,
-            #[serde(default, deserialize_with = "present")]
+            #[serde(default, deserialize_with = "json::present")]
             error: Option<Value>,
             #[serde(default, deserialize_with = "present")]
             transient: Option<bool>,
             #[serde(default, deserialize_with = "present")]
             ask_user: Option<String>,
-            #[serde(default, deserialize_with = "present")]
+            #[serde(default, deserialize_with = "json::present")]
             opts: Option<Metadata>,
             #[serde(default, deserialize_with = "present")]
             halt: Option<HaltReason>,
-            #[serde(default, deserialize_with = "present")]
+            #[serde(default, deserialize_with = "json::present")]
             result: Option<Value>,
         }
         let wire = Wire::deserialize(deserializer)?;

@@ -42,7 +42,7 @@ pub enum Cut {
     /// The answer was complete.
     Completed,
     /// Something that the message does not tell.
-    Event(Box<Event>),
+    Event(#[serde(with = "mynah_data::json")] Box<Event>),
 }
 
 /// Takes down how an answer arrives.

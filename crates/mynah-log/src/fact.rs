@@ -1,15 +1,15 @@
 //! Facts: one for each thing that happened.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use mynah_data::{
     Breach, Error, HaltReason, Message, Metadata, Pricing, Response, Thread, ToolCall, ToolOutcome,
-    ToolSpec,
+    ToolSpec, json,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use serde_json::Value;
 
-use crate::{Cut, Hash, Tombstone, gist::Gist, is_in_order};
+use crate::{Cut, Hash, Tombstone, gist::Gist};
 
 /// One thing that happened in a run.
 ///
@@ -23,7 +23,7 @@ use crate::{Cut, Hash, Tombstone, gist::Gist, is_in_order};
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(remote = "Self", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fact {
     /// The run began with this conversation.
     RunStarted {
@@ -342,6 +342,40 @@ impl Fact {
     }
 }
 
+/// For people a fact is one map: its kind, and the members. Elsewhere it is a map with one entry, from the kind to the members, so
+/// that it is read in one pass.
+impl Serialize for Fact {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if !serializer.is_human_readable() {
+            return Self::serialize(self, serializer);
+        }
+        let kind = ("kind".to_owned(), Value::from(self.kind()));
+        match Self::serialize(self, serde_json::value::Serializer).map_err(S::Error::custom)? {
+            Value::Object(mut tagged) => match tagged.remove(self.kind()) {
+                Some(Value::Object(members)) => {
+                    serializer.collect_map(iter::once(kind).chain(members))
+                }
+                _ => Err(S::Error::custom("a fact without members")),
+            },
+            _ => Err(S::Error::custom("a fact without a kind")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Fact {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if !deserializer.is_human_readable() {
+            return Self::deserialize(deserializer);
+        }
+        let mut members = Metadata::deserialize(deserializer)?;
+        let Some(Value::String(kind)) = members.shift_remove("kind") else {
+            return Err(D::Error::missing_field("kind"));
+        };
+        let tagged = Metadata::from_iter([(kind, Value::Object(members))]);
+        Self::deserialize(Value::Object(tagged)).map_err(D::Error::custom)
+    }
+}
+
 fn is_zero<N: Default + PartialEq>(count: &N) -> bool {
     *count == N::default()
 }
@@ -387,8 +421,10 @@ pub struct About {
     /// The tools, in order.
     pub tools: Vec<Arc<ToolSpec>>,
     /// The engine's params.
+    #[serde(default, with = "json::members")]
     pub params: Metadata,
     /// The call's own options.
+    #[serde(default, with = "json::members")]
     pub options: Metadata,
     /// Whether one more call gives the answer of a chat its form.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -424,10 +460,10 @@ pub struct SessionLink {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The session's own data for its tools.
-    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    #[serde(default, skip_serializing_if = "Metadata::is_empty", with = "json::members")]
     pub context: Metadata,
     /// The caller's own data, kept with the session.
-    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    #[serde(default, skip_serializing_if = "Metadata::is_empty", with = "json::members")]
     pub metadata: Metadata,
     /// The run before; none in the first that this log keeps of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -569,29 +605,11 @@ pub struct Inside {
 /// What came of a side effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-#[non_exhaustive]
 pub enum Effect {
     /// It gave a value.
-    Done(Value),
-    /// It gave the value of this JSON text, whose members are not in the order in which records keep them.
-    Text(String),
-    /// It failed.
-    Failed(Value),
-}
-
-impl Effect {
-    /// It gave a value, which comes back with its members in the order that they have.
-    ///
-    /// ```
-    /// use mynah_log::Effect;
-    /// use serde_json::json;
-    ///
-    /// assert_eq!(Effect::done(json!({"a": 1, "b": 2})), Effect::Done(json!({"a": 1, "b": 2})));
-    /// assert_eq!(Effect::done(json!({"b": 2, "a": 1})), Effect::Text(r#"{"b":2,"a":1}"#.to_owned()));
-    /// ```
-    pub fn done(value: Value) -> Self {
-        if is_in_order(&value) { Self::Done(value) } else { Self::Text(value.to_string()) }
-    }
+    Done(#[serde(with = "json")] Value),
+    /// It failed, in these words.
+    Failed(String),
 }
 
 /// A tool called by the caller's own loop, not by an answer that is recorded.
@@ -619,7 +637,7 @@ pub enum Resolution {
     /// The model is told, and goes on.
     Continued,
     /// The model is told something else, and goes on.
-    Replaced(Value),
+    Replaced(#[serde(with = "json")] Value),
     /// The chat halts.
     Halted {
         /// How the policy itself failed, if it did.
@@ -635,6 +653,7 @@ pub struct End {
     /// Why.
     pub reason: HaltReason,
     /// More on it, for the caller.
+    #[serde(default, with = "json::members")]
     pub metadata: Metadata,
     /// Milliseconds that the run was active; none if it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -65,16 +65,16 @@ impl Gist {
                 | "budget_exceeded"
                 | "cancelled"
         );
-        let seen = match is_counted {
-            true => cbor::from_slice(payload).map_err(wrong)?,
-            false => {
-                Seen { kind: cbor::text_of(payload, "kind").map_err(wrong)?, ..Seen::default() }
-            }
-        };
-        if seen.kind != Some(kind) {
-            let said = seen.kind.unwrap_or("nothing");
+        let mut reader = cbor::Reader::new(payload);
+        let said = reader.variant().map_err(wrong)?;
+        if said != kind {
             return Err(format!("the envelope says {kind}, the payload {said}"));
         }
+        let seen = match is_counted {
+            true => Seen::deserialize(&mut reader),
+            false => IgnoredAny::deserialize(&mut reader).map(|_| Seen::default()),
+        };
+        let seen = seen.and_then(|seen| reader.end().map(|()| seen)).map_err(wrong)?;
         let answer = seen.response.or(seen.partial).unwrap_or_default();
         let usage =
             answer.usage.map(|usage| (usage.input_tokens, usage.output_tokens, usage.total_cost));
@@ -132,7 +132,6 @@ fn adds(kind: &str, is_call: bool, spent: Option<Spent>) -> Totals {
 #[derive(Default, Deserialize)]
 struct Seen<'a> {
     #[serde(borrow)]
-    kind: Option<&'a str>,
     response: Option<Answer<'a>>,
     partial: Option<Answer<'a>>,
     attempt: Option<u32>,

@@ -20,8 +20,6 @@ mod hash;
 mod log;
 mod memory;
 pub mod merkle;
-mod order;
-mod payload;
 mod record;
 mod removal;
 mod runs;
@@ -40,7 +38,6 @@ pub use fact::{
 pub use hash::Hash;
 pub use log::{Append, BoxFuture, Durability, Hold, Lease, Log, LogFuture, MAX_RUN_ID, SealedRun};
 pub use memory::MemoryLog;
-pub use order::{is_in_order, put_in_order};
 pub use record::{Body, Chain, Envelope, FORMAT, Head, Record};
 pub use removal::{
     MAINTENANCE, Prune, PruneReport, Pruned, Redact, Redactable, Removals, Removed, Stripped,

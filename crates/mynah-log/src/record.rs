@@ -13,7 +13,7 @@ use crate::{
     Fact, Hash, Totals,
     cbor::{self, Reader, Writer, major},
     gist::Gist,
-    merkle, payload,
+    merkle,
 };
 
 /// The version of the format, in every envelope.
@@ -211,8 +211,7 @@ impl Record {
     /// A payload that is not a fact.
     pub fn loose_fact(&self) -> std::result::Result<Option<Fact>, String> {
         let Some(body) = &self.0.body else { return Ok(None) };
-        let fact = payload::read(&body.payload, &self.0.envelope.kind);
-        fact.map(Some).map_err(|error| format!("payload: {error}"))
+        cbor::from_slice(&body.payload).map(Some).map_err(|error| format!("payload: {error}"))
     }
 
     /// What it adds to the totals of its run.
@@ -254,14 +253,13 @@ pub struct Chain {
     head: Option<Head>,
     tree: merkle::Tree,
     writer: Writer,
-    reordered: bool,
 }
 
 impl Chain {
     /// A chain without records.
     pub fn new(run: impl Into<Arc<str>>) -> Self {
         let (tree, writer) = (merkle::Tree::new(), Writer::default());
-        Self { run: run.into(), head: None, tree, writer, reordered: false }
+        Self { run: run.into(), head: None, tree, writer }
     }
 
     /// The run.
@@ -279,11 +277,6 @@ impl Chain {
         self.tree.root()
     }
 
-    /// Whether the fact that was appended last comes back from its record with the members of a map in another order.
-    pub fn has_reordered(&self) -> bool {
-        self.reordered
-    }
-
     /// The next record, for this fact.
     ///
     /// # Errors
@@ -295,7 +288,6 @@ impl Chain {
         };
         let writer = &mut self.writer;
         let payload = Arc::from(writer.encode(fact).map_err(unencodable)?);
-        self.reordered = writer.has_reordered();
         let body = Body { salt, payload };
         let envelope = Envelope {
             v: FORMAT,

@@ -48,8 +48,8 @@ async fn a_bundle_can_be_read_by_people_and_programs() {
     let lines: Vec<Value> =
         file.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(lines[0], serde_json::json!({"bundle": {"version": 1, "run_id": "redacted"}}));
-    assert_eq!(lines[1]["tombstone"]["fact"]["reason"], "she asked for it");
-    assert_eq!(lines[2]["record"]["fact"]["kind"], "run_started");
+    assert_eq!(lines[1]["tombstone"]["fact"]["removed"]["reason"], "she asked for it");
+    assert_eq!(lines[2]["record"]["fact"]["run_started"]["extent"], "chat");
     let redacted = lines[3]["record"].as_object().expect("an object");
     assert_eq!(redacted.keys().collect::<Vec<_>>(), ["envelope"]);
     let end = &lines.last().expect("a last line")["end"];
@@ -220,7 +220,7 @@ proptest! {
 #[tokio::test]
 async fn a_fact_that_is_shown_with_a_key_twice_does_not_come_in() {
     let file = String::from_utf8(export(&library().await, "sealed").await).expect("text");
-    let twice = file.replacen(r#""fact":{"#, r#""fact":{"kind":"sealed","#, 1);
+    let twice = file.replacen(r#""fact":{"#, r#""fact":{"run_started":{},"#, 1);
     let error = bundle::verify(twice.as_bytes()).expect_err("two kinds");
     assert!(error.to_string().contains("the fact that is shown"), "{error}");
 }
@@ -228,8 +228,8 @@ async fn a_fact_that_is_shown_with_a_key_twice_does_not_come_in() {
 #[tokio::test]
 async fn a_fact_that_no_reader_understands_does_not_come_in() {
     for payload in [
-        json!({"kind": "turn_started", "turn": "seven", "prompt": null}),
-        json!({"kind": "turn_started", "turn": 1, "prompt": null, "mood": "good"}),
+        json!({"turn_started": {"turn": "seven"}}),
+        json!({"turn_started": {"turn": 1, "prompt": null}}),
     ] {
         let mut chain = Chain::new("run");
         let first =

@@ -2,17 +2,33 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
-use std::fmt::Display;
+use std::{fmt::Display, sync::Arc};
 
-use mynah_data::{Message, Response, Thread};
-use mynah_log::{
-    Body, Chain, Extent, Fact, Hash, MAINTENANCE, Plan, Record, Removed, Seal, Stripped, Tombstone,
-    Totals, conformance::Sample, merkle, verify,
+use mynah_data::{
+    EngineReason, Error, HaltReason, Message, Metadata, Response, Thread, ToolOutcome,
 };
+use mynah_log::{
+    Body, Chain, Effect, End, Extent, Fact, Hash, MAINTENANCE, Plan, Record, Removed, Seal,
+    Stripped, Tombstone, Totals, conformance::Sample, merkle, verify,
+};
+use serde_json::Value;
 
 #[test]
 fn the_vectors_of_the_format_are_what_is_written() {
-    let page = include_str!("../../../docs/format.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
+    let page = std::fs::read_to_string(path).expect("the page");
+    if std::env::var_os("MYNAH_WRITE_VECTORS").is_some() {
+        let written = vectors();
+        let line = |line: &str| match line.split_once(" = ") {
+            Some((name, _)) => match written.iter().find(|(written, _)| written == name.trim()) {
+                Some((name, value)) => format!("{name} = {value}\n"),
+                None => format!("{line}\n"),
+            },
+            None => format!("{line}\n"),
+        };
+        std::fs::write(path, page.lines().map(line).collect::<String>()).expect("a file");
+        return;
+    }
     let shown: Vec<(&str, &str)> = page.lines().filter_map(|line| line.split_once(" = ")).collect();
     for (name, value) in vectors() {
         let found = shown.iter().find(|(shown, _)| shown.trim() == name).map(|(_, value)| *value);
@@ -110,6 +126,60 @@ fn a_seal_whose_body_was_taken_away_is_corrupt() {
     assert_eq!(verify("run-1", [&first, &seal]).map(|report| report.status), Ok("verified"));
     let found = verify("run-1", [&first, &seal.without_body()]);
     assert_eq!(found.map_err(|corrupt| corrupt.seq), Err(2));
+}
+
+#[test]
+fn free_form_json_is_stored_as_its_text_and_keeps_the_order_of_its_members() {
+    let written = r#"{"z":{"y":1,"b":[{"d":-0.0,"c":1e2}]},"a":null}"#;
+    let value: Value = serde_json::from_str(written).expect("JSON");
+    let members: Metadata = serde_json::from_str(written).expect("JSON");
+    let end = End::new(HaltReason::Completed, members);
+    let outcome = |outcome| Fact::ToolCompleted {
+        call_id: "c0".to_owned(),
+        attempt: 1,
+        outcome,
+        content: String::new(),
+        duration_ms: None,
+    };
+    let effect = Effect::Done(value.clone());
+    for fact in [
+        outcome(ToolOutcome::Ok(value.clone())),
+        outcome(ToolOutcome::error(value.clone())),
+        outcome(ToolOutcome::halt("mine", value.clone())),
+        Fact::SideEffect { inside: None, name: "fetch".to_owned(), ahead: 0, effect },
+        Fact::Completed(end),
+        Fact::UserMessage {
+            message: Arc::new(Message::user("hi").with_metadata("more", value.clone())),
+        },
+        Fact::FinalizeFailed {
+            error: Error::engine(EngineReason::MissingAdapter).with("more", value),
+        },
+    ] {
+        let record = Chain::new("run").append(0, [0; 16], &fact).expect("a record");
+        let payload = &record.body().expect("a body").payload;
+        let text = serde_json::to_string(&serde_json::from_str::<Value>(written).expect("JSON"));
+        let text = text.expect("JSON");
+        let stands = |text: &[u8]| payload.windows(text.len()).any(|bytes| bytes == text);
+        assert!(stands(text.as_bytes()), "{fact:?}");
+        let back = record.fact().expect("a fact").expect("a body");
+        assert_eq!(serde_json::to_string(&back).ok(), serde_json::to_string(&fact).ok());
+        assert!(serde_json::to_string(&fact).is_ok_and(|shown| shown.contains(&text)), "nested");
+    }
+}
+
+#[test]
+fn json_that_nests_too_deep_to_be_read_again_is_not_recorded() {
+    let nested =
+        |levels| (0..levels).fold(serde_json::json!("[[{"), |value, _| serde_json::json!([value]));
+    let fact = |levels| Fact::SideEffect {
+        inside: None,
+        name: "deep".to_owned(),
+        ahead: 0,
+        effect: Effect::Done(nested(levels)),
+    };
+    let record = Chain::new("run").append(0, [0; 16], &fact(127)).expect("a record");
+    assert_eq!(record.fact().expect("a fact"), Some(fact(127)));
+    assert!(Chain::new("run").append(0, [0; 16], &fact(128)).is_err());
 }
 
 /// A run of two records, without an end.

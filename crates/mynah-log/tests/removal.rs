@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
 
-use crate::tables::{Head, as_in_version_4};
+use crate::tables::Head;
 
 mod tables;
 
@@ -225,33 +225,6 @@ async fn the_room_of_pruned_runs_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_log_from_before_runs_could_be_pruned_is_brought_up_to_date() {
-    let Book { log, raw, folder } = Book::new().await;
-    drop(log);
-    as_in_version_4(&raw);
-    let older = "DROP TABLE pruned; PRAGMA user_version = 1";
-    raw.execute_batch(&format!("{SEALS_BEFORE} {older}")).expect("an older log");
-    let path = folder.path().join("mynah.db");
-    let error = SqliteLog::open_read_only(&path).expect_err("it has to be written once");
-    assert!(error.to_string().contains("brings it up to date"), "{error}");
-    let log = SqliteLog::open(&path).expect("a log");
-    let gone = Prune::before(15).perform(&log, &warrant()).await.expect("an old run");
-    assert_eq!(gone.pruned.len(), 1);
-    verify_seals(&log).await.expect("a sound list");
-}
-
-#[tokio::test]
-async fn the_tombstones_of_a_log_from_before_they_were_leaves_become_leaves() {
-    let Book { log, raw, folder } = Book::removed().await;
-    let root = verify_seals(&log).await.expect("a sound list").root();
-    drop(log);
-    as_in_version_4(&raw);
-    raw.execute_batch(SEALS_BEFORE).expect("an older log");
-    let log = SqliteLog::open(folder.path().join("mynah.db")).expect("a log");
-    assert_eq!(verify_seals(&log).await.map(|tree| (tree.size(), tree.root())), Ok((5, root)));
-}
-
-#[tokio::test]
 async fn a_run_that_is_not_what_it_was_is_neither_pruned_nor_redacted() {
     let book = Book::new().await;
     book.change("UPDATE records SET payload = x'00' WHERE key = 3");
@@ -379,12 +352,6 @@ async fn ids_that_are_not_given_again_are_those_of_runs_with_a_tombstone() {
     assert!(error.to_string().contains("run quiet is gone, and its id could be"), "{error}");
     is_corrupt(error, MAINTENANCE, 2);
 }
-
-/// The list of seals as it was in version 2 of the tables.
-const SEALS_BEFORE: &str = "DELETE FROM seals WHERE id = 'log:maintenance'; \
-     ALTER TABLE seals RENAME TO newer; \
-     CREATE TABLE seals (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, hash BLOB NOT NULL) STRICT; \
-     INSERT INTO seals SELECT * FROM newer; DROP TABLE newer; DROP TABLE unwiped; PRAGMA user_version = 2;";
 
 fn warrant() -> Warrant {
     Warrant::new("ann", "she asked for it", 1_000)

@@ -20,10 +20,6 @@ use mynah_log::{
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use crate::tables::as_in_version_4;
-
-mod tables;
-
 #[tokio::test]
 async fn processes_that_append_to_one_run_lose_nothing_and_double_nothing() {
     const EACH: usize = 60;
@@ -323,56 +319,19 @@ async fn a_log_opened_by_many_at_once_is_made_once() {
 }
 
 #[test]
-fn tables_of_a_newer_version_are_left_alone() {
+fn a_log_of_another_version_is_left_alone() {
     let (_folder, path) = file();
     drop(SqliteLog::open(&path).expect("a log"));
-    let newer = SqliteLog::SCHEMA + 1;
     let other = Connection::open(&path).expect("a connection");
-    other.pragma_update(None, "user_version", newer).expect("a newer version");
-    for result in [SqliteLog::open(&path), SqliteLog::open_read_only(&path)] {
-        let error = result.expect_err("a log that is not understood");
-        assert_eq!(error.kind(), ErrorKind::Log(LogReason::SchemaTooNew));
-        assert_eq!(error.metadata()["schema"], newer);
+    for version in [-1, 2, 5] {
+        other.pragma_update(None, "user_version", version).expect("another version");
+        for result in [SqliteLog::open(&path), SqliteLog::open_read_only(&path)] {
+            let error = result.expect_err("a log that is not understood");
+            assert_eq!(error.kind(), ErrorKind::Log(LogReason::SchemaTooNew));
+            assert_eq!(error.metadata()["schema"], version);
+            assert!(error.to_string().contains("made by another version of Mynah"), "{error}");
+        }
     }
-}
-
-#[tokio::test]
-async fn tables_that_become_newer_while_they_are_open_are_not_told_to_be_damaged() {
-    for change in
-        ["ALTER TABLE runs RENAME COLUMN status TO condition", "UPDATE heads SET state = x'00'"]
-    {
-        let (_folder, path) = file();
-        let log = SqliteLog::open(&path).expect("a log");
-        log.append(Sample::new("run", 0).batch()).await.expect("a run");
-        log.run("run").await.expect("a run");
-        let (newer, known) = (SqliteLog::SCHEMA + 1, SqliteLog::SCHEMA);
-        let other = Connection::open(&path).expect("a connection");
-        other.execute_batch(change).expect("other tables");
-        other.pragma_update(None, "user_version", newer).expect("a newer version");
-        let error = log.run("run").await.expect_err("tables that are not understood");
-        assert_eq!(error.kind(), ErrorKind::Log(LogReason::SchemaTooNew));
-        assert_eq!(error.metadata()["schema"], newer);
-        let told = format!(
-            "mynah.db was given tables of version {newer} by another program while it was open, \
-             and this library knows {known}; use a newer one"
-        );
-        assert!(error.to_string().ends_with(&told), "{error}");
-    }
-}
-
-#[tokio::test]
-async fn nothing_is_written_into_tables_that_became_newer_though_it_would_fit() {
-    let (_folder, path) = file();
-    let log = SqliteLog::open(&path).expect("a log");
-    let mut run = Sample::new("run", 0);
-    log.append(run.batch()).await.expect("a run");
-    let other = Connection::open(&path).expect("a connection");
-    other.pragma_update(None, "user_version", SqliteLog::SCHEMA + 1).expect("a newer version");
-    for mut run in [run.user("more"), Sample::new("another", 1)] {
-        assert_eq!(reason(log.append(run.batch()).await), LogReason::SchemaTooNew);
-    }
-    let count = "SELECT count(*) FROM records";
-    assert_eq!(other.query_row(count, [], |row| row.get::<_, i64>(0)), Ok(1));
 }
 
 #[test]
@@ -386,27 +345,6 @@ fn tables_that_lost_their_version_are_damaged() {
         assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt));
         assert!(error.to_string().contains("their version is missing"), "{error}");
     }
-}
-
-#[tokio::test]
-async fn what_version_4_of_the_tables_told_of_runs_is_told_by_the_next() {
-    let (_folder, path) = file();
-    let log = SqliteLog::open(&path).expect("a log");
-    let mut long = (0..300).fold(Sample::new("long", 0), |run, _| run.user("more"));
-    log.append(long.batch()).await.expect("a run");
-    log.append(Sample::new("sealed", 1).tool_turn().sealed().batch()).await.expect("a run");
-    let told = log.runs(RunFilter::new()).await.expect("a list").runs;
-    drop(log);
-    let raw = Connection::open(&path).expect("a connection");
-    as_in_version_4(&raw);
-    let older = raw.query_row("SELECT length(keys) FROM older", [], |row| row.get::<_, i64>(0));
-    assert_eq!(older.expect("a row") % 8, 0, "eight bytes a key");
-    drop(raw);
-    let log = SqliteLog::open(&path).expect("a log");
-    assert_eq!(log.runs(RunFilter::new()).await.expect("a list").runs, told);
-    log.append(long.user("and more").batch()).await.expect("it goes on");
-    assert_eq!(verify_run(&log, "long").await.map(|report| report.records), Ok(302));
-    verify_seals(&log).await.expect("a sound log");
 }
 
 #[test]
@@ -424,7 +362,7 @@ fn a_file_that_cannot_be_written_is_refused_before_anything_is_to_be_written() {
 fn what_is_not_a_log_is_refused_and_left_as_it_is() {
     let (folder, path) = file();
     std::fs::write(&path, "Dear diary, today I wrote a text file of some length.").expect("a file");
-    assert_eq!(reason(SqliteLog::open(&path)), LogReason::Unavailable);
+    assert_eq!(reason(SqliteLog::open(&path)), LogReason::Unusable);
     let text = std::fs::read_to_string(&path).expect("a file");
     assert!(text.starts_with("Dear diary"));
 
@@ -432,7 +370,7 @@ fn what_is_not_a_log_is_refused_and_left_as_it_is() {
     let other = Connection::open(&path).expect("a connection");
     other.execute_batch("CREATE TABLE recipes (name TEXT)").expect("a table");
     for result in [SqliteLog::open(&path), SqliteLog::open_read_only(&path)] {
-        assert_eq!(reason(result), LogReason::Unavailable);
+        assert_eq!(reason(result), LogReason::Unusable);
     }
     let tables = "SELECT count(*) FROM sqlite_schema";
     assert_eq!(other.query_row(tables, [], |row| row.get::<_, i64>(0)), Ok(1));

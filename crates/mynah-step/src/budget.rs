@@ -73,9 +73,9 @@ impl Spent {
             Fact::SideEffect { inside: None, name, effect: Effect::Failed(error), .. }
                 if name == MODEL_CALL =>
             {
-                let usage = error.pointer("/metadata/usage").map(Usage::deserialize);
-                let usage = usage.and_then(std::result::Result::ok).unwrap_or_default();
-                self.took(&usage, 0);
+                let error: Option<Error> = serde_json::from_str(error).ok();
+                let usage = error.and_then(|e| Usage::deserialize(e.metadata().get("usage")?).ok());
+                self.took(&usage.unwrap_or_default(), 0);
             }
             _ => {}
         }

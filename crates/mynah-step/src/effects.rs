@@ -176,10 +176,8 @@ impl Effects {
                 return Err(failed(name, "what is recorded is not understood"));
             };
             return match effect {
-                Effect::Failed(why) => {
-                    Err(failed(name, why.as_str().unwrap_or("it failed without a word")))
-                }
-                effect => given(&effect)
+                Effect::Failed(why) => Err(failed(name, &why)),
+                Effect::Done(value) => T::deserialize(&value)
                     .map_err(|why| failed(name, &format!("what is recorded does not fit: {why}"))),
             };
         }
@@ -187,20 +185,20 @@ impl Effects {
         let mut kept = None;
         if self.is_kept() {
             done = done.and_then(|value| {
-                given(kept.insert(recordable(&value)?))
+                T::deserialize(&*kept.insert(recordable(&value)?))
                     .map_err(|why| format!("its value does not come back from its record: {why}"))
             });
         }
         match done {
             Ok(value) => {
                 if let Some(kept) = kept {
-                    self.keep(asked, kept).await?;
+                    self.keep(asked, Effect::Done(kept)).await?;
                 }
                 Ok(value)
             }
             Err(why) => {
                 if self.errors == SideEffectErrors::Recorded {
-                    self.keep(asked, Effect::Failed(Value::from(why.as_str()))).await?;
+                    self.keep(asked, Effect::Failed(why.clone())).await?;
                 }
                 Err(failed(name, &why))
             }
@@ -241,12 +239,11 @@ impl Effects {
         self.ask(desk, want).await.map(drop)
     }
 
-    /// Commits a fact that was made here; waits until it is safe, if it must be. Gives it as its record has it, where that is not
-    /// the same to the letter.
-    pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<Option<Fact>> {
-        let Some(desk) = &self.desk else { return Ok(None) };
+    /// Commits a fact that was made here; waits until it is safe, if it must be.
+    pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<()> {
+        let Some(desk) = &self.desk else { return Ok(()) };
         self.refuse_nested()?;
-        self.ask(desk, Want::Commit { fact, asked: None, durable }).await
+        self.ask(desk, Want::Commit { fact, asked: None, durable }).await.map(drop)
     }
 }
 
@@ -287,20 +284,11 @@ fn failed(name: &str, why: &str) -> Error {
 }
 
 /// What is recorded of a value; why it cannot be.
-fn recordable(value: &impl Serialize) -> std::result::Result<Effect, String> {
+fn recordable(value: &impl Serialize) -> std::result::Result<Value, String> {
     let value =
         serde_json::to_value(value).map_err(|why| format!("its value has no JSON: {why}"))?;
     match excess(&value) {
         Some(excess) => Err(format!("its value is {excess}")),
-        None => Ok(Effect::done(value)),
-    }
-}
-
-/// What is given of a recorded value, live as in a replay.
-fn given<T: DeserializeOwned>(effect: &Effect) -> std::result::Result<T, serde_json::Error> {
-    match effect {
-        Effect::Done(value) => T::deserialize(value),
-        Effect::Text(text) => serde_json::from_str(text),
-        _ => Err(serde::de::Error::custom("it is not understood")),
+        None => Ok(value),
     }
 }

@@ -231,7 +231,7 @@ impl Recorded {
             }
             Want::Commit { fact, .. } | Want::Announce(fact) => match self.compare(fact) {
                 Err(_) if place.is_none() && self.is_to_come(fact) => None,
-                kept => Some(kept.map(|kept| kept.or_else(|| Some(fact.clone())))),
+                compared => Some(compared.map(|()| Some(fact.clone()))),
             },
             Want::Recall { asked, required } => {
                 if !required && !self.will_recall(place, asked) {
@@ -347,27 +347,25 @@ impl Recorded {
         self.differs.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes a fact that must be the recorded one. Gives that, where it is not the same to the letter.
-    pub(crate) fn compare(&mut self, fact: &Fact) -> Result<Option<Fact>> {
+    /// Takes a fact that must be the recorded one. The order of members in free-form JSON is no difference.
+    pub(crate) fn compare(&mut self, fact: &Fact) -> Result<()> {
         let Some(next) = self.facts.front() else { return Err(self.differs_from_next(Some(fact))) };
         let as_branch = as_branch(fact, next);
-        let produced = self.writer.encode(as_branch.as_ref().unwrap_or(fact)).unwrap_or_default();
-        let is_same = next.record().body().is_some_and(|body| *body.payload == *produced);
-        let mut recorded = None;
+        let produced = as_branch.as_ref().unwrap_or(fact);
+        let bytes = self.writer.encode(produced).unwrap_or_default();
+        let is_same = next.record().body().is_some_and(|body| *body.payload == *bytes)
+            || next.record().fact().is_ok_and(|recorded| recorded.as_ref() == Some(produced));
         if !is_same {
             return Err(self.differs_from_next(Some(fact)));
-        } else if as_branch.is_none() && !self.writer.has_reordered() {
-            self.facts.pop_front();
-            self.took(fact);
-        } else {
-            recorded = self.take_fact();
         }
+        self.facts.pop_front();
+        self.took(fact);
         // The process ended between the end and its seal.
         match &mut self.then {
             Some(recorder) if ends(fact) && self.facts.is_empty() => recorder.seal()?,
             _ => {}
         }
-        Ok(recorded)
+        Ok(())
     }
 
     /// The next fact, if a tool that runs makes it.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, LogReason, Part, Result};
+use mynah_data::{Error, LogReason, Result};
 use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals};
 use tokio::{
     task::coop::unconstrained,
@@ -158,13 +158,12 @@ impl Recorder {
         self
     }
 
-    /// Takes a fact. One that ends the run is followed by the seal. Gives the fact as its record has it, where the members of
-    /// some map in it have another order there: what is told now is told so again.
+    /// Takes a fact. One that ends the run is followed by the seal.
     ///
     /// # Errors
     /// A fact that has no deterministic encoding, stands before the beginning or after the end; a log that could not be written
     /// before.
-    pub fn commit(&mut self, fact: &Fact) -> Result<Option<Fact>> {
+    pub fn commit(&mut self, fact: &Fact) -> Result<()> {
         self.is_ours()?;
         if self.chain.head().is_none() != matches!(fact, Fact::RunStarted { .. }) {
             return Err(Error::invalid_option("fact", "out_of_place").with_message(format!(
@@ -181,13 +180,7 @@ impl Recorder {
         }
         self.go_on()?;
         self.push(fact)?;
-        let reordered = self.chain.has_reordered() && has_maps(fact);
-        let kept = self.pending.last().filter(|_| reordered);
-        let kept = kept.and_then(|record| record.fact().ok().flatten());
-        if ends(fact) {
-            self.seal()?;
-        }
-        Ok(kept)
+        if ends(fact) { self.seal() } else { Ok(()) }
     }
 
     /// Tells that another process goes on, where it does and has not told yet.
@@ -469,21 +462,6 @@ pub(crate) fn nanos(world: &dyn World) -> i64 {
 
 pub(crate) fn span(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// Whether there are maps in what a run makes of a fact. The first record mostly has none in its conversation, and is large.
-fn has_maps(fact: &Fact) -> bool {
-    let Fact::RunStarted { thread, .. } = fact else { return true };
-    let is_plain = |part: &Part| match part {
-        Part::Text { metadata, .. } => metadata.is_empty(),
-        Part::ToolCall(call) => call.metadata.is_empty(),
-        _ => false,
-    };
-    !thread.metadata.is_empty()
-        || thread
-            .messages
-            .iter()
-            .any(|message| !message.metadata().is_empty() || !message.parts().iter().all(is_plain))
 }
 
 /// Whether a fact must be on its way to the log before anything more is told: what came of a tool and what a person said, which

@@ -54,28 +54,28 @@ impl Tape {
         }
     }
 
-    /// Takes a fact. Gives it as its record has it, where that is not the same to the letter.
+    /// Takes a fact.
     ///
     /// # Errors
     /// `replay_mismatch` if it is not the one that was recorded.
-    pub fn commit(&mut self, fact: &Fact) -> Result<Option<Fact>> {
+    pub fn commit(&mut self, fact: &Fact) -> Result<()> {
         match self {
-            Self::Blank => Ok(None),
+            Self::Blank => Ok(()),
             Self::Recording(recorder) => recorder.commit(fact),
             Self::Replaying(recorded) => match recorded.follow() {
                 None => {
-                    let kept = recorded.compare(fact)?;
+                    recorded.compare(fact)?;
                     if ends(fact)
                         && let Some(recorder) = recorded.follow()
                     {
                         *self = Self::Recording(recorder);
                     }
-                    Ok(kept)
+                    Ok(())
                 }
                 Some(mut recorder) => {
-                    let kept = recorder.commit(fact)?;
+                    recorder.commit(fact)?;
                     *self = Self::Recording(recorder);
-                    Ok(kept)
+                    Ok(())
                 }
             },
         }
@@ -204,7 +204,9 @@ impl Tape {
     pub(crate) fn answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Fact>>> {
         match (self, want) {
             (Self::Replaying(recorded), _) => recorded.answer(place, want),
-            (Self::Recording(recorder), Want::Commit { fact, .. }) => Some(recorder.commit(fact)),
+            (Self::Recording(recorder), Want::Commit { fact, .. }) => {
+                Some(recorder.commit(fact).map(|()| None))
+            }
             // What is not recorded is for the world to answer, as long as the run is ours.
             (Self::Recording(recorder), _) => Some(recorder.is_ours().map(|()| None)),
             (Self::Blank, _) => Some(Ok(None)),

@@ -106,7 +106,7 @@ impl ToolContext {
         let (call_id, attempt) = (self.call.id.clone(), self.attempt().saturating_add(1));
         self.effects.begin(attempt);
         let announced = Fact::ToolScheduled { call_id, attempt, call: None };
-        self.effects.commit(announced, true).await.map(drop)
+        self.effects.commit(announced, true).await
     }
 
     /// The time of day.

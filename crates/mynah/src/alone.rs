@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{EngineReason, Error, HaltReason, Metadata, ModelRef, Request, Result};
+use mynah_data::{EngineReason, Error, HaltReason, ModelRef, Request, Result};
 use mynah_log::{About, Fact};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, RecordedFact, Tool};
 use serde_json::Value;
@@ -71,18 +71,8 @@ impl Options {
     pub(crate) fn of(about: &About) -> Result<Self> {
         let mut values = about.options.clone();
         values.retain(|name, value| !is_code(name, value));
-        if let Some(schema) = schema_of(&mut values)
-            && let Some(Ok(told)) = schema.as_str().map(serde_json::from_str)
-        {
-            *schema = told;
-        }
         Self::from_json(Value::Object(values))
     }
-}
-
-/// The schema of the form that a call wants its answer in. Records tell its text where its members have another order than theirs.
-pub(crate) fn schema_of(said: &mut Metadata) -> Option<&mut Value> {
-    said.get_mut("response_format")?.get_mut("schema")
 }
 
 /// The engine that the records tell of.

@@ -6,14 +6,13 @@ use mynah_data::{
     EngineReason, Error, FieldError, Messages, Metadata, Part as ContentPart, Pricing,
     Request, ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
 };
-use mynah_log::{About, BEHAVIOUR, Extent, SessionLink, is_in_order, put_in_order};
+use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
 use mynah_step::{
     Adapter, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits, check_price, price_of,
 };
 use serde_json::{Value, json};
 
 use crate::{
-    alone::schema_of,
     code::is_code,
     engine::{Engine, overlay_tools},
     options::{Options, SHARED, UNRECORDED, said},
@@ -207,9 +206,6 @@ impl Asked<'_> {
         let is_new = self.past.about().is_none();
         let said = said(self.options.values().clone());
         own.extend(said.filter(|(name, _)| !(is_new && SHARED.contains(&name.as_str()))));
-        if self.past.is_kept() {
-            as_recorded(&mut own);
-        }
         let mut values = self.engine.0.params.clone();
         values.retain(|name, _| !SHARED.contains(&name.as_str()));
         values.extend(own.clone());
@@ -220,18 +216,12 @@ impl Asked<'_> {
             let context = Some(&session.context).filter(|context| !context.is_empty());
             settings.context = settings.context.or_else(|| context.cloned());
         }
-        if self.past.is_kept() {
-            settings.context.iter_mut().for_each(put_in_order);
-        }
         Ok((settings, own))
     }
 
     /// What records hold of the call's own options.
     fn recorded_options(&self, own: Metadata) -> Metadata {
         let mut options = recorded(own);
-        if let Some(schema) = schema_of(&mut options).filter(|schema| !is_in_order(schema)) {
-            *schema = Value::String(schema.to_string());
-        }
         options.retain(|name, value| !is_code(name, value));
         options.extend(self.code());
         for (name, told) in &self.options.told {
@@ -366,16 +356,6 @@ impl Asked<'_> {
             recorded_tools: false,
             require_raw_response_hash: settings.require_raw_response_hash,
         }
-    }
-}
-
-/// Puts what was said in the order in which it is read from records: tools and models get the same whoever goes on. A schema
-/// stays as it is, as models answer in its order.
-fn as_recorded(said: &mut Metadata) {
-    let schema = schema_of(said).map(Value::take);
-    put_in_order(said);
-    if let (Some(place), Some(schema)) = (schema_of(said), schema) {
-        *place = schema;
     }
 }
 

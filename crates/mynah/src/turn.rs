@@ -12,7 +12,7 @@ use mynah_data::{
     ChatResult, Error, ErrorKind, Event, Message, Messages, Operation, Result, Session,
     SessionReducer, SessionRun, StepResult, TurnResult,
 };
-use mynah_log::{Extent, Hash, Head, Log, Previous, Record, SessionLink, put_in_order};
+use mynah_log::{Extent, Hash, Head, Log, Previous, Record, SessionLink};
 use mynah_step::BoxFuture;
 
 use crate::{
@@ -311,11 +311,6 @@ async fn left(log: &dyn Log, run: &SessionRun) -> Result<Option<Left>> {
 
 /// The session after a turn, which remembers the run as which the turn was kept.
 fn kept(mut session: Session, events: &EventStream) -> Session {
-    if events.run_id().is_some() {
-        // Its data are read from the record later.
-        put_in_order(&mut session.context);
-        put_in_order(&mut session.metadata);
-    }
     if let Some((run, head, waits)) = events.driver().and_then(Driver::stopped) {
         let (hash, messages) = (head.hash.to_string(), session.thread.messages.clone());
         session.last_run = Some(SessionRun::new(Arc::clone(run), head.seq, hash, waits, messages));

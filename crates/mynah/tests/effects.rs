@@ -98,7 +98,7 @@ async fn a_failed_side_effect_is_recorded_and_fails_again_without_being_done() -
     let log = Arc::new(MemoryLog::new());
     let live = engine.chat("go").record(&log).await?;
     let run = live.run_id.clone().unwrap_or_default();
-    assert_eq!(effects(&log, &run).await[0].2, Effect::Failed(json!("no such host")));
+    assert_eq!(effects(&log, &run).await[0].2, Effect::Failed("no such host".to_owned()));
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
     assert_eq!(ran.load(Ordering::Relaxed), 1);
     Ok(())
@@ -155,7 +155,7 @@ async fn a_side_effect_too_deep_to_be_recorded_fails_the_tool_and_not_the_chat()
     let result = engine.chat("go").record(&log).await?;
     assert_eq!(result.halted_reason, mynah::HaltReason::Completed);
     let run = result.run_id.unwrap_or_default();
-    let why = json!("its value is nested deeper than 96 levels");
+    let why = "its value is nested deeper than 96 levels".to_owned();
     assert_eq!(effects(&log, &run).await[0].2, Effect::Failed(why));
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
     Ok(())

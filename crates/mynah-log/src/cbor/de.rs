@@ -19,29 +19,6 @@ pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error
     value
 }
 
-/// The text of a member of the map that bytes stand for; none if it has none. The rest is passed over, as strictly as if it was
-/// read.
-pub(crate) fn text_of<'de>(bytes: &'de [u8], member: &str) -> Result<Option<&'de str>, Error> {
-    let mut reader = Reader::new(bytes);
-    let head = reader.expect(major::MAP, "a map")?;
-    let (entries, mut last, mut found) = (reader.len(&head)?, None, None);
-    reader.enter()?;
-    for _ in 0..entries {
-        let start = reader.at;
-        reader.pass_over()?;
-        reader.follows(&mut last, start)?;
-        // The key of a member that anybody asks for is short.
-        let is_it =
-            bytes[start] >> 5 == major::TEXT && bytes[start + 1..reader.at] == *member.as_bytes();
-        if is_it && reader.peek()? >> 5 == major::TEXT {
-            found = Some(reader.str()?);
-        } else {
-            reader.pass_over()?;
-        }
-    }
-    reader.end().map(|()| found)
-}
-
 /// Reads items one after the other. Nobody is told beforehand how many there will be: what is claimed is not there yet, and
 /// must not be made room for.
 pub(crate) struct Reader<'de> {
@@ -66,6 +43,16 @@ struct Head {
 impl<'de> Reader<'de> {
     pub(crate) fn new(bytes: &'de [u8]) -> Self {
         Self { bytes, at: 0, depth: 0, room: MAX_ITEMS }
+    }
+
+    /// The name of the variant that begins here, and ends with the bytes. Its content is read next.
+    pub(crate) fn variant(&mut self) -> Result<&'de str, Error> {
+        let start = self.at;
+        if self.map()? != 1 {
+            return Err(Error::at("expected a variant", start));
+        }
+        self.enter()?;
+        self.str()
     }
 
     /// How many entries the map has that begins here.

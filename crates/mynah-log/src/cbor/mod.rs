@@ -22,8 +22,8 @@ mod ser;
 
 use std::fmt;
 
+pub(crate) use de::Reader;
 pub use de::from_slice;
-pub(crate) use de::{Reader, text_of};
 pub use ser::{Writer, to_vec};
 
 /// How deep values may nest.

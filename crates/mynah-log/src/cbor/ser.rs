@@ -26,8 +26,6 @@ pub struct Writer {
     depth: usize,
     /// Where the last value that is not there was written.
     nothing: Option<usize>,
-    /// Whether a map that is not a struct had to be put in order.
-    reordered: bool,
 }
 
 /// Where an entry of a map lies.
@@ -72,16 +70,11 @@ impl Writer {
         Ok(&self.out)
     }
 
-    /// Whether the value that was encoded last comes back from its bytes with the members of a map in another order.
-    pub fn has_reordered(&self) -> bool {
-        self.reordered
-    }
-
     /// Starts anew.
     pub(crate) fn start(&mut self) {
         self.out.clear();
         self.keys.clear();
-        (self.depth, self.nothing, self.reordered) = (0, None, false);
+        (self.depth, self.nothing) = (0, None);
     }
 
     /// All that was written since the start.
@@ -489,7 +482,6 @@ impl ser::SerializeMap for Entries<'_> {
     }
 
     fn end(self) -> Result<(), Error> {
-        self.writer.reordered |= !self.in_order;
         self.done()
     }
 }

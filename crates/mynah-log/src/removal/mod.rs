@@ -186,6 +186,10 @@ pub(crate) fn misplaced(run: &str, is_first: bool, kind: &str) -> Option<&'stati
 /// The run that a run goes on from, as its first record tells.
 pub(crate) fn goes_on_from(first: &Record) -> Option<String> {
     #[derive(Deserialize)]
+    struct Payload {
+        run_started: Started,
+    }
+    #[derive(Deserialize)]
     struct Started {
         about: Option<Begun>,
     }
@@ -202,8 +206,8 @@ pub(crate) fn goes_on_from(first: &Record) -> Option<String> {
         run_id: String,
     }
     let body = first.body().filter(|_| &*first.envelope().kind == "run_started")?;
-    let Started { about } = cbor::from_slice(&body.payload).ok()?;
-    Some(about?.session?.previous?.run_id)
+    let Payload { run_started } = cbor::from_slice(&body.payload).ok()?;
+    Some(run_started.about?.session?.previous?.run_id)
 }
 
 /// Tombstones hide nothing, and keep their bodies.

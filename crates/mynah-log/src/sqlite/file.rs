@@ -8,20 +8,19 @@ use std::{
     time::Duration,
 };
 
-use mynah_data::{Error, ErrorKind, LogReason, Result};
-use rusqlite::{
-    Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, config::DbConfig, ffi,
-};
+use mynah_data::{Error, LogReason, Result};
+use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, config::DbConfig};
 
-use super::{
-    Answer,
-    row::is_unsound,
-    tables::{MIGRATIONS, SCHEMA, TABLES},
-};
+use super::{Answer, row::is_unsound};
 use crate::Durability;
 
 /// In the header of every file of ours.
 const APPLICATION: i32 = i32::from_be_bytes(*b"Myna");
+
+/// The version of the tables.
+pub(super) const SCHEMA: u32 = 1;
+
+const TABLES: [&str; 7] = ["runs", "heads", "older", "records", "seals", "pruned", "unwiped"];
 
 /// Large, so that records leave little room unused at the ends of pages.
 const PAGE: u32 = 16384;
@@ -61,11 +60,11 @@ impl File {
         &self.0
     }
 
-    /// Opens it, and makes or brings up to date what it holds.
+    /// Opens it, and makes its tables if there are none.
     pub(super) fn open_to_write(&self, durability: Durability) -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection = self.open(&self.0, flags)?;
-        self.version(&connection)?;
+        self.has_tables(&connection)?;
         // Otherwise it would be found out when the first run has something to write, and a model has answered.
         if connection.is_readonly(MAIN_DB).map_err(|error| self.failure(&error))? {
             let path = self.0.display();
@@ -74,7 +73,7 @@ impl File {
             )));
         }
         self.prepare(&connection, durability).map_err(|error| self.failure(&error))?;
-        self.migrate(&mut connection)?;
+        self.make_tables(&mut connection)?;
         Ok(connection)
     }
 
@@ -93,21 +92,11 @@ impl File {
         {
             connection = self.open_as_it_stands()?;
         }
-        let version = self.version(&connection)?;
-        if version == 0 {
+        if !self.has_tables(&connection)? {
             return Err(unavailable(format!(
                 "{} is empty: there is no log in it",
                 self.0.display()
             )));
-        }
-        if version < SCHEMA {
-            return Err(unavailable(format!(
-                "{} has tables of version {version}, and this library reads {SCHEMA}; \
-                 open it to write once, which brings it up to date",
-                self.0.display()
-            ))
-            .with("schema", version)
-            .with("known", SCHEMA));
         }
         Ok(connection)
     }
@@ -140,8 +129,6 @@ impl File {
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, false)?;
-            // What else names a table that is renamed is none of ours, and stays as it is.
-            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, true)?;
             Ok(connection)
         });
         opened.map_err(|error| self.failure(&error))
@@ -155,41 +142,36 @@ impl File {
         make(connection, durability)
     }
 
-    /// The version of the tables; 0 if there are none yet.
-    fn version(&self, connection: &Connection) -> Result<u32> {
+    /// Whether it has the tables of a log. An empty file has none.
+    fn has_tables(&self, connection: &Connection) -> Result<bool> {
         match header(connection).map_err(|error| self.failure(&error))? {
-            (0, 0, _) => Ok(0),
+            (0, 0, _) => Ok(false),
             (1.., APPLICATION, 0) => {
                 Err(self.damaged("it has tables, and their version is missing"))
             }
-            (_, APPLICATION, version) => match u32::try_from(version) {
-                Ok(version) if version <= SCHEMA => Ok(version),
-                _ => Err(self.too_new(version, &format!("has tables of version {version}"))),
-            },
+            (_, APPLICATION, version) if version == SCHEMA.cast_signed() => Ok(true),
+            (_, APPLICATION, version) => Err(self.foreign(version)),
             _ => {
                 let path = self.0.display();
-                Err(unavailable(format!("{path} is a SQLite file, but not a log of ours")))
+                Err(unusable(format!("{path} is a SQLite file, but not a log of Mynah")))
             }
         }
     }
 
-    fn migrate(&self, connection: &mut Connection) -> Result<()> {
-        let mut step = |file: &Self| -> Result<bool> {
-            let failed = |error| file.failure(&error);
-            let behavior = TransactionBehavior::Immediate;
-            let transaction = connection.transaction_with_behavior(behavior).map_err(failed)?;
-            // Looked up again under the lock: another process may have been faster.
-            let version = file.version(&transaction)?;
-            let Some(migration) = MIGRATIONS.get(version as usize) else { return Ok(false) };
-            let migrated = migration(&transaction)
-                .and_then(|()| transaction.pragma_update(None, "application_id", APPLICATION))
-                .and_then(|()| transaction.pragma_update(None, "user_version", version + 1))
-                .and_then(|()| transaction.commit());
-            migrated.map_err(failed)?;
-            Ok(true)
-        };
-        while step(self)? {}
-        Ok(())
+    fn make_tables(&self, connection: &mut Connection) -> Result<()> {
+        let failed = |error| self.failure(&error);
+        let behavior = TransactionBehavior::Immediate;
+        let transaction = connection.transaction_with_behavior(behavior).map_err(failed)?;
+        // Under the lock: another process may have been faster.
+        if self.has_tables(&transaction)? {
+            return Ok(());
+        }
+        let made = transaction
+            .execute_batch(include_str!("schema.sql"))
+            .and_then(|()| transaction.pragma_update(None, "application_id", APPLICATION))
+            .and_then(|()| transaction.pragma_update(None, "user_version", SCHEMA))
+            .and_then(|()| transaction.commit());
+        made.map_err(failed)
     }
 
     /// Looks whether SQLite can make sense of every page, and of every index.
@@ -221,33 +203,15 @@ impl File {
         ))
     }
 
-    fn too_new(&self, version: i32, what: &str) -> Error {
+    fn foreign(&self, version: i32) -> Error {
         let path = self.0.display();
         Error::log(LogReason::SchemaTooNew)
             .with_message(format!(
-                "log error: schema_too_new: {path} {what}, and this library knows {SCHEMA}; use a newer one"
+                "log error: schema_too_new: {path} was made by another version of Mynah: it has tables of version {version}, \
+                 and this one reads {SCHEMA}; use the version that made it, or another file"
             ))
             .with("schema", version)
             .with("known", SCHEMA)
-    }
-
-    /// What it means that something is wrong with a file that was opened: it is not damaged where another program has brought
-    /// its tables to a newer version since.
-    pub(super) fn reconsidered(&self, error: Error) -> Error {
-        if error.kind() != ErrorKind::Log(LogReason::Corrupt) {
-            return error;
-        }
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let opened = Connection::open_with_flags(self.path(), flags);
-        match opened.and_then(|connection| user_version(&connection)) {
-            Ok(version) if version > SCHEMA.cast_signed() => {
-                let what = format!(
-                    "was given tables of version {version} by another program while it was open"
-                );
-                self.too_new(version, &what)
-            }
-            _ => error,
-        }
     }
 
     /// What a failure of SQLite means, and what to do.
@@ -281,7 +245,7 @@ impl File {
                 (LogReason::Unavailable, "the disk is full; make room and go on".to_owned())
             }
             Some(ErrorCode::NotADatabase) => {
-                (LogReason::Unavailable, "it is not a SQLite file; give another path".to_owned())
+                (LogReason::Unusable, "it is not a SQLite file; give another path".to_owned())
             }
             // Unknown is what SQLite says where a table or a column is not there: the file says to be ours, and is not.
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::Unknown | ErrorCode::SchemaChanged) => {
@@ -296,7 +260,7 @@ impl File {
             _ => (LogReason::Unavailable, "see that the file can be used".to_owned()),
         };
         let message = format!("log error: {reason}: {path}: {what}: {advice}");
-        self.reconsidered(Error::log(reason).with_message(message))
+        Error::log(reason).with_message(message)
     }
 }
 
@@ -307,18 +271,6 @@ fn header(connection: &Connection) -> rusqlite::Result<(i64, i32, i32)> {
                   (SELECT application_id FROM pragma_application_id), \
                   (SELECT user_version FROM pragma_user_version)";
     connection.query_row(select, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-}
-
-/// Refuses to go on with tables that another program has made those of another version.
-pub(super) fn still_known(connection: &Connection) -> rusqlite::Result<()> {
-    if user_version(connection)? == SCHEMA.cast_signed() {
-        return Ok(());
-    }
-    Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_SCHEMA), None))
-}
-
-fn user_version(connection: &Connection) -> rusqlite::Result<i32> {
-    connection.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))
 }
 
 /// A path as SQLite takes it with options.
@@ -355,6 +307,11 @@ fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
     }
     connection.busy_timeout(PATIENCE)?;
     connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))
+}
+
+/// Refuses a file, or the place where it lies, for good.
+pub(super) fn unusable(why: impl std::fmt::Display) -> Error {
+    Error::log(LogReason::Unusable).with_message(format!("log error: unusable: {why}"))
 }
 
 pub(super) fn unavailable(why: impl std::fmt::Display) -> Error {
@@ -407,7 +364,7 @@ mod tests {
         );
         drop(writer);
         let reader = file.open_as_it_stands().expect("a log that was closed");
-        assert_eq!(file.version(&reader), Ok(SCHEMA));
+        assert_eq!(file.has_tables(&reader), Ok(true));
         assert_eq!(file.check(&reader), Ok(Ok(())));
         let names: Vec<_> = folder.path().read_dir().expect("a folder").flatten().collect();
         assert_eq!(names.len(), 1, "no file beside it: {names:?}");

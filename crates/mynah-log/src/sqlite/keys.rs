@@ -155,15 +155,7 @@ fn check_strays(connection: &Connection, table: &str) -> Answer<()> {
     Ok(Ok(()))
 }
 
-/// Packs keys, each by how much it is greater than the one before.
-pub(super) fn pack(keys: impl IntoIterator<Item = i64>) -> Vec<u8> {
-    let (mut packed, mut last) = (Vec::new(), 0);
-    for key in keys {
-        push(&mut packed, &mut last, key);
-    }
-    packed
-}
-
+/// Packs a key by how much it is greater than the one before.
 fn push(packed: &mut Vec<u8>, last: &mut i64, key: i64) {
     varint::push(packed, key.wrapping_sub(*last).cast_unsigned());
     *last = key;

@@ -9,7 +9,6 @@ mod records;
 mod row;
 mod runs;
 mod store;
-mod tables;
 mod varint;
 mod watcher;
 mod wipe;
@@ -68,13 +67,13 @@ struct Inner {
 }
 
 impl SqliteLog {
-    /// The version of the tables that this library writes.
-    pub const SCHEMA: u32 = tables::SCHEMA;
+    /// The version of the tables that this library reads and writes.
+    pub const SCHEMA: u32 = file::SCHEMA;
 
     /// Opens a log, and makes it if there is none.
     ///
     /// # Errors
-    /// A file that cannot be used: not there to be written, not a log, or of a newer version.
+    /// A file that cannot be used: not there to be written, not a log, or made by another version of Mynah.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path, Durability::Full)
     }

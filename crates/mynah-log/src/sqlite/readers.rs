@@ -54,7 +54,7 @@ impl Readers {
         let file = self.desk.file.clone();
         self.submit(Box::new(move |connection| {
             let result = connection.and_then(|connection| match work(connection) {
-                Ok(found) => found.map_err(|error| file.reconsidered(error)),
+                Ok(found) => found,
                 Err(error) => Err(file.failure(&error)),
             });
             // Whoever asked may have gone.

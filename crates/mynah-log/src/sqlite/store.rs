@@ -67,7 +67,6 @@ impl Store {
         let version = version.query_row([], |row| row.get(0))?;
         if version != self.version {
             *work.known = Memory::default();
-            file::still_known(connection)?;
             self.version = version;
         }
         Ok(work)

@@ -64,47 +64,6 @@ pub(crate) fn row_of(run: &str) -> String {
     format!("run = (SELECT key FROM runs WHERE id = '{run}')")
 }
 
-/// Makes of the tables what they were in version 4.
-pub(crate) fn as_in_version_4(raw: &Connection) {
-    let columns = ["updated", "seq", "turns", "tool_calls", "input_tokens", "output_tokens"];
-    for column in columns {
-        let add = format!("ALTER TABLE runs ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0;");
-        raw.execute_batch(&add).expect("a column");
-    }
-    raw.execute_batch(
-        "ALTER TABLE runs ADD COLUMN hash BLOB NOT NULL DEFAULT x''; \
-         ALTER TABLE runs ADD COLUMN recent BLOB NOT NULL DEFAULT x''; \
-         ALTER TABLE runs ADD COLUMN cost REAL;",
-    )
-    .expect("columns");
-    let mut select = raw.prepare("SELECT id FROM runs").expect("a table");
-    let runs = select.query_map([], |row| row.get(0)).expect("rows").map(|run| run.expect("an id"));
-    for run in runs.collect::<Vec<String>>() {
-        let head = Head::read(raw, &run);
-        let update = "UPDATE runs SET updated = ?2, seq = ?3, hash = ?4, turns = ?5, tool_calls = ?6, \
-                      input_tokens = ?7, output_tokens = ?8, cost = ?9, recent = ?10 WHERE id = ?1";
-        let counts = [head.turns, head.tool_calls, head.input_tokens, head.output_tokens];
-        let [turns, calls, input, output] = counts.map(u64::cast_signed);
-        let (seq, recent) = (head.records.cast_signed(), unpacked(&head.keys));
-        let (updated, hash, cost) = (head.updated, head.hash, head.cost);
-        let values = params![run, updated, seq, hash, turns, calls, input, output, cost, recent];
-        assert_eq!(raw.execute(update, values), Ok(1));
-    }
-    let mut select = raw.prepare("SELECT run, seq, keys FROM older").expect("a table");
-    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-    let rows = select.query_map([], row).expect("rows").map(|row| row.expect("a row"));
-    for (run, seq, packed) in rows.collect::<Vec<(i64, i64, Vec<u8>)>>() {
-        let update = "UPDATE older SET keys = ?3 WHERE run = ?1 AND seq = ?2";
-        let keys = unpacked(&keys(numbers(&packed)));
-        assert_eq!(raw.execute(update, params![run, seq, keys]), Ok(1));
-    }
-    raw.execute_batch("DROP TABLE heads; PRAGMA user_version = 4").expect("older tables");
-}
-
-fn unpacked(keys: &[i64]) -> Vec<u8> {
-    keys.iter().flat_map(|key| key.to_be_bytes()).collect()
-}
-
 /// Keys are packed by how much each is greater than the one before.
 fn keys(steps: impl IntoIterator<Item = u64>) -> Vec<i64> {
     let add = |last: &mut i64, step: u64| {

@@ -253,23 +253,23 @@ impl Context {
             let refused = Error::invalid_option("fact", code);
             return Err(refused.with_message(format!("validation failed: fact: {why}")));
         }
-        self.put(fact).await.map(drop)
+        self.put(fact).await
     }
 
-    /// Records a fact, and returns it as it is recorded.
-    async fn put(&self, mut fact: Fact) -> Result<Fact> {
+    /// Records a fact.
+    async fn put(&self, mut fact: Fact) -> Result<()> {
         self.tape().adopt_durations(&mut fact);
         let durable = ends(&fact);
         let is_answer = matches!(
             fact,
             Fact::AssistantCompleted { .. } | Fact::BudgetExceeded { .. } | Fact::SideEffect { .. }
         );
-        let kept = self.served(self.0.effects.commit(fact.clone(), durable)).await?;
+        self.served(self.0.effects.commit(fact.clone(), durable)).await?;
         self.spent().evolve(&fact);
         if is_answer {
             self.start_writing().await;
         }
-        Ok(kept.unwrap_or(fact))
+        Ok(())
     }
 
     /// Waits until the log has the beginning of the run. Only the log knows whether another run has the id: one that could not be

@@ -126,11 +126,12 @@ impl Context {
                 if let Some(usage) = taken_by(response) {
                     error = error.with("usage", json!(usage));
                 }
-                let effect = Effect::Failed(error.to_value());
+                let effect = Effect::Failed(error.to_value().to_string());
                 Fact::SideEffect { inside: None, name: MODEL_CALL.to_owned(), ahead: 0, effect }
             }
         };
-        answered(turn, self.put(fact).await?)
+        self.put(fact.clone()).await?;
+        answered(turn, fact)
     }
 
     /// The record of an answer, or of how the run ended without it; none if its process died before.
@@ -176,7 +177,9 @@ fn answered(turn: u32, fact: Fact) -> Result<Answer> {
         Fact::BudgetExceeded { breach, partial, .. } => {
             Error::budget_exceeded(&breach, partial.as_deref())
         }
-        Fact::SideEffect { effect: Effect::Failed(error), .. } => told(Some(&error)),
+        Fact::SideEffect { effect: Effect::Failed(error), .. } => {
+            told(serde_json::from_str(&error).ok().as_ref())
+        }
         Fact::Failed(end) | Fact::Completed(end) => told(end.metadata.get("error")),
         Fact::Cancelled { .. } => Error::stream(StreamReason::Cancelled),
         _ => gone(),

@@ -211,11 +211,6 @@ impl Context {
             }
         };
         let outcome = match fact {
-            // The text also has the order of the members, which the record of the value has not.
-            Fact::ToolCompleted { outcome: ToolOutcome::Ok(value), content, .. } => {
-                let exact = serde_json::from_str(&content).ok().filter(|exact| *exact == value);
-                Ok(ToolOutcome::Ok(exact.unwrap_or(value)))
-            }
             Fact::ToolCompleted { outcome, .. } => Ok(outcome),
             Fact::ToolFailed { error, .. } => Err(error),
             _ => Err(gone()),
@@ -261,7 +256,8 @@ impl Context {
                 OnUncertain::Fail if !harmless => {
                     let settled = Settled { outcome: Err(uncertain(&call)), attempts: tries };
                     let fact = outcome_fact(&call, settled);
-                    return Ok(context.effects.commit(fact.clone(), false).await?.unwrap_or(fact));
+                    context.effects.commit(fact.clone(), false).await?;
+                    return Ok(fact);
                 }
                 _ => context.announce_next().await?,
             }
@@ -288,7 +284,8 @@ impl Context {
             _ => None,
         };
         watch.end(failure, None);
-        Ok(effects.commit(fact.clone(), false).await?.unwrap_or(fact))
+        effects.commit(fact.clone(), false).await?;
+        Ok(fact)
     }
 }
 

@@ -182,7 +182,8 @@ impl Door for Live {
             return Ok(fact);
         }
         self.clock.stamp(&mut fact);
-        Ok(self.tape.commit(&fact)?.unwrap_or(fact))
+        self.tape.commit(&fact)?;
+        Ok(fact)
     }
 
     fn before(
