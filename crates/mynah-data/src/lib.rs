@@ -43,6 +43,7 @@ mod result;
 mod session;
 mod session_reducer;
 mod session_run;
+mod step_thread;
 mod thread;
 mod tool;
 pub mod validate;
@@ -68,6 +69,7 @@ pub use result::{ChatResult, HaltReason, Mode, StepResult};
 pub use session::{Operation, Session, SessionState, Status};
 pub use session_reducer::{SessionReducer, TurnResult};
 pub use session_run::SessionRun;
+pub use step_thread::StepThread;
 pub use thread::{Messages, Thread};
 pub use tool::{ASK_USER_SENTINEL, ToolCall, ToolOutcome, ToolSpec};
 

@@ -182,8 +182,10 @@ fn calls(metadata: &Metadata) -> Vec<ToolCall> {
 /// assert_eq!(result.halted_reason, HaltReason::Completed);
 /// assert!(result.steps.is_empty());
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+///
+/// In JSON the conversation stands once, in `thread`. A step has no `thread` there, but the `messages` that it added
+/// and, as `after`, how many of the conversation stood before them. Reading the JSON restores the steps' threads.
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ChatResult {
     /// The whole conversation: what to keep, and to go on from.
@@ -195,16 +197,12 @@ pub struct ChatResult {
     /// Why the chat stopped.
     pub halted_reason: HaltReason,
     /// What a tool wants a person to answer.
-    #[serde(default)]
     pub pending_question: Option<String>,
     /// The call that asks.
-    #[serde(default)]
     pub pending_tool_call_id: Option<String>,
     /// More on the halt, by its reason; `structured_finalize`, `repaired_tool_calls` where they apply.
-    #[serde(default)]
     pub metadata: Metadata,
     /// The run as which the chat was kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<Arc<str>>,
 }
 

@@ -11,7 +11,7 @@ use std::{
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
     ChatResult, Error, Event, FinishReason, Message, Messages, Request, Response, ResponseBuilder,
-    Result, StepResult, Thread, Usage,
+    Result, StepResult, StepThread, Thread, Usage,
 };
 use mynah_log::{About, CutRecorder, End, Extent, Fact, Head, Lease};
 use mynah_step::{
@@ -488,9 +488,16 @@ impl Driver {
 
     fn step_completed(&self) -> Option<Event> {
         let (step, last) = (self.state.steps.last()?, self.state.last.as_ref()?);
+        let thread = match self.state.extent {
+            Extent::Chat => {
+                let before = self.state.steps_of_call().iter().rev().nth(1);
+                StepThread::added(step.thread.clone(), step.first_added(before))
+            }
+            _ => step.thread.clone().into(),
+        };
         Some(Event::StepCompleted {
             response: Box::new(step.response.clone()),
-            thread: step.thread.clone(),
+            thread,
             mode: plan_mode(&last.plan),
             manual_tool_calls: manual_calls(&last.plan, &step.response),
         })
