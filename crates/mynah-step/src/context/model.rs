@@ -1,11 +1,11 @@
 //! Calling the model from a loop of one's own.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use mynah_data::{
-    AdapterReason, Breach, Budget, EngineReason, Error, Event, Pricing, Request, Response,
-    ResponseBuilder, Result, StreamReason, Usage,
+    AdapterReason, Breach, Budget, EngineReason, Error, Event, EventOrder, Pricing, Request,
+    Response, ResponseBuilder, Result, StreamReason, Usage,
 };
 use mynah_log::{CutRecorder, Effect, Fact, Hash, Plan, cbor};
 use serde::Deserialize as _;
@@ -197,7 +197,7 @@ impl Context {
         let world = Arc::clone(&config.world);
         let provider = Arc::clone(&adapter);
         let mut stream = open_model(adapter, request, to, Arc::new(retry), world).await?;
-        let (mut heard, mut order) = (Heard::default(), Order::default());
+        let (mut heard, mut order) = (Heard::default(), EventOrder::new());
         while let Some(event) = stream.next().await {
             let mut event = event?;
             order.check(&event)?;
@@ -257,46 +257,4 @@ fn taken_by(response: Response) -> Option<Usage> {
     }
     usage.output_tokens.get_or_insert(counted);
     Some(usage)
-}
-
-/// What the order of a model's events may not be.
-#[derive(Default)]
-struct Order {
-    /// The calls so far, and whether they are complete.
-    calls: HashMap<String, bool>,
-    over: bool,
-}
-
-impl Order {
-    fn check(&mut self, event: &Event) -> Result<()> {
-        let wrong = match event {
-            // Some tell what an answer took when it is over.
-            Event::Usage { .. } => None,
-            _ if self.over => Some("something came after the end"),
-            event if !event.is_from_model() => Some("an adapter may not emit it"),
-            Event::ToolCallStarted { id, .. } if id.is_empty() => Some("a call has no id"),
-            Event::ToolCallStarted { id, .. } if self.calls.contains_key(id) => {
-                Some("a call began twice")
-            }
-            Event::ToolCallDelta { id, .. } => match self.calls.get(id) {
-                None => Some("a call went on that never began"),
-                Some(true) => Some("a call went on that was complete"),
-                Some(false) => None,
-            },
-            _ => None,
-        };
-        if let Some(why) = wrong {
-            let what = event.type_name();
-            return Err(Error::stream(StreamReason::MalformedEvent)
-                .with_message(format!("stream error: malformed_event: {what}: {why}"))
-                .with("event", json!(what)));
-        }
-        match event {
-            Event::ToolCallStarted { id, .. } => _ = self.calls.insert(id.clone(), false),
-            Event::ToolCallCompleted(call) => _ = self.calls.insert(call.id.clone(), true),
-            Event::MessageCompleted { .. } => self.over = true,
-            _ => {}
-        }
-        Ok(())
-    }
 }
