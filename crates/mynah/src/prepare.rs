@@ -208,7 +208,6 @@ impl Asked<'_> {
             as_recorded(&mut own);
         }
         let mut values = self.engine.0.params.clone();
-        values.retain(|name, _| !SHARED.contains(&name.as_str()));
         values.extend(own.clone());
         let mut settings = Settings::read(values)?;
         if let Some(session) = self.past.session() {
