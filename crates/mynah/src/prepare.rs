@@ -192,8 +192,13 @@ impl Asked<'_> {
             tool_deltas: settings.emit_tool_deltas,
             raw_chunks: settings.include_raw_chunks,
         };
+        let first = matches!(self.past, Past::New { .. }).then(|| request.clone());
         let requests = (request, final_request);
         let setup = self.setup(settings, adapter, requests, tools, pricing, request_id);
+        // A run that is performed again may have its answers in its records.
+        if let Some(request) = first {
+            setup.adapter.preflight(&request, &setup.call)?;
+        }
         Ok(Part { setup, about, filter })
     }
 

@@ -64,9 +64,12 @@ pub(super) async fn a_filter_is_told_apart(subject: &dyn Subject) {
 pub(super) async fn what_cannot_be_said_is_not_sent(subject: &dyn Subject) {
     let Some(request) = subject.unsupported() else { return };
     let server = serving(reply(subject, Scenario::Text).expect("text")).await;
-    let error = open(subject, server.url(), request).await.err().expect("it cannot be said");
+    let error =
+        open(subject, server.url(), request.clone()).await.err().expect("it cannot be said");
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature), "{error:?}");
     assert_eq!(error.metadata()["provider"], subject.adapter(server.url()).name());
+    let told = subject.adapter(server.url()).preflight(&request, &call());
+    assert_eq!(told, Err(error), "it is known before the call");
     assert_eq!(server.received().len(), 0, "nobody is asked what cannot be said");
 }
 
