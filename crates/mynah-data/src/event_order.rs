@@ -6,7 +6,8 @@ use crate::{Error, Event, Result, StreamReason};
 
 /// Checks the events of one model call against the rules of their order.
 ///
-/// An answer begins with `MessageStarted` and ends with `MessageCompleted`, each once. A tool call comes in pieces between
+/// An answer begins with `MessageStarted` and ends with `MessageCompleted`, each once; one that comes whole may be a
+/// `MessageCompleted` alone. A tool call comes in pieces between
 /// its `ToolCallStarted` and its `ToolCallCompleted`, or whole in a `ToolCallCompleted` alone. `Usage`, `RawChunk` and
 /// `Error` may come at any time, also after the end.
 ///
@@ -65,9 +66,12 @@ impl EventOrder {
             return Ok(());
         }
         let starts = matches!(event, Event::MessageStarted { .. });
+        let is_whole = matches!(event, Event::MessageCompleted { .. });
         match self.place {
             Place::AfterEnd => return Err("it came after the end of the answer"),
-            Place::BeforeStart if !starts => return Err("it came before the start of the answer"),
+            Place::BeforeStart if !starts && !is_whole => {
+                return Err("it came before the start of the answer");
+            }
             Place::InAnswer if starts => return Err("the answer started twice"),
             _ => {}
         }

@@ -13,6 +13,13 @@ fn an_answer_with_text_reasoning_and_calls_is_in_order() {
 }
 
 #[test]
+fn an_answer_may_come_whole() {
+    let mut order = EventOrder::new();
+    assert_eq!(order.check(&end()), Ok(()));
+    assert!(order.check(&Event::text_delta("more")).is_err());
+}
+
+#[test]
 fn usage_raw_chunks_and_errors_may_come_at_any_time() {
     let anywhere = || {
         let chunk = Event::RawChunk { chunk: json!("x") };
@@ -55,7 +62,7 @@ fn what_stands_where_it_may_not_is_a_malformed_event() {
         assert_eq!(error.to_string(), format!("stream error: malformed_event: {last}: {why}"));
         assert_eq!(error.metadata()["event"], last);
     }
-    for event in [text(), started("c0"), end()] {
+    for event in [text(), started("c0"), completed("c0")] {
         let error = EventOrder::new().check(&event).unwrap_err();
         assert!(error.to_string().ends_with("it came before the start of the answer"), "{error}");
     }
@@ -64,7 +71,7 @@ fn what_stands_where_it_may_not_is_a_malformed_event() {
 #[test]
 fn an_event_that_is_refused_changes_nothing() {
     let mut order = EventOrder::new();
-    assert!(order.check(&end()).is_err());
+    assert!(order.check(&completed("c0")).is_err());
     assert_eq!(order.check(&Event::message_started()), Ok(()));
     assert!(order.check(&delta("c0")).is_err());
     assert_eq!(order.check(&started("c0")), Ok(()));
