@@ -213,6 +213,11 @@ pub trait Decoder: Send {
     /// As for a frame.
     fn whole(&mut self, body: &str, draft: &mut Draft) -> Result<()>;
 
+    /// The body of a stream has ended where it may, without an end mark.
+    fn ended(&mut self, draft: &mut Draft) {
+        let _ = draft;
+    }
+
     /// What a stream fails with that ended before the provider said so. It broke off, unless the decoder knows better.
     fn unfinished(&self) -> Error {
         failure::broke_off()
@@ -368,6 +373,9 @@ impl Reader {
                         Err(_) => failure::broke_off(),
                         Ok(()) => decoder.unfinished(),
                     });
+                }
+                if !draft.has_ended() {
+                    decoder.ended(draft);
                 }
             }
         }

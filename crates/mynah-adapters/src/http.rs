@@ -262,6 +262,18 @@ impl HttpAdapter {
     }
 
     async fn call(self: Arc<Self>, request: Request, call: ModelCall) -> Result<ModelStream> {
+        let Written { request, origin, key, path, body, mut context } =
+            self.write(request, &call)?;
+        match self.post(&path, body, &call, key.as_ref(), &mut context).await {
+            Ok(response) => {
+                Ok(Box::pin(Answering::new(&self, &request, &call, response, context, origin)))
+            }
+            Err(error) => Err(context.complete(error)),
+        }
+    }
+
+    /// The request as this server takes it, and the key for it.
+    fn write(&self, request: Request, call: &ModelCall) -> Result<Written> {
         let mut request = self.with_own_name(request);
         let origin = match self.format.maker(&request) {
             Some(maker) => format!("{}/{maker}", self.name),
@@ -269,22 +281,16 @@ impl HttpAdapter {
         };
         origin::only_own(&origin, &mut request);
         origin::own_options(&self.name, &mut request.options);
-        let (key, mut context) = self.admission(&call)?;
-        let path = self.format.path(&request);
+        let (key, context) = self.admission(call)?;
+        let path = self.format.path(&request).into_owned();
         let body = match self.format.needs_structured_finalize(&request) {
             true => Err(unsupported(
                 "this model cannot call tools and give its answer a form in one call: a chat does it in two",
             )),
-            false => self.format.body(&request, &call),
+            false => self.format.body(&request, call),
         };
-        let sent = match body {
-            Ok(body) => self.post(&path, body, &call, key.as_ref(), &mut context).await,
-            Err(error) => Err(error),
-        };
-        match sent {
-            Ok(response) => {
-                Ok(Box::pin(Answering::new(&self, &request, &call, response, context, origin)))
-            }
+        match body {
+            Ok(body) => Ok(Written { request, origin, key, path, body, context }),
             Err(error) => Err(context.complete(error)),
         }
     }
@@ -318,25 +324,8 @@ impl HttpAdapter {
     ) -> Result<Response> {
         let url = self.address(path, call)?;
         let body = body.to_string();
-        let mut headers = self.headers.clone();
-        for (name, value) in self.format.headers(call) {
-            insert_header(&mut headers, &name, &value)?;
-        }
-        if let Some(Value::Object(extra)) = call.adapter_opts.get("headers") {
-            for (name, value) in extra {
-                insert_header(&mut headers, name, value.as_str().unwrap_or_default())?;
-            }
-        }
-        context.secrets.add_those_of(&headers);
-        if let Some(key) = key {
-            let now = SystemWorld.now();
-            let outgoing = Outgoing::new(key, &url, body.as_bytes(), now, call);
-            self.authorize(outgoing, &mut headers, context)?;
-        }
+        let headers = self.headers(&url, body.as_bytes(), call, key, context)?;
         let is_keyless = key.is_none() && !headers.contains_key(AUTHORIZATION);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        // Nothing is unpacked here, and without a word of it a server may pack.
-        headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
         let (silence, begun_at) = (longest_silence(call), Instant::now());
         let http = self.http()?;
         context.calling(&url, http.proxy(&url));
@@ -357,6 +346,36 @@ impl HttpAdapter {
         let is_unknown = error.metadata().get("status").is_some_and(|status| status == 401);
         let hint = (is_unknown && is_keyless).then(|| self.no_key_hint());
         Err(hinted(error, hint.as_deref()))
+    }
+
+    /// The headers of a call.
+    fn headers(
+        &self,
+        url: &str,
+        body: &[u8],
+        call: &ModelCall,
+        key: Option<&FoundKey>,
+        context: &mut ErrorContext,
+    ) -> Result<HeaderMap> {
+        let mut headers = self.headers.clone();
+        for (name, value) in self.format.headers(call) {
+            insert_header(&mut headers, &name, &value)?;
+        }
+        if let Some(Value::Object(extra)) = call.adapter_opts.get("headers") {
+            for (name, value) in extra {
+                insert_header(&mut headers, name, value.as_str().unwrap_or_default())?;
+            }
+        }
+        context.secrets.add_those_of(&headers);
+        if let Some(key) = key {
+            let now = SystemWorld.now();
+            let outgoing = Outgoing::new(key, url, body, now, call);
+            self.authorize(outgoing, &mut headers, context)?;
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // Nothing is unpacked here, and without a word of it a server may pack.
+        headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
+        Ok(headers)
     }
 
     /// Where a request goes: to the server that the caller names, or that the environment does.
@@ -446,6 +465,15 @@ impl Adapter for HttpAdapter {
         &self.name
     }
 
+    fn preflight(&self, request: &Request, call: &ModelCall) -> Result<()> {
+        let Written { key, path, mut context, .. } = self.write(request.clone(), call)?;
+        // What stands in the body does not decide whether it can be signed.
+        let headers = self
+            .address(&path, call)
+            .and_then(|url| self.headers(&url, &[], call, key.as_ref(), &mut context));
+        headers.map(drop).map_err(|error| context.complete(error))
+    }
+
     fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>> {
         Box::pin(self.call(request, call))
     }
@@ -453,6 +481,16 @@ impl Adapter for HttpAdapter {
     fn needs_structured_finalize(&self, request: &Request) -> bool {
         self.format.needs_structured_finalize(&self.with_own_name(request.clone()))
     }
+}
+
+/// A request that is ready to be sent.
+struct Written {
+    request: Request,
+    origin: String,
+    key: Option<FoundKey>,
+    path: String,
+    body: Value,
+    context: ErrorContext,
 }
 
 /// The error with what else a person can do.

@@ -211,7 +211,7 @@ pub const PRESETS: &[Preset] = &[
         base_url: "https://api.perplexity.ai",
         version: "",
         key_variables: &["PERPLEXITY_API_KEY"],
-        format: chat!(done_mark: false, usage_on_request: false, turns: true),
+        format: chat!(usage_on_request: false, turns: true),
     },
     Preset {
         name: "together",

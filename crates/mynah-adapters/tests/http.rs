@@ -16,7 +16,7 @@ use mynah_adapters::{
     conformance::{Received, Reply, Server},
     http::{Http, HttpAdapter},
     keys::Keys,
-    presets::PRESETS,
+    presets::{PRESETS, Preset},
 };
 use mynah_data::{
     AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Metadata, Request,
@@ -30,7 +30,7 @@ use rcgen::{
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use secrecy::SecretString;
 use serde::Deserialize as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
     net::{TcpListener, TcpStream},
@@ -213,6 +213,31 @@ async fn k05_a_missing_key_is_told_before_anything_is_sent() {
         error.metadata()["checked"],
         json!(["call", "set", "GROQ_API_KEY", "GROQ_API_KEY in no such file"])
     );
+    assert!(server.received().is_empty());
+}
+
+#[tokio::test]
+async fn what_cannot_be_sent_is_known_before_the_call() {
+    let server = Server::start(|_| Reply::json(500, "{}")).await.unwrap();
+    let request = Request::from("hi").with_model("m");
+    let keyless = Keys::new().with_environment(|_| None);
+    let groq = || HttpAdapter::named("groq").unwrap().with_base_url(server.url()).unwrap();
+    let nowhere = || HttpAdapter::new("acme", Preset::named("groq").unwrap().format());
+    let with_headers = |headers: Value| ModelCall {
+        adapter_opts: Metadata::from_iter([("headers".to_owned(), headers)]),
+        ..call()
+    };
+    assert_eq!(groq().preflight(&request, &call()), Ok(()));
+    for (adapter, call, reason) in [
+        (groq().with_keys(keyless), ModelCall::default(), "missing_key"),
+        (nowhere(), call(), "invalid_options"),
+        (groq(), with_headers(json!({"x y": "z"})), "invalid_options"),
+        (groq(), ModelCall { api_key: Some("two\nlines".into()), ..call() }, "invalid_options"),
+    ] {
+        let known = adapter.preflight(&request, &call).unwrap_err();
+        assert_eq!(known.reason(), reason, "{known}");
+        assert_eq!(hear(adapter, call).await.unwrap_err(), known);
+    }
     assert!(server.received().is_empty());
 }
 

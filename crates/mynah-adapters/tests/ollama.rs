@@ -235,6 +235,10 @@ fn tokens_and_times_are_counted_at_the_end() {
         ..Usage::default()
     };
     assert_eq!(read(&[last("stop")]).usage, expected);
+    let mut cached = last("stop");
+    cached["prompt_eval_cached_count"] = 9.into();
+    let expected = Usage { cached_input_tokens: Some(9), ..expected };
+    assert_eq!(read(&[cached]).usage, expected);
 }
 
 #[test]

@@ -12,10 +12,7 @@ use common::{
     chat::{answer, body, failed, read},
     events, folded, sse, streamed,
 };
-use mynah_adapters::{
-    format::Delivery,
-    openai_chat::{Dialect, OpenAiChat},
-};
+use mynah_adapters::{format::Delivery, openai_chat::OpenAiChat};
 use mynah_data::{
     AdapterReason, ErrorKind, Event, FinishReason, Part, Request, Response, ToolCall,
 };
@@ -315,16 +312,21 @@ fn a_server_that_does_not_stream_is_understood() {
 }
 
 #[test]
-fn o19_an_answer_without_its_end_mark_broke_off() {
-    let finished =
-        sse([r#"{"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}]}"#]);
-    assert_eq!(failed(&finished).kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
-    let lenient = OpenAiChat::new(Dialect { done_mark: false, ..Dialect::COMPATIBLE });
-    assert_eq!(folded(&streamed(&lenient, &finished)).text(), "x");
+fn o19_an_answer_ends_with_its_reason_to_stop_and_without_one_it_broke_off() {
+    let finished = sse([
+        r#"{"choices":[{"index":0,"delta":{"reasoning":"hm"}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}]}"#,
+    ]);
+    let response = read(&finished);
+    assert_eq!(response.message.parts(), [Part::reasoning("hm"), Part::text("x")]);
+    assert_eq!(response.finish_reason, Some(FinishReason::Stop));
+    let usage = sse([r#"{"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":7}}"#]);
+    assert_eq!(read(&(finished.clone() + &usage)).usage.input_tokens, Some(11));
     let unfinished = sse([r#"{"choices":[{"index":0,"delta":{"content":"x"}}]}"#]);
-    let (_, read) =
-        events(&lenient, &Request::from("hi"), Delivery::Streamed, [unfinished.as_bytes()]);
-    assert_eq!(read.unwrap_err().kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
+    assert_eq!(failed(&unfinished).kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
+    // The chunk after the reason is cut through.
+    let cut = finished + r#"data: {"choices":[],"usa"#;
+    assert_eq!(failed(&cut).kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
 }
 
 #[test]

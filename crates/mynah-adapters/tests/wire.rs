@@ -25,7 +25,8 @@ use mynah_adapters::{
     format::{Delivery, Format},
     presets::Preset,
 };
-use mynah_data::{ErrorKind, Request, Response};
+use mynah_data::{ErrorKind, Message, Request, Response};
+use mynah_step::ModelCall;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -83,24 +84,19 @@ fn a_path_is_left_out_as_a_whole_or_read() {
 
 #[test]
 fn a_recording_is_read_as_its_provider_speaks() {
-    let chunk = json!({
-        "id": "a", "model": "m", "usage": {"prompt_tokens": 1, "completion_tokens": 1},
-        "choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}],
-    });
     let exchange = Exchange {
         path: "/chat/completions".to_owned(),
         asked: None,
         status: 200,
         content_type: Some("text/event-stream".to_owned()),
-        body: common::sse([chunk.to_string().as_str()]).into_bytes(),
+        body: Vec::new(),
     };
-    for (provider, end) in
-        [("perplexity", Ok(())), ("deepseek", Err("network_error")), ("xai", Err("network_error"))]
-    {
+    // Perplexity joins what the same author says in a row.
+    for (provider, messages) in [("perplexity", 1), ("deepseek", 2), ("xai", 2)] {
         let format = exchange.format(provider).unwrap();
-        let body = exchange.body.as_slice();
-        let read = events(format.as_ref(), &Request::from("hi"), Delivery::Streamed, [body]).1;
-        assert_eq!(read.map_err(|error| error.reason()), end, "{provider}");
+        let asked = Request::new([Message::user("a"), Message::user("b")]).with_model("m");
+        let body = format.body(&asked, &ModelCall::default()).unwrap();
+        assert_eq!(body["messages"].as_array().unwrap().len(), messages, "{provider}");
     }
 }
 

@@ -109,6 +109,10 @@ impl Adapter for Counted {
         self.0.name()
     }
 
+    fn preflight(&self, request: &Request, call: &ModelCall) -> mynah::Result<()> {
+        self.0.preflight(request, call)
+    }
+
     fn open(
         self: Arc<Self>,
         request: Request,

@@ -138,6 +138,22 @@ fn a_result_names_its_run_once() {
 }
 
 #[test]
+fn what_is_told_of_800_turns_is_eight_times_what_is_told_of_100() {
+    let told = |turns: usize| {
+        let call = |turn| json!([{"tool_call": {"id": format!("c{turn:03}"), "name": "echo", "arguments": {"x": 1}}}, {"finish": "tool_calls"}]);
+        let mut file = scenario(0, json!([]));
+        file["scripts"] = (0..turns).map(call).collect();
+        file["ops"] = json!([{"op": "chat", "messages": [{"role": "user", "content": "go"}], "stream": true, "options": {"max_turns": turns}}]);
+        let played = play("memory:", &["--stable"], &file);
+        let ended = lines(&played);
+        assert_eq!(ended[ended.len() - 1]["ok"]["steps"].as_array().unwrap().len(), turns);
+        played.stdout.len()
+    };
+    let (few, many) = (told(100), told(800));
+    assert!(many < 9 * few, "{many} bytes for 800 turns, {few} for 100");
+}
+
+#[test]
 fn a_crash_ends_the_process_in_the_middle_of_an_operation() {
     let folder = tempfile::tempdir().unwrap();
     let log = url(&folder.path().join("runs.db"));

@@ -79,8 +79,8 @@ impl Collector {
                 });
             }
             Event::StepCompleted { response, thread, mode, manual_tool_calls } => {
-                let step = self.step(response, thread, *mode, manual_tool_calls);
-                self.thread = step.thread.clone();
+                self.thread = thread.onto(&self.thread);
+                let step = self.step(response, &self.thread, *mode, manual_tool_calls);
                 self.steps.push(step);
                 self.answer = ResponseBuilder::new();
                 self.tool_results.clear();

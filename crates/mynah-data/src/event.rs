@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    ChatResult, Error, FinishReason, HaltReason, Message, Metadata, Mode, Response, Thread,
-    ToolCall, ToolOutcome, Usage,
+    ChatResult, Error, FinishReason, HaltReason, Message, Metadata, Mode, Response, StepThread,
+    ToolCall, ToolOutcome, Usage, step_thread,
 };
 
 /// One thing that happened.
@@ -172,11 +172,12 @@ pub enum Event {
         on_tool_error_exception: Option<String>,
     },
     /// A step is done: always the last event of a step.
+    #[serde(with = "step_thread::completed")]
     StepCompleted {
         /// The model's answer.
         response: Box<Response>,
-        /// The conversation with the answer and the tool results.
-        thread: Thread,
+        /// The conversation with the answer and the tool results. In a chat's JSON, the messages that the step added.
+        thread: StepThread,
         /// Whether tools were run or handed to the caller.
         mode: Mode,
         /// Calls of manual tools, for the caller to answer.

@@ -209,8 +209,6 @@ reasons! {
         InvalidThread => "invalid_thread",
         /// A session.
         InvalidSession => "invalid_session",
-        /// What a session was to be started from.
-        InvalidSessionInput => "invalid_session_input",
         /// An option of a call or a parameter of an engine.
         InvalidOptions => "invalid_options",
         /// The model cannot do what the request needs.

@@ -28,10 +28,11 @@ pub enum Mode {
 /// assert_eq!(HaltReason::from("max_turns".to_owned()), HaltReason::MaxTurns);
 /// assert_eq!(HaltReason::from("plan_submitted".to_owned()).as_str(), "plan_submitted");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HaltReason {
     /// The model was done.
+    #[default]
     Completed,
     /// The limit on turns was reached.
     MaxTurns,
@@ -186,8 +187,17 @@ fn calls(metadata: &Metadata) -> Vec<ToolCall> {
 /// assert_eq!(result.halted_reason, HaltReason::Completed);
 /// assert!(result.steps.is_empty());
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+///
+/// Every field has a default: a completed chat in which nothing was said.
+///
+/// ```
+/// use mynah_data::{ChatResult, HaltReason, Thread};
+/// assert_eq!(ChatResult::default(), ChatResult::new(Thread::new(), HaltReason::Completed));
+/// ```
+///
+/// In JSON the conversation stands once, in `thread`. A step has no `thread` there, but the `messages` that it added
+/// and, as `after`, how many of the conversation stood before them. Reading the JSON restores the steps' threads.
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ChatResult {
     /// The whole conversation: what to keep, and to go on from.
@@ -199,32 +209,19 @@ pub struct ChatResult {
     /// Why the chat stopped.
     pub halted_reason: HaltReason,
     /// What a tool wants a person to answer.
-    #[serde(default)]
     pub pending_question: Option<String>,
     /// The call that asks.
-    #[serde(default)]
     pub pending_tool_call_id: Option<String>,
     /// More on the halt, by its reason; `structured_finalize`, `repaired_tool_calls` where they apply.
-    #[serde(default)]
     pub metadata: Metadata,
     /// The run as which the chat was kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<Arc<str>>,
 }
 
 impl ChatResult {
     /// A chat that stopped for this reason, with nothing in it yet.
     pub fn new(thread: Thread, halted_reason: HaltReason) -> Self {
-        Self {
-            thread,
-            final_response: None,
-            steps: Vec::new(),
-            halted_reason,
-            pending_question: None,
-            pending_tool_call_id: None,
-            metadata: Metadata::new(),
-            run_id: None,
-        }
+        Self { thread, halted_reason, ..Self::default() }
     }
 
     /// Whether the chat stopped for anything but the model being done.

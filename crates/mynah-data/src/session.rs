@@ -280,6 +280,10 @@ impl Session {
     /// `invalid_status` unless the session waits for tools; `unknown_tool_call_id` if no pending call has this id.
     pub fn submit_tool_result(&self, id: &str, content: impl Into<Value>) -> Result<Self, Error> {
         self.check(Operation::SubmitToolResult, None)?;
+        self.with_tool_result(id, content.into())
+    }
+
+    fn with_tool_result(&self, id: &str, content: Value) -> Result<Self, Error> {
         let pending = self.pending_tool_calls();
         if !pending.iter().any(|call| call.id == id) {
             return Err(Error::session(SessionReason::UnknownToolCallId)
@@ -290,7 +294,7 @@ impl Session {
         }
         let calls: Vec<ToolCall> = pending.iter().filter(|call| call.id != id).cloned().collect();
         let mut session = self.clone();
-        session.thread.messages.push(tool_message(id, content.into()));
+        session.thread.messages.push(tool_message(id, content));
         session.state = if calls.is_empty() {
             SessionState::Idle
         } else {
@@ -312,7 +316,8 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// That of the first result that [`Session::submit_tool_result`] refuses.
+    /// `invalid_status` unless the session waits for tools; `unknown_tool_call_id`, naming it, if an id is not that of a pending
+    /// call or stands twice.
     pub fn submit_tool_results<I, C>(
         &self,
         results: impl IntoIterator<Item = (I, C)>,
@@ -321,9 +326,14 @@ impl Session {
         I: AsRef<str>,
         C: Into<Value>,
     {
-        let submit =
-            |session: Self, (id, content): (I, C)| session.submit_tool_result(id.as_ref(), content);
-        results.into_iter().try_fold(self.clone(), submit)
+        let mut session = self.clone();
+        for (index, (id, content)) in results.into_iter().enumerate() {
+            if index == 0 {
+                self.check(Operation::SubmitToolResult, None)?;
+            }
+            session = session.with_tool_result(id.as_ref(), content.into())?;
+        }
+        Ok(session)
     }
 
     /// A fresh, idle session with the same conversation, fit to go on: calls that were left unanswered get an error result.

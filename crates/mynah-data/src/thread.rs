@@ -116,12 +116,15 @@ impl Messages {
 
     /// Whether the conversation begins with another. Costs next to nothing where it grew from it.
     pub fn starts_with(&self, other: &Self) -> bool {
-        let chunks = || self.chunks.iter().zip(other.chunks.iter());
-        let shared = Arc::ptr_eq(&self.chunks, &other.chunks)
-            || chunks().all(|(a, b)| Arc::ptr_eq(a, b) || a == b);
-        let tail = other.chunks.len() * CHUNK;
-        let same = |(a, b): (&Arc<Message>, &Arc<Message>)| Arc::ptr_eq(a, b) || a == b;
-        self.len() >= other.len() && shared && self.since(tail).zip(other.since(tail)).all(same)
+        self.common_prefix(other) == other.len()
+    }
+
+    /// How many messages both begin with.
+    pub(crate) fn common_prefix(&self, other: &Self) -> usize {
+        let chunks = self.chunks.iter().zip(other.chunks.iter());
+        let shared = chunks.take_while(|(a, b)| Arc::ptr_eq(a, b)).count() * CHUNK;
+        let same = |(a, b): &(&Arc<Message>, &Arc<Message>)| Arc::ptr_eq(a, b) || a == b;
+        shared + self.since(shared).zip(other.since(shared)).take_while(same).count()
     }
 
     /// All messages, oldest first.

@@ -300,7 +300,7 @@ fn e20_a_manual_step_hands_over_its_calls() {
         let mut collector = Collector::new(Thread::from("hi"));
         collector.apply(&Event::StepCompleted {
             response: Box::new(response.clone()),
-            thread: Thread::from("hi"),
+            thread: Thread::from("hi").into(),
             mode,
             manual_tool_calls,
         });
@@ -575,7 +575,7 @@ fn halting(id: &str, reason: &str) -> Event {
 fn step_completed(response: &Response, thread: &Thread) -> Event {
     Event::StepCompleted {
         response: Box::new(response.clone()),
-        thread: thread.clone(),
+        thread: thread.clone().into(),
         mode: Mode::Auto,
         manual_tool_calls: Vec::new(),
     }

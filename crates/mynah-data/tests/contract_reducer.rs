@@ -220,7 +220,7 @@ fn encoded(id: &str, content: &str) -> Event {
 fn step_completed(response: &Response, thread: &Thread) -> Event {
     Event::StepCompleted {
         response: Box::new(response.clone()),
-        thread: thread.clone(),
+        thread: thread.clone().into(),
         mode: Mode::Auto,
         manual_tool_calls: Vec::new(),
     }

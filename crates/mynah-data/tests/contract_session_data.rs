@@ -110,9 +110,17 @@ fn d12_several_results_are_taken_together_or_not_at_all() {
     let both = session.submit_tool_results([("c1", "y"), ("c0", "x")]).unwrap();
     let one_by_one = session.submit_tool_result("c1", "y").unwrap();
     assert_eq!(Ok(both), one_by_one.submit_tool_result("c0", "x"));
-    // The batch that empties the list of calls leaves nothing to submit to.
-    let error = session.submit_tool_results([("c0", "x"), ("c1", "y"), ("c2", "z")]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Session(SessionReason::InvalidStatus));
+    // An unknown id is named wherever it stands, and so is one that stands twice.
+    let named = |results: [&str; 3]| {
+        let results = results.map(|id| (id, "x"));
+        let error = session.submit_tool_results(results).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Session(SessionReason::UnknownToolCallId));
+        error.metadata()["tool_call_id"].clone()
+    };
+    assert_eq!(named(["bogus", "c0", "c1"]), "bogus");
+    assert_eq!(named(["c0", "bogus", "c1"]), "bogus");
+    assert_eq!(named(["c0", "c1", "bogus"]), "bogus");
+    assert_eq!(named(["c0", "c1", "c0"]), "c0");
 }
 
 #[test]

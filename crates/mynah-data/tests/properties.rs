@@ -222,6 +222,20 @@ proptest! {
     }
 
     #[test]
+    fn a_chat_folds_alike_when_its_events_come_as_json(chat in chat(), cut in any::<prop::sample::Index>()) {
+        let heard = &chat.events[..cut.index(chat.events.len() + 1)];
+        let mut told = Collector::new(chat.before.clone());
+        let mut read = told.clone();
+        for event in heard {
+            told.apply(event);
+            let text = serde_json::to_string(event).map_err(fail)?;
+            read.apply(&serde_json::from_str(&text).map_err(fail)?);
+        }
+        prop_assert_eq!(read.steps(), told.steps());
+        prop_assert_eq!(read.chat_result(), told.chat_result());
+    }
+
+    #[test]
     fn any_prefix_of_a_turn_leaves_a_session_that_can_go_on(
         chat in chat(),
         cut in any::<prop::sample::Index>(),

@@ -53,6 +53,16 @@ pub trait Adapter: Send + Sync + 'static {
     /// The name under which errors, stored engines and logs know the adapter.
     fn name(&self) -> &str;
 
+    /// Whether a call can be made at all, as far as that is known without making it: the key is there, the address is one, the
+    /// format can express the request. It is asked before a call begins, so that the call is refused and not begun.
+    ///
+    /// # Errors
+    /// What [`Adapter::open`] would fail with.
+    fn preflight(&self, request: &Request, call: &ModelCall) -> Result<()> {
+        let _ = (request, call);
+        Ok(())
+    }
+
     /// Opens one call of the model.
     fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>>;
 
@@ -76,6 +86,10 @@ pub trait Adapter: Send + Sync + 'static {
 impl<A: Adapter + ?Sized> Adapter for Arc<A> {
     fn name(&self) -> &str {
         A::name(self)
+    }
+
+    fn preflight(&self, request: &Request, call: &ModelCall) -> Result<()> {
+        A::preflight(self, request, call)
     }
 
     fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>> {

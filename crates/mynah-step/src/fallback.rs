@@ -107,6 +107,21 @@ impl Adapter for Fallback {
         &self.name
     }
 
+    /// Whether any of them can be called, up to the first whose failure would end the call.
+    fn preflight(&self, request: &Request, call: &ModelCall) -> Result<()> {
+        let mut earlier = Vec::new();
+        for (index, choice) in self.choices.iter().enumerate() {
+            let (own, to) = (choice.request(request.clone()), choice.call(call.clone()));
+            match choice.adapter.preflight(&own, &to) {
+                Err(error) if helps(&error) && index + 1 < self.choices.len() => {
+                    earlier.push(choice.failed(request, error));
+                }
+                checked => return checked.map_err(|error| after(&earlier, error)),
+            }
+        }
+        Ok(())
+    }
+
     fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>> {
         Box::pin(async move {
             let Some((last, others)) = self.choices.split_last() else {
@@ -122,8 +137,7 @@ impl Adapter for Fallback {
                             request_id = call.request_id,
                             "a model could not be had, and the next is asked"
                         );
-                        let model = choice.model.as_ref().or(request.model.as_ref());
-                        earlier.push((choice.adapter.name(), model.map(|model| &*model.id), error));
+                        earlier.push(choice.failed(&request, error));
                     }
                     opened => return opened.map_err(|error| after(&earlier, error)),
                 }
@@ -153,6 +167,12 @@ impl Adapter for Fallback {
 }
 
 impl Choice {
+    /// An error of this one, with whose it is.
+    fn failed<'a>(&'a self, request: &'a Request, error: Error) -> Failed<'a> {
+        let model = self.model.as_ref().or(request.model.as_ref());
+        (self.adapter.name(), model.map(|model| &*model.id), error)
+    }
+
     /// A stream that has said something.
     async fn open(
         &self,
@@ -196,8 +216,11 @@ impl Choice {
     }
 }
 
+/// A provider, its model and its error.
+type Failed<'a> = (&'a str, Option<&'a str>, Error);
+
 /// The error with those of the providers that were asked before.
-fn after(earlier: &[(&str, Option<&str>, Error)], error: Error) -> Error {
+fn after(earlier: &[Failed<'_>], error: Error) -> Error {
     if earlier.is_empty() {
         return error;
     }

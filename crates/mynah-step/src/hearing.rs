@@ -1,13 +1,12 @@
 //! A model's answer while it arrives.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use mynah_data::{
-    AdapterReason, Breach, Budget, Error, Event, Message, Pricing, Response, ResponseBuilder,
-    Result, StreamReason,
+    AdapterReason, Breach, Budget, Error, Event, EventOrder, Message, Pricing, Response,
+    ResponseBuilder, Result,
 };
 use mynah_log::{Cut, CutRecorder};
-use serde_json::json;
 
 use crate::{Heard, Spent, check_raw_hash};
 
@@ -99,7 +98,9 @@ impl Hearing {
                 .with_provider(provider));
         }
         if has_twins(&self.answer.seal()) {
-            return Err(twins().with_provider(provider));
+            return Err(Error::adapter(AdapterReason::MalformedResponse)
+                .with_message("adapter error: malformed_response: two tool calls have the same id")
+                .with_provider(provider));
         }
         if needs_raw_hash { check_raw_hash(&self.answer.response(), provider) } else { Ok(()) }
     }
@@ -115,11 +116,6 @@ impl Hearing {
     }
 }
 
-fn twins() -> Error {
-    Error::adapter(AdapterReason::MalformedResponse)
-        .with_message("adapter error: malformed_response: two tool calls have the same id")
-}
-
 /// Whether two tool calls have the same id: their results could not be told apart.
 fn has_twins(message: &Arc<Message>) -> bool {
     if message.tool_calls().nth(1).is_none() {
@@ -128,45 +124,4 @@ fn has_twins(message: &Arc<Message>) -> bool {
     let mut ids: Vec<&str> = message.tool_calls().map(|call| call.id.as_str()).collect();
     ids.sort_unstable();
     ids.windows(2).any(|pair| pair[0] == pair[1])
-}
-
-/// The order that a model's events must keep.
-#[derive(Default)]
-struct EventOrder {
-    /// The calls so far, and whether they are complete.
-    calls: HashMap<String, bool>,
-    over: bool,
-}
-
-impl EventOrder {
-    fn check(&mut self, event: &Event) -> Result<()> {
-        let wrong = match event {
-            Event::TextDelta { .. } | Event::ReasoningDelta { .. } if !self.over => return Ok(()),
-            // Some providers report usage after the end.
-            Event::Usage { .. } | Event::RawChunk { .. } | Event::Error { .. } => None,
-            event if !event.is_from_model() => Some("an adapter may not emit it"),
-            _ if self.over => Some("it came after the end"),
-            Event::ToolCallStarted { id, .. } if id.is_empty() => Some("the call has no id"),
-            Event::ToolCallStarted { id, .. } if self.calls.contains_key(id) => return Err(twins()),
-            Event::ToolCallDelta { id, .. } => match self.calls.get(id) {
-                None => Some("the call never began"),
-                Some(true) => Some("the call was complete"),
-                Some(false) => None,
-            },
-            _ => None,
-        };
-        if let Some(why) = wrong {
-            let what = event.type_name();
-            return Err(Error::stream(StreamReason::MalformedEvent)
-                .with_message(format!("stream error: malformed_event: {what}: {why}"))
-                .with("event", json!(what)));
-        }
-        match event {
-            Event::ToolCallStarted { id, .. } => _ = self.calls.insert(id.clone(), false),
-            Event::ToolCallCompleted(call) => _ = self.calls.insert(call.id.clone(), true),
-            Event::MessageCompleted { .. } => self.over = true,
-            _ => {}
-        }
-        Ok(())
-    }
 }

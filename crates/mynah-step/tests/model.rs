@@ -113,11 +113,10 @@ async fn a_stream_that_breaks_the_rules_is_a_malformed_event() {
         arguments: json!({}),
     };
     for (why, script) in [
-        ("something came after the end", after),
-        ("a call began twice", whole([started("c0"), started("c0")])),
-        ("a call went on that never began", whole([delta("c0")])),
-        ("a call went on that was complete", whole([started("c0"), done, delta("c0")])),
-        ("a call has no id", whole([started("")])),
+        ("it came after the end of the answer", after),
+        ("the call was not started", whole([delta("c0")])),
+        ("the call was already complete", whole([started("c0"), done, delta("c0")])),
+        ("the call has no id", whole([started("")])),
         ("an adapter may not emit it", whole([tool])),
     ] {
         let (error, facts) = failing(script).await;

@@ -436,7 +436,7 @@ impl Engine {
         StepTurn::new(self.clone(), session.clone())
     }
 
-    /// The model that a call with these options uses.
+    /// The model that a call with these options uses, with what the engine's catalog knows of it.
     ///
     /// ```
     /// use mynah::{Engine, Options};
@@ -446,8 +446,16 @@ impl Engine {
     ///
     /// let engine = engine.model(("openai", "gpt-x"));
     /// assert_eq!(engine.resolve_model(&Options::new()), Some(("openai", "gpt-x").into()));
+    ///
+    /// let known = engine.resolve_model(&Options::new().model("gpt-4.1-mini")).unwrap();
+    /// assert_eq!(known.limits["context"], 1_047_576);
     /// ```
     pub fn resolve_model(&self, options: &Options) -> Option<ModelRef> {
+        Some(self.0.catalog.inform(self.chosen_model(options)?))
+    }
+
+    /// The model that was said.
+    fn chosen_model(&self, options: &Options) -> Option<ModelRef> {
         match options.values().get("model") {
             None | Some(Value::Null) => self.0.model.clone(),
             Some(Value::String(id)) => Some(ModelRef::from(id.as_str())),
@@ -471,7 +479,8 @@ impl Engine {
         overlay_tools(&self.0.tools, options.tools.as_deref().unwrap_or_default())
     }
 
-    /// The params of a call with these options: the engine's, overlaid by the call's, without what belongs to the engine.
+    /// The params of a call with these options: the engine's, overlaid by the call's. Of the call's, those that have the name of
+    /// something else that an engine has, such as `model`, `tools` or `metadata`, are no params.
     ///
     /// ```
     /// # use mynah::{Engine, Options};
@@ -485,8 +494,8 @@ impl Engine {
     /// ```
     pub fn resolve_params(&self, options: &Options) -> Metadata {
         let mut params = self.0.params.clone();
-        params.extend(said(options.values().clone()));
-        params.retain(|name, _| !DENIED.contains(&name.as_str()));
+        let said = said(options.values().clone());
+        params.extend(said.filter(|(name, _)| !DENIED.contains(&name.as_str())));
         params
     }
 
@@ -505,7 +514,7 @@ impl Engine {
     /// # Ok::<(), mynah::Error>(())
     /// ```
     pub fn merge(&self, options: &Options) -> Self {
-        let (model, tools) = (self.resolve_model(options), self.resolve_tools(options));
+        let (model, tools) = (self.chosen_model(options), self.resolve_tools(options));
         let map = |name: &str| {
             options.values().get(name).and_then(Value::as_object).cloned().unwrap_or_default()
         };

@@ -74,8 +74,8 @@ pub use mynah_data::{
     Event, FieldError, FinishReason, HaltReason, Image, Limit, LogReason, Message, Messages,
     Metadata, Mode, ModelInfo, ModelRef, Operation, Part, Place, Pricing, Request, Response,
     ResponseFormat, Result, Role, Session, SessionReason, SessionReducer, SessionRun, SessionState,
-    Status, StepResult, StreamReason, Thread, ToolCall, ToolChoice, ToolOutcome, ToolReason,
-    ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
+    Status, StepResult, StepThread, StreamReason, Thread, ToolCall, ToolChoice, ToolOutcome,
+    ToolReason, ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
 };
 pub use mynah_log as log;
 pub use mynah_step as step;

@@ -48,7 +48,7 @@ pub struct Options {
     pub(crate) emit_timeout: Option<Duration>,
 }
 
-/// Names that belong to the engine or to the call itself, and never reach a provider as params.
+/// Names that belong to the engine or to the call itself: as options of a call they never reach a provider.
 pub(crate) const DENIED: [&str; 13] = [
     "adapter",
     "adapter_opts",
@@ -65,7 +65,7 @@ pub(crate) const DENIED: [&str; 13] = [
     "api_key",
 ];
 
-/// Those of them that providers have too: among a request's own options they are the provider's.
+/// Those of them that providers have too: among a request's own options and an engine's params they are the provider's.
 pub(crate) const SHARED: [&str; 2] = ["tools", "metadata"];
 
 /// Names of what concerns the caller alone: a run is the same whatever they say, so its records do not hold them.

@@ -194,8 +194,13 @@ impl Asked<'_> {
             tool_deltas: settings.emit_tool_deltas,
             raw_chunks: settings.include_raw_chunks,
         };
+        let first = matches!(self.past, Past::New { .. }).then(|| request.clone());
         let requests = (request, final_request);
         let setup = self.setup(settings, adapter, requests, tools, pricing, request_id);
+        // A run that is performed again may have its answers in its records.
+        if let Some(request) = first {
+            setup.adapter.preflight(&request, &setup.call)?;
+        }
         Ok(Part { setup, about, filter })
     }
 
@@ -207,7 +212,6 @@ impl Asked<'_> {
         let said = said(self.options.values().clone());
         own.extend(said.filter(|(name, _)| !(is_new && SHARED.contains(&name.as_str()))));
         let mut values = self.engine.0.params.clone();
-        values.retain(|name, _| !SHARED.contains(&name.as_str()));
         values.extend(own.clone());
         let mut settings = Settings::read(values)?;
         if let Some(session) = self.past.session() {

@@ -51,7 +51,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads merged options, which have the [`SHARED`] names from a request alone. Every value that does not fit is reported.
+    /// Reads merged options, which have the [`SHARED`] names from a request or an engine. Every value that does not fit is reported.
     pub(crate) fn read(values: Metadata) -> Result<Self> {
         let mut reader = Reader { values, errors: Vec::new() };
         let settings = Self {

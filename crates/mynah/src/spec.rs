@@ -3,10 +3,17 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use mynah_data::{EngineReason, Error, Metadata, ModelRef, Result, ToolSpec};
-use mynah_step::{Adapter, Handler, Tool, ToolExecutor, ToolResultEncoder};
-use serde::{Deserialize, Serialize};
+use mynah_step::{Adapter, Handler, RetryPolicy, Tool, ToolExecutor, ToolResultEncoder};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, IgnoredAny},
+};
+use serde_json::Value;
 
 use crate::engine::Engine;
+
+/// The param that is a field of a stored engine.
+const RETRY: &str = "retry";
 
 /// An engine as plain data. What is code is named, and a [`Registry`] knows the names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,10 +34,29 @@ pub struct EngineSpec {
     pub tool_result_encoder: Option<String>,
     /// Defaults for the options of calls.
     pub params: Metadata,
+    /// The policy for failed model calls: an object, a boolean or `"default"`; none for the adapter's own.
+    pub retry: Option<Value>,
     /// What tools see.
     pub context: Metadata,
     /// Anything else.
     pub metadata: Metadata,
+    #[serde(skip_serializing)]
+    middleware: Middleware,
+}
+
+/// A name that is kept for later: engines have no middleware yet.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Middleware;
+
+impl<'de> Deserialize<'de> for Middleware {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        match Vec::<IgnoredAny>::deserialize(deserializer)?.is_empty() {
+            true => Ok(Self),
+            false => Err(D::Error::custom(
+                "`middleware` must be an empty list: it is reserved and not supported yet",
+            )),
+        }
+    }
 }
 
 /// A tool as plain data.
@@ -122,6 +148,7 @@ impl Engine {
     /// `invalid_engine` if a tool's handler is a function without a registered name.
     pub fn spec(&self) -> Result<EngineSpec> {
         let parts = &self.0;
+        let mut params = parts.params.clone();
         Ok(EngineSpec {
             adapter: parts.adapter.as_ref().map(|adapter| adapter.name().to_owned()),
             adapter_opts: parts.adapter_opts.clone(),
@@ -129,16 +156,19 @@ impl Engine {
             tools: parts.tools.iter().enumerate().map(tool_entry).collect::<Result<_>>()?,
             tool_executor: parts.executor.as_ref().map(|executor| executor.name().to_owned()),
             tool_result_encoder: parts.encoder.as_ref().map(|encoder| encoder.name().to_owned()),
-            params: parts.params.clone(),
+            retry: params.shift_remove(RETRY),
+            params,
             context: (*parts.context).clone(),
             metadata: parts.metadata.clone(),
+            middleware: Middleware,
         })
     }
 
     /// An engine from plain data, with the code that the registry knows.
     ///
     /// # Errors
-    /// `invalid_engine`, naming the field, if the registry does not know an adapter, handler, executor or encoder.
+    /// `invalid_engine`, naming the field, if the registry does not know an adapter, handler, executor or encoder, or if `retry`
+    /// is not a policy.
     pub fn from_spec(spec: &EngineSpec, registry: &Registry) -> Result<Self> {
         let adapter = find(&registry.adapters, "adapter", spec.adapter.as_deref())?;
         let executor = find(&registry.executors, "tool_executor", spec.tool_executor.as_deref())?;
@@ -153,6 +183,11 @@ impl Engine {
                 _ => tool,
             })
         };
+        if let Some(Err(why)) = spec.retry.as_ref().map(RetryPolicy::from_json) {
+            return Err(Error::engine(EngineReason::InvalidEngine)
+                .with_message(format!("engine error: invalid_engine: retry: {why}"))
+                .with("field", RETRY));
+        }
         let tools: Vec<Tool> = spec.tools.iter().enumerate().map(restore).collect::<Result<_>>()?;
         Ok(Self::without_adapter().with(|parts| {
             parts.adapter = adapter;
@@ -162,6 +197,7 @@ impl Engine {
             parts.executor = executor;
             parts.encoder = encoder;
             parts.params = spec.params.clone();
+            parts.params.extend(spec.retry.clone().map(|policy| (RETRY.to_owned(), policy)));
             parts.context = Arc::new(spec.context.clone());
             parts.metadata = spec.metadata.clone();
         }))

@@ -105,7 +105,8 @@ impl EventStream {
         self.driver()?.last_step()
     }
 
-    /// Why the call was refused before there was anything to stream, as long as polling has not told it.
+    /// Why the call was refused before it began, as long as polling has not told it. What the adapter's
+    /// [preflight](crate::Adapter::preflight) finds is part of it; what the provider says is not, as it is asked when the stream is polled.
     pub fn refusal(&self) -> Option<&Error> {
         match &self.0 {
             State::Refused(error) => error.as_ref(),

@@ -412,7 +412,7 @@ async fn c29_c30_a_question_joins_the_thread_of_the_chat_and_not_that_of_the_ste
     else {
         panic!("{seen:?}")
     };
-    assert_eq!(transcript(thread)[2..], ["tool c0: <awaiting user response>"]);
+    assert_eq!(transcript(thread.whole().unwrap())[2..], ["tool c0: <awaiting user response>"]);
     let with_question = ["tool c0: <awaiting user response>", "assistant: how many?"];
     assert_eq!(transcript(&result.thread)[2..], with_question);
 

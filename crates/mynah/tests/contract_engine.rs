@@ -95,6 +95,45 @@ async fn g05_what_belongs_to_the_engine_is_not_among_the_params() {
 }
 
 #[tokio::test]
+async fn what_an_engine_has_for_its_provider_is_passed_on_under_any_name() {
+    let model = scripted([says("hi")]);
+    let own = json!({"metadata": {"user_id": "u"}, "tools": [{"type": "web_search"}]});
+    let engine = map(own.clone())
+        .into_iter()
+        .fold(Engine::new(model.clone()), |engine, (name, value)| engine.param(&name, value));
+    let options = Options::new().set("metadata", json!({"x": 1})).set("tools", json!([]));
+    assert_eq!(Value::Object(engine.resolve_params(&options)), own);
+    engine.chat("hello").options(options).await.unwrap();
+    assert_eq!(Value::Object(model.requests().remove(0).options), own);
+}
+
+#[test]
+fn a_stored_engine_may_have_its_retry_policy_as_a_field() {
+    let read = |retry: Value| {
+        let spec = serde_json::from_value::<EngineSpec>(json!({"retry": retry})).unwrap();
+        Engine::from_spec(&spec, &Registry::new())
+    };
+    for policy in [json!(false), json!("default"), json!({"max_attempts": 5})] {
+        let engine = read(policy.clone()).unwrap();
+        assert_eq!(engine.resolve_params(&Options::new())["retry"], policy);
+        assert_eq!(engine.spec().unwrap().retry, Some(policy));
+    }
+    let error = read(json!("often")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::InvalidEngine));
+    assert_eq!(error.metadata()["field"], "retry");
+}
+
+#[test]
+fn middleware_is_reserved_and_empty() {
+    let read =
+        |middleware: Value| serde_json::from_value::<EngineSpec>(json!({"middleware": middleware}));
+    assert_eq!(read(json!([])).unwrap(), Engine::without_adapter().spec().unwrap());
+    let error = read(json!(["Logging"])).unwrap_err();
+    assert!(error.to_string().contains("`middleware` must be an empty list"), "{error}");
+    assert!(read(json!("Logging")).is_err());
+}
+
+#[tokio::test]
 async fn what_a_request_has_for_its_provider_is_passed_on_under_any_name() {
     let model = scripted([says("hi")]);
     let own = json!({"tools": [{"type": "web_search"}], "metadata": {"user_id": "u"}});
@@ -113,6 +152,16 @@ fn g06_a_model_named_with_its_provider_stays_so() {
     let other = Options::new().model(("anthropic", "claude-x"));
     assert_eq!(engine.resolve_model(&other), Some(ModelRef::from(("anthropic", "claude-x"))));
     assert_eq!(Engine::without_adapter().resolve_model(&Options::new()), None);
+}
+
+#[test]
+fn a_resolved_model_has_what_the_catalog_knows_of_it() {
+    let engine = Engine::without_adapter().model("gpt-4.1-mini");
+    let resolved = engine.resolve_model(&Options::new()).unwrap();
+    assert_eq!(resolved, Catalog::built_in().inform("gpt-4.1-mini".into()));
+    assert!(resolved.pricing.is_some());
+    // What is stored is what was said.
+    assert_eq!(engine.merge(&Options::new()).spec().unwrap().model, Some("gpt-4.1-mini".into()));
 }
 
 #[tokio::test]
@@ -251,7 +300,8 @@ fn every_field_of_a_stored_engine_comes_back() {
         ],
         "tool_executor": "loud",
         "tool_result_encoder": "shouting",
-        "params": {"temperature": 0.2, "retry": json!(RetryPolicy::attempts(5))},
+        "params": {"temperature": 0.2},
+        "retry": json!(RetryPolicy::attempts(5)),
         "context": {"user_id": 42},
         "metadata": {"owner": "tests"}
     });

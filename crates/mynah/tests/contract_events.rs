@@ -214,7 +214,7 @@ async fn an_adapter_that_emits_what_is_not_a_models_gets_malformed_event() -> Re
         Event::ToolResultEncoded { id: "c".into(), content: "x".into() },
         Event::StepCompleted {
             response: Box::new(mynah::Response::new(Message::assistant("forged"))),
-            thread: Thread::new(),
+            thread: Thread::new().into(),
             mode: mynah::Mode::Auto,
             manual_tool_calls: Vec::new(),
         },

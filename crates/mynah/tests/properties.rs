@@ -35,6 +35,25 @@ proptest! {
     }
 
     #[test]
+    fn a_chat_and_its_events_come_back_from_their_json(plan in plan()) {
+        runtime().block_on(async {
+            let failed = |error: serde_json::Error| TestCaseError::fail(error.to_string());
+            let mut stream = plan.engine().chat("go").options(plan.options()).stream();
+            let (mut told, mut read) = (Collector::new("go".into()), Collector::new("go".into()));
+            while let Some(Ok(event)) = stream.next().await {
+                told.apply(&event);
+                let back = serde_json::to_string(&event).and_then(|text| serde_json::from_str(&text));
+                let back: Event = back.map_err(failed)?;
+                prop_assert_eq!(&back, &event);
+                read.apply(&back);
+            }
+            prop_assert_eq!(read.steps(), told.steps());
+            prop_assert_eq!(read.chat_result(), told.chat_result());
+            Ok(())
+        })?;
+    }
+
+    #[test]
     fn the_collector_and_the_loop_agree_on_every_step(plan in plan()) {
         runtime().block_on(async {
             if let Ok(folded) = fold(plan.engine().chat("go").options(plan.options()).stream()).await {

@@ -64,9 +64,12 @@ pub(super) async fn a_filter_is_told_apart(subject: &dyn Subject) {
 pub(super) async fn what_cannot_be_said_is_not_sent(subject: &dyn Subject) {
     let Some(request) = subject.unsupported() else { return };
     let server = serving(reply(subject, Scenario::Text).expect("text")).await;
-    let error = open(subject, server.url(), request).await.err().expect("it cannot be said");
+    let error =
+        open(subject, server.url(), request.clone()).await.err().expect("it cannot be said");
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature), "{error:?}");
     assert_eq!(error.metadata()["provider"], subject.adapter(server.url()).name());
+    let told = subject.adapter(server.url()).preflight(&request, &call());
+    assert_eq!(told, Err(error), "it is known before the call");
     assert_eq!(server.received().len(), 0, "nobody is asked what cannot be said");
 }
 
@@ -74,7 +77,7 @@ pub(super) async fn what_cannot_be_said_is_not_sent(subject: &dyn Subject) {
 pub(super) async fn a_stream_without_its_end_is_an_error(subject: &dyn Subject) {
     for scenario in [Scenario::Text, Scenario::ToolCall, Scenario::Reasoning] {
         let Some(pieces) = subject.answer(scenario) else { continue };
-        for kept in 0..pieces.len() {
+        for kept in 0..pieces.len() - subject.may_lack() {
             let said = &pieces[..kept];
             let apart = hear(subject, &serving(stream(subject, said)).await, request()).await;
             let at_once = serving(at_once(subject, said)).await;
@@ -92,6 +95,21 @@ pub(super) async fn a_stream_without_its_end_is_an_error(subject: &dyn Subject) 
             if scenario == Scenario::Text {
                 assert_eq!(apart.response.text(), text_of(said), "{told}");
             }
+        }
+    }
+}
+
+/// Some servers leave away what follows the reason to stop.
+pub(super) async fn a_stream_that_ends_after_its_reason_is_complete(subject: &dyn Subject) {
+    for scenario in [Scenario::Text, Scenario::ToolCall, Scenario::Reasoning] {
+        let Some(pieces) = subject.answer(scenario) else { continue };
+        let whole = hear(subject, &serving(stream(subject, &pieces)).await, request()).await;
+        for kept in pieces.len() - subject.may_lack()..pieces.len() {
+            let reply = stream(subject, &pieces[..kept]);
+            let heard = hear(subject, &serving(reply).await, request()).await;
+            assert_eq!(heard.error, None, "{scenario:?} after {kept} of {} pieces", pieces.len());
+            assert_eq!(heard.response.message, whole.response.message, "{scenario:?}");
+            assert_eq!(heard.response.finish_reason, whole.response.finish_reason, "{scenario:?}");
         }
     }
 }

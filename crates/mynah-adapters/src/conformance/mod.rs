@@ -33,6 +33,11 @@ pub trait Subject: Sync {
     /// How the provider writes this answer, piece by piece; the last piece is its end mark. None if it has no such answer.
     fn answer(&self, scenario: Scenario) -> Option<Vec<String>>;
 
+    /// How many of the last pieces may be missing from a whole answer.
+    fn may_lack(&self) -> usize {
+        0
+    }
+
     /// How a piece stands in the body, where that is not as text.
     fn frame(&self, piece: &str) -> Vec<u8> {
         piece.as_bytes().to_vec()
@@ -124,6 +129,7 @@ pub async fn run(subject: &dyn Subject) {
     failures::a_filter_is_told_apart(subject).await;
     failures::what_cannot_be_said_is_not_sent(subject).await;
     failures::a_stream_without_its_end_is_an_error(subject).await;
+    failures::a_stream_that_ends_after_its_reason_is_complete(subject).await;
     failures::an_end_without_a_reason_is_an_error(subject).await;
     failures::a_connection_that_breaks_is_an_error(subject).await;
     failures::a_failure_in_the_middle_is_an_error(subject).await;

@@ -173,8 +173,15 @@ fn usage(counters: &mut Metadata) -> Usage {
         ["total_duration", "load_duration", "prompt_eval_duration", "eval_duration"];
     let mut count = |name: &str| take_count(counters, &[name]);
     let (input_tokens, output_tokens) = (count("prompt_eval_count"), count("eval_count"));
+    let cached_input_tokens = count("prompt_eval_cached_count");
     let durations = DURATIONS
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), counters.shift_remove(*name)?)));
-    Usage { input_tokens, output_tokens, extra: telling(durations).into(), ..Usage::default() }
+    Usage {
+        input_tokens,
+        output_tokens,
+        cached_input_tokens,
+        extra: telling(durations).into(),
+        ..Usage::default()
+    }
 }

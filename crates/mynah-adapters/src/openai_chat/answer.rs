@@ -21,7 +21,6 @@ use crate::{
 
 /// Reads one answer.
 pub(super) struct Answer {
-    done_mark: bool,
     /// A stream has said something: what stands in a `message` after that is all of it again.
     has_said: bool,
     /// Reasoning is one string in this format, wherever its pieces come: one block.
@@ -170,12 +169,15 @@ impl Decoder for Answer {
         draft.end();
         Ok(())
     }
+
+    fn ended(&mut self, draft: &mut Draft) {
+        self.close(draft);
+    }
 }
 
 impl Answer {
-    pub(super) fn new(done_mark: bool) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            done_mark,
             has_said: false,
             reasoning: Some(Arc::from("reasoning")),
             is_reasoning: false,
@@ -533,10 +535,8 @@ impl Answer {
             _ => FinishReason::Other,
         };
         draft.finish(why, if native.is_empty() { reason } else { native });
-        if !self.done_mark {
-            self.close(draft);
-            draft.end_possible();
-        }
+        // Not every server ends its stream with `[DONE]`.
+        draft.end_possible();
         Ok(())
     }
 }

@@ -35,15 +35,13 @@ impl OpenAiChat {
 /// use mynah_adapters::openai_chat::{Dialect, OpenAiChat, ReasoningBack};
 ///
 /// let format = OpenAiChat::new(Dialect {
-///     done_mark: false,
+///     usage_on_request: false,
 ///     reasoning_back: ReasoningBack::Field("reasoning_content"),
 ///     ..Dialect::COMPATIBLE
 /// });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// Whether a stream ends with `[DONE]`. Where it does not, the finish reason ends it.
-    pub done_mark: bool,
     /// Whether usage must be asked for with `stream_options`.
     pub usage_on_request: bool,
     /// Which models take `max_completion_tokens` for the limit, instead of `max_tokens`.
@@ -126,7 +124,6 @@ pub enum ReasoningBack {
 impl Dialect {
     /// OpenAI itself.
     pub const OPENAI: Self = Self {
-        done_mark: true,
         usage_on_request: true,
         max_completion_tokens: CompletionTokens::NewerModels,
         prompt_cache: PromptCaching::OpenAi,
@@ -174,7 +171,7 @@ impl Format for OpenAiChat {
     }
 
     fn decoder(&self, _: &Request) -> Box<dyn Decoder> {
-        Box::new(answer::Answer::new(self.dialect.done_mark))
+        Box::new(answer::Answer::new())
     }
 
     /// Where a schema stands alone, the tools must have been called before.

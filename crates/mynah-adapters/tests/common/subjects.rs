@@ -58,6 +58,11 @@ impl Subject for Chat {
         adapter(self.0, &self.1, base_url)
     }
 
+    /// The usage and `[DONE]`.
+    fn may_lack(&self) -> usize {
+        2
+    }
+
     fn answer(&self, scenario: Scenario) -> Option<Vec<String>> {
         let chunk = |delta: &str, finish: &str| {
             format!(

@@ -191,7 +191,7 @@ async fn thread_so_far(log: &Arc<Ledger>, run: &str, mut thread: Thread) -> Resu
     let mut stream = replay_run(log, run).stream().await?;
     while let Some(Ok(event)) = stream.next().await {
         match event {
-            Event::StepCompleted { thread: after, .. } => thread = after,
+            Event::StepCompleted { thread: after, .. } => thread = after.onto(&thread),
             Event::ChatCompleted { result } => thread = result.thread,
             _ => {}
         }

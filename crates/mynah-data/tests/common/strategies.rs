@@ -387,14 +387,27 @@ pub(crate) fn step_result() -> BoxedStrategy<StepResult> {
 pub(crate) fn chat_result() -> BoxedStrategy<ChatResult> {
     let pending = (option::of(text()), option::of(id()));
     let last = option::of(response());
-    (thread(), last, vec(step_result(), 0..2), halt_reason(), pending, turn_metadata())
+    let steps = vec((step_result(), option::of((0..4_usize, any::<bool>()))), 0..4);
+    (thread(), last, steps, halt_reason(), pending, turn_metadata())
         .prop_map(|(thread, last, steps, reason, pending, metadata)| {
             let mut result = ChatResult::new(thread, reason);
-            (result.final_response, result.steps, result.metadata) = (last, steps, metadata);
+            (result.final_response, result.metadata) = (last, metadata);
+            result.steps =
+                steps.into_iter().map(|(step, kept)| in_chat(&result, step, kept)).collect();
             (result.pending_question, result.pending_tool_call_id) = pending;
             result
         })
         .boxed()
+}
+
+/// A step as chats have it: its thread is the beginning of the chat's, perhaps with more behind it. Or it is any thread.
+fn in_chat(chat: &ChatResult, mut step: StepResult, kept: Option<(usize, bool)>) -> StepResult {
+    if let Some((kept, has_more)) = kept {
+        let own = std::mem::replace(&mut step.thread, chat.thread.clone());
+        step.thread.messages = chat.thread.messages.iter().take(kept).cloned().collect();
+        step.thread.extend(own.messages.iter().filter(|_| has_more).cloned());
+    }
+    step
 }
 
 /// What turns say beside their results: anything, often in the members that the library reads.
@@ -510,7 +523,7 @@ pub(crate) fn events() -> Vec<BoxedStrategy<Event>> {
                 Event::ToolHalt { tool_call_id, reason, result, content, on_tool_error_exception }
             })
             .boxed(),
-        (response(), thread(), any::<bool>(), vec(tool_call(), 0..3))
+        (response(), step_thread(), any::<bool>(), vec(tool_call(), 0..3))
             .prop_map(|(response, thread, manual, manual_tool_calls)| Event::StepCompleted {
                 response: Box::new(response),
                 thread,
@@ -522,6 +535,15 @@ pub(crate) fn events() -> Vec<BoxedStrategy<Event>> {
         value().prop_map(|chunk| Event::RawChunk { chunk }).boxed(),
         error().prop_map(|error| Event::Error { error }).boxed(),
     ]
+}
+
+fn step_thread() -> BoxedStrategy<StepThread> {
+    (thread(), option::of(0..4_usize))
+        .prop_map(|(thread, after)| match after {
+            Some(after) => StepThread::added(thread, after),
+            None => StepThread::from(thread),
+        })
+        .boxed()
 }
 
 pub(crate) fn event() -> BoxedStrategy<Event> {

@@ -167,10 +167,11 @@ impl Telling {
         let mut step = StepResult::new(self.thread.clone(), response.clone());
         let mode = if manual { Mode::Manual } else { Mode::Auto };
         step.describe(mode, &[], None, failure.as_ref());
+        let after = step.first_added(self.steps.last());
         self.steps.push(step);
         self.events.push(Event::StepCompleted {
             response: Box::new(response),
-            thread: self.thread.clone(),
+            thread: StepThread::added(self.thread.clone(), after),
             mode,
             manual_tool_calls: Vec::new(),
         });

@@ -6,8 +6,8 @@ use std::{
 };
 
 use mynah_data::{
-    ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, StepResult, StreamReason,
-    ToolCall,
+    ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, StepResult, StepThread,
+    StreamReason, ToolCall,
 };
 use mynah_log::{End, Extent, Fact, Hash, Plan, Resolution, cbor};
 use mynah_step::{Hearing, Settled, uncertain};
@@ -383,9 +383,16 @@ impl Machine {
 
     fn step_completed(&self) -> Option<Event> {
         let (step, last) = (self.state.steps.last()?, self.state.last.as_ref()?);
+        let thread = match self.state.extent {
+            Extent::Chat => {
+                let before = self.state.steps_of_call().iter().rev().nth(1);
+                StepThread::added(step.thread.clone(), step.first_added(before))
+            }
+            _ => step.thread.clone().into(),
+        };
         Some(Event::StepCompleted {
             response: Box::new(step.response.clone()),
-            thread: step.thread.clone(),
+            thread,
             mode: plan_mode(&last.plan),
             manual_tool_calls: manual_calls(&last.plan, &step.response),
         })
