@@ -145,6 +145,8 @@ reasons! {
         UnknownToolCallId => "unknown_tool_call_id",
         /// There is no session to operate on.
         NoSession => "no_session",
+        /// Another turn continued the session first.
+        SessionMoved => "session_moved",
     }
 }
 

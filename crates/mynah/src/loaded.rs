@@ -289,6 +289,11 @@ impl Loaded {
         Some(session)
     }
 
+    /// Whether the turn that this run is came to an end that left its session as it was before.
+    pub(crate) fn left_session_as_it_was(self) -> bool {
+        self.was_told() && self.session_after().is_none()
+    }
+
     /// The error of a run whose call was refused, or that is not told in a result.
     pub(crate) fn refusal(&self) -> Option<Error> {
         let (_, Stretch { extent, .. }) = self.stretches();

@@ -41,6 +41,8 @@ pub(crate) struct Origin {
     pub(crate) request_id: Option<String>,
     /// When the turn before was at its last record.
     pub(crate) since: Option<i64>,
+    /// The id of the run; a fresh one if not set.
+    pub(crate) run_id: Option<String>,
 }
 
 /// A run that may begin, and what its caller wants to see of it.
@@ -54,7 +56,8 @@ pub(crate) fn prepare(
     let world = &engine.0.world;
     let tape = match options.log.take() {
         Some(log) => {
-            let recorder = Recorder::new(log, Arc::clone(world), world.new_run_id());
+            let run_id = origin.run_id.unwrap_or_else(|| world.new_run_id());
+            let recorder = Recorder::new(log, Arc::clone(world), run_id);
             let recorder = recorder
                 .with_durability(options.durability)
                 .with_emit_timeout(options.emit_timeout)

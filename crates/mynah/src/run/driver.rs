@@ -209,6 +209,11 @@ impl Driver {
         Some((self.run_id()?, head, self.state.end.as_ref().is_some_and(End::waits)))
     }
 
+    /// Waits until the log has the beginning of the run.
+    pub(crate) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.tape.poll_durable(cx)
+    }
+
     /// Up to which record a run that is performed again was compared.
     pub(crate) fn compared(&self) -> Option<u64> {
         self.tape.compared()
