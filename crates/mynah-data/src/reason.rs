@@ -177,6 +177,8 @@ reasons! {
         Fenced => "fenced",
         /// Someone else holds the run.
         Leased => "leased",
+        /// Another run has this id, and began with another input.
+        RunExists => "run_exists",
         /// No run has this id.
         RunNotFound => "run_not_found",
         /// The run was taken out of the log, and its id is not given again.

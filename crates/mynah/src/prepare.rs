@@ -25,6 +25,7 @@ use crate::{
 const NUDGE: &str = "Now provide your final structured response.";
 
 /// What a call starts from.
+#[derive(Clone)]
 pub(crate) enum Input {
     Thread(Thread),
     Request(Box<Request>),
@@ -67,10 +68,7 @@ pub(crate) fn prepare(
         }
         None => Tape::Blank,
     };
-    let (thread, given) = match input {
-        Input::Thread(thread) => (thread, None),
-        Input::Request(request) => (thread_of(&request), Some(request)),
-    };
+    let (thread, given) = input.parts();
     let Origin { before, session, request_id, .. } = origin;
     let cancel = options.cancel.take();
     let part = Asked {
@@ -85,6 +83,30 @@ pub(crate) fn prepare(
     let beginning = Beginning { before, thread, extent, about };
     let resumption = Resumption::default();
     Ok((Driver::new([], setup, beginning, resumption, cancel.as_ref(), tape), filter))
+}
+
+/// The conversation and the description of the call that the first record of its run would have.
+pub(crate) fn first_record(
+    engine: &Engine,
+    input: Input,
+    options: Options,
+    extent: Extent,
+) -> Result<(Thread, About)> {
+    let (thread, given) = input.parts();
+    let past = Past::New { session: None, request_id: None, is_kept: true };
+    let asked = Asked { engine, conversation: thread.clone(), given, options, extent, past };
+    let about = asked.prepare()?.about.map(|about| *about).unwrap_or_default();
+    Ok((thread, about))
+}
+
+impl Input {
+    /// The conversation, and the request if there is one.
+    fn parts(self) -> (Thread, Option<Box<Request>>) {
+        match self {
+            Self::Thread(thread) => (thread, None),
+            Self::Request(request) => (thread_of(&request), Some(request)),
+        }
+    }
 }
 
 /// A run, or what one engine does of it, that may be performed.

@@ -209,6 +209,11 @@ impl Driver {
         Some((self.run_id()?, head, self.state.end.as_ref().is_some_and(End::waits)))
     }
 
+    /// Emits the events of a resumed run from its first record on.
+    pub(crate) fn tell_from_the_start(&mut self) {
+        self.behind = false;
+    }
+
     /// Waits until the log has the beginning of the run.
     pub(crate) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.tape.poll_durable(cx)
