@@ -4,7 +4,7 @@ use std::{future::poll_fn, sync::Arc};
 
 use mynah_data::{Error, ErrorKind, LogReason, Result};
 use mynah_log::{About, Extent, Fact, Log, MAINTENANCE, cbor};
-use mynah_step::mismatch;
+use mynah_step::{RecordedFact, mismatch};
 use serde_json::Value;
 
 use crate::{
@@ -112,18 +112,18 @@ impl Start {
         }
         let (params, described) = (made.params, made.described);
         let about = About { tools, params, options, described, session: None, ..recorded.clone() };
-        let begun = |thread, extent, about| Fact::RunStarted {
-            thread,
-            extent,
-            about: Some(Box::new(about)),
+        let Some(found) = loaded.kept.records.first().map(RecordedFact::fact) else {
+            return Ok(());
         };
-        let found = begun(loaded.thread.clone(), loaded.extent, recorded.clone());
-        let wanted = begun(thread, self.extent, about);
-        if cbor::to_vec(&found).ok() == cbor::to_vec(&wanted).ok() {
+        let mut wanted = found.clone();
+        if let Fact::RunStarted { thread: begun, extent, about: ran, .. } = &mut wanted {
+            (*begun, *extent, *ran) = (thread, self.extent, Some(Box::new(about)));
+        }
+        if cbor::to_vec(found).ok() == cbor::to_vec(&wanted).ok() {
             return Ok(());
         }
         let run = self.run_id.as_str();
-        let difference = mismatch(run, 1, Some(&found), Some(&wanted));
+        let difference = mismatch(run, 1, Some(found), Some(&wanted));
         let diff = difference.metadata().get("diff").cloned().unwrap_or_default();
         let path = diff.pointer("/0/path").and_then(Value::as_str).unwrap_or_default();
         Err(Error::new(ErrorKind::Log(LogReason::RunExists))

@@ -4,7 +4,7 @@ mod model;
 mod tools;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fmt,
     future::poll_fn,
     pin::pin,
@@ -75,6 +75,7 @@ pub struct Context(Arc<Shared>);
 
 struct Shared {
     config: Config,
+    run_id: Arc<str>,
     replaying: bool,
     tape: Mutex<Tape>,
     desk: Arc<Desk>,
@@ -86,6 +87,8 @@ struct Shared {
     clock: Mutex<Option<WallClock>>,
     /// The ids of calls that have no outcome yet.
     called: Mutex<HashSet<String>>,
+    /// How many calls had each of the ids that the loop chose.
+    named: Mutex<HashMap<String, u64>>,
     cancelled: watch::Sender<bool>,
 }
 
@@ -142,6 +145,7 @@ impl Context {
             ..Effects::unkept(Arc::clone(&config.world))
         };
         Ok(Self(Arc::new(Shared {
+            run_id: Arc::from(config.run_id.as_str()),
             config,
             replaying,
             tape: Mutex::new(tape),
@@ -151,6 +155,7 @@ impl Context {
             spent: Mutex::default(),
             clock: Mutex::new(clock),
             called: Mutex::default(),
+            named: Mutex::default(),
             cancelled: watch::Sender::new(false),
         })))
     }

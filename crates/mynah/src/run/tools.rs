@@ -156,7 +156,10 @@ impl Driver {
             runs.running.push(Box::pin(std::future::ready((call, Outcome::Recorded))));
             return;
         }
+        // The step of calls that a person approved is there already.
+        let turn = self.state.steps.len() - usize::from(self.state.runs_approved());
         let mut context = self.setup.tool_context.clone().for_call(Arc::clone(&call));
+        context = context.in_run(self.tape.run_id().cloned(), turn as u64);
         if let Some(desk) = &self.desk {
             let attempt = self.tape.attempt_of(&call.id).unwrap_or_else(|| Try {
                 number: self.state.attempt_of(&call.id),
