@@ -120,6 +120,7 @@ impl Adapter for Fallback {
                             provider = choice.adapter.name(),
                             reason = error.reason(),
                             request_id = call.request_id,
+                            run_id = call.run_id.as_deref(),
                             "a model could not be had, and the next is asked"
                         );
                         let model = choice.model.as_ref().or(request.model.as_ref());

@@ -7,6 +7,7 @@ use mynah_log::{Fact, Hash};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::sync::watch;
+use tracing::Span;
 
 use crate::{Desk, SideEffectErrors, World, effects::Effects};
 
@@ -30,6 +31,25 @@ use crate::{Desk, SideEffectErrors, World, effects::Effects};
 ///
 /// A tool whose effect must happen once, however often it is attempted, gives the service that it calls its
 /// [`idempotency_key`](Self::idempotency_key).
+///
+/// # Logging
+///
+/// A call runs in a `tracing` span of its own, `mynah.tool`, with the fields `tool`, `call` and `run_id`. What the tool logs is
+/// bound to its run by itself. Tasks and threads that it spawns join with [`span`](Self::span):
+///
+/// ```
+/// use mynah_step::Tool;
+/// use serde_json::json;
+/// use tracing::Instrument as _;
+///
+/// let index = Tool::new("index", "Indexes a page", json!({"type": "object"})).handler(async |_, context| {
+///     tracing::info!("fetching");
+///     let rest = async { tracing::info!("indexing") };
+///     let task = tokio::spawn(rest.instrument(context.span()));
+///     json!(task.await.is_ok())
+/// });
+/// # assert_eq!(index.name(), "index");
+/// ```
 #[derive(Clone)]
 pub struct ToolContext {
     /// The caller's own data: that of the call, else of the session, else of the engine.
@@ -46,6 +66,8 @@ pub struct ToolContext {
     /// The run, and which of its turns asked for the call; see [`Self::in_run`].
     run_id: Option<Arc<str>>,
     turn: u64,
+    /// The span of the call, once it runs.
+    pub(crate) span: Span,
     /// How many tries of the call failed in processes that ended.
     pub(crate) failed: u32,
     /// Whether the run is cancelled, where that ends its tools; a run of an engine drops them.
@@ -78,6 +100,7 @@ impl ToolContext {
             effects: Effects::unkept(world),
             run_id: None,
             turn: 0,
+            span: Span::none(),
             failed: 0,
             cancelled: watch::channel(false).1,
         }
@@ -114,6 +137,11 @@ impl ToolContext {
     /// The id of the run that the call belongs to; none if the run is not recorded.
     pub fn run_id(&self) -> Option<&str> {
         self.run_id.as_deref()
+    }
+
+    /// The `tracing` span of the call, for what runs elsewhere on its behalf; see [Logging](Self#logging).
+    pub fn span(&self) -> Span {
+        self.span.clone()
     }
 
     /// A key for this call alone: 32 hexadecimal digits that are the same in every attempt, in every process that resumes the run and

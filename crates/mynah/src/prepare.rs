@@ -336,6 +336,8 @@ impl Asked<'_> {
         let (parts, options) = (&self.engine.0, self.options);
         let call = ModelCall {
             request_id: request_id.clone(),
+            // Each call gets that of its run.
+            run_id: None,
             session_id: settings.session_id.clone(),
             adapter_opts: overlaid(&parts.adapter_opts, settings.adapter_opts),
             api_key: options.api_key,

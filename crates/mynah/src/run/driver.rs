@@ -159,6 +159,7 @@ impl Driver {
         let span = tracing::info_span!(
             "mynah.run",
             ?extent,
+            run_id = tape.run_id().map(AsRef::<str>::as_ref),
             request_id = setup.call.request_id,
             model = setup.request.model.as_ref().map(tracing::field::display),
             halted_reason = tracing::field::Empty,

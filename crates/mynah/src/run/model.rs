@@ -37,6 +37,7 @@ impl Driver {
         }
         let setup = &self.setup;
         let mut call = setup.call.clone();
+        call.run_id = self.tape.run_id().cloned();
         let template = match (&setup.final_request, &self.state.conversation) {
             (Some(request), Some(_)) => {
                 call.former_tools.clone_from(&setup.request.tools);

@@ -7,13 +7,12 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use mynah_data::{EngineReason, Error, Event, HaltReason, ToolCall, ToolOutcome, ToolReason};
+use mynah_data::{EngineReason, Error, Event, HaltReason, ToolCall};
 use mynah_log::{End, Fact};
 use mynah_step::{
     BoxFuture, OnUncertain, Settled, Tape, Tool, ToolContext, Try, WallClock, Watch, is_not_rerun,
     run_tool, uncertain,
 };
-use tracing::Instrument as _;
 
 use super::{
     driver::{Driver, Phase, Resumption, Setup},
@@ -375,19 +374,10 @@ fn start(
             Settled { outcome: Err(Error::unknown_tool(&call.name)), attempts: context.attempt() };
         return Box::pin(std::future::ready((call, Outcome::Settled(settled))));
     };
-    let failure = tracing::field::Empty;
-    let span = tracing::info_span!("mynah.tool", tool = call.name, call = call.id, failure);
     let (executor, limits) = (Arc::clone(&setup.executor), setup.tool_limits.clone());
-    let telling = span.clone();
-    let run = async move {
+    Box::pin(async move {
         let settled = run_tool(executor, tool, context, limits).await;
-        let failure = match &settled.outcome {
-            Ok(ToolOutcome::Error { .. }) => Some(ToolReason::Failed.as_str()),
-            outcome => outcome.as_ref().err().map(Error::reason),
-        };
-        telling.record("failure", failure);
-        watch.end(failure, None);
+        watch.end(settled.failure(), None);
         (call, Outcome::Settled(settled))
-    };
-    Box::pin(run.instrument(span))
+    })
 }
