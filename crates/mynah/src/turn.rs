@@ -5,6 +5,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::{Duration, SystemTime},
 };
 
 use futures_util::Stream;
@@ -13,7 +14,7 @@ use mynah_data::{
     SessionReason, SessionReducer, SessionRun, StepResult, TurnResult,
 };
 use mynah_log::{
-    Extent, Hash, Head, Log, Previous, Record, RunStatus, RunSummary, SessionLink, put_in_order,
+    Extent, Hash, Head, Log, Previous, RunFilter, RunStatus, RunSummary, SessionLink, put_in_order,
 };
 use mynah_step::{BoxFuture, take_over};
 use serde_json::json;
@@ -275,9 +276,8 @@ impl Next {
         };
         let grew = self.session.thread.messages.starts_with(&run.messages);
         let before = if grew { run.messages.clone() } else { Messages::new() };
-        let after = Some((left, Arc::clone(&run.run_id), before));
         if self.branch {
-            return self.afresh(after, None);
+            return self.afresh(Some((left, run.run_id, before)), None);
         }
         let has_grown = indexed.records > run.seq;
         if has_grown && run.abandoned.as_ref() != Some(&run.run_id) {
@@ -285,7 +285,7 @@ impl Next {
         }
         let mut held = None;
         if run.waits && !has_grown {
-            let taken = if grew { self.waiting(&log, &run, left.head).await? } else { None };
+            let taken = if grew { self.waiting(&log, &run, left).await? } else { None };
             if let Some(taken) = taken {
                 return Ok(taken);
             }
@@ -296,8 +296,8 @@ impl Next {
         }
         // Under another name the conversation is another session.
         let started = match indexed.session_id.as_deref() == self.session.id.as_deref() {
-            true => self.claim(&*log, &run, after).await,
-            false => self.afresh(after, None),
+            true => self.claim(&*log, &run, (left, before)).await,
+            false => self.afresh(Some((left, run.run_id, before)), None),
         };
         if let Some(lease) = held {
             log.release(&lease).await?;
@@ -310,11 +310,11 @@ impl Next {
         &self,
         log: &Arc<dyn Log>,
         run: &SessionRun,
-        head: Head,
+        left: Left,
     ) -> Result<Option<(Driver, Filter)>> {
         let Some(answer) = self.answer(log, run) else { return Ok(None) };
         let loaded = Loaded::read_knowing(&**log, &run.run_id, &run.messages).await?;
-        if loaded.kept.chain.head() != Some(head) {
+        if loaded.kept.chain.head() != Some(left.head) {
             return Err(session_moved(&run.run_id, false));
         }
         if !self.is_of(&loaded) {
@@ -324,13 +324,35 @@ impl Next {
             Err(error) if matches!(error.kind(), ErrorKind::Session(_)) => return Ok(None),
             prepared => prepared.map_err(|error| lost(error, &run.run_id))?,
         };
-        // The run is held from here on, so no other turn can start after it any more.
-        let mut number = 0;
-        while let Some(found) = log.run(&turn_id(run, number)).await? {
-            stay(&**log, &found).await?;
-            number += 1;
+        // The run is held from here on, so no other turn can start beside it any more. One that did is the session's newest.
+        if let Some(id) = &self.session.id {
+            let newest = log.runs(RunFilter::new().session(id.as_str()).limit(1)).await?;
+            if newest.runs.first().is_some_and(|newest| newest.run_id != run.run_id) {
+                self.free_id(&**log, run, left, 0).await?;
+            }
         }
         Ok(Some(prepared))
+    }
+
+    /// The id of the run that continues the session from where it was left, and its number among those that left the session as
+    /// it was.
+    async fn free_id(
+        &self,
+        log: &dyn Log,
+        run: &SessionRun,
+        left: Left,
+        mut number: u64,
+    ) -> Result<(String, u64)> {
+        let reached = Duration::from_nanos(u64::try_from(left.reached).unwrap_or_default());
+        let reached = SystemTime::UNIX_EPOCH + reached;
+        loop {
+            let id = self.engine.0.world.run_id_at(&place(run, number), reached);
+            match log.run(&id).await? {
+                Some(found) => stay(log, &found).await?,
+                None => return Ok((id, number)),
+            }
+            number += 1;
+        }
     }
 
     /// Starts the one run that continues the session from here. Its id follows from the place where the run before was left,
@@ -339,22 +361,21 @@ impl Next {
         self,
         log: &dyn Log,
         run: &SessionRun,
-        after: Option<(Left, Arc<str>, Messages)>,
+        (left, before): (Left, Messages),
     ) -> Result<(Driver, Filter)> {
+        let after = Some((left, Arc::clone(&run.run_id), before));
         let mut number = 0;
         loop {
-            let id = turn_id(run, number);
-            let (mut driver, filter) = self.clone().afresh(after.clone(), Some(id.clone()))?;
+            let (id, free) = self.free_id(log, run, left, number).await?;
+            let (mut driver, filter) = self.clone().afresh(after.clone(), Some(id))?;
             match poll_fn(|cx| driver.poll_begun(cx)).await {
                 Ok(()) => return Ok((driver, filter)),
-                Err(error) if error.kind() == ErrorKind::Log(LogReason::Pruned) => number += 1,
-                Err(error) => match log.run(&id).await? {
-                    Some(found) if is_taken(&error) => {
-                        stay(log, &found).await?;
-                        number += 1;
-                    }
-                    _ => return Err(error),
-                },
+                Err(error) if error.kind() == ErrorKind::Log(LogReason::Pruned) => {
+                    number = free + 1;
+                }
+                // Another turn was faster.
+                Err(error) if is_taken(&error) => number = free,
+                Err(error) => return Err(error),
             }
         }
     }
@@ -409,10 +430,11 @@ impl Next {
     }
 }
 
-/// Where a session's last run was left, and the latest time that it tells.
+/// Where a session's last run was left, when that was, and the latest time that the run tells.
 #[derive(Clone, Copy)]
 struct Left {
     head: Head,
+    reached: i64,
     at: i64,
 }
 
@@ -423,23 +445,21 @@ async fn left(log: &dyn Log, run: &SessionRun) -> Result<Option<(Left, RunSummar
     let (head, at) = (indexed.head(), indexed.started.max(indexed.updated));
     // It may have gone on since, with another answer to the same question.
     let found = if head.seq > run.seq {
-        log.read(&run.run_id, run.seq, 1).await?.first().map(Record::hash)
+        let records = log.read(&run.run_id, run.seq, 1).await?;
+        records.first().map(|record| (record.hash(), record.envelope().ts))
     } else {
-        Some(head.hash).filter(|_| head.seq == run.seq)
+        Some((head.hash, indexed.updated)).filter(|_| head.seq == run.seq)
     };
     let head = Head { seq: run.seq, hash };
-    Ok(found.filter(|found| *found == hash).map(|_| (Left { head, at }, indexed)))
+    let left = |(_, reached)| (Left { head, reached, at }, indexed);
+    Ok(found.filter(|(found, _)| *found == hash).map(left))
 }
 
-/// The id of the run that continues a session from where its last run was left. Turns before it under lower numbers left the
-/// session as it was.
-fn turn_id(run: &SessionRun, number: u64) -> String {
+/// Where the next run of a session begins: at the end of its last run. Turns there before it left the session as it was.
+fn place(run: &SessionRun, number: u64) -> String {
     let SessionRun { run_id, seq, hash, abandoned, .. } = run;
     let abandoned = abandoned.as_deref().unwrap_or_default();
-    let place = json!(["turn", run_id, seq, hash, abandoned, number]).to_string();
-    let mut id = Hash::of(&[place.as_bytes()]).to_string();
-    id.truncate(26);
-    id
+    json!(["turn", run_id, seq, hash, abandoned, number]).to_string()
 }
 
 /// Refuses a turn if this run has continued its session. One that was refused, or ended before its first step, has not.

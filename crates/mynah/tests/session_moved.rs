@@ -128,7 +128,8 @@ async fn a_turn_that_starts_beside_a_waiting_run_and_one_that_continues_it_exclu
 #[tokio::test]
 async fn a_refused_turn_does_not_move_the_session() -> Result<()> {
     let down = || json!([{"preflight_error": "authentication_failed"}]);
-    let scripts = [says("hi"), down(), down(), down(), says("again"), says("no")];
+    let unknown = json!([{"tool_call": {"id": "c0", "name": "none"}}, {"finish": "tool_calls"}]);
+    let scripts = [says("hi"), down(), down(), down(), unknown, says("again"), says("no")];
     let (engine, log) = (Engine::new(Scripted::new(scripts)?), MemoryLog::new());
     let (session, _) = engine.start(Session::from("one").with_id("s")).record(&log).await?;
     for _ in 0..2 {
@@ -137,6 +138,8 @@ async fn a_refused_turn_does_not_move_the_session() -> Result<()> {
     }
     let step = engine.step_session(&session.clone().append_user("two")).record(&log).await;
     assert_eq!(step.expect_err("a refusal").reason(), "authentication_failed");
+    let step = engine.step_session(&session.clone().append_user("two")).record(&log).await;
+    assert_eq!(step.expect_err("no such tool").reason(), "unknown_tool");
     let warrant = Warrant::new("ann", "age", 0);
     Prune::before(i64::MAX).limit(1).perform(&log, &warrant).await?;
     let (_, result) = engine.reply(&session, "two").record(&log).await?;
