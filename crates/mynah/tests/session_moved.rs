@@ -4,20 +4,24 @@
 
 mod kept;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use futures_util::{StreamExt as _, future::join_all};
 use kept::{copy, logs, says, talker};
 use mynah::{
     Engine, Error, Result, Session, Status, Tool, cancel_run,
-    log::{Log, MemoryLog, Prune, RunFilter, Warrant},
+    log::{Append, Head, Lease, Log, LogFuture, MemoryLog, Prune, RunFilter, Warrant, forward_log},
     restore_session,
     testing::Scripted,
 };
 use serde_json::{Value, json};
+use tokio::sync::Barrier;
 
 #[tokio::test]
 async fn a_second_turn_from_an_ended_state_is_refused_and_names_the_run_that_was_faster()
@@ -40,11 +44,12 @@ async fn a_second_turn_from_an_ended_state_is_refused_and_names_the_run_that_was
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn of_concurrent_replies_one_wins_and_the_others_ask_no_model() -> Result<()> {
-    for times in 0..10 {
+    let folder = tempfile::tempdir().expect("a folder");
+    for log in logs(folder.path()) {
         let model = Scripted::new((0..9).map(|n| says(&format!("said {n}"))))?;
-        let (engine, log) = (Engine::new(model.clone()), MemoryLog::new());
+        let engine = Engine::new(model.clone());
         let (session, _) = engine.start(Session::from("one")).record(&log).await?;
         let replies = (0..4).map(|n| {
             let (engine, session, log) = (engine.clone(), session.clone(), log.clone());
@@ -52,13 +57,78 @@ async fn of_concurrent_replies_one_wins_and_the_others_ask_no_model() -> Result<
                 engine.reply(&session, format!("reply {n}")).record(&log).await.map(drop)
             })
         });
-        assert_eq!(won(join_all(replies).await), 1, "round {times}");
-        assert_eq!((runs(&log).await, model.model_calls().len()), (2, 2));
+        assert_eq!(won(join_all(replies).await), 1);
+        assert_eq!((runs(&*log).await, model.model_calls().len()), (2, 2));
     }
     Ok(())
 }
 
 #[tokio::test]
+async fn two_turns_that_find_the_session_unmoved_at_the_same_time_do_not_both_go_on() -> Result<()>
+{
+    // From a state that ended, and from one that waits: both turns look before either of them writes.
+    for waits in [false, true] {
+        let log =
+            Gate { log: MemoryLog::new(), ahead: Arc::default(), both: Arc::new(Barrier::new(2)) };
+        let (engine, ran) = payer(4)?;
+        let engine = if waits { engine } else { talker(9)? };
+        let (session, _) = engine.start(Session::from("pay").with_id("s")).record(&log).await?;
+        let session = if waits { session.submit_tool_result("c0", "go")? } else { session };
+        log.ahead.store(2, Ordering::Relaxed);
+        let turn = || {
+            let (engine, session, log) = (engine.clone(), session.clone(), log.clone());
+            tokio::spawn(async move {
+                engine.continue_session(&session, None).record(&log).await.map(drop)
+            })
+        };
+        assert_eq!(won(join_all([turn(), turn()]).await), 1, "waits: {waits}");
+        assert_eq!(log.ahead.load(Ordering::Relaxed), 0, "both were let through together");
+        assert_eq!(runs(&log).await, if waits { 1 } else { 2 });
+        assert!(ran.load(Ordering::Relaxed) <= 1);
+    }
+    Ok(())
+}
+
+/// A log that lets two go ahead together who want to begin a run or to continue one.
+#[derive(Clone)]
+struct Gate {
+    log: MemoryLog,
+    /// How many are still to come.
+    ahead: Arc<AtomicUsize>,
+    both: Arc<Barrier>,
+}
+
+impl Gate {
+    async fn pass(&self) {
+        let come = |ahead: usize| ahead.checked_sub(1);
+        if self.ahead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, come).is_ok() {
+            self.both.wait().await;
+        }
+    }
+}
+
+impl Log for Gate {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        Box::pin(async move {
+            if batch.expected.is_none() {
+                self.pass().await;
+            }
+            self.log.append(batch).await
+        })
+    }
+
+    fn lease(&self, run: &str, owner: &str, term: Duration, now: i64) -> LogFuture<'_, Lease> {
+        let (run, owner) = (run.to_owned(), owner.to_owned());
+        Box::pin(async move {
+            self.pass().await;
+            self.log.lease(&run, &owner, term, now).await
+        })
+    }
+
+    forward_log!(self => self.log, except append, lease);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_concurrent_answers_to_a_waiting_run_one_wins_and_its_tool_runs_once() -> Result<()> {
     let folder = tempfile::tempdir().expect("a folder");
     for log in logs(folder.path()) {
