@@ -31,11 +31,16 @@ pub(crate) async fn copy(log: &MemoryLog, cut_run: &str, last: u64) -> MemoryLog
 }
 
 /// A log of each kind.
+#[cfg(feature = "sqlite")]
 pub(crate) fn logs(folder: &Path) -> Vec<Arc<dyn Log>> {
-    let mut logs: Vec<Arc<dyn Log>> = vec![Arc::new(MemoryLog::new())];
-    #[cfg(feature = "sqlite")]
-    logs.push(Arc::new(mynah::log::SqliteLog::open(folder.join("log.db")).expect("a log")));
-    logs
+    let file = mynah::log::SqliteLog::open(folder.join("log.db")).expect("a log");
+    vec![Arc::new(MemoryLog::new()), Arc::new(file)]
+}
+
+/// A log of each kind.
+#[cfg(not(feature = "sqlite"))]
+pub(crate) fn logs(_: &Path) -> Vec<Arc<dyn Log>> {
+    vec![Arc::new(MemoryLog::new())]
 }
 
 pub(crate) async fn kinds(log: &MemoryLog, run: &str) -> Vec<String> {
