@@ -1,12 +1,12 @@
-//! A process dies in the middle of a tool. The next one goes on with the run from its records, which are in a SQLite file:
-//! what was done is not done again, and what nobody knows is asked.
+//! A process dies in the middle of a tool. The next one makes the same call under the same run id, and so continues the run from its
+//! records, which are in a SQLite file: what was done is not done again, and an unknown outcome is asked for.
 //!
 //! The first process is this program too, started with the log's path. Needs `--features sqlite`.
 
 use std::{env, path::Path, process::Command};
 
 use mynah::{
-    log::{Log as _, RunFilter, RunStatus, SqliteLog, verify_run},
+    log::{SqliteLog, verify_run},
     prelude::*,
     testing::{Script, Scripted},
 };
@@ -24,46 +24,52 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(std::fs::remove_file(path)?)
 }
 
+/// The run's id: whoever makes the call with it starts the run, or attaches to it.
+const RUN: &str = "transfer-17";
+
 async fn first_process(path: &Path) -> mynah::Result<()> {
     let call = Script::new().tool_call("c0", "transfer", json!({"to": "Ada", "amount": 50}));
     let log = SqliteLog::open(path)?;
-    agent(call.call_tools(), true).chat("Send Ada 50.").record(&log).await?;
+    agent(call.call_tools(), true).chat("Send Ada 50.").record(&log).run_id(RUN).await?;
     Ok(())
 }
 
 async fn second_process(path: &Path) -> mynah::Result<()> {
     let engine = agent(Script::new().text("Ada has her 50.").stop(), false);
     let log = SqliteLog::open(path)?;
-    // Runs that have no end and wait for nobody. One whose process is still at work stays its own: to resume it is refused.
-    for run in log.runs(RunFilter::new().status(RunStatus::Running)).await?.runs {
-        let run = run.run_id;
-        let mut result = engine.resume(&log, &*run).await?;
+    let mut result = engine.chat("Send Ada 50.").record(&log).run_id(RUN).await?;
 
-        // A transfer may have been made before the process ended, so it is not made again unasked.
-        if result.halted_reason == HaltReason::UncertainTools {
-            let mut resume = engine.resume(&log, &*run);
-            for call in result.uncertain_tool_calls() {
-                println!("was it done? {}({})", call.name, call.arguments);
-                // The bank says yes. Had it said no, approve(id) would do it now, and reject(id, "why") tell the model.
-                resume = resume.tool_result(call.id, json!({"sent": 50}));
-            }
-            result = resume.await?;
+    // A transfer may have been made before the process ended, so it is not made again unasked.
+    if result.halted_reason == HaltReason::UncertainTools {
+        let mut resume = engine.resume(&log, RUN);
+        for call in result.uncertain_tool_calls() {
+            println!("was it done? {}({})", call.name, call.arguments);
+            // The bank says yes. Had it said no, approve(id) would do it now, and reject(id, "why") tell the model.
+            resume = resume.tool_result(call.id, json!({"sent": 50}));
         }
-        println!("{}", result.into_text()?);
-        println!("the records are {}", verify_run(&log, &run).await?.status);
+        result = resume.await?;
     }
+    println!("{}", result.into_text()?);
+    println!("the records are {}", verify_run(&log, RUN).await?.status);
+
+    // Once more, and neither the model nor the bank is asked.
+    let again = engine.chat("Send Ada 50.").record(&log).run_id(RUN).await?;
+    println!("again: {}", again.into_text()?);
     Ok(())
 }
 
 /// The agent, whose process may end when the money is gone and nothing says so yet.
 fn agent(answer: Script, dies: bool) -> Engine {
     let schema = json!({"type": "object", "required": ["to", "amount"]});
-    let transfer =
-        Tool::new("transfer", "Sends money", schema).handler(move |arguments, _| async move {
+    let transfer = Tool::new("transfer", "Sends money", schema).handler(
+        move |arguments, context| async move {
+            // A bank that takes a key for each transfer makes it once, however often it is asked.
+            println!("transfer {}", context.idempotency_key());
             if dies {
                 std::process::exit(1);
             }
             json!({"sent": arguments["amount"]})
-        });
+        },
+    );
     Engine::new(Scripted::play([answer])).tool(transfer)
 }

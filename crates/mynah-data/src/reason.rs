@@ -145,6 +145,8 @@ reasons! {
         UnknownToolCallId => "unknown_tool_call_id",
         /// There is no session to operate on.
         NoSession => "no_session",
+        /// Another turn continued the session first.
+        SessionMoved => "session_moved",
     }
 }
 
@@ -175,6 +177,8 @@ reasons! {
         Fenced => "fenced",
         /// Someone else holds the run.
         Leased => "leased",
+        /// Another run has this id, and began with another input.
+        RunExists => "run_exists",
         /// No run has this id.
         RunNotFound => "run_not_found",
         /// The run was taken out of the log, and its id is not given again.

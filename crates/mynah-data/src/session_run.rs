@@ -24,6 +24,8 @@ pub struct SessionRun {
     pub waits: bool,
     /// The conversation that it came to.
     pub messages: Messages,
+    /// The run of a later turn that the session's holder stopped polling before its end.
+    pub abandoned: Option<Arc<str>>,
 }
 
 impl SessionRun {
@@ -35,7 +37,8 @@ impl SessionRun {
         waits: bool,
         messages: Messages,
     ) -> Self {
-        Self { run_id: run_id.into(), seq, hash: hash.into(), waits, messages }
+        let (run_id, hash) = (run_id.into(), hash.into());
+        Self { run_id, seq, hash, waits, messages, abandoned: None }
     }
 }
 
@@ -50,6 +53,8 @@ pub(crate) struct Wire {
     waits: bool,
     messages: usize,
     checksum: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    abandoned: Option<Arc<str>>,
 }
 
 impl From<&SessionRun> for Wire {
@@ -61,6 +66,7 @@ impl From<&SessionRun> for Wire {
             waits: run.waits,
             messages: run.messages.len(),
             checksum: checksum(&run.messages),
+            abandoned: run.abandoned.clone(),
         }
     }
 }
@@ -71,7 +77,8 @@ impl Wire {
         let began: Messages = thread.messages.iter().take(self.messages).cloned().collect();
         let same = began.len() == self.messages && checksum(&began) == self.checksum;
         let messages = if same { began } else { Messages::new() };
-        SessionRun::new(self.run_id, self.seq, self.hash, self.waits && same, messages)
+        let run = SessionRun::new(self.run_id, self.seq, self.hash, self.waits && same, messages);
+        SessionRun { abandoned: self.abandoned, ..run }
     }
 }
 

@@ -114,6 +114,8 @@ impl<A: Adapter + ?Sized> Adapter for Arc<A> {
 pub struct ModelCall {
     /// The id of the call that this is part of.
     pub request_id: String,
+    /// The run that it is recorded in; none if nobody keeps it.
+    pub run_id: Option<Arc<str>>,
     /// The session it belongs to.
     pub session_id: Option<String>,
     /// The adapter's own options: the engine's, overlaid by the call's.
@@ -141,6 +143,7 @@ impl fmt::Debug for ModelCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ModelCall")
             .field("request_id", &self.request_id)
+            .field("run_id", &self.run_id)
             .field("session_id", &self.session_id)
             // Headers among them may hold keys.
             .field("adapter_opts", &self.adapter_opts.keys().collect::<Vec<_>>())
@@ -185,6 +188,7 @@ pub async fn open_model(
             reason = error.reason(),
             provider = adapter.name(),
             request_id = call.request_id,
+            run_id = call.run_id.as_deref(),
             "model call failed and is tried again"
         );
         tokio::time::sleep(delay).await;

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use mynah_data::{Budget, Catalog, Error, LogReason, Result};
+use mynah_data::{Budget, Catalog, Error, LogReason, Metadata, Result};
 use mynah_log::{Log, OnUncertain, Record, Removals, walk};
 
 use crate::{Adapter, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool, World};
@@ -24,6 +24,8 @@ pub struct Config {
     pub adapter: Option<Arc<dyn Adapter>>,
     /// The tools that can be called.
     pub tools: Registry,
+    /// The caller's own data for the tools: their [`ToolContext::context`](crate::ToolContext::context).
+    pub context: Arc<Metadata>,
     /// What the run may spend, its resumption included. Its time begins with the first thing that it does here, and cuts off
     /// models and tools; side effects of the loop itself are not cut off.
     pub budget: Option<Budget>,
@@ -74,6 +76,7 @@ impl Config {
             mode: Mode::Live,
             adapter: None,
             tools: Registry::default(),
+            context: Arc::default(),
             budget: None,
             catalog: Catalog::built_in(),
             world: Arc::new(SystemWorld),
@@ -97,6 +100,12 @@ impl Config {
     /// The same with these tools. Of two with one name the later counts.
     pub fn tools(mut self, tools: impl IntoIterator<Item = Tool>) -> Self {
         self.tools = Registry::new(tools);
+        self
+    }
+
+    /// The same with the caller's own data for the tools.
+    pub fn context(mut self, context: Metadata) -> Self {
+        self.context = Arc::new(context);
         self
     }
 

@@ -135,6 +135,7 @@ impl Adapter for Fallback {
                             provider = choice.adapter.name(),
                             reason = error.reason(),
                             request_id = call.request_id,
+                            run_id = call.run_id.as_deref(),
                             "a model could not be had, and the next is asked"
                         );
                         earlier.push(choice.failed(&request, error));

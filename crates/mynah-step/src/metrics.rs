@@ -54,9 +54,13 @@ pub trait MetricsSink: Send + Sync + 'static {
 }
 
 /// Tells that a run passed a limit of its budget, in the world: whoever is told of it, and whoever watches the program.
-pub fn tell_exceeded(run: Option<&str>, breach: &Breach, metrics: Option<&Arc<dyn MetricsSink>>) {
+pub fn tell_exceeded(
+    run_id: Option<&str>,
+    breach: &Breach,
+    metrics: Option<&Arc<dyn MetricsSink>>,
+) {
     let Breach { limit, cap, actual, place, .. } = breach;
-    tracing::warn!(run, %limit, %cap, %actual, "where" = place.as_str(), "budget exceeded");
+    tracing::warn!(run_id, %limit, %cap, %actual, "where" = place.as_str(), "budget exceeded");
     if let Some(metrics) = metrics {
         metrics.budget_exceeded(limit.as_str());
     }

@@ -16,6 +16,7 @@ use mynah_data::{Error, Result, ToolCall, ToolOutcome, ToolReason, ToolSpec};
 use mynah_log::{Fact, Resolution};
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use crate::{BoxFuture, ToolContext, context::unless_cancelled, world::jittered};
 
@@ -106,21 +107,23 @@ impl Tool {
         run: impl Fn(Value, ToolContext) -> T + Send + Sync + 'static,
     ) -> Self {
         let run = Arc::new(run);
-        self.with_handler(Arc::new(move |arguments, context| -> BoxFuture<ToolOutcome> {
-            let run = Arc::clone(&run);
-            Box::pin(async move {
-                let mut task = AbortOnDrop(tokio::task::spawn_blocking(move || {
-                    run(arguments, context).into()
-                }));
-                match (&mut task.0).await {
-                    Ok(outcome) => outcome,
-                    Err(failed) => match failed.try_into_panic() {
-                        Ok(panic) => std::panic::resume_unwind(panic),
-                        Err(_) => ToolOutcome::error("the runtime shut down"),
-                    },
-                }
-            })
-        }))
+        self.with_handler(Arc::new(
+            move |arguments, context: ToolContext| -> BoxFuture<ToolOutcome> {
+                let (run, span) = (Arc::clone(&run), context.span());
+                Box::pin(async move {
+                    let mut task = AbortOnDrop(tokio::task::spawn_blocking(move || {
+                        span.in_scope(|| run(arguments, context).into())
+                    }));
+                    match (&mut task.0).await {
+                        Ok(outcome) => outcome,
+                        Err(failed) => match failed.try_into_panic() {
+                            Ok(panic) => std::panic::resume_unwind(panic),
+                            Err(_) => ToolOutcome::error("the runtime shut down"),
+                        },
+                    }
+                })
+            },
+        ))
     }
 
     /// The same tool, run by this handler.
@@ -392,11 +395,37 @@ pub struct Settled {
     pub attempts: u32,
 }
 
+impl Settled {
+    /// The reason of the failure, if the call failed.
+    pub fn failure(&self) -> Option<&str> {
+        match &self.outcome {
+            Ok(ToolOutcome::Error { .. }) => Some(ToolReason::Failed.as_str()),
+            outcome => outcome.as_ref().err().map(Error::reason),
+        }
+    }
+}
+
 /// Runs one call: checks the arguments, keeps the time limit, tries again after transient failures of an idempotent tool,
 /// and turns a panic into an error. Dropping the future drops the tool.
 ///
-/// Where the run is kept, every try after the first is announced, and every failed one told, in the moment.
+/// Where the run is kept, every try after the first is announced, and every failed one told, in the moment. The call has a span of
+/// its own, `mynah.tool`.
 pub async fn run_tool(
+    executor: Arc<dyn ToolExecutor>,
+    tool: Tool,
+    mut context: ToolContext,
+    limits: ToolLimits,
+) -> Settled {
+    let (run_id, call, failure) = (context.run_id(), &context.call.id, tracing::field::Empty);
+    let span = tracing::info_span!("mynah.tool", tool = tool.name(), run_id, call, failure);
+    context.span = span.clone();
+    let settled = attempts(executor, tool, context, limits).instrument(span.clone()).await;
+    span.record("failure", settled.failure());
+    settled
+}
+
+/// The attempts of a call, until one is the last.
+async fn attempts(
     executor: Arc<dyn ToolExecutor>,
     tool: Tool,
     mut context: ToolContext,
@@ -423,8 +452,8 @@ pub async fn run_tool(
         drop(under_way);
         match outcome {
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
-                let call = context.call.id.as_str();
-                tracing::info!(tool = tool.name(), call, attempt, %error, "tool failed and is tried again");
+                let (run_id, call) = (context.run_id(), context.call.id.as_str());
+                tracing::info!(tool = tool.name(), run_id, call, attempt, %error, "tool failed and is tried again");
                 if let Err(error) = try_again(&mut context, &error, limits.backoff.as_ref()).await {
                     return Settled { outcome: Err(error), attempts: attempt };
                 }

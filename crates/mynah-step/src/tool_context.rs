@@ -3,9 +3,11 @@
 use std::{any::Any, fmt, sync::Arc, time::SystemTime};
 
 use mynah_data::{Metadata, Result, ToolCall};
-use mynah_log::Fact;
+use mynah_log::{Fact, Hash};
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
 use tokio::sync::watch;
+use tracing::Span;
 
 use crate::{Desk, SideEffectErrors, World, effects::Effects};
 
@@ -26,6 +28,28 @@ use crate::{Desk, SideEffectErrors, World, effects::Effects};
 /// ```
 ///
 /// A [blocking](crate::Tool::blocking) tool waits for them with `tokio::runtime::Handle::current().block_on(…)`.
+///
+/// A tool whose effect must happen once, however often it is attempted, gives the service that it calls its
+/// [`idempotency_key`](Self::idempotency_key).
+///
+/// # Logging
+///
+/// A call runs in a `tracing` span of its own, `mynah.tool`, with the fields `tool`, `call` and `run_id`. What the tool logs is
+/// bound to its run by itself. Tasks and threads that it spawns join with [`span`](Self::span):
+///
+/// ```
+/// use mynah_step::Tool;
+/// use serde_json::json;
+/// use tracing::Instrument as _;
+///
+/// let index = Tool::new("index", "Indexes a page", json!({"type": "object"})).handler(async |_, context| {
+///     tracing::info!("fetching");
+///     let rest = async { tracing::info!("indexing") };
+///     let task = tokio::spawn(rest.instrument(context.span()));
+///     json!(task.await.is_ok())
+/// });
+/// # assert_eq!(index.name(), "index");
+/// ```
 #[derive(Clone)]
 pub struct ToolContext {
     /// The caller's own data: that of the call, else of the session, else of the engine.
@@ -39,6 +63,11 @@ pub struct ToolContext {
     /// The engine that runs the call; `mynah::Engine::of` gives it its type back.
     pub engine: Option<Arc<dyn Any + Send + Sync>>,
     pub(crate) effects: Effects,
+    /// The run, and which of its turns asked for the call; see [`Self::in_run`].
+    run_id: Option<Arc<str>>,
+    turn: u64,
+    /// The span of the call, once it runs.
+    pub(crate) span: Span,
     /// How many tries of the call failed in processes that ended.
     pub(crate) failed: u32,
     /// Whether the run is cancelled, where that ends its tools; a run of an engine drops them.
@@ -69,6 +98,9 @@ impl ToolContext {
             call: call.into(),
             engine: None,
             effects: Effects::unkept(world),
+            run_id: None,
+            turn: 0,
+            span: Span::none(),
             failed: 0,
             cancelled: watch::channel(false).1,
         }
@@ -94,6 +126,49 @@ impl ToolContext {
         self.failed = attempt.failed;
         self.effects.replaying = replaying;
         self
+    }
+
+    /// The same for a call of a run, none if nobody keeps it, in one of its turns. Calls of one turn have different ids.
+    pub fn in_run(mut self, run_id: Option<Arc<str>>, turn: u64) -> Self {
+        (self.run_id, self.turn) = (run_id, turn);
+        self
+    }
+
+    /// The id of the run that the call belongs to; none if the run is not recorded.
+    pub fn run_id(&self) -> Option<&str> {
+        self.run_id.as_deref()
+    }
+
+    /// The `tracing` span of the call, for what runs elsewhere on its behalf; see [Logging](Self#logging).
+    pub fn span(&self) -> Span {
+        self.span.clone()
+    }
+
+    /// A key for this call alone: 32 hexadecimal digits that are the same in every attempt, in every process that resumes the run and
+    /// in a replay, and different for every other call. A service that takes such keys does the work once:
+    ///
+    /// ```
+    /// # async fn charge(_key: &str, _cents: &serde_json::Value) -> Result<String, std::io::Error> { Ok("paid".to_owned()) }
+    /// use mynah_step::Tool;
+    /// use serde_json::json;
+    ///
+    /// let pay = Tool::new("pay", "Charges the card", json!({"type": "object"}))
+    ///     .idempotent(3)
+    ///     .handler(async |arguments, context| {
+    ///         let key = context.idempotency_key();
+    ///         context.side_effect("charge", charge(&key, &arguments["cents"])).await.map(|paid| json!(paid))
+    ///     });
+    /// # assert_eq!(pay.name(), "pay");
+    /// ```
+    ///
+    /// It is made of the run's id, the turn and the call's id. A run that is not recorded has the id of its request instead: such a
+    /// key is the same in another process only if the caller sets the same request id. A fork is another run, with other keys.
+    pub fn idempotency_key(&self) -> String {
+        let run = self.run_id.as_ref().unwrap_or(&self.request_id);
+        let call = json!(["call", self.run_id.is_some(), run, self.turn, self.call.id]);
+        let mut key = Hash::of(&[call.to_string().as_bytes()]).to_string();
+        key.truncate(32);
+        key
     }
 
     /// The try that this is, from 1.
@@ -167,6 +242,7 @@ impl fmt::Debug for ToolContext {
             .field("context", &self.context)
             .field("session_id", &self.session_id)
             .field("request_id", &self.request_id)
+            .field("run_id", &self.run_id)
             .finish_non_exhaustive()
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use mynah_log::Hash;
 
 /// Where a run's time and chance come from.
 ///
@@ -42,15 +43,25 @@ pub trait World: Send + Sync + 'static {
 
     /// A fresh id for a run: 26 characters that sort by time, as a ULID does.
     fn new_run_id(&self) -> String {
-        const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
         let since = self.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let chance = u128::from(self.random()) << 64 | u128::from(self.random());
-        let number = since.as_millis() << 80 | chance & ((1 << 80) - 1);
-        (0..26)
-            .rev()
-            .map(|place| char::from(DIGITS[(number >> (5 * place)) as usize & 31]))
-            .collect()
+        sorted_id(since, u128::from(self.random()) << 64 | u128::from(self.random()))
     }
+
+    /// The id of the run that continues from a place, which was reached at this time. The same place has the same id, so of several
+    /// runs that would continue from there a log takes one. It looks like a fresh id.
+    fn run_id_at(&self, place: &str, reached: SystemTime) -> String {
+        let since = reached.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let hash = Hash::of(&[place.as_bytes()]).0;
+        let number = hash[..16].iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
+        sorted_id(since, number)
+    }
+}
+
+/// 26 characters that sort by time, and then by the lower 80 bits of a number.
+fn sorted_id(since: Duration, number: u128) -> String {
+    const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    let number = since.as_millis() << 80 | number & ((1 << 80) - 1);
+    (0..26).rev().map(|place| char::from(DIGITS[(number >> (5 * place)) as usize & 31])).collect()
 }
 
 impl<W: World + ?Sized> World for Arc<W> {
@@ -68,6 +79,10 @@ impl<W: World + ?Sized> World for Arc<W> {
 
     fn new_run_id(&self) -> String {
         (**self).new_run_id()
+    }
+
+    fn run_id_at(&self, place: &str, reached: SystemTime) -> String {
+        (**self).run_id_at(place, reached)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
     engine::Engine,
     options::{Options, option_setters},
     prepare::{Input, Origin, prepare},
+    start::Start,
     stream::EventStream,
 };
 
@@ -26,11 +27,51 @@ macro_rules! call {
             engine: Engine,
             $field: $input,
             options: Options,
+            run_id: Option<String>,
         }
 
         impl $name {
             pub(crate) fn new(engine: Engine, $field: $input) -> Self {
-                Self { engine, $field, options: Options::new() }
+                Self { engine, $field, options: Options::new(), run_id: None }
+            }
+
+            /// Starts the run under this id, or attaches to the run that has it: the call can be made again after a crash or a
+            /// timeout, and nothing that was completed is done twice. Needs [`record`](Self::record).
+            ///
+            /// | the run with this id | this call |
+            /// |---|---|
+            /// | does not exist | starts it |
+            /// | has ended | returns the recorded result; if it failed, the recorded error |
+            /// | waits for a person or for tool results | returns the recorded result, which tells what it waits for |
+            /// | was cut off with its process | [resumes](Engine::resume) it |
+            /// | is in use, here or in another process | fails with `leased` |
+            /// | began with another input | fails with `run_exists`; `diff` in the error's metadata tells what differs |
+            ///
+            /// The input is the conversation, the kind of call, its options and the engine's params. Functions, and the engine's
+            /// adapter, model and tools, are not compared; to resume a run that was cut off, they must be the same.
+            ///
+            /// The stream of a run that is attached to has all its events from the beginning, each recorded delta among them. Neither
+            /// the model nor a tool is called for those that are recorded.
+            ///
+            /// ```
+            /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
+            /// # use serde_json::json;
+            /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+            /// # let model = Scripted::new([json!([{"text": "Paid."}, {"finish": "stop"}])])?;
+            /// # let engine = Engine::new(model.clone());
+            /// let log = MemoryLog::new();
+            /// let first = engine.chat("pay invoice 17").record(&log).run_id("invoice-17").await?;
+            /// let again = engine.chat("pay invoice 17").record(&log).run_id("invoice-17").await?;
+            /// assert_eq!(again, first);
+            /// # assert_eq!(model.model_calls().len(), 1);
+            ///
+            /// let other = engine.chat("pay invoice 18").record(&log).run_id("invoice-17").await;
+            /// assert_eq!(other.unwrap_err().reason(), "run_exists");
+            /// # Ok(()) }
+            /// ```
+            pub fn run_id(mut self, id: impl Into<String>) -> Self {
+                self.run_id = Some(id.into());
+                self
             }
 
             /// Adds options from elsewhere, over those set so far.
@@ -41,8 +82,14 @@ macro_rules! call {
 
             /// The call as it happens.
             pub fn stream(self) -> EventStream {
-                let (input, origin) = ($wrap(self.$field), Origin::default());
-                EventStream::new(prepare(&self.engine, input, self.options, Extent::$extent, origin))
+                let Self { engine, $field, options, run_id } = self;
+                let (input, extent) = ($wrap($field), Extent::$extent);
+                match run_id {
+                    Some(run_id) => Start { engine, input, options, extent, run_id }.events(),
+                    None => {
+                        EventStream::new(prepare(&engine, input, options, extent, Origin::default()))
+                    }
+                }
             }
         }
 

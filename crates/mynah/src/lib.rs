@@ -60,6 +60,7 @@ mod resume;
 mod run;
 mod settings;
 mod spec;
+mod start;
 mod stream;
 pub mod testing;
 mod turn;

@@ -1,7 +1,8 @@
 //! Runs as they were kept.
 
 use mynah_data::{
-    ChatResult, Error, HaltReason, LogReason, Messages, Result, Session, SessionRun, Thread,
+    ChatResult, EngineReason, Error, ErrorKind, HaltReason, LogReason, Messages, Result, Session,
+    SessionRun, Thread,
 };
 use mynah_log::{
     About, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Removals, RunSummary,
@@ -301,6 +302,22 @@ impl Loaded {
         let messages = session.thread.messages.clone();
         session.last_run = Some(SessionRun::new(run, seq, hash, waits, messages));
         Some(session)
+    }
+
+    /// Whether the turn that this run is came to an end that left its session as it was before.
+    pub(crate) fn left_session_as_it_was(self) -> bool {
+        let (_, Stretch { extent, .. }) = self.stretches();
+        // The caller of a step with an unknown tool got an error in place of a session.
+        let is_unknown = |fact: &Fact| match fact {
+            Fact::Failed(end) => end.metadata.get("error").is_some_and(|error| {
+                Error::deserialize(error)
+                    .is_ok_and(|error| error.kind() == ErrorKind::Engine(EngineReason::UnknownTool))
+            }),
+            _ => false,
+        };
+        let unknown_tool = extent == Extent::Step
+            && self.kept.records.iter().rev().take(2).any(|kept| is_unknown(kept.fact()));
+        self.was_told() && (unknown_tool || self.session_after().is_none())
     }
 
     /// The error of a run whose call was refused, or that is not told in a result.

@@ -101,6 +101,14 @@ impl Options {
         self
     }
 
+    /// Only those that say how the caller watches a run and stops it.
+    pub(crate) fn as_watched(&self) -> Self {
+        let mut values = self.values.clone();
+        values.retain(|name, _| UNRECORDED.contains(&name.as_str()));
+        let (on_event, cancel) = (self.on_event.clone(), self.cancel.clone());
+        Self { values, on_event, cancel, ..Self::default() }
+    }
+
     /// What was said, as far as it can be said in JSON.
     pub fn values(&self) -> &Metadata {
         &self.values

@@ -24,6 +24,7 @@ use crate::{
 const NUDGE: &str = "Now provide your final structured response.";
 
 /// What a call starts from.
+#[derive(Clone)]
 pub(crate) enum Input {
     Thread(Thread),
     Request(Box<Request>),
@@ -40,6 +41,8 @@ pub(crate) struct Origin {
     pub(crate) request_id: Option<String>,
     /// When the turn before was at its last record.
     pub(crate) since: Option<i64>,
+    /// The id of the run; a fresh one if not set.
+    pub(crate) run_id: Option<String>,
 }
 
 /// A run that may begin, and what its caller wants to see of it.
@@ -53,7 +56,8 @@ pub(crate) fn prepare(
     let world = &engine.0.world;
     let tape = match options.log.take() {
         Some(log) => {
-            let recorder = Recorder::new(log, Arc::clone(world), world.new_run_id());
+            let run_id = origin.run_id.unwrap_or_else(|| world.new_run_id());
+            let recorder = Recorder::new(log, Arc::clone(world), run_id);
             let recorder = recorder
                 .with_durability(options.durability)
                 .with_emit_timeout(options.emit_timeout)
@@ -63,10 +67,7 @@ pub(crate) fn prepare(
         }
         None => Tape::Blank,
     };
-    let (thread, given) = match input {
-        Input::Thread(thread) => (thread, None),
-        Input::Request(request) => (thread_of(&request), Some(request)),
-    };
+    let (thread, given) = input.parts();
     let Origin { before, session, request_id, .. } = origin;
     let cancel = options.cancel.take();
     let part = Asked {
@@ -83,6 +84,30 @@ pub(crate) fn prepare(
     let about = about.or_else(priced);
     let beginning = Beginning { before, thread, extent, about };
     Ok((Driver::new(setup, beginning, cancel.as_ref(), tape), filter))
+}
+
+/// The conversation and the description of the call that the first record of its run would have.
+pub(crate) fn first_record(
+    engine: &Engine,
+    input: Input,
+    options: Options,
+    extent: Extent,
+) -> Result<(Thread, About)> {
+    let (thread, given) = input.parts();
+    let past = Past::New { session: None, request_id: None, is_kept: true };
+    let asked = Asked { engine, conversation: thread.clone(), given, options, extent, past };
+    let about = asked.prepare()?.about.map(|about| *about).unwrap_or_default();
+    Ok((thread, about))
+}
+
+impl Input {
+    /// The conversation, and the request if there is one.
+    fn parts(self) -> (Thread, Option<Box<Request>>) {
+        match self {
+            Self::Thread(thread) => (thread, None),
+            Self::Request(request) => (thread_of(&request), Some(request)),
+        }
+    }
 }
 
 /// A run, or what one engine does of it, that may be performed.
@@ -309,6 +334,8 @@ impl Asked<'_> {
         let (parts, options) = (&self.engine.0, self.options);
         let call = ModelCall {
             request_id: request_id.clone(),
+            // Each call gets that of its run.
+            run_id: None,
             session_id: settings.session_id.clone(),
             adapter_opts: overlaid(&parts.adapter_opts, settings.adapter_opts),
             api_key: options.api_key,

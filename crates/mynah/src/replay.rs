@@ -116,18 +116,16 @@ impl Engine {
 /// # Ok(()) }
 /// ```
 pub fn replay_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Replay {
-    Replay {
-        engine: None,
-        log: Arc::new(log.clone()),
-        run: run.as_ref().to_owned(),
-        tools: Tools::Recorded,
-        change: None,
-        allow_changed: false,
-        options: Options::new(),
-    }
+    Replay::alone(Arc::new(log.clone()), run.as_ref().to_owned(), Options::new())
 }
 
 impl Replay {
+    /// A run that is performed again from its records alone.
+    pub(crate) fn alone(log: Arc<dyn Log>, run: String, options: Options) -> Self {
+        let (engine, tools, change) = (None, Tools::Recorded, None);
+        Self { engine, log, run, tools, change, allow_changed: false, options }
+    }
+
     /// Whether tools are run again or answered for by their records.
     pub fn replay_tools(mut self, tools: Tools) -> Self {
         self.tools = tools;
@@ -196,7 +194,7 @@ impl Replay {
         Ok(EventStream::new(self.perform(loaded)))
     }
 
-    fn perform(mut self, mut loaded: Loaded) -> Result<(Driver, Filter)> {
+    pub(crate) fn perform(mut self, mut loaded: Loaded) -> Result<(Driver, Filter)> {
         let mut whole = None;
         if let Some(change) = self.change.take() {
             // What the runs before it hold is a part of what it was asked.

@@ -20,10 +20,11 @@ pub struct Restored {
 
 /// Gives a session back from the records of its turns alone: the one that its caller held after the last of them.
 ///
-/// What was done to it without the model since then, as handing in tool results, is not in the records, and of two turns
-/// from the same state the one counts whose run began last, unless it was refused. A turn that was dropped or killed is not
-/// counted, and [`unfinished`](Restored::unfinished): resume or cancel it first, or the next turn does its work again. A
-/// session that was kept without an id cannot be found.
+/// Changes made to it without the model since then, such as submitted tool results, are not in the records. If a turn was
+/// [branched](crate::Turn::branch), the branch that started last counts, unless it was refused. A turn that was dropped or killed
+/// is [`unfinished`](Restored::unfinished): resume or cancel it first. Until then the next turn is refused with `session_moved`,
+/// or does the work again if the unfinished turn was the session's first. A session that was recorded without an id cannot be
+/// found.
 ///
 /// ```
 /// # use mynah::{Engine, Session, testing::Scripted};

@@ -1,19 +1,23 @@
 //! A session's turns.
 
 use std::{
-    future::IntoFuture,
+    future::{IntoFuture, poll_fn},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::{Duration, SystemTime},
 };
 
 use futures_util::Stream;
 use mynah_data::{
-    ChatResult, Error, ErrorKind, Event, Message, Messages, Operation, Result, Session,
-    SessionReducer, SessionRun, StepResult, TurnResult,
+    ChatResult, Error, ErrorKind, Event, LogReason, Message, Messages, Operation, Result, Session,
+    SessionReason, SessionReducer, SessionRun, StepResult, TurnResult,
 };
-use mynah_log::{Extent, Hash, Head, Log, Previous, Record, SessionLink};
-use mynah_step::BoxFuture;
+use mynah_log::{
+    Extent, Hash, Head, Log, Previous, RunFilter, RunStatus, RunSummary, SessionLink,
+};
+use mynah_step::{BoxFuture, take_over};
+use serde_json::json;
 
 use crate::{
     call::{chatted, stepped},
@@ -37,6 +41,13 @@ use crate::{
 /// own engine and options and the session's data as they are now, and within the budget of the run unless it says another, of
 /// which what the run spent is spent.
 ///
+/// A recorded session is continued once from each of its states. If another turn was faster (a button clicked twice, two
+/// requests at once, a session value that is out of date), this one fails with `session_moved` before it asks a model or runs a
+/// tool. The error's `run_id` names the run that continued the session:
+/// [`restore_session`](crate::restore_session) or [`restore_turn`](crate::restore_turn) returns the session after it.
+/// [`branch`](Self::branch) starts a second continuation on purpose. A turn that the provider refused did not continue the
+/// session. The first recorded turn of a session value is never refused: the log cannot know what came before it.
+///
 /// ```
 /// # use mynah::{Engine, testing::{self, Scripted}};
 /// # use serde_json::json;
@@ -55,28 +66,55 @@ pub struct Turn {
     operation: Operation,
     message: Option<Message>,
     options: Options,
+    branch: bool,
 }
 
 option_setters!(Turn, self => self.options);
 
 impl Turn {
     pub(crate) fn start(engine: Engine, session: Session) -> Self {
-        Self {
-            engine,
-            session,
-            operation: Operation::Start,
-            message: None,
-            options: Options::new(),
-        }
+        Self::new(engine, session, Operation::Start, None)
     }
 
     pub(crate) fn reply(engine: Engine, session: Session, text: String) -> Self {
-        let message = Some(Message::user(text));
-        Self { engine, session, operation: Operation::Reply, message, options: Options::new() }
+        Self::new(engine, session, Operation::Reply, Some(Message::user(text)))
     }
 
     pub(crate) fn go_on(engine: Engine, session: Session, message: Option<Message>) -> Self {
-        Self { engine, session, operation: Operation::Continue, message, options: Options::new() }
+        Self::new(engine, session, Operation::Continue, message)
+    }
+
+    fn new(
+        engine: Engine,
+        session: Session,
+        operation: Operation,
+        message: Option<Message>,
+    ) -> Self {
+        Self { engine, session, operation, message, options: Options::new(), branch: false }
+    }
+
+    /// Starts a run of its own from this session value, even if another turn has continued the session or a run waits for this
+    /// turn. Both continuations are kept; [`restore_session`](crate::restore_session) returns the one that started last.
+    ///
+    /// ```
+    /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
+    /// # use serde_json::json;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let says = |text: &str| json!([{"text": text}, {"finish": "stop"}]);
+    /// # let engine = Engine::new(Scripted::new([says("hi"), says("one"), says("two")])?);
+    /// let log = MemoryLog::new();
+    /// let (session, _) = engine.start("hello").record(&log).await?;
+    /// engine.reply(&session, "count").record(&log).await?;
+    ///
+    /// let refused = engine.reply(&session, "count").record(&log).await.unwrap_err();
+    /// assert_eq!(refused.reason(), "session_moved");
+    /// let (_, other) = engine.reply(&session, "count").branch().record(&log).await?;
+    /// assert_eq!(other.text(), "two");
+    /// # Ok(()) }
+    /// ```
+    pub fn branch(mut self) -> Self {
+        self.branch = true;
+        self
     }
 
     /// Adds options from elsewhere, over those set so far.
@@ -93,6 +131,7 @@ impl Turn {
                 self.message.clone(),
                 &self.options,
                 Extent::Chat,
+                self.branch,
             ),
             Err(error) => EventStream::new(Err(error)),
         }
@@ -136,13 +175,20 @@ pub struct StepTurn {
     engine: Engine,
     session: Session,
     options: Options,
+    branch: bool,
 }
 
 option_setters!(StepTurn, self => self.options);
 
 impl StepTurn {
     pub(crate) fn new(engine: Engine, session: Session) -> Self {
-        Self { engine, session, options: Options::new() }
+        Self { engine, session, options: Options::new(), branch: false }
+    }
+
+    /// Starts a run of its own from this session value; see [`Turn::branch`].
+    pub fn branch(mut self) -> Self {
+        self.branch = true;
+        self
     }
 
     /// Adds options from elsewhere, over those set so far.
@@ -153,7 +199,9 @@ impl StepTurn {
 
     fn events(&self) -> EventStream {
         match self.session.check(Operation::Step, None) {
-            Ok(()) => begin(&self.engine, &self.session, None, &self.options, Extent::Step),
+            Ok(()) => {
+                begin(&self.engine, &self.session, None, &self.options, Extent::Step, self.branch)
+            }
             Err(error) => EventStream::new(Err(error)),
         }
     }
@@ -184,19 +232,21 @@ fn begin(
     message: Option<Message>,
     options: &Options,
     extent: Extent,
+    branch: bool,
 ) -> EventStream {
     let (engine, session, mut options) = (engine.clone(), session.clone(), options.clone());
     let (log, run) = (options.log.take(), session.last_run.clone());
-    let next = |options| Next { engine, session, message, options, extent, request_id: None };
+    let next =
+        |options| Next { engine, session, message, options, extent, branch, request_id: None };
     let (Some(log), Some(run)) = (log.clone(), run) else {
         options.log = log;
-        return EventStream::new(next(options).afresh(None));
+        return EventStream::new(next(options).afresh(None, None));
     };
     let cancel = options.cancel.take().map_or_else(CancelHandle::new, |all| all.child());
     options.cancel = Some(cancel.clone());
     let next = next(options);
     // What can be refused is refused before anything is looked up.
-    let request_id = match next.clone().afresh(None) {
+    let request_id = match next.clone().afresh(None, None) {
         Ok((unkept, _)) => unkept.request_id().to_owned(),
         Err(error) => return EventStream::new(Err(error)),
     };
@@ -213,33 +263,121 @@ struct Next {
     /// What was said, but for the log.
     options: Options,
     extent: Extent,
+    branch: bool,
     request_id: Option<String>,
 }
 
 impl Next {
-    /// Goes on with the session's last run if that waits for this turn, and begins a run after it otherwise.
+    /// Continues the session's last run if that waits for this turn, and starts a run after it otherwise.
     async fn after(mut self, log: Arc<dyn Log>, run: SessionRun) -> Result<(Driver, Filter)> {
-        let left = left(&*log, &run).await?;
         self.options.log = Some(Arc::clone(&log));
-        let Some(left) = left else { return self.afresh(None) };
+        let Some((left, indexed)) = left(&*log, &run).await? else {
+            return self.afresh(None, None);
+        };
         let grew = self.session.thread.messages.starts_with(&run.messages);
-        if run.waits && grew {
-            let head = log.head(&run.run_id).await?;
-            if head == Some(left.head)
-                && let Some(answer) = self.answer(&log, &run)
-            {
-                let loaded = Loaded::read_knowing(&*log, &run.run_id, &run.messages).await?;
-                if self.is_of(&loaded) {
-                    match answer.prepare(loaded).await {
-                        // It waits for something else.
-                        Err(error) if matches!(error.kind(), ErrorKind::Session(_)) => {}
-                        prepared => return prepared,
-                    }
-                }
+        let before = if grew { run.messages.clone() } else { Messages::new() };
+        if self.branch {
+            return self.afresh(Some((left, run.run_id, before)), None);
+        }
+        let has_grown = indexed.records > run.seq;
+        if has_grown && run.abandoned.as_ref() != Some(&run.run_id) {
+            stay(&*log, &indexed).await?;
+        }
+        let mut held = None;
+        if run.waits && !has_grown {
+            let taken = if grew { self.waiting(&log, &run, left).await? } else { None };
+            if let Some(taken) = taken {
+                return Ok(taken);
+            }
+            // Its lease decides between this turn and one that continues the run.
+            let world = &*self.engine.0.world;
+            let lease = take_over(&*log, world, &run.run_id, Some(left.head)).await;
+            held = Some(lease.map_err(|error| lost(error, &run.run_id))?);
+        }
+        // Under another name the conversation is another session.
+        let started = match indexed.session_id.as_deref() == self.session.id.as_deref() {
+            true => self.claim(&*log, &run, (left, before)).await,
+            false => self.afresh(Some((left, run.run_id, before)), None),
+        };
+        if let Some(lease) = held {
+            log.release(&lease).await?;
+        }
+        started
+    }
+
+    /// Continues the waiting run; none if it waits for something else.
+    async fn waiting(
+        &self,
+        log: &Arc<dyn Log>,
+        run: &SessionRun,
+        left: Left,
+    ) -> Result<Option<(Driver, Filter)>> {
+        let Some(answer) = self.answer(log, run) else { return Ok(None) };
+        let loaded = Loaded::read_knowing(&**log, &run.run_id, &run.messages).await?;
+        if loaded.kept.chain.head() != Some(left.head) {
+            return Err(session_moved(&run.run_id, false));
+        }
+        if !self.is_of(&loaded) {
+            return Ok(None);
+        }
+        let prepared = match answer.prepare(loaded).await {
+            Err(error) if matches!(error.kind(), ErrorKind::Session(_)) => return Ok(None),
+            prepared => prepared.map_err(|error| lost(error, &run.run_id))?,
+        };
+        // The run is held from here on, so no other turn can start beside it any more. One that did is the session's newest.
+        if let Some(id) = &self.session.id {
+            let newest = log.runs(RunFilter::new().session(id.as_str()).limit(1)).await?;
+            if newest.runs.first().is_some_and(|newest| newest.run_id != run.run_id) {
+                self.free_id(&**log, run, left, 0).await?;
             }
         }
-        let before = if grew { run.messages } else { Messages::new() };
-        self.afresh(Some((left, run.run_id, before)))
+        Ok(Some(prepared))
+    }
+
+    /// The id of the run that continues the session from where it was left, and its number among those that left the session as
+    /// it was.
+    async fn free_id(
+        &self,
+        log: &dyn Log,
+        run: &SessionRun,
+        left: Left,
+        mut number: u64,
+    ) -> Result<(String, u64)> {
+        let reached = Duration::from_nanos(u64::try_from(left.reached).unwrap_or_default());
+        let reached = SystemTime::UNIX_EPOCH + reached;
+        loop {
+            let id = self.engine.0.world.run_id_at(&place(run, number), reached);
+            match log.run(&id).await? {
+                Some(found) => stay(log, &found).await?,
+                None => return Ok((id, number)),
+            }
+            number += 1;
+        }
+    }
+
+    /// Starts the one run that continues the session from here. Its id follows from the place where the run before was left,
+    /// and a log takes an id once: of several turns one gets it.
+    async fn claim(
+        self,
+        log: &dyn Log,
+        run: &SessionRun,
+        (left, before): (Left, Messages),
+    ) -> Result<(Driver, Filter)> {
+        let after = Some((left, Arc::clone(&run.run_id), before));
+        let mut number = 0;
+        loop {
+            let (id, free) = self.free_id(log, run, left, number).await?;
+            let (mut driver, filter) = self.clone().afresh(after.clone(), Some(id))?;
+            match poll_fn(|cx| driver.poll_begun(cx)).await {
+                Ok(()) => return Ok((driver, filter)),
+                Err(error) if error.kind() == ErrorKind::Log(LogReason::Pruned) => {
+                    number = free + 1;
+                }
+                // Another turn was faster.
+                Err(error) if is_taken(&error) => number = free,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// What the waiting run goes on with, if all that joined the conversation since can be told so.
@@ -266,7 +404,11 @@ impl Next {
     }
 
     /// Begins a run, after another that holds the conversation up to some point, or with the whole conversation.
-    fn afresh(self, after: Option<(Left, Arc<str>, Messages)>) -> Result<(Driver, Filter)> {
+    fn afresh(
+        self,
+        after: Option<(Left, Arc<str>, Messages)>,
+        run_id: Option<String>,
+    ) -> Result<(Driver, Filter)> {
         let since = after.as_ref().map(|(left, ..)| left.at);
         let (previous, before) = match after {
             Some((Left { head: Head { seq, hash }, .. }, run_id, before)) => {
@@ -283,30 +425,71 @@ impl Next {
         thread.extend(self.message);
         let session = Some(SessionLink { id, context, metadata, previous });
         let request_id = self.request_id;
-        let origin = Origin { before, session, request_id, since };
+        let origin = Origin { before, session, request_id, since, run_id };
         prepare(&self.engine, Input::Thread(thread), self.options, self.extent, origin)
     }
 }
 
-/// Where a session's last run was left, and the latest time that it tells.
+/// Where a session's last run was left, when that was, and the latest time that the run tells.
+#[derive(Clone, Copy)]
 struct Left {
     head: Head,
+    reached: i64,
     at: i64,
 }
 
-/// Where a session's last run was left, if it is in this log.
-async fn left(log: &dyn Log, run: &SessionRun) -> Result<Option<Left>> {
+/// Where a session's last run was left and what the index has of it now, if it is in this log.
+async fn left(log: &dyn Log, run: &SessionRun) -> Result<Option<(Left, RunSummary)>> {
     let Some(hash) = Hash::from_hex(&run.hash) else { return Ok(None) };
     let Some(indexed) = log.run(&run.run_id).await? else { return Ok(None) };
     let (head, at) = (indexed.head(), indexed.started.max(indexed.updated));
     // It may have gone on since, with another answer to the same question.
     let found = if head.seq > run.seq {
-        log.read(&run.run_id, run.seq, 1).await?.first().map(Record::hash)
+        let records = log.read(&run.run_id, run.seq, 1).await?;
+        records.first().map(|record| (record.hash(), record.envelope().ts))
     } else {
-        Some(head.hash).filter(|_| head.seq == run.seq)
+        Some((head.hash, indexed.updated)).filter(|_| head.seq == run.seq)
     };
     let head = Head { seq: run.seq, hash };
-    Ok(found.filter(|found| *found == hash).map(|_| Left { head, at }))
+    let left = |(_, reached)| (Left { head, reached, at }, indexed);
+    Ok(found.filter(|(found, _)| *found == hash).map(left))
+}
+
+/// Where the next run of a session begins: at the end of its last run. Turns there before it left the session as it was.
+fn place(run: &SessionRun, number: u64) -> String {
+    let SessionRun { run_id, seq, hash, abandoned, .. } = run;
+    let abandoned = abandoned.as_deref().unwrap_or_default();
+    json!(["turn", run_id, seq, hash, abandoned, number]).to_string()
+}
+
+/// Refuses a turn if this run has continued its session. One that was refused, or ended before its first step, has not.
+async fn stay(log: &dyn Log, run: &RunSummary) -> Result<()> {
+    let may_stay = matches!(run.status, RunStatus::Failed | RunStatus::Cancelled);
+    if may_stay && Loaded::read(log, &run.run_id).await?.left_session_as_it_was() {
+        return Ok(());
+    }
+    Err(session_moved(&run.run_id, run.status == RunStatus::Running))
+}
+
+/// Whether a run could not begin because its id is another's.
+fn is_taken(error: &Error) -> bool {
+    use LogReason::{HeadMismatch, Leased, Sealed};
+    matches!(error.kind(), ErrorKind::Log(HeadMismatch | Leased | Sealed))
+}
+
+/// The same error, or that the session has moved if another turn got the run.
+fn lost(error: Error, run: &str) -> Error {
+    if is_taken(&error) { session_moved(run, true) } else { error }
+}
+
+fn session_moved(run: &str, runs: bool) -> Error {
+    let first = if runs { "wait for that run, resume or cancel it, then " } else { "" };
+    Error::session(SessionReason::SessionMoved)
+        .with_message(format!(
+            "session error: session_moved: run {run} continued this session; \
+             {first}restore the session from the log and try again, or call branch() to start a second continuation"
+        ))
+        .with("run_id", run)
 }
 
 /// The session after a turn, which remembers the run as which the turn was kept.
@@ -343,19 +526,27 @@ fn kept(mut session: Session, events: &EventStream) -> Session {
 pub struct SessionStream {
     events: EventStream,
     reducer: SessionReducer,
+    refused: bool,
 }
 
 impl SessionStream {
     fn new(events: EventStream, mut reducer: SessionReducer) -> Self {
         events.refusal().inspect(|error| reducer.refuse(error));
-        Self { events, reducer }
+        Self { events, reducer, refused: false }
     }
 
     /// Ends the turn here: what was not polled does not happen. Gives the session after what did, and the result.
     /// A turn that was refused leaves the session as it was.
     pub fn finish(self) -> (Session, TurnResult) {
         let (session, result) = self.reducer.finalize();
-        (kept(session, &self.events), result)
+        let mut session = kept(session, &self.events);
+        let driver = self.events.driver().filter(|driver| driver.stopped().is_none());
+        let run = driver.and_then(Driver::run_id).filter(|_| !self.refused);
+        if let (Some(run), Some(last)) = (run, &mut session.last_run) {
+            // The caller knows that this turn has no end, so the next one does not compete with it.
+            last.abandoned = Some(Arc::clone(run));
+        }
+        (session, result)
     }
 
     /// A handle that ends the run and lets the stream come to its result.
@@ -379,6 +570,7 @@ impl Stream for SessionStream {
                 Some(Ok(event)) => event,
                 Some(Err(refused)) => {
                     self.reducer.refuse(refused);
+                    self.refused = true;
                     return Poll::Ready(item);
                 }
                 None => return Poll::Ready(item),

@@ -155,13 +155,44 @@ async fn a_try_of_a_tool_that_failed_is_told_with_its_call_and_its_error() {
     assert_eq!(fields, [told]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_spans_and_retries_of_a_recorded_run_tell_its_id() {
+    let recorder = Recorder::install();
+    let log = std::sync::Arc::new(mynah::log::MemoryLog::new());
+    let tool = Tool::new("book", "", json!({})).idempotent(2);
+    let tool = tool.handler(async |_, context: ToolContext| {
+        tracing::info!(target: "mynah::test", "inside");
+        context.span().in_scope(|| tracing::info!(target: "mynah::test", "joined"));
+        match context.attempt() {
+            1 => ToolOutcome::transient("no line"),
+            _ => ToolOutcome::from(json!("booked")),
+        }
+    });
+    let refused = json!([{"preflight_error": "rate_limited"}]);
+    let model = scripted([refused, call("c0", "book"), says("done")]);
+    let chat = Engine::new(model).tool(tool).chat("go").param("retry", json!({"jitter_ms": 0}));
+    let run = chat.record(&log).await.unwrap().run_id.unwrap();
+    for name in ["mynah.run", "mynah.tool"] {
+        let [span] = recorder.spans(name).try_into().unwrap();
+        assert_eq!(span.fields["run_id"], *run, "{name}");
+        assert!(span.is_closed());
+    }
+    let (own, told): (Vec<_>, Vec<_>) = recorder
+        .events()
+        .into_iter()
+        .partition(|event| ["inside", "joined"].contains(&event.fields["message"].as_str()));
+    assert_eq!(own.iter().map(|event| event.span).collect::<Vec<_>>(), [Some("mynah.tool"); 4]);
+    let told: Vec<_> = told.iter().map(|event| (event.span, &*event.fields["run_id"])).collect();
+    assert_eq!(told, [(Some("mynah.step"), &*run), (Some("mynah.tool"), &*run)]);
+}
+
 #[tokio::test]
 async fn a_limit_that_is_passed_is_told_once_with_its_figures_and_place() {
     let recorder = Recorder::install();
     let log = std::sync::Arc::new(mynah::log::MemoryLog::new());
     let told = |limit: &str, actual: &str, place: &str, run: &str| {
         let fields = [("limit", limit), ("cap", "1"), ("actual", actual), ("where", place)];
-        let fields = fields.into_iter().chain([("run", run), ("message", "budget exceeded")]);
+        let fields = fields.into_iter().chain([("run_id", run), ("message", "budget exceeded")]);
         fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     };
     let engine = || Engine::new(scripted([says("far too long")])).model("m");

@@ -1,7 +1,11 @@
 //! Time and chance for outputs that are compared: counters.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    collections::HashMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -17,6 +21,8 @@ pub(super) struct Counters {
     numbers: AtomicU64,
     ids: AtomicU64,
     runs: AtomicU64,
+    /// The runs that continue from a place.
+    places: Mutex<HashMap<String, String>>,
 }
 
 impl Counters {
@@ -67,5 +73,10 @@ impl World for Counters {
 
     fn new_run_id(&self) -> String {
         format!("run-{}", self.runs.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn run_id_at(&self, place: &str, _: SystemTime) -> String {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places.entry(place.to_owned()).or_insert_with(|| self.new_run_id()).clone()
     }
 }

@@ -4,7 +4,7 @@ mod model;
 mod tools;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fmt,
     future::poll_fn,
     pin::pin,
@@ -19,6 +19,7 @@ use mynah_log::{Corrupt, Cut, End, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::sync::{Mutex as Queue, watch};
+use tracing::Span;
 
 pub use self::{
     model::Answer,
@@ -41,6 +42,24 @@ use crate::{
 ///
 /// From its first record on the run is this process's, as long as something waits here at least every three seconds: another
 /// that resumes it before gets an error. Dropping the last clone gives the run back.
+///
+/// # Logging
+///
+/// A run has a `tracing` span, `mynah.run`, with its id as the field `run_id`. Whatever is logged in a model call, a tool or a side
+/// effect is in it. The loop itself joins with [`span`](Self::span), and so do tasks and threads that it spawns:
+///
+/// ```
+/// use mynah_log::MemoryLog;
+/// use mynah_step::{Config, Context};
+/// use tracing::Instrument as _;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+/// let context = Context::new(Config::new(&MemoryLog::new(), "run-1"))?;
+/// async { tracing::info!("the loop begins") }.instrument(context.span()).await;
+/// # Ok(()) }
+/// ```
+///
+/// # Examples
 ///
 /// ```
 /// use std::sync::Arc;
@@ -75,6 +94,8 @@ pub struct Context(Arc<Shared>);
 
 struct Shared {
     config: Config,
+    run_id: Arc<str>,
+    span: Span,
     replaying: bool,
     tape: Mutex<Tape>,
     desk: Arc<Desk>,
@@ -86,6 +107,8 @@ struct Shared {
     clock: Mutex<Option<WallClock>>,
     /// The ids of calls that have no outcome yet.
     called: Mutex<HashSet<String>>,
+    /// How many calls had each of the ids that the loop chose.
+    named: Mutex<HashMap<String, u64>>,
     cancelled: watch::Sender<bool>,
 }
 
@@ -142,6 +165,8 @@ impl Context {
             ..Effects::unkept(Arc::clone(&config.world))
         };
         Ok(Self(Arc::new(Shared {
+            run_id: Arc::from(config.run_id.as_str()),
+            span: tracing::info_span!("mynah.run", run_id = config.run_id),
             config,
             replaying,
             tape: Mutex::new(tape),
@@ -151,6 +176,7 @@ impl Context {
             spent: Mutex::default(),
             clock: Mutex::new(clock),
             called: Mutex::default(),
+            named: Mutex::default(),
             cancelled: watch::Sender::new(false),
         })))
     }
@@ -158,6 +184,11 @@ impl Context {
     /// The run.
     pub fn run_id(&self) -> &str {
         &self.0.config.run_id
+    }
+
+    /// The `tracing` span of the run; see [Logging](Self#logging).
+    pub fn span(&self) -> Span {
+        self.0.span.clone()
     }
 
     /// Whether the records answer, not the world: always in a replay, in a run that goes on until it is where it was.
@@ -378,6 +409,7 @@ impl Context {
     async fn served<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         poll_fn(move |cx| {
+            let _entered = self.0.span.enter();
             // The run takes time from the first thing on that it does.
             if self.0.config.budget.is_some() {
                 let _ = self.out_of_time(cx, Place::PreCall);

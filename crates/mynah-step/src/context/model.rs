@@ -148,7 +148,8 @@ impl Context {
     ) -> Result<Option<Breach>> {
         let config = &self.0.config;
         let retry = config.retry.clone().unwrap_or_else(|| adapter.default_retry());
-        let to = ModelCall { request_id: config.world.new_id(), ..ModelCall::default() };
+        let run_id = Some(Arc::clone(&self.0.run_id));
+        let to = ModelCall { request_id: config.world.new_id(), run_id, ..ModelCall::default() };
         let world = Arc::clone(&config.world);
         let provider = Arc::clone(&adapter);
         let mut stream = open_model(adapter, request, to, Arc::new(retry), world).await?;

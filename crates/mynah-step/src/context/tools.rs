@@ -38,6 +38,8 @@ pub struct CallTool {
     pub tries: Option<(bool, u32)>,
     /// The pause after a failed try.
     pub backoff: Option<Backoff>,
+    /// How many calls of the run had the same id before.
+    earlier: u64,
 }
 
 impl CallTool {
@@ -63,7 +65,7 @@ impl CallTool {
 
 impl From<ToolCall> for CallTool {
     fn from(call: ToolCall) -> Self {
-        Self { call, turn: None, tries: None, backoff: None }
+        Self { call, turn: None, tries: None, backoff: None, earlier: 0 }
     }
 }
 
@@ -171,6 +173,11 @@ impl Context {
             *id = recorded.unwrap_or_else(|| self.0.config.world.new_run_id());
             // A fresh one, or that of another call.
             ids.take(id);
+        } else {
+            let mut named = lock(&self.0.named);
+            let earlier = named.entry(id.clone()).or_default();
+            tool.earlier = *earlier;
+            *earlier += 1;
         }
         let call = Some(Box::new(call));
         let next = self.tape().left_open(id).unwrap_or(Try { number: 2, failed: 0 });
@@ -181,7 +188,7 @@ impl Context {
     }
 
     async fn run(&self, called: CallTool, begun: Begun, places: &Semaphore) -> Result<ToolResult> {
-        let CallTool { call, tries, backoff, .. } = called;
+        let CallTool { call, tries, backoff, earlier, .. } = called;
         let (config, call) = (&self.0.config, Arc::new(call));
         let call_id = call.id.clone();
         let tool = config.tools.get(&call.name).cloned();
@@ -205,7 +212,10 @@ impl Context {
                 };
                 let mut context = ToolContext::new(Arc::clone(&call), Arc::clone(&config.world))
                     .side_effect_errors(config.side_effect_errors)
+                    .in_run(Some(Arc::clone(&self.0.run_id)), earlier)
                     .kept(Arc::clone(&self.0.desk), attempt, self.0.replaying);
+                context.context = Arc::clone(&config.context);
+                context.request_id = Arc::clone(&self.0.run_id);
                 context.cancelled = self.0.cancelled.subscribe();
                 self.run_now(tool, context, begun, backoff).await?
             }

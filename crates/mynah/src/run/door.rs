@@ -6,10 +6,9 @@ use std::{
 };
 
 use futures_util::stream::FuturesUnordered;
-use mynah_data::{EngineReason, Error, Result, ToolCall, ToolOutcome, ToolReason};
+use mynah_data::{EngineReason, Error, Result, ToolCall};
 use mynah_log::Fact;
 use mynah_step::{BoxFuture, Desk, Settled, Tape, Watch, run_tool};
-use tracing::Instrument as _;
 
 use super::{decide::Action, input::Input, machine::Machine};
 use crate::cancel::Cancellation;
@@ -55,14 +54,17 @@ pub(super) type ToolRuns = FuturesUnordered<BoxFuture<(Arc<ToolCall>, Settled)>>
 pub(super) fn running(
     call: &Arc<ToolCall>,
     machine: &Machine,
-    desk: Option<&Arc<Desk>>,
+    (tape, desk): (&Tape, Option<&Arc<Desk>>),
     replaying: bool,
 ) -> BoxFuture<(Arc<ToolCall>, Settled)> {
-    let setup = &machine.setup;
-    let tool = setup.policy.tool(&call.name, machine.state.conversation.is_some()).cloned();
-    let mut context = setup.tool_context.clone().for_call(Arc::clone(call));
+    let (setup, state) = (&machine.setup, &machine.state);
+    let tool = setup.policy.tool(&call.name, state.conversation.is_some()).cloned();
+    // The step of calls that a person approved is there already.
+    let turn = state.steps.len() - usize::from(state.runs_approved());
+    let context = setup.tool_context.clone().for_call(Arc::clone(call));
+    let mut context = context.in_run(tape.run_id().cloned(), turn as u64);
     if let Some(desk) = desk {
-        context = context.kept(Arc::clone(desk), machine.state.attempt_of(&call.id), replaying);
+        context = context.kept(Arc::clone(desk), state.attempt_of(&call.id), replaying);
     }
     let mut watch = Watch::tool(setup.metrics.as_ref().filter(|_| !replaying), &call.name);
     let call = Arc::clone(call);
@@ -72,19 +74,10 @@ pub(super) fn running(
         let settled = Settled { outcome, attempts: context.attempt() };
         return Box::pin(std::future::ready((call, settled)));
     };
-    let failure = tracing::field::Empty;
-    let span = tracing::info_span!("mynah.tool", tool = call.name, call = call.id, failure);
     let (executor, limits) = (Arc::clone(&setup.executor), setup.tool_limits.clone());
-    let telling = span.clone();
-    let run = async move {
+    Box::pin(async move {
         let settled = run_tool(executor, tool, context, limits).await;
-        let failure = match &settled.outcome {
-            Ok(ToolOutcome::Error { .. }) => Some(ToolReason::Failed.as_str()),
-            outcome => outcome.as_ref().err().map(Error::reason),
-        };
-        telling.record("failure", failure);
-        watch.end(failure, None);
+        watch.end(settled.failure(), None);
         (call, settled)
-    };
-    Box::pin(run.instrument(span))
+    })
 }

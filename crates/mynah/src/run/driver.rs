@@ -21,6 +21,8 @@ use crate::cancel::{CancelHandle, Cancellation};
 pub(crate) struct Driver {
     machine: Machine,
     door: Box<dyn Door>,
+    /// A replay of the run's past, whose events are emitted first.
+    past: Option<Box<Driver>>,
     phase: Phase,
     /// Whether tools were announced whose announcement may not be durable yet.
     announced: bool,
@@ -104,6 +106,7 @@ impl Driver {
         let setup = &machine.setup;
         let span = tracing::info_span!(
             "mynah.run",
+            run_id = door.recorded().run_id().map(AsRef::<str>::as_ref),
             ?extent,
             request_id = setup.call.request_id,
             model = setup.request.model.as_ref().map(tracing::field::display),
@@ -116,6 +119,7 @@ impl Driver {
         Self {
             machine,
             door,
+            past: None,
             phase: Phase::Running,
             announced: false,
             refusal: None,
@@ -150,6 +154,19 @@ impl Driver {
     /// Whether anyone sees the events of steps and tools.
     pub(crate) fn watch(&mut self, watched: bool) {
         self.machine.watched = watched;
+        if !watched {
+            self.past = None;
+        }
+    }
+
+    /// Emits the events of the run's past first.
+    pub(crate) fn tell_first(&mut self, past: Self) {
+        self.past = Some(Box::new(past));
+    }
+
+    /// Waits until the log has the beginning of the run.
+    pub(crate) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.door.tape().poll_durable(cx)
     }
 
     /// A handle that ends the run.
@@ -170,6 +187,12 @@ impl Driver {
 
     /// The next event; an `Err` is the last.
     pub(crate) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
+        if let Some(past) = &mut self.past {
+            match ready!(past.poll_event(cx)) {
+                None => self.past = None,
+                told => return Poll::Ready(told),
+            }
+        }
         if self.span.is_disabled() {
             return self.poll_run(cx);
         }

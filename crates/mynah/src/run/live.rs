@@ -221,6 +221,7 @@ impl Door for Live {
     fn call_model(&mut self, machine: &Machine) {
         let (setup, state) = (&machine.setup, &machine.state);
         let mut call = setup.call.clone();
+        call.run_id = self.tape.run_id().cloned();
         let template = match (&setup.final_request, &state.conversation) {
             (Some(request), Some(_)) => {
                 call.former_tools.clone_from(&setup.request.tools);
@@ -273,7 +274,7 @@ impl Door for Live {
     fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) {
         self.clock.tool_started(&call.id);
         self.starting = true;
-        self.tools.push(running(call, machine, self.desk.as_ref(), false));
+        self.tools.push(running(call, machine, (&self.tape, self.desk.as_ref()), false));
     }
 
     fn poll_tools(&mut self, cx: &mut Context<'_>, _: &Machine) -> Poll<Result<Input>> {

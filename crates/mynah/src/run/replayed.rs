@@ -155,7 +155,7 @@ impl Door for Replay {
         // A call without an outcome ended with its process or its run: it is not run again.
         match self.tape.outcome_of(&call.id) {
             Some(fact) if !answers && !is_not_rerun(fact) => {
-                self.tools.push(running(call, machine, Some(&self.desk), true));
+                self.tools.push(running(call, machine, (&self.tape, Some(&self.desk)), true));
             }
             _ => _ = self.answered.insert(call.id.clone()),
         }

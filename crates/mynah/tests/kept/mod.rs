@@ -6,6 +6,8 @@
     reason = "each test file uses a part of this, and helpers fail as tests do"
 )]
 
+use std::{path::Path, sync::Arc};
+
 use mynah::{
     Engine,
     log::{Append, Log, MemoryLog, RunFilter},
@@ -26,6 +28,19 @@ pub(crate) async fn copy(log: &MemoryLog, cut_run: &str, last: u64) -> MemoryLog
         copy.append(Append::new(run.run_id, None, records)).await.expect("a copy");
     }
     copy
+}
+
+/// A log of each kind.
+#[cfg(feature = "sqlite")]
+pub(crate) fn logs(folder: &Path) -> Vec<Arc<dyn Log>> {
+    let file = mynah::log::SqliteLog::open(folder.join("log.db")).expect("a log");
+    vec![Arc::new(MemoryLog::new()), Arc::new(file)]
+}
+
+/// A log of each kind.
+#[cfg(not(feature = "sqlite"))]
+pub(crate) fn logs(_: &Path) -> Vec<Arc<dyn Log>> {
+    vec![Arc::new(MemoryLog::new())]
 }
 
 pub(crate) async fn kinds(log: &MemoryLog, run: &str) -> Vec<String> {

@@ -1,0 +1,144 @@
+//! Starting a run under the caller's id, or attaching to the run that has it.
+
+use std::{future::poll_fn, sync::Arc};
+
+use mynah_data::{Error, ErrorKind, LogReason, Result};
+use mynah_log::{About, Extent, Fact, Log, MAINTENANCE, cbor};
+use mynah_step::{RecordedFact, mismatch};
+use serde_json::Value;
+
+use crate::{
+    cancel::{CancelHandle, HAS_MOVED},
+    code::{code_of, is_code},
+    engine::Engine,
+    loaded::Loaded,
+    options::Options,
+    prepare::{Input, Origin, first_record, prepare},
+    replay::Replay,
+    resume::Resume,
+    run::Driver,
+    stream::{EventStream, Filter},
+};
+
+/// The error of a lease for a run that has ended.
+const HAS_ENDED: ErrorKind = ErrorKind::Log(LogReason::Sealed);
+
+/// A call whose run has an id of the caller's.
+pub(crate) struct Start {
+    pub(crate) engine: Engine,
+    pub(crate) input: Input,
+    pub(crate) options: Options,
+    pub(crate) extent: Extent,
+    pub(crate) run_id: String,
+}
+
+impl Start {
+    /// The events of the run, whoever started it.
+    pub(crate) fn events(mut self) -> EventStream {
+        let Some(log) = self.options.log.take() else {
+            return EventStream::new(Err(refused(
+                "not_recorded",
+                "record(&log) says which log has the run",
+            )));
+        };
+        if self.run_id == MAINTENANCE {
+            return EventStream::new(Err(refused("reserved", "the log uses this id itself")));
+        }
+        let cancel = self.options.cancel.take().map_or_else(CancelHandle::new, |all| all.child());
+        self.options.cancel = Some(cancel.clone());
+        // An invalid call is refused before anything is looked up.
+        if let Err(error) = self.prepare(None) {
+            return EventStream::new(Err(error));
+        }
+        EventStream::starting(Box::pin(self.start_or_attach(log)), cancel)
+    }
+
+    fn prepare(&self, log: Option<&Arc<dyn Log>>) -> Result<(Driver, Filter)> {
+        let mut options = self.options.clone();
+        options.log = log.cloned();
+        let origin = Origin { run_id: Some(self.run_id.clone()), ..Origin::default() };
+        prepare(&self.engine, self.input.clone(), options, self.extent, origin)
+    }
+
+    async fn start_or_attach(self, log: Arc<dyn Log>) -> Result<(Driver, Filter)> {
+        loop {
+            if log.head(&self.run_id).await?.is_some() {
+                match self.attach(&log).await {
+                    // Another process resumed or ended the run after it was read.
+                    Err(error) if [HAS_MOVED, HAS_ENDED].contains(&error.kind()) => continue,
+                    attached => return attached,
+                }
+            }
+            let (mut driver, filter) = self.prepare(Some(&log))?;
+            // Only the log knows whether the id is free, so no model is asked before it has the first record.
+            match poll_fn(|cx| driver.poll_begun(cx)).await {
+                Ok(()) => return Ok((driver, filter)),
+                Err(error) if log.head(&self.run_id).await?.is_none() => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// The run that has the id: its records if it has ended or waits, what is left of it if its process died.
+    async fn attach(&self, log: &Arc<dyn Log>) -> Result<(Driver, Filter)> {
+        let loaded = Loaded::read(&**log, &self.run_id).await?;
+        self.compare(&loaded)?;
+        if loaded.was_told() {
+            let options = self.options.as_watched();
+            return Replay::alone(Arc::clone(log), self.run_id.clone(), options).perform(loaded);
+        }
+        let resume = Resume::new(self.engine.clone(), Arc::clone(log), self.run_id.clone());
+        let (mut driver, filter) = resume.options(self.options.clone()).prepare(loaded).await?;
+        let past = Loaded::to_compare(&**log, &self.run_id).await?;
+        let options = self.options.as_watched();
+        let past = Replay::alone(Arc::clone(log), self.run_id.clone(), options).perform(past)?;
+        driver.tell_first(past.0);
+        Ok((driver, filter))
+    }
+
+    /// Refuses another input than the one that the run began with. The adapter, model and tools of the engine are no input, and
+    /// of functions records tell nothing that could be compared.
+    fn compare(&self, loaded: &Loaded) -> Result<()> {
+        let (thread, made) =
+            first_record(&self.engine, self.input.clone(), self.options.clone(), self.extent)?;
+        let recorded = &*loaded.about;
+        let mut options = made.options;
+        options.retain(|name, value| !is_code(name, value));
+        options.extend(code_of(recorded));
+        let is_input = |name: &str| made.described.iter().any(|described| described == name);
+        let mut tools = recorded.tools.clone();
+        for tool in made.tools.into_iter().filter(|tool| is_input(&tool.name)) {
+            match tools.iter_mut().find(|recorded| recorded.name == tool.name) {
+                Some(place) => *place = tool,
+                None => tools.push(tool),
+            }
+        }
+        let (params, described) = (made.params, made.described);
+        let about = About { tools, params, options, described, session: None, ..recorded.clone() };
+        let Some(found) = loaded.kept.records.first().map(RecordedFact::fact) else {
+            return Ok(());
+        };
+        let mut wanted = found.clone();
+        if let Fact::RunStarted { thread: begun, extent, about: ran, .. } = &mut wanted {
+            (*begun, *extent, *ran) = (thread, self.extent, Some(Box::new(about)));
+        }
+        if cbor::to_vec(found).ok() == cbor::to_vec(&wanted).ok() {
+            return Ok(());
+        }
+        let run = self.run_id.as_str();
+        let difference = mismatch(run, 1, Some(found), Some(&wanted));
+        let diff = difference.metadata().get("diff").cloned().unwrap_or_default();
+        let path = diff.pointer("/0/path").and_then(Value::as_str).unwrap_or_default();
+        Err(Error::new(ErrorKind::Log(LogReason::RunExists))
+            .with_message(format!(
+                "log error: run_exists: run {run} exists and began with another input: {path} differs; \
+                 use another run id for another input"
+            ))
+            .with("run_id", run)
+            .with("diff", diff))
+    }
+}
+
+fn refused(code: &str, why: &str) -> Error {
+    Error::invalid_option("run_id", code).with_message(format!("validation failed: run_id: {why}"))
+}
