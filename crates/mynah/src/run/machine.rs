@@ -300,7 +300,8 @@ impl Machine {
         }
         let Some(hearing) = self.hearing.take() else { return Vec::new() };
         let paused = hearing.is_paused();
-        let (response, cuts) = hearing.into_answer();
+        let (mut response, cuts) = hearing.into_answer();
+        response.request_id.get_or_insert_with(|| self.setup.call.request_id.clone());
         let plan = self.setup.policy.plan(&self.state, &response, paused);
         if let Plan::Unknown { tool_name } = &plan {
             self.events.push_back(Event::Error { error: Error::unknown_tool(tool_name) });
@@ -402,7 +403,10 @@ impl Machine {
     pub(super) fn completed(&mut self, run_id: Option<&Arc<str>>) -> Option<Event> {
         // A step whose tools are not done has no result, and its run tells why.
         if self.state.extent != Extent::Chat && self.state.open.is_none() {
-            return self.held.take();
+            // A run whose end was recorded by another process has its result in the state.
+            let is_step = self.state.extent == Extent::Step && self.last_step().is_some();
+            let completed = || self.step_completed().filter(|_| is_step && self.watched);
+            return self.held.clone().or_else(completed);
         }
         Some(Event::ChatCompleted { result: Box::new(self.result(run_id)) })
     }
