@@ -59,14 +59,8 @@ fn what_stands_where_it_may_not_is_a_malformed_event() {
         assert_eq!(error.to_string(), format!("stream error: malformed_event: {last}: {why}"));
         assert_eq!(error.metadata()["event"], last);
     }
-    for twins in [
-        [started("c0"), started("c0")],
-        [completed("c0"), started("c0")],
-        [completed("c0"), completed("c0")],
-    ] {
-        let error = check(twins.to_vec()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
-    }
+    let error = check(vec![started("c0"), started("c0")]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
     for event in [text(), started("c0"), completed("c0")] {
         let error = EventOrder::new().check(&event).unwrap_err();
         assert!(error.to_string().ends_with("it came before the start of the answer"), "{error}");

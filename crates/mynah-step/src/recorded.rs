@@ -167,6 +167,11 @@ impl Recorded {
     }
 
 
+    /// What comes after all that the running tools make.
+    pub(crate) fn after_tools(&self) -> Option<&RecordedFact> {
+        self.facts.get(self.ahead.end?.checked_sub(self.taken)?)
+    }
+
     /// How a call of the turn came out.
     pub(crate) fn outcome_of(&self, call: &str) -> Option<&Fact> {
         let place = self.ahead.outcomes.get(call)?.checked_sub(self.taken)?;

@@ -119,6 +119,12 @@ impl Tape {
         of_tool(self.recorded()?.next_of_tool()?).map(|(call, _)| call)
     }
 
+    /// Whether the records say that the run was stopped while its tools ran.
+    pub fn stops_tools(&self) -> bool {
+        let after = self.recorded().and_then(Recorded::after_tools);
+        after.is_some_and(|after| after.is("cancelled") || after.is("budget_exceeded"))
+    }
+
     /// Takes over the durations of the next record, if it is of the same kind: no two runs take the same time.
     pub fn adopt_durations(&self, fact: &mut Fact) {
         if let Some(recorded) = self.upcoming_of(&[fact.kind()]) {

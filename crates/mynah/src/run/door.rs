@@ -28,8 +28,9 @@ pub(super) trait Door: Send {
     /// The next input of the model call in flight.
     fn poll_model(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>>;
 
-    /// Starts a tool. Its announcement is durable.
-    fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine);
+    /// Starts a tool. Its announcement is durable. Returns false if it is known only that the tool may have run in a process
+    /// that died.
+    fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool;
 
     /// The next input of the calls in flight.
     fn poll_tools(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>>;

@@ -286,8 +286,8 @@ impl Driver {
                     self.announced = false;
                 }
                 if let Some(call) = self.machine.next_to_start() {
-                    self.door.start_tool(&call, &self.machine);
-                    self.machine.started(&call);
+                    let ran = self.door.start_tool(&call, &self.machine);
+                    self.machine.started(&call, ran);
                 } else {
                     let input = ready!(self.door.poll_tools(cx, &self.machine))?;
                     self.apply(input);

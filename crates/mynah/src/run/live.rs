@@ -271,10 +271,11 @@ impl Door for Live {
         Poll::Ready(Ok(Input::ModelEnded(ended)))
     }
 
-    fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) {
+    fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool {
         self.clock.tool_started(&call.id);
         self.starting = true;
         self.tools.push(running(call, machine, (&self.tape, self.desk.as_ref()), false));
+        true
     }
 
     fn poll_tools(&mut self, cx: &mut Context<'_>, _: &Machine) -> Poll<Result<Input>> {

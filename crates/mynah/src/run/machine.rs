@@ -346,10 +346,10 @@ impl Machine {
         None
     }
 
-    /// A call was started.
-    pub(super) fn started(&mut self, call: &ToolCall) {
+    /// A call was started. The caller is told unless it may not have run.
+    pub(super) fn started(&mut self, call: &ToolCall, ran: bool) {
         self.running.insert(call.id.clone());
-        if self.watched {
+        if self.watched && ran {
             self.events.push_back(Event::ToolExecutionStarted {
                 id: call.id.clone(),
                 name: call.name.clone(),

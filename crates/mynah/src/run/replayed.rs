@@ -146,19 +146,22 @@ impl Door for Replay {
         Poll::Ready(Ok(input))
     }
 
-    fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) {
+    fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool {
         let setup = &machine.setup;
         let tool = setup.policy.tool(&call.name, machine.state.conversation.is_some());
         let answers = setup.recorded_tools
             || tool.is_some_and(Tool::is_recorded)
             || machine.state.runs_approved();
         // A call without an outcome ended with its process or its run: it is not run again.
-        match self.tape.outcome_of(&call.id) {
+        let outcome = self.tape.outcome_of(&call.id);
+        let ran = outcome.is_some() || self.tape.stops_tools();
+        match outcome {
             Some(fact) if !answers && !is_not_rerun(fact) => {
                 self.tools.push(running(call, machine, (&self.tape, Some(&self.desk)), true));
             }
             _ => _ = self.answered.insert(call.id.clone()),
         }
+        ran
     }
 
     fn poll_tools(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>> {
