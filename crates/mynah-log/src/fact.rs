@@ -280,6 +280,13 @@ impl Fact {
         }
     }
 
+    /// Says how long it took, in milliseconds, if it is the outcome of a tool.
+    pub fn set_duration(&mut self, millis: u64) {
+        if let Self::ToolCompleted { duration_ms, .. } | Self::ToolFailed { duration_ms, .. } = self {
+            *duration_ms = Some(millis);
+        }
+    }
+
     /// Takes over how long things took from another fact of the same kind.
     pub fn adopt_durations(&mut self, other: &Self) {
         match (self, other) {

@@ -12,7 +12,7 @@ use mynah_data::{Error, ErrorKind, LogReason, Result, ToolCall, ToolReason};
 use mynah_log::{Fact, Hash, Inside, Resolution};
 use tokio::{sync::oneshot, time::Sleep};
 
-use crate::{Tape, recorder::ends};
+use crate::{Tape, recorded::of_tool, recorder::ends};
 
 /// Where the calls of a run hand in their facts while they run side by side.
 ///
@@ -67,6 +67,8 @@ struct Ask {
     place: Place,
     want: Want,
     reply: Reply,
+    /// Whether it is served though nobody waits for the reply.
+    is_left: bool,
 }
 
 /// Where in a run a fact is made: inside a try of a tool, or by the loop itself.
@@ -138,7 +140,7 @@ impl Desk {
     /// `replay_mismatch`, or a log that could not be written.
     pub fn serve(self: &Arc<Self>, tape: &mut Tape) -> Result<bool> {
         let mut served = false;
-        self.state().asks.retain(|ask| !ask.reply.is_closed());
+        self.state().asks.retain(|ask| ask.is_left || !ask.reply.is_closed());
         let waker = Waker::from(Arc::clone(self));
         let mut cx = Context::from_waker(&waker);
         while tape.poll_go_on(&mut cx).is_ready()
@@ -233,9 +235,24 @@ impl Desk {
 
     /// What is to be recorded of a call when the run is stopped: nothing if it did not begin, or came out.
     pub fn cut_off(&self, call_id: &str) -> Option<Fact> {
+        self.stopped(call_id, "the run was ended")
+    }
+
+    /// Leaves it to be recorded of a call that its caller gave it up.
+    pub(crate) fn give_up(&self, call_id: &str) {
+        let Some(fact) = self.stopped(call_id, "its caller gave it up") else { return };
+        let place = of_tool(&fact)
+            .map(|(call_id, attempt)| Inside { call_id: call_id.to_owned(), attempt });
+        let want = Want::Commit { fact, asked: None, durable: false };
+        let reply = oneshot::channel().0;
+        self.state().asks.push(Ask { place, want, reply, is_left: true });
+        self.wake_parked();
+    }
+
+    fn stopped(&self, call_id: &str, why: &str) -> Option<Fact> {
         let Begun { call, attempt, .. } = self.state().begun.remove(call_id)?;
         let error = Error::tool(ToolReason::Cancelled)
-            .with_message(format!("tool error ({}): cancelled: the run was ended", call.name))
+            .with_message(format!("tool error ({}): cancelled: {why}", call.name))
             .with("tool_name", call.name.as_str());
         let (call_id, resolution) = (call_id.to_owned(), Resolution::CutOff);
         Some(Fact::ToolFailed {
@@ -251,7 +268,7 @@ impl Desk {
     /// Waits for something to happen in a run that is performed again in which everybody waits for somebody else's turn. If nothing
     /// does, the first of them asked for something else than what is recorded, and is told so.
     pub fn poll_stuck(self: &Arc<Self>, tape: &mut Tape) -> Poll<Error> {
-        if !tape.is_behind() {
+        if !tape.is_behind() || tape.gives_up_next() {
             return Poll::Pending;
         }
         let mut state = self.state();
@@ -311,7 +328,7 @@ impl Desk {
         if of_tool && place.as_ref().is_some_and(|place| !state.is_under_way(place)) {
             return answer;
         }
-        state.asks.push(Ask { place, want, reply });
+        state.asks.push(Ask { place, want, reply, is_left: false });
         drop(state);
         self.wake_parked();
         answer

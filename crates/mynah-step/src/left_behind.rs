@@ -77,6 +77,10 @@ impl LeftBehind {
                 left.open.insert(owned(), a_try(nth, attempt.saturating_add(1)));
             }
             let Some((_, attempt)) = inner(fact) else { continue };
+            // The process that stopped a call said so itself.
+            if let Fact::ToolFailed { resolution: Resolution::CutOff, .. } = fact {
+                continue;
+            }
             // What was never announced, or came out, cannot be announced once more.
             if announced && (count == 0 || end.is_some_and(|(_, end)| end < index)) {
                 continue;

@@ -211,6 +211,17 @@ impl Recorded {
         self.take().map(|(_, fact)| fact)
     }
 
+    /// Passes over everything up to the last checkpoint, in a run that is resumed, and returns it.
+    pub(crate) fn pass_to_checkpoint(&mut self) -> Vec<Fact> {
+        let is_checkpoint = |kept: &RecordedFact| {
+            kept.is("side_effect")
+                && matches!(kept.fact(), Fact::SideEffect { inside: None, name, .. } if name == CHECKPOINT)
+        };
+        let place = self.facts.iter().rposition(is_checkpoint).filter(|_| self.then.is_some());
+        let passed = 0..place.map_or(0, |place| place + 1);
+        passed.filter_map(|_| self.take_fact()).collect()
+    }
+
     /// What somebody gets who asks; nothing while it is not their turn.
     pub(crate) fn answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Fact>>> {
         if let Some(error) = &self.differs {
@@ -228,11 +239,12 @@ impl Recorded {
             Want::Announce(fact) if self.upcoming().is_some_and(|next| is_stopped(fact, next)) => {
                 Some(Ok(self.take_fact()))
             }
-            // Another branch of the loop, or of the tool, comes first, or nobody does.
+            // Another branch of the loop, or of the tool, comes first. What no record has never comes.
             Want::Commit { fact, .. } | Want::Announce(fact)
                 if self.upcoming().is_some_and(|next| is_other(place, fact, next)) =>
             {
-                None
+                let never = self.then.is_none() && !self.is_to_come(fact);
+                never.then(|| Err(self.refusal(place, want)))
             }
             Want::Commit { fact, .. } | Want::Announce(fact) => match self.compare(fact) {
                 Err(_) if place.is_none() && self.is_to_come(fact) => None,
@@ -246,6 +258,9 @@ impl Recorded {
                     is_named(next, place, asked)
                         && matches!(next, Fact::SideEffect { ahead, .. } if *ahead == asked.ahead())
                 });
+                if !is_next && self.then.is_none() && !self.will_recall(place, asked) {
+                    return Some(Err(self.refusal(place, want)));
+                }
                 is_next.then(|| Ok(self.take_fact()))
             }
             Want::Turn(prompt) => {
@@ -277,7 +292,8 @@ impl Recorded {
     /// Whether a side effect of a place that is asked for has a record: each that has one before it leaves the line.
     fn will_recall(&self, place: &Place, asked: &Asked) -> bool {
         let mut left = asked.ahead();
-        self.to_come().filter(|fact| is_named(fact, place, asked)).any(|fact| match fact {
+        let effects = self.facts.iter().filter(|kept| kept.is("side_effect"));
+        effects.map(RecordedFact::fact).filter(|fact| is_named(fact, place, asked)).any(|fact| match fact {
             Fact::SideEffect { ahead, .. } => {
                 let is_mine = *ahead == left;
                 left -= u32::from(*ahead < left);
@@ -464,6 +480,9 @@ pub fn outcome_of(fact: &Fact) -> Option<&str> {
     }
 }
 
+/// The name under which a loop records where it is.
+pub(crate) const CHECKPOINT: &str = "checkpoint";
+
 /// The name under which the failure of a model call is kept.
 pub(crate) const MODEL_CALL: &str = "model_call";
 
@@ -475,7 +494,7 @@ fn asks(fact: &Fact, this: Hash) -> bool {
 /// Whether a fact is what came of a model call.
 fn is_answer(fact: &Fact) -> bool {
     match fact {
-        Fact::AssistantCompleted { .. } => true,
+        Fact::AssistantCompleted { .. } | Fact::TurnLost { .. } => true,
         Fact::BudgetExceeded { breach, .. } => breach.place == When::MidStream,
         Fact::SideEffect { inside, name, .. } => inside.is_none() && name == MODEL_CALL,
         _ => false,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use mynah_data::{Error, Result};
-use mynah_log::{DirectCall, Fact, Head};
+use mynah_log::{DirectCall, Fact, Head, Resolution};
 
 use crate::{
     Recorded, Recorder, Try,
@@ -78,23 +78,6 @@ impl Tape {
                     Ok(())
                 }
             },
-        }
-    }
-
-    /// Tells that a run goes on whose records are used up, before something is done that they tell already: a model is asked
-    /// again whose answer was lost.
-    ///
-    /// # Errors
-    /// A log that could not be written before.
-    pub(crate) fn go_on(&mut self) -> Result<()> {
-        if let Self::Replaying(recorded) = self
-            && let Some(recorder) = recorded.follow()
-        {
-            *self = Self::Recording(recorder);
-        }
-        match self {
-            Self::Recording(recorder) => recorder.go_on(),
-            _ => Ok(()),
         }
     }
 
@@ -204,6 +187,22 @@ impl Tape {
             Self::Replaying(recorded) => Some(recorded),
             _ => None,
         }
+    }
+
+    /// Passes over everything up to the last checkpoint, in a run that is resumed, and returns it.
+    pub(crate) fn pass_to_checkpoint(&mut self) -> Vec<Fact> {
+        match self {
+            Self::Replaying(recorded) => recorded.pass_to_checkpoint(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether the next record says that a call was given up by its caller.
+    pub(crate) fn gives_up_next(&self) -> bool {
+        matches!(
+            self.upcoming_of(&["tool_failed"]),
+            Some(Fact::ToolFailed { resolution: Resolution::CutOff, .. })
+        )
     }
 
     /// What somebody gets who asks; nothing while it is not their turn.

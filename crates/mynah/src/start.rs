@@ -90,7 +90,8 @@ impl Start {
         let resume = Resume::new(self.engine.clone(), Arc::clone(log), self.run_id.clone());
         let (mut driver, filter) = resume.options(self.options.clone()).prepare(loaded).await?;
         let past = Loaded::to_compare(&**log, &self.run_id).await?;
-        let options = Options { cancel: None, ..self.options.as_watched() };
+        let mut options = self.options.as_watched();
+        options.cancel = None;
         let past = Replay::alone(Arc::clone(log), self.run_id.clone(), options).perform(past)?;
         driver.tell_first(past.0);
         Ok((driver, filter))

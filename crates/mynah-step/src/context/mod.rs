@@ -14,8 +14,11 @@ use std::{
 };
 
 use futures_util::future::{Either, select};
-use mynah_data::{Breach, Budget, Error, LogReason, Place, Response, Result, ValidationReason};
-use mynah_log::{Corrupt, Cut, End, Fact, Record, Verifier};
+use mynah_data::{
+    Breach, Budget, EngineReason, Error, ErrorKind, HaltReason, LogReason, Metadata, Place,
+    Response, Result, StreamReason, Thread, ToolReason, ValidationReason,
+};
+use mynah_log::{Corrupt, Cut, Effect, End, Extent, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::sync::{Mutex as Queue, watch};
@@ -27,8 +30,13 @@ pub use self::{
 };
 use crate::{
     Config, DEFAULT_MAX_PARALLEL_TOOLS, Desk, MetricsSink, Mode, Recorded, RecordedFact, Recorder,
-    Spent, Tape, WallClock, active, desk::Want, effects::Effects, metrics::tell_exceeded,
-    recorded::MODEL_CALL, recorder::ends,
+    Spent, Tape, WallClock, active,
+    desk::{Want, gone},
+    effects::Effects,
+    metrics::tell_exceeded,
+    recorded::{CHECKPOINT, MODEL_CALL},
+    recorder::ends,
+    uncertain::is_uncertain,
 };
 
 /// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
@@ -181,6 +189,139 @@ impl Context {
         })))
     }
 
+    /// Performs the loop as one run: records how it began, runs it, and records how it ended.
+    ///
+    /// The run completes if the loop returns `Ok`. It fails with the loop's error otherwise, unless it can still be resumed:
+    /// the log failed, a replay differs, or the outcome of a tool is unknown. [Cancelled](Context::cancel), it ends so.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use mynah_data::Result;
+    /// use mynah_log::MemoryLog;
+    /// use mynah_step::{Config, Context};
+    ///
+    /// async fn dice(context: &Context) -> Result<u64> {
+    ///     context.run("roll", async |cx| Ok(cx.random().await? % 6 + 1)).await
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// let config = Config::new(&Arc::new(MemoryLog::new()), "run-1");
+    /// let rolled = dice(&Context::new(config.clone())?).await?;
+    /// let replayed = dice(&Context::new(config.replay().await?)?).await?;
+    /// assert_eq!(rolled, replayed);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The loop's own, and those of [`Context::emit`] and [`Context::finish`].
+    pub async fn run<T>(
+        &self,
+        thread: impl Into<Thread>,
+        body: impl AsyncFnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
+        let (thread, extent) = (thread.into(), Extent::Chat);
+        self.emit(Fact::RunStarted { thread, extent, about: None }).await?;
+        let done = body(self).await;
+        let end = match &done {
+            Ok(_) => Fact::Completed(End::new(HaltReason::Completed, Metadata::new())),
+            Err(error) => match self.end_with(error) {
+                Some(end) => end,
+                None => return done,
+            },
+        };
+        self.emit(end).await?;
+        self.finish().await?;
+        done
+    }
+
+    /// The end of a run whose loop failed so; none if it can still be resumed.
+    fn end_with(&self, error: &Error) -> Option<Fact> {
+        if matches!(error.kind(), ErrorKind::Log(_) | ErrorKind::Replay(_)) || is_uncertain(error) {
+            return None;
+        }
+        let metadata = Metadata::from_iter([("error".to_owned(), error.to_value())]);
+        let was_cancelled = match error.kind() {
+            ErrorKind::Stream(reason) => reason == StreamReason::Cancelled,
+            ErrorKind::Tool(reason) => reason == ToolReason::Cancelled,
+            _ => false,
+        };
+        Some(match error.kind() {
+            _ if was_cancelled => {
+                let end = End::new(HaltReason::Cancelled, metadata);
+                Fact::Cancelled { end, partial: None, cuts: Vec::new() }
+            }
+            ErrorKind::Engine(EngineReason::BudgetExceeded) => {
+                Fact::Failed(End::new(HaltReason::BudgetExceeded, metadata))
+            }
+            _ => Fact::Failed(End::new(HaltReason::Error, metadata)),
+        })
+    }
+
+    /// Records where the loop is. A run that is [resumed](Config::resume) can continue from the last checkpoint instead of
+    /// the beginning: see [`Context::resume_point`]. The checkpoint is durable when this returns. Nothing else of the run may be
+    /// in flight.
+    ///
+    /// # Errors
+    /// As [`Context::side_effect`].
+    pub async fn checkpoint<T: Serialize + DeserializeOwned>(&self, state: T) -> Result<T> {
+        let state = self.effect(CHECKPOINT, async { Ok::<_, Error>(state) }).await?;
+        self.flush().await?;
+        Ok(state)
+    }
+
+    /// The state of the last [checkpoint](Context::checkpoint) of a run that is resumed; none if it has none, is new, or is
+    /// replayed. The loop continues after that checkpoint, and nothing before it is asked for again. To be called first in the
+    /// loop.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use mynah_data::Result;
+    /// use mynah_log::MemoryLog;
+    /// use mynah_step::{Config, Context};
+    ///
+    /// /// Counts to a number. A process that dies goes on where it was.
+    /// async fn count(context: &Context, to: u64) -> Result<u64> {
+    ///     context
+    ///         .run("count", async |cx| {
+    ///             let mut counted: u64 = cx.resume_point()?.unwrap_or(0);
+    ///             while counted < to {
+    ///                 cx.random().await?;
+    ///                 counted = cx.checkpoint(counted + 1).await?;
+    ///             }
+    ///             Ok(counted)
+    ///         })
+    ///         .await
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// let config = Config::new(&Arc::new(MemoryLog::new()), "run-1");
+    /// assert_eq!(count(&Context::new(config.clone())?, 3).await?, 3);
+    /// assert_eq!(count(&Context::new(config.replay().await?)?, 3).await?, 3);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A recorded state of another type.
+    pub fn resume_point<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+        let passed = self.tape().pass_to_checkpoint();
+        let Some(Fact::SideEffect { effect: Effect::Done(state), .. }) = passed.last() else {
+            return Ok(None);
+        };
+        let state = T::deserialize(state).map_err(|why| {
+            Error::invalid_option("checkpoint", "another_type")
+                .with_message(format!("validation failed: checkpoint: its state does not fit: {why}"))
+        })?;
+        let mut turns = self.0.turns.try_lock().map_err(|_| gone())?;
+        for fact in &passed {
+            self.spent().evolve(fact);
+            match fact {
+                Fact::TurnStarted { turn, .. } => *turns = *turn,
+                Fact::ToolScheduled { call_id, attempt: 1, .. } => _ = self.count_call(call_id),
+                _ => {}
+            }
+        }
+        Ok(Some(state))
+    }
+
     /// The run.
     pub fn run_id(&self) -> &str {
         &self.0.config.run_id
@@ -253,9 +394,21 @@ impl Context {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
-        if name == MODEL_CALL {
+        if [MODEL_CALL, CHECKPOINT].contains(&name) {
             return Err(Error::invalid_option("name", "reserved"));
         }
+        self.effect(name, effect).await
+    }
+
+    async fn effect<T, E>(
+        &self,
+        name: &str,
+        effect: impl Future<Output = std::result::Result<T, E>>,
+    ) -> Result<T>
+    where
+        T: Serialize + DeserializeOwned,
+        E: fmt::Display,
+    {
         // Whatever is made of it on the way would hold it once more. The log is asked when this has its place among the others.
         let effect = Box::pin(async {
             self.begun().await.map_err(|error| error.to_string())?;
@@ -462,6 +615,14 @@ impl Context {
         }
         let mut clock = lock(&self.0.clock);
         clock.as_mut()?.poll_passed(cx, place)
+    }
+
+    /// Counts a call, and returns how many earlier ones had its id.
+    fn count_call(&self, id: &str) -> u64 {
+        let mut named = lock(&self.0.named);
+        let earlier = named.entry(id.to_owned()).or_default();
+        *earlier += 1;
+        *earlier - 1
     }
 
     fn spent(&self) -> MutexGuard<'_, Spent> {

@@ -85,13 +85,18 @@ impl Context {
         let (turn, input_tokens) = (*turns + 1, tokens_of(&request));
         let passed = |spent: &Spent, to: &Budget| spent.passed_by_calling(to, input_tokens);
         let begun = Fact::TurnStarted { turn, prompt: Some(prompt), input_tokens };
-        let recorded = self.announce(begun, passed).await?;
         *turns = turn;
-        if recorded && let Some(answer) = self.recorded_answer().await? {
-            self.spent().evolve(&answer);
-            return answered(turn, answer);
+        while self.announce(begun.clone(), passed).await? {
+            match self.recorded_answer().await? {
+                Some(Fact::TurnLost { .. }) => {}
+                Some(answer) => return answered(turn, answer),
+                // Its process died: the call counts, and is made again.
+                None => {
+                    let lost = self.spent().lost(turn);
+                    self.put(lost).await?;
+                }
+            }
         }
-        self.tape().go_on()?;
         self.begun().await?;
         let mut watch = Watch::model(self.metrics(), request.model.as_ref());
         let began = Instant::now();
@@ -134,9 +139,11 @@ impl Context {
         answered(turn, fact)
     }
 
-    /// The record of an answer, or of how the run ended without it; none if its process died before.
+    /// The record of an answer, or of how the run ended without it; none if the records end before it.
     async fn recorded_answer(&self) -> Result<Option<Fact>> {
-        self.served(self.0.desk.ask(None, Want::Answer)).await
+        let answer = self.served(self.0.desk.ask(None, Want::Answer)).await?;
+        answer.iter().for_each(|answer| self.spent().evolve(answer));
+        Ok(answer)
     }
 
     /// Hears an answer out, or until it passes a limit.

@@ -1,9 +1,8 @@
 //! Calling tools from a loop of one's own.
 
 use std::{
-    collections::HashSet,
     future::poll_fn,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -11,9 +10,9 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use mynah_data::{ASK_USER_SENTINEL, Budget, Error, Result, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{DirectCall, Fact, Inside, Resolution};
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::Instant};
 
-use super::{Context, lock};
+use super::{Context, Shared, lock, millis};
 use crate::{
     Backoff, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool, ToolContext,
     ToolLimits, ToolResultEncoder as _, Try, Watch,
@@ -116,7 +115,7 @@ impl Context {
                     .with("tool_name", call.name.as_str()));
             }
         }
-        let mut ids = Ids::claim(&self.0.called, &calls)?;
+        let mut ids = Ids::claim(self, &calls)?;
         let count = calls.len();
         let mut begun = Vec::with_capacity(count);
         for call in &mut calls {
@@ -132,7 +131,7 @@ impl Context {
         let places = Semaphore::new(self.0.config.max_parallel_tools);
         let begin = |(index, (call, begun)): (usize, (CallTool, Begun))| {
             let places = &places;
-            async move { (index, self.run(call, begun, places).await) }
+            async move { (index, self.call(call, begun, places).await) }
         };
         let runs = calls.into_iter().zip(begun).enumerate().map(begin);
         let runs = runs.collect::<FuturesUnordered<_>>().collect::<Vec<_>>();
@@ -174,10 +173,7 @@ impl Context {
             // A fresh one, or that of another call.
             ids.take(id);
         } else {
-            let mut named = lock(&self.0.named);
-            let earlier = named.entry(id.clone()).or_default();
-            tool.earlier = *earlier;
-            *earlier += 1;
+            tool.earlier = self.count_call(id);
         }
         let call = Some(Box::new(call));
         let next = self.tape().left_open(id).unwrap_or(Try { number: 2, failed: 0 });
@@ -187,7 +183,12 @@ impl Context {
         Ok(if recorded { Begun::Before { next } } else { Begun::Now })
     }
 
-    async fn run(&self, called: CallTool, begun: Begun, places: &Semaphore) -> Result<ToolResult> {
+    async fn call(
+        &self,
+        called: CallTool,
+        begun: Begun,
+        places: &Semaphore,
+    ) -> Result<ToolResult> {
         let CallTool { call, tries, backoff, earlier, .. } = called;
         let (config, call) = (&self.0.config, Arc::new(call));
         let call_id = call.id.clone();
@@ -200,7 +201,9 @@ impl Context {
         let mut fact = None;
         if from_record {
             let inside = Inside { call_id: call_id.clone(), attempt: attempt.number };
+            self.0.desk.begin(&call, attempt.number);
             fact = self.0.desk.ask(Some(inside), Want::Outcome).await?;
+            fact.iter().for_each(|fact| self.0.desk.committed(fact));
         }
         let fact = match fact {
             Some(fact) => fact,
@@ -275,6 +278,7 @@ impl Context {
         poll_fn(|cx| self.tape().poll_held(cx)).await?;
         let effects = context.effects.clone();
         let mut watch = Watch::tool(self.metrics(), &call.name);
+        let began = Instant::now();
         let limits = ToolLimits { timeout: config.tool_timeout, backoff };
         let settled = match tool {
             Some(tool) => run_tool(Arc::new(HandlerExecutor), tool, context, limits).await,
@@ -288,12 +292,12 @@ impl Context {
                 Settled { outcome: Err(error), attempts: context.attempt() }
             }
         };
-        let fact = outcome_fact(&call, settled);
-        let failure = match &fact {
-            Fact::ToolFailed { error, .. } => Some(error.reason()),
-            _ => None,
-        };
-        watch.end(failure, None);
+        watch.end(settled.failure(), None);
+        let mut fact = outcome_fact(&call, settled);
+        match self.tape().outcome_ahead(&call.id).filter(|_| self.0.replaying) {
+            Some(recorded) => fact.adopt_durations(recorded),
+            None => fact.set_duration(millis(began.elapsed())),
+        }
         effects.commit(fact.clone(), false).await?;
         Ok(fact)
     }
@@ -310,13 +314,13 @@ enum Begun {
 
 /// The ids of calls that have no outcome yet: nobody could tell whose result is whose if two had the same.
 struct Ids<'a> {
-    called: &'a Mutex<HashSet<String>>,
+    context: &'a Context,
     mine: Vec<String>,
 }
 
 impl<'a> Ids<'a> {
-    fn claim(called: &'a Mutex<HashSet<String>>, calls: &[CallTool]) -> Result<Self> {
-        let mut claimed = Self { called, mine: Vec::with_capacity(calls.len()) };
+    fn claim(context: &'a Context, calls: &[CallTool]) -> Result<Self> {
+        let mut claimed = Self { context, mine: Vec::with_capacity(calls.len()) };
         // One without an id gets one that nobody has.
         for CallTool { call, .. } in calls.iter().filter(|tool| !tool.call.id.is_empty()) {
             if !claimed.take(&call.id) {
@@ -331,7 +335,7 @@ impl<'a> Ids<'a> {
 
     /// Tells whether nobody else has it.
     fn take(&mut self, id: &str) -> bool {
-        let is_mine = lock(self.called).insert(id.to_owned());
+        let is_mine = lock(&self.context.0.called).insert(id.to_owned());
         if is_mine {
             self.mine.push(id.to_owned());
         }
@@ -340,9 +344,15 @@ impl<'a> Ids<'a> {
 }
 
 impl Drop for Ids<'_> {
+    /// A call that its caller gives up is recorded as cancelled.
     fn drop(&mut self) {
-        let mut called = lock(self.called);
-        self.mine.iter().for_each(|id| _ = called.remove(id));
+        let Shared { called, desk, .. } = &*self.context.0;
+        for id in &self.mine {
+            desk.give_up(id);
+            lock(called).remove(id);
+        }
+        // What fails is told by what the loop asks for next.
+        let _ = desk.serve(&mut self.context.tape());
     }
 }
 
