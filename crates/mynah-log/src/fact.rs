@@ -214,30 +214,6 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// The names of all kinds.
-    pub const KINDS: [&'static str; 20] = [
-        "run_started",
-        "resumed",
-        "user_message",
-        "turn_started",
-        "turn_lost",
-        "finalize_started",
-        "finalize_failed",
-        "assistant_completed",
-        "tool_scheduled",
-        "tool_completed",
-        "tool_failed",
-        "side_effect",
-        "context_truncated",
-        "budget_exceeded",
-        "suspended",
-        "completed",
-        "failed",
-        "cancelled",
-        "sealed",
-        "removed",
-    ];
-
     /// The seam between two processes: the run goes on where the first of them ended.
     pub const SEAM: Self = Self::Resumed {
         message: None,
@@ -272,32 +248,6 @@ impl Fact {
                     && extent.is_none()
             }
             _ => false,
-        }
-    }
-
-    /// The name of the kind, as in JSON and in envelopes.
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::RunStarted { .. } => "run_started",
-            Self::Resumed { .. } => "resumed",
-            Self::UserMessage { .. } => "user_message",
-            Self::TurnStarted { .. } => "turn_started",
-            Self::TurnLost { .. } => "turn_lost",
-            Self::FinalizeStarted { .. } => "finalize_started",
-            Self::FinalizeFailed { .. } => "finalize_failed",
-            Self::AssistantCompleted { .. } => "assistant_completed",
-            Self::ToolScheduled { .. } => "tool_scheduled",
-            Self::ToolCompleted { .. } => "tool_completed",
-            Self::ToolFailed { .. } => "tool_failed",
-            Self::SideEffect { .. } => "side_effect",
-            Self::ContextTruncated { .. } => "context_truncated",
-            Self::BudgetExceeded { .. } => "budget_exceeded",
-            Self::Suspended(_) => "suspended",
-            Self::Completed(_) => "completed",
-            Self::Failed(_) => "failed",
-            Self::Cancelled { .. } => "cancelled",
-            Self::Sealed(_) => "sealed",
-            Self::Removed(_) => "removed",
         }
     }
 }
