@@ -43,6 +43,12 @@ pub(crate) fn reason_of(what: &str) -> LogReason {
 }
 
 impl Corrupt {
+    /// A record that holds something which this version does not know.
+    pub fn too_new(record: &Record, what: impl fmt::Display) -> Self {
+        let run = record.envelope().run.to_string();
+        Self { run, seq: record.seq(), what: too_new(what) }
+    }
+
     /// `corrupt`; or `too_new`, if nothing is wrong but that a newer version of Mynah wrote the record.
     pub fn reason(&self) -> LogReason {
         reason_of(&self.what)

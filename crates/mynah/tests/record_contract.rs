@@ -1,6 +1,6 @@
 //! What can go wrong with replay and resumption elsewhere, and does not here.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
 mod common;
 
@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use mynah::{
     ChatResult, Engine, Error, ErrorKind, LogReason, Message, Metadata, OnUncertain, RetryPolicy,
     Session, Thread, Tool, ToolOutcome, Tools,
-    log::{Append, Hash, Log as _, MemoryLog, Record},
+    log::{Append, Chain, Fact, Hash, Log as _, MemoryLog, Record},
     testing::{Scripted, assert_equal, assert_replays},
 };
 use serde_json::{Value, json};
@@ -245,6 +245,33 @@ async fn a_record_with_a_member_of_a_newer_version_is_too_new_for_every_operatio
         assert_eq!(error.kind(), ErrorKind::Log(LogReason::TooNew), "{error}");
         assert_eq!(error.metadata()["seq"], 2);
         assert!(error.to_string().contains("does not know the member \"mood\""), "{error}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_of_a_loop_that_behaves_otherwise_is_too_new_to_go_on_or_replay() -> mynah::Result<()>
+{
+    let engine = || Engine::new(scripted([says("done")]));
+    let log = Arc::new(MemoryLog::new());
+    let run = engine().chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let first = read(&log, &run).await[0].fact().expect("a fact").expect("a body");
+    let Fact::RunStarted { thread, extent, about: Some(mut about) } = first else {
+        panic!("not a beginning: {first:?}");
+    };
+    assert_eq!(about.behaviour, mynah::log::BEHAVIOUR);
+    about.behaviour += 1;
+    let first = Fact::RunStarted { thread, extent, about: Some(about) };
+    let first = Chain::new(&*run).append(0, [7; 16], &first)?;
+    let newer = Arc::new(MemoryLog::new());
+    newer.append(Append::new(&*run, None, vec![first])).await?;
+    for refused in [
+        engine().replay(&newer, &*run).await.map(drop),
+        mynah::replay_run(&newer, &*run).await.map(drop),
+        engine().resume(&newer, &*run).await.map(drop),
+    ] {
+        let error = refused.expect_err("another behaviour");
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::TooNew), "{error}");
     }
     Ok(())
 }
