@@ -7,7 +7,7 @@ use mynah_data::{Error, LogReason, Result};
 
 use crate::{
     Append, Corrupt, Head, Hold, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunStatus, RunSummary,
-    Tombstone, kind::misplaced,
+    Tombstone, removal::misplaced,
 };
 
 /// A batch whose records form a chain onto the head that it expects.

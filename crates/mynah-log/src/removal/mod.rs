@@ -16,6 +16,7 @@ use crate::{
     kind::Counted,
 };
 
+pub(crate) use crate::kind::misplaced;
 pub use prune::{Prune, PruneReport};
 pub use redact::{Redact, Redactable};
 pub(crate) use removals::Gone;
