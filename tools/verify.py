@@ -2,10 +2,11 @@
 """Checks a run that `mynah export` wrote, with none of Mynah's code.
 
     tools/verify.py run.ndjson                  check an exported run
+    tools/verify.py run.ndjson --root HASH      and that the log's tree with this root has its seal
     tools/verify.py --vectors docs/format.md    check the vectors of the format
 
 Everything that is checked here is described in docs/format.md.
-Exit codes: 0 it is what it says; 1 it is not; 2 wrong usage, or another kind of file.
+Exit codes: 0 it is what it says; 1 it is not; 2 wrong usage, or another kind of file; 3 a newer version of Mynah wrote it.
 """
 import hashlib
 import json
@@ -15,10 +16,14 @@ import struct
 import sys
 
 MAINTENANCE = "log:maintenance"
-MAX_LINE, MAX_DEPTH, MAX_ITEMS = 64 << 20, 128, 1 << 20
+MAX_PAYLOAD, MAX_DEPTH = 32 << 20, 128
+MAX_LINE = 2 * MAX_PAYLOAD + (1 << 20)
 
 class Corrupt(Exception):
     """Something is not what it says."""
+
+class TooNew(Exception):
+    """Something that only a newer version knows."""
 
 def demand(condition, what):
     if not condition:
@@ -70,15 +75,14 @@ def roots_of_consistency(old, new, proof, old_root):
 
 # Deterministic CBOR: RFC 8949, section 4.2.1, decoded strictly.
 def decode(data):
-    value, end = decode_item(data, 0, 0, iter(range(MAX_ITEMS)))
+    value, end = decode_item(data, 0, 0)
     demand(end == len(data), "bytes follow the CBOR value")
     return value
 def take(data, at, count):
     demand(at + count <= len(data), "the CBOR value is cut off")
     return data[at : at + count], at + count
-def decode_item(data, at, depth, room):
+def decode_item(data, at, depth):
     demand(depth <= MAX_DEPTH, "the CBOR value is too deep")
-    demand(next(room, None) is not None, "the CBOR value has too many items")
     head, at = take(data, at, 1)
     major, argument = head[0] >> 5, head[0] & 31
     if major == 7:
@@ -98,17 +102,17 @@ def decode_item(data, at, depth, room):
     if major == 4:
         values = []
         for _ in range(argument):
-            value, at = decode_item(data, at, depth + 1, room)
+            value, at = decode_item(data, at, depth + 1)
             values.append(value)
         return values, at
     demand(major == 5, "there are no CBOR tags")
     members, before = {}, b""
     for _ in range(argument):
         start = at
-        key, at = decode_item(data, at, depth + 1, room)
+        key, at = decode_item(data, at, depth + 1)
         demand(isinstance(key, str) and before < data[start:at], "CBOR keys are text, in order")
         before = data[start:at]
-        members[key], at = decode_item(data, at, depth + 1, room)
+        members[key], at = decode_item(data, at, depth + 1)
     return members, at
 
 def decode_simple(data, at, info):
@@ -127,6 +131,62 @@ def decode_simple(data, at, info):
         demand(not fits, "a CBOR float is longer than it needs to be")
     return value, at
 
+# Facts: the members of each kind, with their types. Those with `?` may be missing; those with `+` are missing where they are empty or 0.
+END = "reason:text metadata:json+ duration_ms:count?"
+FACTS = {
+    "run_started": "thread:map extent:text about:map?",
+    "resumed": "message:map? tool_results:list+ approved:list+ rejected:list+ given_up:list+ request_id:text? extent:text? about:map?",
+    "user_message": "message:map",
+    "turn_started": "turn:count prompt:hash? input_tokens:count+",
+    "turn_lost": "turn:count input_tokens:count cost:float?",
+    "finalize_started": "conversation:map nudge:map?",
+    "finalize_failed": "error:map",
+    "assistant_completed": "response:map plan:any cuts:list+ duration_ms:count?",
+    "tool_scheduled": "call_id:text attempt:count call:map?",
+    "tool_completed": "call_id:text attempt:count outcome:map content:text duration_ms:count?",
+    "tool_failed": "call_id:text attempt:count error:map resolution:any content:text+ duration_ms:count?",
+    "side_effect": "inside:map? name:text ahead:count+ effect:map",
+    "context_truncated": "strategy:text tokens_before:count tokens_after:count messages_before:count messages_after:count",
+    "budget_exceeded": "breach:map partial:map? cuts:list+",
+    "suspended": END,
+    "completed": END,
+    "failed": END,
+    "cancelled": "end:map partial:map? cuts:list+",
+    "sealed": "root:hash totals:map",
+    "removed": "run_id:text removed:map by:text reason:text",
+}
+HEX = re.compile("[0-9a-f]{64}")
+IS = {
+    "text": lambda value: type(value) is str,
+    "json": lambda value: type(value) is str and type(json.loads(value)) is dict and value != "{}",
+    "count": lambda value: type(value) is int and value >= 0,
+    "float": lambda value: type(value) is float,
+    "hash": lambda value: type(value) is str and HEX.fullmatch(value),
+    "map": lambda value: type(value) is dict,
+    "list": lambda value: type(value) is list,
+    "any": lambda value: type(value) in (str, dict),
+}
+
+def known(kind):
+    if kind not in FACTS:
+        raise TooNew(f"this version does not know records of kind {kind!r}")
+    return [re.fullmatch(r"(\w+):(\w+)([?+]?)", member).groups() for member in FACTS[kind].split()]
+
+def check_fact(kind, fact):
+    members = known(kind)
+    if more := set(fact) - {name for name, _, _ in members}:
+        raise TooNew(f"this version does not know the member {min(more)!r} of {kind}")
+    for name, type_, missing in members:
+        demand(name in fact or missing, f"{kind} has no {name}")
+        if name in fact:
+            demand(IS[type_](fact[name]), f"{name} of {kind} is not of its type")
+            demand(missing != "+" or fact[name], f"{name} of {kind} is empty, and not left out")
+    demand(not has_null(fact), f"a member of {kind} is null, and not left out")
+
+def has_null(value):
+    inner = value.values() if type(value) is dict else value if type(value) is list else ()
+    return value is None or any(map(has_null, inner))
+
 # Records and runs.
 TYPES = {"v": int, "run": str, "seq": int, "prev": bytes, "ts": int, "kind": str, "body": bytes}
 
@@ -134,19 +194,24 @@ class Record:
     def __init__(self, envelope, salt, payload):
         self.hash = sha256(b"mynah record 1\n", envelope)
         self.envelope = fields = decode(envelope)
+        if type(fields) is dict and type(fields.get("v")) is int and fields["v"] > 1:
+            raise TooNew(f"this version does not know version {fields['v']} of the format")
         demand(type(fields) is dict and {"prev", *fields} == set(TYPES), "the envelope has other keys")
         for key, value in fields.items():
             demand(type(value) is TYPES[key], f"{key} in the envelope is not of its type")
             demand(type(value) is not bytes or len(value) == 32, "a hash has 32 bytes")
-        demand(fields["v"] == 1, "the version of the envelope is not known")
+        demand(fields["v"] == 1, "there is no such version of the format")
+        known(fields["kind"])
         self.fact = None
         if payload is not None:
+            demand(len(payload) <= MAX_PAYLOAD, "the payload is too large")
             committed = sha256(b"mynah record body 1\n", salt, payload)
             demand(committed == fields["body"], "the body is not the one that was committed to")
             fact = decode(payload)
             demand(type(fact) is dict and list(fact) == [fields["kind"]], "the payload is of another kind")
             self.fact = fact[fields["kind"]]
             demand(type(self.fact) is dict, "the payload does not hold the members of a fact")
+            check_fact(fields["kind"], self.fact)
 
 class Run:
     """Checks a run record by record. `gone` are the bodies that tombstones name: seq, and hash with what they had added to the totals."""
@@ -169,7 +234,7 @@ class Run:
             demand(record.fact, "the seal's body is missing")
             root, totals = tree_root(self.leaves), record.fact["totals"]
             demand(record.fact["root"] == root.hex(), "the seal's root is another")
-            demand(totals == self.totals, "the seal's totals are others")
+            demand(tells(totals, self.totals), "the seal's totals are others")
             self.root = root
         self.head, self.last = record.hash, kind
         self.leaves.append(leaf(record.hash))
@@ -223,7 +288,12 @@ def read_record(entry):
 
 def read_tombstone(entry, run):
     record = read_record(entry)
-    demand(record.envelope["run"] == MAINTENANCE and record.fact["run_id"] == run, "it is not a tombstone of the run")
+    is_tombstone = record.envelope["run"] == MAINTENANCE and record.envelope["kind"] == "removed" and record.fact is not None
+    demand(is_tombstone and record.fact["run_id"] == run, "it is not a tombstone of the run")
+    for seq, hash_, *adds in record.fact["removed"]["bodies"]:
+        demand(IS["count"](seq) and IS["hash"](hash_) and len(adds) <= 2, "a tombstone names no record")
+        demand(not adds or set(adds[0]) == set(Run(run, {}).totals), "a tombstone has other totals")
+        demand(all(map(IS["hash"], adds[1:])), "a tombstone has other names")
     return {seq: (hash_, adds[0] if adds else {}) for seq, hash_, *adds in record.fact["removed"]["bodies"]}
 
 def check_inclusion(hash_, index, size, proof, root):
@@ -240,13 +310,15 @@ def check_end(end, run):
     if root:
         check_inclusion(leaf(run.head), **end["inclusion"])
 
-def check_bundle(file):
+def check_bundle(file, trusted=None):
     number, header, run, is_done, gone = 0, None, None, False, {}
     try:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
             kind, entry = read_line(line)
             demand(not is_done, "it follows the end")
             if number == 1:
+                if kind == "bundle" and type(entry["version"]) is int and entry["version"] > 1:
+                    raise TooNew(f"this version does not know version {entry['version']} of bundles")
                 demand(kind == "bundle" and tells(entry, {"version": 1, "run_id": entry["run_id"]}), "it is not a bundle")
                 demand(1 <= len(entry["run_id"].encode()) <= 255, "a run's id has 1 to 255 bytes")
                 header = entry
@@ -256,12 +328,18 @@ def check_bundle(file):
                 run = run or Run(header["run_id"], gone)
                 demand(kind == "record" or (kind == "end" and run.leaves), "it does not belong here")
                 is_done = kind == "end"
+                proven = (entry.get("inclusion") or {}).get("root") if is_done else None
                 check_end(entry, run) if is_done else run.check(read_record(entry))
         number += not is_done
         demand(is_done, "the bundle ends too early")
+    except TooNew as error:
+        raise TooNew(f"line {number}: {error}") from None
     except (Corrupt, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Corrupt(f"line {number}: {error}") from None
-    return f"{run.run}  {'verified' if run.root else 'in progress'}  {len(run.leaves)} records, {run.redacted} redacted"
+    demand(trusted in (None, proven), f"{run.run}: nothing proves that the tree with root {trusted} has its seal")
+    found = f"{run.run}  {'verified' if run.root else 'in progress'}  {len(run.leaves)} records, {run.redacted} redacted"
+    found += f"  fingerprint {run.head.hex()}" if run.root else ""
+    return found + (f"\nroot {trusted}  verified: the log's tree with this root has its seal" if trusted else "")
 
 def check_vectors(page):
     """Every `name = value` of the page: runs of numbered records, and two proofs."""
@@ -286,18 +364,19 @@ def main(arguments):
         if arguments[:-1] == ["--vectors"]:
             with open(arguments[1], encoding="utf-8") as page:
                 print(check_vectors(page))
-        elif len(arguments) == 1 and not arguments[0].startswith("-"):
+        elif arguments and not arguments[0].startswith("-") and (
+                len(arguments) == 1 or len(arguments) == 3 and arguments[1] == "--root" and HEX.fullmatch(arguments[2])):
             with open(arguments[0], "rb", buffering=1 << 16) as file:
                 if not any(mark in file.peek() for mark in (b'{"bundle":', b'{"record":', b'{"tombstone":')):
                     raise OSError(f"{arguments[0]}: not a file that `mynah export` wrote")
-                print(check_bundle(file))
+                print(check_bundle(file, *arguments[2:]))
         else:
             asked = arguments in (["-h"], ["--help"])
             print(__doc__.strip(), file=sys.stdout if asked else sys.stderr)
             return 0 if asked else 2
-    except (Corrupt, KeyError, OSError, ValueError) as error:
+    except (Corrupt, TooNew, KeyError, OSError, ValueError) as error:
         print(f"verify.py: {error}", file=sys.stderr)
-        return 2 if isinstance(error, OSError) else 1
+        return 2 if isinstance(error, OSError) else 3 if isinstance(error, TooNew) else 1
     return 0
 
 if __name__ == "__main__":

@@ -198,15 +198,42 @@ fn collect_sources(folder: &Path, sources: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// The verifier that shares no code with the library must agree with it: on the vectors of the format, on a run with tools, on one
-/// that was redacted, and that a changed run is not what it was.
+/// The verifier that shares no code with the library must agree with it: on the vectors of the format, on the bundles that a test of
+/// `mynah-log` judges too, on a run with tools, on one that was redacted, and that a changed run is not what it was.
 fn verifier() -> Result<(), String> {
     run("python3 tools/verify.py --vectors docs/format.md")?;
+    verify_vectors(Path::new("crates/mynah-log/tests/vectors"))?;
     let folder = env::temp_dir().join(format!("mynah-verifier-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let done = verify_exported(&folder.join("run.ndjson"), &folder.join("runs.db"));
     let cleared = fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()));
     done.and(cleared)
+}
+
+/// The name of a vector begins with what it is.
+fn verify_vectors(folder: &Path) -> Result<(), String> {
+    let failed = |e| format!("cannot list {}: {e}", folder.display());
+    let mut count = 0;
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let code = match name.split_once('-').map(|(class, _)| class) {
+            Some("good") => 0,
+            Some("corrupt") => 1,
+            Some("too_new") => 3,
+            _ => return Err(format!("{}: the name does not say what it is", path.display())),
+        };
+        refused(&format!("python3 tools/verify.py {}", path.display()), code, "")?;
+        count += 1;
+    }
+    println!("    {count} vectors are what they say");
+    let sealed = folder.join("good-sealed.ndjson");
+    let text = fs::read_to_string(&sealed).map_err(failed)?;
+    let root = text.rsplit_once("\"root\":\"").and_then(|(_, rest)| rest.get(..64));
+    let root = root.ok_or("the vector has no root")?;
+    let verify = format!("python3 tools/verify.py {} --root", sealed.display());
+    run(&format!("{verify} {root}"))?;
+    refused(&format!("{verify} {}", "0".repeat(64)), 1, "nothing proves")
 }
 
 fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
-    gist::{changes, gist},
+    gist::changes,
     replay::write_fields,
     runtime,
     store::{self, Place},
@@ -104,11 +104,11 @@ fn told(fact: &Fact, before: &mut Option<Box<About>>) -> String {
     let (Fact::RunStarted { about: Some(about), .. } | Fact::Resumed { about: Some(about), .. }) =
         fact
     else {
-        return gist(fact);
+        return fact.summary();
     };
     let changed = before.replace(about.clone()).map(|before| changes(&before, about));
     let changed = changed.into_iter().flatten().map(|change| format!("({change})"));
-    changed.chain([gist(fact)]).collect::<Vec<_>>().join(" ")
+    changed.chain([fact.summary()]).collect::<Vec<_>>().join(" ")
 }
 
 /// A fact without what each run has for itself.

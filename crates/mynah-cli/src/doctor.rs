@@ -105,7 +105,14 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
     for run in &sample {
         match verify_run(log, run).await {
             Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::Log(LogReason::Corrupt) => corrupt.push(error),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Log(LogReason::Corrupt | LogReason::TooNew)
+                ) =>
+            {
+                corrupt.push(error);
+            }
             Err(error) if error.kind() == ErrorKind::Log(LogReason::RunNotFound) => {
                 corrupt.push(lost(run));
             }

@@ -80,7 +80,9 @@ impl Failure {
             )
             | ErrorKind::Session(_) => Self::input(error.to_string()),
             ErrorKind::Validation(_) => Self::input(format!("{error}{}", advice(error))),
-            ErrorKind::Log(LogReason::Corrupt) => Self::finding(error.to_string()),
+            ErrorKind::Log(LogReason::Corrupt | LogReason::TooNew) => {
+                Self::finding(error.to_string())
+            }
             ErrorKind::Log(_) => Self::file(error.to_string()),
             _ if error.metadata().get("connected") == Some(&Value::Bool(false)) => {
                 Self::file(error.to_string())

@@ -98,7 +98,9 @@ async fn missing(log: &dyn Log, run: &str) -> Result<Vec<String>, Failure> {
 /// A bad file, and a run that is not taken in, are bad input.
 fn refused(error: &Error, file: &Path) -> Failure {
     let is_bad_input = match error.kind() {
-        ErrorKind::Log(LogReason::Corrupt) => error.metadata().contains_key("line"),
+        ErrorKind::Log(LogReason::Corrupt | LogReason::TooNew) => {
+            error.metadata().contains_key("line")
+        }
         kind => kind == ErrorKind::Log(LogReason::HeadMismatch),
     };
     match is_bad_input {

@@ -134,7 +134,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 fn finding(error: &Error) -> Option<&'static str> {
     match error.kind() {
         ErrorKind::Replay(_) => Some("mismatch"),
-        ErrorKind::Log(LogReason::Corrupt) => Some("corrupt"),
+        ErrorKind::Log(LogReason::Corrupt | LogReason::TooNew) => Some(error.reason()),
         _ => None,
     }
 }

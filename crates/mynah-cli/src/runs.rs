@@ -165,7 +165,7 @@ pub(crate) fn shown_status(run: &RunSummary) -> &'static str {
 fn write_json(mut lines: Vec<Value>, page: &RunPage, out: &mut impl Write) -> io::Result<()> {
     let damaged = page.damaged.iter().map(|damaged| {
         let error = Error::from(damaged.clone());
-        with_run(&damaged.run, json!({"status": "corrupt", "err": error}))
+        with_run(&damaged.run, json!({"status": error.reason(), "err": error}))
     });
     lines.extend(damaged);
     if let (Some(last), Some(next)) = (lines.last_mut(), &page.next) {

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use clap::Args;
 use mynah::{
     Message,
-    log::{About, End, Fact, Log, Parent, Previous, Record, RunSummary},
+    log::{About, End, Fact, Kind, Log, Parent, Previous, Record, RunSummary},
 };
 use serde_json::{Value, json};
 
@@ -196,7 +196,7 @@ fn write_record(record: &Record, started: i64, out: &mut impl Write) -> io::Resu
             short(&value.to_string(), LINE)
         }
         Ok(None) => "(redacted)".to_owned(),
-        Err(what) => format!("(corrupt: {})", short(&what, LINE)),
+        Err(what) => format!("(unreadable: {})", short(&what, LINE)),
     };
     writeln!(out, "{:>4}  {after:>10}  {:<20}  {held}", envelope.seq, envelope.kind)
 }
@@ -213,7 +213,8 @@ enum Told {
     Rejected { id: String, why: String },
     Resumed { changed: Vec<String> },
     Waits { end: End, says: String },
-    Ended { how: &'static str, end: End },
+    Ended { how: Kind, end: End },
+    Lost { turn: u32 },
     Redacted { kind: String },
 }
 
@@ -276,15 +277,24 @@ fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
             let says = waits(&end, before.answer.as_ref());
             vec![Told::Waits { end, says }]
         }
-        Fact::Completed(end) => vec![Told::Ended { how: "completed", end }],
-        Fact::Failed(end) => vec![Told::Ended { how: "failed", end }],
+        Fact::Completed(end) => vec![Told::Ended { how: Kind::Completed, end }],
+        Fact::Failed(end) => vec![Told::Ended { how: Kind::Failed, end }],
         Fact::BudgetExceeded { partial: Some(partial), .. } => said(&partial.message),
         Fact::Cancelled { end, partial, .. } => {
             let mut list = partial.map_or_else(Vec::new, |partial| said(&partial.message));
-            list.push(Told::Ended { how: "cancelled", end });
+            list.push(Told::Ended { how: Kind::Cancelled, end });
             list
         }
-        _ => Vec::new(),
+        Fact::TurnLost { turn, .. } => vec![Told::Lost { turn }],
+        // Nothing of the conversation.
+        Fact::TurnStarted { .. }
+        | Fact::FinalizeFailed { .. }
+        | Fact::ToolScheduled { .. }
+        | Fact::SideEffect { .. }
+        | Fact::ContextTruncated { .. }
+        | Fact::BudgetExceeded { partial: None, .. }
+        | Fact::Sealed(_)
+        | Fact::Removed(_) => Vec::new(),
     })
 }
 
@@ -333,8 +343,9 @@ impl Told {
                 json!({"type": "suspended", "seq": seq, "reason": end.reason, "metadata": end.metadata, "says": says})
             }
             Self::Ended { how, end } => {
-                json!({"type": how, "seq": seq, "reason": end.reason, "metadata": end.metadata})
+                json!({"type": how.name(), "seq": seq, "reason": end.reason, "metadata": end.metadata})
             }
+            Self::Lost { turn } => json!({"type": "turn_lost", "seq": seq, "turn": turn}),
             Self::Redacted { kind } => json!({"type": "redacted", "seq": seq, "kind": kind}),
         }
     }
@@ -367,11 +378,15 @@ impl Told {
             }
             Self::Waits { says, .. } => writeln!(out, "-- waits: {}\n", plain(says)),
             Self::Ended { how, end } => {
+                let how = how.name();
                 let reason = match end.reason.as_str() {
-                    reason if reason == *how => String::new(),
+                    reason if reason == how => String::new(),
                     reason => format!(": {}", plain(reason)),
                 };
                 writeln!(out, "-- {how}{reason}{}", plain(&detail(end)))
+            }
+            Self::Lost { turn } => {
+                writeln!(out, "-- the answer of turn {turn} was lost with its process\n")
             }
             Self::Redacted { kind } => writeln!(out, "  ({kind}: redacted)\n"),
         }

@@ -5,7 +5,7 @@ use std::{env, path::Path, sync::Arc};
 use mynah::{
     Error, LogReason,
     log::{
-        Fact, Log, MAINTENANCE, MemoryLog, Previous, Pruned, Record, Removals, RunFilter,
+        Corrupt, Fact, Log, MAINTENANCE, MemoryLog, Previous, Pruned, Record, Removals, RunFilter,
         RunSummary, SqliteLog,
     },
 };
@@ -212,13 +212,8 @@ pub(crate) async fn facts(
 /// The fact in a record; none if it was taken away.
 pub(crate) fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
     record.fact().map_err(|what| {
-        let (run, seq) = (&record.envelope().run, record.seq());
-        Error::log(LogReason::Corrupt)
-            .with_message(format!("log error: corrupt: run {run}, record {seq}: {what}"))
-            .with("run_id", &**run)
-            .with("seq", seq)
-            .with("what", what)
-            .into()
+        let run = record.envelope().run.to_string();
+        Error::from(Corrupt { run, seq: record.seq(), what }).into()
     })
 }
 

@@ -12,7 +12,7 @@ use mynah::{
 use serde::Serialize;
 
 use crate::{
-    gist::{NOBODY_KNOWS, changes, gist, other_model, outcome, refusal, said, waits},
+    gist::{NOBODY_KNOWS, changes, other_model, refusal, waits},
     text::{Span, short},
 };
 
@@ -102,7 +102,7 @@ impl<'f> Tree<'f> {
                 self.answer = Some(fact);
                 let by = other_model(self.about, response);
                 let by = by.map(|model| format!("(by {model}) ")).unwrap_or_default();
-                let mut answer = Node::new(record, "answer", "", by + &gist(fact));
+                let mut answer = Node::new(record, "answer", "", by + &fact.summary());
                 let siblings = match self.turn {
                     Some(turn) => {
                         answer.started = self.top[turn].started;
@@ -126,8 +126,7 @@ impl<'f> Tree<'f> {
                 self.attempt(record, call_id, *attempt).says = format!("failed: {error}");
             }
             Fact::SideEffect { inside: Some(inside), name, effect, .. } => {
-                let says = outcome(effect);
-                let effect = Node::new(record, "side_effect", name, says);
+                let effect = Node::new(record, fact.kind(), name, effect.to_string());
                 self.attempt(record, &inside.call_id, inside.attempt).children.push(effect);
             }
             Fact::Resumed { message, tool_results, rejected, given_up, about, .. } => {
@@ -136,8 +135,9 @@ impl<'f> Tree<'f> {
                     _ => Vec::new(),
                 };
                 let changed = changed.into_iter().map(|change| format!("({change})"));
-                let says: Vec<_> = changed.chain(message.as_deref().map(said)).collect();
-                let mut resumed = Node::new(record, "resumed", "", says.join(" "));
+                let says: Vec<_> =
+                    changed.chain(message.as_deref().map(Message::summary)).collect();
+                let mut resumed = Node::new(record, fact.kind(), "", says.join(" "));
                 let results = tool_results.iter().map(|(id, content)| (id, content.clone()));
                 let rejected = rejected.iter().map(|(id, why)| (id, refusal(why)));
                 let given_up = given_up.iter().map(|id| (id, NOBODY_KNOWS.to_owned()));
@@ -150,9 +150,23 @@ impl<'f> Tree<'f> {
                 self.top.push(resumed);
             }
             Fact::Suspended(end) => {
-                self.top.push(Node::new(record, "suspended", "", waits(end, self.answer)));
+                self.top.push(Node::new(record, fact.kind(), "", waits(end, self.answer)));
             }
-            other => self.top.push(Node::new(record, other.kind(), "", gist(other))),
+            Fact::RunStarted { .. }
+            | Fact::UserMessage { .. }
+            | Fact::TurnLost { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::FinalizeFailed { .. }
+            | Fact::SideEffect { inside: None, .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::BudgetExceeded { .. }
+            | Fact::Completed(_)
+            | Fact::Failed(_)
+            | Fact::Cancelled { .. }
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => {
+                self.top.push(Node::new(record, fact.kind(), "", fact.summary()));
+            }
         }
     }
 

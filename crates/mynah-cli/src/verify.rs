@@ -57,6 +57,8 @@ struct Tally<'l> {
     auditor: Auditor<'l>,
     runs: u64,
     corrupt: u64,
+    /// How many of these only a newer version can read.
+    newer: u64,
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
@@ -89,9 +91,17 @@ fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let Bundle { run_id, report, inclusion, .. } = match bundle::verify(file) {
         Ok(bundle) => bundle,
-        Err(error) if json && is_corrupt(&error) => {
-            written(writeln!(out, "{}", json!({"file": path, "status": "corrupt", "err": error})))?;
-            return Err(Failure::finding("it is not what it says").in_file(path));
+        Err(error) if json && is_found(&error) => {
+            written(writeln!(
+                out,
+                "{}",
+                json!({"file": path, "status": error.reason(), "err": error})
+            ))?;
+            let why = match error.kind() {
+                ErrorKind::Log(LogReason::TooNew) => "a newer version of Mynah wrote it",
+                _ => "it is not what it says",
+            };
+            return Err(Failure::finding(why).in_file(path));
         }
         Err(error) => return Err(Failure::of(&error).in_file(path)),
     };
@@ -112,11 +122,11 @@ async fn verify(
     json: bool,
 ) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
-    let mut tally = Tally { auditor: Auditor::new(log), runs: 0, corrupt: 0 };
+    let mut tally = Tally { auditor: Auditor::new(log), runs: 0, corrupt: 0, newer: 0 };
     if let Some(name) = run {
         let run = match log.run(name).await {
             // It is the one, whatever is wrong with it.
-            Err(error) if is_corrupt(&error) => Arc::from(name),
+            Err(error) if is_found(&error) => Arc::from(name),
             _ => store::find(log, name).await?.run_id,
         };
         tally.look(&run, json, &mut out).await?;
@@ -139,6 +149,9 @@ async fn verify(
     written(out.flush())?;
     match (tally.corrupt, tally.runs) {
         (0, _) => Ok(()),
+        (1, 1) if tally.newer == 1 => {
+            Err(Failure::finding("a newer version of Mynah wrote the run"))
+        }
         (1, 1) => Err(Failure::finding("the run is not what it was")),
         (wrong, all) => Err(Failure::finding(format!(
             "{} found corrupt, {} looked at",
@@ -158,7 +171,7 @@ impl Tally<'_> {
                 self.runs -= 1;
                 return Ok(());
             }
-            Err(error) if is_corrupt(&error) => Err(error),
+            Err(error) if is_found(&error) => Err(error),
             // It was listed, so it is not for want of a run.
             Err(error) if error.kind() == ErrorKind::Log(LogReason::RunNotFound) => {
                 Err(store::lost(run))
@@ -166,15 +179,17 @@ impl Tally<'_> {
             Err(error) => return Err(Failure::of(&error)),
         };
         self.corrupt += u64::from(found.is_err());
+        let is_newer = |error: &Error| error.kind() == ErrorKind::Log(LogReason::TooNew);
+        self.newer += u64::from(found.as_ref().is_err_and(is_newer));
         written(match (json, &found) {
             (true, Ok(report)) => writeln!(out, "{}", with_run(run, json!(report))),
             (true, Err(error)) => {
-                let told = json!({"status": "corrupt", "err": error});
+                let told = json!({"status": error.reason(), "err": error});
                 writeln!(out, "{}", with_run(run, told))
             }
             (false, Ok(report)) => writeln!(out, "{}  {}", line(run), described(report)),
             (false, Err(error)) => {
-                writeln!(out, "{}  corrupt: {}", line(run), plain(&wrong(error)))
+                writeln!(out, "{}  {}: {}", line(run), error.reason(), plain(&wrong(error)))
             }
         })
     }
@@ -201,7 +216,7 @@ impl Tally<'_> {
                 }
                 written(writeln!(out, "{told}, root {}", tree.root()))
             }
-            Err(error) if is_corrupt(&error) => {
+            Err(error) if is_found(&error) => {
                 self.corrupt += 1;
                 written(if json {
                     writeln!(out, "{}", json!({"seals": null, "err": error}))
@@ -210,7 +225,8 @@ impl Tally<'_> {
                         if error.metadata().contains_key("seq") { "list of seals" } else { "file" };
                     writeln!(
                         out,
-                        "the log's {place}  corrupt: {}",
+                        "the log's {place}  {}: {}",
+                        error.reason(),
                         plain(without_class(&error.to_string()))
                     )
                 })
@@ -228,7 +244,7 @@ impl Tally<'_> {
     ) -> Result<(), Failure> {
         let leaves = match self.auditor.leaves_under(root).await {
             // That was told of the list of seals.
-            Err(error) if is_corrupt(&error) => return Ok(()),
+            Err(error) if is_found(&error) => return Ok(()),
             leaves => leaves?,
         };
         self.corrupt += u64::from(leaves.is_none());
@@ -247,8 +263,9 @@ fn seals(tree: &Tree, removals: Option<Head>) -> u64 {
     tree.size().saturating_sub(removals.map_or(0, |head| head.seq))
 }
 
-fn is_corrupt(error: &Error) -> bool {
-    error.kind() == ErrorKind::Log(LogReason::Corrupt)
+/// Whether it is something that was found: that it is not what it was, or that this version cannot tell.
+fn is_found(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Log(LogReason::Corrupt | LogReason::TooNew))
 }
 
 pub(crate) fn with_run(run: &str, told: Value) -> Value {
@@ -286,7 +303,10 @@ pub(crate) fn wrong(error: &Error) -> String {
 
 /// An error's message, where it was said already of what kind it is.
 fn without_class(told: &str) -> &str {
-    told.strip_prefix("log error: corrupt: ").unwrap_or(told)
+    let told = told.strip_prefix("log error: ").unwrap_or(told);
+    let classes = [LogReason::Corrupt, LogReason::TooNew];
+    let class = classes.iter().find_map(|class| told.strip_prefix(class.as_str()));
+    class.and_then(|told| told.strip_prefix(": ")).unwrap_or(told)
 }
 
 #[cfg(test)]
@@ -307,7 +327,7 @@ mod tests {
             log.append(Sample::new(run, 0).sealed().batch()).await.expect("a run");
         }
         let listed = log.runs(RunFilter::new()).await.expect("a page").runs;
-        let mut tally = Tally { auditor: Auditor::new(&log), runs: 0, corrupt: 0 };
+        let mut tally = Tally { auditor: Auditor::new(&log), runs: 0, corrupt: 0, newer: 0 };
         tally.auditor.removals().await.expect("nothing is gone yet");
         let prune = Prune::before(i64::MAX).limit(1);
         let report = prune.perform(&log, &Warrant::new("me", "age", 9)).await.expect("one goes");

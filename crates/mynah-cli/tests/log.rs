@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Ran, Store, feed, mynah};
+use common::{Ran, Store, feed, mynah, run};
 use serde_json::{Value, json};
 
 const SCRIPTS: &str = r#"[
@@ -47,6 +47,24 @@ fn a_log_that_cannot_be_opened_is_exit_code_4_and_one_that_fails_later_is_told()
             "an operation that fails does not keep the next from it"
         );
         assert!(told.iter().all(|line| line["err"]["type"] == "log_error"), "{told:?}");
+    }
+}
+
+#[test]
+fn what_a_newer_version_wrote_is_too_new_and_not_corrupt() {
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mynah-log/tests/vectors");
+    let folder = tempfile::tempdir().unwrap();
+    let log = url(&folder.path().join("runs.db"));
+    for name in ["too_new-kind.ndjson", "too_new-member.ndjson", "too_new-version.ndjson"] {
+        let file = vectors.join(name);
+        let verified = run(["verify", "--json", file.to_str().unwrap()]);
+        assert_eq!(verified.code, Some(1), "{}", verified.stderr);
+        assert_eq!(lines(&verified)[0]["status"], "too_new", "{name}");
+        let told = run(["verify", file.to_str().unwrap()]).stderr;
+        assert!(told.contains("this version of Mynah does not know"), "{told}");
+        let imported = run(["import", "--log", &log, file.to_str().unwrap()]);
+        assert_ne!(imported.code, Some(0));
+        assert!(imported.stderr.contains("too_new"), "{}", imported.stderr);
     }
 }
 

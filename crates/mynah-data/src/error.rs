@@ -286,9 +286,15 @@ impl<'de> Deserialize<'de> for Error {
             #[serde(default, deserialize_with = "json::deserialize")]
             metadata: Metadata,
         }
+        let is_read = deserializer.is_human_readable();
         let wire = Wire::deserialize(deserializer)?;
         let kind = ErrorKind::parse(&wire.r#type, &wire.reason).ok_or_else(|| {
-            serde::de::Error::custom(format!("unknown error {} / {}", wire.r#type, wire.reason))
+            let named = format!("{} / {}", wire.r#type, wire.reason);
+            match is_read {
+                true => serde::de::Error::custom(format!("unknown error {named}")),
+                // Records tell what is not known from what is wrong.
+                false => serde::de::Error::unknown_variant(&named, &[]),
+            }
         })?;
         let mut error = Self(Box::new(Inner { kind, message: None, metadata: wire.metadata }));
         // A default message is not stored, so that an error equals its copy from JSON.

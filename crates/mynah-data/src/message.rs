@@ -290,6 +290,16 @@ impl Message {
     }
 }
 
+impl Message {
+    /// Its text and the calls in it, on one line unless the text has several.
+    pub fn summary(&self) -> String {
+        let text = self.text();
+        let calls = self.tool_calls().map(|call| format!("> {} {}", call.name, call.arguments));
+        let text = (!text.is_empty()).then(|| text.into_owned());
+        text.into_iter().chain(calls).collect::<Vec<_>>().join(" ")
+    }
+}
+
 /// For people: who said what, and which tools were called.
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

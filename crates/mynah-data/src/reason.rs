@@ -169,6 +169,10 @@ reasons! {
     LogReason {
         /// Records that are not what they were, or are missing.
         Corrupt => "corrupt",
+        /// A record that a newer version of Mynah wrote: its version, its kind or one of its members is not known.
+        TooNew => "too_new",
+        /// A fact that is larger than a record may be.
+        TooLarge => "too_large",
         /// Someone else appended first.
         HeadMismatch => "head_mismatch",
         /// The run has its seal; nothing can follow.

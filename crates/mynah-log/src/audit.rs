@@ -9,7 +9,7 @@ use std::{
 use mynah_data::Result;
 
 use crate::{
-    Corrupt, Hash, Log, MAINTENANCE, Pruned, Record, Removals, Report, RunFilter, RunSummary,
+    Corrupt, Hash, Kind, Log, MAINTENANCE, Pruned, Record, Removals, Report, RunFilter, RunSummary,
     SealedRun, Verifier, gist::Gist, merkle::Tree, removal::Gone,
 };
 
@@ -252,10 +252,10 @@ impl<'l> Walk<'l> {
             let counted = counted?;
             visit(record)?;
             let found = self.found.get_or_insert_with(|| RunSummary::begin(record));
-            let kind = &*record.envelope().kind;
+            let kind = record.kind();
             // After the first record only the first model that is named counts.
-            let counts = kind == "run_started" || found.model.is_none();
-            if record.body().is_some() || !Gist::is_named_by(kind) || !counts {
+            let counts = kind == Kind::RunStarted || found.model.is_none();
+            if record.body().is_some() || !kind.counted().names() || !counts {
                 found.count(&counted);
                 continue;
             }
@@ -267,7 +267,7 @@ impl<'l> Walk<'l> {
                 }
                 None => {
                     self.untold.model = true;
-                    self.untold.session |= kind == "run_started";
+                    self.untold.session |= kind == Kind::RunStarted;
                     found.count(&counted);
                 }
             }

@@ -217,30 +217,6 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// The names of all kinds.
-    pub const KINDS: [&'static str; 20] = [
-        "run_started",
-        "resumed",
-        "user_message",
-        "turn_started",
-        "turn_lost",
-        "finalize_started",
-        "finalize_failed",
-        "assistant_completed",
-        "tool_scheduled",
-        "tool_completed",
-        "tool_failed",
-        "side_effect",
-        "context_truncated",
-        "budget_exceeded",
-        "suspended",
-        "completed",
-        "failed",
-        "cancelled",
-        "sealed",
-        "removed",
-    ];
-
     /// The seam between two processes: the run goes on where the first of them ended.
     pub const SEAM: Self = Self::Resumed {
         message: None,
@@ -280,71 +256,29 @@ impl Fact {
         }
     }
 
-    /// Says how long it took, in milliseconds, if it is the outcome of a tool.
-    pub fn set_duration(&mut self, millis: u64) {
-        if let Self::ToolCompleted { duration_ms, .. } | Self::ToolFailed { duration_ms, .. } = self {
-            *duration_ms = Some(millis);
-        }
-    }
-
-    /// Takes over how long things took from another fact of the same kind.
-    pub fn adopt_durations(&mut self, other: &Self) {
-        match (self, other) {
-            (
-                Self::AssistantCompleted { duration_ms, .. },
-                Self::AssistantCompleted { duration_ms: other, .. },
-            )
-            | (
-                Self::ToolCompleted { duration_ms, .. },
-                Self::ToolCompleted { duration_ms: other, .. },
-            )
-            | (
-                Self::ToolFailed { duration_ms, .. },
-                Self::ToolFailed { duration_ms: other, .. },
-            )
-            | (
-                Self::Completed(End { duration_ms, .. }),
-                Self::Completed(End { duration_ms: other, .. }),
-            )
-            | (
-                Self::Failed(End { duration_ms, .. }),
-                Self::Failed(End { duration_ms: other, .. }),
-            )
-            | (
-                Self::Suspended(End { duration_ms, .. }),
-                Self::Suspended(End { duration_ms: other, .. }),
-            )
-            | (
-                Self::Cancelled { end: End { duration_ms, .. }, .. },
-                Self::Cancelled { end: End { duration_ms: other, .. }, .. },
-            ) => *duration_ms = *other,
-            _ => {}
-        }
-    }
-
-    /// The name of the kind, as in JSON and in envelopes.
-    pub const fn kind(&self) -> &'static str {
+    /// How long what it is about took, in milliseconds; none if that was not measured.
+    pub fn duration_ms(&self) -> Option<u64> {
         match self {
-            Self::RunStarted { .. } => "run_started",
-            Self::Resumed { .. } => "resumed",
-            Self::UserMessage { .. } => "user_message",
-            Self::TurnStarted { .. } => "turn_started",
-            Self::TurnLost { .. } => "turn_lost",
-            Self::FinalizeStarted { .. } => "finalize_started",
-            Self::FinalizeFailed { .. } => "finalize_failed",
-            Self::AssistantCompleted { .. } => "assistant_completed",
-            Self::ToolScheduled { .. } => "tool_scheduled",
-            Self::ToolCompleted { .. } => "tool_completed",
-            Self::ToolFailed { .. } => "tool_failed",
-            Self::SideEffect { .. } => "side_effect",
-            Self::ContextTruncated { .. } => "context_truncated",
-            Self::BudgetExceeded { .. } => "budget_exceeded",
-            Self::Suspended(_) => "suspended",
-            Self::Completed(_) => "completed",
-            Self::Failed(_) => "failed",
-            Self::Cancelled { .. } => "cancelled",
-            Self::Sealed(_) => "sealed",
-            Self::Removed(_) => "removed",
+            Self::AssistantCompleted { duration_ms, .. }
+            | Self::ToolCompleted { duration_ms, .. }
+            | Self::ToolFailed { duration_ms, .. } => *duration_ms,
+            Self::Suspended(end) | Self::Completed(end) | Self::Failed(end) => end.duration_ms,
+            Self::Cancelled { end, .. } => end.duration_ms,
+            _ => None,
+        }
+    }
+
+    /// Says how long what it is about took, in milliseconds, if facts of its kind hold that.
+    pub fn set_duration_ms(&mut self, millis: Option<u64>) {
+        match self {
+            Self::AssistantCompleted { duration_ms, .. }
+            | Self::ToolCompleted { duration_ms, .. }
+            | Self::ToolFailed { duration_ms, .. } => *duration_ms = millis,
+            Self::Suspended(end) | Self::Completed(end) | Self::Failed(end) => {
+                end.duration_ms = millis;
+            }
+            Self::Cancelled { end, .. } => end.duration_ms = millis,
+            _ => {}
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use mynah_data::Response;
+use mynah_data::{Response, Usage};
 use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{
-    Fact, Hash, Totals,
+    Fact, Hash, Kind, Totals,
     cbor::{self, major},
+    kind::Counted,
 };
 
 /// What is to be known of a record whoever counts it.
@@ -23,76 +24,99 @@ pub(crate) struct Gist {
 
 impl Gist {
     pub(crate) fn of(fact: &Fact) -> Self {
-        let (answer, model) = match fact {
-            Fact::RunStarted { about: Some(about), .. } => (None, &about.model),
-            Fact::AssistantCompleted { response, .. } => (Some(response), &response.model),
-            Fact::BudgetExceeded { partial: Some(partial), .. }
-            | Fact::Cancelled { partial: Some(partial), .. } => (Some(partial), &None),
-            _ => (None, &None),
-        };
-        let usage = match fact {
-            Fact::TurnLost { input_tokens, cost, .. } => Some((Some(*input_tokens), None, *cost)),
-            _ => answer.map(|answer| {
-                let Response { usage, .. } = &**answer;
-                (usage.input_tokens, usage.output_tokens, usage.total_cost)
-            }),
-        };
-        let session = match fact {
-            // A branch is not a turn of the session, though it keeps its link.
-            Fact::RunStarted { about: Some(about), .. } if about.parent.is_none() => {
-                about.session.as_ref().and_then(|session| session.id.as_deref())
+        match fact {
+            Fact::RunStarted { about: Some(about), .. } => {
+                // A branch is not a turn of the session, though it keeps its link.
+                let session = about.session.as_ref().filter(|_| about.parent.is_none());
+                let session = session.and_then(|session| session.id.as_deref());
+                let (model, session) = (about.model.as_deref(), session);
+                Self {
+                    model: model.map(Arc::from),
+                    session: session.map(Arc::from),
+                    ..Self::default()
+                }
             }
-            _ => None,
-        };
-        let (model, session) = (model.as_deref().map(Arc::from), session.map(Arc::from));
-        let is_call = matches!(fact, Fact::ToolScheduled { attempt: 1, .. });
-        Self { adds: adds(fact.kind(), is_call, usage), model, session }
+            Fact::TurnStarted { .. } => Self::adding(Totals { turns: 1, ..Totals::default() }),
+            Fact::TurnLost { input_tokens, cost, .. } => {
+                Self::adding(spent(Some(*input_tokens), None, *cost))
+            }
+            Fact::AssistantCompleted { response, .. } => {
+                let model = response.model.as_deref().map(Arc::from);
+                Self { model, ..Self::adding(taken(response)) }
+            }
+            Fact::BudgetExceeded { partial: Some(partial), .. }
+            | Fact::Cancelled { partial: Some(partial), .. } => Self::adding(taken(partial)),
+            Fact::ToolScheduled { attempt: 1, .. } => {
+                Self::adding(Totals { tool_calls: 1, ..Totals::default() })
+            }
+            Fact::RunStarted { about: None, .. }
+            | Fact::BudgetExceeded { partial: None, .. }
+            | Fact::Cancelled { partial: None, .. }
+            | Fact::ToolScheduled { .. }
+            | Fact::Resumed { .. }
+            | Fact::UserMessage { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::FinalizeFailed { .. }
+            | Fact::ToolCompleted { .. }
+            | Fact::ToolFailed { .. }
+            | Fact::SideEffect { .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::Suspended(_)
+            | Fact::Completed(_)
+            | Fact::Failed(_)
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => Self::default(),
+        }
     }
 
-    /// From the payload of a record of this kind. All of it is read, and has to be deterministic CBOR; what is not needed is
-    /// passed over.
+    fn adding(adds: Totals) -> Self {
+        Self { adds, ..Self::default() }
+    }
+
+    /// The same, from the payload of a record of this kind, none if it is not known, and of this name. All of it is read, and has to be deterministic CBOR; what is not needed
+    /// is passed over.
     ///
     /// # Errors
     /// What is wrong with the payload, in words.
-    pub(crate) fn read(payload: &[u8], kind: &str) -> Result<Self, String> {
+    pub(crate) fn read(payload: &[u8], kind: Option<Kind>, name: &str) -> Result<Self, String> {
         let wrong = |error: cbor::Error| format!("payload: {error}");
-        let is_counted = matches!(
-            kind,
-            "run_started"
-                | "turn_lost"
-                | "assistant_completed"
-                | "tool_scheduled"
-                | "budget_exceeded"
-                | "cancelled"
-        );
         let mut reader = cbor::Reader::new(payload);
         let said = reader.variant().map_err(wrong)?;
-        if said != kind {
-            return Err(format!("the envelope says {kind}, the payload {said}"));
+        if said != name {
+            return Err(format!("the envelope says {name}, the payload {said}"));
         }
-        let seen = match is_counted {
+        let counted = kind.map_or(Counted::Nothing, Kind::counted);
+        let seen = match counted.is_read() {
             true => Seen::deserialize(&mut reader),
             false => IgnoredAny::deserialize(&mut reader).map(|_| Seen::default()),
         };
         let seen = seen.and_then(|seen| reader.end().map(|()| seen)).map_err(wrong)?;
-        let answer = seen.response.or(seen.partial).unwrap_or_default();
-        let usage =
-            answer.usage.map(|usage| (usage.input_tokens, usage.output_tokens, usage.total_cost));
-        let lost = (kind == "turn_lost").then_some((seen.input_tokens, None, seen.cost));
-        let usage = lost.or(usage);
-        // A run that went on with another engine is listed as what it began with.
-        let about = seen.about.filter(|_| kind == "run_started").unwrap_or_default();
-        let session = about.session.filter(|_| about.parent.is_none());
-        let session = session.and_then(|session| session.id);
-        let model = about.model.or(answer.model);
-        let (model, session) = (model.map(Arc::from), session.map(Arc::from));
-        let is_call = kind == "tool_scheduled" && seen.attempt == Some(1);
-        Ok(Self { adds: adds(kind, is_call, usage), model, session })
-    }
-
-    /// Whether records of this kind name a model or a session.
-    pub(crate) fn is_named_by(kind: &str) -> bool {
-        matches!(kind, "run_started" | "assistant_completed")
+        let used = |answer: &Option<Answer<'_>>| {
+            let usage = answer.as_ref().and_then(|answer| answer.usage.as_ref());
+            usage.map_or_else(Totals::default, |usage| {
+                spent(usage.input_tokens, usage.output_tokens, usage.total_cost)
+            })
+        };
+        Ok(match counted {
+            Counted::Nothing => Self::default(),
+            Counted::Names => {
+                let about = seen.about.unwrap_or_default();
+                let session = about.session.filter(|_| about.parent.is_none());
+                let session = session.and_then(|session| session.id).map(Arc::from);
+                Self { model: about.model.map(Arc::from), session, ..Self::default() }
+            }
+            Counted::Turn => Self::adding(Totals { turns: 1, ..Totals::default() }),
+            Counted::Estimate => Self::adding(spent(seen.input_tokens, None, seen.cost)),
+            Counted::Answer => {
+                let model = seen.response.as_ref().and_then(|answer| answer.model);
+                Self { model: model.map(Arc::from), ..Self::adding(used(&seen.response)) }
+            }
+            Counted::Partial => Self::adding(used(&seen.partial)),
+            Counted::Call => {
+                let tool_calls = u64::from(seen.attempt == Some(1));
+                Self::adding(Totals { tool_calls, ..Totals::default() })
+            }
+        })
     }
 
     /// A commitment to the model and the session, in a record with this commitment to its body. That one hides them, for
@@ -115,16 +139,17 @@ const NAMES_DOMAIN: &[u8] = b"mynah record names 1\n";
 
 const NULL: u64 = 22;
 
-type Spent = (Option<u64>, Option<u64>, Option<f64>);
+fn taken(answer: &Response) -> Totals {
+    let Usage { input_tokens, output_tokens, total_cost, .. } = answer.usage;
+    spent(input_tokens, output_tokens, total_cost)
+}
 
-fn adds(kind: &str, is_call: bool, spent: Option<Spent>) -> Totals {
-    let (input, output, cost) = spent.unwrap_or_default();
+fn spent(input_tokens: Option<u64>, output_tokens: Option<u64>, cost: Option<f64>) -> Totals {
     Totals {
-        turns: (kind == "turn_started").into(),
-        tool_calls: is_call.into(),
-        input_tokens: input.unwrap_or(0),
-        output_tokens: output.unwrap_or(0),
+        input_tokens: input_tokens.unwrap_or(0),
+        output_tokens: output_tokens.unwrap_or(0),
         cost: cost.unwrap_or(0.0),
+        ..Totals::default()
     }
 }
 
@@ -142,13 +167,13 @@ struct Seen<'a> {
 
 #[derive(Default, Deserialize)]
 struct Answer<'a> {
-    usage: Option<Usage>,
+    usage: Option<Used>,
     #[serde(borrow)]
     model: Option<&'a str>,
 }
 
 #[derive(Deserialize)]
-struct Usage {
+struct Used {
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,
     total_cost: Option<f64>,

@@ -17,6 +17,7 @@ mod entry;
 mod fact;
 mod gist;
 mod hash;
+mod kind;
 mod log;
 mod memory;
 pub mod merkle;
@@ -36,9 +37,10 @@ pub use fact::{
     Resolution, Seal, SessionLink, Totals,
 };
 pub use hash::Hash;
+pub use kind::Kind;
 pub use log::{Append, BoxFuture, Durability, Hold, Lease, Log, LogFuture, MAX_RUN_ID, SealedRun};
 pub use memory::MemoryLog;
-pub use record::{Body, Chain, Envelope, FORMAT, Head, Record};
+pub use record::{Body, Chain, Envelope, FORMAT, Head, MAX_PAYLOAD, Record};
 pub use removal::{
     MAINTENANCE, Prune, PruneReport, Pruned, Redact, Redactable, Removals, Removed, Stripped,
     Tombstone, Warrant,

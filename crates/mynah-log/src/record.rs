@@ -10,14 +10,18 @@ use std::{borrow::Cow, sync::Arc};
 use mynah_data::{Error, LogReason, Result};
 
 use crate::{
-    Fact, Hash, Totals,
+    Fact, Hash, Kind, Totals,
     cbor::{self, Reader, Writer, major},
     gist::Gist,
     merkle,
+    verify::too_new,
 };
 
 /// The version of the format, in every envelope.
 pub const FORMAT: u8 = 1;
+
+/// The largest payload that a record may have, in bytes. What is larger is neither appended, nor read, nor taken in from a bundle.
+pub const MAX_PAYLOAD: usize = 32 << 20;
 
 const BODY_DOMAIN: &[u8] = b"mynah record body 1\n";
 const RECORD_DOMAIN: &[u8] = b"mynah record 1\n";
@@ -70,7 +74,10 @@ impl Envelope {
         reader.key("v")?;
         let v = reader.unsigned()?;
         if v != u64::from(FORMAT) {
-            return Err(cbor::Error::new(format_args!("format {v} is not known")));
+            return Err(match v > u64::from(FORMAT) {
+                true => cbor::Error::newer(format_args!("version {v} of the format")),
+                false => cbor::Error::new(format_args!("there is no version {v} of the format")),
+            });
         }
         reader.key("ts")?;
         let ts = reader.integer()?;
@@ -82,8 +89,8 @@ impl Envelope {
         let body = Hash(reader.byte_array()?);
         reader.key("kind")?;
         let kind = reader.str()?;
-        let known = Fact::KINDS.iter().copied().find(|known| *known == kind);
-        let kind = known.map_or_else(|| Cow::Owned(kind.to_owned()), Cow::Borrowed);
+        let known = Kind::of(kind).map(|kind| Cow::Borrowed(kind.name()));
+        let kind = known.unwrap_or_else(|| Cow::Owned(kind.to_owned()));
         let prev = match members {
             6 => None,
             7 => {
@@ -122,6 +129,7 @@ pub struct Record(Arc<Parts>);
 #[derive(Clone, Debug)]
 struct Parts {
     envelope: Envelope,
+    kind: Kind,
     bytes: Arc<[u8]>,
     hash: Hash,
     body: Option<Body>,
@@ -146,21 +154,32 @@ impl Record {
         body: Option<Body>,
     ) -> std::result::Result<Self, String> {
         let bytes = bytes.into();
-        let envelope = Envelope::read(&bytes).map_err(|error| format!("envelope: {error}"))?;
+        let envelope = Envelope::read(&bytes).map_err(|error| wrong("envelope", &error))?;
+        let kind = Kind::of(&envelope.kind);
         let mut gist = Gist::default();
         if let Some(body) = &body {
+            if body.payload.len() > MAX_PAYLOAD {
+                return Err(format!("its payload has more than {MAX_PAYLOAD} bytes"));
+            }
             if body.commitment() != envelope.body {
                 return Err("the body is not the one that was committed to".to_owned());
             }
-            gist = Gist::read(&body.payload, &envelope.kind)?;
+            gist = Gist::read(&body.payload, kind, &envelope.kind)?;
         }
+        let kind =
+            kind.ok_or_else(|| too_new(format_args!("records of kind {:?}", envelope.kind)))?;
         let hash = Hash::of(&[RECORD_DOMAIN, &bytes]);
-        Ok(Self(Arc::new(Parts { envelope, bytes, hash, body, gist })))
+        Ok(Self(Arc::new(Parts { envelope, kind, bytes, hash, body, gist })))
     }
 
     /// What the chain knows of it.
     pub fn envelope(&self) -> &Envelope {
         &self.0.envelope
+    }
+
+    /// The kind of its fact.
+    pub fn kind(&self) -> Kind {
+        self.0.kind
     }
 
     /// The envelope as it is stored and hashed.
@@ -211,7 +230,7 @@ impl Record {
     /// A payload that is not a fact.
     pub fn loose_fact(&self) -> std::result::Result<Option<Fact>, String> {
         let Some(body) = &self.0.body else { return Ok(None) };
-        cbor::from_slice(&body.payload).map(Some).map_err(|error| format!("payload: {error}"))
+        cbor::from_slice(&body.payload).map(Some).map_err(|error| wrong("payload", &error))
     }
 
     /// What it adds to the totals of its run.
@@ -235,6 +254,19 @@ impl Record {
         let gist = Gist { adds: parts.gist.adds, ..Gist::default() };
         Self(Arc::new(Parts { body: None, gist, ..parts }))
     }
+}
+
+fn too_large(kind: &str, size: usize) -> Error {
+    let why = format!("a {kind} of {size} bytes; a record holds at most {MAX_PAYLOAD}");
+    Error::log(LogReason::TooLarge)
+        .with_message(format!("log error: too_large: {why}"))
+        .with("kind", kind)
+        .with("size", size as u64)
+        .with("limit", MAX_PAYLOAD as u64)
+}
+
+fn wrong(part: &str, error: &cbor::Error) -> String {
+    if error.is_newer() { too_new(error) } else { format!("{part}: {error}") }
 }
 
 /// Where a chain ends.
@@ -280,14 +312,18 @@ impl Chain {
     /// The next record, for this fact.
     ///
     /// # Errors
-    /// A fact that has no deterministic encoding.
+    /// A fact that has no deterministic encoding, or is larger than [`MAX_PAYLOAD`] (`too_large`): the chain stays as it was.
     pub fn append(&mut self, ts: i64, salt: [u8; 16], fact: &Fact) -> Result<Record> {
         let unencodable = |error: cbor::Error| {
             Error::log(LogReason::Corrupt)
                 .with_message(format!("a fact that cannot be recorded: {error}"))
         };
         let writer = &mut self.writer;
-        let payload = Arc::from(writer.encode(fact).map_err(unencodable)?);
+        let payload = writer.encode(fact).map_err(unencodable)?;
+        if payload.len() > MAX_PAYLOAD {
+            return Err(too_large(fact.kind(), payload.len()));
+        }
+        let payload = Arc::from(payload);
         let body = Body { salt, payload };
         let envelope = Envelope {
             v: FORMAT,
@@ -302,7 +338,8 @@ impl Chain {
         envelope.write(writer);
         let bytes: Arc<[u8]> = Arc::from(writer.bytes());
         let hash = Hash::of(&[RECORD_DOMAIN, &bytes]);
-        let parts = Parts { envelope, bytes, hash, body: Some(body), gist: Gist::of(fact) };
+        let (kind, body, gist) = (fact.of_kind(), Some(body), Gist::of(fact));
+        let parts = Parts { envelope, kind, bytes, hash, body, gist };
         let record = Record(Arc::new(parts));
         self.extend(&record);
         Ok(record)

@@ -44,18 +44,6 @@ impl RunStatus {
             Self::Cancelled => "cancelled",
         }
     }
-
-    /// The status of a run whose last record is of this kind; a seal changes nothing.
-    fn after(self, kind: &str) -> Self {
-        match kind {
-            "suspended" => Self::Suspended,
-            "completed" => Self::Completed,
-            "failed" => Self::Failed,
-            "cancelled" => Self::Cancelled,
-            "sealed" => self,
-            _ => Self::Running,
-        }
-    }
 }
 
 /// What the index knows of a run.
@@ -120,7 +108,7 @@ impl RunSummary {
     /// Counts one more record.
     pub(crate) fn count(&mut self, record: &Record) {
         let envelope = record.envelope();
-        self.status = self.status.after(&envelope.kind);
+        self.status = record.kind().status().unwrap_or(self.status);
         self.updated = envelope.ts;
         self.records = envelope.seq;
         self.hash = record.hash();

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use mynah_data::{ErrorKind, LogReason, Result};
 
-use crate::{Log, Record};
+use crate::{Kind, Log, Record};
 
 /// A run's records from a place on, those to come included, until its seal.
 ///
@@ -48,7 +48,7 @@ impl<L: Log> Tail<L> {
         }
         let Some(record) = self.ready.pop_front() else { return Ok(None) };
         self.seen = record.seq();
-        self.is_over = &*record.envelope().kind == "sealed";
+        self.is_over = record.kind() == Kind::Sealed;
         Ok(Some(record))
     }
 }

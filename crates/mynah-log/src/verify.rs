@@ -5,7 +5,7 @@ use std::fmt;
 use mynah_data::{Error, LogReason};
 use serde::Serialize;
 
-use crate::{Chain, Fact, Hash, Record, Totals, removal::misplaced};
+use crate::{Chain, Fact, Hash, Kind, Record, Totals};
 
 /// What is wrong with a run, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,10 +29,37 @@ impl fmt::Display for Corrupt {
     }
 }
 
+/// How the words begin in which something is described that a newer version of Mynah wrote.
+const TOO_NEW: &str = "this version of Mynah does not know ";
+
+/// In words, what this version does not know.
+pub(crate) fn too_new(what: impl fmt::Display) -> String {
+    format!("{TOO_NEW}{what}; use the version that wrote it, or a newer one")
+}
+
+/// The reason of an error in these words.
+pub(crate) fn reason_of(what: &str) -> LogReason {
+    if what.starts_with(TOO_NEW) { LogReason::TooNew } else { LogReason::Corrupt }
+}
+
+impl Corrupt {
+    /// A record that holds something which this version does not know.
+    pub fn too_new(record: &Record, what: impl fmt::Display) -> Self {
+        let run = record.envelope().run.to_string();
+        Self { run, seq: record.seq(), what: too_new(what) }
+    }
+
+    /// `corrupt`; or `too_new`, if nothing is wrong but that a newer version of Mynah wrote the record.
+    pub fn reason(&self) -> LogReason {
+        reason_of(&self.what)
+    }
+}
+
 impl From<Corrupt> for Error {
     fn from(corrupt: Corrupt) -> Self {
-        Self::log(LogReason::Corrupt)
-            .with_message(format!("log error: corrupt: {corrupt}"))
+        let reason = corrupt.reason();
+        Self::log(reason)
+            .with_message(format!("log error: {reason}: {corrupt}"))
             .with("run_id", corrupt.run)
             .with("seq", corrupt.seq)
             .with("what", corrupt.what)
@@ -75,8 +102,8 @@ pub struct Verifier {
     redacted: u64,
     /// Whether bodies are missing of which nobody told what they had added to the totals.
     untold: bool,
-    /// Whether the run came to an end, which only the seal can follow.
-    ended: bool,
+    /// The kind of the record before.
+    last: Option<Kind>,
     seal: Option<(Hash, Hash)>,
     /// The hash of the record at which the chain broke.
     broken_at: Option<Hash>,
@@ -86,15 +113,7 @@ impl Verifier {
     /// Checks a run from its first record on.
     pub fn new(run: &str) -> Self {
         let (chain, totals) = (Chain::new(run), Totals::default());
-        Self {
-            chain,
-            totals,
-            redacted: 0,
-            untold: false,
-            ended: false,
-            seal: None,
-            broken_at: None,
-        }
+        Self { chain, totals, redacted: 0, untold: false, last: None, seal: None, broken_at: None }
     }
 
     /// Checks the next record. After one without its body, the totals of the run are not checked.
@@ -129,20 +148,16 @@ impl Verifier {
         if self.seal.is_some() {
             return Err("it follows the seal".to_owned());
         }
-        let is_seal = &*record.envelope().kind == "sealed";
+        let is_seal = record.kind() == Kind::Sealed;
         // Only a seal needs the root, and it is the one over what stands before it.
         let root = is_seal.then(|| self.chain.root());
-        let is_first = self.chain.head().is_none();
         let before = self.chain.head().map(|head| head.hash);
         self.broken_at = (record.envelope().prev != before).then(|| record.hash());
         self.chain.follow(record)?;
-        if let Some(what) = misplaced(self.chain.run(), is_first, &record.envelope().kind) {
+        let last = self.last.replace(record.kind());
+        if let Some(what) = record.kind().misplaced(self.chain.run(), last) {
             return Err(what.to_owned());
         }
-        if self.ended && !is_seal {
-            return Err("it follows the run's end, and only the seal can".to_owned());
-        }
-        self.ended = matches!(&*record.envelope().kind, "completed" | "failed" | "cancelled");
         if record.body().is_none() {
             if is_seal {
                 return Err("the seal's body is missing, and a seal has nothing to hide".to_owned());

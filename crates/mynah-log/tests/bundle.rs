@@ -4,10 +4,10 @@
 
 use std::io::{BufReader, Cursor};
 
-use mynah_data::{ErrorKind, LogReason, Thread};
+use mynah_data::{ErrorKind, LogReason, Message, Thread};
 use mynah_log::{
-    Append, Body, Chain, Extent, Fact, Hash, Log, MAINTENANCE, MemoryLog, Prune, Record, Redact,
-    Removals, RunFilter, Warrant,
+    Append, Body, Chain, Effect, Extent, Fact, Hash, Log, MAINTENANCE, MAX_PAYLOAD, MemoryLog,
+    Prune, Record, Redact, Removals, RunFilter, Warrant,
     bundle::{self, Imported},
     cbor,
     conformance::Sample,
@@ -72,7 +72,9 @@ async fn every_changed_byte_and_every_cut_is_found() {
             let mut changed = file.clone();
             changed[byte] ^= 1;
             let found = bundle::verify(&changed[..]).expect_err("a changed byte");
-            assert_eq!(found.kind(), ErrorKind::Log(LogReason::Corrupt), "{byte}: {found}");
+            // A changed version looks like a newer one.
+            let reasons = [LogReason::Corrupt, LogReason::TooNew].map(ErrorKind::Log);
+            assert!(reasons.contains(&found.kind()), "{byte}: {found}");
         }
         for end in (0..file.len()).step_by(7) {
             bundle::verify(&file[..end]).expect_err("a cut");
@@ -261,6 +263,41 @@ async fn a_fact_that_no_reader_understands_does_not_come_in() {
         }
         assert_eq!(target.head("run").await, Ok(None));
     }
+}
+
+#[tokio::test]
+async fn the_largest_record_can_be_exported_and_a_larger_one_is_not_appended() {
+    let said = |size: usize| Fact::UserMessage { message: Message::user("x".repeat(size)).into() };
+    let mut chain = Chain::new("run");
+    let first = Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
+    let first = chain.append(0, [0; 16], &first).expect("a record");
+    let around = cbor::to_vec(&said(1 << 20)).expect("CBOR").len() - (1 << 20);
+    let most = MAX_PAYLOAD - around;
+    let head = chain.head();
+    let error = chain.append(0, [0; 16], &said(most + 1)).expect_err("a byte too many");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::TooLarge), "{error}");
+    assert_eq!(error.metadata()["size"], MAX_PAYLOAD as u64 + 1);
+    assert_eq!(chain.head(), head, "the chain is as it was");
+    let largest = chain.append(0, [0; 16], &said(most)).expect("as large as it may be");
+    assert_eq!(largest.body().map(|body| body.payload.len()), Some(MAX_PAYLOAD));
+    let body = largest.body().cloned().expect("a body");
+    let payload = [&body.payload[..], &[0]].concat().into();
+    let larger = Record::from_parts(&largest.envelope_bytes()[..], Some(Body { payload, ..body }));
+    assert!(larger.is_err_and(|what| what.contains("more than 33554432 bytes")));
+
+    let log = MemoryLog::new();
+    log.append(Append::new("run", None, vec![first, largest])).await.expect("a run");
+    let file = export(&log, "run").await;
+    let bundle = bundle::verify(&file[..]).expect("a bundle whose lines can be read");
+    assert_eq!(bundle.report.records, 2);
+}
+
+#[test]
+fn many_items_are_no_reason_to_refuse_a_record() {
+    let effect = Effect::Done(json!(vec![0; 3 << 20]));
+    let fact = Fact::SideEffect { inside: None, name: "many".to_owned(), ahead: 0, effect };
+    let record = Chain::new("run").append(0, [0; 16], &fact).expect("a record");
+    assert_eq!(record.fact().expect("a fact"), Some(fact));
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -84,32 +84,6 @@ fn values_nest_as_deep_as_they_may_and_no_deeper() {
 }
 
 #[test]
-fn values_have_as_many_items_as_they_may_and_no_more() {
-    let most = vec![(); cbor::MAX_ITEMS - 1];
-    let bytes = cbor::to_vec(&most).expect("as many as there may be");
-    assert_eq!(
-        cbor::from_slice::<Vec<Option<u8>>>(&bytes).map(|items| items.len()),
-        Ok(most.len())
-    );
-    assert_eq!(
-        cbor::to_vec(&[&most, &most]).map_err(|error| error.to_string()),
-        Err(format!("more than {} items at byte {}", cbor::MAX_ITEMS, bytes.len()))
-    );
-    // Four times as many, and as many again as keys of a map.
-    let nulls = [&[0x9a, 0, 0x40, 0, 0][..], &[0xf6].repeat(1 << 22)].concat();
-    let keys = (0..1_u32 << 20)
-        .flat_map(|n| [0x63, (n >> 14) as u8, (n >> 7) as u8 & 0x7f, n as u8 & 0x7f, 0xf6]);
-    let members = [0xba, 0, 0x10, 0, 0].into_iter().chain(keys).collect();
-    for bytes in [nulls, members] {
-        let read = || drop(cbor::from_slice::<serde_json::Value>(&bytes));
-        let taken = measure(read).bytes_max;
-        assert!(taken < 256 << 20, "{taken}");
-        let refused = cbor::from_slice::<IgnoredAny>(&bytes).map_err(|error| error.to_string());
-        assert!(refused.is_err_and(|why| why.starts_with("more than 1048576 items")));
-    }
-}
-
-#[test]
 fn a_fact_that_is_shown_is_read_only_if_its_record_could_hold_it() {
     let record = &Sample::new("run", 0).batch().records[0];
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

@@ -46,11 +46,17 @@ fn unknown_members_and_unknown_kinds_are_refused() {
     assert_eq!(decoded(&json!({"kind": "invented"})), Err(()));
     let decoded = |payload: &Value| {
         let bytes = cbor::to_vec(payload).expect("it has an encoding");
-        cbor::from_slice::<Fact>(&bytes).map_err(drop)
+        cbor::from_slice::<Fact>(&bytes).map(drop).map_err(|error| error.is_newer())
     };
-    assert!(decoded(&json!({"turn_started": {"turn": 1}})).is_ok());
-    assert_eq!(decoded(&json!({"turn_started": {"turn": 1, "surprise": 1}})), Err(()));
-    assert_eq!(decoded(&json!({"invented": {}})), Err(()));
+    let error = |reason: &str| json!({"type": "tool_error", "reason": reason, "message": "no", "metadata": "{}"});
+    assert_eq!(decoded(&json!({"turn_started": {"turn": 1}})), Ok(()));
+    assert_eq!(decoded(&json!({"finalize_failed": {"error": error("failed")}})), Ok(()));
+    // What is not known is told from what is wrong.
+    assert_eq!(decoded(&json!({"turn_started": {"turn": 1, "surprise": 1}})), Err(true));
+    assert_eq!(decoded(&json!({"finalize_failed": {"error": error("invented")}})), Err(true));
+    assert_eq!(decoded(&json!({"invented": {}})), Err(true));
+    assert_eq!(decoded(&json!({"turn_started": {"turn": "one"}})), Err(false));
+    assert_eq!(decoded(&json!({"turn_started": {}})), Err(false));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use mynah_data::{
     SessionRun, Thread,
 };
 use mynah_log::{
-    About, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Removals, RunSummary,
-    Totals, Verifier, walk,
+    About, BEHAVIOUR, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Removals,
+    RunSummary, Totals, Verifier, walk,
 };
 use mynah_step::{RecordedFact, mismatch, was_redacted};
 use serde::Deserialize as _;
@@ -344,6 +344,16 @@ impl Loaded {
 
     /// A run without what stands before it.
     fn of(kept: Kept) -> Result<Self> {
+        for told in kept.records.iter().filter(|kept| kept.is("run_started") || kept.is("resumed"))
+        {
+            if let Fact::RunStarted { about: Some(about), .. }
+            | Fact::Resumed { about: Some(about), .. } = told.fact()
+                && about.behaviour > BEHAVIOUR
+            {
+                let what = format!("version {} of the loop's behaviour", about.behaviour);
+                return Err(Corrupt::too_new(told.record(), what).into());
+            }
+        }
         match kept.records.first().map(RecordedFact::fact) {
             Some(Fact::RunStarted { thread, extent, about: Some(about) }) if !about.is_bare() => {
                 let (thread, extent, about) = (thread.clone(), *extent, about.clone());

@@ -1,6 +1,6 @@
 //! What can go wrong with replay and resumption elsewhere, and does not here.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
 mod common;
 
@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use mynah::{
     ChatResult, Engine, Error, ErrorKind, LogReason, Message, Metadata, OnUncertain, RetryPolicy,
     Session, Thread, Tool, ToolOutcome, Tools,
-    log::{Append, Hash, Log as _, MemoryLog, Record},
+    log::{Append, Chain, Fact, Hash, Log as _, MemoryLog, Record},
     testing::{Scripted, assert_equal, assert_replays},
 };
 use serde_json::{Value, json};
@@ -222,6 +222,61 @@ async fn a_tool_that_gives_up_by_itself_fails_and_the_run_goes_on() -> mynah::Re
 }
 
 #[tokio::test]
+async fn a_record_with_a_member_of_a_newer_version_is_too_new_for_every_operation()
+-> mynah::Result<()> {
+    let engine = || Engine::new(scripted([says("done")]));
+    let log = Arc::new(MemoryLog::new());
+    let run = engine().chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let mut records = read(&log, &run).await;
+    records.truncate(2);
+    let payload = &records[1].body().expect("a body").payload;
+    let mut fact: Value = mynah::log::cbor::from_slice(payload).expect("CBOR");
+    fact["turn_started"]["mood"] = json!("good");
+    records[1] = holding(&records[1], mynah::log::cbor::to_vec(&fact).expect("CBOR"));
+    let newer = Arc::new(MemoryLog::new());
+    newer.append(Append::new(&*run, None, records)).await?;
+    let errors = [
+        engine().replay(&newer, &*run).await.map(drop),
+        mynah::replay_run(&newer, &*run).await.map(drop),
+        engine().resume(&newer, &*run).await.map(drop),
+        mynah::fork_run(&newer, &*run, 2).await.map(drop),
+    ];
+    for error in errors.map(|refused| refused.expect_err("a member that nobody knows")) {
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::TooNew), "{error}");
+        assert_eq!(error.metadata()["seq"], 2);
+        assert!(error.to_string().contains("does not know the member \"mood\""), "{error}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_of_a_loop_that_behaves_otherwise_is_too_new_to_go_on_or_replay() -> mynah::Result<()>
+{
+    let engine = || Engine::new(scripted([says("done")]));
+    let log = Arc::new(MemoryLog::new());
+    let run = engine().chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let first = read(&log, &run).await[0].fact().expect("a fact").expect("a body");
+    let Fact::RunStarted { thread, extent, about: Some(mut about) } = first else {
+        panic!("not a beginning: {first:?}");
+    };
+    assert_eq!(about.behaviour, mynah::log::BEHAVIOUR);
+    about.behaviour += 1;
+    let first = Fact::RunStarted { thread, extent, about: Some(about) };
+    let first = Chain::new(&*run).append(0, [7; 16], &first)?;
+    let newer = Arc::new(MemoryLog::new());
+    newer.append(Append::new(&*run, None, vec![first])).await?;
+    for refused in [
+        engine().replay(&newer, &*run).await.map(drop),
+        mynah::replay_run(&newer, &*run).await.map(drop),
+        engine().resume(&newer, &*run).await.map(drop),
+    ] {
+        let error = refused.expect_err("another behaviour");
+        assert_eq!(error.kind(), ErrorKind::Log(LogReason::TooNew), "{error}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_payload_that_says_the_same_in_other_bytes_is_corrupt() -> mynah::Result<()> {
     let engine = || Engine::new(scripted([says("done")]));
     let log = Arc::new(MemoryLog::new());
@@ -247,11 +302,16 @@ async fn a_payload_that_says_the_same_in_other_bytes_is_corrupt() -> mynah::Resu
 
 /// A record of a turn's start whose digest is written in capital letters, and all else is right.
 fn shouted(record: &Record) -> Record {
-    let mut body = record.body().expect("a body").clone();
-    let mut payload = body.payload.to_vec();
+    let mut payload = record.body().expect("a body").payload.to_vec();
     let digest = payload.windows(64).position(|text| text.iter().all(u8::is_ascii_hexdigit));
     let digest = digest.expect("a digest");
     payload[digest..digest + 64].make_ascii_uppercase();
+    holding(record, payload)
+}
+
+/// The same record with another payload, and the commitment to that.
+fn holding(record: &Record, payload: Vec<u8>) -> Record {
+    let mut body = record.body().expect("a body").clone();
     body.payload = payload.into();
     let old = record.envelope().body.0;
     let new = Hash::of(&[b"mynah record body 1\n", &body.salt, &body.payload]).0;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use mynah_data::{Error, LogReason, Result};
+use mynah_data::Result;
 use serde_json::{
     Value,
     value::{RawValue, to_raw_value},
@@ -108,7 +108,9 @@ fn write_record(out: &mut impl Write, record: &Record, line: fn(Entry) -> Line) 
 
 /// The fact, as people read it. It is left out where it would keep programs from reading the rest.
 fn told(record: &Record) -> std::result::Result<Option<Box<RawValue>>, String> {
-    let Some(body) = record.body() else { return Ok(None) };
+    let Some(body) = record.body().filter(|body| body.payload.len() <= MAX_LINE / 4) else {
+        return Ok(None);
+    };
     let fact = shown(body)?;
     if depth(&fact) > DEPTH {
         return Ok(None);
@@ -120,10 +122,6 @@ fn told(record: &Record) -> std::result::Result<Option<Box<RawValue>>, String> {
 
 fn write(out: &mut impl Write, line: &Line) -> Result<()> {
     let mut bytes = serde_json::to_vec(line).map_err(|error| unreadable(&error.into()))?;
-    if bytes.len() > MAX_LINE {
-        let why = format!("log error: unavailable: a record is too large for a bundle: {MAX_LINE}");
-        return Err(Error::log(LogReason::Unavailable).with_message(why));
-    }
     bytes.push(b'\n');
     out.write_all(&bytes).map_err(|error| unreadable(&error))
 }

@@ -32,7 +32,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use self::reader::{Item, Reader};
-use crate::{Body, Hash, Record, Report, cbor};
+use crate::{Body, Hash, MAX_PAYLOAD, Record, Report, cbor};
 
 pub use export::export;
 pub use import::{Imported, import};
@@ -40,8 +40,8 @@ pub use import::{Imported, import};
 /// The version of the format, in the first line.
 pub const VERSION: u32 = 1;
 
-/// How long a line may be, in bytes. Longer ones are neither written nor read.
-pub const MAX_LINE: usize = 64 << 20;
+/// How long a line may be, in bytes: enough for the largest record, whose bytes are hexadecimal in it.
+pub const MAX_LINE: usize = 2 * MAX_PAYLOAD + (1 << 20);
 
 /// A bundle that was found to be what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,8 +163,8 @@ impl Entry {
         if let Some(fact) = self.fact {
             let held = record.body().map(shown).transpose()?;
             let is_same = |fact: &str| {
-                // What holds more is not read.
-                json_items(fact) <= cbor::MAX_ITEMS
+                // What holds more than the payload can is not read: an item takes a byte at least.
+                json_items(fact) <= record.body().map_or(0, |body| body.payload.len())
                     && decode::unique_keys(fact).is_ok()
                     && serde_json::from_str(fact).ok() == held
             };
@@ -183,8 +183,12 @@ fn shown(body: &Body) -> std::result::Result<Value, String> {
 
 fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

@@ -4,10 +4,11 @@ use std::io::{BufRead, Read as _};
 
 use mynah_data::{Error, LogReason, Result};
 
-use super::{Bundle, End, Entry, Line, MAX_LINE, VERSION};
+use super::{Bundle, End, Entry, Header, Line, MAX_LINE, VERSION};
 use crate::{
     Corrupt, Fact, Head, MAINTENANCE, Record, Removed, Tombstone, Verifier, entry, merkle,
     removal::Gone,
+    verify::{reason_of, too_new},
 };
 
 /// Gives what a bundle holds, piece by piece, each checked.
@@ -32,8 +33,12 @@ impl<R: BufRead> Reader<R> {
         let mut lines = Lines { input, line: Vec::new(), number: 0 };
         let run = match lines.next()? {
             Some(Line::Bundle(header)) if header.version == VERSION => header.run_id,
+            Some(Line::Bundle(Header { version: 0, .. })) => {
+                return Err(lines.wrong("there is no version 0 of bundles"));
+            }
             Some(Line::Bundle(header)) => {
-                return Err(lines.wrong(&format!("version {} is not known", header.version)));
+                let version = format!("version {} of bundles", header.version);
+                return Err(lines.wrong(&too_new(version)));
             }
             _ => return Err(lines.wrong("it does not begin as a bundle does")),
         };
@@ -158,15 +163,20 @@ impl<R: BufRead> Lines<R> {
     }
 
     fn wrong(&self, what: &str) -> Error {
+        self.found(reason_of(what), what)
+    }
+
+    fn found(&self, reason: LogReason, what: &str) -> Error {
         let number = self.number;
-        Error::log(LogReason::Corrupt)
-            .with_message(format!("log error: corrupt: line {number} of the bundle: {what}"))
+        Error::log(reason)
+            .with_message(format!("log error: {reason}: line {number} of the bundle: {what}"))
             .with("line", number)
             .with("what", format!("line {number}: {what}"))
     }
 
     fn corrupt(&self, corrupt: Corrupt) -> Error {
-        self.wrong(&corrupt.to_string()).with("run_id", corrupt.run).with("seq", corrupt.seq)
+        let found = self.found(corrupt.reason(), &corrupt.to_string());
+        found.with("run_id", corrupt.run).with("seq", corrupt.seq)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, de};
 
-use super::{Error, MAX_DEPTH, MAX_ITEMS, half_bits, half_value, major, simple};
+use super::{Error, MAX_DEPTH, half_bits, half_value, major, simple};
 
 /// The value that bytes stand for.
 ///
@@ -25,8 +25,6 @@ pub(crate) struct Reader<'de> {
     bytes: &'de [u8],
     at: usize,
     depth: usize,
-    /// How many more items there may be.
-    room: usize,
 }
 
 /// The first bytes of texts whose length is in that byte: from this one on, and before that one.
@@ -42,7 +40,7 @@ struct Head {
 
 impl<'de> Reader<'de> {
     pub(crate) fn new(bytes: &'de [u8]) -> Self {
-        Self { bytes, at: 0, depth: 0, room: MAX_ITEMS }
+        Self { bytes, at: 0, depth: 0 }
     }
 
     /// The name of the variant that begins here, and ends with the bytes. Its content is read next.
@@ -141,7 +139,6 @@ impl<'de> Reader<'de> {
     #[inline]
     fn head(&mut self) -> Result<Head, Error> {
         let first = self.peek()?;
-        self.count()?;
         let (major, low) = (first >> 5, first & 0x1f);
         if low < 24 {
             self.at += 1;
@@ -166,14 +163,6 @@ impl<'de> Reader<'de> {
             return Err(Error::at("a number or length that is not the shortest", start));
         }
         Ok(Head { major, first, argument })
-    }
-
-    #[inline]
-    fn count(&mut self) -> Result<(), Error> {
-        let room = self.room.checked_sub(1);
-        self.room =
-            room.ok_or_else(|| Error::at(format_args!("more than {MAX_ITEMS} items"), self.at))?;
-        Ok(())
     }
 
     /// The bytes of a text or byte string.
@@ -239,7 +228,6 @@ impl<'de> Reader<'de> {
             _ => None,
         };
         let Some(len) = len else { return self.pass_over_any() };
-        self.count()?;
         self.at += len;
         Ok(())
     }

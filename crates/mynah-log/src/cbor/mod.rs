@@ -29,9 +29,6 @@ pub use ser::{Writer, to_vec};
 /// How deep values may nest.
 pub const MAX_DEPTH: usize = 128;
 
-/// How many items a value may be made of, its keys among them: a byte can be an item, and takes many times its room in memory.
-pub const MAX_ITEMS: usize = 1 << 20;
-
 /// Why a value could not be written, or bytes not be read.
 ///
 /// One word wide: whatever is written or read gives a `Result`, and most of them hold next to nothing.
@@ -42,17 +39,29 @@ pub struct Error(Box<Wrong>);
 struct Wrong {
     message: String,
     offset: Option<usize>,
+    /// Whether it is nothing but a member or a variant that is not known.
+    newer: bool,
 }
 
 impl Error {
     #[cold]
     pub(crate) fn new(message: impl fmt::Display) -> Self {
-        Self(Box::new(Wrong { message: message.to_string(), offset: None }))
+        Self(Box::new(Wrong { message: message.to_string(), offset: None, newer: false }))
     }
 
     #[cold]
     fn at(message: impl fmt::Display, offset: usize) -> Self {
-        Self(Box::new(Wrong { message: message.to_string(), offset: Some(offset) }))
+        Self(Box::new(Wrong { message: message.to_string(), offset: Some(offset), newer: false }))
+    }
+
+    #[cold]
+    pub(crate) fn newer(message: impl fmt::Display) -> Self {
+        Self(Box::new(Wrong { message: message.to_string(), offset: None, newer: true }))
+    }
+
+    /// Whether nothing is wrong but a member or a variant that this version does not know.
+    pub fn is_newer(&self) -> bool {
+        self.0.newer
     }
 
     /// Where in the bytes.
@@ -81,6 +90,14 @@ impl serde::ser::Error for Error {
 impl serde::de::Error for Error {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::new(message)
+    }
+
+    fn unknown_field(field: &str, _: &'static [&'static str]) -> Self {
+        Self::newer(format_args!("the member {field:?}"))
+    }
+
+    fn unknown_variant(variant: &str, _: &'static [&'static str]) -> Self {
+        Self::newer(format_args!("the variant {variant:?}"))
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::cmp::Ordering;
 
-use serde::{Serialize, de::IgnoredAny, ser};
+use serde::{Serialize, ser};
 
-use super::{Error, MAX_DEPTH, MAX_ITEMS, from_slice, half_bits, major, simple};
+use super::{Error, MAX_DEPTH, half_bits, major, simple};
 
 /// The bytes of a value.
 ///
 /// # Errors
-/// A map with two equal keys, a length that is not known beforehand, too deep a nesting, or too many items.
+/// A map with two equal keys, a length that is not known beforehand, or too deep a nesting.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
     let mut writer = Writer::new();
     writer.encode(value)?;
@@ -63,10 +63,6 @@ impl Writer {
     pub fn encode<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<&[u8], Error> {
         self.start();
         value.serialize(&mut *self)?;
-        // An item takes a byte at least.
-        if self.out.len() > MAX_ITEMS {
-            from_slice::<IgnoredAny>(&self.out)?;
-        }
         Ok(&self.out)
     }
 

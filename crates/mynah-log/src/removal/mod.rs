@@ -12,9 +12,11 @@ use mynah_data::{ErrorKind, LogReason, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Append, Chain, Envelope, Fact, Hash, Log, Record, RunSummary, Totals, cbor, gist::Gist,
+    Append, Chain, Fact, Hash, Kind, Log, Record, RunSummary, Totals, cbor, gist::Gist,
+    kind::Counted,
 };
 
+pub(crate) use crate::kind::misplaced;
 pub use prune::{Prune, PruneReport};
 pub use redact::{Redact, Redactable};
 pub(crate) use removals::Gone;
@@ -105,13 +107,13 @@ impl Stripped {
 
     /// The same, where the index has this from the record.
     pub(crate) fn naming(self, record: &Record, gist: &Gist) -> Self {
-        let Envelope { kind, body, .. } = record.envelope();
-        Self { names: Gist::is_named_by(kind).then(|| gist.names(body)), ..self }
+        let names = record.kind().counted().names().then(|| gist.names(&record.envelope().body));
+        Self { names, ..self }
     }
 
     /// What the body had added to the totals of the run, in a record of this kind.
-    fn adds_as(&self, kind: &str) -> Totals {
-        Totals { turns: u64::from(kind == "turn_started"), ..self.adds.clone() }
+    fn adds_as(&self, kind: Kind) -> Totals {
+        Totals { turns: u64::from(kind.counted() == Counted::Turn), ..self.adds.clone() }
     }
 }
 
@@ -174,15 +176,6 @@ impl Warrant {
     }
 }
 
-/// Why a record of this kind may not stand in this place of a run.
-pub(crate) fn misplaced(run: &str, is_first: bool, kind: &str) -> Option<&'static str> {
-    if (run == MAINTENANCE) != (kind == "removed") {
-        return Some("a log's maintenance run has tombstones, and no other run has any");
-    }
-    let starts = is_first && run != MAINTENANCE;
-    (starts != (kind == "run_started")).then_some("a run starts once, with its first record")
-}
-
 /// The run that a run goes on from, as its first record tells.
 pub(crate) fn goes_on_from(first: &Record) -> Option<String> {
     #[derive(Deserialize)]
@@ -205,7 +198,7 @@ pub(crate) fn goes_on_from(first: &Record) -> Option<String> {
     struct Before {
         run_id: String,
     }
-    let body = first.body().filter(|_| &*first.envelope().kind == "run_started")?;
+    let body = first.body().filter(|_| first.kind() == Kind::RunStarted)?;
     let Payload { run_started } = cbor::from_slice(&body.payload).ok()?;
     Some(run_started.about?.session?.previous?.run_id)
 }

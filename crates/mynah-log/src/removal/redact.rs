@@ -5,7 +5,7 @@ use std::time::Duration;
 use mynah_data::{Error, Result};
 
 use super::{Removals, Removed, Stripped, Warrant, bury};
-use crate::{Auditor, Fact, Hash, Log, Record, RunSummary, entry};
+use crate::{Auditor, Hash, Kind, Log, Record, RunSummary, entry};
 
 /// How many records one tombstone names at most.
 const NAMED: usize = 1024;
@@ -160,18 +160,17 @@ impl Redact {
                     _ => Ok(()),
                 }
             }
-            Which::Kind(kind) if kind == "sealed" => wrong("kind", "seal", SEAL.to_owned()),
-            Which::Kind(kind) if !Fact::KINDS.contains(&&**kind) => {
-                let kept = ["sealed", "removed"];
-                let kinds = Fact::KINDS.into_iter().filter(|kind| !kept.contains(kind));
-                let kinds = kinds.collect::<Vec<_>>().join(", ");
-                wrong(
-                    "kind",
-                    "unknown",
-                    format!("no record is of kind {kind:?}; the kinds are {kinds}"),
-                )
-            }
-            Which::Kind(_) | Which::All => Ok(()),
+            Which::Kind(kind) => match Kind::of(kind) {
+                Some(Kind::Sealed) => wrong("kind", "seal", SEAL.to_owned()),
+                Some(_) => Ok(()),
+                None => {
+                    let kinds = Kind::ALL.into_iter().filter(|kind| !kind.keeps_body());
+                    let kinds = kinds.map(Kind::name).collect::<Vec<_>>().join(", ");
+                    let why = format!("no record is of kind {kind:?}; the kinds are {kinds}");
+                    wrong("kind", "unknown", why)
+                }
+            },
+            Which::All => Ok(()),
         }
     }
 }

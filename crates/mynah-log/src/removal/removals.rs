@@ -56,7 +56,7 @@ impl Gone {
                 "a tombstone names another record in its place"
             }
             (None, Some(stripped)) => {
-                let adds = stripped.adds_as(&record.envelope().kind);
+                let adds = stripped.adds_as(record.kind());
                 return Ok(record.clone().with_gist(Gist { adds, ..Gist::default() }));
             }
             (Some(_), Some(_)) => "a tombstone says that its body was taken away, and it is there",

@@ -294,10 +294,9 @@ impl Context {
         };
         watch.end(settled.failure(), None);
         let mut fact = outcome_fact(&call, settled);
-        match self.tape().outcome_ahead(&call.id).filter(|_| self.0.replaying) {
-            Some(recorded) => fact.adopt_durations(recorded),
-            None => fact.set_duration(millis(began.elapsed())),
-        }
+        let recorded = self.tape().outcome_ahead(&call.id).map(Fact::duration_ms);
+        let recorded = recorded.filter(|_| self.0.replaying);
+        fact.set_duration_ms(recorded.unwrap_or_else(|| Some(millis(began.elapsed()))));
         effects.commit(fact.clone(), false).await?;
         Ok(fact)
     }

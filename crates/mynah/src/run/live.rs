@@ -12,7 +12,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
     AdapterReason, Breach, Error, HaltReason, Message, Place, Request, Response, Result, ToolCall,
 };
-use mynah_log::{End, Fact, Resolution};
+use mynah_log::Fact;
 use mynah_step::{
     BoxFuture, Desk, MetricsSink, ModelStream, Tape, WallClock, Watch, open_model, tell_exceeded,
 };
@@ -342,23 +342,14 @@ impl Clock {
 
     /// Writes into a fact how long what it is about took.
     fn stamp(&mut self, fact: &mut Fact) {
-        let since = |began: Instant| Some(millis(began.elapsed()));
-        let run = Some(millis(self.active + self.began.elapsed()));
-        match fact {
-            Fact::AssistantCompleted { duration_ms, .. } => {
-                *duration_ms = self.model.take().and_then(since);
+        let took = match fact {
+            Fact::AssistantCompleted { .. } => self.model.take().map(|began| began.elapsed()),
+            Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
+                self.tools.remove(call_id).map(|began| began.elapsed())
             }
-            Fact::ToolFailed { resolution: Resolution::Retried | Resolution::CutOff, .. } => {}
-            Fact::ToolCompleted { call_id, duration_ms, .. }
-            | Fact::ToolFailed { call_id, duration_ms, .. } => {
-                *duration_ms = self.tools.remove(call_id).and_then(since);
-            }
-            Fact::Completed(End { duration_ms, .. })
-            | Fact::Failed(End { duration_ms, .. })
-            | Fact::Suspended(End { duration_ms, .. })
-            | Fact::Cancelled { end: End { duration_ms, .. }, .. } => *duration_ms = run,
-            _ => {}
-        }
+            _ => Some(self.active + self.began.elapsed()),
+        };
+        fact.set_duration_ms(took.map(millis));
     }
 }
 

@@ -1,0 +1,323 @@
+//! Kinds of facts: everything that is known of a kind by itself, one exhaustive match for each question.
+//!
+//! A new kind gets its line in [`kinds!`] and its variant in [`Fact`]; the compiler then names every question that it has to answer.
+
+use std::fmt;
+
+use mynah_data::{Breach, Message};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::{Effect, End, Fact, Inside, MAINTENANCE, Removed, RunStatus, Tombstone};
+
+macro_rules! kinds {
+    ($($kind:ident = $name:literal),+ $(,)?) => {
+        /// The kind of a [`Fact`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Kind {
+            $(#[doc = concat!("The kind of [`Fact::", stringify!($kind), "`].")] $kind,)+
+        }
+
+        impl Kind {
+            /// All kinds.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$kind),+];
+
+            /// The name, as in JSON and in envelopes.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+
+            /// The kind of this name; none if this version does not know it.
+            pub fn of(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$kind),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl Fact {
+            /// The names of all kinds.
+            pub const KINDS: [&'static str; Kind::ALL.len()] = [$($name),+];
+
+            /// Its kind.
+            pub const fn of_kind(&self) -> Kind {
+                match self {
+                    $(Self::$kind { .. } => Kind::$kind,)+
+                }
+            }
+
+            /// The name of the kind, as in JSON and in envelopes.
+            pub const fn kind(&self) -> &'static str {
+                self.of_kind().name()
+            }
+        }
+    };
+}
+
+kinds! {
+    RunStarted = "run_started",
+    Resumed = "resumed",
+    UserMessage = "user_message",
+    TurnStarted = "turn_started",
+    TurnLost = "turn_lost",
+    FinalizeStarted = "finalize_started",
+    FinalizeFailed = "finalize_failed",
+    AssistantCompleted = "assistant_completed",
+    ToolScheduled = "tool_scheduled",
+    ToolCompleted = "tool_completed",
+    ToolFailed = "tool_failed",
+    SideEffect = "side_effect",
+    ContextTruncated = "context_truncated",
+    BudgetExceeded = "budget_exceeded",
+    Suspended = "suspended",
+    Completed = "completed",
+    Failed = "failed",
+    Cancelled = "cancelled",
+    Sealed = "sealed",
+    Removed = "removed",
+}
+
+impl Kind {
+    /// The status of a run whose last record is of this kind; none for a seal, which changes nothing.
+    pub const fn status(self) -> Option<RunStatus> {
+        match self {
+            Self::Suspended => Some(RunStatus::Suspended),
+            Self::Completed => Some(RunStatus::Completed),
+            Self::Failed => Some(RunStatus::Failed),
+            Self::Cancelled => Some(RunStatus::Cancelled),
+            Self::Sealed => None,
+            Self::RunStarted
+            | Self::Resumed
+            | Self::UserMessage
+            | Self::TurnStarted
+            | Self::TurnLost
+            | Self::FinalizeStarted
+            | Self::FinalizeFailed
+            | Self::AssistantCompleted
+            | Self::ToolScheduled
+            | Self::ToolCompleted
+            | Self::ToolFailed
+            | Self::SideEffect
+            | Self::ContextTruncated
+            | Self::BudgetExceeded
+            | Self::Removed => Some(RunStatus::Running),
+        }
+    }
+
+    /// Whether it ends a run: only the seal can follow.
+    pub const fn is_end(self) -> bool {
+        matches!(self.status(), Some(status) if status.is_ended())
+    }
+
+    /// Whether a record of this kind keeps its body, whatever is redacted.
+    pub(crate) const fn keeps_body(self) -> bool {
+        matches!(self, Self::Sealed | Self::Removed)
+    }
+
+    /// What totals and the index take from its payload.
+    pub(crate) const fn counted(self) -> Counted {
+        match self {
+            Self::RunStarted => Counted::Names,
+            Self::AssistantCompleted => Counted::Answer,
+            Self::BudgetExceeded | Self::Cancelled => Counted::Partial,
+            Self::TurnStarted => Counted::Turn,
+            Self::TurnLost => Counted::Estimate,
+            Self::ToolScheduled => Counted::Call,
+            Self::Resumed
+            | Self::UserMessage
+            | Self::FinalizeStarted
+            | Self::FinalizeFailed
+            | Self::ToolCompleted
+            | Self::ToolFailed
+            | Self::SideEffect
+            | Self::ContextTruncated
+            | Self::Suspended
+            | Self::Completed
+            | Self::Failed
+            | Self::Sealed
+            | Self::Removed => Counted::Nothing,
+        }
+    }
+
+    /// Where in a run a record of this kind stands.
+    const fn place(self) -> Place {
+        match self {
+            Self::RunStarted => Place::First,
+            Self::Sealed => Place::Last,
+            Self::Removed => Place::Maintenance,
+            Self::Resumed
+            | Self::UserMessage
+            | Self::TurnStarted
+            | Self::TurnLost
+            | Self::FinalizeStarted
+            | Self::FinalizeFailed
+            | Self::AssistantCompleted
+            | Self::ToolScheduled
+            | Self::ToolCompleted
+            | Self::ToolFailed
+            | Self::SideEffect
+            | Self::ContextTruncated
+            | Self::BudgetExceeded
+            | Self::Suspended
+            | Self::Completed
+            | Self::Failed
+            | Self::Cancelled => Place::Between,
+        }
+    }
+
+    /// Why a record of this kind may not follow one of that kind, none before the first.
+    pub(crate) fn misplaced(self, run: &str, before: Option<Self>) -> Option<&'static str> {
+        if let Some(what) = misplaced(run, before.is_none(), self.name()) {
+            return Some(what);
+        }
+        match (before, self.place()) {
+            (Some(Self::Sealed), _) => Some("it follows the seal"),
+            (Some(before), Place::First | Place::Between | Place::Maintenance)
+                if before.is_end() =>
+            {
+                Some("it follows the run's end, and only the seal can")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Where in a run a record stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// At the beginning, and nowhere else.
+    First,
+    /// Anywhere between the beginning and the end.
+    Between,
+    /// At the end: nothing follows.
+    Last,
+    /// In the log's maintenance run, and nowhere else.
+    Maintenance,
+}
+
+/// Why a record of this kind may not stand in this place of a run, whatever stands before it.
+pub(crate) fn misplaced(run: &str, is_first: bool, kind: &str) -> Option<&'static str> {
+    let place = Kind::of(kind).map_or(Place::Between, Kind::place);
+    let is_maintenance = run == MAINTENANCE;
+    if is_maintenance != (place == Place::Maintenance) {
+        return Some("a log's maintenance run has tombstones, and no other run has any");
+    }
+    let starts = is_first && !is_maintenance;
+    (starts != (place == Place::First)).then_some("a run starts once, with its first record")
+}
+
+/// What totals and the index take from a payload.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// Nothing.
+    Nothing,
+    /// The model and the session that the run began with.
+    Names,
+    /// One more turn, whatever the payload says.
+    Turn,
+    /// The estimate of a call whose answer was lost.
+    Estimate,
+    /// The usage of an answer, and the model that gave it.
+    Answer,
+    /// The usage of as much of an answer as came.
+    Partial,
+    /// A tool call, where it is the first try.
+    Call,
+}
+
+impl Counted {
+    /// Whether it has to be read from the payload.
+    pub(crate) const fn is_read(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Turn)
+    }
+
+    /// Whether records of such kinds name a model or a session.
+    pub(crate) const fn names(self) -> bool {
+        matches!(self, Self::Names | Self::Answer)
+    }
+}
+
+impl Fact {
+    /// What it says, in a few words: to be shortened, and cleaned for a terminal.
+    pub fn summary(&self) -> String {
+        match self {
+            Self::RunStarted { thread, .. } => {
+                thread.messages.last().map_or_else(String::new, |last| last.summary())
+            }
+            Self::Resumed { message, tool_results, approved, rejected, given_up, .. } => {
+                let results = tool_results.iter().map(|(id, content)| format!("[{id}] {content}"));
+                let approved = approved.iter().map(|id| format!("[{id}] approved"));
+                let rejected = rejected.iter().map(|(id, why)| match why.as_str() {
+                    "" => format!("[{id}] rejected"),
+                    why => format!("[{id}] rejected: {why}"),
+                });
+                let given_up = given_up.iter().map(|id| format!("[{id}] given up"));
+                let answer = message.as_deref().map(Message::summary);
+                let all = results.chain(approved).chain(rejected).chain(given_up).chain(answer);
+                all.collect::<Vec<_>>().join(" ")
+            }
+            Self::UserMessage { message } => message.summary(),
+            Self::TurnStarted { turn, .. } => turn.to_string(),
+            Self::TurnLost { turn, input_tokens, .. } => {
+                format!("{turn}: about {input_tokens} input tokens")
+            }
+            Self::FinalizeStarted { conversation, .. } => conversation.to_string(),
+            Self::FinalizeFailed { error } => error.to_string(),
+            Self::AssistantCompleted { response, .. } => response.message.summary(),
+            Self::ToolScheduled { call_id, attempt: 1, .. } => format!("[{call_id}]"),
+            Self::ToolScheduled { call_id, attempt, .. } => format!("[{call_id}] try {attempt}"),
+            Self::ToolCompleted { call_id, content, .. } => format!("[{call_id}] {content}"),
+            Self::ToolFailed { call_id, error, .. } => format!("[{call_id}] {error}"),
+            Self::SideEffect { inside: Some(Inside { call_id, .. }), name, effect, .. } => {
+                format!("[{call_id}] {name} {effect}")
+            }
+            Self::SideEffect { inside: None, name, effect, .. } => format!("{name} {effect}"),
+            Self::ContextTruncated { strategy, messages_before, messages_after, .. } => {
+                format!("{strategy}: {messages_before} -> {messages_after} messages")
+            }
+            Self::BudgetExceeded { breach, .. } => breach.to_string(),
+            Self::Suspended(end)
+            | Self::Completed(end)
+            | Self::Failed(end)
+            | Self::Cancelled { end, .. } => end.to_string(),
+            Self::Sealed(seal) => seal.root.to_string(),
+            Self::Removed(Tombstone { run_id, removed, by, reason }) => {
+                let what = match removed {
+                    Removed::Run { .. } => "run".to_owned(),
+                    Removed::Bodies(bodies) => format!("{} bodies of run", bodies.len()),
+                };
+                format!("{what} {run_id} by {by}: {reason}")
+            }
+        }
+    }
+}
+
+/// The value, or how it failed.
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(value) => value.fmt(f),
+            Self::Failed(why) => write!(f, "failed: {why}"),
+        }
+    }
+}
+
+/// The reason, and the question, the limit, the error, or the calls that the run stopped for.
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let metadata = &self.metadata;
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+        let breach = || Breach::deserialize(metadata.get("budget")?).ok();
+        let detail = text(metadata.get("pending_question"))
+            .or_else(|| breach().map(|breach| breach.to_string()))
+            .or_else(|| text(metadata.get("error").and_then(|error| error.get("message"))))
+            .or_else(|| metadata.get("uncertain_tool_calls").map(Value::to_string));
+        match detail {
+            Some(detail) => write!(f, "{}: {detail}", self.reason),
+            None => self.reason.fmt(f),
+        }
+    }
+}
