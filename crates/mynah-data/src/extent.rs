@@ -5,9 +5,8 @@ use serde_json::Value;
 const MAX_DEPTH: usize = 96;
 const MAX_ITEMS: usize = 1 << 19;
 
-/// What is too much about a value, if anything is: one nested deeper than 96 levels, or of more than 524,288 items, which are
-/// values and keys. Values stand several levels down in what holds them, and others beside them: larger ones would make a
-/// session that cannot be loaded again, or a record that cannot be written.
+/// What is too much about a value, if anything is: it is nested deeper than 96 levels, or has more than [`MAX_RESULT`] bytes
+/// of JSON. A larger one would make a session that cannot be loaded again, or a record that cannot be written.
 ///
 /// ```
 /// use mynah_data::excess;
@@ -16,17 +15,33 @@ const MAX_ITEMS: usize = 1 << 19;
 /// let deep = |levels| (0..levels).fold(json!(1), |value, _| json!([value]));
 /// assert_eq!(excess(&deep(96)), None);
 /// assert_eq!(excess(&deep(97)).as_deref(), Some("nested deeper than 96 levels"));
-/// let long = json!(vec![0; 1 << 19]);
-/// assert_eq!(excess(&long).as_deref(), Some("made of more than 524288 items"));
+/// let long = json!("x".repeat(mynah_data::MAX_RESULT));
+/// assert_eq!(excess(&long).as_deref(), Some("larger than 15728640 bytes of JSON"));
 /// ```
 pub fn excess(value: &Value) -> Option<String> {
-    excess_of_all([value])
+    if is_deeper(value, MAX_DEPTH) {
+        return Some(format!("nested deeper than {MAX_DEPTH} levels"));
+    }
+    let mut size = Size(0);
+    let fits = serde_json::to_writer(&mut size, value).is_ok();
+    (!fits).then(|| format!("larger than {MAX_RESULT} bytes of JSON"))
 }
 
-/// The same of several values that are kept together.
-pub(crate) fn excess_of_all<'a>(values: impl IntoIterator<Item = &'a Value>) -> Option<String> {
-    let mut room = MAX_ITEMS;
-    values.into_iter().find_map(|value| exceeds(value, MAX_DEPTH, &mut room))
+/// The most bytes of JSON that a tool may return, or a side effect give: what is larger could not be recorded.
+pub const MAX_RESULT: usize = 15 << 20;
+
+/// Counts bytes, up to the most that fit.
+struct Size(usize);
+
+impl std::io::Write for Size {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        if self.0 > MAX_RESULT { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The value that JSON text stands for. Text that holds too much is refused before memory is taken for it.
@@ -62,21 +77,12 @@ pub fn json_items(text: &str) -> usize {
     items
 }
 
-fn exceeds(value: &Value, levels: usize, room: &mut usize) -> Option<String> {
-    let taken = match value {
-        Value::Object(members) => 1 + members.len(),
-        _ => 1,
-    };
-    let Some(left) = room.checked_sub(taken) else { return Some(too_many()) };
-    *room = left;
-    let within = |value| exceeds(value, levels - 1, room);
+fn is_deeper(value: &Value, levels: usize) -> bool {
     match value {
-        Value::Array(_) | Value::Object(_) if levels == 0 => {
-            Some(format!("nested deeper than {MAX_DEPTH} levels"))
-        }
-        Value::Array(items) => items.iter().find_map(within),
-        Value::Object(members) => members.values().find_map(within),
-        _ => None,
+        Value::Array(_) | Value::Object(_) if levels == 0 => true,
+        Value::Array(items) => items.iter().any(|item| is_deeper(item, levels - 1)),
+        Value::Object(members) => members.values().any(|member| is_deeper(member, levels - 1)),
+        _ => false,
     }
 }
 

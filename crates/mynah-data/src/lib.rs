@@ -57,7 +57,7 @@ pub use collect::{CUT_SHORT, Collector};
 pub use error::{Error, FieldError, PathSegment, Result};
 pub use event::Event;
 pub use event_order::EventOrder;
-pub use extent::{excess, json_items};
+pub use extent::{MAX_RESULT, excess, json_items};
 pub use halt::Halt;
 pub use image::{Image, ImageDetail, ImageError, ImageSource};
 pub use message::{Message, Part, Role};

@@ -123,6 +123,8 @@ reasons! {
         Cancelled => "cancelled",
         /// The handler gave an outcome that it may not give.
         InvalidReturn => "invalid_return",
+        /// The handler finished, and its result is too large to be recorded.
+        ResultTooLarge => "result_too_large",
         /// The tool has no handler.
         NotFound => "not_found",
         /// The result could not be turned into text.

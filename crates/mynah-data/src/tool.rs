@@ -273,11 +273,12 @@ impl ToolOutcome {
             Self::Ok(value)
             | Self::Error { error: value, .. }
             | Self::Halt { result: value, .. } => extent::excess(value),
-            Self::AskUser { opts, .. } => extent::excess_of_all(opts.values()),
+            Self::AskUser { opts, .. } => opts.values().find_map(extent::excess),
         };
         if let Some(excess) = excess {
-            let why = format!("tool error: invalid_return: a value {excess}");
-            return Some(Error::tool(ToolReason::InvalidReturn).with_message(why));
+            let reason = ToolReason::ResultTooLarge;
+            let why = format!("tool error: {reason}: the result is {excess}");
+            return Some(Error::tool(reason).with_message(why));
         }
         match self {
             // A reserved word is reserved as a custom reason too.

@@ -23,6 +23,7 @@ mod recorded;
 mod recorded_fact;
 mod recorder;
 mod retry;
+mod settle;
 mod tape;
 mod tool;
 mod tool_context;
@@ -45,6 +46,7 @@ pub use recorded::{Recorded, outcome_of};
 pub use recorded_fact::RecordedFact;
 pub use recorder::Recorder;
 pub use retry::RetryPolicy;
+pub use settle::{ErrorPolicy, OnToolError, settle};
 pub use tape::Tape;
 pub use tool::{
     Backoff, EncodeError, Handler, HandlerExecutor, JsonEncoder, Settled, Tool, ToolExecutor,

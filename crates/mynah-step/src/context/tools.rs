@@ -7,17 +7,16 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use mynah_data::{ASK_USER_SENTINEL, Budget, Error, Result, ToolCall, ToolOutcome, ToolReason};
-use mynah_log::{DirectCall, Fact, Inside, Resolution};
-use serde_json::json;
+use mynah_data::{Budget, Error, Result, ToolCall, ToolOutcome, ToolReason};
+use mynah_log::{DirectCall, Fact, Inside};
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{Context, Shared, lock, millis};
 use crate::{
-    Backoff, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool, ToolContext,
-    ToolLimits, ToolResultEncoder as _, Try, Watch,
+    Backoff, ErrorPolicy, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool, ToolContext,
+    ToolLimits, Try, Watch,
     desk::{Want, gone},
-    is_not_rerun, reruns_lost, run_tool, tool_failed, uncertain,
+    is_not_rerun, reruns_lost, run_tool, settle, uncertain,
     uncertain::is_uncertain,
 };
 
@@ -357,27 +356,5 @@ impl Drop for Ids<'_> {
 
 /// The fact of how a call came out.
 fn outcome_fact(call: &ToolCall, settled: Settled) -> Fact {
-    let (call_id, attempt) = (call.id.clone(), settled.attempts);
-    let error = match settled.outcome {
-        Ok(ToolOutcome::Error { error, .. }) => tool_failed(call, &error),
-        Ok(outcome) => {
-            let content = match &outcome {
-                ToolOutcome::Ok(value) | ToolOutcome::Halt { result: value, .. } => {
-                    JsonEncoder.encode(value).unwrap_or_default()
-                }
-                _ => ASK_USER_SENTINEL.to_owned(),
-            };
-            return Fact::ToolCompleted { call_id, attempt, outcome, content, duration_ms: None };
-        }
-        Err(error) => error,
-    };
-    let content = json!({"error": error.to_string()}).to_string();
-    Fact::ToolFailed {
-        call_id,
-        attempt,
-        error,
-        resolution: Resolution::Continued,
-        content,
-        duration_ms: None,
-    }
+    settle(call, settled, &JsonEncoder, &ErrorPolicy::Continue, true)
 }

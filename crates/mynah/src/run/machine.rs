@@ -10,14 +10,14 @@ use mynah_data::{
     StreamReason, ToolCall,
 };
 use mynah_log::{End, Extent, Fact, Hash, Plan, Resolution, cbor};
-use mynah_step::{Hearing, Settled, uncertain};
+use mynah_step::{ErrorPolicy, Hearing, Settled, settle, uncertain};
 
 use super::{
     Setup,
     decide::Action,
     input::Input,
-    settle::{ErrorPolicy, settle, tell},
     state::{RunState, manual_calls, plan_mode},
+    tell::tell,
 };
 
 /// The decision maker of a run.

@@ -12,16 +12,16 @@ mod input;
 mod live;
 mod machine;
 mod replayed;
-mod settle;
 mod setup;
 mod state;
+mod tell;
 #[cfg(test)]
 mod tests;
 
 pub use decide::OnUnknownTool;
 pub(crate) use decide::{Finalize, HaltWhen, Policy};
 pub(crate) use driver::Driver;
-pub(crate) use settle::ErrorPolicy;
-pub use settle::OnToolError;
+pub use mynah_step::OnToolError;
+pub(crate) use mynah_step::ErrorPolicy;
 pub(crate) use setup::{Beginning, Observer, Resumption, Setup};
 pub(crate) use state::RunState;

@@ -9,7 +9,7 @@ use mynah_step::{
     ToolResultEncoder, World,
 };
 
-use super::{Policy, settle::ErrorPolicy};
+use super::{ErrorPolicy, Policy};
 
 /// Sees every event of the model, whatever the filters say.
 pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;

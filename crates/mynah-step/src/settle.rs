@@ -1,4 +1,4 @@
-//! What a tool's outcome means: for the model, for the caller, and for the run.
+//! What a tool's outcome means: for the model, and for the run.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -6,11 +6,12 @@ use std::{
 };
 
 use mynah_data::{
-    ASK_USER_SENTINEL, Error, Event, HaltReason, Metadata, ToolCall, ToolOutcome, ToolReason,
+    ASK_USER_SENTINEL, Error, MAX_RESULT, ToolCall, ToolOutcome, ToolReason,
 };
 use mynah_log::{Fact, Resolution};
-use mynah_step::{EncodeError, Settled, ToolResultEncoder, panic_text, tool_failed};
 use serde_json::{Value, json};
+
+use crate::{EncodeError, Settled, ToolResultEncoder, panic_text, tool_failed};
 
 /// What a caller's own error policy makes of a failed tool.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +27,7 @@ type Decide = Arc<dyn Fn(&ToolCall, &Error) -> OnToolError + Send + Sync>;
 
 /// What happens when a tool fails.
 #[derive(Clone, Default)]
-pub(crate) enum ErrorPolicy {
+pub enum ErrorPolicy {
     /// The model reads the error, and goes on.
     #[default]
     Continue,
@@ -36,52 +37,8 @@ pub(crate) enum ErrorPolicy {
     Decide(Decide),
 }
 
-/// The events that tell of a call, from what is remembered of it.
-pub(super) fn tell(call: &ToolCall, fact: &Fact) -> Vec<Event> {
-    let halt = |reason: &HaltReason, result: &Value, content: &str, exception: Option<&String>| {
-        Event::ToolHalt {
-            tool_call_id: call.id.clone(),
-            reason: reason.clone(),
-            result: result.clone(),
-            content: content.to_owned(),
-            on_tool_error_exception: exception.cloned(),
-        }
-    };
-    match fact {
-        Fact::ToolCompleted { outcome, content, .. } => {
-            let last = match outcome {
-                ToolOutcome::AskUser { question, opts } => ask_user(call, question, opts),
-                ToolOutcome::Halt { reason, result } => halt(reason, result, content, None),
-                _ => encoded(call, content.clone()),
-            };
-            vec![execution_completed(call, outcome.clone()), last]
-        }
-        Fact::ToolFailed { error, resolution, content, .. } => {
-            let reported = error.metadata().get("error").cloned();
-            let (shown, last) = match resolution {
-                Resolution::Replaced(value) => {
-                    (ToolOutcome::Ok(value.clone()), encoded(call, content.clone()))
-                }
-                Resolution::Halted { exception } => {
-                    let told = halt(
-                        &HaltReason::ToolError,
-                        &error.to_value(),
-                        content,
-                        exception.as_ref(),
-                    );
-                    (shown(error, reported), told)
-                }
-                _ => (shown(error, reported), encoded(call, content.clone())),
-            };
-            vec![execution_completed(call, shown), last]
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// Works out what the outcome of a call means. Where nobody keeps the run or watches it, what a tool gave is not remembered
-/// beside its text.
-pub(super) fn settle(
+/// The fact of how a call came out. If the run is neither recorded nor watched, only the text of a result is remembered.
+pub fn settle(
     call: &ToolCall,
     settled: Settled,
     encoder: &dyn ToolResultEncoder,
@@ -98,15 +55,15 @@ pub(super) fn settle(
     };
     let failure = Failure { call, attempt, encoder };
     match settled.outcome {
-        Ok(ToolOutcome::Ok(value)) => match encode(encoder, &value) {
+        Ok(ToolOutcome::Ok(value)) => match failure.text(&value) {
             Ok(content) => {
                 completed(ToolOutcome::Ok(if remembered { value } else { Value::Null }), content)
             }
-            Err(error) => failure.judge(failure.not_encoded(&error), None, policy),
+            Err(error) => failure.judge(error, None, policy),
         },
-        Ok(ToolOutcome::Halt { reason, result }) => match encode(encoder, &result) {
+        Ok(ToolOutcome::Halt { reason, result }) => match failure.text(&result) {
             Ok(content) => completed(ToolOutcome::Halt { reason, result }, content),
-            Err(error) => failure.judge(failure.not_encoded(&error), None, policy),
+            Err(error) => failure.judge(error, None, policy),
         },
         Ok(asked @ ToolOutcome::AskUser { .. }) => completed(asked, ASK_USER_SENTINEL.to_owned()),
         Ok(ToolOutcome::Error { error, .. }) => {
@@ -140,9 +97,9 @@ impl Failure<'_> {
             return self.fact(error, reported, resolution);
         };
         match catch_unwind(AssertUnwindSafe(|| decide(self.call, &error))) {
-            Ok(OnToolError::Continue(value)) => match encode(self.encoder, &value) {
+            Ok(OnToolError::Continue(value)) => match self.text(&value) {
                 Ok(content) => self.with_content(error, Resolution::Replaced(value), content),
-                Err(cause) => self.fact(self.not_encoded(&cause), None, halted),
+                Err(error) => self.fact(error, None, halted),
             },
             Ok(OnToolError::Halt) => self.fact(error, reported, halted),
             Err(panic) => {
@@ -181,30 +138,19 @@ impl Failure<'_> {
         encode(self.encoder, &value).unwrap_or_else(|_| message().to_string())
     }
 
-    fn not_encoded(&self, cause: &EncodeError) -> Error {
-        Error::tool(ToolReason::EncodingFailed)
-            .with_message(format!("tool error ({}): encoding_failed: {cause}", self.call.name))
-            .with("tool_name", self.call.name.as_str())
+    /// The text of a result. One that no record could hold is a failure of a call that has finished.
+    fn text(&self, value: &Value) -> Result<String, Error> {
+        let failed = |reason: ToolReason, why: &str| {
+            Error::tool(reason)
+                .with_message(format!("tool error ({}): {reason}: {why}", self.call.name))
+                .with("tool_name", self.call.name.as_str())
+        };
+        let text = encode(self.encoder, value)
+            .map_err(|EncodeError(why)| failed(ToolReason::EncodingFailed, &why))?;
+        if text.len() <= MAX_RESULT {
+            return Ok(text);
+        }
+        let why = format!("its text has {} bytes, and at most {MAX_RESULT} are kept", text.len());
+        Err(failed(ToolReason::ResultTooLarge, &why))
     }
-}
-
-fn shown(error: &Error, reported: Option<Value>) -> ToolOutcome {
-    ToolOutcome::error(reported.unwrap_or_else(|| error.to_value()))
-}
-
-fn execution_completed(call: &ToolCall, result: ToolOutcome) -> Event {
-    Event::ToolExecutionCompleted { id: call.id.clone(), name: call.name.clone(), result }
-}
-
-fn ask_user(call: &ToolCall, question: &str, opts: &Metadata) -> Event {
-    Event::AskUserRequested {
-        tool_call_id: call.id.clone(),
-        tool_name: call.name.clone(),
-        question: question.to_owned(),
-        opts: opts.clone(),
-    }
-}
-
-fn encoded(call: &ToolCall, content: String) -> Event {
-    Event::ToolResultEncoded { id: call.id.clone(), content }
 }
