@@ -197,12 +197,14 @@ impl Tape {
         }
     }
 
+    /// The next recorded fact that is not of a call which ended with the run.
+    pub(crate) fn after_cut_offs(&self) -> Option<&Fact> {
+        self.recorded()?.to_come().find(|fact| !is_cut_off(fact))
+    }
+
     /// Whether the next record says that a call was given up by its caller.
     pub(crate) fn gives_up_next(&self) -> bool {
-        matches!(
-            self.upcoming_of(&["tool_failed"]),
-            Some(Fact::ToolFailed { resolution: Resolution::CutOff, .. })
-        )
+        self.upcoming_of(&["tool_failed"]).is_some_and(is_cut_off)
     }
 
     /// What somebody gets who asks; nothing while it is not their turn.
@@ -338,4 +340,9 @@ impl Tape {
             _ => Poll::Ready(Ok(())),
         }
     }
+}
+
+/// Whether a fact is that a call was stopped while it ran.
+fn is_cut_off(fact: &Fact) -> bool {
+    matches!(fact, Fact::ToolFailed { resolution: Resolution::CutOff, .. })
 }

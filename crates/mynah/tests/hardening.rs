@@ -217,17 +217,36 @@ async fn a_value_too_deep_to_be_read_again_is_a_failed_tool() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_value_too_large_to_be_recorded_is_a_failed_tool() -> Result<()> {
-    let tool = Tool::new("t", "", json!({})).handler(async |_, _| json!(vec![0; 1 << 20]));
-    let model = Scripted::new([
-        json!([{"tool_call": {"id": "c", "name": "t"}}, {"finish": "tool_calls"}]),
-        json!([{"text": "done"}, {"finish": "stop"}]),
-    ])?;
-    let log = Arc::new(MemoryLog::new());
-    let result = Engine::new(model).tool(tool).chat("go").record(&log).await?;
-    let told: Vec<_> = result.thread.messages.iter().map(|message| message.text()).collect();
-    let why = "tool error: invalid_return: a value made of more than 524288 items";
-    assert_eq!(told, ["go", "", &*json!({"error": why}).to_string(), "done"]);
+async fn a_result_too_large_to_be_recorded_is_a_tool_that_finished_and_any_other_can_be_exported()
+-> Result<()> {
+    let large = mynah::MAX_RESULT;
+    for (value, fits) in [
+        (json!("x".repeat(large - 2)), true),
+        (json!("x".repeat(large - 1)), false),
+        (json!(vec![0; 1 << 20]), true),
+    ] {
+        let tool = Tool::new("t", "", json!({})).handler(move |_, _| {
+            let value = value.clone();
+            async move { value }
+        });
+        let model = Scripted::new([
+            json!([{"tool_call": {"id": "c", "name": "t"}}, {"finish": "tool_calls"}]),
+            json!([{"text": "done"}, {"finish": "stop"}]),
+        ])?;
+        let log = Arc::new(MemoryLog::new());
+        let result = Engine::new(model).tool(tool).chat("go").record(&log).await?;
+        let text = result.thread.messages.iter().nth(2).expect("a result").text().into_owned();
+        let why = "tool error: result_too_large: the result is larger than 15728640 bytes of JSON";
+        assert_eq!(text == json!({"error": why}).to_string(), !fits);
+        assert_eq!(result.text(), "done");
+
+        let run = result.run_id.expect("a run");
+        let mut file = Vec::new();
+        mynah::log::bundle::export(&log, &run, &mut file).await?;
+        let other = MemoryLog::new();
+        mynah::log::bundle::import(&other, std::io::Cursor::new(file)).await?;
+        assert_eq!(mynah::replay_run(&other, &*run).await?.status, "equal");
+    }
     Ok(())
 }
 

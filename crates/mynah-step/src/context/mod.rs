@@ -609,7 +609,7 @@ impl Context {
         {
             let tape = self.tape();
             if tape.is_behind() {
-                let recorded = tape.upcoming().and_then(WallClock::recorded);
+                let recorded = tape.after_cut_offs().and_then(WallClock::recorded);
                 return recorded.filter(|breach| breach.place == place).cloned();
             }
         }

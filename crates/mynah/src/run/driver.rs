@@ -23,6 +23,7 @@ pub(crate) struct Driver {
     door: Box<dyn Door>,
     /// A replay of the run's past, whose events are emitted first.
     past: Option<Box<Driver>>,
+    is_past: bool,
     phase: Phase,
     /// Whether tools were announced whose announcement may not be durable yet.
     announced: bool,
@@ -120,6 +121,7 @@ impl Driver {
             machine,
             door,
             past: None,
+            is_past: false,
             phase: Phase::Running,
             announced: false,
             refusal: None,
@@ -159,9 +161,9 @@ impl Driver {
         }
     }
 
-    /// Emits the events of the run's past first.
+    /// Emits the events of the run's past first, all but its end.
     pub(crate) fn tell_first(&mut self, past: Self) {
-        self.past = Some(Box::new(past));
+        self.past = Some(Box::new(Self { is_past: true, ..past }));
     }
 
     /// Waits until the log has the beginning of the run.
@@ -354,8 +356,12 @@ impl Driver {
         }
         self.tell_span(&self.machine.state.steps);
         let run_id = self.run_id().cloned();
+        if self.is_past {
+            self.refusal = None;
+        }
         let event = match self.refusal {
             Some(_) => None,
+            None if self.is_past => None,
             None => self.machine.completed(run_id.as_ref()),
         };
         self.phase = Phase::Closing(event);
