@@ -347,6 +347,32 @@ fn tables_that_lost_their_version_are_damaged() {
     }
 }
 
+#[tokio::test]
+#[cfg(unix)]
+async fn a_file_that_is_removed_or_replaced_while_it_is_open_is_noticed_at_the_next_commit() {
+    for (how, what) in [("remove", "removed"), ("replace", "replaced by another file")] {
+        let (folder, path) = file();
+        let log = SqliteLog::open(&path).expect("a log");
+        let mut run = Sample::new("run", 0);
+        log.append(run.batch()).await.expect("a run");
+        if how == "remove" {
+            std::fs::remove_file(&path).expect("a file");
+        } else {
+            let other = folder.path().join("other.db");
+            drop(SqliteLog::open(&other).expect("another log"));
+            std::fs::rename(&other, &path).expect("a file");
+        }
+        let lost = log.append(run.user("lost").batch()).await.expect_err("a file nobody finds");
+        assert_eq!(lost.kind(), ErrorKind::Log(LogReason::Unusable));
+        assert!(
+            lost.to_string().contains(&format!("mynah.db was {what} while it was open")),
+            "{lost}"
+        );
+        let lease = log.lease("run", "me", Duration::from_secs(1), 0).await;
+        assert_eq!(reason(lease), LogReason::Unusable);
+    }
+}
+
 #[test]
 fn a_file_that_cannot_be_written_is_refused_before_anything_is_to_be_written() {
     let (_folder, path) = file();

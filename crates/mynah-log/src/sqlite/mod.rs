@@ -4,6 +4,7 @@ mod file;
 mod heads;
 mod keys;
 mod pending;
+mod place;
 mod readers;
 mod records;
 mod row;
