@@ -18,6 +18,8 @@ pub(crate) struct Checked {
     pub(crate) tombstones: Vec<(i64, Tombstone)>,
     /// Whether it ends with the run's seal.
     pub(crate) sealing: bool,
+    /// Where the chain ends with it.
+    pub(crate) head: Head,
 }
 
 impl Checked {
@@ -59,12 +61,14 @@ impl Checked {
             };
             return Err(wrong(what).into());
         }
-        if batch.records.is_empty() {
-            let seq = batch.expected.map_or(1, |head| head.seq.saturating_add(1));
-            let what = "an append holds at least one record".to_owned();
-            return Err(Corrupt { run: batch.run.to_string(), seq, what }.into());
+        match head.filter(|_| !batch.records.is_empty()) {
+            Some(head) => Ok(Self { batch, tombstones, sealing, head }),
+            None => {
+                let seq = batch.expected.map_or(1, |head| head.seq.saturating_add(1));
+                let what = "an append holds at least one record".to_owned();
+                Err(Corrupt { run: batch.run.to_string(), seq, what }.into())
+            }
         }
-        Ok(Self { batch, tombstones, sealing })
     }
 }
 
@@ -115,6 +119,12 @@ impl Entry {
     pub(crate) fn told(&self) -> RunSummary {
         let held_until = self.holder.as_ref().map(|hold| hold.until);
         RunSummary { held_until, ..self.summary.clone() }
+    }
+
+    /// Whether this batch was appended before, and nothing since: its writer did not get the answer. Whose the run is by now
+    /// makes no difference, as the records are there.
+    pub(crate) fn ends_with(&self, checked: &Checked) -> bool {
+        self.summary.head() == checked.head
     }
 
     /// Takes in one more batch, if it may follow.

@@ -20,9 +20,13 @@ pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
 ///
 /// The records of a run form a chain: an append names the head that it expects, and is refused if
 /// someone else was faster, if the run has its seal, or if the writer's lease was taken over. A
-/// batch is kept whole or not at all. A run that waits or has ended is nobody's. When the future of an append is ready, the records are as
-/// safe as the log makes them; one that is dropped may or may not have appended. Appends and leases take effect in the order
-/// in which their futures were first polled.
+/// batch is kept whole or not at all. A run that waits or has ended is nobody's. When the future of an append is ready, the records
+/// are as safe as the log makes them; one that is dropped may or may not have appended. Appends and leases take effect in the
+/// order in which their futures were first polled.
+///
+/// An append is idempotent: if the run ends with the last record of the batch, it succeeds and changes nothing. So a writer that
+/// did not get an answer appends the same batch again. An error with the reason `unavailable` means that this is worth an
+/// attempt; any other is final.
 ///
 /// ```
 /// use mynah_data::Thread;
@@ -39,7 +43,7 @@ pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
 /// # Ok(()) }
 /// ```
 pub trait Log: Send + Sync + 'static {
-    /// Keeps more records of a run.
+    /// Appends records to a run, and gives its new head. Records that are there already are not appended twice.
     ///
     /// Records of the [maintenance run](crate::MAINTENANCE) are tombstones: with each of them the log takes away, at once and
     /// in the same commit, what it names. What it names must be there as it says. Its bytes may lie in the log's files for a

@@ -87,6 +87,10 @@ impl Work<'_> {
     pub(super) fn append(&mut self, checked: &Checked) -> Answer<Head> {
         if !checked.tombstones.is_empty() {
             self.pending.write(self.connection)?;
+            let known = self.known.find(self.connection, &mut self.pending, &checked.batch.run)?;
+            if attempt!(known).is_some_and(|known| known.entry.ends_with(checked)) {
+                return Ok(Ok(checked.head));
+            }
         }
         // All is looked up first: what is refused must not have changed anything.
         let mut going = Vec::new();
@@ -178,6 +182,7 @@ impl Work<'_> {
             return Ok(Err(Corrupt { run: String::new(), seq: 0, what }.into()));
         }
         let (before, known) = match attempt!(memory.find(connection, pending, run)?) {
+            Some(known) if known.entry.ends_with(checked) => return Ok(Ok(checked.head)),
             Some(known) => {
                 let before = known.entry.clone();
                 attempt!(known.entry.follow(checked));

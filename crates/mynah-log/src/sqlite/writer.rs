@@ -395,16 +395,16 @@ mod tests {
     #[tokio::test]
     async fn a_job_that_panics_is_told_and_takes_nothing_else_with_it() {
         let (_folder, writer) = start(Durability::Relaxed);
-        let sound = || {
-            let checked = Checked::new(Sample::new("sound", 0).batch()).expect("a batch");
+        let sound = |time| {
+            let checked = Checked::new(Sample::new("sound", time).batch()).expect("a batch");
             writer.perform(Arc::from("sound"), None, move |work| work.append(&checked))
         };
         let broken = writer.perform::<()>(Arc::from("broken"), None, |_| panic!("for a test"));
-        let (broken, kept) = tokio::join!(broken, sound());
+        let (broken, kept) = tokio::join!(broken, sound(0));
         let told = broken.expect_err("a panic").to_string();
         assert!(told.contains("the thread that writes panicked"), "{told}");
         assert_eq!(kept.map(|head| head.seq), Ok(1));
-        let again = sound().await.expect_err("a run that is there");
+        let again = sound(1).await.expect_err("a run that is there");
         assert_eq!(again.kind(), ErrorKind::Log(LogReason::HeadMismatch));
     }
 }
