@@ -11,6 +11,7 @@
 mod audit;
 pub mod bundle;
 pub mod cbor;
+mod clock;
 pub mod conformance;
 mod cuts;
 mod entry;

@@ -15,6 +15,7 @@ mod desk;
 mod difference;
 mod effects;
 mod fallback;
+mod heartbeat;
 mod lease;
 mod left_behind;
 mod metrics;

@@ -2,20 +2,21 @@
 
 use std::{
     borrow::Cow,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker, ready},
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, LogReason, Part, Result};
+use mynah_data::{Error, ErrorKind, LogReason, Part, Result};
 use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals};
-use tokio::{
-    task::coop::unconstrained,
-    time::{Instant, Sleep},
-};
+use tokio::time::{Instant, Sleep};
 
-use crate::{BoxFuture, LEASE, MetricsSink, World, take_over};
+use crate::{
+    BoxFuture, LEASE, MetricsSink, World,
+    heartbeat::{Held, Moment},
+    take_over,
+};
 
 /// Writes a run's facts into a log.
 pub struct Recorder {
@@ -44,17 +45,14 @@ pub struct Recorder {
     durability: Option<Durability>,
     /// Whether the next fact is the first of another process.
     seam: Option<Fact>,
-    lease: Option<Lease>,
-    /// When it was last asked for: a clock that is set tells nothing of how long it is held.
-    held: Instant,
-    /// Until when the append under way keeps it, and when that was asked.
-    holding: Option<(i64, Instant)>,
+    lease: Option<Arc<Held>>,
+    /// When the append under way was asked to renew it.
+    holding: Option<Moment>,
     /// Whether the lease is still to be taken, and the taking.
     pub(crate) takes_lease: bool,
     taking: Option<BoxFuture<Result<Lease>>>,
-    /// When the lease is to be kept for longer, and the keeping.
-    beat: Option<Pin<Box<Sleep>>>,
-    keeping: Option<BoxFuture<Result<(Lease, Instant)>>>,
+    /// The renewal that is waited for before an effect.
+    renewing: Option<BoxFuture<Result<()>>>,
     metrics: Option<Arc<dyn MetricsSink>>,
     /// The kinds of the records that are being written, and since when they are, for who is told.
     began: Option<(Vec<Cow<'static, str>>, Instant)>,
@@ -63,9 +61,6 @@ pub struct Recorder {
 /// How many records, and how many bytes, may wait to be written before whoever makes more has to wait: neither a slow disk nor
 /// a long turn holds a run in memory.
 const MAX_WAITING: (usize, usize) = (1_024, 4 << 20);
-
-/// How often the lease of a run is renewed that is polled and has nothing to write.
-const BEAT: Duration = Duration::from_secs(1);
 
 impl Recorder {
     /// Writes a new run.
@@ -96,12 +91,10 @@ impl Recorder {
             durability: None,
             seam: None,
             lease: None,
-            held: Instant::now(),
             holding: None,
             takes_lease: false,
             taking: None,
-            beat: None,
-            keeping: None,
+            renewing: None,
             metrics: None,
             began: None,
         }
@@ -139,10 +132,12 @@ impl Recorder {
     }
 
     /// The same for a new run, which is this writer's from its first append on.
-    pub fn with_new_lease(self) -> Self {
+    pub fn with_new_lease(mut self) -> Self {
         let owner = new_owner(self.world.as_ref());
-        let run = Arc::clone(self.chain.run());
-        self.with_lease(Lease::new(run, owner, 1, i64::MIN))
+        let lease = Lease::new(Arc::clone(self.chain.run()), owner, 1, i64::MIN);
+        // It is not held before the first append.
+        self.lease = Some(self.held(lease, Moment { instant: Instant::now(), clock: i64::MIN }));
+        self
     }
 
     /// The same for a run that goes on, which becomes this writer's before it does: see [`take_over`].
@@ -222,6 +217,10 @@ impl Recorder {
         let record = self.chain.append(self.now.max(self.not_before), salt, fact)?;
         self.totals.count(fact);
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
+        if let Some(held) = &self.lease {
+            // Of a run whose end is being written, the log may know before its writer does.
+            held.set_over(self.over);
+        }
         self.owes |= is_owed(fact);
         self.waiting +=
             record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len());
@@ -231,7 +230,13 @@ impl Recorder {
 
     /// From here on the run is this writer's, by this lease.
     pub(crate) fn hold(&mut self, lease: Lease) {
-        (self.lease, self.held) = (Some(lease), Instant::now());
+        let held = self.held(lease, Moment::now(&*self.world));
+        held.keep();
+        self.lease = Some(held);
+    }
+
+    fn held(&self, lease: Lease, asked: Moment) -> Arc<Held> {
+        Held::new(Arc::clone(&self.log), Arc::clone(&self.world), lease, asked)
     }
 
     /// Whether so much waits to be written that nothing should be added to it.
@@ -242,12 +247,16 @@ impl Recorder {
 
     /// Whether more can be written.
     pub(crate) fn is_ours(&self) -> Result<()> {
-        self.failed.clone().map_or(Ok(()), Err)
+        let lost = || self.lease.as_ref().and_then(|held| held.lost());
+        self.failed.clone().or_else(lost).map_or(Ok(()), Err)
     }
 
     /// Nothing more is written, for this reason.
     pub(crate) fn fail(&mut self, error: Error) {
         self.failed.get_or_insert(error);
+        if let Some(held) = &self.lease {
+            held.set_over(true);
+        }
     }
 
     /// Waits until the run is this writer's.
@@ -267,78 +276,23 @@ impl Recorder {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether the lease of a run that goes on is to be kept now.
-    pub(crate) fn is_to_keep(&self) -> bool {
-        self.keeping.is_some() || self.beat.as_ref().is_none_or(|beat| beat.is_elapsed())
-    }
-
-    /// Keeps the lease of a run that goes on.
+    /// Waits until the run is this writer's for certain, before an effect that must not happen twice. A process that was
+    /// suspended for longer than its lease lasts may have lost the run without knowing.
     ///
     /// # Errors
-    /// The run is not this writer's any more; told once.
-    pub(crate) fn poll_keep(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        // What was never written belongs to nobody, and what ended to nobody any more: of a run whose end is under way, the log
-        // may know before its writer does.
-        if self.written.is_none() || self.over || self.failed.is_some() {
-            return Ok(());
-        }
-        while let Some(lease) = &self.lease {
-            if self.keeping.is_none() {
-                let beat = self.beat.get_or_insert_with(|| Box::pin(tokio::time::sleep(BEAT)));
-                // The timer of a task that has used up its turn would not begin.
-                if pin!(unconstrained(beat.as_mut())).poll(cx).is_pending() {
-                    break;
-                }
-                self.keeping = Some(self.renewal(lease.clone()));
-            }
-            match self.poll_renewed(cx) {
-                Poll::Ready(renewed) => renewed?,
-                Poll::Pending => break,
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until the run is this writer's for certain: a lease that has run out may be another's by now.
-    pub(crate) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    /// Another process has the run, or the log fails.
+    pub fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.is_ours()?;
-        ready!(self.poll_renewed(cx))?;
-        match &self.lease {
-            // A machine that slept has a clock that knows of it, and one that does not.
-            Some(lease) if self.held.elapsed() >= LEASE || lease.until <= nanos(&*self.world) => {
-                self.keeping = Some(self.renewal(lease.clone()));
-                self.poll_renewed(cx)
-            }
-            _ => Poll::Ready(Ok(())),
+        let Some(held) = &self.lease else { return Poll::Ready(Ok(())) };
+        if self.renewing.is_none() && held.is_doubtful() {
+            let held = Arc::clone(held);
+            self.renewing = Some(Box::pin(async move { held.renew().await }));
         }
-    }
-
-    fn renewal(&self, lease: Lease) -> BoxFuture<Result<(Lease, Instant)>> {
-        let (log, now, asked) = (Arc::clone(&self.log), nanos(&*self.world), Instant::now());
-        Box::pin(async move {
-            let kept = log.lease(&lease.run, &lease.owner, LEASE, now).await?;
-            if kept.token == lease.token {
-                return Ok((kept, asked));
-            }
-            // It was another's, who let go of it.
-            log.release(&kept).await?;
-            Err(Error::log(LogReason::Fenced)
-                .with_message(format!(
-                    "log error: fenced: run {} was taken over by somebody else",
-                    lease.run
-                ))
-                .with("run_id", &*lease.run))
-        })
-    }
-
-    /// Waits for the renewal under way.
-    fn poll_renewed(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let Some(keeping) = &mut self.keeping else { return Poll::Ready(Ok(())) };
-        let renewed = ready!(keeping.as_mut().poll(cx));
-        (self.keeping, self.beat) = (None, None);
-        match renewed {
-            Ok((lease, asked)) => (self.lease, self.held) = (Some(lease), asked),
-            Err(error) => self.failed = Some(error),
+        let Some(renewing) = &mut self.renewing else { return Poll::Ready(Ok(())) };
+        let renewed = ready!(renewing.as_mut().poll(cx));
+        self.renewing = None;
+        if let Err(error) = renewed {
+            self.fail(error);
         }
         Poll::Ready(self.is_ours())
     }
@@ -382,13 +336,12 @@ impl Recorder {
                 match written {
                     Ok(head) => {
                         self.written = Some(head);
-                        if let (Some(lease), Some((until, asked))) =
-                            (&mut self.lease, self.holding.take())
-                        {
-                            (lease.until, self.held) = (until, asked);
+                        if let (Some(held), Some(asked)) = (&self.lease, self.holding.take()) {
+                            held.renewed(asked);
+                            held.keep();
                         }
                     }
-                    Err(error) => self.failed = Some(error),
+                    Err(error) => self.fail(error),
                 }
                 self.writing = None;
                 continue;
@@ -415,13 +368,12 @@ impl Recorder {
             .and_then(|first| first.prev.map(|hash| Head { seq: first.seq - 1, hash }));
         let batch = Append::new(Arc::clone(self.chain.run()), expected, records);
         let mut batch = batch.durability(self.durability);
-        if let Some(lease) = &self.lease {
-            batch.fence = expected.map(|_| lease.token);
-            // An append that is made anyway keeps the lease, where it is time.
-            if lease.until < self.now.saturating_add(span(LEASE - BEAT)) {
-                let until = self.now.saturating_add(span(LEASE));
-                batch = batch.held(lease.owner.as_str(), until);
-                (self.holding, self.beat) = (Some((until, Instant::now())), None);
+        if let Some(held) = &self.lease {
+            batch.fence = expected.map(|_| held.lease.token);
+            // An append that is made anyway renews the lease, where that is due.
+            if expected.is_none() || held.is_due(self.now) {
+                batch = batch.held(held.lease.owner.as_str(), LEASE);
+                self.holding = Some(Moment { instant: Instant::now(), clock: self.now });
             }
         }
         batch
@@ -433,6 +385,9 @@ impl Drop for Recorder {
     /// once, and nobody waits for it: what comes of it is its own affair.
     fn drop(&mut self) {
         let begun = self.written.is_some() || self.writing.is_some();
+        if let Some(held) = &self.lease {
+            held.set_over(true);
+        }
         if !begun || self.is_over() {
             return;
         }
@@ -440,9 +395,9 @@ impl Drop for Recorder {
             let (log, batch) = (Arc::clone(&self.log), self.batch());
             ask_once(async move { log.append(batch).await.map(drop) });
         }
-        if let Some(lease) = self.lease.take() {
+        if let Some(held) = self.lease.take() {
             let log = Arc::clone(&self.log);
-            ask_once(async move { log.release(&lease).await });
+            ask_once(async move { log.release(&held.lease).await });
         }
     }
 }
@@ -455,6 +410,11 @@ fn ask_once(asked: impl Future<Output = Result<()>> + Send + 'static) {
 fn too_late() -> Error {
     Error::log(LogReason::Unavailable)
         .with_message("log error: unavailable: records were not safe within the emit_timeout")
+}
+
+/// Whether a log that failed may succeed the next time.
+pub(crate) fn is_temporary(error: &Error) -> bool {
+    error.kind() == ErrorKind::Log(LogReason::Unavailable)
 }
 
 /// A name that nobody else has.

@@ -59,6 +59,7 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     index::pages_stay_whole_while_runs_come_and_go_on(&*fresh().await).await;
     index::the_seals_are_the_leaves_of_the_logs_tree(&*fresh().await).await;
     lease::a_run_belongs_to_one_at_a_time(&*fresh().await).await;
+    lease::a_lease_is_taken_from_an_owner_that_was_not_seen_to_renew_it(&*fresh().await).await;
     lease::who_lost_a_run_is_fenced_off(&*fresh().await).await;
     lease::a_lease_needs_a_run_that_goes_on(&*fresh().await).await;
     lease::a_new_run_belongs_to_whoever_began_it(&*fresh().await).await;

@@ -392,8 +392,6 @@ impl Context {
                 if desk.poll_stuck(&mut tape).is_ready() {
                     continue;
                 }
-                // Who lost the run is told by what it asks for next.
-                let _ = tape.keep(cx);
                 tape.kick(cx);
                 return Poll::Pending;
             }

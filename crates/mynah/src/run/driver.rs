@@ -235,9 +235,6 @@ impl Driver {
     }
 
     fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
-        if self.tape.is_to_keep() {
-            self.keep_lease(cx);
-        }
         loop {
             let step = Some(&self.step).filter(|step| !step.is_disabled()).cloned();
             let _entered = step.as_ref().map(Span::enter);
@@ -249,10 +246,7 @@ impl Driver {
             if self.tells_next() && self.tape.poll_sent(cx).is_pending() {
                 // Tools go on while what came of others is on its way to the log.
                 if !matches!(self.phase, Phase::Tools(_)) {
-                    match self.keep_lease(cx) {
-                        true => return Poll::Pending,
-                        false => continue,
-                    }
+                    return Poll::Pending;
                 }
             } else if !self.is_answered_in_full()
                 && let Some(event) = self.ready.pop_front()
@@ -272,17 +266,10 @@ impl Driver {
             }
             match self.poll_phase(cx) {
                 Poll::Ready(Some(event)) => return Poll::Ready(Some(Ok(event))),
-                // Only who waits is woken: the timer of a lease is not asked for every piece of an answer.
-                Poll::Pending if self.keep_lease(cx) => return Poll::Pending,
-                _ => {}
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => {}
             }
         }
-    }
-
-    /// Keeps a run that is kept this engine's; whether it still is.
-    fn keep_lease(&mut self, cx: &mut Context<'_>) -> bool {
-        let kept = self.tape.keep(cx);
-        kept.map_err(|lost| _ = self.fault.get_or_insert(lost)).is_ok()
     }
 
     /// Whether there is something to tell, or may be in a moment.
