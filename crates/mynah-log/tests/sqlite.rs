@@ -373,6 +373,19 @@ async fn a_file_that_is_removed_or_replaced_while_it_is_open_is_noticed_at_the_n
     }
 }
 
+#[tokio::test]
+async fn a_file_that_is_locked_for_long_is_unavailable_and_takes_the_same_batch_later() {
+    let (_folder, path) = file();
+    let log = SqliteLog::open(&path).expect("a log");
+    let other = Connection::open(&path).expect("a connection");
+    other.execute_batch("BEGIN IMMEDIATE").expect("a lock");
+    let mut run = Sample::new("run", 0);
+    let batch = run.batch();
+    assert_eq!(reason(log.append(batch.clone()).await), LogReason::Unavailable);
+    other.execute_batch("COMMIT").expect("no lock");
+    assert_eq!(log.append(batch).await, Ok(run.head()));
+}
+
 #[test]
 fn a_file_that_cannot_be_written_is_refused_before_anything_is_to_be_written() {
     let (_folder, path) = file();

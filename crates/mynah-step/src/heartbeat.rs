@@ -17,7 +17,8 @@ use tokio::time::Instant;
 
 use crate::{
     LEASE, World,
-    recorder::{is_temporary, nanos, span},
+    recorder::{PAUSES, is_temporary, nanos, span},
+    world::jittered,
 };
 
 /// How old a renewal is when the next is due. A lease lasts three times as long.
@@ -161,6 +162,23 @@ impl Held {
         };
         let mut state = self.state();
         Err(state.lost.get_or_insert(lost).clone())
+    }
+
+    /// Renews it, and asks a log that is unavailable again within this time.
+    ///
+    /// # Errors
+    /// As [`renew`](Self::renew).
+    pub(crate) async fn renew_within(&self, limit: Duration) -> Result<()> {
+        let (began, mut pause) = (Instant::now(), PAUSES.0);
+        loop {
+            match self.renew().await {
+                Err(error) if is_temporary(&error) && began.elapsed() < limit => {
+                    tokio::time::sleep(jittered(&*self.world, pause, 0.5)).await;
+                    pause = PAUSES.1.min(pause * 2);
+                }
+                renewed => return renewed,
+            }
+        }
     }
 
     /// Whether a renewal is due; then it is under way.

@@ -1,8 +1,7 @@
 //! Writing a run's facts.
 
 use std::{
-    borrow::Cow,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker, ready},
     time::{Duration, SystemTime},
@@ -10,12 +9,16 @@ use std::{
 
 use mynah_data::{Error, ErrorKind, LogReason, Part, Result};
 use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals};
-use tokio::time::{Instant, Sleep};
+use tokio::{
+    task::coop::unconstrained,
+    time::{Instant, Sleep, sleep},
+};
 
 use crate::{
     BoxFuture, LEASE, MetricsSink, World,
     heartbeat::{Held, Moment},
     take_over,
+    world::jittered,
 };
 
 /// Writes a run's facts into a log.
@@ -35,10 +38,16 @@ pub struct Recorder {
     waiting: usize,
     /// Whether something waits that must be on its way before anything more is told.
     owes: bool,
+    /// Whether there is such in the batch that is being appended.
+    owed: bool,
     /// Where the log's copy of the chain ends.
     pub(crate) written: Option<Head>,
+    /// The batch that is being appended, and the attempt under way.
+    batch: Option<Append>,
     writing: Option<BoxFuture<Result<Head>>>,
-    /// The longest that an append may take, and when the one under way has taken it.
+    /// Since when the log is unavailable, if it is.
+    outage: Option<Outage>,
+    /// How long a batch may take with all attempts, and when the one under way has taken so long.
     emit_timeout: Option<Duration>,
     late: Option<Pin<Box<Sleep>>>,
     failed: Option<Error>,
@@ -54,9 +63,24 @@ pub struct Recorder {
     /// The renewal that is waited for before an effect.
     renewing: Option<BoxFuture<Result<()>>>,
     metrics: Option<Arc<dyn MetricsSink>>,
-    /// The kinds of the records that are being written, and since when they are, for who is told.
-    began: Option<(Vec<Cow<'static, str>>, Instant)>,
+    /// When the records were made that are being written or wait, if that is measured.
+    made: Vec<Instant>,
 }
+
+/// A time in which a log is unavailable.
+struct Outage {
+    began: Instant,
+    /// How long the pause before the next attempt is, without jitter.
+    pause: Duration,
+    pausing: Pin<Box<Sleep>>,
+    error: Error,
+}
+
+/// The pause after the first failed attempt, and the longest.
+pub(crate) const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
+
+/// How long a log may be unavailable before a run is given up, unless an `emit_timeout` says otherwise.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How many records, and how many bytes, may wait to be written before whoever makes more has to wait: neither a slow disk nor
 /// a long turn holds a run in memory.
@@ -83,8 +107,11 @@ impl Recorder {
             pending: Vec::new(),
             waiting: 0,
             owes: false,
+            owed: false,
             written,
+            batch: None,
             writing: None,
+            outage: None,
             emit_timeout: None,
             late: None,
             failed: None,
@@ -96,11 +123,11 @@ impl Recorder {
             taking: None,
             renewing: None,
             metrics: None,
-            began: None,
+            made: Vec::new(),
         }
     }
 
-    /// The same, and tells how long writing takes.
+    /// The same, and reports how long each record takes to be safe.
     pub fn metered(mut self, metrics: Option<Arc<dyn MetricsSink>>) -> Self {
         self.metrics = metrics;
         self
@@ -118,7 +145,8 @@ impl Recorder {
         self
     }
 
-    /// The same, which gives up a log that takes longer than this to append.
+    /// The same, which gives up a log that does not append a batch within this time, attempts that failed included. Without it, an
+    /// attempt may take as long as it likes, and a log that is unavailable is given up after five minutes.
     pub fn with_emit_timeout(mut self, limit: Option<Duration>) -> Self {
         self.emit_timeout = limit;
         self
@@ -225,6 +253,9 @@ impl Recorder {
         self.waiting +=
             record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len());
         self.pending.push(record);
+        if self.metrics.is_some() {
+            self.made.push(Instant::now());
+        }
         Ok(())
     }
 
@@ -276,17 +307,21 @@ impl Recorder {
         Poll::Ready(Ok(()))
     }
 
-    /// Waits until the run is this writer's for certain, before an effect that must not happen twice. A process that was
-    /// suspended for longer than its lease lasts may have lost the run without knowing.
+    /// Waits until the run is this writer's for certain, before an effect that must not happen twice. A new run is its writer's
+    /// once its first records are in the log. A process that was suspended for longer than its lease lasts may have lost the run
+    /// without knowing.
     ///
     /// # Errors
     /// Another process has the run, or the log fails.
     pub fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.is_ours()?;
+        if self.written.is_none() {
+            return self.poll_flush(cx);
+        }
         let Some(held) = &self.lease else { return Poll::Ready(Ok(())) };
         if self.renewing.is_none() && held.is_doubtful() {
-            let held = Arc::clone(held);
-            self.renewing = Some(Box::pin(async move { held.renew().await }));
+            let (held, limit) = (Arc::clone(held), self.emit_timeout.unwrap_or(PATIENCE));
+            self.renewing = Some(Box::pin(async move { held.renew_within(limit).await }));
         }
         let Some(renewing) = &mut self.renewing else { return Poll::Ready(Ok(())) };
         let renewed = ready!(renewing.as_mut().poll(cx));
@@ -299,69 +334,130 @@ impl Recorder {
 
     /// Whether the log knows that the run waits or has ended.
     fn is_over(&self) -> bool {
-        self.over && self.pending.is_empty() && self.writing.is_none() && self.failed.is_none()
+        self.over && self.pending.is_empty() && self.batch.is_none() && self.failed.is_none()
     }
 
     /// Waits until the log was given what it must be given before anything more is told. What fails is told when it is flushed.
     pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.owes || self.poll_flush(cx).is_ready() {
+        if !self.has_debts() || self.poll_flush(cx).is_ready() {
             return Poll::Ready(());
         }
         // What was owed may have been given to it just now.
-        if self.owes { Poll::Pending } else { Poll::Ready(()) }
+        if self.has_debts() { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    /// Waits until nothing is left to write.
+    /// Whether the log was not given what it must be given, or failed to take it.
+    fn has_debts(&self) -> bool {
+        self.owes || self.owed && self.batch.is_some() && self.writing.is_none()
+    }
+
+    /// Waits until the log was given every record, so that each is kept even if this process dies now. It does not wait until
+    /// they are safe; what fails is reported by [`poll_flush`](Self::poll_flush).
+    ///
+    /// It is ready at once, unless an earlier append is in flight or the log is unavailable.
+    pub fn poll_given(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let is_flushed = self.poll_flush(cx).is_ready();
+        let is_given = self.pending.is_empty() && self.writing.is_some();
+        if is_flushed || is_given { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Waits until nothing is left to write. A log that is unavailable is asked again, with pauses of up to two seconds.
+    ///
+    /// # Errors
+    /// A log that refuses a batch, or that was unavailable for too long; see [`with_emit_timeout`](Self::with_emit_timeout).
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         loop {
             if let Some(error) = &self.failed {
                 return Poll::Ready(Err(error.clone()));
             }
-            if let Some(writing) = &mut self.writing {
-                let written = match writing.as_mut().poll(cx) {
-                    Poll::Ready(written) => written,
-                    Poll::Pending => {
-                        let late = |late: &mut Pin<Box<Sleep>>| late.as_mut().poll(cx).is_ready();
-                        if !self.late.as_mut().is_some_and(late) {
-                            return Poll::Pending;
-                        }
-                        Err(too_late())
+            let attempt = match (&mut self.writing, &mut self.outage) {
+                (Some(writing), _) => writing.as_mut().poll(cx).map(Some),
+                (None, Some(outage)) => poll_timer(&mut outage.pausing, cx).map(|()| None),
+                (None, None) => Poll::Ready(None),
+            };
+            match attempt {
+                Poll::Ready(Some(written)) => self.settle(written),
+                Poll::Ready(None) => match &self.batch {
+                    None if self.pending.is_empty() => return Poll::Ready(Ok(())),
+                    None => {
+                        self.late = self.emit_timeout.map(|limit| Box::pin(sleep(limit)));
+                        self.batch = Some(self.batch());
                     }
-                };
-                if let (Some(metrics), Some((kinds, began))) = (&self.metrics, self.began.take()) {
-                    let kinds: Vec<&str> = kinds.iter().map(|kind| &**kind).collect();
-                    let failure = written.as_ref().err().map(Error::reason);
-                    metrics.append(&kinds, failure, began.elapsed());
-                }
-                match written {
-                    Ok(head) => {
-                        self.written = Some(head);
-                        if let (Some(held), Some(asked)) = (&self.lease, self.holding.take()) {
-                            held.renewed(asked);
-                            held.keep();
-                        }
+                    Some(batch) => {
+                        let (log, batch) = (Arc::clone(&self.log), batch.clone());
+                        self.writing = Some(Box::pin(async move { log.append(batch).await }));
                     }
-                    Err(error) => self.fail(error),
+                },
+                Poll::Pending => {
+                    let is_late = |late| poll_timer(late, cx).is_ready();
+                    if !self.late.as_mut().is_some_and(is_late) {
+                        return Poll::Pending;
+                    }
+                    let error = too_late(self.outage.as_ref().map(|outage| &outage.error));
+                    self.give_up(error);
                 }
-                self.writing = None;
-                continue;
             }
-            if self.pending.is_empty() {
-                return Poll::Ready(Ok(()));
+        }
+    }
+
+    /// Takes in the result of an attempt.
+    fn settle(&mut self, written: Result<Head>) {
+        self.writing = None;
+        match written {
+            Ok(head) => {
+                self.written = Some(head);
+                self.report(None);
+                self.batch = None;
+                if self.outage.take().is_some() {
+                    tracing::info!(run = &**self.chain.run(), "the log is available again");
+                }
+                if let (Some(held), Some(asked)) = (&self.lease, self.holding.take()) {
+                    held.renewed(asked);
+                    held.keep();
+                }
             }
-            let batch = self.batch();
-            let kinds = || batch.records.iter().map(|record| record.envelope().kind.clone());
-            self.began = self.metrics.as_ref().map(|_| (kinds().collect(), Instant::now()));
-            let log = Arc::clone(&self.log);
-            self.late = self.emit_timeout.map(|limit| Box::pin(tokio::time::sleep(limit)));
-            self.writing = Some(Box::pin(async move { log.append(batch).await }));
+            Err(error) if is_temporary(&error) => self.pause(error),
+            Err(error) => self.give_up(error),
+        }
+    }
+
+    /// Waits before the next attempt, unless the log has been unavailable for too long.
+    fn pause(&mut self, error: Error) {
+        let (shortest, longest) = PAUSES;
+        let (began, pause) = match &self.outage {
+            Some(outage) => (outage.began, longest.min(outage.pause * 2)),
+            None => {
+                tracing::warn!(run = &**self.chain.run(), %error, "the log is unavailable; its records wait");
+                (Instant::now(), shortest)
+            }
+        };
+        if self.emit_timeout.is_none() && began.elapsed() >= PATIENCE {
+            return self.give_up(error);
+        }
+        let pausing = Box::pin(sleep(jittered(&*self.world, pause, 0.5)));
+        self.outage = Some(Outage { began, pause, pausing, error });
+    }
+
+    /// Ends the run: its records cannot be written.
+    fn give_up(&mut self, error: Error) {
+        self.writing = None;
+        self.report(Some(error.reason()));
+        self.fail(error);
+    }
+
+    /// Reports what came of the records of the batch.
+    fn report(&mut self, failure: Option<&str>) {
+        let (Some(metrics), Some(batch)) = (&self.metrics, &self.batch) else { return };
+        let count = batch.records.len().min(self.made.len());
+        for (record, made) in batch.records.iter().zip(self.made.drain(..count)) {
+            metrics.append(&record.envelope().kind, failure, made.elapsed());
         }
     }
 
     /// What waits to be written. It follows what is being written.
     fn batch(&mut self) -> Append {
         let records = std::mem::take(&mut self.pending);
-        (self.waiting, self.owes) = (0, false);
+        (self.waiting, self.owed, self.owes) = (0, self.owes, false);
         let expected = records
             .first()
             .map(Record::envelope)
@@ -384,16 +480,21 @@ impl Drop for Recorder {
     /// A run that is left has its records, and whoever goes on with it need not wait for the lease to run out. The log is asked
     /// once, and nobody waits for it: what comes of it is its own affair.
     fn drop(&mut self) {
-        let begun = self.written.is_some() || self.writing.is_some();
+        let begun = self.written.is_some() || self.batch.is_some();
         if let Some(held) = &self.lease {
             held.set_over(true);
         }
         if !begun || self.is_over() {
             return;
         }
-        if !self.pending.is_empty() && !self.takes_lease && self.failed.is_none() {
-            let (log, batch) = (Arc::clone(&self.log), self.batch());
-            ask_once(async move { log.append(batch).await.map(drop) });
+        if !self.takes_lease && self.failed.is_none() {
+            // A batch that is under way has been asked for.
+            let unasked = self.batch.take().filter(|_| self.writing.is_none());
+            let pending = (!self.pending.is_empty()).then(|| self.batch());
+            for batch in unasked.into_iter().chain(pending) {
+                let log = Arc::clone(&self.log);
+                ask_once(async move { log.append(batch).await.map(drop) });
+            }
         }
         if let Some(held) = self.lease.take() {
             let log = Arc::clone(&self.log);
@@ -407,9 +508,16 @@ fn ask_once(asked: impl Future<Output = Result<()>> + Send + 'static) {
     let _ = Box::pin(asked).as_mut().poll(&mut Context::from_waker(Waker::noop()));
 }
 
-fn too_late() -> Error {
-    Error::log(LogReason::Unavailable)
-        .with_message("log error: unavailable: records were not safe within the emit_timeout")
+fn too_late(last: Option<&Error>) -> Error {
+    let last = last.map(|error| format!("; the last attempt: {error}")).unwrap_or_default();
+    Error::log(LogReason::Unavailable).with_message(format!(
+        "log error: unavailable: records were not safe within the emit_timeout{last}"
+    ))
+}
+
+/// Waits for a timer. That of a task that has used up its turn would not begin.
+fn poll_timer(timer: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>) -> Poll<()> {
+    pin!(unconstrained(timer.as_mut())).poll(cx)
 }
 
 /// Whether a log that failed may succeed the next time.

@@ -22,7 +22,7 @@ use tokio::sync::{
 
 use super::{
     Answer,
-    file::{File, unavailable},
+    file::{File, unavailable, unusable},
     place::Identity,
     store::{Store, Work},
 };
@@ -134,7 +134,7 @@ impl Writer {
         job: impl FnMut(&mut Work<'_>) -> Answer<T> + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
-        let stopped = || unavailable("the thread that writes has stopped; open the log again");
+        let stopped = || unusable("the thread that writes has stopped; open the log again");
         let durability = durability.unwrap_or(self.durability);
         let (reply, left) = (Some(reply), Arc::clone(&self.left));
         let mut asking = Asking { run: Arc::clone(&run), answer, left: &self.left, is_over: false };
@@ -312,7 +312,8 @@ impl Desk {
                 self.file.is_still(self.opened).err().unwrap_or_else(|| self.file.failure(&error))
             }
             Failed::Elsewhere(error) => error,
-            Failed::Panicked => unavailable(format!(
+            // The same would happen again.
+            Failed::Panicked => unusable(format!(
                 "{}: the thread that writes panicked, and nothing of this was kept; verify the log",
                 self.file.path().display()
             )),
