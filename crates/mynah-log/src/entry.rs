@@ -20,7 +20,7 @@ pub(crate) struct Checked {
     pub(crate) sealing: bool,
     /// Where the chain ends with it.
     pub(crate) head: Head,
-    /// The log's time.
+    /// The log's time, if it is needed.
     pub(crate) now: i64,
 }
 
@@ -33,7 +33,7 @@ impl Checked {
     }
 
     /// Checks a batch by itself, which comes at this time.
-    pub(crate) fn new(batch: Append, now: i64) -> Result<Self> {
+    pub(crate) fn new(batch: Append, now: impl FnOnce() -> i64) -> Result<Self> {
         let (mut head, mut sealing) = (batch.expected, false);
         let (mut gone, mut tombstones) = (HashSet::new(), Vec::new());
         for record in &batch.records {
@@ -64,7 +64,12 @@ impl Checked {
             return Err(wrong(what).into());
         }
         match head.filter(|_| !batch.records.is_empty()) {
-            Some(head) => Ok(Self { batch, tombstones, sealing, head, now }),
+            Some(head) => {
+                // Most appends do not need the time.
+                let needs_time = batch.hold.is_some() || !tombstones.is_empty();
+                let now = if needs_time { now() } else { 0 };
+                Ok(Self { batch, tombstones, sealing, head, now })
+            }
             None => {
                 let seq = batch.expected.map_or(1, |head| head.seq.saturating_add(1));
                 let what = "an append holds at least one record".to_owned();

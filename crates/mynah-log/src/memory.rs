@@ -207,7 +207,7 @@ impl State {
 impl Log for MemoryLog {
     fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
         Box::pin(async move {
-            let checked = Checked::new(batch, self.clock.now())?;
+            let checked = Checked::new(batch, || self.clock.now())?;
             let run = Arc::clone(&checked.batch.run);
             let head = self.state().append(checked)?;
             self.waiters.tell(&run);

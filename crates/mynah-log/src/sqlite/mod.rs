@@ -158,7 +158,7 @@ impl Log for SqliteLog {
     fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
         Box::pin(async move {
             let writer = self.writer()?;
-            let checked = Checked::new(batch, self.1.now())?;
+            let checked = Checked::new(batch, || self.1.now())?;
             let (run, durability) = (Arc::clone(&checked.batch.run), checked.batch.durability);
             writer.perform(run, durability, move |work| work.append(&checked)).await
         })

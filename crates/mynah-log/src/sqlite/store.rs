@@ -344,7 +344,7 @@ mod tests {
     }
 
     fn append(work: &mut Work<'_>, batch: Append) -> mynah_data::Result<Head> {
-        work.append(&Checked::new(batch, 0).expect("a batch")).expect("room")
+        work.append(&Checked::new(batch, || 0).expect("a batch")).expect("room")
     }
 
     fn tombstone(chain: &mut Chain, run: &str, removed: Removed) -> Append {
@@ -368,7 +368,7 @@ mod tests {
         append(&mut work, small()).expect("a new run");
         let full = (1..10_000).find_map(|run| {
             let more =
-                Checked::new(Sample::new(format!("run-{run}"), 0).batch(), 0).expect("a batch");
+                Checked::new(Sample::new(format!("run-{run}"), 0).batch(), || 0).expect("a batch");
             work.append(&more).err()
         });
         assert_eq!(full.expect("no room").sqlite_error_code(), Some(ErrorCode::DiskFull));

@@ -397,7 +397,7 @@ mod tests {
     async fn a_job_that_panics_is_told_and_takes_nothing_else_with_it() {
         let (_folder, writer) = start(Durability::Relaxed);
         let sound = |time| {
-            let checked = Checked::new(Sample::new("sound", time).batch(), 0).expect("a batch");
+            let checked = Checked::new(Sample::new("sound", time).batch(), || 0).expect("a batch");
             writer.perform(Arc::from("sound"), None, move |work| work.append(&checked))
         };
         let broken = writer.perform::<()>(Arc::from("broken"), None, |_| panic!("for a test"));
