@@ -33,7 +33,7 @@ sample    5 runs verified
         json!({"check": "version", "version": version}),
         json!({"check": "format", "format": 1}),
         json!({"check": "keys", "keys": ["OPENAI_API_KEY", "TOGETHER_API_KEY"]}),
-        json!({"check": "log", "log": url, "schema": 5, "read_only": false}),
+        json!({"check": "log", "log": url, "schema": 1, "read_only": false}),
         json!({"check": "storage", "err": null}),
         json!({"check": "runs", "runs": 5}),
         json!({"check": "sample", "verified": 5, "corrupt": []}),

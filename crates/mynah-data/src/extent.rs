@@ -36,7 +36,11 @@ struct Size(usize);
 impl std::io::Write for Size {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0 += bytes.len();
-        if self.0 > MAX_RESULT { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
+        if self.0 > MAX_RESULT {
+            Err(std::io::ErrorKind::StorageFull.into())
+        } else {
+            Ok(bytes.len())
+        }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {

@@ -6,30 +6,34 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use mynah_data::{Error, LogReason, Result};
 
 use crate::{
-    Append, Corrupt, Head, Hold, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunStatus, RunSummary,
-    Tombstone, removal::misplaced,
+    Append, Corrupt, Head, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunStatus, RunSummary,
+    Tombstone, clock::nanos, removal::misplaced,
 };
 
 /// A batch whose records form a chain onto the head that it expects.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) batch: Append,
-    /// The tombstones among its records, and when they were made.
-    pub(crate) tombstones: Vec<(i64, Tombstone)>,
+    /// The tombstones among its records.
+    pub(crate) tombstones: Vec<Tombstone>,
     /// Whether it ends with the run's seal.
     pub(crate) sealing: bool,
+    /// Where the chain ends with it.
+    pub(crate) head: Head,
+    /// The log's time, if it is needed.
+    pub(crate) now: i64,
 }
 
 impl Checked {
     /// Whether it takes out this run.
     pub(crate) fn takes_out(&self, run: &str) -> bool {
-        self.tombstones.iter().any(|(_, tombstone)| {
+        self.tombstones.iter().any(|tombstone| {
             matches!(tombstone.removed, Removed::Run { .. }) && tombstone.run_id == run
         })
     }
 
-    /// Checks a batch by itself.
-    pub(crate) fn new(batch: Append) -> Result<Self> {
+    /// Checks a batch by itself, which comes at this time.
+    pub(crate) fn new(batch: Append, now: impl FnOnce() -> i64) -> Result<Self> {
         let (mut head, mut sealing) = (batch.expected, false);
         let (mut gone, mut tombstones) = (HashSet::new(), Vec::new());
         for record in &batch.records {
@@ -51,7 +55,7 @@ impl Checked {
                 if kind == "removed" {
                     let tombstone = Tombstone::of(record).map_err(wrong)?;
                     check_tombstone(&tombstone, &mut gone).map_err(wrong)?;
-                    tombstones.push((envelope.ts, tombstone));
+                    tombstones.push(tombstone);
                 }
                 sealing = kind == "sealed";
                 head = Some(Head { seq, hash: record.hash() });
@@ -59,12 +63,19 @@ impl Checked {
             };
             return Err(wrong(what).into());
         }
-        if batch.records.is_empty() {
-            let seq = batch.expected.map_or(1, |head| head.seq.saturating_add(1));
-            let what = "an append holds at least one record".to_owned();
-            return Err(Corrupt { run: batch.run.to_string(), seq, what }.into());
+        match head.filter(|_| !batch.records.is_empty()) {
+            Some(head) => {
+                // Most appends do not need the time.
+                let needs_time = batch.hold.is_some() || !tombstones.is_empty();
+                let now = if needs_time { now() } else { 0 };
+                Ok(Self { batch, tombstones, sealing, head, now })
+            }
+            None => {
+                let seq = batch.expected.map_or(1, |head| head.seq.saturating_add(1));
+                let what = "an append holds at least one record".to_owned();
+                Err(Corrupt { run: batch.run.to_string(), seq, what }.into())
+            }
         }
-        Ok(Self { batch, tombstones, sealing })
     }
 }
 
@@ -91,7 +102,14 @@ pub(crate) struct Entry {
     /// The token of the last lease; 0 if there was none.
     pub(crate) token: u64,
     /// Who has the lease.
-    pub(crate) holder: Option<Hold>,
+    pub(crate) holder: Option<Holder>,
+}
+
+/// Who holds a run, and when the term is over by the log's time.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Holder {
+    pub(crate) owner: String,
+    pub(crate) until: i64,
 }
 
 impl Entry {
@@ -102,8 +120,11 @@ impl Entry {
             Some(first) if expected.is_none() && fence.is_none() => {
                 check_id(run)?;
                 let summary = RunSummary::begin(first);
-                let token = u64::from(hold.is_some());
-                let mut entry = Self { summary, token, holder: hold.clone() };
+                let mut entry = Self { summary, token: 0, holder: None };
+                if let Some(hold) = hold {
+                    entry.token = 1;
+                    entry.hold(&hold.owner, hold.term, checked.now);
+                }
                 entry.count(checked);
                 Ok(entry)
             }
@@ -117,11 +138,17 @@ impl Entry {
         RunSummary { held_until, ..self.summary.clone() }
     }
 
+    /// Whether this batch was appended before, and nothing since: its writer did not get the answer. Whose the run is by now
+    /// makes no difference, as the records are there.
+    pub(crate) fn ends_with(&self, checked: &Checked) -> bool {
+        self.summary.head() == checked.head
+    }
+
     /// Takes in one more batch, if it may follow.
     pub(crate) fn follow(&mut self, checked: &Checked) -> Result<()> {
         self.admit(&checked.batch)?;
         if let (Some(hold), Some(_)) = (&checked.batch.hold, checked.batch.fence) {
-            self.holder = Some(hold.clone());
+            self.hold(&hold.owner, hold.term, checked.now);
         }
         self.count(checked);
         Ok(())
@@ -159,19 +186,48 @@ impl Entry {
 
     /// Gives the run to an owner for a while, if it is free now.
     pub(crate) fn lease(&mut self, owner: &str, term: Duration, now: i64) -> Result<Lease> {
-        let term = i64::try_from(term.as_nanos()).unwrap_or(i64::MAX);
-        let until = now.saturating_add(term);
+        self.give(owner, term, now, |holder| holder.until <= now)
+    }
+
+    /// Gives the run to an owner for a while, if its holder has not renewed its lease since this end of it was seen.
+    pub(crate) fn take(
+        &mut self,
+        owner: &str,
+        term: Duration,
+        now: i64,
+        seen: Option<i64>,
+    ) -> Result<Lease> {
+        self.give(owner, term, now, |holder| seen == Some(holder.until))
+    }
+
+    fn give(
+        &mut self,
+        owner: &str,
+        term: Duration,
+        now: i64,
+        is_free: impl FnOnce(&Holder) -> bool,
+    ) -> Result<Lease> {
         let run = Arc::clone(&self.summary.run_id);
         if self.summary.seal.is_some() {
             return Err(sealed(&run));
         }
         match &self.holder {
             Some(holder) if holder.owner == owner => {}
-            Some(holder) if holder.until > now => return Err(leased(&run, holder)),
+            Some(holder) if !is_free(holder) => return Err(leased(&run, holder)),
             _ => self.token += 1,
         }
-        self.holder = Some(Hold { owner: owner.to_owned(), until });
+        let until = self.hold(owner, term, now);
         Ok(Lease::new(run, owner, self.token, until))
+    }
+
+    /// Writes down who holds the run. Every renewal has another end, even where the clock stands: it is a sign of life.
+    fn hold(&mut self, owner: &str, term: Duration, now: i64) -> i64 {
+        let mut until = now.saturating_add(nanos(term));
+        if self.holder.as_ref().is_some_and(|holder| holder.until == until) {
+            until = until.checked_add(1).unwrap_or(until - 1);
+        }
+        self.holder = Some(Holder { owner: owner.to_owned(), until });
+        until
     }
 
     /// Whether what a tombstone names may be taken away now. That its records have those hashes is left to be seen.
@@ -273,8 +329,8 @@ fn fenced(run: &str, token: u64) -> Error {
     refused(LogReason::Fenced, run, why).with("token", token)
 }
 
-fn leased(run: &str, holder: &Hold) -> Error {
-    let Hold { owner, until } = holder;
+fn leased(run: &str, holder: &Holder) -> Error {
+    let Holder { owner, until } = holder;
     let why = format!(
         "run {run} is in other hands: another process goes on with it; wait until it is done, or stop that process"
     );

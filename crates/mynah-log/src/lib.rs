@@ -11,6 +11,7 @@
 mod audit;
 pub mod bundle;
 pub mod cbor;
+mod clock;
 pub mod conformance;
 mod cuts;
 mod entry;
@@ -33,8 +34,8 @@ mod waiters;
 pub use audit::{Auditor, verify_run, verify_seals, walk};
 pub use cuts::{Cut, CutRecorder, expand};
 pub use fact::{
-    About, BEHAVIOUR, DirectCall, Effect, End, Extent, Fact, Inside, OnUncertain, Parent, Plan, Previous,
-    Resolution, Seal, SessionLink, Totals,
+    About, BEHAVIOUR, DirectCall, Effect, End, Extent, Fact, Inside, OnUncertain, Parent, Plan,
+    Previous, Resolution, Seal, SessionLink, Totals,
 };
 pub use hash::Hash;
 pub use kind::Kind;

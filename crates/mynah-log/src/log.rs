@@ -20,9 +20,13 @@ pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
 ///
 /// The records of a run form a chain: an append names the head that it expects, and is refused if
 /// someone else was faster, if the run has its seal, or if the writer's lease was taken over. A
-/// batch is kept whole or not at all. A run that waits or has ended is nobody's. When the future of an append is ready, the records are as
-/// safe as the log makes them; one that is dropped may or may not have appended. Appends and leases take effect in the order
-/// in which their futures were first polled.
+/// batch is kept whole or not at all. A run that waits or has ended is nobody's. When the future of an append is ready, the records
+/// are as safe as the log makes them; one that is dropped may or may not have appended. Appends and leases take effect in the
+/// order in which their futures were first polled.
+///
+/// An append is idempotent: if the run ends with the last record of the batch, it succeeds and changes nothing. So a writer that
+/// did not get an answer appends the same batch again. An error with the reason `unavailable` means that this is worth an
+/// attempt; any other is final.
 ///
 /// ```
 /// use mynah_data::Thread;
@@ -39,7 +43,7 @@ pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
 /// # Ok(()) }
 /// ```
 pub trait Log: Send + Sync + 'static {
-    /// Keeps more records of a run.
+    /// Appends records to a run, and gives its new head. Records that are there already are not appended twice.
     ///
     /// Records of the [maintenance run](crate::MAINTENANCE) are tombstones: with each of them the log takes away, at once and
     /// in the same commit, what it names. What it names must be there as it says. Its bytes may lie in the log's files for a
@@ -79,10 +83,25 @@ pub trait Log: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
-    /// Takes the right to append to a run, for a while, or keeps it for longer. `now` is in
-    /// nanoseconds since 1970: logs have no clock. Whoever asks again under the same name is taken
-    /// for the same, so a name must not be shared.
-    fn lease(&self, run: &str, owner: &str, term: Duration, now: i64) -> LogFuture<'_, Lease>;
+    /// Takes the right to append to a run that nobody holds, or renews it. The log supplies the time from which the term
+    /// counts, and a run whose term is over by that time is given to another owner. An owner that asks again gets the same
+    /// lease with a later end, so a name must not be shared.
+    ///
+    /// Where owners may be on several machines, or the clock may be set, use [`take`](Self::take) for a run that another holds.
+    fn lease(&self, run: &str, owner: &str, term: Duration) -> LogFuture<'_, Lease>;
+
+    /// Takes a run from an owner that has not renewed its lease, whatever the time is.
+    ///
+    /// `seen` is the [`held_until`](RunSummary::held_until) that the caller saw before it waited for a renewal. If it has
+    /// changed, the owner lives, and the error is `leased`. Each renewal changes it. A run that nobody holds is given to the
+    /// caller in any case.
+    fn take(
+        &self,
+        run: &str,
+        owner: &str,
+        term: Duration,
+        seen: Option<i64>,
+    ) -> LogFuture<'_, Lease>;
 
     /// Gives the right back; nothing happens if it was lost already.
     fn release(&self, lease: &Lease) -> LogFuture<'_, ()>;
@@ -136,7 +155,8 @@ macro_rules! forward_log {
             seals(from: u64, limit: usize) -> Vec<$crate::SealedRun>;
             check() -> ();
             wipe() -> ();
-            lease(run: &str, owner: &str, term: ::std::time::Duration, now: i64) -> $crate::Lease;
+            lease(run: &str, owner: &str, term: ::std::time::Duration) -> $crate::Lease;
+            take(run: &str, owner: &str, term: ::std::time::Duration, seen: Option<i64>) -> $crate::Lease;
             release(lease: &$crate::Lease) -> ();
         }
     };
@@ -158,6 +178,7 @@ macro_rules! forward_log {
     (@ check [check $($own:ident)*] $($written:tt)*) => {};
     (@ wipe [wipe $($own:ident)*] $($written:tt)*) => {};
     (@ lease [lease $($own:ident)*] $($written:tt)*) => {};
+    (@ take [take $($own:ident)*] $($written:tt)*) => {};
     (@ release [release $($own:ident)*] $($written:tt)*) => {};
     (@ $name:ident [$other:ident $($own:ident)*] $($written:tt)*) => {
         $crate::forward_log! { @ $name [$($own)*] $($written)* }
@@ -181,20 +202,20 @@ pub struct Append {
     pub records: Vec<Record>,
     /// The token of the writer's lease, where it has one.
     pub fence: Option<u64>,
-    /// For how long the run is the writer's from here on: of a new run, which gets the token 1, or of one whose lease the
-    /// writer has, which is kept for longer.
+    /// Who holds the run from this append on, and for how long: a new run, which gets the token 1, or a run whose lease the
+    /// writer has, which is renewed.
     pub hold: Option<Hold>,
     /// How safe they are to be; none leaves it to the log.
     pub durability: Option<Durability>,
 }
 
-/// Who a run belongs to, and from when on someone else may take it over, in nanoseconds since 1970.
+/// Who holds a run, and for how long from the append on, by the log's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// A name that nobody else has.
+    /// A name that no other owner has.
     pub owner: String,
-    /// When it runs out.
-    pub until: i64,
+    /// How long it is held if it is not renewed.
+    pub term: Duration,
 }
 
 impl Append {
@@ -215,9 +236,9 @@ impl Append {
         self
     }
 
-    /// The same, and the run is the writer's until then.
-    pub fn held(mut self, owner: impl Into<String>, until: i64) -> Self {
-        self.hold = Some(Hold { owner: owner.into(), until });
+    /// The same, and this owner holds the run for this long.
+    pub fn held(mut self, owner: impl Into<String>, term: Duration) -> Self {
+        self.hold = Some(Hold { owner: owner.into(), term });
         self
     }
 }
@@ -233,7 +254,7 @@ pub struct Lease {
     pub owner: String,
     /// Grows each time that the run changes hands.
     pub token: u64,
-    /// From when on someone else may take it over, in nanoseconds since 1970.
+    /// When its term is over by the log's time, in nanoseconds since 1970.
     pub until: i64,
 }
 

@@ -12,6 +12,7 @@ use mynah_data::Result;
 use crate::{
     Append, BoxFuture, Hash, Head, Lease, Log, MAINTENANCE, Record, Removed, RunFilter, RunPage,
     RunSummary, SealedRun, Stripped, Tombstone,
+    clock::Clock,
     entry::{self, Checked, Entry},
     removal::goes_on_from,
     runs::Place,
@@ -23,6 +24,7 @@ use crate::{
 pub struct MemoryLog {
     state: Arc<Mutex<State>>,
     waiters: Arc<Waiters>,
+    clock: Clock,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +51,24 @@ impl MemoryLog {
         Self::default()
     }
 
+    /// The same log, whose leases are counted by this clock, in nanoseconds since 1970. It is for tests: two clones that have
+    /// each a clock of their own stand for two machines.
+    pub fn with_clock(mut self, clock: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
+        self.clock = Clock::new(clock);
+        self
+    }
+
+    fn lease_by(
+        &self,
+        run: &Arc<str>,
+        give: impl FnOnce(&mut Entry) -> Result<Lease>,
+    ) -> Result<Lease> {
+        match self.state().runs.get_mut(run) {
+            Some(run) => give(&mut run.entry),
+            None => Err(entry::not_found(run)),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,13 +76,16 @@ impl MemoryLog {
 
 impl State {
     fn append(&mut self, checked: Checked) -> Result<Head> {
-        for (at, tombstone) in &checked.tombstones {
-            self.yields(tombstone, *at)?;
+        if self.runs.get(&checked.batch.run).is_some_and(|run| run.entry.ends_with(&checked)) {
+            return Ok(checked.head);
+        }
+        for tombstone in &checked.tombstones {
+            self.yields(tombstone, checked.now)?;
             self.is_needed(tombstone, &checked)?;
         }
         let gone = checked.tombstones.clone();
         let head = self.extend(checked)?;
-        gone.iter().for_each(|(_, tombstone)| self.remove(tombstone));
+        gone.iter().for_each(|tombstone| self.remove(tombstone));
         Ok(head)
     }
 
@@ -184,7 +207,7 @@ impl State {
 impl Log for MemoryLog {
     fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
         Box::pin(async move {
-            let checked = Checked::new(batch)?;
+            let checked = Checked::new(batch, || self.clock.now())?;
             let run = Arc::clone(&checked.batch.run);
             let head = self.state().append(checked)?;
             self.waiters.tell(&run);
@@ -233,19 +256,23 @@ impl Log for MemoryLog {
         )
     }
 
-    fn lease(
+    fn lease(&self, run: &str, owner: &str, term: Duration) -> BoxFuture<'_, Result<Lease>> {
+        let (run, owner): (Arc<str>, Arc<str>) = (Arc::from(run), Arc::from(owner));
+        Box::pin(
+            async move { self.lease_by(&run, |entry| entry.lease(&owner, term, self.clock.now())) },
+        )
+    }
+
+    fn take(
         &self,
         run: &str,
         owner: &str,
         term: Duration,
-        now: i64,
+        seen: Option<i64>,
     ) -> BoxFuture<'_, Result<Lease>> {
         let (run, owner): (Arc<str>, Arc<str>) = (Arc::from(run), Arc::from(owner));
         Box::pin(async move {
-            match self.state().runs.get_mut(&run) {
-                Some(run) => run.entry.lease(&owner, term, now),
-                None => Err(entry::not_found(&run)),
-            }
+            self.lease_by(&run, |entry| entry.take(&owner, term, self.clock.now(), seen))
         })
     }
 

@@ -99,13 +99,13 @@ async fn a_token_that_no_lease_had_is_damage_and_nobody_gets_the_run() {
         raw.execute("UPDATE runs SET token = ?1 WHERE id = 'open'", [token]).expect("a row");
         let log = SqliteLog::open(&path).expect("a log");
         let second = Duration::from_secs(1);
-        let refused = log.lease("open", "me", second, 0).await.map(drop);
+        let refused = log.lease("open", "me", second).await.map(drop);
         for found in [refused, verify_run(&log, "open").await.map(drop)] {
             let error = found.expect_err("damage");
             assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
             assert_eq!(error.metadata()["run_id"], "open");
         }
-        log.lease("held", "me", second, i64::MAX).await.expect("another run");
+        log.lease("held", "me", second).await.expect("another run");
     }
 }
 
@@ -115,7 +115,7 @@ async fn fill(path: &Path) -> (Append, Vec<u8>) {
     let log = SqliteLog::open(path).expect("a log");
     let long = (0..70).fold(Sample::new("sealed", 0), |run, _| run.user("more"));
     log.append(long.tool_turn().seal().batch()).await.expect("a run");
-    log.append(Sample::new("held", 1).batch().held("me", 5)).await.expect("a run");
+    log.append(Sample::new("held", 1).batch().held("me", Duration::ZERO)).await.expect("a run");
     log.append(Sample::new("gone", 2).sealed().batch()).await.expect("a run");
     let mut open = Sample::new("open", 3).tool_turn();
     log.append(open.batch()).await.expect("a run");
@@ -165,10 +165,14 @@ async fn perform_everything(path: &Path, next: &Append, file: &[u8]) -> Vec<Erro
     told.push(log.check().await);
     told.push(verify_seals(&log).await.map(drop));
     for (owner, now) in [("me", 0), ("you", 9), ("you", i64::MAX), ("me", i64::MIN)] {
+        let log = log.clone().with_clock(move || now);
         for run in RUNS {
-            match log.lease(run, owner, Duration::MAX, now).await {
-                Ok(lease) => told.push(log.release(&lease).await),
-                Err(error) => told.push(Err(error)),
+            let taken = log.take(run, owner, Duration::MAX, Some(now)).await;
+            for lease in [taken, log.lease(run, owner, Duration::MAX).await] {
+                match lease {
+                    Ok(lease) => told.push(log.release(&lease).await),
+                    Err(error) => told.push(Err(error)),
+                }
             }
         }
     }

@@ -34,13 +34,13 @@ async fn a_run_that_somebody_goes_on_with_is_not_redacted() {
     let book = Book::empty();
     book.log.append(Sample::new("run", 0).user("secret").batch()).await.expect("a run");
     let term = std::time::Duration::from_secs(3);
-    let lease = book.log.lease("run", "somebody", term, 0).await.expect("a lease");
+    let lease = book.log.lease("run", "somebody", term).await.expect("a lease");
     let redact = Redact::kind("run", "user_message");
     let error = redact.perform(&book.log, &warrant()).await.expect_err("it is in other hands");
     assert_eq!(error.kind(), ErrorKind::Log(LogReason::Leased));
     book.log.release(&lease).await.expect("a log");
     assert_eq!(redact.perform(&book.log, &warrant()).await.map(|gone| gone.len()), Ok(1));
-    book.log.lease("run", "somebody", term, 0).await.expect("nobody keeps it");
+    book.log.lease("run", "somebody", term).await.expect("nobody keeps it");
 }
 
 #[tokio::test]

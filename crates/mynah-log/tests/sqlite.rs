@@ -177,7 +177,7 @@ async fn a_log_is_the_same_when_it_is_opened_again() {
     let batch = run.batch();
     let records = batch.records.clone();
     log.append(batch).await.expect("a new run");
-    let lease = log.lease("run", "ann", Duration::from_secs(1), 0).await.expect("a free run");
+    let lease = log.lease("run", "ann", Duration::from_secs(60)).await.expect("a free run");
     let summary = log.run("run").await.expect("a summary");
     drop(log);
     let names: Vec<_> = folder.path().read_dir().expect("a folder").flatten().collect();
@@ -186,7 +186,7 @@ async fn a_log_is_the_same_when_it_is_opened_again() {
     let log = SqliteLog::open(&path).expect("the same log");
     assert_eq!(log.run("run").await, Ok(summary));
     assert_eq!(log.read("run", 1, 100).await, Ok(records));
-    let other = log.lease("run", "bob", Duration::from_secs(1), 0).await;
+    let other = log.lease("run", "bob", Duration::from_secs(1)).await;
     assert_eq!(reason(other), LogReason::Leased, "leases outlive processes");
     log.append(run.sealed().batch().fenced(&lease)).await.expect("the end");
 }
@@ -220,7 +220,7 @@ async fn a_log_that_is_read_alone_sees_what_others_write_and_writes_nothing() {
 
     let result = reader.append(run.clone().user("x").batch()).await;
     assert_eq!(reason(result), LogReason::ReadOnly);
-    let result = reader.lease("run", "ann", Duration::from_secs(1), 0).await;
+    let result = reader.lease("run", "ann", Duration::from_secs(1)).await;
     assert_eq!(reason(result), LogReason::ReadOnly);
     assert_eq!(reader.commits(), 0);
 
@@ -345,6 +345,45 @@ fn tables_that_lost_their_version_are_damaged() {
         assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt));
         assert!(error.to_string().contains("their version is missing"), "{error}");
     }
+}
+
+#[tokio::test]
+#[cfg(unix)]
+async fn a_file_that_is_removed_or_replaced_while_it_is_open_is_noticed_at_the_next_commit() {
+    for (how, what) in [("remove", "removed"), ("replace", "replaced by another file")] {
+        let (folder, path) = file();
+        let log = SqliteLog::open(&path).expect("a log");
+        let mut run = Sample::new("run", 0);
+        log.append(run.batch()).await.expect("a run");
+        if how == "remove" {
+            std::fs::remove_file(&path).expect("a file");
+        } else {
+            let other = folder.path().join("other.db");
+            drop(SqliteLog::open(&other).expect("another log"));
+            std::fs::rename(&other, &path).expect("a file");
+        }
+        let lost = log.append(run.user("lost").batch()).await.expect_err("a file nobody finds");
+        assert_eq!(lost.kind(), ErrorKind::Log(LogReason::Unusable));
+        assert!(
+            lost.to_string().contains(&format!("mynah.db was {what} while it was open")),
+            "{lost}"
+        );
+        let lease = log.lease("run", "me", Duration::from_secs(1)).await;
+        assert_eq!(reason(lease), LogReason::Unusable);
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_locked_for_long_is_unavailable_and_takes_the_same_batch_later() {
+    let (_folder, path) = file();
+    let log = SqliteLog::open(&path).expect("a log");
+    let other = Connection::open(&path).expect("a connection");
+    other.execute_batch("BEGIN IMMEDIATE").expect("a lock");
+    let mut run = Sample::new("run", 0);
+    let batch = run.batch();
+    assert_eq!(reason(log.append(batch.clone()).await), LogReason::Unavailable);
+    other.execute_batch("COMMIT").expect("no lock");
+    assert_eq!(log.append(batch).await, Ok(run.head()));
 }
 
 #[test]

@@ -436,7 +436,7 @@ proptest! {
                 verify_run(&book.log, "sealed").await.err(),
                 book.log.runs(RunFilter::new()).await.err(),
                 book.log.append(run.user("more").batch()).await.err(),
-                book.log.lease("open", "ann", Duration::from_secs(1), 0).await.err(),
+                book.log.lease("open", "ann", Duration::from_secs(1)).await.err(),
                 book.log.append(Sample::new("fresh", 0).batch()).await.err(),
             ];
             for error in told.into_iter().flatten() {

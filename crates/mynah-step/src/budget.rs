@@ -116,8 +116,7 @@ impl Spent {
 
     /// The first limit that calling the model would pass, with a prompt of so many tokens.
     pub fn passed_by_calling(&self, budget: &Budget, prompt: u64) -> Option<Breach> {
-        let next =
-            self.calls.and(Taken::by(&Usage::default(), 0, prompt, self.pricing.as_ref()));
+        let next = self.calls.and(Taken::by(&Usage::default(), 0, prompt, self.pricing.as_ref()));
         next.over(budget, Place::PreCall)
             .or_else(|| over(Limit::Turns, budget.max_turns, self.turns + 1, Place::PreCall))
     }

@@ -43,7 +43,8 @@ pub struct Config {
     pub metrics: Option<Arc<dyn MetricsSink>>,
     /// Whether an answer must come with the hash of what the provider sent.
     pub require_raw_response_hash: bool,
-    /// The longest that the log may take to append; forever unless said. A run whose log takes longer fails.
+    /// How long the log may take to append, failed attempts included. A run whose log takes longer fails. If not set, an append may
+    /// take as long as it likes, and a log that is unavailable is retried for five minutes.
     pub emit_timeout: Option<Duration>,
     /// What becomes of side effects that fail.
     pub side_effect_errors: SideEffectErrors,

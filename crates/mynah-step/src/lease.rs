@@ -1,39 +1,35 @@
-//! Taking a run that another may hold.
+//! Taking over a run that another process may hold.
 
 use std::time::Duration;
 
-use mynah_data::{Error, ErrorKind, LogReason, Result};
+use mynah_data::{Error, LogReason, Result};
 use mynah_log::{Head, Lease, Log};
-use serde_json::Value;
+use tokio::time::Instant;
 
-use crate::{
-    World,
-    recorder::{nanos, new_owner, span},
-};
+use crate::{World, recorder::new_owner};
 
-/// For how long a run is nobody else's. A process that does not poll its run for so long keeps it all the same, unless
-/// another takes it over; it is told at its next append, or before it starts a tool.
+/// How long a process holds a run without a sign of life. It renews its lease every second for as long as it lives, whether its
+/// run is polled or not. A process that was suspended for longer may have lost its runs; it finds out before it starts a tool, or
+/// at its next append.
 pub const LEASE: Duration = Duration::from_secs(3);
 
-/// How far the clocks of two processes may be apart. What ran out longer ago by this clock has run out by any.
-const APART: Duration = Duration::from_secs(60);
-
-/// Takes the right to go on with a run that was read up to this head.
+/// Takes the right to continue a run that was read up to this head.
 ///
-/// Whoever holds it may be gone: one that lives tells by holding it for longer. What nobody kept while it was watched for as
-/// long as a [lease](LEASE) lasts is taken, whatever time the holder's clock told; should it live after all, its appends are
-/// refused. What ran out more than a minute ago is taken at once: clocks that are further apart than that are not thought of.
+/// A run that nobody holds is taken at once: its process gave it back, or it waits, or it was never held. Otherwise its holder may
+/// have crashed. A holder that lives renews its lease, so the lease is watched for as long as it [lasts](LEASE). If it was not
+/// renewed, the run is taken over; should the holder live after all, its appends are refused. No time of day is compared, so
+/// neither a clock that is wrong nor one that is set makes a difference.
 ///
 /// # Errors
-/// `leased`, with the holder's name and the time at which the lease runs out, if the holder lives; `head_mismatch` where
-/// somebody went on with it since it was read; a log that fails.
+/// `leased`, with the holder's name and the end of its lease, if the holder lives; `head_mismatch` if another process continued
+/// the run since it was read; a log that fails.
 pub async fn take_over(
     log: &dyn Log,
     world: &dyn World,
     run: &str,
     head: Option<Head>,
 ) -> Result<Lease> {
-    let lease = when_free(log, world, run).await?;
+    let lease = take_when_silent(log, world, run).await?;
     if log.head(run).await? == head {
         return Ok(lease);
     }
@@ -45,27 +41,15 @@ pub async fn take_over(
         .with("run_id", run))
 }
 
-async fn when_free(log: &dyn Log, world: &dyn World, run: &str) -> Result<Lease> {
+async fn take_when_silent(log: &dyn Log, world: &dyn World, run: &str) -> Result<Lease> {
     const PAUSE: Duration = Duration::from_millis(100);
-    let owner = new_owner(world);
-    let mut seen = None;
-    for _ in 0..LEASE.as_millis() / PAUSE.as_millis() {
-        let now = nanos(world);
-        // What ran out only now by this clock may not have run out by the holder's.
-        let long_ago = now.saturating_sub(span(APART));
-        let error = match log.lease(run, &owner, LEASE, long_ago).await {
-            Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => error,
-            Err(error) => return Err(error),
-            Ok(_) => return log.lease(run, &owner, LEASE, now).await,
-        };
-        let until = error.metadata().get("until").and_then(Value::as_i64);
-        if *seen.get_or_insert(until) != until {
-            return Err(error);
-        }
+    let held_until = async || Ok::<_, Error>(log.run(run).await?.and_then(|run| run.held_until));
+    let (began, seen) = (Instant::now(), held_until().await?);
+    let mut now = seen;
+    while now.is_some() && now == seen && began.elapsed() < LEASE {
         tokio::time::sleep(PAUSE).await;
+        now = held_until().await?;
     }
-    let ran_out = seen.flatten().unwrap_or(i64::MIN).max(nanos(world));
-    log.lease(run, &owner, LEASE, ran_out).await?;
-    // From here on it is held by this clock.
-    log.lease(run, &owner, LEASE, nanos(world)).await
+    // The log compares once more: a renewal that came just now counts.
+    log.take(run, &new_owner(world), LEASE, seen).await
 }

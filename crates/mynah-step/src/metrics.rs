@@ -42,9 +42,9 @@ pub trait MetricsSink: Send + Sync + 'static {
         let _ = (tool, failure, took);
     }
 
-    /// Records were written together: the kind of each, the failure if it failed, how long it took until they were safe.
-    fn append(&self, kinds: &[&str], failure: Option<&str>, took: Duration) {
-        let _ = (kinds, failure, took);
+    /// A record was written: its kind, the failure if it failed, how long it took from the fact until it was safe.
+    fn append(&self, kind: &str, failure: Option<&str>, took: Duration) {
+        let _ = (kind, failure, took);
     }
 
     /// A run passed a limit of its budget.

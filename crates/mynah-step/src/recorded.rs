@@ -166,7 +166,6 @@ impl Recorded {
         if self.next().is_some() { None } else { self.then.take() }
     }
 
-
     /// What comes after all that the running tools make.
     pub(crate) fn after_tools(&self) -> Option<&RecordedFact> {
         self.facts.get(self.ahead.end?.checked_sub(self.taken)?)
@@ -293,13 +292,15 @@ impl Recorded {
     fn will_recall(&self, place: &Place, asked: &Asked) -> bool {
         let mut left = asked.ahead();
         let effects = self.facts.iter().filter(|kept| kept.is("side_effect"));
-        effects.map(RecordedFact::fact).filter(|fact| is_named(fact, place, asked)).any(|fact| match fact {
-            Fact::SideEffect { ahead, .. } => {
-                let is_mine = *ahead == left;
-                left -= u32::from(*ahead < left);
-                is_mine
+        effects.map(RecordedFact::fact).filter(|fact| is_named(fact, place, asked)).any(|fact| {
+            match fact {
+                Fact::SideEffect { ahead, .. } => {
+                    let is_mine = *ahead == left;
+                    left -= u32::from(*ahead < left);
+                    is_mine
+                }
+                _ => false,
             }
-            _ => false,
         })
     }
 

@@ -1,21 +1,25 @@
 //! Writing a run's facts.
 
 use std::{
-    borrow::Cow,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker, ready},
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, LogReason, Result};
+use mynah_data::{Error, ErrorKind, LogReason, Result};
 use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals};
 use tokio::{
     task::coop::unconstrained,
-    time::{Instant, Sleep},
+    time::{Instant, Sleep, sleep},
 };
 
-use crate::{BoxFuture, LEASE, MetricsSink, World, take_over};
+use crate::{
+    BoxFuture, LEASE, MetricsSink, World,
+    heartbeat::{Held, Moment},
+    take_over,
+    world::jittered,
+};
 
 /// Writes a run's facts into a log.
 pub struct Recorder {
@@ -34,38 +38,53 @@ pub struct Recorder {
     waiting: usize,
     /// Whether something waits that must be on its way before anything more is told.
     owes: bool,
+    /// Whether there is such in the batch that is being appended.
+    owed: bool,
     /// Where the log's copy of the chain ends.
     pub(crate) written: Option<Head>,
+    /// The batch that is being appended, and the attempt under way.
+    batch: Option<Append>,
     writing: Option<BoxFuture<Result<Head>>>,
-    /// The longest that an append may take, and when the one under way has taken it.
+    /// Since when the log is unavailable, if it is.
+    outage: Option<Outage>,
+    /// How long a batch may take with all attempts, and when the one under way has taken so long.
     emit_timeout: Option<Duration>,
     late: Option<Pin<Box<Sleep>>>,
     failed: Option<Error>,
     durability: Option<Durability>,
     /// Whether the next fact is the first of another process.
     seam: Option<Fact>,
-    lease: Option<Lease>,
-    /// When it was last asked for: a clock that is set tells nothing of how long it is held.
-    held: Instant,
-    /// Until when the append under way keeps it, and when that was asked.
-    holding: Option<(i64, Instant)>,
+    lease: Option<Arc<Held>>,
+    /// When the append under way was asked to renew it.
+    holding: Option<Moment>,
     /// Whether the lease is still to be taken, and the taking.
     pub(crate) takes_lease: bool,
     taking: Option<BoxFuture<Result<Lease>>>,
-    /// When the lease is to be kept for longer, and the keeping.
-    beat: Option<Pin<Box<Sleep>>>,
-    keeping: Option<BoxFuture<Result<(Lease, Instant)>>>,
+    /// The renewal that is waited for before an effect.
+    renewing: Option<BoxFuture<Result<()>>>,
     metrics: Option<Arc<dyn MetricsSink>>,
-    /// The kinds of the records that are being written, and since when they are, for who is told.
-    began: Option<(Vec<Cow<'static, str>>, Instant)>,
+    /// When the records were made that are being written or wait, if that is measured.
+    made: Vec<Instant>,
 }
+
+/// A time in which a log is unavailable.
+struct Outage {
+    began: Instant,
+    /// How long the pause before the next attempt is, without jitter.
+    pause: Duration,
+    pausing: Pin<Box<Sleep>>,
+    error: Error,
+}
+
+/// The pause after the first failed attempt, and the longest.
+pub(crate) const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
+
+/// How long a log may be unavailable before a run is given up, unless an `emit_timeout` says otherwise.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How many records, and how many bytes, may wait to be written before whoever makes more has to wait: neither a slow disk nor
 /// a long turn holds a run in memory.
 const MAX_WAITING: (usize, usize) = (1_024, 4 << 20);
-
-/// How often the lease of a run is renewed that is polled and has nothing to write.
-const BEAT: Duration = Duration::from_secs(1);
 
 impl Recorder {
     /// Writes a new run.
@@ -88,26 +107,27 @@ impl Recorder {
             pending: Vec::new(),
             waiting: 0,
             owes: false,
+            owed: false,
             written,
+            batch: None,
             writing: None,
+            outage: None,
             emit_timeout: None,
             late: None,
             failed: None,
             durability: None,
             seam: None,
             lease: None,
-            held: Instant::now(),
             holding: None,
             takes_lease: false,
             taking: None,
-            beat: None,
-            keeping: None,
+            renewing: None,
             metrics: None,
-            began: None,
+            made: Vec::new(),
         }
     }
 
-    /// The same, and tells how long writing takes.
+    /// The same, and reports how long each record takes to be safe.
     pub fn metered(mut self, metrics: Option<Arc<dyn MetricsSink>>) -> Self {
         self.metrics = metrics;
         self
@@ -125,7 +145,8 @@ impl Recorder {
         self
     }
 
-    /// The same, which gives up a log that takes longer than this to append.
+    /// The same, which gives up a log that does not append a batch within this time, attempts that failed included. Without it, an
+    /// attempt may take as long as it likes, and a log that is unavailable is given up after five minutes.
     pub fn with_emit_timeout(mut self, limit: Option<Duration>) -> Self {
         self.emit_timeout = limit;
         self
@@ -139,10 +160,12 @@ impl Recorder {
     }
 
     /// The same for a new run, which is this writer's from its first append on.
-    pub fn with_new_lease(self) -> Self {
+    pub fn with_new_lease(mut self) -> Self {
         let owner = new_owner(self.world.as_ref());
-        let run = Arc::clone(self.chain.run());
-        self.with_lease(Lease::new(run, owner, 1, i64::MIN))
+        let lease = Lease::new(Arc::clone(self.chain.run()), owner, 1, i64::MIN);
+        // It is not held before the first append.
+        self.lease = Some(self.held(lease, Moment { instant: Instant::now(), clock: i64::MIN }));
+        self
     }
 
     /// The same for a run that goes on, which becomes this writer's before it does: see [`take_over`].
@@ -215,16 +238,29 @@ impl Recorder {
         let record = self.chain.append(self.now.max(self.not_before), salt, fact)?;
         self.totals.count(fact);
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
+        if let Some(held) = &self.lease {
+            // Of a run whose end is being written, the log may know before its writer does.
+            held.set_over(self.over);
+        }
         self.owes |= is_owed(fact);
         self.waiting +=
             record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len());
         self.pending.push(record);
+        if self.metrics.is_some() {
+            self.made.push(Instant::now());
+        }
         Ok(())
     }
 
     /// From here on the run is this writer's, by this lease.
     pub(crate) fn hold(&mut self, lease: Lease) {
-        (self.lease, self.held) = (Some(lease), Instant::now());
+        let held = self.held(lease, Moment::now(&*self.world));
+        held.keep();
+        self.lease = Some(held);
+    }
+
+    fn held(&self, lease: Lease, asked: Moment) -> Arc<Held> {
+        Held::new(Arc::clone(&self.log), Arc::clone(&self.world), lease, asked)
     }
 
     /// Whether so much waits to be written that nothing should be added to it.
@@ -235,12 +271,16 @@ impl Recorder {
 
     /// Whether more can be written.
     pub(crate) fn is_ours(&self) -> Result<()> {
-        self.failed.clone().map_or(Ok(()), Err)
+        let lost = || self.lease.as_ref().and_then(|held| held.lost());
+        self.failed.clone().or_else(lost).map_or(Ok(()), Err)
     }
 
     /// Nothing more is written, for this reason.
     pub(crate) fn fail(&mut self, error: Error) {
         self.failed.get_or_insert(error);
+        if let Some(held) = &self.lease {
+            held.set_over(true);
+        }
     }
 
     /// Waits until the run is this writer's.
@@ -260,161 +300,169 @@ impl Recorder {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether the lease of a run that goes on is to be kept now.
-    pub(crate) fn is_to_keep(&self) -> bool {
-        self.keeping.is_some() || self.beat.as_ref().is_none_or(|beat| beat.is_elapsed())
-    }
-
-    /// Keeps the lease of a run that goes on.
+    /// Waits until the run is this writer's for certain, before an effect that must not happen twice. A new run is its writer's
+    /// once its first records are in the log. A process that was suspended for longer than its lease lasts may have lost the run
+    /// without knowing.
     ///
     /// # Errors
-    /// The run is not this writer's any more; told once.
-    pub(crate) fn poll_keep(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        // What was never written belongs to nobody, and what ended to nobody any more: of a run whose end is under way, the log
-        // may know before its writer does.
-        if self.written.is_none() || self.over || self.failed.is_some() {
-            return Ok(());
-        }
-        while let Some(lease) = &self.lease {
-            if self.keeping.is_none() {
-                let beat = self.beat.get_or_insert_with(|| Box::pin(tokio::time::sleep(BEAT)));
-                // The timer of a task that has used up its turn would not begin.
-                if pin!(unconstrained(beat.as_mut())).poll(cx).is_pending() {
-                    break;
-                }
-                self.keeping = Some(self.renewal(lease.clone()));
-            }
-            match self.poll_renewed(cx) {
-                Poll::Ready(renewed) => renewed?,
-                Poll::Pending => break,
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until the run is this writer's for certain: a lease that has run out may be another's by now.
-    pub(crate) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    /// Another process has the run, or the log fails.
+    pub fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.is_ours()?;
-        ready!(self.poll_renewed(cx))?;
-        match &self.lease {
-            // A machine that slept has a clock that knows of it, and one that does not.
-            Some(lease) if self.held.elapsed() >= LEASE || lease.until <= nanos(&*self.world) => {
-                self.keeping = Some(self.renewal(lease.clone()));
-                self.poll_renewed(cx)
-            }
-            _ => Poll::Ready(Ok(())),
+        if self.written.is_none() {
+            return self.poll_flush(cx);
         }
-    }
-
-    fn renewal(&self, lease: Lease) -> BoxFuture<Result<(Lease, Instant)>> {
-        let (log, now, asked) = (Arc::clone(&self.log), nanos(&*self.world), Instant::now());
-        Box::pin(async move {
-            let kept = log.lease(&lease.run, &lease.owner, LEASE, now).await?;
-            if kept.token == lease.token {
-                return Ok((kept, asked));
-            }
-            // It was another's, who let go of it.
-            log.release(&kept).await?;
-            Err(Error::log(LogReason::Fenced)
-                .with_message(format!(
-                    "log error: fenced: run {} was taken over by somebody else",
-                    lease.run
-                ))
-                .with("run_id", &*lease.run))
-        })
-    }
-
-    /// Waits for the renewal under way.
-    fn poll_renewed(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let Some(keeping) = &mut self.keeping else { return Poll::Ready(Ok(())) };
-        let renewed = ready!(keeping.as_mut().poll(cx));
-        (self.keeping, self.beat) = (None, None);
-        match renewed {
-            Ok((lease, asked)) => (self.lease, self.held) = (Some(lease), asked),
-            Err(error) => self.failed = Some(error),
+        let Some(held) = &self.lease else { return Poll::Ready(Ok(())) };
+        if self.renewing.is_none() && held.is_doubtful() {
+            let (held, limit) = (Arc::clone(held), self.emit_timeout.unwrap_or(PATIENCE));
+            self.renewing = Some(Box::pin(async move { held.renew_within(limit).await }));
+        }
+        let Some(renewing) = &mut self.renewing else { return Poll::Ready(Ok(())) };
+        let renewed = ready!(renewing.as_mut().poll(cx));
+        self.renewing = None;
+        if let Err(error) = renewed {
+            self.fail(error);
         }
         Poll::Ready(self.is_ours())
     }
 
     /// Whether the log knows that the run waits or has ended.
     fn is_over(&self) -> bool {
-        self.over && self.pending.is_empty() && self.writing.is_none() && self.failed.is_none()
+        self.over && self.pending.is_empty() && self.batch.is_none() && self.failed.is_none()
     }
 
     /// Waits until the log was given what it must be given before anything more is told. What fails is told when it is flushed.
     pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.owes || self.poll_flush(cx).is_ready() {
+        if !self.has_debts() || self.poll_flush(cx).is_ready() {
             return Poll::Ready(());
         }
         // What was owed may have been given to it just now.
-        if self.owes { Poll::Pending } else { Poll::Ready(()) }
+        if self.has_debts() { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    /// Waits until nothing is left to write.
+    /// Whether the log was not given what it must be given, or failed to take it.
+    fn has_debts(&self) -> bool {
+        self.owes || self.owed && self.batch.is_some() && self.writing.is_none()
+    }
+
+    /// Waits until the log was given every record, so that each is kept even if this process dies now. It does not wait until
+    /// they are safe; what fails is reported by [`poll_flush`](Self::poll_flush).
+    ///
+    /// It is ready at once, unless an earlier append is in flight or the log is unavailable.
+    pub fn poll_given(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let is_flushed = self.poll_flush(cx).is_ready();
+        let is_given = self.pending.is_empty() && self.writing.is_some();
+        if is_flushed || is_given { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Waits until nothing is left to write. A log that is unavailable is asked again, with pauses of up to two seconds.
+    ///
+    /// # Errors
+    /// A log that refuses a batch, or that was unavailable for too long; see [`with_emit_timeout`](Self::with_emit_timeout).
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         loop {
             if let Some(error) = &self.failed {
                 return Poll::Ready(Err(error.clone()));
             }
-            if let Some(writing) = &mut self.writing {
-                let written = match writing.as_mut().poll(cx) {
-                    Poll::Ready(written) => written,
-                    Poll::Pending => {
-                        let late = |late: &mut Pin<Box<Sleep>>| late.as_mut().poll(cx).is_ready();
-                        if !self.late.as_mut().is_some_and(late) {
-                            return Poll::Pending;
-                        }
-                        Err(too_late())
+            let attempt = match (&mut self.writing, &mut self.outage) {
+                (Some(writing), _) => writing.as_mut().poll(cx).map(Some),
+                (None, Some(outage)) => poll_timer(&mut outage.pausing, cx).map(|()| None),
+                (None, None) => Poll::Ready(None),
+            };
+            match attempt {
+                Poll::Ready(Some(written)) => self.settle(written),
+                Poll::Ready(None) => match &self.batch {
+                    None if self.pending.is_empty() => return Poll::Ready(Ok(())),
+                    None => {
+                        self.late = self.emit_timeout.map(|limit| Box::pin(sleep(limit)));
+                        self.batch = Some(self.batch());
                     }
-                };
-                if let (Some(metrics), Some((kinds, began))) = (&self.metrics, self.began.take()) {
-                    let kinds: Vec<&str> = kinds.iter().map(|kind| &**kind).collect();
-                    let failure = written.as_ref().err().map(Error::reason);
-                    metrics.append(&kinds, failure, began.elapsed());
-                }
-                match written {
-                    Ok(head) => {
-                        self.written = Some(head);
-                        if let (Some(lease), Some((until, asked))) =
-                            (&mut self.lease, self.holding.take())
-                        {
-                            (lease.until, self.held) = (until, asked);
-                        }
+                    Some(batch) => {
+                        let (log, batch) = (Arc::clone(&self.log), batch.clone());
+                        self.writing = Some(Box::pin(async move { log.append(batch).await }));
                     }
-                    Err(error) => self.failed = Some(error),
+                },
+                Poll::Pending => {
+                    let is_late = |late| poll_timer(late, cx).is_ready();
+                    if !self.late.as_mut().is_some_and(is_late) {
+                        return Poll::Pending;
+                    }
+                    let error = too_late(self.outage.as_ref().map(|outage| &outage.error));
+                    self.give_up(error);
                 }
-                self.writing = None;
-                continue;
             }
-            if self.pending.is_empty() {
-                return Poll::Ready(Ok(()));
+        }
+    }
+
+    /// Takes in the result of an attempt.
+    fn settle(&mut self, written: Result<Head>) {
+        self.writing = None;
+        match written {
+            Ok(head) => {
+                self.written = Some(head);
+                self.report(None);
+                self.batch = None;
+                if self.outage.take().is_some() {
+                    tracing::info!(run = &**self.chain.run(), "the log is available again");
+                }
+                if let (Some(held), Some(asked)) = (&self.lease, self.holding.take()) {
+                    held.renewed(asked);
+                    held.keep();
+                }
             }
-            let batch = self.batch();
-            let kinds = || batch.records.iter().map(|record| record.envelope().kind.clone());
-            self.began = self.metrics.as_ref().map(|_| (kinds().collect(), Instant::now()));
-            let log = Arc::clone(&self.log);
-            self.late = self.emit_timeout.map(|limit| Box::pin(tokio::time::sleep(limit)));
-            self.writing = Some(Box::pin(async move { log.append(batch).await }));
+            Err(error) if is_temporary(&error) => self.pause(error),
+            Err(error) => self.give_up(error),
+        }
+    }
+
+    /// Waits before the next attempt, unless the log has been unavailable for too long.
+    fn pause(&mut self, error: Error) {
+        let (shortest, longest) = PAUSES;
+        let (began, pause) = match &self.outage {
+            Some(outage) => (outage.began, longest.min(outage.pause * 2)),
+            None => {
+                tracing::warn!(run = &**self.chain.run(), %error, "the log is unavailable; its records wait");
+                (Instant::now(), shortest)
+            }
+        };
+        if self.emit_timeout.is_none() && began.elapsed() >= PATIENCE {
+            return self.give_up(error);
+        }
+        let pausing = Box::pin(sleep(jittered(&*self.world, pause, 0.5)));
+        self.outage = Some(Outage { began, pause, pausing, error });
+    }
+
+    /// Ends the run: its records cannot be written.
+    fn give_up(&mut self, error: Error) {
+        self.writing = None;
+        self.report(Some(error.reason()));
+        self.fail(error);
+    }
+
+    /// Reports what came of the records of the batch.
+    fn report(&mut self, failure: Option<&str>) {
+        let (Some(metrics), Some(batch)) = (&self.metrics, &self.batch) else { return };
+        let count = batch.records.len().min(self.made.len());
+        for (record, made) in batch.records.iter().zip(self.made.drain(..count)) {
+            metrics.append(&record.envelope().kind, failure, made.elapsed());
         }
     }
 
     /// What waits to be written. It follows what is being written.
     fn batch(&mut self) -> Append {
         let records = std::mem::take(&mut self.pending);
-        (self.waiting, self.owes) = (0, false);
+        (self.waiting, self.owed, self.owes) = (0, self.owes, false);
         let expected = records
             .first()
             .map(Record::envelope)
             .and_then(|first| first.prev.map(|hash| Head { seq: first.seq - 1, hash }));
         let batch = Append::new(Arc::clone(self.chain.run()), expected, records);
         let mut batch = batch.durability(self.durability);
-        if let Some(lease) = &self.lease {
-            batch.fence = expected.map(|_| lease.token);
-            // An append that is made anyway keeps the lease, where it is time.
-            if lease.until < self.now.saturating_add(span(LEASE - BEAT)) {
-                let until = self.now.saturating_add(span(LEASE));
-                batch = batch.held(lease.owner.as_str(), until);
-                (self.holding, self.beat) = (Some((until, Instant::now())), None);
+        if let Some(held) = &self.lease {
+            batch.fence = expected.map(|_| held.lease.token);
+            // An append that is made anyway renews the lease, where that is due.
+            if expected.is_none() || held.is_due(self.now) {
+                batch = batch.held(held.lease.owner.as_str(), LEASE);
+                self.holding = Some(Moment { instant: Instant::now(), clock: self.now });
             }
         }
         batch
@@ -425,17 +473,25 @@ impl Drop for Recorder {
     /// A run that is left has its records, and whoever goes on with it need not wait for the lease to run out. The log is asked
     /// once, and nobody waits for it: what comes of it is its own affair.
     fn drop(&mut self) {
-        let begun = self.written.is_some() || self.writing.is_some();
+        let begun = self.written.is_some() || self.batch.is_some();
+        if let Some(held) = &self.lease {
+            held.set_over(true);
+        }
         if !begun || self.is_over() {
             return;
         }
-        if !self.pending.is_empty() && !self.takes_lease && self.failed.is_none() {
-            let (log, batch) = (Arc::clone(&self.log), self.batch());
-            ask_once(async move { log.append(batch).await.map(drop) });
+        if !self.takes_lease && self.failed.is_none() {
+            // A batch that is under way has been asked for.
+            let unasked = self.batch.take().filter(|_| self.writing.is_none());
+            let pending = (!self.pending.is_empty()).then(|| self.batch());
+            for batch in unasked.into_iter().chain(pending) {
+                let log = Arc::clone(&self.log);
+                ask_once(async move { log.append(batch).await.map(drop) });
+            }
         }
-        if let Some(lease) = self.lease.take() {
+        if let Some(held) = self.lease.take() {
             let log = Arc::clone(&self.log);
-            ask_once(async move { log.release(&lease).await });
+            ask_once(async move { log.release(&held.lease).await });
         }
     }
 }
@@ -445,9 +501,21 @@ fn ask_once(asked: impl Future<Output = Result<()>> + Send + 'static) {
     let _ = Box::pin(asked).as_mut().poll(&mut Context::from_waker(Waker::noop()));
 }
 
-fn too_late() -> Error {
-    Error::log(LogReason::Unavailable)
-        .with_message("log error: unavailable: records were not safe within the emit_timeout")
+fn too_late(last: Option<&Error>) -> Error {
+    let last = last.map(|error| format!("; the last attempt: {error}")).unwrap_or_default();
+    Error::log(LogReason::Unavailable).with_message(format!(
+        "log error: unavailable: records were not safe within the emit_timeout{last}"
+    ))
+}
+
+/// Waits for a timer. That of a task that has used up its turn would not begin.
+fn poll_timer(timer: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>) -> Poll<()> {
+    pin!(unconstrained(timer.as_mut())).poll(cx)
+}
+
+/// Whether a log that failed may succeed the next time.
+pub(crate) fn is_temporary(error: &Error) -> bool {
+    error.kind() == ErrorKind::Log(LogReason::Unavailable)
 }
 
 /// A name that nobody else has.

@@ -5,9 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{
-    ASK_USER_SENTINEL, Error, MAX_RESULT, ToolCall, ToolOutcome, ToolReason,
-};
+use mynah_data::{ASK_USER_SENTINEL, Error, MAX_RESULT, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{Fact, Resolution};
 use serde_json::{Value, json};
 

@@ -307,24 +307,16 @@ impl Tape {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether [`Tape::keep`] has something to do now. It must be called, whatever this says, by whoever is about to wait.
-    pub fn is_to_keep(&self) -> bool {
-        matches!(self, Self::Recording(recorder) if recorder.is_to_keep())
-    }
-
-    /// Keeps the run this writer's, as long as it is polled.
-    ///
-    /// # Errors
-    /// It is another's; told once.
-    pub fn keep(&mut self, cx: &mut Context<'_>) -> Result<()> {
+    /// Waits until the log was given every fact, so that each is kept even if this process dies now.
+    pub(crate) fn poll_given(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
-            Self::Recording(recorder) => recorder.poll_keep(cx),
-            _ => Ok(()),
+            Self::Recording(recorder) => recorder.poll_given(cx),
+            _ => Poll::Ready(()),
         }
     }
 
-    /// Waits until the run is this writer's for certain, before something is done that must not be done twice: whoever did
-    /// not poll it for a while may have lost it without knowing.
+    /// Waits until the run is this writer's for certain, before an effect that must not happen twice: see
+    /// [`Recorder::poll_held`].
     pub fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match self {
             Self::Recording(recorder) => recorder.poll_held(cx),

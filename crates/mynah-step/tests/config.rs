@@ -185,10 +185,10 @@ async fn a_log_that_fails_ends_the_run_at_its_next_barrier_and_nothing_follows()
     assert_eq!(begin(&context).await, Ok(()));
     assert_eq!(context.flush().await, Ok(()));
     let failed = context.call_tool(call("c0", "count")).await.map_err(|error| error.reason());
-    assert_eq!(failed, Err("unavailable"));
+    assert_eq!(failed, Err("unusable"));
     assert_eq!(ran.load(Relaxed), 0, "a tool whose announcement is not safe does not run");
-    assert_eq!(context.random().await.map_err(|error| error.reason()), Err("unavailable"));
-    assert_eq!(end(&context).await.map_err(|error| error.reason()), Err("unavailable"));
+    assert_eq!(context.random().await.map_err(|error| error.reason()), Err("unusable"));
+    assert_eq!(end(&context).await.map_err(|error| error.reason()), Err("unusable"));
     assert_eq!(kinds(&facts(&read(&log.log).await)), ["run_started"]);
 }
 
@@ -222,7 +222,7 @@ async fn every_call_append_and_passed_limit_is_told_once_and_nothing_of_a_replay
     ];
     assert_eq!(told.calls(), expected);
     let all = told.0.lock().expect("nobody panicked").clone();
-    let appended = all.iter().filter_map(|told| told["append"].as_array()).flatten();
+    let appended = all.iter().map(|told| &told["append"]).filter(|kind| !kind.is_null());
     let records = read(&log).await;
     let kinds = records.iter().map(|record| json!(record.envelope().kind));
     assert_eq!(appended.cloned().collect::<Vec<_>>(), kinds.collect::<Vec<_>>());
@@ -279,8 +279,8 @@ async fn a_run_with_a_redacted_record_is_not_performed_again_and_the_error_names
     assert!(context.random().await.is_ok());
     assert_eq!(context.flush().await, Ok(()));
     let mut records = read(&log).await;
-    // Whoever had the run is gone by then.
-    let warrant = Warrant::new("ann", "she asked for it", i64::MAX / 2);
+    drop(context);
+    let warrant = Warrant::new("ann", "she asked for it", 9);
     assert!(Redact::records(RUN, [2]).perform(&*log, &warrant).await.is_ok());
     for refused in [plain(&log).replay().await, plain(&log).resume().await] {
         let error = refused.map(drop).expect_err("a body is missing");
@@ -303,5 +303,5 @@ async fn a_failed_append_is_told_with_its_reason() {
     assert_eq!(begin(&context).await, Ok(()));
     assert!(context.flush().await.is_err());
     let told = told.0.lock().expect("nobody panicked").clone();
-    assert_eq!(told, [json!({"append": ["run_started"], "failure": "unavailable"})]);
+    assert_eq!(told, [json!({"append": "run_started", "failure": "unusable"})]);
 }

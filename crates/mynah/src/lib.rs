@@ -72,11 +72,11 @@ pub use fork::{Fork, Forked, fork_run};
 pub use mynah_adapters as adapters;
 pub use mynah_data::{
     AdapterReason, Breach, Budget, Catalog, ChatResult, Collector, EngineReason, Error, ErrorKind,
-    Event, FieldError, FinishReason, HaltReason, Image, Limit, LogReason, Message, Messages,
-    Metadata, Mode, ModelInfo, ModelRef, Operation, Part, Place, Pricing, Request, Response,
-    ResponseFormat, Result, Role, Session, SessionReason, SessionReducer, SessionRun, SessionState,
-    Status, StepResult, StepThread, StreamReason, Thread, ToolCall, ToolChoice, ToolOutcome,
-    ToolReason, ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
+    Event, FieldError, FinishReason, HaltReason, Image, Limit, LogReason, MAX_RESULT, Message,
+    Messages, Metadata, Mode, ModelInfo, ModelRef, Operation, Part, Place, Pricing, Request,
+    Response, ResponseFormat, Result, Role, Session, SessionReason, SessionReducer, SessionRun,
+    SessionState, Status, StepResult, StepThread, StreamReason, Thread, ToolCall, ToolChoice,
+    ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
 };
 pub use mynah_log as log;
 pub use mynah_step as step;

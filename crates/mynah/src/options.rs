@@ -429,8 +429,9 @@ macro_rules! option_setters {
                 $self_
             }
 
-            /// The longest that the log may take to append records of this call; forever unless said. A run whose log takes longer
-            /// ends with an `Err`.
+            /// How long the log may take to append records of this call, failed attempts included. A run whose log takes longer ends
+            /// with an `Err`. If not set, an append may take as long as it likes, and a log that is unavailable is retried for five
+            /// minutes.
             pub fn emit_timeout(mut $self_, limit: std::time::Duration) -> Self {
                 $options.emit_timeout = Some(limit);
                 $self_

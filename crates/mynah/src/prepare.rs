@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mynah_data::{
-    EngineReason, Error, FieldError, Messages, Metadata, Part as ContentPart, Pricing,
-    Request, ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
+    EngineReason, Error, FieldError, Messages, Metadata, Part as ContentPart, Pricing, Request,
+    ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
 };
 use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
 use mynah_step::{

@@ -7,9 +7,7 @@ use mynah_data::{
     SessionReason, ToolCall,
 };
 use mynah_log::{About, End, Extent, Fact, Log, RunStatus};
-use mynah_step::{
-    BoxFuture, OnUncertain, RecordedFact, Recorder, Tape, Tool, active, take_over,
-};
+use mynah_step::{BoxFuture, OnUncertain, RecordedFact, Recorder, Tape, Tool, active, take_over};
 use serde_json::{Value, json};
 
 use crate::{

@@ -75,7 +75,9 @@ impl Settings {
             max_concurrency: reader
                 .positive("max_concurrency")
                 .map_or(8, |n| usize::try_from(n).unwrap_or(usize::MAX)),
-            max_crashes: reader.positive("max_crashes").map_or(10, |n| n.try_into().unwrap_or(u32::MAX)),
+            max_crashes: reader
+                .positive("max_crashes")
+                .map_or(10, |n| n.try_into().unwrap_or(u32::MAX)),
             on_tool_error: reader.on_tool_error(),
             on_unknown_tool: reader.take("on_unknown_tool", "unknown").unwrap_or_default(),
             side_effect_errors: reader.take("side_effect_errors", "unknown").unwrap_or_default(),

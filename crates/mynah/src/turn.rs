@@ -13,9 +13,7 @@ use mynah_data::{
     ChatResult, Error, ErrorKind, Event, LogReason, Message, Messages, Operation, Result, Session,
     SessionReason, SessionReducer, SessionRun, StepResult, TurnResult,
 };
-use mynah_log::{
-    Extent, Hash, Head, Log, Previous, RunFilter, RunStatus, RunSummary, SessionLink,
-};
+use mynah_log::{Extent, Hash, Head, Log, Previous, RunFilter, RunStatus, RunSummary, SessionLink};
 use mynah_step::{BoxFuture, take_over};
 use serde_json::json;
 

@@ -380,7 +380,11 @@ impl Log for Stuck {
         Box::pin(std::future::pending())
     }
 
-    fn lease(&self, _: &str, _: &str, _: Duration, _: i64) -> Never<Lease> {
+    fn lease(&self, _: &str, _: &str, _: Duration) -> Never<Lease> {
+        Box::pin(std::future::pending())
+    }
+
+    fn take(&self, _: &str, _: &str, _: Duration, _: Option<i64>) -> Never<Lease> {
         Box::pin(std::future::pending())
     }
 

@@ -19,9 +19,12 @@ use mynah::{
     testing::{self, Scripted},
 };
 use serde_json::{Value, json};
-use tokio::time::{Instant, advance};
+use tokio::{
+    sync::watch,
+    time::{Instant, advance},
+};
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_run_under_way_cannot_be_resumed_and_a_dropped_one_can_at_once() -> mynah::Result<()> {
     let log = MemoryLog::new();
     let mut first = slow()?.chat("go").record(&log).stream();
@@ -32,7 +35,7 @@ async fn a_run_under_way_cannot_be_resumed_and_a_dropped_one_can_at_once() -> my
     );
     drop(first);
     let (mut second, waited) = timed(resumed(&log, &run)).await;
-    assert_eq!(waited, Duration::ZERO);
+    assert!(waited < Duration::from_millis(500), "{waited:?}");
     let second = second.as_mut().expect("it is nobody's");
     until_a_tool_runs(second).await?;
     let refused = beside(second, resumed(&log, &run)).await.expect_err("it lives");
@@ -41,7 +44,7 @@ async fn a_run_under_way_cannot_be_resumed_and_a_dropped_one_can_at_once() -> my
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_a_dropped_run_still_had_to_write_does_not_stop_who_goes_on_with_it_or_ends_it()
 -> mynah::Result<()> {
     for how in ["resume", "message", "rerun", "cancel"] {
@@ -102,49 +105,49 @@ async fn who_is_overtaken_says_nothing_to_the_run_as_it_is_by_then() -> mynah::R
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_killed_process_held_is_waited_for() -> mynah::Result<()> {
+async fn what_a_killed_process_held_is_watched_for_as_long_as_a_lease_lasts() -> mynah::Result<()> {
     let log = MemoryLog::new();
-    let mut first = slow()?.chat("go").record(&log).stream();
-    let run = until_a_tool_runs(&mut first).await?;
-    // Nobody gives the lease back.
-    std::mem::forget(first);
-    let (second, waited) = timed(resumed(&log, &run)).await;
-    assert!((2_000..3_200).contains(&waited.as_millis()), "{waited:?}");
-    let events = testing::collect(second?).await?;
-    assert_eq!(testing::text(&events), "done");
+    // However long ago it was killed: that the time of its lease is over says nothing.
+    for ago in [0, 120] {
+        let process = Process::new(&log);
+        let mut first = slow()?.chat("go").record(&process).stream();
+        let run = until_a_tool_runs(&mut first).await?;
+        process.suspend();
+        advance(Duration::from_secs(ago)).await;
+        let (second, waited) = timed(resumed(&log, &run)).await;
+        assert_eq!(waited, LEASE);
+        let events = testing::collect(second?).await?;
+        assert_eq!(testing::text(&events), "done");
+    }
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_killed_process_held_is_free_in_time_whatever_its_clock_said() -> mynah::Result<()> {
-    let log = MemoryLog::new();
-    let hour = Duration::from_secs(3_600);
-    let mut first = slow()?.world(Tokio::ahead(hour)).chat("go").record(&log).stream();
-    let run = until_a_tool_runs(&mut first).await?;
-    std::mem::forget(first);
-    let (second, waited) = timed(resumed(&log, &run)).await;
-    assert_eq!(waited, LEASE);
-    let mut second = second?;
-    until_a_tool_runs(&mut second).await?;
-    let refused = beside(&mut second, resumed(&log, &run)).await.expect_err("it lives");
-    // It is held by the clock of who has it now.
-    assert!(refused.metadata()["until"].as_i64() < Some(hour.as_nanos() as i64), "{refused:?}");
-    drop(second);
+    for offset in [-HOUR, HOUR] {
+        let log = MemoryLog::new();
+        let process = Process::new(&off(&log, offset));
+        let mut first = slow()?.chat("go").record(&process).stream();
+        let run = until_a_tool_runs(&mut first).await?;
+        process.suspend();
+        let (second, waited) = timed(resumed(&log, &run)).await;
+        assert_eq!(waited, LEASE);
+        drop(second?);
 
-    log.lease(&run, "forever", Duration::MAX, i64::MAX).await?;
-    let (status, waited) = timed(cancel_run(&log, &run).into_future()).await;
-    assert_eq!((status?, waited), (RunStatus::Cancelled, LEASE));
+        log.lease(&run, "forever", Duration::MAX).await?;
+        let (status, waited) = timed(cancel_run(&log, &run).into_future()).await;
+        assert_eq!((status?, waited), (RunStatus::Cancelled, LEASE));
+    }
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_run_that_is_polled_is_kept_however_long_it_takes() -> mynah::Result<()> {
+#[tokio::test]
+async fn a_run_is_kept_while_its_process_lives() -> mynah::Result<()> {
     let log = MemoryLog::new();
-    let mut first = slow()?.chat("go").record(&log).stream();
+    let mut first = slow_for(5)?.chat("go").record(&log).stream();
     let run = until_a_tool_runs(&mut first).await?;
     let first = tokio::spawn(testing::collect(first));
-    for _ in 0..20 {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+    for _ in 0..3 {
         assert_eq!(resumed(&log, &run).await.expect_err("it is under way").reason(), "leased");
     }
     let events = first.await.expect("a task")?;
@@ -152,68 +155,32 @@ async fn a_run_that_is_polled_is_kept_however_long_it_takes() -> mynah::Result<(
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_run_that_is_polled_is_kept_from_whoever_has_a_clock_that_is_ahead() -> mynah::Result<()>
-{
-    let log = MemoryLog::new();
-    let mut first = slow()?.chat("go").record(&log).stream();
-    let run = until_a_tool_runs(&mut first).await?;
-    let ahead = || {
-        Ok::<_, mynah::Error>(slow()?.adapter(done()?).world(Tokio::ahead(Duration::from_secs(50))))
+#[tokio::test]
+async fn a_process_whose_clock_is_minutes_behind_or_ahead_is_not_robbed() -> mynah::Result<()> {
+    let robbed = async |offset: i64| -> mynah::Result<()> {
+        let log = MemoryLog::new();
+        let mut first = slow()?.chat("go").record(&off(&log, offset)).stream();
+        let run = until_a_tool_runs(&mut first).await?;
+        let second = beside(&mut first, resumed(&log, &run)).await;
+        assert_eq!(second.expect_err("it lives").reason(), "leased", "{offset}");
+        Ok(())
     };
-    let second = ahead()?.resume(&log, &run).on_uncertain(OnUncertain::Rerun);
-    let refused = beside(&mut first, second.stream()).await.expect_err("it lives");
-    assert_eq!(refused.reason(), "leased");
-    // Nobody gives the lease back.
-    std::mem::forget(first);
-    let second = ahead()?.resume(&log, &run).on_uncertain(OnUncertain::Rerun);
-    let (second, waited) = timed(second.stream()).await;
-    assert_eq!(waited, LEASE);
-    assert_eq!(testing::text(&testing::collect(second?).await?), "done");
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_nobody_held_for_minutes_is_free_at_once() -> mynah::Result<()> {
-    let log = MemoryLog::new();
-    let mut first = slow()?.chat("go").record(&log).stream();
-    let run = until_a_tool_runs(&mut first).await?;
-    std::mem::forget(first);
-    advance(Duration::from_secs(120)).await;
-    let (second, waited) = timed(resumed(&log, &run)).await;
-    assert_eq!(waited, Duration::ZERO);
-    drop(second?);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_run_is_kept_for_who_reads_slowly_and_never_waits_for_it() -> mynah::Result<()> {
-    let log = MemoryLog::new();
-    let pieces = (0..8).map(|_| json!({"text": "and so on "})).chain([json!({"finish": "stop"})]);
-    let engine = Engine::new(Scripted::new([pieces.collect::<Value>()])?).world(Tokio::new());
-    let mut slowly = engine.chat("go").record(&log).stream();
-    for _ in 0..8 {
-        let piece = now(&mut slowly.next()).await;
-        assert!(matches!(piece, Poll::Ready(Some(Ok(_)))), "{piece:?}");
-        advance(LEASE - Duration::from_secs(1)).await;
-    }
-    let run = slowly.run_id().expect("it is kept");
-    let time = Tokio::new().began.elapsed().as_nanos() as i64;
-    let refused = log.lease(run, "another", LEASE, time).await.expect_err("it is the reader's");
-    assert_eq!(refused.reason(), "leased");
-    Ok(())
+    let minutes = HOUR / 30;
+    let (behind, ahead) = tokio::join!(robbed(-minutes), robbed(minutes));
+    behind.and(ahead)
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_lost_a_run_starts_none_of_its_tools_whatever_its_clock_says() -> mynah::Result<()> {
     let log = MemoryLog::new();
-    let ran = Arc::new(Mutex::new(Vec::new()));
-    let mut first = paying("first", &ran)?.world(Stopped).chat("go").record(&log).stream();
+    let (process, ran) = (Process::new(&log), Arc::new(Mutex::new(Vec::new())));
+    let mut first = paying("first", &ran)?.world(Stopped).chat("go").record(&process).stream();
     let run = until_a_tool_is_told(&mut first).await?;
-    advance(Duration::from_secs(4)).await;
+    process.suspend();
     let second = paying("second", &ran)?.adapter(done()?);
     let waiting = second.resume(&log, &run).await?;
     assert_eq!(waiting.halted_reason.as_str(), "uncertain_tools");
+    process.wake();
     let told = testing::collect(first).await.expect_err("it is not the first one's any more");
     assert_eq!(told.reason(), "fenced");
     assert_eq!(*ran.lock().expect("nobody panicked"), [""; 0]);
@@ -221,14 +188,15 @@ async fn who_lost_a_run_starts_none_of_its_tools_whatever_its_clock_says() -> my
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_nobody_polls_can_be_taken_over_and_its_first_owner_is_told() -> mynah::Result<()>
-{
+async fn a_process_that_was_suspended_for_long_loses_its_run_and_is_told() -> mynah::Result<()> {
     let log = MemoryLog::new();
-    let mut first = slow()?.chat("go").record(&log).stream();
+    let process = Process::new(&log);
+    let mut first = slow()?.chat("go").record(&process).stream();
     let run = until_a_tool_runs(&mut first).await?;
-    advance(Duration::from_secs(7)).await;
+    process.suspend();
     let mut second = resumed(&log, &run).await?;
     until_a_tool_runs(&mut second).await?;
+    process.wake();
     let told = testing::collect(first).await.expect_err("it is another's");
     assert!(matches!(told.reason(), "leased" | "fenced"), "{told}");
     let events = testing::collect(second).await?;
@@ -239,18 +207,18 @@ async fn a_run_that_nobody_polls_can_be_taken_over_and_its_first_owner_is_told()
 #[tokio::test(start_paused = true)]
 async fn who_lost_a_run_starts_none_of_its_tools() -> mynah::Result<()> {
     for seals in [true, false] {
-        let log = Distant::default();
-        let ran = Arc::new(Mutex::new(Vec::new()));
-        let mut first = paying("first", &ran)?.chat("go").record(&log).stream();
+        let log = MemoryLog::new();
+        let (process, ran) = (Process::new(&log), Arc::new(Mutex::new(Vec::new())));
+        let mut first = paying("first", &ran)?.chat("go").record(&process).stream();
         let run = until_a_tool_is_told(&mut first).await?;
-        // Whoever reads the stream does something else for a while.
-        advance(Duration::from_secs(4)).await;
+        process.suspend();
         let second = paying("second", &ran)?.adapter(done()?);
         let waiting = second.resume(&log, &run).await?;
         assert_eq!(waiting.halted_reason.as_str(), "uncertain_tools");
         if seals {
             assert_eq!(second.resume(&log, &run).approve("c0").await?.text(), "done");
         }
+        process.wake();
         let told = testing::collect(first).await.expect_err("it is not the first one's any more");
         assert_eq!(told.reason(), if seals { "sealed" } else { "fenced" });
         let ran_in = if seals { vec!["second"] } else { vec![] };
@@ -263,7 +231,7 @@ async fn who_lost_a_run_starts_none_of_its_tools() -> mynah::Result<()> {
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_run_that_is_over_is_not_kept_for_longer() -> mynah::Result<()> {
     for (outcome, reason) in
         [(ToolOutcome::from("paid"), "completed"), (ToolOutcome::ask("How much?"), "ask_user")]
@@ -280,7 +248,7 @@ async fn a_run_that_is_over_is_not_kept_for_longer() -> mynah::Result<()> {
         let result = engine.chat("go").record(&log).await?;
         assert_eq!(result.halted_reason.as_str(), reason);
         let run = result.run_id.unwrap_or_default();
-        let free = log.lease(&run, "another", LEASE, 0).await;
+        let free = log.lease(&run, "another", LEASE).await;
         assert_eq!(free.is_ok(), reason == "ask_user", "{free:?}");
     }
     Ok(())
@@ -322,7 +290,8 @@ async fn a_loop_that_lost_its_run_starts_no_tool_that_waited_for_a_place() -> my
     let mut calls = pin!(context.call_tools(calls));
     assert!(now(&mut calls).await.is_pending());
     advance(Duration::from_secs(4)).await;
-    let taken = log.lease("run", "another", Duration::from_secs(3), 4_500_000_000).await?;
+    let seen = log.run("run").await?.and_then(|run| run.held_until);
+    let taken = log.take("run", "another", LEASE, seen).await?;
     assert_eq!(taken.token, 2);
     let told = calls.await.expect_err("it is another's");
     assert_eq!(told.reason(), "leased");
@@ -386,12 +355,16 @@ fn pay() -> Value {
 
 /// An engine whose tool takes almost a minute.
 fn slow() -> mynah::Result<Engine> {
+    slow_for(55)
+}
+
+fn slow_for(seconds: u64) -> mynah::Result<Engine> {
     let call = json!([{"tool_call": {"id": "c0", "name": "wait"}}, {"finish": "tool_calls"}]);
-    let wait = Tool::new("wait", "", json!({})).handler(async |_, _| {
-        tokio::time::sleep(Duration::from_secs(55)).await;
+    let wait = Tool::new("wait", "", json!({})).handler(move |_, _| async move {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
         "waited"
     });
-    let engine = Engine::new(Scripted::new([call])?).tool(wait).world(Tokio::new());
+    let engine = Engine::new(Scripted::new([call, says_done()])?).tool(wait).world(Tokio::new());
     Ok(engine.param("tool_timeout", 120_000))
 }
 
@@ -403,20 +376,59 @@ fn says_done() -> Value {
     json!([{"text": "done"}, {"finish": "stop"}])
 }
 
-/// A log that takes a while to answer for leases.
-#[derive(Clone, Default)]
-struct Distant(Arc<MemoryLog>);
+const HOUR: i64 = 3_600_000_000_000;
 
-impl Log for Distant {
-    fn lease(&self, run: &str, owner: &str, term: Duration, now: i64) -> LogFuture<'_, Lease> {
-        let (log, run, owner) = (Arc::clone(&self.0), run.to_owned(), owner.to_owned());
+/// The log, by a clock that is so many nanoseconds off.
+fn off(log: &MemoryLog, nanos: i64) -> MemoryLog {
+    log.clone().with_clock(move || {
+        let now = mynah::SystemWorld.now().duration_since(SystemTime::UNIX_EPOCH);
+        now.unwrap_or_default().as_nanos() as i64 + nanos
+    })
+}
+
+/// The log as a process sees it that can be suspended. One that is not woken was killed.
+#[derive(Clone)]
+struct Process {
+    log: MemoryLog,
+    is_awake: Arc<watch::Sender<bool>>,
+}
+
+impl Process {
+    fn new(log: &MemoryLog) -> Self {
+        Self { log: log.clone(), is_awake: Arc::new(watch::Sender::new(true)) }
+    }
+
+    fn suspend(&self) {
+        self.is_awake.send_replace(false);
+    }
+
+    fn wake(&self) {
+        self.is_awake.send_replace(true);
+    }
+
+    async fn awake(&self) {
+        let _ = self.is_awake.subscribe().wait_for(|is_awake| *is_awake).await;
+        tokio::task::yield_now().await;
+    }
+}
+
+impl Log for Process {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
         Box::pin(async move {
-            tokio::task::yield_now().await;
-            log.lease(&run, &owner, term, now).await
+            self.awake().await;
+            self.log.append(batch).await
         })
     }
 
-    mynah::log::forward_log!(self => self.0, except lease);
+    fn lease(&self, run: &str, owner: &str, term: Duration) -> LogFuture<'_, Lease> {
+        let (run, owner) = (run.to_owned(), owner.to_owned());
+        Box::pin(async move {
+            self.awake().await;
+            self.log.lease(&run, &owner, term).await
+        })
+    }
+
+    mynah::log::forward_log!(self => self.log, except append, lease);
 }
 
 /// A log whose word that the end of a run is kept takes longer than a lease waits for its renewal.
@@ -472,7 +484,13 @@ impl Log for Behind {
         Box::pin(async { Ok(()) })
     }
 
-    fn lease(&self, run: &str, owner: &str, term: Duration, now: i64) -> LogFuture<'_, Lease> {
+    fn take(
+        &self,
+        run: &str,
+        owner: &str,
+        term: Duration,
+        seen: Option<i64>,
+    ) -> LogFuture<'_, Lease> {
         let (run, owner) = (run.to_owned(), owner.to_owned());
         let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
         self.is_behind.store(false, Relaxed);
@@ -483,11 +501,11 @@ impl Log for Behind {
                     Asked::Release(lease) => self.log.release(&lease).await?,
                 }
             }
-            self.log.lease(&run, &owner, term, now).await
+            self.log.take(&run, &owner, term, seen).await
         })
     }
 
-    mynah::log::forward_log!(self => self.log, except append, lease, release);
+    mynah::log::forward_log!(self => self.log, except append, take, release);
 }
 
 /// A log in which somebody goes on with a run just before another takes it.
@@ -498,18 +516,24 @@ struct Overtaken {
 }
 
 impl Log for Overtaken {
-    fn lease(&self, run: &str, owner: &str, term: Duration, now: i64) -> LogFuture<'_, Lease> {
+    fn take(
+        &self,
+        run: &str,
+        owner: &str,
+        term: Duration,
+        seen: Option<i64>,
+    ) -> LogFuture<'_, Lease> {
         let (run, owner) = (run.to_owned(), owner.to_owned());
         let faster = self.by.lock().unwrap_or_else(PoisonError::into_inner).take();
         Box::pin(async move {
             if let Some(faster) = faster {
                 faster.await?;
             }
-            self.log.lease(&run, &owner, term, now).await
+            self.log.take(&run, &owner, term, seen).await
         })
     }
 
-    mynah::log::forward_log!(self => self.log, except lease);
+    mynah::log::forward_log!(self => self.log, except take);
 }
 
 /// A world whose clock does not go.
@@ -528,26 +552,18 @@ impl World for Stopped {
 /// A world whose time is tokio's.
 struct Tokio {
     began: Instant,
-    by: Duration,
     system: mynah::SystemWorld,
 }
 
 impl Tokio {
     fn new() -> Self {
-        Self::ahead(Duration::ZERO)
-    }
-
-    /// The same, by a clock that is ahead.
-    fn ahead(by: Duration) -> Self {
-        // Every world of a test tells the same time.
-        thread_local!(static BEGAN: Instant = Instant::now());
-        Self { began: BEGAN.with(|began| *began), by, system: mynah::SystemWorld }
+        Self { began: Instant::now(), system: mynah::SystemWorld }
     }
 }
 
 impl World for Tokio {
     fn now(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + self.by + self.began.elapsed()
+        SystemTime::UNIX_EPOCH + self.began.elapsed()
     }
 
     fn random(&self) -> u64 {

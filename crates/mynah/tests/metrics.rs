@@ -117,7 +117,7 @@ impl Told {
     /// The kinds of all that was written.
     fn appended(&self) -> Vec<Value> {
         let told = self.0.all();
-        told.iter().filter_map(|told| told["append"].as_array()).flatten().cloned().collect()
+        told.iter().filter_map(|told| told.get("append")).cloned().collect()
     }
 }
 
@@ -130,8 +130,8 @@ impl MetricsSink for Told {
         self.0.push(json!({"tool": tool, "failure": failure}));
     }
 
-    fn append(&self, kinds: &[&str], failure: Option<&str>, _: Duration) {
-        self.0.push(json!({"append": kinds, "failure": failure}));
+    fn append(&self, kind: &str, failure: Option<&str>, _: Duration) {
+        self.0.push(json!({"append": kind, "failure": failure}));
     }
 
     fn budget_exceeded(&self, limit: &str) {

@@ -6,9 +6,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use mynah::{
-    Budget, Engine, Event, EventStream, Tool, ToolOutcome,
+    Budget, Engine, Event, EventStream, SystemWorld, Tool, ToolOutcome,
     log::{Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, forward_log},
-    step::{Config, Context},
+    step::{Config, Context, LEASE, take_over},
     testing::Scripted,
 };
 use serde_json::{Value, json};
@@ -132,6 +132,49 @@ async fn what_happened_in_a_loop_of_ones_own_is_in_the_log_though_the_loop_ended
     let turn = ["run_started", "turn_started", "assistant_completed"];
     assert_eq!(kinds, [&turn[..], &["side_effect", "budget_exceeded"]].concat());
     Ok(())
+}
+
+#[tokio::test]
+async fn a_run_is_kept_while_nobody_polls_it_and_free_when_it_is_dropped() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let mut stream = working(["c0"])?.chat("go").record(&log).stream();
+    until_done(&mut stream, "c0").await?;
+    let (run, head) = (run_of(&stream).to_owned(), log.head(run_of(&stream)).await?);
+    // Longer than a lease lasts.
+    tokio::time::sleep(LEASE + Duration::from_millis(500)).await;
+    let refused = take_over(&log, &SystemWorld, &run, head).await.expect_err("its process lives");
+    assert_eq!(refused.reason(), "leased");
+    drop(stream);
+    let taken = tokio::time::timeout(Duration::from_millis(500), async {
+        take_over(&log, &SystemWorld, &run, log.head(&run).await?).await
+    });
+    taken.await.expect("it is free at once").map(drop)
+}
+
+#[test]
+fn a_run_is_kept_while_its_runtime_is_blocked() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let (its, other) = (runtime().expect("a runtime"), runtime().expect("a runtime"));
+    let mut stream = its.block_on(async {
+        let mut stream = working(["c0"])?.chat("go").record(&log).stream();
+        until_done(&mut stream, "c0").await?;
+        Ok::<_, mynah::Error>(stream)
+    })?;
+    // Nothing of it goes on meanwhile.
+    let refused = other.block_on(async {
+        let head = log.head(run_of(&stream)).await?;
+        take_over(&log, &SystemWorld, run_of(&stream), head).await
+    });
+    assert_eq!(refused.expect_err("its process lives").reason(), "leased");
+    its.block_on(async {
+        while let Some(event) = stream.next().await {
+            event?;
+        }
+        let kinds = kinds(&log, run_of(&stream)).await?;
+        assert_eq!(kinds.last().map(String::as_str), Some("sealed"));
+        Ok(())
+    })
 }
 
 /// Polls a stream until it tells that a tool is done, and not once more.

@@ -117,11 +117,11 @@ impl Log for Gate {
         })
     }
 
-    fn lease(&self, run: &str, owner: &str, term: Duration, now: i64) -> LogFuture<'_, Lease> {
+    fn lease(&self, run: &str, owner: &str, term: Duration) -> LogFuture<'_, Lease> {
         let (run, owner) = (run.to_owned(), owner.to_owned());
         Box::pin(async move {
             self.pass().await;
-            self.log.lease(&run, &owner, term, now).await
+            self.log.lease(&run, &owner, term).await
         })
     }
 

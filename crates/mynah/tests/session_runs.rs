@@ -390,7 +390,7 @@ async fn what_a_run_that_waits_goes_on_from_is_not_pruned() -> mynah::Result<()>
     assert_eq!(gone.pruned, []);
     // Nor does it go while somebody goes on with the run that needs it.
     let run = run_of(&waiting);
-    let lease = log.lease(&run, "ann", std::time::Duration::from_secs(1), 0).await?;
+    let lease = log.lease(&run, "ann", std::time::Duration::from_secs(60)).await?;
     let all = mynah::log::Prune::before(i64::MAX).include_unfinished();
     let done = all.perform(&log, &warrant).await?;
     assert_eq!((done.pruned.len(), done.in_use.len()), (0, 2));

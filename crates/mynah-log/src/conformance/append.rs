@@ -1,9 +1,13 @@
 //! Records in and out.
 
-use mynah_data::{ErrorKind, LogReason};
+use std::time::Duration;
 
-use super::{Sample, all, refused};
+use mynah_data::{ErrorKind, HaltReason, LogReason};
+
+use super::{Sample, all, begin, refused};
 use crate::{Append, Hash, Head, Log, MAX_RUN_ID};
+
+const TERM: Duration = Duration::from_secs(60);
 
 pub(super) async fn records_come_back_as_they_were(log: &dyn Log) {
     let mut run = Sample::new("run/1 ü", 1_000).tool_turn().tool_turn();
@@ -51,8 +55,9 @@ pub(super) async fn an_append_names_the_head_that_it_expects(log: &dyn Log) {
     let result = log.append(missing).await;
     assert_eq!(refused(result), LogReason::RunNotFound, "a head is expected where no run is");
 
-    log.append(first.clone()).await.expect("a new run");
-    assert_eq!(refused(log.append(first).await), LogReason::HeadMismatch, "a run begins once");
+    log.append(first).await.expect("a new run");
+    let other = Sample::new("run", 9).batch();
+    assert_eq!(refused(log.append(other).await), LogReason::HeadMismatch, "a run begins once");
 
     let mut rival = run.clone().user("I was faster");
     run = run.user("I was slower");
@@ -126,6 +131,63 @@ pub(super) async fn of_those_who_append_after_one_head_one_wins(log: &dyn Log) {
     }
     let report = crate::verify_run(log, "run").await.expect("a sound run");
     assert_eq!(report.records, 9);
+}
+
+pub(super) async fn the_same_batch_twice_is_kept_once(log: &dyn Log) {
+    let mut run = Sample::new("run", 0).tool_turn();
+    for end in [false, false, true] {
+        run = if end { run.seal() } else { run.user("more").tool_turn() };
+        let batch = run.batch();
+        let summary = async || log.run("run").await.expect("an index");
+        assert_eq!(log.append(batch.clone()).await, Ok(run.head()));
+        let told = summary().await;
+        let twice = all(vec![log.append(batch.clone()), log.append(batch)]).await;
+        assert_eq!(twice, [Ok(run.head()), Ok(run.head())]);
+        assert_eq!(summary().await, told, "nothing is counted twice");
+    }
+    let report = crate::verify_run(log, "run").await.expect("a sound run");
+    assert_eq!(report.status, "verified");
+    assert_eq!(log.seals(0, 9).await.map(|seals| seals.len()), Ok(1));
+}
+
+pub(super) async fn an_answer_that_was_lost_is_given_again(log: &dyn Log) {
+    let mut run = Sample::new("run", 0);
+    // Whether it was appended, nobody was told.
+    drop(begin(&mut log.append(run.clone().batch())).await);
+    assert_eq!(log.append(run.batch()).await, Ok(run.head()));
+    let ann = log.lease("run", "ann", TERM).await.expect("a free run");
+    run = run.user("by ann");
+    let batch = run.batch().fenced(&ann);
+    log.append(batch.clone()).await.expect("the holder");
+    log.release(&ann).await.expect("one's own lease");
+    assert_eq!(log.append(batch.clone()).await, Ok(run.head()), "the records are there");
+    let bob = log.lease("run", "bob", TERM).await.expect("a free run");
+    assert_eq!(log.append(batch).await, Ok(run.head()), "whoever has the run by now");
+    run = run.user("by bob").stopped(HaltReason::AskUser);
+    let batch = run.batch().fenced(&bob);
+    for _ in 0..2 {
+        assert_eq!(log.append(batch.clone()).await, Ok(run.head()), "the run waits");
+    }
+    let report = crate::verify_run(log, "run").await.expect("a sound run");
+    assert_eq!(report.records, run.head().seq);
+}
+
+pub(super) async fn a_batch_that_is_not_the_end_any_more_is_refused(log: &dyn Log) {
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch()).await.expect("a new run");
+    let ann = log.lease("run", "ann", Duration::ZERO).await.expect("a free run");
+    let mut unsent = run.clone().user("by ann, unsent");
+    run = run.user("by ann");
+    let sent = run.batch().fenced(&ann);
+    log.append(sent.clone()).await.expect("the holder");
+    let bob = log.lease("run", "bob", TERM).await.expect("a lease that has run out");
+    let unsent = unsent.batch().fenced(&ann);
+    assert_eq!(refused(log.append(unsent.clone()).await), LogReason::Fenced, "it is not there");
+    log.append(run.user("by bob").batch().fenced(&bob)).await.expect("the new holder");
+    for batch in [sent, unsent] {
+        assert_eq!(refused(log.append(batch).await), LogReason::Fenced);
+    }
+    assert_eq!(log.head("run").await.map(|head| head.map(|head| head.seq)), Ok(Some(3)));
 }
 
 pub(super) async fn a_refused_append_does_not_trouble_its_neighbours(log: &dyn Log) {

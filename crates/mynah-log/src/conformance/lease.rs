@@ -7,13 +7,17 @@ use mynah_data::{HaltReason, LogReason};
 use super::{Sample, refused};
 use crate::{Lease, Log, RunFilter};
 
-const TERM: Duration = Duration::from_nanos(100);
+/// Longer than the suite takes.
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A term that is over as soon as it begins.
+const OVER: Duration = Duration::ZERO;
 
 pub(super) async fn a_run_belongs_to_one_at_a_time(log: &dyn Log) {
     let mut run = Sample::new("run", 0);
     log.append(run.batch()).await.expect("a new run");
-    let first = log.lease("run", "ann", TERM, 1_000).await.expect("a free run");
-    assert_eq!(first, Lease::new("run", "ann", first.token, 1_100));
+    let first = log.lease("run", "ann", HOUR).await.expect("a free run");
+    assert_eq!(first, Lease::new("run", "ann", first.token, first.until));
     let held = |now| async move {
         let run = log.run("run").await.expect("an index").expect("the run");
         let listed = log.runs(RunFilter::new()).await.expect("an index");
@@ -22,31 +26,80 @@ pub(super) async fn a_run_belongs_to_one_at_a_time(log: &dyn Log) {
         assert_eq!(abandoned.runs.len(), usize::from(run.is_abandoned(now)), "so does a filter");
         (run.held_until, run.is_abandoned(now))
     };
-    assert_eq!(held(1_099).await, (Some(1_100), false));
-    assert_eq!(held(1_100).await, (Some(1_100), true), "nobody kept it");
+    assert_eq!(held(first.until - 1).await, (Some(first.until), false));
+    assert_eq!(held(first.until).await, (Some(first.until), true), "nobody kept it");
 
-    let error = log.lease("run", "bob", TERM, 1_099).await.expect_err("a run that is held");
+    let error = log.lease("run", "bob", HOUR).await.expect_err("a run that is held");
     assert_eq!(
         (&error.metadata()["owner"], &error.metadata()["until"]),
-        (&"ann".into(), &1_100.into())
+        (&"ann".into(), &first.until.into())
     );
     assert_eq!(refused::<Lease>(Err(error)), LogReason::Leased);
 
-    let longer = log.lease("run", "ann", TERM, 1_050).await.expect("one's own run");
-    assert_eq!(longer, Lease::new("run", "ann", first.token, 1_150), "the same lease, for longer");
-    assert_eq!(refused(log.lease("run", "bob", TERM, 1_149).await), LogReason::Leased);
+    let longer = log.lease("run", "ann", 2 * HOUR).await.expect("one's own run");
+    assert_eq!(longer, Lease::new("run", "ann", first.token, longer.until), "the same lease");
+    assert!(longer.until - first.until >= 3_600_000_000_000, "for longer");
+    assert_eq!(refused(log.lease("run", "bob", HOUR).await), LogReason::Leased);
 
-    let taken = log.lease("run", "bob", TERM, 1_150).await.expect("a lease that has run out");
+    log.lease("run", "ann", OVER).await.expect("one's own run");
+    let taken = log.lease("run", "bob", HOUR).await.expect("a lease that has run out");
     assert!(taken.token > first.token, "{taken:?}");
     log.release(&first).await.expect("what was lost already");
-    assert_eq!(refused(log.lease("run", "ann", TERM, 1_160).await), LogReason::Leased);
+    assert_eq!(refused(log.lease("run", "ann", HOUR).await), LogReason::Leased);
 
     log.release(&taken).await.expect("one's own lease");
-    assert_eq!(held(1_160).await, (None, true), "it was given back");
-    let again = log.lease("run", "ann", TERM, 1_170).await.expect("a run that was given back");
+    assert_eq!(held(taken.until - 1).await, (None, true), "it was given back");
+    let again = log.lease("run", "ann", HOUR).await.expect("a run that was given back");
     assert!(again.token > taken.token, "{again:?}");
-    let forever = log.lease("run", "ann", Duration::MAX, i64::MAX).await.expect("a long time");
+    let forever = log.lease("run", "ann", Duration::MAX).await.expect("a long time");
     assert_eq!(forever.until, i64::MAX);
+}
+
+pub(super) async fn a_lease_is_taken_from_an_owner_that_was_not_seen_to_renew_it(log: &dyn Log) {
+    assert_eq!(refused(log.take("run", "bob", HOUR, None).await), LogReason::RunNotFound);
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch().held("ann", HOUR)).await.expect("a new run");
+    let seen = async || log.run("run").await.expect("an index").and_then(|run| run.held_until);
+    let first = seen().await;
+    assert!(first.is_some(), "it is held");
+    assert_eq!(refused(log.take("run", "bob", HOUR, None).await), LogReason::Leased);
+
+    // However short the term is: that it is over says nothing.
+    let ann = log.lease("run", "ann", OVER).await.expect("one's own run");
+    let renewed = log.take("run", "bob", HOUR, first).await.expect_err("a sign of life");
+    assert_eq!(renewed.metadata()["until"], ann.until);
+    assert_eq!(refused::<Lease>(Err(renewed)), LogReason::Leased);
+    let before = seen().await;
+    run = run.user("by ann");
+    log.append(run.batch().fenced(&ann).held("ann", HOUR)).await.expect("the holder");
+    let result = log.take("run", "bob", HOUR, before).await;
+    assert_eq!(refused(result), LogReason::Leased, "an append that renews is a sign of life");
+    let mut last = seen().await;
+    for _ in 0..100 {
+        for term in [Duration::MAX, HOUR, HOUR] {
+            log.lease("run", "ann", term).await.expect("one's own run");
+            let now = seen().await;
+            assert_ne!(now, last, "each renewal can be seen, whatever the clock says");
+            last = now;
+        }
+    }
+
+    let bob = log.take("run", "bob", HOUR, last).await.expect("an owner that is silent");
+    assert!(bob.token > ann.token, "{bob:?}");
+    run = run.user("by bob");
+    let batch = run.batch();
+    assert_eq!(refused(log.append(batch.clone().fenced(&ann)).await), LogReason::Fenced);
+    log.append(batch.fenced(&bob)).await.expect("the new holder");
+
+    log.release(&bob).await.expect("one's own lease");
+    let cid = log.take("run", "cid", HOUR, None).await.expect("a run that was given back");
+    log.release(&cid).await.expect("one's own lease");
+    let cid = log.take("run", "cid", HOUR, last).await.expect("a run that was given back");
+    run = run.stopped(HaltReason::AskUser);
+    log.append(run.batch().fenced(&cid)).await.expect("the holder");
+    let dan = log.take("run", "dan", HOUR, None).await.expect("a run that waits");
+    log.append(run.user("more").sealed().batch().fenced(&dan)).await.expect("the end");
+    assert_eq!(refused(log.take("run", "eve", HOUR, None).await), LogReason::Sealed);
 }
 
 pub(super) async fn who_lost_a_run_is_fenced_off(log: &dyn Log) {
@@ -56,12 +109,12 @@ pub(super) async fn who_lost_a_run_is_fenced_off(log: &dyn Log) {
         run = run.clone().user(text);
         run.batch()
     };
-    let ann = log.lease("run", "ann", TERM, 0).await.expect("a free run");
+    let ann = log.lease("run", "ann", OVER).await.expect("a free run");
     let batch = next("by ann");
     assert_eq!(refused(log.append(batch.clone()).await), LogReason::Leased, "without the lease");
     log.append(batch.fenced(&ann)).await.expect("the holder");
 
-    let bob = log.lease("run", "bob", TERM, 200).await.expect("a lease that has run out");
+    let bob = log.lease("run", "bob", OVER).await.expect("a lease that has run out");
     let batch = next("by bob");
     let result = log.append(batch.clone().fenced(&ann)).await;
     assert_eq!(refused(result), LogReason::Fenced, "with the right head, but a lower token");
@@ -76,37 +129,38 @@ pub(super) async fn who_lost_a_run_is_fenced_off(log: &dyn Log) {
 }
 
 pub(super) async fn a_lease_needs_a_run_that_goes_on(log: &dyn Log) {
-    assert_eq!(refused(log.lease("run", "ann", TERM, 0).await), LogReason::RunNotFound);
+    assert_eq!(refused(log.lease("run", "ann", HOUR).await), LogReason::RunNotFound);
     assert_eq!(log.run("run").await, Ok(None), "asking for a lease makes no run");
     let mut run = Sample::new("run", 0);
     log.append(run.batch()).await.expect("a new run");
-    let ann = log.lease("run", "ann", TERM, 0).await.expect("a free run");
+    let ann = log.lease("run", "ann", HOUR).await.expect("a free run");
     run = run.sealed();
     log.append(run.batch().fenced(&ann)).await.expect("the end");
-    assert_eq!(refused(log.lease("run", "ann", TERM, 0).await), LogReason::Sealed);
+    assert_eq!(refused(log.lease("run", "ann", HOUR).await), LogReason::Sealed);
     let late = run.user("late").batch().fenced(&ann);
     assert_eq!(refused(log.append(late).await), LogReason::Sealed);
 }
 
 pub(super) async fn a_new_run_belongs_to_whoever_began_it(log: &dyn Log) {
     let mut run = Sample::new("run", 0);
-    log.append(run.batch().held("ann", 100)).await.expect("a new run");
-    assert_eq!(refused(log.lease("run", "bob", TERM, 99).await), LogReason::Leased);
-    let other = Sample::new("run", 1).batch().held("bob", 100);
+    log.append(run.batch().held("ann", HOUR)).await.expect("a new run");
+    assert_eq!(refused(log.lease("run", "bob", HOUR).await), LogReason::Leased);
+    let other = Sample::new("run", 1).batch().held("bob", HOUR);
     assert_eq!(refused(log.append(other).await), LogReason::HeadMismatch, "the id is taken");
-    let ann = Lease::new("run", "ann", 1, 100);
+    let ann = Lease::new("run", "ann", 1, 0);
     run = run.user("one");
     let batch = run.batch();
     assert_eq!(refused(log.append(batch.clone()).await), LogReason::Leased, "without the lease");
-    log.append(batch.fenced(&ann).held("ann", 300)).await.expect("the holder");
-    assert_eq!(refused(log.lease("run", "bob", TERM, 299).await), LogReason::Leased, "for longer");
-    let bob = log.lease("run", "bob", TERM, 300).await.expect("a lease that has run out");
+    log.append(batch.fenced(&ann).held("ann", OVER)).await.expect("the holder");
+    let bob = log.lease("run", "bob", OVER).await.expect("a lease that has run out");
     run = run.user("two");
-    let late = run.clone().batch().fenced(&ann).held("ann", 900);
+    let late = run.clone().batch().fenced(&ann).held("ann", HOUR);
     assert_eq!(refused(log.append(late).await), LogReason::Fenced);
+    log.append(run.batch().fenced(&bob).held("bob", HOUR)).await.expect("the holder");
+    assert_eq!(refused(log.lease("run", "ann", HOUR).await), LogReason::Leased, "for longer");
 
     run = run.stopped(HaltReason::AskUser);
-    log.append(run.batch().fenced(&bob).held("bob", 900)).await.expect("the holder");
-    let ann = log.lease("run", "ann", TERM, 301).await.expect("a run that waits is nobody's");
+    log.append(run.batch().fenced(&bob).held("bob", HOUR)).await.expect("the holder");
+    let ann = log.lease("run", "ann", HOUR).await.expect("a run that waits is nobody's");
     assert!(ann.token > bob.token, "{ann:?}");
 }

@@ -48,6 +48,9 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     append::a_run_has_an_id_that_can_be_told(&*fresh().await).await;
     append::nothing_follows_a_seal(&*fresh().await).await;
     append::of_those_who_append_after_one_head_one_wins(&*fresh().await).await;
+    append::the_same_batch_twice_is_kept_once(&*fresh().await).await;
+    append::an_answer_that_was_lost_is_given_again(&*fresh().await).await;
+    append::a_batch_that_is_not_the_end_any_more_is_refused(&*fresh().await).await;
     append::a_refused_append_does_not_trouble_its_neighbours(&*fresh().await).await;
     index::a_summary_adds_up_what_the_records_say(&*fresh().await).await;
     index::a_suspended_run_goes_on(&*fresh().await).await;
@@ -56,6 +59,7 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     index::pages_stay_whole_while_runs_come_and_go_on(&*fresh().await).await;
     index::the_seals_are_the_leaves_of_the_logs_tree(&*fresh().await).await;
     lease::a_run_belongs_to_one_at_a_time(&*fresh().await).await;
+    lease::a_lease_is_taken_from_an_owner_that_was_not_seen_to_renew_it(&*fresh().await).await;
     lease::who_lost_a_run_is_fenced_off(&*fresh().await).await;
     lease::a_lease_needs_a_run_that_goes_on(&*fresh().await).await;
     lease::a_new_run_belongs_to_whoever_began_it(&*fresh().await).await;

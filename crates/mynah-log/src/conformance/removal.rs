@@ -96,15 +96,12 @@ pub(super) async fn what_a_tombstone_names_must_be_there(log: &dyn Log) {
     let twice = [buried("run", whole(run.head(), true)), buried("run", whole(run.head(), true))];
     assert_eq!(refused(log.append(tombstones(twice)).await), LogReason::Corrupt);
 
-    let held = log.lease("open", "ann", Duration::from_nanos(100), 0).await.expect("a free run");
-    let gone = |at| {
-        let mut chain = Chain::new(MAINTENANCE);
-        let fact = buried("open", whole(open.head(), false));
-        let record = chain.append(at, [0; 16], &fact).expect("a fact that can be encoded");
-        Append::new(MAINTENANCE, None, vec![record])
-    };
-    assert_eq!(refused(log.append(gone(held.until - 1)).await), LogReason::Leased);
-    log.append(gone(held.until)).await.expect("a run that nobody holds any more");
+    let held = log.lease("open", "ann", Duration::from_secs(3_600)).await.expect("a free run");
+    let gone = tombstones([buried("open", whole(open.head(), false))]);
+    assert_eq!(refused(log.append(gone.clone()).await), LogReason::Leased);
+    log.lease("open", &held.owner, Duration::ZERO).await.expect("one's own run");
+    let head = log.append(gone.clone()).await.expect("a run that nobody holds any more");
+    assert_eq!(log.append(gone).await, Ok(head), "an answer that was lost is given again");
     assert_eq!(log.head("open").await, Ok(None));
     verify_run(log, "run").await.expect("a sound run");
     verify_seals(log).await.expect("a sound list");
@@ -157,7 +154,7 @@ pub(super) async fn records_may_come_without_bodies_if_a_tombstone_says_so(log: 
         let record = chain.append(0, [0; 16], &fact).expect("a fact that can be encoded");
         log.append(Append::new(MAINTENANCE, expected, vec![record])).await
     };
-    let held = log.lease("open", "ann", Duration::from_secs(1), 0).await.expect("a free run");
+    let held = log.lease("open", "ann", Duration::from_secs(3_600)).await.expect("a free run");
     let early = bury(2, more.records[0].hash()).await;
     assert_eq!(refused(early), LogReason::Leased, "what is to come is for its holder to say");
     log.release(&held).await.expect("a lease");
@@ -271,10 +268,10 @@ pub(super) async fn a_run_that_somebody_goes_on_with_is_not_pruned_and_the_other
         log.append(run.batch()).await.expect("a run");
     }
     log.append(Sample::new("done", 5).sealed().batch()).await.expect("a run");
-    log.lease("held", "bob", Duration::from_nanos(500), 0).await.expect("a free run");
-    log.lease("left", "bob", Duration::from_nanos(100), 0).await.expect("a free run");
+    let held = log.lease("held", "bob", Duration::from_secs(3_600)).await.expect("a free run");
+    log.lease("left", "bob", Duration::ZERO).await.expect("a free run");
     let prune = Prune::before(100).include_unfinished();
-    let foreseen = prune.dry_run(log, 200).await.expect("a dry run");
+    let foreseen = prune.dry_run(log, held.until - 1).await.expect("a dry run");
     let done = prune.perform(log, &warrant(200)).await.expect("a log that can be written");
     assert_eq!(foreseen, done);
     let names =

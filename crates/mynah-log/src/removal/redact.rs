@@ -116,7 +116,7 @@ impl Redact {
         }
         // Nobody goes on meanwhile with what is taken away.
         let owner = format!("redact by {}", warrant.by);
-        let lease = log.lease(&self.run, &owner, TERM, warrant.at).await?;
+        let lease = log.lease(&self.run, &owner, TERM).await?;
         let taken = self.take_away(log, warrant).await;
         log.release(&lease).await?;
         taken

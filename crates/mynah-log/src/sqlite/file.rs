@@ -1,7 +1,7 @@
 //! The file: how it is opened, which tables it has, what its failures mean.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf, absolute},
     sync::Arc,
     thread,
@@ -11,7 +11,11 @@ use std::{
 use mynah_data::{Error, LogReason, Result};
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, config::DbConfig};
 
-use super::{Answer, row::is_unsound};
+use super::{
+    Answer,
+    place::{self, Identity},
+    row::is_unsound,
+};
 use crate::Durability;
 
 /// In the header of every file of ours.
@@ -53,6 +57,7 @@ impl File {
         if path.parent().is_some_and(|folder| !folder.is_dir()) {
             return wrong("is in a folder that is not there; make it, or give another path");
         }
+        path.parent().map_or(Ok(()), place::check_local)?;
         Ok(Self(Arc::new(path)))
     }
 
@@ -72,9 +77,30 @@ impl File {
                 "log error: read_only: {path}: see that the file and its folder may be written, or only read it"
             )));
         }
-        self.prepare(&connection, durability).map_err(|error| self.failure(&error))?;
+        self.prepare(&connection, durability)?;
         self.make_tables(&mut connection)?;
         Ok(connection)
+    }
+
+    /// Which file the path leads to.
+    pub(super) fn identity(&self) -> Result<Identity> {
+        place::identity(&self.0).map_err(|error| {
+            unavailable(format!("{}: {error}; see that it may be read", self.0.display()))
+        })
+    }
+
+    /// Refuses to go on with a file to which the path does not lead any more: what is written there, nobody would find.
+    pub(super) fn is_still(&self, opened: Identity) -> Result<()> {
+        let what = match place::identity(&self.0) {
+            Ok(found) if found == opened => return Ok(()),
+            Ok(_) => "replaced by another file",
+            Err(error) if error.kind() == io::ErrorKind::NotFound => "removed",
+            Err(error) => return Err(unavailable(format!("{}: {error}", self.0.display()))),
+        };
+        let path = self.0.display();
+        Err(unusable(format!(
+            "{path} was {what} while it was open; nothing more is written; put it back, or open the log again"
+        )))
     }
 
     /// Opens a log that is open already, to wipe what is left in the file beside it.
@@ -134,12 +160,20 @@ impl File {
         opened.map_err(|error| self.failure(&error))
     }
 
-    fn prepare(&self, connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
-        connection.pragma_update(None, "page_size", PAGE)?;
-        write_ahead(connection)?;
+    fn prepare(&self, connection: &Connection, durability: Durability) -> Result<()> {
+        let failed = |error| self.failure(&error);
+        connection.pragma_update(None, "page_size", PAGE).map_err(failed)?;
+        let mode = write_ahead(connection).map_err(failed)?;
+        if mode != "wal" {
+            return Err(unusable(format!(
+                "{}: SQLite cannot write ahead here (journal_mode is {mode}), so that processes could not share the file; \
+                 give a path on a local disk",
+                self.0.display()
+            )));
+        }
         // What is taken away is to leave no copy behind, not even of when it was written.
-        connection.pragma_update(None, "secure_delete", true)?;
-        make(connection, durability)
+        connection.pragma_update(None, "secure_delete", true).map_err(failed)?;
+        make(connection, durability).map_err(failed)
     }
 
     /// Whether it has the tables of a log. An empty file has none.
@@ -291,22 +325,24 @@ fn uri(path: &Path) -> String {
 }
 
 /// Lets readers and the writer work side by side. Where two make a file at once, SQLite refuses this
-/// to one of them without waiting for the other, so the waiting is done here.
+/// to one of them without waiting for the other, so the waiting is done here. Gives the mode that the file has then, which is
+/// another one where SQLite cannot do that.
 #[expect(clippy::disallowed_methods, reason = "opening a file blocks, and nothing runs yet")]
-fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
+fn write_ahead(connection: &Connection) -> rusqlite::Result<String> {
     const PAUSE: Duration = Duration::from_millis(10);
+    let ask = || connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0));
     connection.busy_timeout(Duration::ZERO)?;
     for _ in 0..PATIENCE.as_millis() / PAUSE.as_millis() {
-        match connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(())) {
+        match ask() {
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
                 thread::sleep(PAUSE);
             }
             Err(error) => return Err(error),
-            Ok(()) => break,
+            Ok::<String, _>(_) => break,
         }
     }
     connection.busy_timeout(PATIENCE)?;
-    connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))
+    ask()
 }
 
 /// Refuses a file, or the place where it lies, for good.
@@ -329,6 +365,8 @@ pub(super) fn make(connection: &Connection, durability: Durability) -> rusqlite:
 
 #[cfg(test)]
 mod tests {
+    use mynah_data::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -349,6 +387,21 @@ mod tests {
         }
         let mode = connection.pragma_query_value(None, "journal_mode", |row| row.get(0));
         assert_eq!(mode, Ok("wal".to_owned()));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_file_that_cannot_be_written_ahead_is_refused_with_the_reason() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log.db");
+        let file = File::new(&path).expect("a path");
+        // It locks by files beside the database, as is done where nothing else works, and has no shared memory.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let connection = Connection::open_with_flags_and_vfs(&path, flags, "unix-dotfile");
+        let connection = connection.expect("a file");
+        let refused = file.prepare(&connection, Durability::Full).expect_err("no shared memory");
+        assert_eq!(refused.kind(), ErrorKind::Log(LogReason::Unusable));
+        assert!(refused.to_string().contains("journal_mode is delete"), "{refused}");
     }
 
     #[test]

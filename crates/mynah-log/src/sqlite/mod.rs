@@ -4,6 +4,7 @@ mod file;
 mod heads;
 mod keys;
 mod pending;
+mod place;
 mod readers;
 mod records;
 mod row;
@@ -21,6 +22,7 @@ use mynah_data::{Error, LogReason, Result};
 use crate::{
     Append, BoxFuture, Durability, Head, Lease, Log, Record, RunFilter, RunPage, RunSummary,
     SealedRun,
+    clock::Clock,
     entry::{self, Checked},
     waiters::Waiters,
 };
@@ -55,7 +57,7 @@ type Answer<T> = rusqlite::Result<Result<T>>;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct SqliteLog(Arc<Inner>);
+pub struct SqliteLog(Arc<Inner>, Clock);
 
 struct Inner {
     // In the order in which they are closed: whoever closes the file last tidies it up.
@@ -104,7 +106,13 @@ impl SqliteLog {
     fn with(file: File, writer: Option<Writer>, waiters: Arc<Waiters>) -> Self {
         let watcher = Watcher::new(file.clone(), Arc::clone(&waiters));
         let readers = Readers::new(file.clone());
-        Self(Arc::new(Inner { watcher, readers, writer, waiters, file }))
+        Self(Arc::new(Inner { watcher, readers, writer, waiters, file }), Clock::default())
+    }
+
+    /// The same log, whose leases are counted by this clock, in nanoseconds since 1970. It is for tests.
+    pub fn with_clock(mut self, clock: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
+        self.1 = Clock::new(clock);
+        self
     }
 
     /// Where the file is.
@@ -150,7 +158,7 @@ impl Log for SqliteLog {
     fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
         Box::pin(async move {
             let writer = self.writer()?;
-            let checked = Checked::new(batch)?;
+            let checked = Checked::new(batch, || self.1.now())?;
             let (run, durability) = (Arc::clone(&checked.batch.run), checked.batch.durability);
             writer.perform(run, durability, move |work| work.append(&checked)).await
         })
@@ -219,18 +227,33 @@ impl Log for SqliteLog {
         })
     }
 
-    fn lease(
+    fn lease(&self, run: &str, owner: &str, term: Duration) -> BoxFuture<'_, Result<Lease>> {
+        let (run, owner): (Arc<str>, Arc<str>) = (Arc::from(run), Arc::from(owner));
+        Box::pin(async move {
+            let now = self.1.now();
+            let job = {
+                let run = Arc::clone(&run);
+                move |work: &mut Work<'_>| work.lease(&run, |entry| entry.lease(&owner, term, now))
+            };
+            self.writer()?.perform(run, None, job).await
+        })
+    }
+
+    fn take(
         &self,
         run: &str,
         owner: &str,
         term: Duration,
-        now: i64,
+        seen: Option<i64>,
     ) -> BoxFuture<'_, Result<Lease>> {
         let (run, owner): (Arc<str>, Arc<str>) = (Arc::from(run), Arc::from(owner));
         Box::pin(async move {
+            let now = self.1.now();
             let job = {
                 let run = Arc::clone(&run);
-                move |work: &mut Work<'_>| work.lease(&run, &owner, term, now)
+                move |work: &mut Work<'_>| {
+                    work.lease(&run, |entry| entry.take(&owner, term, now, seen))
+                }
             };
             self.writer()?.perform(run, None, job).await
         })

@@ -13,7 +13,8 @@ use super::{
     row::{attempt, lossy, sound, unsigned},
 };
 use crate::{
-    Corrupt, Hash, Head, Hold, RunFilter, RunPage, RunStatus, RunSummary, SealedRun, entry::Entry,
+    Corrupt, Hash, Head, RunFilter, RunPage, RunStatus, RunSummary, SealedRun,
+    entry::{Entry, Holder},
     runs::Place,
 };
 
@@ -209,7 +210,7 @@ pub(super) fn update(
     Ok(())
 }
 
-fn columns(holder: Option<&Hold>) -> (Option<&str>, Option<i64>) {
+fn columns(holder: Option<&Holder>) -> (Option<&str>, Option<i64>) {
     (holder.map(|hold| hold.owner.as_str()), holder.map(|hold| hold.until))
 }
 
@@ -233,7 +234,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
     };
     let owner: Option<String> = row.get(7)?;
     let holder = match owner {
-        Some(owner) => Some(Hold { owner, until: row.get(8)? }),
+        Some(owner) => Some(Holder { owner, until: row.get(8)? }),
         None => None,
     };
     // Whoever takes the run over gets the next one, which has to be a number as well.

@@ -1,6 +1,6 @@
 //! What the writer works on: the file, and what it knows of the runs in it.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use rusqlite::Connection;
 
@@ -87,11 +87,15 @@ impl Work<'_> {
     pub(super) fn append(&mut self, checked: &Checked) -> Answer<Head> {
         if !checked.tombstones.is_empty() {
             self.pending.write(self.connection)?;
+            let known = self.known.find(self.connection, &mut self.pending, &checked.batch.run)?;
+            if attempt!(known).is_some_and(|known| known.entry.ends_with(checked)) {
+                return Ok(Ok(checked.head));
+            }
         }
         // All is looked up first: what is refused must not have changed anything.
         let mut going = Vec::new();
-        for (at, tombstone) in &checked.tombstones {
-            going.extend(attempt!(self.look_up(tombstone, *at)?));
+        for tombstone in &checked.tombstones {
+            going.extend(attempt!(self.look_up(tombstone, checked.now)?));
             attempt!(self.is_needed(tombstone, checked)?);
         }
         let head = attempt!(self.extend(checked)?);
@@ -119,14 +123,14 @@ impl Work<'_> {
     }
 
     /// Where what a tombstone names lies, if it may go; none if there is nothing.
-    fn look_up(&mut self, tombstone: &Tombstone, at: i64) -> Answer<Option<Going>> {
+    fn look_up(&mut self, tombstone: &Tombstone, now: i64) -> Answer<Option<Going>> {
         let connection = self.connection;
         let Tombstone { run_id, removed, .. } = tombstone;
         let Some(known) = attempt!(self.known.find(connection, &mut self.pending, run_id)?) else {
             let is_pruned = runs::is_pruned(connection, run_id)?;
             return Ok(entry::absent(removed, run_id, is_pruned).map(|()| None));
         };
-        attempt!(known.entry.yields(removed, at));
+        attempt!(known.entry.yields(removed, now));
         let run = Arc::clone(&known.entry.summary.run_id);
         let going = match removed {
             Removed::Run { records, .. } => {
@@ -178,6 +182,7 @@ impl Work<'_> {
             return Ok(Err(Corrupt { run: String::new(), seq: 0, what }.into()));
         }
         let (before, known) = match attempt!(memory.find(connection, pending, run)?) {
+            Some(known) if known.entry.ends_with(checked) => return Ok(Ok(checked.head)),
             Some(known) => {
                 let before = known.entry.clone();
                 attempt!(known.entry.follow(checked));
@@ -221,16 +226,14 @@ impl Work<'_> {
     pub(super) fn lease(
         &mut self,
         run: &str,
-        owner: &str,
-        term: Duration,
-        now: i64,
+        give: impl FnOnce(&mut Entry) -> mynah_data::Result<Lease>,
     ) -> Answer<Lease> {
         let connection = self.connection;
         let Some(known) = attempt!(self.known.find(connection, &mut self.pending, run)?) else {
             return Ok(Err(entry::not_found(run)));
         };
         let before = known.entry.clone();
-        let lease = attempt!(known.entry.lease(owner, term, now));
+        let lease = attempt!(give(&mut known.entry));
         runs::update(connection, &before, known)?;
         Ok(Ok(lease))
     }
@@ -341,7 +344,7 @@ mod tests {
     }
 
     fn append(work: &mut Work<'_>, batch: Append) -> mynah_data::Result<Head> {
-        work.append(&Checked::new(batch).expect("a batch")).expect("room")
+        work.append(&Checked::new(batch, || 0).expect("a batch")).expect("room")
     }
 
     fn tombstone(chain: &mut Chain, run: &str, removed: Removed) -> Append {
@@ -364,7 +367,8 @@ mod tests {
         let mut work = store.begin().expect("a transaction");
         append(&mut work, small()).expect("a new run");
         let full = (1..10_000).find_map(|run| {
-            let more = Checked::new(Sample::new(format!("run-{run}"), 0).batch()).expect("a batch");
+            let more =
+                Checked::new(Sample::new(format!("run-{run}"), 0).batch(), || 0).expect("a batch");
             work.append(&more).err()
         });
         assert_eq!(full.expect("no room").sqlite_error_code(), Some(ErrorCode::DiskFull));
@@ -416,8 +420,8 @@ mod tests {
         append(&mut work, open.batch()).expect("a new run");
         let again = append(&mut work, ended.user("more").batch()).expect_err("a sealed run");
         assert_eq!(again.kind(), ErrorKind::Log(LogReason::Sealed));
-        let second = Duration::from_secs(1);
-        let leased = work.lease("ended", "me", second, 0).expect("an answer");
+        let second = std::time::Duration::from_secs(1);
+        let leased = work.lease("ended", |entry| entry.lease("me", second, 0)).expect("an answer");
         assert_eq!(leased.expect_err("it ended").kind(), ErrorKind::Log(LogReason::Sealed));
         work.known.runs.clear();
         let mut open = open.tool_turn();

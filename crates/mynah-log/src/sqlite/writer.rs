@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mynah_data::Result;
+use mynah_data::{Error, Result};
 use rusqlite::Connection;
 use tokio::sync::{
     Notify,
@@ -22,7 +22,8 @@ use tokio::sync::{
 
 use super::{
     Answer,
-    file::{File, unavailable},
+    file::{File, unavailable, unusable},
+    place::Identity,
     store::{Store, Work},
 };
 use crate::{Durability, waiters::Waiters};
@@ -108,10 +109,11 @@ impl Writer {
     ) -> Result<Self> {
         let (sender, jobs) = mpsc::channel();
         let commits = Arc::new(AtomicU64::new(0));
+        let opened = file.identity()?;
         let mut store = Store::new(connection, durability);
         // What someone before could not wipe. Where it still cannot be, the next commit tries again.
         let _ = store.wipe();
-        let desk = Desk { store, file, waiters, commits: Arc::clone(&commits) };
+        let desk = Desk { store, file, opened, waiters, commits: Arc::clone(&commits) };
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
         let thread = thread.spawn(move || desk.serve(&jobs));
         let thread = thread.map_err(|e| unavailable(format!("no thread to write with: {e}")))?;
@@ -132,7 +134,7 @@ impl Writer {
         job: impl FnMut(&mut Work<'_>) -> Answer<T> + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
-        let stopped = || unavailable("the thread that writes has stopped; open the log again");
+        let stopped = || unusable("the thread that writes has stopped; open the log again");
         let durability = durability.unwrap_or(self.durability);
         let (reply, left) = (Some(reply), Arc::clone(&self.left));
         let mut asking = Asking { run: Arc::clone(&run), answer, left: &self.left, is_over: false };
@@ -219,6 +221,8 @@ impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
 struct Desk {
     store: Store,
     file: File,
+    /// The file as it was when it was opened.
+    opened: Identity,
     waiters: Arc<Waiters>,
     commits: Arc<AtomicU64>,
 }
@@ -293,6 +297,7 @@ impl Desk {
             let done = group.last_mut().map_or(Ok(()), |job| job.perform(&mut work));
             done.map_err(Failed::AtWork)?;
         }
+        self.file.is_still(self.opened).map_err(Failed::Elsewhere)?;
         work.commit().map_err(Failed::AtWork)?;
         self.commits.fetch_add(1, Ordering::Relaxed);
         // It is committed, whatever comes of this: the next commit tries again.
@@ -302,8 +307,13 @@ impl Desk {
 
     fn finish(&self, mut group: Vec<Box<dyn Job>>, committed: Result<(), Failed>) {
         let committed = committed.map_err(|failed| match failed {
-            Failed::ToBegin(error) | Failed::AtWork(error) => self.file.failure(&error),
-            Failed::Panicked => unavailable(format!(
+            Failed::ToBegin(error) | Failed::AtWork(error) => {
+                // What SQLite makes of a file that is gone says less than that it is.
+                self.file.is_still(self.opened).err().unwrap_or_else(|| self.file.failure(&error))
+            }
+            Failed::Elsewhere(error) => error,
+            // The same would happen again.
+            Failed::Panicked => unusable(format!(
                 "{}: the thread that writes panicked, and nothing of this was kept; verify the log",
                 self.file.path().display()
             )),
@@ -341,6 +351,8 @@ enum Failed {
     ToBegin(rusqlite::Error),
     /// While it was done, or when it was to be made durable.
     AtWork(rusqlite::Error),
+    /// Because the path leads to another file.
+    Elsewhere(Error),
     /// In the middle of it, where nobody had thought that it could.
     Panicked,
 }
@@ -384,16 +396,16 @@ mod tests {
     #[tokio::test]
     async fn a_job_that_panics_is_told_and_takes_nothing_else_with_it() {
         let (_folder, writer) = start(Durability::Relaxed);
-        let sound = || {
-            let checked = Checked::new(Sample::new("sound", 0).batch()).expect("a batch");
+        let sound = |time| {
+            let checked = Checked::new(Sample::new("sound", time).batch(), || 0).expect("a batch");
             writer.perform(Arc::from("sound"), None, move |work| work.append(&checked))
         };
         let broken = writer.perform::<()>(Arc::from("broken"), None, |_| panic!("for a test"));
-        let (broken, kept) = tokio::join!(broken, sound());
+        let (broken, kept) = tokio::join!(broken, sound(0));
         let told = broken.expect_err("a panic").to_string();
         assert!(told.contains("the thread that writes panicked"), "{told}");
         assert_eq!(kept.map(|head| head.seq), Ok(1));
-        let again = sound().await.expect_err("a run that is there");
+        let again = sound(1).await.expect_err("a run that is there");
         assert_eq!(again.kind(), ErrorKind::Log(LogReason::HeadMismatch));
     }
 }

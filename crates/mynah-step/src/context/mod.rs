@@ -307,8 +307,9 @@ impl Context {
             return Ok(None);
         };
         let state = T::deserialize(state).map_err(|why| {
-            Error::invalid_option("checkpoint", "another_type")
-                .with_message(format!("validation failed: checkpoint: its state does not fit: {why}"))
+            Error::invalid_option("checkpoint", "another_type").with_message(format!(
+                "validation failed: checkpoint: its state does not fit: {why}"
+            ))
         })?;
         let mut turns = self.0.turns.try_lock().map_err(|_| gone())?;
         for fact in &passed {
@@ -347,7 +348,7 @@ impl Context {
     /// # Errors
     /// `replay_mismatch`, or a log that cannot be written.
     pub async fn now(&self) -> Result<SystemTime> {
-        self.served(self.0.effects.now()).await
+        self.recorded(self.0.effects.now()).await
     }
 
     /// A number that nobody can guess.
@@ -355,7 +356,7 @@ impl Context {
     /// # Errors
     /// As [`Context::now`].
     pub async fn random(&self) -> Result<u64> {
-        self.served(self.0.effects.random()).await
+        self.recorded(self.0.effects.random()).await
     }
 
     /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
@@ -412,9 +413,36 @@ impl Context {
         // Whatever is made of it on the way would hold it once more. The log is asked when this has its place among the others.
         let effect = Box::pin(async {
             self.begun().await.map_err(|error| error.to_string())?;
+            poll_fn(|cx| self.tape().poll_held(cx)).await.map_err(|error| error.to_string())?;
             effect.await.map_err(|error| error.to_string())
         });
-        self.served(self.0.effects.side_effect(name, effect)).await
+        self.recorded(self.0.effects.side_effect(name, effect)).await
+    }
+
+    /// Performs something, and hands what it recorded to the log: it is kept even if the process dies right after.
+    async fn recorded<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        let done = self.served(future).await?;
+        self.served(poll_fn(|cx| self.tape().poll_given(cx))).await;
+        Ok(done)
+    }
+
+    /// The same as [`Context::side_effect`], and its record is durable when this returns: for an effect whose repetition after a
+    /// power cut would do harm.
+    ///
+    /// # Errors
+    /// As [`Context::side_effect`].
+    pub async fn durable_side_effect<T, E>(
+        &self,
+        name: &str,
+        effect: impl Future<Output = std::result::Result<T, E>>,
+    ) -> Result<T>
+    where
+        T: Serialize + DeserializeOwned,
+        E: fmt::Display,
+    {
+        let done = self.side_effect(name, effect).await;
+        self.flush().await?;
+        done
     }
 
     /// A fresh id for a call, for who needs to know it before the call; the same in a replay.
@@ -444,15 +472,8 @@ impl Context {
     async fn put(&self, mut fact: Fact) -> Result<()> {
         self.tape().adopt_durations(&mut fact);
         let durable = ends(&fact);
-        let is_answer = matches!(
-            fact,
-            Fact::AssistantCompleted { .. } | Fact::BudgetExceeded { .. } | Fact::SideEffect { .. }
-        );
-        self.served(self.0.effects.commit(fact.clone(), durable)).await?;
+        self.recorded(self.0.effects.commit(fact.clone(), durable)).await?;
         self.spent().evolve(&fact);
-        if is_answer {
-            self.start_writing().await;
-        }
         Ok(())
     }
 
@@ -461,15 +482,6 @@ impl Context {
     async fn begun(&self) -> Result<()> {
         let is_unwritten = self.tape().is_unwritten();
         if is_unwritten { self.flush().await } else { Ok(()) }
-    }
-
-    /// Starts writing what waits: what a model or a tool has done is not lost while the loop does something of its own.
-    async fn start_writing(&self) {
-        poll_fn(|cx| {
-            self.tape().kick(cx);
-            Poll::Ready(())
-        })
-        .await;
     }
 
     /// Announces something, unless the budget does not allow it; tells whether the records have it. Where they do, or it was
@@ -582,8 +594,6 @@ impl Context {
                 if desk.poll_stuck(&mut tape).is_ready() {
                     continue;
                 }
-                // Who lost the run is told by what it asks for next.
-                let _ = tape.keep(cx);
                 tape.kick(cx);
                 return Poll::Pending;
             }

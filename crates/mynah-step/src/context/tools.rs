@@ -1,10 +1,6 @@
 //! Calling tools from a loop of one's own.
 
-use std::{
-    future::poll_fn,
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::poll_fn, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use mynah_data::{Budget, Error, Result, ToolCall, ToolOutcome, ToolReason};
@@ -13,8 +9,8 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use super::{Context, Shared, lock, millis};
 use crate::{
-    Backoff, ErrorPolicy, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool, ToolContext,
-    ToolLimits, Try, Watch,
+    Backoff, ErrorPolicy, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool,
+    ToolContext, ToolLimits, Try, Watch,
     desk::{Want, gone},
     is_not_rerun, reruns_lost, run_tool, settle, uncertain,
     uncertain::is_uncertain,
@@ -152,7 +148,7 @@ impl Context {
             self.flush().await?;
             self.tape().fail(error);
         }
-        self.start_writing().await;
+        self.served(poll_fn(|cx| self.tape().poll_given(cx))).await;
         results
     }
 
@@ -182,12 +178,7 @@ impl Context {
         Ok(if recorded { Begun::Before { next } } else { Begun::Now })
     }
 
-    async fn call(
-        &self,
-        called: CallTool,
-        begun: Begun,
-        places: &Semaphore,
-    ) -> Result<ToolResult> {
+    async fn call(&self, called: CallTool, begun: Begun, places: &Semaphore) -> Result<ToolResult> {
         let CallTool { call, tries, backoff, earlier, .. } = called;
         let (config, call) = (&self.0.config, Arc::new(call));
         let call_id = call.id.clone();

@@ -233,7 +233,7 @@ impl Log for Failing {
         } else if self.hangs {
             Box::pin(std::future::pending())
         } else {
-            Box::pin(async { Err(Error::log(LogReason::Unavailable)) })
+            Box::pin(async { Err(Error::log(LogReason::Unusable)) })
         }
     }
 
@@ -265,8 +265,8 @@ impl MetricsSink for Told {
         self.tell(json!({"tool": tool, "failure": failure}));
     }
 
-    fn append(&self, kinds: &[&str], failure: Option<&str>, _: Duration) {
-        self.tell(json!({"append": kinds, "failure": failure}));
+    fn append(&self, kind: &str, failure: Option<&str>, _: Duration) {
+        self.tell(json!({"append": kind, "failure": failure}));
     }
 
     fn budget_exceeded(&self, limit: &str) {

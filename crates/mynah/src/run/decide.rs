@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use mynah_data::{
-    Breach, Budget, Error, FinishReason, Halt, HaltReason, Message, Metadata, Mode, Response, StepResult,
-    ToolCall,
+    Breach, Budget, Error, FinishReason, Halt, HaltReason, Message, Metadata, Mode, Response,
+    StepResult, ToolCall,
 };
 use mynah_log::{End, Extent, OnUncertain, Plan};
 use mynah_step::{Tool, prompt_tokens, reruns_lost};

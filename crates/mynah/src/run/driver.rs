@@ -55,8 +55,7 @@ impl Driver {
     ) -> Self {
         let Beginning { before, thread, extent, about } = beginning;
         let (len, recorded) = (before.len(), tape.is_kept());
-        let machine =
-            Machine::new(setup, VecDeque::new(), len, RunState::new(before), recorded);
+        let machine = Machine::new(setup, VecDeque::new(), len, RunState::new(before), recorded);
         let resumption = Resumption { fact: None, message: None, active: Default::default() };
         let door = Live::new(tape, resumption, listen(cancel), &machine);
         let mut driver = Self::with(machine, Box::new(door), extent);
@@ -204,9 +203,6 @@ impl Driver {
     }
 
     fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
-        if self.door.recorded().is_to_keep() {
-            self.keep_lease(cx);
-        }
         loop {
             let step = Some(&self.step).filter(|step| !step.is_disabled()).cloned();
             let _entered = step.as_ref().map(Span::enter);
@@ -218,7 +214,7 @@ impl Driver {
             // What happened is on its way to the log before the caller is told of it. Tools continue meanwhile.
             let tells = !self.machine.events.is_empty() || self.machine.is_hearing();
             if tells && self.door.tape().poll_sent(cx).is_pending() {
-                if !self.machine.is_running() && self.keep_lease(cx) {
+                if !self.machine.is_running() {
                     return Poll::Pending;
                 }
             } else if !self.machine.is_answered_in_full()
@@ -242,17 +238,9 @@ impl Driver {
                 Poll::Ready(Ok(Some(event))) => return Poll::Ready(Some(Ok(event))),
                 Poll::Ready(Ok(None)) => {}
                 Poll::Ready(Err(fault)) => self.fault = Some(fault),
-                // The timer of a lease is asked only before waiting, not for every piece of an answer.
-                Poll::Pending if self.keep_lease(cx) => return Poll::Pending,
-                Poll::Pending => {}
+                Poll::Pending => return Poll::Pending,
             }
         }
-    }
-
-    /// Keeps the lease of a recorded run. Returns whether it is still held.
-    fn keep_lease(&mut self, cx: &mut Context<'_>) -> bool {
-        let kept = self.door.tape().keep(cx);
-        kept.map_err(|lost| _ = self.fault.get_or_insert(lost)).is_ok()
     }
 
     /// Does the next thing. An event of the model is handed out as it comes.
@@ -331,8 +319,7 @@ impl Driver {
                     Fact::ToolScheduled { .. } => self.announced = true,
                     Fact::TurnStarted { .. } => {
                         let index = self.machine.state.steps.len();
-                        self.step =
-                            tracing::info_span!(parent: &self.span, "mynah.step", index);
+                        self.step = tracing::info_span!(parent: &self.span, "mynah.step", index);
                     }
                     _ => {}
                 }

@@ -84,9 +84,7 @@ impl Machine {
     /// What comes next.
     pub(super) fn decide(&self) -> Action {
         let policy = &self.setup.policy;
-        let error = |error: &Error| {
-            Metadata::from_iter([("error".to_owned(), error.to_value())])
-        };
+        let error = |error: &Error| Metadata::from_iter([("error".to_owned(), error.to_value())]);
         match &self.stop {
             None => self.state.decide(policy),
             Some(Stop::NotOpened(why)) => {
@@ -186,7 +184,9 @@ impl Machine {
             Fact::Resumed { about, request_id, .. } => {
                 self.next_call = 0;
                 let id = request_id.clone();
-                if about.is_some() && let Some(next) = self.later.pop_front() {
+                if about.is_some()
+                    && let Some(next) = self.later.pop_front()
+                {
                     self.hand_over(next);
                 }
                 if let Some(id) = id {
@@ -200,7 +200,9 @@ impl Machine {
             Fact::Failed(_) | Fact::Cancelled { .. } => self.stop = None,
             Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
                 self.running.remove(call_id);
-                if self.watched && let Some(call) = self.state.call(call_id) {
+                if self.watched
+                    && let Some(call) = self.state.call(call_id)
+                {
                     let told = tell(call, &fact);
                     self.events.extend(told);
                 }

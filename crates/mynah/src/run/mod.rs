@@ -21,7 +21,7 @@ mod tests;
 pub use decide::OnUnknownTool;
 pub(crate) use decide::{Finalize, HaltWhen, Policy};
 pub(crate) use driver::Driver;
-pub use mynah_step::OnToolError;
 pub(crate) use mynah_step::ErrorPolicy;
+pub use mynah_step::OnToolError;
 pub(crate) use setup::{Beginning, Observer, Resumption, Setup};
 pub(crate) use state::RunState;

@@ -64,9 +64,7 @@ impl Replay {
                 reason: end.reason.clone(),
                 end: Some((end.clone(), partial.is_some())),
             },
-            Fact::BudgetExceeded { breach, .. }
-                if breach.limit == Limit::WallClock && timed() =>
-            {
+            Fact::BudgetExceeded { breach, .. } if breach.limit == Limit::WallClock && timed() => {
                 Input::LimitReached(breach.clone())
             }
             _ => return None,
