@@ -263,7 +263,9 @@ impl Entry {
 
     /// Takes the run back from a lease.
     pub(crate) fn release(&mut self, lease: &Lease) {
-        if self.token == lease.token {
+        // Whoever failed to start a run under a taken id has a lease with the same token.
+        let is_holder = |holder: &Holder| holder.owner == lease.owner;
+        if self.token == lease.token && self.holder.as_ref().is_some_and(is_holder) {
             self.holder = None;
         }
     }

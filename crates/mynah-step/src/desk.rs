@@ -25,6 +25,9 @@ pub struct Desk {
     state: Mutex<State>,
 }
 
+/// Why calls are stopped with their run.
+pub(crate) const RUN_ENDED: &str = "the run was ended";
+
 /// How long a run that is performed again may stand still: whoever asks may be early, or give up what it does not want.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -235,12 +238,12 @@ impl Desk {
 
     /// What is to be recorded of a call when the run is stopped: nothing if it did not begin, or came out.
     pub fn cut_off(&self, call_id: &str) -> Option<Fact> {
-        self.stopped(call_id, "the run was ended")
+        self.stopped(call_id, RUN_ENDED)
     }
 
-    /// Leaves it to be recorded of a call that its caller gave it up.
-    pub(crate) fn give_up(&self, call_id: &str) {
-        let Some(fact) = self.stopped(call_id, "its caller gave it up") else { return };
+    /// Leaves it to be recorded of a call that it was stopped, unless it did not begin or came out.
+    pub(crate) fn leave_stopped(&self, call_id: &str, why: &str) {
+        let Some(fact) = self.stopped(call_id, why) else { return };
         let place = of_tool(&fact)
             .map(|(call_id, attempt)| Inside { call_id: call_id.to_owned(), attempt });
         let want = Want::Commit { fact, asked: None, durable: false };

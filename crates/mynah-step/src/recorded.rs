@@ -257,9 +257,6 @@ impl Recorded {
                     is_named(next, place, asked)
                         && matches!(next, Fact::SideEffect { ahead, .. } if *ahead == asked.ahead())
                 });
-                if !is_next && self.then.is_none() && !self.will_recall(place, asked) {
-                    return Some(Err(self.refusal(place, want)));
-                }
                 is_next.then(|| Ok(self.take_fact()))
             }
             Want::Turn(prompt) => {

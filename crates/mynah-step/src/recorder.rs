@@ -201,6 +201,8 @@ impl Recorder {
         if matches!(fact, Fact::Resumed { .. }) {
             self.seam = None;
         }
+        // A run that waits is nobody's once the log knows that it does.
+        self.takes_lease |= self.over && self.pending.is_empty();
         self.go_on()?;
         self.push(fact)?;
         if ends(fact) { self.seal() } else { Ok(()) }
@@ -372,6 +374,10 @@ impl Recorder {
                 Poll::Ready(Some(written)) => self.settle(written),
                 Poll::Ready(None) => match &self.batch {
                     None if self.pending.is_empty() => return Poll::Ready(Ok(())),
+                    None if self.takes_lease => match ready!(self.poll_take(cx)) {
+                        Ok(()) => {}
+                        Err(error) => self.give_up(error),
+                    },
                     None => {
                         self.late = self.emit_timeout.map(|limit| Box::pin(sleep(limit)));
                         self.batch = Some(self.batch());

@@ -162,7 +162,7 @@ async fn a_log_that_is_slow_holds_up_whoever_records_more_than_may_wait() {
     for (size, most) in [(0, 1_024), (1 << 20, 4)] {
         done.store(0, Relaxed);
         // Nothing is written any more once the tool is announced.
-        let context = Context::new(plain(&Failing::new(1, true)).tools([fill()])).expect("a run");
+        let context = Context::new(plain(&Failing::new(2, true)).tools([fill()])).expect("a run");
         assert_eq!(begin(&context).await, Ok(()));
         let filling = context.call_tool(ToolCall::new("c0", "fill", size.to_string()));
         assert!(tokio::time::timeout(Duration::from_secs(60), filling).await.is_err());

@@ -151,7 +151,7 @@ async fn a_value_that_cannot_be_recorded_is_a_failed_effect() {
     let out_of_order = json!({"b": 1, "a": 2});
     let (fetched, facts) = twice(plain, async |context| {
         let mut fetched = Vec::new();
-        let many = json!(vec![0; 1 << 19]);
+        let many = json!("x".repeat(mynah_data::MAX_RESULT));
         for value in [deep(96, json!(1)), deep(97, json!(1)), deep(200, out_of_order.clone()), many]
         {
             let effect = async { Ok::<_, String>(value) };
@@ -166,7 +166,7 @@ async fn a_value_that_cannot_be_recorded_is_a_failed_effect() {
     })
     .await;
     let too_deep = || Err("its value is nested deeper than 96 levels".to_owned());
-    let too_many = Err("its value is made of more than 524288 items".to_owned());
+    let too_many = Err("its value is larger than 15728640 bytes of JSON".to_owned());
     let no_json = Err("its value has no JSON: key must be a string".to_owned());
     assert_eq!(fetched, [Ok(deep(96, json!(1))), too_deep(), too_deep(), too_many, no_json]);
     let effects = facts.iter().filter_map(|fact| match fact {

@@ -117,15 +117,21 @@ impl Log for Gate {
         })
     }
 
-    fn lease(&self, run: &str, owner: &str, term: Duration) -> LogFuture<'_, Lease> {
+    fn take(
+        &self,
+        run: &str,
+        owner: &str,
+        term: Duration,
+        seen: Option<i64>,
+    ) -> LogFuture<'_, Lease> {
         let (run, owner) = (run.to_owned(), owner.to_owned());
         Box::pin(async move {
             self.pass().await;
-            self.log.lease(&run, &owner, term).await
+            self.log.take(&run, &owner, term, seen).await
         })
     }
 
-    forward_log!(self => self.log, except append, lease);
+    forward_log!(self => self.log, except append, take);
 }
 
 #[tokio::test(flavor = "multi_thread")]

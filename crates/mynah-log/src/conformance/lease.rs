@@ -62,6 +62,9 @@ pub(super) async fn a_lease_is_taken_from_an_owner_that_was_not_seen_to_renew_it
     let seen = async || log.run("run").await.expect("an index").and_then(|run| run.held_until);
     let first = seen().await;
     assert!(first.is_some(), "it is held");
+    // One that was refused under the same id gives back nothing of the holder's.
+    log.release(&Lease::new("run", "bob", 1, i64::MAX)).await.expect("nothing to give back");
+    assert_eq!(seen().await, first);
     assert_eq!(refused(log.take("run", "bob", HOUR, None).await), LogReason::Leased);
 
     // However short the term is: that it is over says nothing.

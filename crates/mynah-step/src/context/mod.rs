@@ -398,6 +398,8 @@ impl Context {
         if [MODEL_CALL, CHECKPOINT].contains(&name) {
             return Err(Error::invalid_option("name", "reserved"));
         }
+        // Whatever is made of it on the way would hold it once more.
+        let effect = Box::pin(effect);
         self.effect(name, effect).await
     }
 
@@ -410,7 +412,7 @@ impl Context {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
-        // Whatever is made of it on the way would hold it once more. The log is asked when this has its place among the others.
+        // The log is asked when this has its place among the others.
         let effect = Box::pin(async {
             self.begun().await.map_err(|error| error.to_string())?;
             poll_fn(|cx| self.tape().poll_held(cx)).await.map_err(|error| error.to_string())?;
@@ -440,6 +442,7 @@ impl Context {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
+        let effect = Box::pin(effect);
         let done = self.side_effect(name, effect).await;
         self.flush().await?;
         done

@@ -11,7 +11,7 @@ use super::{Context, Shared, lock, millis};
 use crate::{
     Backoff, ErrorPolicy, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool,
     ToolContext, ToolLimits, Try, Watch,
-    desk::{Want, gone},
+    desk::{RUN_ENDED, Want, gone},
     is_not_rerun, reruns_lost, run_tool, settle, uncertain,
     uncertain::is_uncertain,
 };
@@ -133,9 +133,7 @@ impl Context {
         let mut results = match self.served(self.while_there_is_time(runs)).await {
             Ok(results) => results,
             Err(breach) => {
-                for cut_off in ids.mine.iter().filter_map(|id| self.0.desk.cut_off(id)) {
-                    self.put(cut_off).await?;
-                }
+                ids.mine.iter().for_each(|id| self.0.desk.leave_stopped(id, RUN_ENDED));
                 return Err(self.exceed(breach, None, Vec::new()).await?);
             }
         };
@@ -337,7 +335,7 @@ impl Drop for Ids<'_> {
     fn drop(&mut self) {
         let Shared { called, desk, .. } = &*self.context.0;
         for id in &self.mine {
-            desk.give_up(id);
+            desk.leave_stopped(id, "its caller gave it up");
             lock(called).remove(id);
         }
         // What fails is told by what the loop asks for next.
