@@ -237,7 +237,8 @@ async fn a_result_too_large_to_be_recorded_is_a_tool_that_finished_and_any_other
         let result = Engine::new(model).tool(tool).chat("go").record(&log).await?;
         let text = result.thread.messages.iter().nth(2).expect("a result").text().into_owned();
         let why = "tool error: result_too_large: the result is larger than 15728640 bytes of JSON";
-        assert_eq!(text == json!({"error": why}).to_string(), !fits);
+        let error = json!({"error": why}).to_string();
+        assert_eq!(text == error, !fits);
         assert_eq!(result.text(), "done");
 
         let run = result.run_id.expect("a run");

@@ -1,0 +1,170 @@
+//! A loop of one's own as one run: how it begins and ends, continues from a checkpoint, and gives calls up.
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use common::{facts, kinds, plain, read};
+use mynah_data::{Error, HaltReason, Result, ToolCall, ToolReason};
+use mynah_log::{Append, Fact, Log, MemoryLog, Resolution};
+use mynah_step::{Config, Context, Tool};
+use serde_json::json;
+
+type Shared = Arc<MemoryLog>;
+
+#[tokio::test]
+async fn a_loop_that_returns_completes_its_run_and_one_that_fails_fails_it() -> Result<()> {
+    for (fails, expected) in [(false, "completed"), (true, "failed")] {
+        let log = Shared::default();
+        let agent = async |context: &Context| {
+            context
+                .run("go", async |cx| {
+                    let drawn = cx.random().await?;
+                    if fails { Err(Error::tool(ToolReason::Failed)) } else { Ok(drawn) }
+                })
+                .await
+        };
+        let live = agent(&Context::new(plain(&log))?).await;
+        let recorded = facts(&read(&log).await);
+        assert_eq!(kinds(&recorded), ["run_started", "side_effect", expected, "sealed"]);
+        let again = agent(&Context::new(plain(&log).replay().await?)?).await;
+        assert_eq!(again, live);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cancelled_loop_ends_its_run_as_cancelled() -> Result<()> {
+    let log = Shared::default();
+    let wait = Tool::new("wait", "", json!({}))
+        .handler(async |_, _| std::future::pending::<serde_json::Value>().await);
+    let context = Context::new(plain(&log).tools([wait]))?;
+    let cancel = async {
+        tokio::task::yield_now().await;
+        context.cancel();
+    };
+    let run = context
+        .run("go", async |cx| cx.call_tool(ToolCall::new("c0", "wait", "{}")).await.map(drop));
+    let (done, ()) = tokio::join!(run, cancel);
+    assert_eq!(done.map_err(|error| error.reason()), Err("cancelled"));
+    let recorded = facts(&read(&log).await);
+    let Some(Fact::Cancelled { end, .. }) = recorded.iter().rev().nth(1) else {
+        panic!("{:?}", kinds(&recorded))
+    };
+    assert_eq!(end.reason, HaltReason::Cancelled);
+    Ok(())
+}
+
+/// Counts to three, with an effect for each number. Tells how often it did something.
+async fn count(config: Config, done: &AtomicU32) -> Result<u32> {
+    Context::new(config)?
+        .run("count", async |cx| {
+            let mut counted: u32 = cx.resume_point()?.unwrap_or(0);
+            while counted < 3 {
+                let step = async {
+                    done.fetch_add(1, Relaxed);
+                    Ok::<_, Error>(counted + 1)
+                };
+                let next = cx.side_effect("step", step).await?;
+                counted = cx.checkpoint(next).await?;
+            }
+            Ok(counted)
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_loop_that_says_where_it_is_continues_there_after_any_record() -> Result<()> {
+    let (whole, done) = (Shared::default(), AtomicU32::new(0));
+    assert_eq!(count(plain(&whole), &done).await, Ok(3));
+    let records = read(&whole).await;
+    for kept in 1..records.len() - 1 {
+        let log = Shared::default();
+        log.append(Append::new(common::RUN, None, records[..kept].to_vec())).await?;
+        done.store(0, Relaxed);
+        assert_eq!(count(plain(&log).resume().await?, &done).await, Ok(3), "after {kept}");
+        let recorded =
+            kinds(&facts(&records[..kept])).iter().filter(|kind| **kind == "side_effect").count();
+        // Each number has two records: its effect, and the checkpoint.
+        assert_eq!(done.load(Relaxed), 3 - recorded.div_ceil(2) as u32, "after {kept}");
+        assert_eq!(count(plain(&log).replay().await?, &done).await, Ok(3), "after {kept}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_its_caller_gives_up_is_recorded_as_cancelled_and_given_up_again() -> Result<()>
+{
+    let log = Shared::default();
+    let config = || {
+        let wait = Tool::new("wait", "", json!({})).handler(async |_, context| {
+            let drawn = context.random().await?;
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            Ok::<_, Error>(json!(drawn))
+        });
+        plain(&log).tools([wait])
+    };
+    let agent = async |context: &Context| {
+        context
+            .run("go", async |cx| {
+                let call = cx.call_tool(ToolCall::new("c0", "wait", "{}"));
+                let in_time = tokio::time::timeout(Duration::from_secs(20), call).await;
+                Ok((in_time.is_ok(), cx.random().await?))
+            })
+            .await
+    };
+    let live = agent(&Context::new(config())?).await?;
+    assert!(!live.0);
+    let recorded = facts(&read(&log).await);
+    let stopped = recorded.iter().find_map(|fact| match fact {
+        Fact::ToolFailed { call_id, error, resolution, .. } => Some((call_id, error, resolution)),
+        _ => None,
+    });
+    let (call, error, resolution) = stopped.expect("the outcome of the call");
+    assert_eq!((call.as_str(), resolution), ("c0", &Resolution::CutOff));
+    assert_eq!(error.to_string(), "tool error (wait): cancelled: its caller gave it up");
+    assert_eq!(agent(&Context::new(config().replay().await?)?).await?, live);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_loop_took_from_the_world_is_with_the_log_when_it_has_it() -> Result<()> {
+    let log = Shared::default();
+    let context = Context::new(plain(&log))?;
+    let run = context.run("go", async |cx| {
+        cx.now().await?;
+        assert_eq!(read(&log).await.len(), 2, "now");
+        cx.side_effect("effect", async { Ok::<_, Error>(1) }).await?;
+        assert_eq!(read(&log).await.len(), 3, "an effect");
+        cx.durable_side_effect("durable", async { Ok::<_, Error>(1) }).await?;
+        assert_eq!(read(&log).await.len(), 4, "a durable effect");
+        Ok(())
+    });
+    run.await
+}
+
+#[tokio::test]
+async fn the_durations_of_calls_are_recorded_and_the_same_in_a_replay() -> Result<()> {
+    let log = Shared::default();
+    let nap = || {
+        Tool::new("nap", "", json!({})).handler(async |_, _| {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            json!(1)
+        })
+    };
+    let agent = async |context: &Context| {
+        context
+            .run("go", async |cx| cx.call_tool(ToolCall::new("c0", "nap", "{}")).await.map(drop))
+            .await
+    };
+    agent(&Context::new(plain(&log).tools([nap()]))?).await?;
+    let recorded = facts(&read(&log).await);
+    assert!(recorded[2].duration_ms().is_some_and(|took| took >= 30), "{:?}", recorded[2]);
+    agent(&Context::new(plain(&log).tools([nap()]).replay().await?)?).await
+}
