@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use clap::Args;
 use mynah::{
     differences,
-    log::{About, Fact, Hash, Log, RunSummary},
+    log::{About, Fact, Hash, Log, Record, RunSummary},
 };
 use serde_json::{Value, json};
 
@@ -26,8 +26,9 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah diff RUN last --json               every difference, whole
 
 What each run has for itself is not compared: ids of requests and answers, its parent, its root,
-the pieces in which answers came, and where another process went on with the same agent. What was
-redacted in either run cannot be compared: it is marked with a ?.
+the pieces in which answers came, how long things took, model calls that were lost with their
+process, and where another process continued with the same agent. What was redacted in either run
+cannot be compared: it is marked with a ?.
 Exit codes: 0 the same; 1 different, or not to be compared; 2 no such run; 4 a log that could not be used.";
 
 #[derive(Args)]
@@ -88,8 +89,22 @@ async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
         Some(Fact::Resumed { about: Some(_), .. }) | None => true,
         Some(fact) => !fact.is_seam(),
     });
+    // Nor is that a model call was lost with its process, and made again.
+    while let Some(lost) =
+        facts.iter().position(|(_, fact)| matches!(fact, Some(Fact::TurnLost { .. })))
+    {
+        facts.remove(lost);
+        let is_turn =
+            |(_, fact): &(Record, Option<Fact>)| matches!(fact, Some(Fact::TurnStarted { .. }));
+        if let Some(turn) = facts[..lost].iter().rposition(is_turn) {
+            facts.remove(turn);
+        }
+    }
+    for (_, fact) in &mut facts {
+        fact.iter_mut().for_each(|fact| fact.set_duration_ms(None));
+    }
     let mut before = None;
-    let entry = |(record, fact): (mynah::log::Record, Option<Fact>)| Entry {
+    let entry = |(record, fact): (Record, Option<Fact>)| Entry {
         seq: record.seq(),
         kind: record.envelope().kind.to_string(),
         body: record.envelope().body,

@@ -2,8 +2,12 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
@@ -12,7 +16,7 @@ use mynah_data::{Error, ErrorKind, LogReason, Result, ToolCall, ToolReason};
 use mynah_log::{Fact, Hash, Inside, Resolution};
 use tokio::{sync::oneshot, time::Sleep};
 
-use crate::{Tape, recorded::of_tool, recorder::ends};
+use crate::{Tape, alone::keeps, recorded::of_tool, recorder::ends};
 
 /// Where the calls of a run hand in their facts while they run side by side.
 ///
@@ -25,13 +29,16 @@ pub struct Desk {
     state: Mutex<State>,
 }
 
+/// The desk, as the keeper of the wakers of those who serve it.
+const PARKED: u64 = 0;
+
 /// Why calls are stopped with their run.
 pub(crate) const RUN_ENDED: &str = "the run was ended";
 
 /// How long a run that is performed again may stand still: whoever asks may be early, or give up what it does not want.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long where the loop has ended: enough for whoever is still there to say something.
+/// How long if the loop has ended, or nothing but the desk can wake anyone: enough for tasks that nobody waits for.
 const GRACE: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
@@ -45,6 +52,8 @@ struct State {
     begun: HashMap<String, Begun>,
     /// Facts of attempts that tools handed in, for whoever folds the run's facts.
     noted: VecDeque<Fact>,
+    /// Whether the loop may wait for something else than the desk.
+    loop_waits_elsewhere: bool,
     /// How often somebody was answered.
     answered: u64,
     standstill: Option<Standstill>,
@@ -55,6 +64,8 @@ struct Begun {
     attempt: u32,
     /// Whether nobody runs it any more.
     is_over: bool,
+    /// Whether it waits for nothing but the desk.
+    is_alone: bool,
 }
 
 /// A run that is performed again in which nothing happens.
@@ -207,8 +218,20 @@ impl Desk {
 
     /// A try of a call begins.
     pub(crate) fn begin(&self, call: &Arc<ToolCall>, attempt: u32) {
-        let begun = Begun { call: Arc::clone(call), attempt, is_over: false };
+        let begun = Begun { call: Arc::clone(call), attempt, is_over: false, is_alone: false };
         self.state().begun.insert(call.id.clone(), begun);
+    }
+
+    /// Whether an attempt of a call waits for nothing but the desk.
+    pub(crate) fn set_alone(&self, call_id: &str, is_alone: bool) {
+        if let Some(begun) = self.state().begun.get_mut(call_id) {
+            begun.is_alone = is_alone;
+        }
+    }
+
+    /// Whether the loop may wait for something else than the desk.
+    pub(crate) fn set_loop_waits_elsewhere(&self, elsewhere: bool) {
+        self.state().loop_waits_elsewhere = elsewhere;
     }
 
     /// A try of a call is over: its tool is done, was given up, or was dropped with its run. What goes on all the same, as a thread
@@ -283,7 +306,10 @@ impl Desk {
             before.filter(|before| before.since == state.answered).unwrap_or_else(|| {
                 let is_end =
                     |ask: &Ask| matches!(&ask.want, Want::Commit { fact, .. } if ends(fact));
-                let patience = if state.asks.iter().any(is_end) { GRACE } else { PATIENCE };
+                let alone = !state.loop_waits_elsewhere
+                    && state.begun.values().all(|begun| begun.is_over || begun.is_alone);
+                let is_known = alone || state.asks.iter().any(is_end);
+                let patience = if is_known { GRACE } else { PATIENCE };
                 Standstill { since: state.answered, until: Box::pin(tokio::time::sleep(patience)) }
             });
         // A timer may wake whoever polls it at once, and that takes the lock.
@@ -308,6 +334,7 @@ impl Desk {
 
     /// Wakes somebody when there is something to serve.
     pub fn park(&self, waker: &Waker) {
+        keeps(waker, PARKED);
         let parked = &mut self.state().parked;
         if !parked.iter().any(|other| other.will_wake(waker)) {
             parked.push(waker.clone());
@@ -320,7 +347,17 @@ impl Desk {
     /// What the records or the log say, and that the call is over that asks for a side effect.
     pub(crate) async fn ask(&self, place: Place, want: Want) -> Result<Option<Fact>> {
         let over = if place.is_some() { call_is_over } else { gone };
-        self.hand_in(place, want).await.unwrap_or_else(|_| Err(over()))
+        static ASKED: AtomicU64 = AtomicU64::new(PARKED + 1);
+        let keeper = ASKED.fetch_add(1, Ordering::Relaxed);
+        let mut answer = self.hand_in(place, want);
+        let answer = poll_fn(move |cx| {
+            let polled = Pin::new(&mut answer).poll(cx);
+            if polled.is_pending() {
+                keeps(cx.waker(), keeper);
+            }
+            polled
+        });
+        answer.await.unwrap_or_else(|_| Err(over()))
     }
 
     /// Hands something in. There is no answer for a call that is over.

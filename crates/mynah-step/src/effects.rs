@@ -115,6 +115,13 @@ impl Effects {
         UnderWay(self)
     }
 
+    /// Whether the attempt waits for nothing but its turn.
+    pub(crate) fn is_alone(&self, is_alone: bool) {
+        if let (true, Some(desk), Some(call)) = (self.replaying, &self.desk, &self.call) {
+            desk.set_alone(&call.id, is_alone);
+        }
+    }
+
     /// How long the try waited for its turn in a run that is performed again.
     pub(crate) fn waited(&self) -> Duration {
         let waits = self.waits.lock();

@@ -8,6 +8,7 @@
 //! Adapters and tools can be written outside the project: both are small traits behind `Arc<dyn …>`.
 
 mod adapter;
+mod alone;
 mod budget;
 mod config;
 mod context;

@@ -18,7 +18,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use crate::{BoxFuture, ToolContext, context::unless_cancelled, world::jittered};
+use crate::{
+    BoxFuture, ToolContext, alone::poll_alone, context::unless_cancelled, world::jittered,
+};
 
 /// A tool: what the model is told of it, and what runs when it is called.
 ///
@@ -513,10 +515,13 @@ async fn attempt_once(
     let mut run = pin!(AssertUnwindSafe(run).catch_unwind());
     let mut limit = pin!(tokio::time::sleep(timeout));
     let mut put_off = Duration::ZERO;
+    let alone = Arc::default();
     let in_time = poll_fn(|cx| {
-        if let Poll::Ready(done) = run.as_mut().poll(cx) {
+        let (polled, is_alone) = poll_alone(&alone, run.as_mut(), cx);
+        if let Poll::Ready(done) = polled {
             return Poll::Ready(Ok(done));
         }
+        context.effects.is_alone(is_alone);
         loop {
             ready!(limit.as_mut().poll(cx));
             // What it waits in a replay for others to do first is not its own time.

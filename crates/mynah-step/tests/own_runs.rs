@@ -168,3 +168,26 @@ async fn the_durations_of_calls_are_recorded_and_the_same_in_a_replay() -> Resul
     assert!(recorded[2].duration_ms().is_some_and(|took| took >= 30), "{:?}", recorded[2]);
     agent(&Context::new(plain(&log).tools([nap()]).replay().await?)?).await
 }
+
+/// Draws lots under two names, in an order that the caller chooses.
+async fn draw(context: &Context, names: [&str; 2]) -> Result<()> {
+    context
+        .run("draw", async |cx| {
+            for name in names {
+                cx.side_effect(name, async { Ok::<_, Error>(1) }).await?;
+            }
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_sequential_loop_that_differs_is_told_at_once() -> Result<()> {
+    let log = Shared::default();
+    draw(&Context::new(plain(&log))?, ["a", "b"]).await?;
+    let context = Context::new(plain(&log).replay().await?)?;
+    let told = tokio::time::timeout(Duration::from_secs(5), draw(&context, ["b", "a"])).await;
+    let error = told.expect("it need not be waited for").expect_err("the order differs");
+    assert_eq!(error.metadata()["seq"], 2);
+    Ok(())
+}

@@ -561,3 +561,28 @@ async fn effects(log: &Arc<MemoryLog>, run: &str) -> Vec<(Option<Inside>, String
 fn fail(error: Error) -> TestCaseError {
     TestCaseError::fail(error.to_string())
 }
+
+#[tokio::test]
+async fn a_tool_that_asks_for_another_side_effect_is_told_at_once() -> mynah::Result<()> {
+    let engine = |names: [&'static str; 2]| -> mynah::Result<Engine> {
+        let tool =
+            Tool::new("t", "", json!({})).handler(move |_, context: ToolContext| async move {
+                for name in names {
+                    context.side_effect(name, async { Ok::<_, Error>(1) }).await?;
+                }
+                Ok::<_, Error>(json!(1))
+            });
+        let calls = json!([{"tool_call": {"id": "c0", "name": "t"}}, {"finish": "tool_calls"}]);
+        let scripts = [calls, json!([{"text": "done"}, {"finish": "stop"}])];
+        Ok(Engine::new(Scripted::new(scripts)?).tool(tool))
+    };
+    let log = MemoryLog::new();
+    let run = engine(["a", "b"])?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    for names in [["b", "a"], ["c", "b"]] {
+        let replayed = engine(names)?.replay(&log, &*run).replay_tools(Tools::Rerun);
+        let told = tokio::time::timeout(Duration::from_secs(5), replayed.into_future()).await;
+        let error = told.expect("it need not be waited for").expect_err("it differs");
+        assert_eq!(error.metadata()["seq"], 5, "{names:?}: {error}");
+    }
+    Ok(())
+}

@@ -119,7 +119,7 @@ async fn perform((folder, before, killed_after): (PathBuf, u32, Option<u64>)) ->
         None => Arc::new(log),
     };
     let engine = engine(&Trace::of(&folder, before), before);
-    let budget = Budget::new().max_turns(4).max_tool_calls(6).max_total_tokens(10_000);
+    let budget = Budget::new().max_turns(5).max_tool_calls(6).max_total_tokens(10_000);
     let waits = |run: &RunSummary| run.status == RunStatus::Suspended;
     let resume = |run: RunSummary| engine.resume(&log, &*run.run_id);
     let mut result = match newest(&log).await? {

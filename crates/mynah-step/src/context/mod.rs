@@ -31,6 +31,7 @@ pub use self::{
 use crate::{
     Config, DEFAULT_MAX_PARALLEL_TOOLS, Desk, MetricsSink, Mode, Recorded, RecordedFact, Recorder,
     Spent, Tape, WallClock, active,
+    alone::poll_alone,
     desk::{Want, gone},
     effects::Effects,
     metrics::tell_exceeded,
@@ -166,6 +167,7 @@ impl Context {
         };
         let clock = WallClock::new(config.budget.as_ref(), before);
         let desk = Desk::new();
+        desk.set_loop_waits_elsewhere(true);
         let effects = Effects {
             errors: config.side_effect_errors,
             desk: Some(Arc::clone(&desk)),
@@ -221,7 +223,13 @@ impl Context {
     ) -> Result<T> {
         let (thread, extent) = (thread.into(), Extent::Chat);
         self.emit(Fact::RunStarted { thread, extent, about: None }).await?;
-        let done = body(self).await;
+        let (mut body, alone) = (pin!(body(self)), Arc::default());
+        let done = poll_fn(|cx| {
+            let (polled, is_alone) = poll_alone(&alone, body.as_mut(), cx);
+            self.0.desk.set_loop_waits_elsewhere(!is_alone);
+            polled
+        })
+        .await;
         let end = match &done {
             Ok(_) => Fact::Completed(End::new(HaltReason::Completed, Metadata::new())),
             Err(error) => match self.end_with(error) {

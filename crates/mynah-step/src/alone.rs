@@ -1,0 +1,57 @@
+//! Knowing that nothing but the desk can wake a future.
+
+use std::{
+    cell::RefCell,
+    pin::Pin,
+    ptr,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Wake, Waker},
+};
+
+/// Polls a future with a waker of its own, and counts who keeps it.
+///
+/// Whatever a future waits for keeps its waker: a timer, a socket, a channel. If only asks at the desk keep it, the future can
+/// go on by no other way than an answer. So a replay that differs is known at once, and need not be waited for.
+pub(crate) struct Alone(Mutex<Waker>);
+
+impl Default for Alone {
+    fn default() -> Self {
+        Self(Mutex::new(Waker::noop().clone()))
+    }
+}
+
+impl Wake for Alone {
+    fn wake(self: Arc<Self>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
+    }
+}
+
+thread_local! {
+    /// The waker of the future that is being polled, and who of its keepers is known.
+    static POLLED: RefCell<(*const (), Vec<u64>)> = const { RefCell::new((ptr::null(), Vec::new())) };
+}
+
+/// Polls a future. Tells whether it waits for nothing but what is known.
+pub(crate) fn poll_alone<F: Future>(
+    alone: &Arc<Alone>,
+    future: Pin<&mut F>,
+    cx: &mut Context<'_>,
+) -> (Poll<F::Output>, bool) {
+    alone.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(cx.waker());
+    let waker = Waker::from(Arc::clone(alone));
+    let before = POLLED.replace((waker.data(), Vec::new()));
+    let polled = future.poll(&mut Context::from_waker(&waker));
+    let (_, known) = POLLED.replace(before);
+    drop(waker);
+    let is_alone = polled.is_pending() && Arc::strong_count(alone) - 1 == known.len();
+    (polled, is_alone)
+}
+
+/// The keeper of this number keeps this waker, if that is the one that is polled with.
+pub(crate) fn keeps(waker: &Waker, keeper: u64) {
+    POLLED.with_borrow_mut(|(polled, known)| {
+        if *polled == waker.data() && !known.contains(&keeper) {
+            known.push(keeper);
+        }
+    });
+}
