@@ -64,6 +64,9 @@ pub enum Fact {
         /// What happens with calls whose outcome is unknown because the process died while they ran.
         #[serde(default, skip_serializing_if = "is_zero")]
         on_uncertain: OnUncertain,
+        /// Whether it continues a branch where that was branched off: no process died there.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        branch: bool,
     },
     /// A message joined the conversation from outside the model.
     UserMessage {
@@ -228,6 +231,7 @@ impl Fact {
         extent: None,
         about: None,
         on_uncertain: OnUncertain::Suspend,
+        branch: false,
     };
 
     /// Whether it tells nothing but that another process went on, be it with another engine.
@@ -243,6 +247,7 @@ impl Fact {
                 extent,
                 about: _,
                 on_uncertain: _,
+                branch: _,
             } => {
                 message.is_none()
                     && tool_results.is_empty()

@@ -231,7 +231,13 @@ impl Desk {
 
     /// Whether the loop may wait for something else than the desk.
     pub(crate) fn set_loop_waits_elsewhere(&self, elsewhere: bool) {
-        self.state().loop_waits_elsewhere = elsewhere;
+        let mut state = self.state();
+        let before = std::mem::replace(&mut state.loop_waits_elsewhere, elsewhere);
+        if before && !elsewhere && state.standstill.take().is_some() {
+            // Whoever waits patiently need not any more.
+            drop(state);
+            self.wake_parked();
+        }
     }
 
     /// A try of a call is over: its tool is done, was given up, or was dropped with its run. What goes on all the same, as a thread

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use mynah_data::{Error, LogReason, Result};
+use mynah_data::{Error, ErrorKind, LogReason, Result};
 use mynah_log::{Head, Lease, Log};
+use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{World, recorder::new_owner};
+use crate::{World, process::has_ended, recorder::new_owner};
 
 /// How long a process holds a run without a sign of life. It renews its lease every second for as long as it lives, whether its
 /// run is polled or not. A process that was suspended for longer may have lost its runs; it finds out before it starts a tool, or
@@ -15,8 +16,8 @@ pub const LEASE: Duration = Duration::from_secs(3);
 
 /// Takes the right to continue a run that was read up to this head.
 ///
-/// A run that nobody holds is taken at once: its process gave it back, or it waits, or it was never held. Otherwise its holder may
-/// have crashed. A holder that lives renews its lease, so the lease is watched for as long as it [lasts](LEASE). If it was not
+/// A run that nobody holds is taken at once: its process gave it back, or it waits, or it was never held. So is one whose holder
+/// ran on this machine and has ended. Any other holder may have crashed. A holder that lives renews its lease, so the lease is watched for as long as it [lasts](LEASE). If it was not
 /// renewed, the run is taken over; should the holder live after all, its appends are refused. No time of day is compared, so
 /// neither a clock that is wrong nor one that is set makes a difference.
 ///
@@ -43,13 +44,22 @@ pub async fn take_over(
 
 async fn take_when_silent(log: &dyn Log, world: &dyn World, run: &str) -> Result<Lease> {
     const PAUSE: Duration = Duration::from_millis(100);
+    let owner = new_owner(world);
+    let leased = match log.take(run, &owner, LEASE, None).await {
+        Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => error,
+        taken => return taken,
+    };
+    let seen = leased.metadata().get("until").and_then(Value::as_i64);
+    let holder = leased.metadata().get("owner").and_then(Value::as_str);
+    if holder.and_then(|holder| holder.split_once(':')).is_some_and(|(_, name)| has_ended(name)) {
+        return log.take(run, &owner, LEASE, seen).await;
+    }
     let held_until = async || Ok::<_, Error>(log.run(run).await?.and_then(|run| run.held_until));
-    let (began, seen) = (Instant::now(), held_until().await?);
-    let mut now = seen;
+    let (began, mut now) = (Instant::now(), seen);
     while now.is_some() && now == seen && began.elapsed() < LEASE {
         tokio::time::sleep(PAUSE).await;
         now = held_until().await?;
     }
     // The log compares once more: a renewal that came just now counts.
-    log.take(run, &new_owner(world), LEASE, seen).await
+    log.take(run, &owner, LEASE, seen).await
 }

@@ -21,6 +21,7 @@ mod heartbeat;
 mod lease;
 mod left_behind;
 mod metrics;
+mod process;
 mod recorded;
 mod recorded_fact;
 mod recorder;

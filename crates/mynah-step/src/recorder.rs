@@ -17,7 +17,7 @@ use tokio::{
 use crate::{
     BoxFuture, LEASE, MetricsSink, World,
     heartbeat::{Held, Moment},
-    take_over,
+    process, take_over,
     world::jittered,
 };
 
@@ -526,7 +526,7 @@ pub(crate) fn is_temporary(error: &Error) -> bool {
 
 /// A name that nobody else has.
 pub(crate) fn new_owner(world: &dyn World) -> String {
-    format!("{:016x}{:016x}", world.random(), world.random())
+    format!("{:016x}{:016x}:{}", world.random(), world.random(), process::name())
 }
 
 /// The time, as logs count it.

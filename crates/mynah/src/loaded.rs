@@ -218,6 +218,12 @@ impl Loaded {
         })
     }
 
+    /// Whether it is a branch that nothing was added to yet.
+    pub(crate) fn is_fresh_branch(&self) -> bool {
+        let last = self.kept.records.last().map(|kept| kept.record().seq());
+        self.about.parent.as_ref().is_some_and(|parent| Some(parent.seq) == last)
+    }
+
     /// Whether its end is recorded.
     pub(crate) fn has_ended(&self) -> bool {
         const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];

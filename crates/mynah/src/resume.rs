@@ -247,8 +247,9 @@ impl Resume {
         let refusal = if ended { loaded.refusal() } else { None };
         let fact = (!ended).then(|| {
             let mut fact = fact.unwrap_or(Fact::SEAM);
-            if let Fact::Resumed { about, on_uncertain, .. } = &mut fact {
+            if let Fact::Resumed { about, on_uncertain, branch, .. } = &mut fact {
                 (*about, *on_uncertain) = (changed, self.on_uncertain);
+                *branch = loaded.is_fresh_branch();
             }
             fact
         });
@@ -438,6 +439,7 @@ impl Resume {
             extent: self.extent.filter(|extent| *extent != last.extent),
             about: None,
             on_uncertain: self.on_uncertain,
+            branch: false,
         }))
     }
 

@@ -212,7 +212,7 @@ impl Door for Live {
             self.due.push_back(stop);
             return self.due.pop_front();
         }
-        if action.leaves_the_word() {
+        if machine.leaves_the_word(action) {
             return self.message.take().map(Input::Said);
         }
         None

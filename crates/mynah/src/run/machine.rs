@@ -239,6 +239,11 @@ impl Machine {
         self.hearing = Some(Hearing::new(pricing, self.recorded));
     }
 
+    /// Whether a user message may come before an action: nothing is in flight, and the model is to be called or the run ends.
+    pub(super) fn leaves_the_word(&self, action: &Action) -> bool {
+        action.leaves_the_word() || (*action == Action::CallModel && !self.is_hearing())
+    }
+
     /// Whether a model call is in flight.
     pub(super) fn is_hearing(&self) -> bool {
         self.hearing.is_some()

@@ -97,19 +97,18 @@ impl Door for Replay {
         action: &Action,
         machine: &Machine,
     ) -> Option<Input> {
+        if machine.leaves_the_word(action)
+            && let Some(Fact::UserMessage { message }) = self.tape.upcoming_of(&["user_message"])
+        {
+            return Some(Input::Said(Arc::clone(message)));
+        }
         match action {
             Action::Stop | Action::Cancel(_) => return None,
             Action::CallModel | Action::RunTools => {}
             _ if !self.tape.has_upcoming() => return Some(Input::RecordsEnded),
-            action => {
+            _ => {
                 if let Some(input) = self.anywhere(machine) {
                     return Some(input);
-                }
-                if action.leaves_the_word()
-                    && let Some(Fact::UserMessage { message }) =
-                        self.tape.upcoming_of(&["user_message"])
-                {
-                    return Some(Input::Said(Arc::clone(message)));
                 }
             }
         }

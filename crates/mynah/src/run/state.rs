@@ -205,6 +205,7 @@ impl RunState {
                 extent,
                 about: _,
                 on_uncertain,
+                branch,
             } => {
                 self.on_uncertain = on_uncertain;
                 self.extent = extent.unwrap_or(self.extent);
@@ -212,8 +213,10 @@ impl RunState {
                 match self.end {
                     Some(_) => self.crashes = 0,
                     None => {
-                        self.crashes += 1;
-                        self.calling = self.calling.map(|_| Calling::Lost);
+                        if !branch {
+                            self.crashes += 1;
+                            self.calling = self.calling.map(|_| Calling::Lost);
+                        }
                         self.open.iter_mut().for_each(OpenTurn::lose);
                     }
                 }
@@ -372,6 +375,7 @@ impl RunState {
 
     /// Goes on with what a person says where the run did not wait.
     fn hear_person(&mut self, message: Arc<Message>) {
+        self.calling = None;
         self.begin_anew();
         self.repaired = self.repair(CUT_SHORT);
         self.thread.messages.push(message);
