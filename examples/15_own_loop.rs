@@ -1,10 +1,10 @@
 //! A loop of one's own: what it asks of the world is recorded, so that it can be cut off, resumed and replayed.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use mynah::{
-    HaltReason, Message, Metadata, Request, Result, Thread, Tool, ToolCall, ToolOutcome,
-    log::{End, Extent, Fact, MemoryLog, verify_run},
+    Message, Request, Result, Thread, Tool, ToolCall, ToolOutcome,
+    log::{MemoryLog, verify_run},
     step::{Config, Context},
     testing::{Script, Scripted},
 };
@@ -25,46 +25,45 @@ async fn main() -> Result<()> {
         Config::new(&log, "run-1").adapter(model).tools([roll.clone()])
     };
 
-    // The process ends after the dice: the context is dropped in the middle of the run.
-    println!("cut off: {}", agent(&Context::new(config(0))?, true).await?);
+    // The process dies after the dice: the context is dropped in the middle of the run.
+    let context = Context::new(config(0))?;
+    let cut_off = tokio::time::timeout(Duration::from_millis(50), agent(&context, true)).await;
+    println!("cut off: {}", cut_off.is_err());
+    drop(context);
 
     // The same loop, from its beginning. What was done answers from the records; the rest is done now.
     let said = agent(&Context::new(config(1).resume().await?)?, false).await?;
     println!("resumed: {said} {}", verify_run(&log, "run-1").await?.status);
 
     // A replay runs the tools again, unless they are `.recorded()`; what this one asks of its context is answered from the records.
-    let context = Context::new(config(0).replay().await?)?;
-    let again = agent(&context, false).await?;
-    context.finish().await?;
+    let again = agent(&Context::new(config(0).replay().await?)?, false).await?;
     println!("replayed: {}", again == said);
     Ok(())
 }
 
 async fn agent(context: &Context, dies: bool) -> Result<String> {
     let mut thread = Thread::from("Roll until you are tired.");
-    let about = None;
-    let started = Fact::RunStarted { thread: thread.clone(), extent: Extent::Chat, about };
-    context.emit(started).await?;
-    // Something from outside has a name; the process that goes on gets what the first one got.
-    let process = async { Ok::<_, mynah::Error>(std::process::id()) };
-    let process = context.side_effect("process", process).await?;
-    thread.extend([Message::user(format!("Process {process} watches."))]);
-    let said = loop {
-        let answer = context.llm_call(Request::from(thread.clone())).await?.response;
-        thread.extend([answer.message.clone()]);
-        let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
-        if calls.is_empty() {
-            break answer.into_text()?;
-        }
-        for result in context.call_tools(calls).await? {
-            if let ToolOutcome::Ok(value) = result.outcome? {
-                thread.extend([Message::tool_result(&result.call_id, value)]);
+    let run = context.run(thread.clone(), async |cx| {
+        // Something from outside has a name; the process that continues gets what the first one got.
+        let process = async { Ok::<_, mynah::Error>(std::process::id()) };
+        let process = cx.side_effect("process", process).await?;
+        thread.extend([Message::user(format!("Process {process} watches."))]);
+        loop {
+            let answer = cx.llm_call(Request::from(thread.clone())).await?.response;
+            thread.extend([answer.message.clone()]);
+            let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
+            if calls.is_empty() {
+                return answer.into_text();
+            }
+            for result in cx.call_tools(calls).await? {
+                if let ToolOutcome::Ok(value) = result.outcome? {
+                    thread.extend([Message::tool_result(&result.call_id, value)]);
+                }
+            }
+            if dies {
+                std::future::pending::<()>().await;
             }
         }
-        if dies {
-            return context.flush().await.map(|()| "power failure".to_owned());
-        }
-    };
-    context.emit(Fact::Completed(End::new(HaltReason::Completed, Metadata::new()))).await?;
-    Ok(said)
+    });
+    run.await
 }

@@ -105,7 +105,7 @@ impl Cancellation {
 /// # Ok(()) }
 /// ```
 ///
-/// Whether the process lives that held the run within the last minute, three seconds show; they are waited for.
+/// A run that a process on another machine holds is watched for three seconds, and refused if that process lives.
 pub fn cancel_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Cancel {
     let (log, run) = (Arc::new(log.clone()), run.as_ref().to_owned());
     Cancel { log, run, world: Arc::new(SystemWorld) }

@@ -57,8 +57,8 @@ impl Engine {
     /// Awaited, it comes to what the call would have come to that it goes on with; a single call or step comes to a result with
     /// that step alone, and a step that waited goes on with one more.
     ///
-    /// Whether the process lives that held the run within the last minute, three seconds show, whatever its clock says; they are
-    /// waited for. A process that lives keeps its run, and a run that was dropped or waits goes on at once.
+    /// A run that was released or waits continues at once, and so does one whose process ended on this machine. A run that a
+    /// process elsewhere holds is watched for three seconds; it is refused (`leased`) if that process lives.
     ///
     /// A run that waits is refused (`invalid_status`) without what it waits for. The error's metadata tells what that is:
     /// `pending_question`, `manual_tool_calls` with names and arguments, or the ids of `uncertain_tool_calls`.

@@ -40,17 +40,16 @@ use crate::{
     uncertain::is_uncertain,
 };
 
-/// The boundary of one run, for a loop of one's own: whatever cannot be foreseen is asked for here, becomes part of the run's
-/// records, and comes from them when the run is performed again. Cheap to clone; all clones are the same run.
+/// The boundary of one run, for a loop of one's own. Everything non-deterministic is asked for here, becomes part of the run's
+/// records, and comes from them in a replay. Cheap to clone; all clones are the same run.
 ///
-/// A run begins with [`Fact::RunStarted`] and ends with [`Fact::Completed`] or its like, both given to
-/// [`emit`](Context::emit); the seal follows the end by itself.
+/// [`Context::run`] performs a loop as one run: it records how the loop began and ended.
 ///
-/// A run whose process ended [goes on](Config::resume) by running the loop again from its beginning. So a loop may depend on
-/// its arguments and on what it got from here, and on nothing else.
+/// A run whose process died is [resumed](Config::resume) by running the loop again from its beginning, or from its last
+/// [checkpoint](Context::checkpoint). So a loop may depend on its arguments and on what it got from here, and on nothing else.
 ///
-/// From its first record on the run is this process's, as long as something waits here at least every three seconds: another
-/// that resumes it before gets an error. Dropping the last clone gives the run back.
+/// From its first record on, the run belongs to this process while that lives: another process that resumes it gets an error.
+/// Dropping the last clone releases the run.
 ///
 /// # Logging
 ///
@@ -72,9 +71,9 @@ use crate::{
 ///
 /// ```
 /// use std::sync::Arc;
-/// use mynah_data::{HaltReason, Metadata, Thread, ToolCall, ToolOutcome};
-/// use mynah_log::{End, Extent, Fact, Log, MemoryLog};
-/// use mynah_step::{Config, Context, Mode, Tool};
+/// use mynah_data::{ToolCall, ToolOutcome};
+/// use mynah_log::MemoryLog;
+/// use mynah_step::{Config, Context, Tool};
 /// use serde_json::json;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
@@ -84,18 +83,13 @@ use crate::{
 /// let config = Config::new(&log, "run-1").tools([roll]);
 ///
 /// async fn agent(context: &Context) -> mynah_data::Result<ToolOutcome> {
-///     let thread = Thread::from("go");
-///     context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
-///     let rolled = context.call_tool(ToolCall::new("c0", "roll", "{}")).await?;
-///     context.emit(Fact::Completed(End::new(HaltReason::Completed, Metadata::new()))).await?;
-///     Ok(rolled)
+///     let roll = ToolCall::new("c0", "roll", "{}");
+///     context.run("go", async |cx| cx.call_tool(roll).await).await
 /// }
 ///
 /// let live = agent(&Context::new(config.clone())?).await?;
-/// let records = log.read("run-1", 1, 100).await?;
-/// let context = Context::new(config.mode(Mode::Replay(records)))?;
-/// assert_eq!(agent(&context).await?, live);
-/// context.finish().await?;
+/// let replayed = agent(&Context::new(config.replay().await?)?).await?;
+/// assert_eq!(replayed, live);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
