@@ -135,7 +135,7 @@ def decode_simple(data, at, info):
 END = "reason:text metadata:json+ duration_ms:count?"
 FACTS = {
     "run_started": "thread:map extent:text about:map?",
-    "resumed": "message:map? tool_results:list+ approved:list+ rejected:list+ given_up:list+ request_id:text? extent:text? about:map? on_uncertain:text? branch:bool?",
+    "resumed": "message:map? tool_results:list+ approved:list+ rejected:list+ given_up:list+ request_id:text? extent:text? about:map? on_uncertain:text? after:text?",
     "user_message": "message:map",
     "turn_started": "turn:count prompt:hash? input_tokens:count+",
     "turn_lost": "turn:count input_tokens:count cost:float?",
@@ -162,7 +162,6 @@ IS = {
     "count": lambda value: type(value) is int and value >= 0,
     "float": lambda value: type(value) is float,
     "hash": lambda value: type(value) is str and HEX.fullmatch(value),
-    "bool": lambda value: type(value) is bool,
     "map": lambda value: type(value) is dict,
     "list": lambda value: type(value) is list,
     "any": lambda value: type(value) in (str, dict),

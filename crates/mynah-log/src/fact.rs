@@ -64,9 +64,9 @@ pub enum Fact {
         /// What happens with calls whose outcome is unknown because the process died while they ran.
         #[serde(default, skip_serializing_if = "is_zero")]
         on_uncertain: OnUncertain,
-        /// Whether it continues a branch where that was branched off: no process died there.
+        /// What became of the process before.
         #[serde(default, skip_serializing_if = "is_zero")]
-        branch: bool,
+        after: Interruption,
     },
     /// A message joined the conversation from outside the model.
     UserMessage {
@@ -231,7 +231,7 @@ impl Fact {
         extent: None,
         about: None,
         on_uncertain: OnUncertain::Suspend,
-        branch: false,
+        after: Interruption::Crash,
     };
 
     /// Whether it tells nothing but that another process went on, be it with another engine.
@@ -247,7 +247,7 @@ impl Fact {
                 extent,
                 about: _,
                 on_uncertain: _,
-                branch: _,
+                after: _,
             } => {
                 message.is_none()
                     && tool_results.is_empty()
@@ -340,6 +340,19 @@ pub enum OnUncertain {
     Rerun,
     /// The model is told that the outcome is unknown. A loop of one's own gets that as the tool's failure.
     Fail,
+}
+
+/// What became of the process that had a run before another one continued it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Interruption {
+    /// It died, or nobody knows.
+    #[default]
+    Crash,
+    /// It gave the run back: its stream was dropped.
+    Release,
+    /// There was none: the run is a branch that nothing was added to yet.
+    Branch,
 }
 
 /// The version of the loop's behaviour, in the [`About`] of every run that an engine starts.

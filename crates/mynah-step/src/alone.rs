@@ -4,7 +4,10 @@ use std::{
     cell::RefCell,
     pin::Pin,
     ptr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Wake, Waker},
 };
 
@@ -12,17 +15,21 @@ use std::{
 ///
 /// Whatever a future waits for keeps its waker: a timer, a socket, a channel. If only asks at the desk keep it, the future can
 /// go on by no other way than an answer. So a replay that differs is known at once, and need not be waited for.
-pub(crate) struct Alone(Mutex<Waker>);
+pub(crate) struct Alone {
+    waker: Mutex<Waker>,
+    is_woken: AtomicBool,
+}
 
 impl Default for Alone {
     fn default() -> Self {
-        Self(Mutex::new(Waker::noop().clone()))
+        Self { waker: Mutex::new(Waker::noop().clone()), is_woken: AtomicBool::new(false) }
     }
 }
 
 impl Wake for Alone {
     fn wake(self: Arc<Self>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
+        self.is_woken.store(true, Ordering::Relaxed);
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
     }
 }
 
@@ -37,13 +44,17 @@ pub(crate) fn poll_alone<F: Future>(
     future: Pin<&mut F>,
     cx: &mut Context<'_>,
 ) -> (Poll<F::Output>, bool) {
-    alone.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(cx.waker());
+    alone.waker.lock().unwrap_or_else(PoisonError::into_inner).clone_from(cx.waker());
+    alone.is_woken.store(false, Ordering::Relaxed);
     let waker = Waker::from(Arc::clone(alone));
     let before = POLLED.replace((waker.data(), Vec::new()));
     let polled = future.poll(&mut Context::from_waker(&waker));
     let (_, known) = POLLED.replace(before);
     drop(waker);
-    let is_alone = polled.is_pending() && Arc::strong_count(alone) - 1 == known.len();
+    // What woke itself is polled again.
+    let is_alone = polled.is_pending()
+        && !alone.is_woken.load(Ordering::Relaxed)
+        && Arc::strong_count(alone) - 1 == known.len();
     (polled, is_alone)
 }
 
@@ -54,4 +65,13 @@ pub(crate) fn keeps(waker: &Waker, keeper: u64) {
             known.push(keeper);
         }
     });
+}
+
+/// A keeper that keeps no waker any more once this is dropped.
+pub(crate) struct Keeper(pub(crate) u64);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        POLLED.with_borrow_mut(|(_, known)| known.retain(|keeper| *keeper != self.0));
+    }
 }

@@ -64,7 +64,10 @@ impl Spent {
                 self.turns += 1;
                 self.prompt = *input_tokens;
             }
-            Fact::TurnLost { .. } => self.took(&Usage::default(), 0),
+            Fact::TurnLost { input_tokens: input, cost, .. } => {
+                let (total, usd) = (*input, cost.unwrap_or(0.0));
+                self.calls = self.calls.and(Taken { input: *input, output: 0, total, usd });
+            }
             Fact::AssistantCompleted { response, .. } => self.answered(response),
             Fact::BudgetExceeded { partial: Some(partial), .. }
             | Fact::Cancelled { partial: Some(partial), .. } => self.answered(partial),

@@ -16,7 +16,12 @@ use mynah_data::{Error, ErrorKind, LogReason, Result, ToolCall, ToolReason};
 use mynah_log::{Fact, Hash, Inside, Resolution};
 use tokio::{sync::oneshot, time::Sleep};
 
-use crate::{Tape, alone::keeps, recorded::of_tool, recorder::ends};
+use crate::{
+    Tape,
+    alone::{Keeper, keeps},
+    recorded::of_tool,
+    recorder::ends,
+};
 
 /// Where the calls of a run hand in their facts while they run side by side.
 ///
@@ -224,8 +229,10 @@ impl Desk {
 
     /// Whether an attempt of a call waits for nothing but the desk.
     pub(crate) fn set_alone(&self, call_id: &str, is_alone: bool) {
-        if let Some(begun) = self.state().begun.get_mut(call_id) {
-            begun.is_alone = is_alone;
+        let mut state = self.state();
+        let Some(begun) = state.begun.get_mut(call_id) else { return };
+        if std::mem::replace(&mut begun.is_alone, is_alone) && !is_alone {
+            state.standstill = None;
         }
     }
 
@@ -354,12 +361,12 @@ impl Desk {
     pub(crate) async fn ask(&self, place: Place, want: Want) -> Result<Option<Fact>> {
         let over = if place.is_some() { call_is_over } else { gone };
         static ASKED: AtomicU64 = AtomicU64::new(PARKED + 1);
-        let keeper = ASKED.fetch_add(1, Ordering::Relaxed);
+        let keeper = Keeper(ASKED.fetch_add(1, Ordering::Relaxed));
         let mut answer = self.hand_in(place, want);
         let answer = poll_fn(move |cx| {
             let polled = Pin::new(&mut answer).poll(cx);
             if polled.is_pending() {
-                keeps(cx.waker(), keeper);
+                keeps(cx.waker(), keeper.0);
             }
             polled
         });

@@ -37,6 +37,7 @@ impl LeftBehind {
         let mut places = Vec::with_capacity(records.len());
         let mut came_out = HashMap::new();
         let mut retried = HashSet::new();
+        let mut announced_last = HashMap::new();
         for (index, fact) in records.iter().map(RecordedFact::fact).enumerate() {
             process += usize::from(matches!(fact, Fact::Resumed { .. }));
             let call = match fact {
@@ -50,6 +51,9 @@ impl LeftBehind {
                 call.map(|call| (call, used.get(call).copied().unwrap_or_default()));
             places.push((nth, process));
             let Some(nth) = nth else { continue };
+            if let Fact::ToolScheduled { .. } = fact {
+                announced_last.insert(nth, index);
+            }
             if outcome_of(fact).is_some() {
                 came_out.entry(nth).or_insert((process, index));
             } else if let Fact::ToolFailed { attempt, resolution: Resolution::Retried, .. } = fact {
@@ -77,8 +81,10 @@ impl LeftBehind {
                 left.open.insert(owned(), a_try(nth, attempt.saturating_add(1)));
             }
             let Some((_, attempt)) = inner(fact) else { continue };
-            // The process that stopped a call said so itself.
-            if let Fact::ToolFailed { resolution: Resolution::CutOff, .. } = fact {
+            // A loop that gave a call up gives it up again, unless the call was made again later.
+            if let Fact::ToolFailed { resolution: Resolution::CutOff, .. } = fact
+                && announced_last.get(&nth).is_none_or(|last| *last < index)
+            {
                 continue;
             }
             // What was never announced, or came out, cannot be announced once more.

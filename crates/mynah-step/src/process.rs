@@ -1,48 +1,62 @@
 //! Names of processes that hold runs, and whether a process on this machine has ended.
 
-use std::{fs, sync::OnceLock};
+use std::{fs, io, sync::OnceLock};
 
 use mynah_log::Hash;
 
 /// The name of this process: where it runs, its number there, and when it started. Empty if the system does not tell.
 ///
-/// A number means something only on one machine since its last start, and in one namespace of processes; so both are part of
-/// the name.
-pub(crate) fn name() -> &'static str {
-    static NAME: OnceLock<String> = OnceLock::new();
-    NAME.get_or_init(|| {
-        let id = std::process::id();
-        let name = place().zip(started(id)).map(|(place, at)| format!("{place}-{id}-{at}"));
-        name.unwrap_or_default()
-    })
+/// A number means something only on one machine since its last start, and in one namespace of processes. A process may not see
+/// those of other users. So all of that is part of the name.
+pub(crate) fn name() -> String {
+    static NAME: OnceLock<(u32, String)> = OnceLock::new();
+    let id = std::process::id();
+    let look = || {
+        let began = started(id).ok().flatten();
+        let name = place().zip(began).map(|(place, began)| format!("{place}-{id}-{began}"));
+        (id, name.unwrap_or_default())
+    };
+    let (of, name) = NAME.get_or_init(look);
+    // A process that was forked has its parent's memory.
+    if *of == id { name.clone() } else { look().1 }
 }
 
-/// Whether the process of this name has certainly ended. One on another machine, or in another container, may live.
+/// Whether the process of this name has certainly ended. One on another machine, in another container or of another user may live.
 pub(crate) fn has_ended(name: &str) -> bool {
     let mut parts = name.splitn(3, '-');
     let (Some(at), Some(id), Some(began)) = (parts.next(), parts.next(), parts.next()) else {
         return false;
     };
     let (Some(here), Ok(id)) = (place(), id.parse()) else { return false };
-    at == here && started(id).is_none_or(|started| started != began)
+    at == here && started(id).is_ok_and(|started| started.is_none_or(|started| started != began))
 }
 
-/// This machine since its last start, and the namespace in which processes are numbered.
+/// This machine since its last start, the namespace in which processes are numbered, and the user.
 fn place() -> Option<String> {
     let boot = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
-    let place = Hash::of(&[&boot, namespace.as_os_str().as_encoded_bytes()]).to_string();
-    place.get(..16).map(str::to_owned)
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let user = status.lines().find(|line| line.starts_with("Uid:"))?;
+    let parts = [&*boot, namespace.as_os_str().as_encoded_bytes(), user.as_bytes()];
+    Hash::of(&parts).to_string().get(..16).map(str::to_owned)
 }
 
-/// When a process started, in ticks since the machine did; none if it is not there or has ended.
-fn started(id: u32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+/// When a process started, in ticks since the machine did; none if there is no such process, or it has ended.
+fn started(id: u32) -> io::Result<Option<String>> {
+    let stat = match fs::read_to_string(format!("/proc/{id}/stat")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        stat => stat?,
+    };
     // The name of its program stands in parentheses and may hold anything.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace();
-    let state = fields.next()?;
-    (!matches!(state, "Z" | "X" | "x")).then(|| fields.nth(18).map(str::to_owned))?
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_ascii_whitespace());
+    let mut fields = fields.ok_or(io::ErrorKind::InvalidData)?;
+    match fields.next() {
+        Some("Z" | "X" | "x") => Ok(None),
+        _ => fields
+            .nth(18)
+            .map(|ticks| Some(ticks.to_owned()))
+            .ok_or_else(|| io::ErrorKind::InvalidData.into()),
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -53,14 +67,14 @@ mod tests {
 
     #[test]
     fn a_process_has_ended_once_it_is_killed_and_not_while_it_lives_or_runs_elsewhere() {
-        assert!(!has_ended(name()), "this process");
+        assert!(!has_ended(&name()), "this process");
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let place = place().unwrap();
-        let lives = format!("{place}-{}-{}", child.id(), started(child.id()).unwrap());
+        let lives = format!("{place}-{}-{}", child.id(), started(child.id()).unwrap().unwrap());
         assert!(!has_ended(&lives));
         assert!(has_ended(&format!("{place}-{}-1", child.id())), "another had its number before");
         child.kill().unwrap();
-        while started(child.id()).is_some() {
+        while started(child.id()).unwrap().is_some() {
             std::thread::yield_now();
         }
         assert!(has_ended(&lives), "killed, and its parent has not looked yet");

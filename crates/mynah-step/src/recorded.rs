@@ -58,8 +58,16 @@ impl Recorded {
 
     /// Compares with the records of a loop of its caller's own, which runs from its beginning: it does not make again what a
     /// process left behind that died.
-    pub(crate) fn of_loop(run: Arc<str>, mut records: Vec<RecordedFact>) -> Self {
+    pub(crate) fn of_loop(run: Arc<str>, mut records: Vec<RecordedFact>, resumes: bool) -> Self {
         let last = records.last().map_or(0, |kept| kept.record().seq());
+        // Calls that were dropped with their run were not given up by the loop: their outcome is unknown.
+        let is_dropped = |kept: &RecordedFact| {
+            kept.is("tool_failed")
+                && matches!(kept.fact(), Fact::ToolFailed { resolution: Resolution::CutOff, .. })
+        };
+        while resumes && records.last().is_some_and(is_dropped) {
+            records.pop();
+        }
         let left = LeftBehind::of(&records);
         let mut place = 0..;
         records.retain(|kept| {

@@ -293,7 +293,18 @@ impl Recorder {
         let taking = self.taking.get_or_insert_with(|| {
             let (log, world) = (Arc::clone(&self.log), Arc::clone(&self.world));
             let (run, head) = (Arc::clone(self.chain.run()), self.written);
-            Box::pin(async move { take_over(&*log, &*world, &run, head).await })
+            Box::pin(async move {
+                let (mut pause, longest) = PAUSES;
+                let began = Instant::now();
+                loop {
+                    match take_over(&*log, &*world, &run, head).await {
+                        Err(error) if is_temporary(&error) && began.elapsed() < PATIENCE => {}
+                        taken => return taken,
+                    }
+                    sleep(jittered(&*world, pause, 0.5)).await;
+                    pause = longest.min(pause * 2);
+                }
+            })
         });
         let taken = ready!(taking.as_mut().poll(cx));
         self.taking = None;

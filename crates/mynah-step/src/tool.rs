@@ -517,7 +517,11 @@ async fn attempt_once(
     let mut put_off = Duration::ZERO;
     let alone = Arc::default();
     let in_time = poll_fn(|cx| {
-        let (polled, is_alone) = poll_alone(&alone, run.as_mut(), cx);
+        // Only a replay asks whether a tool waits for nothing but its turn.
+        let (polled, is_alone) = match context.effects.replaying {
+            true => poll_alone(&alone, run.as_mut(), cx),
+            false => (run.as_mut().poll(cx), false),
+        };
         if let Poll::Ready(done) = polled {
             return Poll::Ready(Ok(done));
         }

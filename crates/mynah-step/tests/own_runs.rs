@@ -191,3 +191,40 @@ async fn a_sequential_loop_that_differs_is_told_at_once() -> Result<()> {
     assert_eq!(error.metadata()["seq"], 2);
     Ok(())
 }
+
+#[tokio::test]
+async fn a_loop_that_is_dropped_in_a_tool_is_resumed_and_its_call_made_again() -> Result<()> {
+    let log = Shared::default();
+    let config = |hangs: bool| {
+        let work = Tool::new("work", "", json!({})).idempotent(1).handler(move |_, _| async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            json!("done")
+        });
+        plain(&log).tools([work])
+    };
+    let agent = async |context: &Context| {
+        context
+            .run("go", async |cx| {
+                let outcome = cx.call_tool(ToolCall::new("c0", "work", "{}")).await?;
+                Ok((outcome, cx.random().await?))
+            })
+            .await
+    };
+    for _ in 0..2 {
+        let config = match log.head(common::RUN).await? {
+            None => config(true),
+            Some(_) => config(true).resume().await?,
+        };
+        let context = Context::new(config)?;
+        let moment = Duration::from_millis(50);
+        assert!(tokio::time::timeout(moment, agent(&context)).await.is_err(), "it hangs");
+    }
+    let resumed = Context::new(config(false).resume().await?)?;
+    let done = tokio::time::timeout(Duration::from_secs(8), agent(&resumed)).await;
+    let done = done.expect("it does not hang")?;
+    assert_eq!(done.0, mynah_data::ToolOutcome::Ok(json!("done")));
+    assert_eq!(agent(&Context::new(config(false).replay().await?)?).await?, done);
+    Ok(())
+}

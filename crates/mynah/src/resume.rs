@@ -6,7 +6,7 @@ use mynah_data::{
     ChatResult, Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, Session,
     SessionReason, ToolCall,
 };
-use mynah_log::{About, End, Extent, Fact, Log, RunStatus};
+use mynah_log::{About, End, Extent, Fact, Interruption, Log, RunStatus};
 use mynah_step::{BoxFuture, OnUncertain, RecordedFact, Recorder, Tape, Tool, active, take_over};
 use serde_json::{Value, json};
 
@@ -242,14 +242,21 @@ impl Resume {
         if let Some(id) = loaded.request_id() {
             setup.set_request_id(id);
         }
+        // A process that lets go of its run gives it back.
+        let indexed = self.log.run(&self.run).await?;
+        let is_held = indexed.is_some_and(|run| run.held_until.is_some());
         // A run whose end is recorded lacks nothing but its seal.
         let ended = loaded.has_ended();
         let refusal = if ended { loaded.refusal() } else { None };
         let fact = (!ended).then(|| {
             let mut fact = fact.unwrap_or(Fact::SEAM);
-            if let Fact::Resumed { about, on_uncertain, branch, .. } = &mut fact {
+            if let Fact::Resumed { about, on_uncertain, after, .. } = &mut fact {
                 (*about, *on_uncertain) = (changed, self.on_uncertain);
-                *branch = loaded.is_fresh_branch();
+                *after = match is_held {
+                    _ if loaded.is_fresh_branch() => Interruption::Branch,
+                    true => Interruption::Crash,
+                    false => Interruption::Release,
+                };
             }
             fact
         });
@@ -339,7 +346,7 @@ impl Resume {
         let is_answer = self.is_answer || self.request_id.is_some() || self.names_calls();
         let Some(message) = self.message.as_ref().filter(|_| !is_answer) else { return Ok(None) };
         match loaded.kept.last() {
-            Some(Fact::Suspended(_)) => return Ok(None),
+            Some(Fact::Suspended(end)) if end.reason != HaltReason::CrashLoop => return Ok(None),
             Some(
                 Fact::BudgetExceeded { .. }
                 | Fact::Completed(_)
@@ -400,6 +407,11 @@ impl Resume {
             None if end.reason == HaltReason::AskUser => {
                 return Err(refused("it waits for an answer"));
             }
+            Some(_) if end.reason == HaltReason::CrashLoop => {
+                return Err(refused(
+                    "it waits for no answer; resume it, with a message if you like",
+                ));
+            }
             Some(message) if message.role() != Role::User => {
                 return Err(refused("it waits for an answer of the user"));
             }
@@ -439,7 +451,7 @@ impl Resume {
             extent: self.extent.filter(|extent| *extent != last.extent),
             about: None,
             on_uncertain: self.on_uncertain,
-            branch: false,
+            after: Interruption::default(),
         }))
     }
 

@@ -151,12 +151,16 @@ impl Context {
                 before = active(&facts);
                 let (chain, totals) = verifier.into_chain();
                 let recorder = Recorder::after(log, world, chain, totals).taking_lease();
-                let recorded = Recorded::of_loop(config.run_id.as_str().into(), facts);
+                let recorded = Recorded::of_loop(config.run_id.as_str().into(), facts, true);
                 Tape::Replaying(Box::new(recorded.then(configured(recorder, &config))))
             }
             Mode::Replay(records) => {
                 let (facts, _) = verified(&config.run_id, records)?;
-                Tape::Replaying(Box::new(Recorded::of_loop(config.run_id.as_str().into(), facts)))
+                Tape::Replaying(Box::new(Recorded::of_loop(
+                    config.run_id.as_str().into(),
+                    facts,
+                    false,
+                )))
             }
         };
         let clock = WallClock::new(config.budget.as_ref(), before);
@@ -219,6 +223,9 @@ impl Context {
         self.emit(Fact::RunStarted { thread, extent, about: None }).await?;
         let (mut body, alone) = (pin!(body(self)), Arc::default());
         let done = poll_fn(|cx| {
+            if !self.0.effects.replaying {
+                return body.as_mut().poll(cx);
+            }
             let (polled, is_alone) = poll_alone(&alone, body.as_mut(), cx);
             self.0.desk.set_loop_waits_elsewhere(!is_alone);
             polled

@@ -48,8 +48,11 @@ pub(super) trait Door: Send {
     fn cancellation(&mut self) -> &mut Cancellation;
 }
 
+/// A tool in flight.
+pub(super) type ToolRun = BoxFuture<(Arc<ToolCall>, Settled)>;
+
 /// Tools in flight.
-pub(super) type ToolRuns = FuturesUnordered<BoxFuture<(Arc<ToolCall>, Settled)>>;
+pub(super) type ToolRuns = FuturesUnordered<ToolRun>;
 
 /// A call, running.
 pub(super) fn running(
@@ -57,7 +60,7 @@ pub(super) fn running(
     machine: &Machine,
     (tape, desk): (&Tape, Option<&Arc<Desk>>),
     replaying: bool,
-) -> BoxFuture<(Arc<ToolCall>, Settled)> {
+) -> ToolRun {
     let (setup, state) = (&machine.setup, &machine.state);
     let tool = setup.policy.tool(&call.name, state.conversation.is_some()).cloned();
     // The step of calls that a person approved is there already.

@@ -21,7 +21,7 @@ use tokio::time::{Instant, Sleep};
 use super::{
     Resumption,
     decide::Action,
-    door::{Door, ToolRuns, running},
+    door::{Door, ToolRun, ToolRuns, running},
     input::Input,
     machine::Machine,
 };
@@ -36,8 +36,8 @@ pub(super) struct Live {
     limits: CallLimits,
     watch: Watch,
     tools: ToolRuns,
-    /// Whether a tool among them was not polled yet.
-    starting: bool,
+    /// Tools that start when the run is known to be this process's.
+    starting: Vec<ToolRun>,
     /// Inputs that are due.
     due: VecDeque<Input>,
     cancel: Cancellation,
@@ -73,7 +73,7 @@ impl Live {
             limits: CallLimits::default(),
             watch: Watch::default(),
             tools: ToolRuns::default(),
-            starting: false,
+            starting: Vec::new(),
             due: VecDeque::new(),
             cancel,
             deadline: None,
@@ -209,6 +209,7 @@ impl Door for Live {
                 tracing::debug!(%error, "the end of running tools could not be recorded");
             }
             self.tools.clear();
+            self.starting.clear();
             self.due.push_back(stop);
             return self.due.pop_front();
         }
@@ -273,16 +274,17 @@ impl Door for Live {
 
     fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool {
         self.clock.tool_started(&call.id);
-        self.starting = true;
-        self.tools.push(running(call, machine, (&self.tape, self.desk.as_ref()), false));
+        self.starting.push(running(call, machine, (&self.tape, self.desk.as_ref()), false));
         true
     }
 
     fn poll_tools(&mut self, cx: &mut Context<'_>, _: &Machine) -> Poll<Result<Input>> {
-        if self.starting {
-            // Since they were announced, the caller may have been away for longer than the lease.
-            ready!(self.tape.poll_held(cx))?;
-            self.starting = false;
+        // Since they were announced, the caller may have been away for longer than the lease. Tools that run continue meanwhile.
+        if !self.starting.is_empty()
+            && let Poll::Ready(held) = self.tape.poll_held(cx)
+        {
+            held?;
+            self.tools.extend(self.starting.drain(..));
         }
         loop {
             if let Some(fact) = self.desk.as_ref().and_then(|desk| desk.noted()) {

@@ -294,7 +294,11 @@ impl Machine {
     }
 
     fn break_off(&mut self, error: Error) {
-        let (event, _) = self.hear(Event::Error { error });
+        let Some(hearing) = &mut self.hearing else { return };
+        let event = hearing.hear(Event::Error { error }, Some(&self.setup.call.request_id));
+        if let Some(on_event) = &self.setup.on_event {
+            on_event(&event);
+        }
         self.events.push_back(event);
     }
 

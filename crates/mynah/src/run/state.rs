@@ -6,7 +6,7 @@ use mynah_data::{
     ASK_USER_SENTINEL, Breach, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Messages,
     Metadata, Mode, Response, StepResult, Thread, ToolCall, ToolOutcome,
 };
-use mynah_log::{End, Extent, Fact, OnUncertain, Plan, Resolution};
+use mynah_log::{End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution};
 use mynah_step::{Spent, Try, uncertain};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -205,7 +205,7 @@ impl RunState {
                 extent,
                 about: _,
                 on_uncertain,
-                branch,
+                after,
             } => {
                 self.on_uncertain = on_uncertain;
                 self.extent = extent.unwrap_or(self.extent);
@@ -213,8 +213,8 @@ impl RunState {
                 match self.end {
                     Some(_) => self.crashes = 0,
                     None => {
-                        if !branch {
-                            self.crashes += 1;
+                        self.crashes += u32::from(after == Interruption::Crash);
+                        if after != Interruption::Branch {
                             self.calling = self.calling.map(|_| Calling::Lost);
                         }
                         self.open.iter_mut().for_each(OpenTurn::lose);

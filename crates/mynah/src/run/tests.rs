@@ -6,7 +6,7 @@ use mynah_data::{
     AdapterReason, Breach, Budget, Error, FinishReason, HaltReason, Limit, Message, Mode, Part,
     Place, Pricing, Response, ResponseBuilder, Thread, ToolCall, ToolOutcome,
 };
-use mynah_log::{About, End, Extent, Fact, OnUncertain, Resolution};
+use mynah_log::{About, End, Extent, Fact, Interruption, OnUncertain, Resolution};
 use mynah_step::Tool;
 use serde_json::{Value, json};
 
@@ -128,6 +128,26 @@ fn a_run_whose_process_dies_again_and_again_is_suspended_until_it_is_resumed() {
     run.end();
     run.state.evolve(Fact::SEAM);
     assert_eq!(run.next(), Action::StartTurn);
+}
+
+#[test]
+fn a_run_that_was_given_back_or_branched_off_did_not_crash() {
+    let mut run = Run::chat();
+    run.policy.max_crashes = 1;
+    for (after, next) in
+        [(Interruption::Release, Action::LoseTurn), (Interruption::Branch, Action::CallModel)]
+    {
+        for _ in 0..3 {
+            run.state.evolve(Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 });
+            let mut seam = Fact::SEAM;
+            if let Fact::Resumed { after: told, .. } = &mut seam {
+                *told = after;
+            }
+            run.state.evolve(seam);
+            assert_eq!(run.next(), next);
+        }
+        run.state.evolve(run.state.spent.lost(1));
+    }
 }
 
 #[test]
