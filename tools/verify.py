@@ -201,9 +201,10 @@ class Record:
             demand(type(value) is TYPES[key], f"{key} in the envelope is not of its type")
             demand(type(value) is not bytes or len(value) == 32, "a hash has 32 bytes")
         demand(fields["v"] == 1, "there is no such version of the format")
-        known(fields["kind"])
         self.fact = None
-        if payload is not None:
+        if payload is None:
+            known(fields["kind"])
+        else:
             demand(len(payload) <= MAX_PAYLOAD, "the payload is too large")
             committed = sha256(b"mynah record body 1\n", salt, payload)
             demand(committed == fields["body"], "the body is not the one that was committed to")

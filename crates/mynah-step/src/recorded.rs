@@ -220,13 +220,25 @@ impl Recorded {
 
     /// Passes over everything up to the last checkpoint, in a run that is resumed, and returns it.
     pub(crate) fn pass_to_checkpoint(&mut self) -> Vec<Fact> {
+        let passed = 0..self.checkpoint().map_or(0, |place| place + 1);
+        passed.filter_map(|_| self.take_fact()).collect()
+    }
+
+    /// The state of the last checkpoint, in a run that is resumed.
+    pub(crate) fn last_checkpoint(&self) -> Option<Value> {
+        match self.facts.get(self.checkpoint()?)?.fact() {
+            Fact::SideEffect { effect: Effect::Done(state), .. } => Some(state.clone()),
+            _ => None,
+        }
+    }
+
+    /// Where the last checkpoint stands, in a run that is resumed.
+    fn checkpoint(&self) -> Option<usize> {
         let is_checkpoint = |kept: &RecordedFact| {
             kept.is("side_effect")
                 && matches!(kept.fact(), Fact::SideEffect { inside: None, name, .. } if name == CHECKPOINT)
         };
-        let place = self.facts.iter().rposition(is_checkpoint).filter(|_| self.then.is_some());
-        let passed = 0..place.map_or(0, |place| place + 1);
-        passed.filter_map(|_| self.take_fact()).collect()
+        self.facts.iter().rposition(is_checkpoint).filter(|_| self.then.is_some())
     }
 
     /// What somebody gets who asks; nothing while it is not their turn.

@@ -271,6 +271,21 @@ impl Recorder {
         self.pending.len() >= records || self.waiting >= bytes
     }
 
+    /// Refuses what is asked for before the run began, or after it ended.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        let run = self.chain.run();
+        if self.sealed {
+            return Err(Error::log(LogReason::Sealed)
+                .with_message(format!("log error: sealed: run {run} has ended")));
+        }
+        match self.chain.head() {
+            Some(_) => Ok(()),
+            None => Err(Error::invalid_option("run", "not_begun").with_message(format!(
+                "validation failed: run: run {run} has not begun; Context::run begins it"
+            ))),
+        }
+    }
+
     /// Whether more can be written.
     pub(crate) fn is_ours(&self) -> Result<()> {
         let lost = || self.lease.as_ref().and_then(|held| held.lost());

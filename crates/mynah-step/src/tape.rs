@@ -7,6 +7,7 @@ use std::{
 
 use mynah_data::{Error, Result};
 use mynah_log::{DirectCall, Fact, Head, Resolution};
+use serde_json::Value;
 
 use crate::{
     Recorded, Recorder, Try,
@@ -187,6 +188,20 @@ impl Tape {
             Self::Replaying(recorded) => Some(recorded),
             _ => None,
         }
+    }
+
+    /// Refuses what is asked for before the run began, or after it ended.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match self {
+            Self::Recording(recorder) => recorder.check_open(),
+            _ => Ok(()),
+        }
+    }
+
+    /// The state of the last checkpoint, in a run that is resumed.
+    pub(crate) fn last_checkpoint(&self) -> Option<Value> {
+        let Self::Replaying(recorded) = self else { return None };
+        recorded.last_checkpoint()
     }
 
     /// Passes over everything up to the last checkpoint, in a run that is resumed, and returns it.

@@ -228,3 +228,43 @@ async fn a_loop_that_is_dropped_in_a_tool_is_resumed_and_its_call_made_again() -
     assert_eq!(agent(&Context::new(config(false).replay().await?)?).await?, done);
     Ok(())
 }
+
+#[tokio::test]
+async fn nothing_is_done_before_a_run_begins_or_after_it_ended() -> Result<()> {
+    let (log, done) = (Shared::default(), AtomicU32::new(0));
+    let context = Context::new(plain(&log))?;
+    let act = async || {
+        let effect = async {
+            done.fetch_add(1, Relaxed);
+            Ok::<_, Error>(1)
+        };
+        context.side_effect("act", effect).await.map_err(|error| error.reason())
+    };
+    assert_eq!(act().await, Err("invalid_options"));
+    context.run("go", async |_| Ok(())).await?;
+    assert_eq!(act().await, Err("sealed"));
+    assert_eq!(done.load(Relaxed), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_checkpoint_of_another_type_is_an_error_and_the_run_can_still_be_resumed() -> Result<()> {
+    let log = Shared::default();
+    let stopped = async |config: Config| {
+        let context = Context::new(config)?;
+        let run = context.run("go", async |cx| {
+            cx.checkpoint(5_u32).await?;
+            std::future::pending::<Result<()>>().await
+        });
+        Ok::<_, Error>(tokio::time::timeout(Duration::from_millis(50), run).await.is_err())
+    };
+    assert!(stopped(plain(&log)).await?);
+    let wrong = Context::new(plain(&log).resume().await?)?;
+    let told = wrong.run("go", async |cx| cx.resume_point::<String>()).await;
+    let error = told.expect_err("a number is no text").to_string();
+    assert!(error.contains("its state does not fit"), "{error}");
+    drop(wrong);
+    let right = Context::new(plain(&log).resume().await?)?;
+    assert_eq!(right.run("go", async |cx| cx.resume_point::<u32>()).await, Ok(Some(5)));
+    Ok(())
+}

@@ -18,7 +18,7 @@ use mynah_data::{
     Breach, Budget, EngineReason, Error, ErrorKind, HaltReason, LogReason, Metadata, Place,
     Response, Result, StreamReason, Thread, ToolReason, ValidationReason,
 };
-use mynah_log::{Corrupt, Cut, Effect, End, Extent, Fact, Record, Verifier};
+use mynah_log::{Corrupt, Cut, End, Extent, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::sync::{Mutex as Queue, watch};
@@ -192,7 +192,7 @@ impl Context {
     /// Performs the loop as one run: records how it began, runs it, and records how it ended.
     ///
     /// The run completes if the loop returns `Ok`. It fails with the loop's error otherwise, unless it can still be resumed:
-    /// the log failed, a replay differs, or the outcome of a tool is unknown. [Cancelled](Context::cancel), it ends so.
+    /// the log failed, a replay differs, the outcome of a tool is unknown, or the loop asked for something invalid. [Cancelled](Context::cancel), it ends so.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -245,7 +245,11 @@ impl Context {
 
     /// The end of a run whose loop failed so; none if it can still be resumed.
     fn end_with(&self, error: &Error) -> Option<Fact> {
-        if matches!(error.kind(), ErrorKind::Log(_) | ErrorKind::Replay(_)) || is_uncertain(error) {
+        let can_resume = matches!(
+            error.kind(),
+            ErrorKind::Log(_) | ErrorKind::Replay(_) | ErrorKind::Validation(_)
+        );
+        if can_resume || is_uncertain(error) {
             return None;
         }
         let metadata = Metadata::from_iter([("error".to_owned(), error.to_value())]);
@@ -311,15 +315,13 @@ impl Context {
     /// # Errors
     /// A recorded state of another type.
     pub fn resume_point<T: DeserializeOwned>(&self) -> Result<Option<T>> {
-        let passed = self.tape().pass_to_checkpoint();
-        let Some(Fact::SideEffect { effect: Effect::Done(state), .. }) = passed.last() else {
-            return Ok(None);
-        };
+        let Some(state) = self.tape().last_checkpoint() else { return Ok(None) };
         let state = T::deserialize(state).map_err(|why| {
             Error::invalid_option("checkpoint", "another_type").with_message(format!(
                 "validation failed: checkpoint: its state does not fit: {why}"
             ))
         })?;
+        let passed = self.tape().pass_to_checkpoint();
         let mut turns = self.0.turns.try_lock().map_err(|_| gone())?;
         for fact in &passed {
             self.spent().evolve(fact);
@@ -369,7 +371,8 @@ impl Context {
     }
 
     /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
-    /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order:
+    /// value without doing it. An effect whose process dies while it is done is done again when the run is resumed: what must not
+    /// happen twice needs a key of its own, or is a tool, whose outcome is then unknown. Several may be done at once, also under one name, as long as they are asked for in the same order:
     /// where nobody knows that order, as in spawned tasks, each task needs a name of its own (`now` and `random` are one name each).
     /// What a branch waits for beside them, while others wait for it, may take ten seconds at most when the run is performed again.
     ///
@@ -421,6 +424,7 @@ impl Context {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
+        self.tape().check_open()?;
         // The log is asked when this has its place among the others.
         let effect = Box::pin(async {
             self.begun().await.map_err(|error| error.to_string())?;
@@ -437,8 +441,8 @@ impl Context {
         Ok(done)
     }
 
-    /// The same as [`Context::side_effect`], and its record is durable when this returns: for an effect whose repetition after a
-    /// power cut would do harm.
+    /// The same as [`Context::side_effect`], and its record is durable when this returns: an effect that is done is not done again
+    /// even after a power cut.
     ///
     /// # Errors
     /// As [`Context::side_effect`].
