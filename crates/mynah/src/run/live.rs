@@ -273,7 +273,9 @@ impl Door for Live {
     }
 
     fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool {
-        self.clock.tool_started(&call.id);
+        if self.desk.is_some() {
+            self.clock.tool_started(&call.id);
+        }
         self.starting.push(running(call, machine, (&self.tape, self.desk.as_ref()), false));
         true
     }

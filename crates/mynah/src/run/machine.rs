@@ -1,9 +1,6 @@
 //! The decision maker of a run: inputs in; facts, events and the next action out. No async, no I/O, no clock.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use mynah_data::{
     ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, StepResult, StepThread,
@@ -38,8 +35,8 @@ pub(super) struct Machine {
     prompt: PromptDigest,
     /// The answer in flight.
     hearing: Option<Hearing>,
-    /// The calls in flight.
-    running: HashSet<String>,
+    /// How many calls are in flight.
+    running: usize,
     /// Where to look for the next call to start.
     next_call: usize,
     /// Why the run ends, where no fact says it.
@@ -74,7 +71,7 @@ impl Machine {
             recorded,
             prompt: PromptDigest::new(before),
             hearing: None,
-            running: HashSet::new(),
+            running: 0,
             next_call: 0,
             stop: None,
             held: None,
@@ -147,7 +144,7 @@ impl Machine {
             }
             Input::Resumed(fact) => {
                 self.hearing = None;
-                self.running.clear();
+                self.running = 0;
                 vec![fact]
             }
             Input::Said(message) => vec![Fact::UserMessage { message }],
@@ -195,11 +192,11 @@ impl Machine {
             }
             Fact::ToolFailed { resolution: Resolution::Retried, .. } => {}
             Fact::ToolFailed { call_id, resolution: Resolution::CutOff, .. } => {
-                self.running.remove(call_id);
+                self.stopped(call_id);
             }
             Fact::Failed(_) | Fact::Cancelled { .. } => self.stop = None,
             Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
-                self.running.remove(call_id);
+                self.stopped(call_id);
                 if self.watched
                     && let Some(call) = self.state.call(call_id)
                 {
@@ -323,7 +320,7 @@ impl Machine {
 
     /// What the model had said when the run was stopped. Nothing is in flight any more.
     fn cut_off(&mut self) -> (Option<Box<mynah_data::Response>>, Vec<mynah_log::Cut>) {
-        self.running.clear();
+        self.running = 0;
         match self.hearing.take().filter(Hearing::has_started) {
             Some(hearing) => {
                 let (response, cuts) = hearing.into_answer();
@@ -344,22 +341,29 @@ impl Machine {
 
     /// The next call that can be started.
     pub(super) fn next_to_start(&mut self) -> Option<Arc<ToolCall>> {
-        if self.running.len() >= self.setup.max_concurrency {
+        if self.running >= self.setup.max_concurrency {
             return None;
         }
         while self.next_call < self.state.planned_calls() {
             let call = self.state.startable(self.next_call);
-            if let Some(call) = call.filter(|call| !self.running.contains(&call.call.id)) {
+            self.next_call += 1;
+            if let Some(call) = call {
                 return Some(Arc::clone(&call.call));
             }
-            self.next_call += 1;
         }
         None
     }
 
+    /// A call is not in flight any more. One that was lost with its process was not.
+    fn stopped(&mut self, call_id: &str) {
+        if !self.state.is_lost(call_id) {
+            self.running = self.running.saturating_sub(1);
+        }
+    }
+
     /// A call was started. The caller is told unless it may not have run.
     pub(super) fn started(&mut self, call: &ToolCall, ran: bool) {
-        self.running.insert(call.id.clone());
+        self.running += 1;
         if self.watched && ran {
             self.events.push_back(Event::ToolExecutionStarted {
                 id: call.id.clone(),
@@ -371,7 +375,7 @@ impl Machine {
 
     /// Whether calls are in flight.
     pub(super) fn is_running(&self) -> bool {
-        !self.running.is_empty()
+        self.running > 0
     }
 
     /// The fact of how a call came out.

@@ -448,6 +448,11 @@ impl RunState {
         (call.settled.is_none() && !call.lost).then_some(call)
     }
 
+    /// Whether the last attempt of a call may have run in a process that died.
+    pub(super) fn is_lost(&self, id: &str) -> bool {
+        self.planned(id).is_some_and(|planned| planned.lost)
+    }
+
     /// A call of the open turn.
     pub(super) fn call(&self, id: &str) -> Option<&Arc<ToolCall>> {
         self.planned(id).map(|planned| &planned.call)
