@@ -268,3 +268,15 @@ async fn a_checkpoint_of_another_type_is_an_error_and_the_run_can_still_be_resum
     assert_eq!(right.run("go", async |cx| cx.resume_point::<u32>()).await, Ok(Some(5)));
     Ok(())
 }
+
+#[tokio::test]
+async fn a_failed_effect_is_with_the_log_when_the_loop_has_its_error() -> Result<()> {
+    let log = Shared::default();
+    let run = Context::new(plain(&log))?;
+    run.run("go", async |cx| {
+        let failed = cx.side_effect("act", async { Err::<u8, _>("no") }).await;
+        assert_eq!((failed.is_err(), read(&log).await.len()), (true, 2));
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,159 @@
+//! A loop of one's own as one run, which can continue from where it says it is.
+
+use std::{future::poll_fn, pin::pin, sync::Arc};
+
+use mynah_data::{
+    EngineReason, Error, ErrorKind, HaltReason, Metadata, Result, StreamReason, Thread, ToolReason,
+};
+use mynah_log::{End, Extent, Fact};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::Context;
+use crate::{alone::poll_alone, desk::gone, recorded::CHECKPOINT, uncertain::is_uncertain};
+
+impl Context {
+    /// Performs the loop as one run: records how it began, runs it, and records how it ended.
+    ///
+    /// The run completes if the loop returns `Ok`. It fails with the loop's error otherwise, unless it can still be resumed:
+    /// the log failed, a replay differs, the outcome of a tool is unknown, or the loop asked for something invalid. [Cancelled](Context::cancel), it ends so.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use mynah_data::Result;
+    /// use mynah_log::MemoryLog;
+    /// use mynah_step::{Config, Context};
+    ///
+    /// async fn dice(context: &Context) -> Result<u64> {
+    ///     context.run("roll", async |cx| Ok(cx.random().await? % 6 + 1)).await
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// let config = Config::new(&Arc::new(MemoryLog::new()), "run-1");
+    /// let rolled = dice(&Context::new(config.clone())?).await?;
+    /// let replayed = dice(&Context::new(config.replay().await?)?).await?;
+    /// assert_eq!(rolled, replayed);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The loop's own, and those of [`Context::emit`] and [`Context::finish`].
+    pub async fn run<T>(
+        &self,
+        thread: impl Into<Thread>,
+        body: impl AsyncFnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
+        let (thread, extent) = (thread.into(), Extent::Chat);
+        self.emit(Fact::RunStarted { thread, extent, about: None }).await?;
+        let (mut body, alone) = (pin!(body(self)), Arc::default());
+        let done = poll_fn(|cx| {
+            if !self.0.effects.replaying {
+                return body.as_mut().poll(cx);
+            }
+            let (polled, is_alone) = poll_alone(&alone, body.as_mut(), cx);
+            self.0.desk.set_loop_waits_elsewhere(!is_alone);
+            polled
+        })
+        .await;
+        let end = match &done {
+            Ok(_) => Fact::Completed(End::new(HaltReason::Completed, Metadata::new())),
+            Err(error) => match self.end_with(error) {
+                Some(end) => end,
+                None => return done,
+            },
+        };
+        self.emit(end).await?;
+        self.finish().await?;
+        done
+    }
+
+    /// The end of a run whose loop failed so; none if it can still be resumed.
+    fn end_with(&self, error: &Error) -> Option<Fact> {
+        let can_resume = matches!(
+            error.kind(),
+            ErrorKind::Log(_) | ErrorKind::Replay(_) | ErrorKind::Validation(_)
+        );
+        if can_resume || is_uncertain(error) {
+            return None;
+        }
+        let metadata = Metadata::from_iter([("error".to_owned(), error.to_value())]);
+        let was_cancelled = match error.kind() {
+            ErrorKind::Stream(reason) => reason == StreamReason::Cancelled,
+            ErrorKind::Tool(reason) => reason == ToolReason::Cancelled,
+            _ => false,
+        };
+        Some(match error.kind() {
+            _ if was_cancelled => {
+                let end = End::new(HaltReason::Cancelled, metadata);
+                Fact::Cancelled { end, partial: None, cuts: Vec::new() }
+            }
+            ErrorKind::Engine(EngineReason::BudgetExceeded) => {
+                Fact::Failed(End::new(HaltReason::BudgetExceeded, metadata))
+            }
+            _ => Fact::Failed(End::new(HaltReason::Error, metadata)),
+        })
+    }
+
+    /// Records where the loop is. A run that is [resumed](Config::resume) can continue from the last checkpoint instead of
+    /// the beginning: see [`Context::resume_point`]. The checkpoint is durable when this returns. Nothing else of the run may be
+    /// in flight.
+    ///
+    /// # Errors
+    /// As [`Context::side_effect`].
+    pub async fn checkpoint<T: Serialize + DeserializeOwned>(&self, state: T) -> Result<T> {
+        let state = self.effect(CHECKPOINT, async { Ok::<_, Error>(state) }).await?;
+        self.flush().await?;
+        Ok(state)
+    }
+
+    /// The state of the last [checkpoint](Context::checkpoint) of a run that is resumed; none if it has none, is new, or is
+    /// replayed. The loop continues after that checkpoint, and nothing before it is asked for again. To be called first in the
+    /// loop.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use mynah_data::Result;
+    /// use mynah_log::MemoryLog;
+    /// use mynah_step::{Config, Context};
+    ///
+    /// /// Counts to a number. A process that dies goes on where it was.
+    /// async fn count(context: &Context, to: u64) -> Result<u64> {
+    ///     context
+    ///         .run("count", async |cx| {
+    ///             let mut counted: u64 = cx.resume_point()?.unwrap_or(0);
+    ///             while counted < to {
+    ///                 cx.random().await?;
+    ///                 counted = cx.checkpoint(counted + 1).await?;
+    ///             }
+    ///             Ok(counted)
+    ///         })
+    ///         .await
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// let config = Config::new(&Arc::new(MemoryLog::new()), "run-1");
+    /// assert_eq!(count(&Context::new(config.clone())?, 3).await?, 3);
+    /// assert_eq!(count(&Context::new(config.replay().await?)?, 3).await?, 3);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A recorded state of another type.
+    pub fn resume_point<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+        let Some(state) = self.tape().last_checkpoint() else { return Ok(None) };
+        let state = T::deserialize(state).map_err(|why| {
+            Error::invalid_option("checkpoint", "another_type").with_message(format!(
+                "validation failed: checkpoint: its state does not fit: {why}"
+            ))
+        })?;
+        let passed = self.tape().pass_to_checkpoint();
+        let mut turns = self.0.turns.try_lock().map_err(|_| gone())?;
+        for fact in &passed {
+            self.spent().evolve(fact);
+            match fact {
+                Fact::TurnStarted { turn, .. } => *turns = *turn,
+                Fact::ToolScheduled { call_id, attempt: 1, .. } => _ = self.count_call(call_id),
+                _ => {}
+            }
+        }
+        Ok(Some(state))
+    }
+}
