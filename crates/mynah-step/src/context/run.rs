@@ -93,9 +93,9 @@ impl Context {
         })
     }
 
-    /// Records where the loop is. A run that is [resumed](Config::resume) can continue from the last checkpoint instead of
-    /// the beginning: see [`Context::resume_point`]. The checkpoint is durable when this returns. Nothing else of the run may be
-    /// in flight.
+    /// Records where the loop is. A run that is [resumed](crate::Config::resume) can continue from the last checkpoint
+    /// instead of the beginning: see [`Context::resume_point`]. The checkpoint is durable when this returns. Nothing else of
+    /// the run may be in flight.
     ///
     /// # Errors
     /// As [`Context::side_effect`].
