@@ -11,9 +11,9 @@ async fn main() -> mynah::Result<()> {
     show("the model is done", engine("work").chat(hi).await?);
     show("a limit on turns", engine("work").chat(hi).max_turns(2).await?);
     let tired = |step: &mynah::StepResult| step.thread.messages.len() > 3;
-    show("a condition", engine("work").chat(hi).halt_when(tired).await?);
+    show("a condition", engine("work").chat(hi).halt_when("tired", tired).await?);
     show("a tool's own reason", engine("submit").chat(hi).await?);
-    show("a failing tool", engine("fail").chat(hi).halt_on_tool_error().await?);
+    show("a failing tool", engine("fail").chat(hi).on_tool_error(mynah::ErrorPolicy::Halt).await?);
     show("its failure told to the model", engine("fail").chat(hi).await?);
     Ok(())
 }

@@ -16,7 +16,7 @@ fn booking_agent(model: Scripted) -> Engine {
         }),
     )
     .handler(async |arguments, _| json!({"booked": arguments["people"]}));
-    Engine::new(model).model("gpt-4.1-mini").tool(book).param("temperature", 0.0)
+    Engine::new(model).model("gpt-4.1-mini").tool(book).temperature(0.0)
 }
 
 #[tokio::main]

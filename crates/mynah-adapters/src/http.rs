@@ -302,7 +302,7 @@ impl HttpAdapter {
         let stored = |name: &&str| Some(FoundKey::stored(name, self.stored(name)?));
         let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
             Ok(key) => Some(key),
-            Err(_) if !self.needs_key && is_ours => None,
+            Err(_) if is_ours && (!self.needs_key || self.is_here(call)) => None,
             Err(error) => match variables.iter().find_map(stored).filter(|_| is_ours) {
                 None => return Err(hinted(error, self.format.key_hint())),
                 key => key,
@@ -380,7 +380,11 @@ impl HttpAdapter {
 
     /// Where a request goes: to the server that the caller names, or that the environment does.
     fn address(&self, path: &str, call: &ModelCall) -> Result<String> {
-        let named = self.environment_url()?;
+        let said = call.adapter_opts.get("base_url").and_then(Value::as_str);
+        let named = match said {
+            Some(url) => Some(address::parsed("base_url", url)?.into()),
+            None => self.environment_url()?,
+        };
         let base = match named.or_else(|| self.base_url.clone().map(String::from)) {
             Some(base) => Some(base),
             None => self.format.base_url(call, &|name| self.setting(name))?,
@@ -393,6 +397,11 @@ impl HttpAdapter {
             ))
         })?;
         Ok(address::joined(&base, &self.version, path))
+    }
+
+    /// Whether the call goes to this machine.
+    fn is_here(&self, call: &ModelCall) -> bool {
+        self.address("", call).is_ok_and(|url| client::is_local(&url))
     }
 
     fn no_key_hint(&self) -> String {

@@ -100,10 +100,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let tries = Tries::default();
     let engine = arguments.call.engine(model, &tries)?;
     let mut options = arguments.call.options();
-    for (name, value) in arguments.params.iter().filter(|(name, _)| !is_shared(name)) {
-        options = options.set(name, value.clone());
-    }
-    let known = options.values().get("adapter_opts");
+    let params = arguments.params.iter().filter(|(name, _)| !is_shared(name)).cloned();
+    options = options.overlay(mynah::Options::from_json(Value::Object(params.collect()))?);
+    let known = options.to_json();
+    let known = known.get("adapter_opts");
     let adapter = model.split(':').next().unwrap_or_default();
     let opts = arguments.call.adapter_opts(adapter, known);
     if let Some(opts) = opts.filter(|_| script(model).is_none()) {

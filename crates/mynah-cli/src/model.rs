@@ -194,8 +194,7 @@ impl CallArgs {
         if let Some(model) = model {
             engine = engine.model(model);
         }
-        let params = about.params.clone().into_iter();
-        Ok(params.fold(engine, |engine, (name, value)| engine.param(&name, value)))
+        Ok(engine.defaults(Options::from_json(Value::Object(about.params.clone()))?))
     }
 
     /// The adapter with what is said of its server and its key.
@@ -235,8 +234,7 @@ impl CallArgs {
             options = options.retry(RetryPolicy::attempts(retries.saturating_add(1)));
         }
         if let Some(limit) = self.timeout {
-            let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-            options = options.set("request_timeout", millis.max(1));
+            options = options.request_timeout(limit);
         }
         options
     }

@@ -484,7 +484,7 @@ async fn resume(
         let known = about.options.get("budget").or(about.params.get("budget"));
         let mut budget = known.and_then(Value::as_object).cloned().unwrap_or_default();
         budget.extend(arguments.budget.iter().cloned());
-        resume = resume.param("budget", budget);
+        resume = resume.options(mynah::Options::from_json(json!({"budget": budget}))?);
     }
     if let Some(text) = &arguments.answer {
         resume = resume.answer(text);

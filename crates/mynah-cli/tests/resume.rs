@@ -307,8 +307,10 @@ fn a_condition_that_is_written_down_holds_in_the_process_that_goes_on() {
 fn code_that_only_a_program_has_is_named_and_can_be_gone_on_without() {
     type Code = fn(Chat) -> Chat;
     let codes: [(&str, Code); 2] = [
-        ("halt_when", |chat| chat.halt_when(|_| true)),
-        ("on_tool_error", |chat| chat.on_tool_error(|_, _| OnToolError::Halt)),
+        ("halt_when", |chat| chat.halt_when("test", |_| true)),
+        ("on_tool_error", |chat| {
+            chat.on_tool_error(mynah::ErrorPolicy::decide(|_, _| OnToolError::Halt))
+        }),
     ];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     for (name, with_code) in codes {

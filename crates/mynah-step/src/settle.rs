@@ -31,8 +31,17 @@ pub enum ErrorPolicy {
     Continue,
     /// The chat halts.
     Halt,
-    /// The caller decides.
+    /// A function decides; see [`ErrorPolicy::decide`].
     Decide(Decide),
+}
+
+impl ErrorPolicy {
+    /// A policy that is a function of the call and its error. It must depend on these alone.
+    pub fn decide(
+        decide: impl Fn(&ToolCall, &Error) -> OnToolError + Send + Sync + 'static,
+    ) -> Self {
+        Self::Decide(Arc::new(decide))
+    }
 }
 
 /// The fact of how a call came out. If the run is neither recorded nor watched, only the text of a result is remembered.

@@ -32,9 +32,8 @@ async fn tool_turn() {
     let (scripts, tool) = (scripts(TURNS), echo());
     let (mut ours, mut hand) = (Duration::MAX, Duration::MAX);
     for _ in 0..60 {
-        let engine = Engine::new(Scripted::play(scripts.clone()))
-            .tool(tool.clone())
-            .param("max_turns", 1000);
+        let engine =
+            Engine::new(Scripted::play(scripts.clone())).tool(tool.clone()).max_turns(1000);
         let time =
             timed(async { black_box(engine.chat("go").await.map(|result| result.steps.len())) })
                 .await;

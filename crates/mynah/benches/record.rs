@@ -129,7 +129,7 @@ fn talking(runs: usize, turns: usize, pieces: usize) -> Engine {
 fn listening(scripts: impl IntoIterator<Item = Script>) -> Engine {
     let echo = Tool::new("echo", "gives its arguments back", json!({"type": "object"}))
         .handler(async |arguments: Value, _| arguments);
-    Engine::new(Scripted::play(scripts)).tool(echo).param("max_turns", 100_000)
+    Engine::new(Scripted::play(scripts)).tool(echo).max_turns(100_000)
 }
 
 #[expect(clippy::disallowed_methods, reason = "measures time")]

@@ -14,6 +14,7 @@ use crate::{
     options::Options,
     prepare::{Asked, Part, Past, joined},
     run::HaltWhen,
+    values::Values,
 };
 
 impl Loaded {
@@ -81,7 +82,7 @@ fn engine(about: &About) -> Engine {
     let tools = about.tools.iter().map(|spec| Tool::from_spec((**spec).clone()));
     Engine::new(adapter).tools(tools).with(|parts| {
         parts.model = about.model.clone().map(ModelRef::from);
-        parts.params = about.params.clone();
+        parts.values = Values::from_json(about.params.clone());
     })
 }
 

@@ -19,7 +19,7 @@ use crate::{
 
 /// Declares a call's builder: an engine, an input, options.
 macro_rules! call {
-    ($(#[$doc:meta])* $name:ident($field:ident: $input:ty) $extent:ident, $wrap:expr) => {
+    ($(#[$doc:meta])* $name:ident($field:ident: $input:ty) $extent:ident, $wrap:expr; $($group:ident)+) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
         #[must_use = "a call does nothing unless it is awaited or streamed"]
@@ -93,23 +93,26 @@ macro_rules! call {
             }
         }
 
-        option_setters!($name, self => self.options);
+        option_setters!($name, self => self.options; $($group)+);
     };
 }
 
 call! {
     /// One model call; see [`Engine::generate`].
-    Generate(request: Request) Generate, |request| Input::Request(Box::new(request))
+    Generate(request: Request) Generate, |request| Input::Request(Box::new(request));
+    prompt model call record keep
 }
 
 call! {
     /// One model call and its tools; see [`Engine::step`].
-    Step(thread: Thread) Step, Input::Thread
+    Step(thread: Thread) Step, Input::Thread;
+    prompt model tools call tool_code record keep
 }
 
 call! {
     /// Steps until something ends or suspends the conversation; see [`Engine::chat`].
-    Chat(thread: Thread) Chat, Input::Thread
+    Chat(thread: Thread) Chat, Input::Thread;
+    prompt model tools chat call tool_code chat_code record keep
 }
 
 impl IntoFuture for Generate {

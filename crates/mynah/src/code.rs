@@ -42,7 +42,7 @@ impl Options {
             ON_TOOL_ERROR if self.on_tool_error.is_some() => true,
             EXECUTOR => self.executor.is_some(),
             ENCODER => self.encoder.is_some(),
-            name => self.values().contains_key(name),
+            name => self.values.contains(name),
         }
     }
 }

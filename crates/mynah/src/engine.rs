@@ -4,15 +4,15 @@ use std::{fmt, sync::Arc};
 
 use mynah_data::{Catalog, Message, Metadata, ModelRef, Request, Session, Thread};
 use mynah_step::{
-    Adapter, MetricsSink, RetryPolicy, SystemWorld, Tool, ToolContext, ToolExecutor,
-    ToolResultEncoder, World,
+    Adapter, MetricsSink, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder, World,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     call::{Chat, Generate, Step},
-    options::{DENIED, Options, said},
+    options::{Options, option_setters},
     turn::{StepTurn, Turn},
+    values::Values,
 };
 
 /// What is needed to run a thread: an adapter, a model, tools, params, context.
@@ -48,7 +48,8 @@ pub(crate) struct Parts {
     pub(crate) tools: Vec<Tool>,
     pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
     pub(crate) encoder: Option<Arc<dyn ToolResultEncoder>>,
-    pub(crate) params: Metadata,
+    /// Defaults for the options of calls.
+    pub(crate) values: Values,
     pub(crate) context: Arc<Metadata>,
     pub(crate) metadata: Metadata,
     pub(crate) world: Arc<dyn World>,
@@ -104,7 +105,7 @@ impl Engine {
             tools: Vec::new(),
             executor: None,
             encoder: None,
-            params: Metadata::new(),
+            values: Values::default(),
             context: Arc::default(),
             metadata: Metadata::new(),
             world: Arc::new(SystemWorld),
@@ -169,19 +170,50 @@ impl Engine {
         self.with(|parts| parts.tools.extend(tools))
     }
 
-    /// The same engine with a default for one option of its calls: one of Mynah's, or one of the provider's own.
+    /// The same engine with defaults for the options of its calls. Only plain data counts; functions and the log belong to calls.
     ///
     /// ```
     /// # use mynah::{Engine, Options};
-    /// let engine = Engine::without_adapter().param("temperature", 0.7);
+    /// # use serde_json::json;
+    /// let options = Options::from_json(json!({"temperature": 0.7, "reasoning_effort": "high"}))?;
+    /// let engine = Engine::without_adapter().defaults(options);
     /// assert_eq!(engine.resolve_params(&Options::new())["temperature"], 0.7);
+    /// # Ok::<(), mynah::Error>(())
     /// ```
-    pub fn param(self, name: &str, value: impl Into<Value>) -> Self {
-        // A key belongs to a call, never to an engine, which can be stored.
-        if name == "api_key" {
-            return self;
-        }
-        self.with(|parts| _ = parts.params.insert(name.to_owned(), value.into()))
+    pub fn defaults(self, options: Options) -> Self {
+        self.with(|parts| parts.values.overlay(options.values))
+    }
+
+    /// The same engine, calling another server of the same kind: a local one, a gateway, a proxy. Adapters over HTTP use it; a key is
+    /// not required for an address on this machine.
+    ///
+    /// ```
+    /// # use mynah::Engine;
+    /// let engine = Engine::without_adapter().base_url("http://127.0.0.1:8080");
+    /// # Ok::<(), mynah::Error>(())
+    /// ```
+    pub fn base_url(self, url: impl Into<String>) -> Self {
+        self.adapter_opt("base_url", url.into())
+    }
+
+    /// The same engine with a fallback: the model that is asked if the one before cannot be reached. See
+    /// [`Fallback`](crate::Fallback).
+    ///
+    /// ```
+    /// # use mynah::Engine;
+    /// let engine = Engine::named("anthropic:claude-sonnet-5")?.or("openai:gpt-5.4-mini")?;
+    /// # Ok::<(), mynah::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Engine::named`].
+    #[cfg(feature = "http")]
+    pub fn or(self, model: &str) -> mynah_data::Result<Self> {
+        let (next, id) = mynah_adapters::http::HttpAdapter::for_model(model)?;
+        Ok(match self.0.adapter.clone() {
+            Some(first) => self.adapter(mynah_step::Fallback::new(first).or(next, id)),
+            None => self.adapter(next).model(id),
+        })
     }
 
     /// The same engine with one more entry for its tools to see.
@@ -201,11 +233,6 @@ impl Engine {
     /// The same engine with one more metadata member, stored with the engine and never sent.
     pub fn metadata(self, key: &str, value: impl Into<Value>) -> Self {
         self.with(|parts| _ = parts.metadata.insert(key.to_owned(), value.into()))
-    }
-
-    /// The same engine with another policy for failed model calls.
-    pub fn retry(self, policy: RetryPolicy) -> Self {
-        self.param("retry", json!(policy))
     }
 
     /// The same engine with something else to run its tools.
@@ -454,13 +481,8 @@ impl Engine {
         Some(self.0.catalog.inform(self.chosen_model(options)?))
     }
 
-    /// The model that was said.
     fn chosen_model(&self, options: &Options) -> Option<ModelRef> {
-        match options.values().get("model") {
-            None | Some(Value::Null) => self.0.model.clone(),
-            Some(Value::String(id)) => Some(ModelRef::from(id.as_str())),
-            Some(value) => serde::Deserialize::deserialize(value).ok(),
-        }
+        options.values.model.clone().or_else(|| self.0.model.clone())
     }
 
     /// The tools that a call with these options uses: the engine's in their order, those of the same name replaced in
@@ -484,19 +506,18 @@ impl Engine {
     ///
     /// ```
     /// # use mynah::{Engine, Options};
-    /// # use serde_json::{Value, json};
-    /// let engine = Engine::without_adapter().param("temperature", 0.2).param("top_p", 1.0);
+    /// # use serde_json::Value;
+    /// let engine = Engine::without_adapter().temperature(0.2).provider_option("top_p", 1.0);
     /// let params = engine.resolve_params(&Options::new().temperature(0.7));
     /// assert_eq!(Value::Object(params), json!({"temperature": 0.7, "top_p": 1.0}));
     ///
-    /// let params = engine.resolve_params(&Options::new().model("x").param("reasoning_effort", "high"));
+    /// let params = engine.resolve_params(&Options::new().model("x").provider_option("reasoning_effort", "high"));
     /// assert_eq!(Value::Object(params), json!({"temperature": 0.2, "top_p": 1.0, "reasoning_effort": "high"}));
     /// ```
     pub fn resolve_params(&self, options: &Options) -> Metadata {
-        let mut params = self.0.params.clone();
-        let said = said(options.values().clone());
-        params.extend(said.filter(|(name, _)| !DENIED.contains(&name.as_str())));
-        params
+        let mut values = self.0.values.clone();
+        values.overlay(options.values.clone().params());
+        values.to_json()
     }
 
     /// The engine with a call's model, tools, `params` and `context` made its own. Other options are ignored.
@@ -506,7 +527,7 @@ impl Engine {
     /// # use serde_json::json;
     /// let tool = |name: &str| Tool::new(name, name, json!({}));
     /// let engine = Engine::without_adapter().model("old").tool(tool("a"));
-    /// let options = Options::new().model("new").tools([tool("b")]).set("params", json!({"temperature": 0.9}));
+    /// let options = Options::from_json(json!({"model": "new", "params": {"temperature": 0.9}}))?.tools([tool("b")]);
     /// let merged = engine.merge(&options).spec()?;
     /// assert_eq!(merged.model, Some("new".into()));
     /// assert_eq!(merged.tools.iter().map(|entry| entry.tool.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
@@ -515,17 +536,17 @@ impl Engine {
     /// ```
     pub fn merge(&self, options: &Options) -> Self {
         let (model, tools) = (self.chosen_model(options), self.resolve_tools(options));
-        let map = |name: &str| {
-            options.values().get(name).and_then(Value::as_object).cloned().unwrap_or_default()
-        };
+        let Values { params, context, .. } = options.values.clone();
         self.clone().with(|parts| {
             parts.model = model;
             parts.tools = tools;
-            parts.params.extend(map("params"));
-            Arc::make_mut(&mut parts.context).extend(map("context"));
+            parts.values.overlay(Values::from_json(params.unwrap_or_default()));
+            Arc::make_mut(&mut parts.context).extend(context.unwrap_or_default());
         })
     }
 }
+
+option_setters!(Engine, self => Arc::make_mut(&mut self.0); prompt model tools chat);
 
 /// `base` in its order, tools of the same name replaced in place, new ones at the end. A second one of the same name stays,
 /// so that the request is refused for it.
@@ -546,7 +567,7 @@ impl fmt::Debug for Engine {
             .field("adapter", &parts.adapter.as_ref().map(|adapter| adapter.name()))
             .field("model", &parts.model)
             .field("tools", &parts.tools.iter().map(Tool::name).collect::<Vec<_>>())
-            .field("params", &parts.params)
+            .field("params", &parts.values.to_json())
             .field("context", &parts.context)
             .finish_non_exhaustive()
     }

@@ -58,12 +58,12 @@ mod replay;
 mod restore;
 mod resume;
 mod run;
-mod settings;
 mod spec;
 mod start;
 mod stream;
 pub mod testing;
 mod turn;
+mod values;
 
 pub use call::{Chat, Generate, Step};
 pub use cancel::{Cancel, CancelHandle, cancel_run};
@@ -81,9 +81,9 @@ pub use mynah_data::{
 pub use mynah_log as log;
 pub use mynah_step as step;
 pub use mynah_step::{
-    Adapter, BoxFuture, EncodeError, Fallback, Handler, HandlerExecutor, JsonEncoder, MetricsSink,
-    ModelCall, ModelStream, OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld, Tool,
-    ToolContext, ToolExecutor, ToolResultEncoder, World, differences,
+    Adapter, BoxFuture, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, JsonEncoder,
+    MetricsSink, ModelCall, ModelStream, OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld,
+    Tool, ToolContext, ToolExecutor, ToolResultEncoder, World, differences,
 };
 pub use options::Options;
 pub use replay::{Replay, Replayed, Tools, replay_run};

@@ -1,26 +1,29 @@
 //! From an engine and what a call asks of it to a run: everything that can be refused is refused here.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
-    EngineReason, Error, FieldError, Messages, Metadata, Part as ContentPart, Pricing, Request,
-    ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
+    EngineReason, Error, FieldError, Message, Messages, Metadata, Part as ContentPart, Pricing,
+    Request, ResponseFormat, Result, Role, Thread, ToolCall, ToolSpec, ValidationReason, validate,
 };
 use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
 use mynah_step::{
     Adapter, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits, check_price, price_of,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
-    code::is_code,
     engine::{Engine, overlay_tools},
-    options::{Options, SHARED, UNRECORDED, said},
+    options::Options,
     run::{Beginning, Driver, Finalize, Policy, Setup},
-    settings::Settings,
     stream::Filter,
+    values::Values,
 };
 
+/// The time limit of a tool call if not set.
+const TOOL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The message before the finalizing call if not set.
 const NUDGE: &str = "Now provide your final structured response.";
 
 /// What a call starts from.
@@ -67,7 +70,7 @@ pub(crate) fn prepare(
         }
         None => Tape::Blank,
     };
-    let (thread, given) = input.parts();
+    let (thread, given) = input.parts(engine, &options, &origin.before);
     let Origin { before, session, request_id, .. } = origin;
     let cancel = options.cancel.take();
     let part = Asked {
@@ -93,7 +96,7 @@ pub(crate) fn first_record(
     options: Options,
     extent: Extent,
 ) -> Result<(Thread, About)> {
-    let (thread, given) = input.parts();
+    let (thread, given) = input.parts(engine, &options, &Messages::new());
     let past = Past::New { session: None, request_id: None, is_kept: true };
     let asked = Asked { engine, conversation: thread.clone(), given, options, extent, past };
     let about = asked.prepare()?.about.map(|about| *about).unwrap_or_default();
@@ -101,12 +104,27 @@ pub(crate) fn first_record(
 }
 
 impl Input {
-    /// The conversation, and the request if there is one.
-    fn parts(self) -> (Thread, Option<Box<Request>>) {
-        match self {
+    /// Returns the conversation, with the system prompt where it has none, and the request if there is one.
+    fn parts(
+        self,
+        engine: &Engine,
+        options: &Options,
+        before: &Messages,
+    ) -> (Thread, Option<Box<Request>>) {
+        let (mut thread, given) = match self {
             Self::Thread(thread) => (thread, None),
             Self::Request(request) => (thread_of(&request), Some(request)),
+        };
+        let own = given.as_ref().and_then(|request| request.options.get("system")?.as_str());
+        let said = options.values.system.as_deref().or(own);
+        let prompt = said.or(engine.0.values.system.as_deref()).unwrap_or_default();
+        let has_one = || thread.messages.iter().any(|message| message.role() == Role::System);
+        if !prompt.is_empty() && before.is_empty() && !has_one() {
+            let prompt = Arc::new(Message::system(prompt));
+            thread.messages =
+                [&prompt].into_iter().chain(thread.messages.iter()).cloned().collect();
         }
+        (thread, given)
     }
 }
 
@@ -165,7 +183,7 @@ impl Asked<'_> {
     /// Refuses what can be refused.
     pub(crate) fn prepare(mut self) -> Result<Part> {
         let parts = &self.engine.0;
-        let (mut settings, own) = self.settings()?;
+        let (mut values, own) = self.values()?;
         validate::thread(&self.conversation)?;
         let adapter = parts.adapter.clone().ok_or_else(missing_adapter)?;
         let described = self.described();
@@ -180,7 +198,7 @@ impl Asked<'_> {
                 tools.sort_by_cached_key(place);
             }
         }
-        let request = self.request(&mut settings, &tools);
+        let request = self.request(&mut values, &tools);
         validate::request(&request)?;
         self.check_schemas(&tools)?;
         check_capabilities(&request)?;
@@ -188,13 +206,11 @@ impl Asked<'_> {
             Past::AtItsPrice(about) => about.pricing,
             _ => price_of(&request, &parts.catalog),
         };
-        check_price(settings.budget.as_ref(), pricing.as_ref(), &request)?;
+        check_price(values.budget.as_ref(), pricing.as_ref(), &request)?;
         let (request, final_request) =
-            split_passes(request, &settings, adapter.as_ref(), self.extent);
+            split_passes(request, &values, adapter.as_ref(), self.extent);
         let request_id = match &self.past {
-            Past::New { request_id, .. } => {
-                request_id.clone().or_else(|| settings.request_id.take())
-            }
+            Past::New { request_id, .. } => request_id.clone().or_else(|| values.request_id.take()),
             Past::Again(about) | Past::AtItsPrice(about) => Some(about.request_id.clone()),
         };
         let request_id = request_id.unwrap_or_else(|| parts.world.new_id());
@@ -206,8 +222,8 @@ impl Asked<'_> {
                 model: request.model.as_ref().map(ToString::to_string),
                 pricing,
                 tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
-                params: recorded(parts.params.clone()),
-                options: self.recorded_options(own),
+                params: parts.values.recorded(),
+                options: self.recorded_options(&own),
                 finalizes: final_request.is_some(),
                 described: described.iter().map(|tool| tool.name().to_owned()).collect(),
                 parent: self.past.about().and_then(|about| about.parent.clone()),
@@ -215,13 +231,13 @@ impl Asked<'_> {
             })
         });
         let filter = Filter {
-            text_deltas: settings.emit_text_deltas,
-            tool_deltas: settings.emit_tool_deltas,
-            raw_chunks: settings.include_raw_chunks,
+            text_deltas: values.emit_text_deltas.unwrap_or(true),
+            tool_deltas: values.emit_tool_deltas.unwrap_or(true),
+            raw_chunks: values.include_raw_chunks.unwrap_or(false),
         };
         let first = matches!(self.past, Past::New { .. }).then(|| request.clone());
         let requests = (request, final_request);
-        let setup = self.setup(settings, adapter, requests, tools, pricing, request_id);
+        let setup = self.setup(values, adapter, requests, tools, pricing, request_id);
         // A run that is performed again may have its answers in its records.
         if let Some(request) = first {
             setup.adapter.preflight(&request, &setup.call)?;
@@ -229,29 +245,30 @@ impl Asked<'_> {
         Ok(Part { setup, about, filter })
     }
 
-    /// What counts of what was said, and what the call itself said of it.
-    fn settings(&self) -> Result<(Settings, Metadata)> {
+    /// The options that hold, and those that the call itself sets.
+    fn values(&self) -> Result<(Values, Values)> {
         let mut own = self.given.as_deref().map(said_by).unwrap_or_default();
-        // What records tell of a call has the request's in it, and nothing else under these names.
-        let is_new = self.past.about().is_none();
-        let said = said(self.options.values().clone());
-        own.extend(said.filter(|(name, _)| !(is_new && SHARED.contains(&name.as_str()))));
-        let mut values = self.engine.0.params.clone();
-        values.extend(own.clone());
-        let mut settings = Settings::read(values)?;
-        if let Some(session) = self.past.session() {
-            settings.session_id = settings.session_id.or_else(|| session.id.clone());
-            // An empty context counts as none, so that the engine's holds.
-            let context = Some(&session.context).filter(|context| !context.is_empty());
-            settings.context = settings.context.or_else(|| context.cloned());
+        let mut said = self.options.values.clone();
+        // The recorded options of a call have those of its request among them.
+        if self.past.about().is_none() {
+            said.shared.clear();
         }
-        Ok((settings, own))
+        own.overlay(said);
+        let mut values = self.engine.0.values.clone();
+        values.overlay(own.clone());
+        values.check()?;
+        if let Some(session) = self.past.session() {
+            values.session_id = values.session_id.or_else(|| session.id.clone());
+            // An empty context counts as not set, so that the engine's holds.
+            let context = Some(&session.context).filter(|context| !context.is_empty());
+            values.context = values.context.or_else(|| context.cloned());
+        }
+        Ok((values, own))
     }
 
     /// What records hold of the call's own options.
-    fn recorded_options(&self, own: Metadata) -> Metadata {
-        let mut options = recorded(own);
-        options.retain(|name, value| !is_code(name, value));
+    fn recorded_options(&self, own: &Values) -> Metadata {
+        let mut options = own.recorded();
         options.extend(self.code());
         for (name, told) in &self.options.told {
             options.entry(name).or_insert_with(|| told.clone());
@@ -292,28 +309,32 @@ impl Asked<'_> {
     }
 
     /// What the model is asked first.
-    fn request(&mut self, settings: &mut Settings, tools: &[Tool]) -> Request {
+    fn request(&mut self, values: &mut Values, tools: &[Tool]) -> Request {
         let parts = &self.engine.0;
-        let model = settings.model.take().or_else(|| parts.model.clone());
-        let mut cache = settings.prompt_cache.take();
+        let model = values.model.take().or_else(|| parts.model.clone());
+        let mut cache = values.prompt_cache.take();
         if let Some(cache) = &mut cache {
-            cache.key = cache.key.take().or_else(|| settings.session_id.clone());
+            cache.key = cache.key.take().or_else(|| values.session_id.clone());
         }
-        let response_format = settings.response_format.take();
+        let response_format = values.response_format.take();
         Request {
             model: model.map(|model| parts.catalog.inform(model)),
             messages: std::mem::take(&mut self.conversation).messages,
             tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
-            tool_choice: settings.tool_choice.take(),
-            temperature: settings.temperature,
-            max_tokens: settings.max_tokens,
+            tool_choice: values.tool_choice.take(),
+            temperature: values.temperature,
+            max_tokens: values.max_tokens,
             stream: true,
             // A chat finalizes by itself, and without a form there is nothing to finalize.
-            structured_finalize: settings.structured_finalize
+            structured_finalize: values.structured_finalize.unwrap_or(false)
                 && response_format.is_some()
                 && self.extent != Extent::Chat,
             response_format,
-            options: std::mem::take(&mut settings.rest),
+            options: {
+                let mut options = std::mem::take(&mut values.provider);
+                options.extend(std::mem::take(&mut values.shared));
+                options
+            },
             prompt_cache: cache,
             metadata: self.given.take().map(|request| request.metadata).unwrap_or_default(),
         }
@@ -322,7 +343,7 @@ impl Asked<'_> {
     /// Everything that does not change while this engine has the run.
     fn setup(
         self,
-        settings: Settings,
+        values: Values,
         adapter: Arc<dyn Adapter>,
         (request, final_request): (Request, Option<Request>),
         tools: Vec<Tool>,
@@ -336,40 +357,39 @@ impl Asked<'_> {
             request_id: request_id.clone(),
             // Each call gets that of its run.
             run_id: None,
-            session_id: settings.session_id.clone(),
-            adapter_opts: overlaid(&parts.adapter_opts, settings.adapter_opts),
+            session_id: values.session_id.clone(),
+            adapter_opts: overlaid(&parts.adapter_opts, values.adapter_opts.unwrap_or_default()),
             api_key: options.api_key,
-            request_timeout: settings.request_timeout,
-            stream_timeout: settings.stream_timeout,
+            request_timeout: values.request_timeout.map(Duration::from_millis),
+            stream_timeout: values.stream_timeout.map(Duration::from_millis),
             former_tools: Vec::new(),
         };
         // Each tool gets its own call.
         let mut tool_context =
             ToolContext::new(ToolCall::new("", "", ""), Arc::clone(&parts.world))
-                .side_effect_errors(settings.side_effect_errors);
-        tool_context.context =
-            settings.context.map_or_else(|| Arc::clone(&parts.context), Arc::new);
-        tool_context.session_id = settings.session_id.map(Arc::from);
+                .side_effect_errors(values.side_effect_errors.unwrap_or_default());
+        tool_context.context = values.context.map_or_else(|| Arc::clone(&parts.context), Arc::new);
+        tool_context.session_id = values.session_id.map(Arc::from);
         tool_context.request_id = Arc::from(request_id);
         tool_context.engine = Some(Arc::clone(parts) as _);
-        let nudge = settings.nudge.unwrap_or_else(|| NUDGE.to_owned());
+        let nudge = values.structured_finalize_nudge.unwrap_or_else(|| NUDGE.to_owned());
         Setup {
             pricing,
             policy: Policy {
-                schema_size: match is_kept || settings.budget.is_some() {
+                schema_size: match is_kept || values.budget.is_some() {
                     true => tools.iter().map(schema_size).sum(),
                     false => 0,
                 },
-                max_crashes: settings.max_crashes,
-                mode: settings.mode,
-                max_turns: settings.max_turns,
-                budget: settings.budget,
+                max_crashes: clamped(values.max_crashes.unwrap_or(10)),
+                mode: values.mode.unwrap_or_default(),
+                max_turns: clamped(values.max_turns.unwrap_or(8)),
+                budget: values.budget,
                 halt_when: options.halt_when.map(|(_, condition)| condition),
                 finalize: final_request.is_some().then_some(Finalize { nudge }),
-                on_unknown_tool: settings.on_unknown_tool,
+                on_unknown_tool: values.on_unknown_tool.unwrap_or_default(),
                 tools: tools.into(),
             },
-            retry: Arc::new(settings.retry.unwrap_or_else(|| adapter.default_retry())),
+            retry: Arc::new(values.retry.unwrap_or_else(|| adapter.default_retry())),
             adapter,
             request: Request { messages: Messages::new(), ..request },
             final_request,
@@ -378,28 +398,23 @@ impl Asked<'_> {
             metrics: parts.metrics.clone(),
             executor,
             encoder,
-            on_tool_error: options.on_tool_error.unwrap_or(settings.on_tool_error),
+            on_tool_error: options
+                .on_tool_error
+                .or_else(|| values.on_tool_error.map(Into::into))
+                .unwrap_or_default(),
             tool_context,
-            tool_limits: ToolLimits::new(settings.tool_timeout),
-            max_concurrency: settings.max_concurrency,
-            deadline: settings.deadline,
+            tool_limits: ToolLimits::new(
+                values.tool_timeout.map_or(TOOL_TIMEOUT, Duration::from_millis),
+            ),
+            max_concurrency: values
+                .max_concurrency
+                .map_or(8, |tools| usize::try_from(tools).unwrap_or(usize::MAX)),
+            deadline: values.deadline.map(Duration::from_millis),
             on_event: options.on_event,
             recorded_tools: false,
-            require_raw_response_hash: settings.require_raw_response_hash,
+            require_raw_response_hash: values.require_raw_response_hash.unwrap_or(false),
         }
     }
-}
-
-/// What records hold of what was said. Headers may hold keys, which belong to a call.
-fn recorded(mut said: Metadata) -> Metadata {
-    said.retain(|name, _| !UNRECORDED.contains(&name.as_str()));
-    if let Some(Value::Object(opts)) = said.get_mut("adapter_opts") {
-        opts.shift_remove("headers");
-        if opts.is_empty() {
-            said.shift_remove("adapter_opts");
-        }
-    }
-    said
 }
 
 /// A conversation, and what joined since.
@@ -424,26 +439,29 @@ fn thread_of(request: &Request) -> Thread {
     thread
 }
 
-/// What a request says, under the names of options. A key belongs to a call, and has no place in what is recorded.
-fn said_by(request: &Request) -> Metadata {
-    let mut said = request.options.clone();
-    said.shift_remove("api_key");
-    if let Some(Value::Object(opts)) = said.get_mut("adapter_opts") {
+/// The options that a request sets. A key belongs to a call and is never recorded.
+fn said_by(request: &Request) -> Values {
+    let mut options = request.options.clone();
+    if let Some(Value::Object(opts)) = options.get_mut("adapter_opts") {
         opts.shift_remove("api_key");
     }
-    let mut say = |name: &str, value: Value| {
-        if !value.is_null() {
-            said.insert(name.to_owned(), value);
-        }
-    };
-    say("model", json!(request.model));
-    say("temperature", json!(request.temperature));
-    say("max_tokens", json!(request.max_tokens));
-    say("tool_choice", json!(request.tool_choice));
-    say("response_format", json!(request.response_format));
-    say("prompt_cache", json!(request.prompt_cache));
-    say("structured_finalize", if request.structured_finalize { json!(true) } else { Value::Null });
-    said
+    let mut values = Values::from_json(options);
+    values.overlay(Values {
+        model: request.model.clone(),
+        temperature: request.temperature,
+        max_tokens: request.max_tokens,
+        tool_choice: request.tool_choice.clone(),
+        response_format: request.response_format.clone(),
+        prompt_cache: request.prompt_cache.clone(),
+        structured_finalize: request.structured_finalize.then_some(true),
+        ..Values::default()
+    });
+    values
+}
+
+/// A count as a smaller type, at most its maximum.
+fn clamped(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// Options that are about tools. A provider refuses them where there are none.
@@ -452,13 +470,13 @@ const OF_TOOLS: [&str; 3] = ["tools", "tool_choice", "parallel_tool_calls"];
 /// The request of the conversation, and that of the finalizing call if there is to be one.
 fn split_passes(
     request: Request,
-    settings: &Settings,
+    values: &Values,
     adapter: &dyn Adapter,
     extent: Extent,
 ) -> (Request, Option<Request>) {
     let formed = request.response_format.is_some();
-    let wanted =
-        settings.structured_finalize || (formed && adapter.needs_structured_finalize(&request));
+    let wanted = values.structured_finalize.unwrap_or(false)
+        || (formed && adapter.needs_structured_finalize(&request));
     if extent != Extent::Chat || !formed || !wanted {
         return (request, None);
     }

@@ -57,7 +57,7 @@ enum Change {
     System(String),
 }
 
-option_setters!(Replay, self => self.options);
+option_setters!(Replay, self => self.options; model tools chat call tool_code chat_code);
 
 impl Engine {
     /// Performs a run again from its records, and compares every fact with the recorded one. The model is never called.
@@ -169,7 +169,7 @@ impl Replay {
     /// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
     /// let log = MemoryLog::new();
     /// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
-    /// let patient = engine.clone().param("max_turns", 50);
+    /// let patient = engine.clone().max_turns(50);
     /// assert!(patient.replay(&log, &*run).await.is_err());
     /// assert_eq!(patient.replay(&log, &*run).allow_changed_engine().await?.status, "equal");
     /// # Ok(()) }

@@ -48,7 +48,7 @@ pub struct Resume {
     options: Options,
 }
 
-option_setters!(Resume, self => self.options);
+option_setters!(Resume, self => self.options; model tools chat call tool_code chat_code keep);
 
 impl Engine {
     /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
@@ -291,7 +291,11 @@ impl Resume {
         let options = match self.request_id {
             None => Options::of(recorded)?,
             // What may be spent is the run's, and not the call's, unless it says otherwise.
-            Some(_) => Options::of(recorded)?.only("budget"),
+            Some(_) => {
+                let mut options = Options::of(recorded)?;
+                options.values.retain(|name| name == "budget");
+                options
+            }
         };
         let options = options.overlay(self.options.clone());
         let asked = |past| Asked {

@@ -10,7 +10,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::engine::Engine;
+use crate::{engine::Engine, values::Values};
 
 /// The param that is a field of a stored engine.
 const RETRY: &str = "retry";
@@ -148,7 +148,7 @@ impl Engine {
     /// `invalid_engine` if a tool's handler is a function without a registered name.
     pub fn spec(&self) -> Result<EngineSpec> {
         let parts = &self.0;
-        let mut params = parts.params.clone();
+        let mut params = parts.values.to_json();
         Ok(EngineSpec {
             adapter: parts.adapter.as_ref().map(|adapter| adapter.name().to_owned()),
             adapter_opts: parts.adapter_opts.clone(),
@@ -196,8 +196,10 @@ impl Engine {
             parts.tools = tools;
             parts.executor = executor;
             parts.encoder = encoder;
-            parts.params = spec.params.clone();
-            parts.params.extend(spec.retry.clone().map(|policy| (RETRY.to_owned(), policy)));
+            parts.values = Values::from_json(spec.params.clone());
+            if let Some(policy) = spec.retry.clone() {
+                parts.values.set(RETRY, policy);
+            }
             parts.context = Arc::new(spec.context.clone());
             parts.metadata = spec.metadata.clone();
         }))

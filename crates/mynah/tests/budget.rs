@@ -1,5 +1,9 @@
 //! A run spends no more than its budget, over all its calls and processes, and says what it passed.
 
+#[path = "common/param.rs"]
+mod param;
+
+use param::Param as _;
 use std::{
     sync::{
         Arc,
@@ -590,7 +594,7 @@ fn text() -> Value {
 }
 
 fn limited(budget: &Value) -> Options {
-    Options::new().set("budget", budget.clone())
+    Options::new().param("budget", budget.clone())
 }
 
 /// A run with this budget that asked a person.

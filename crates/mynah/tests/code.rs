@@ -61,7 +61,9 @@ type Code = (&'static str, Value, fn() -> Options);
 fn codes() -> [Code; 3] {
     [
         ("on_tool_error", json!(true), || {
-            Options::new().on_tool_error(|_, _| OnToolError::Continue(json!("fine")))
+            Options::new().on_tool_error(mynah::ErrorPolicy::decide(|_, _| {
+                OnToolError::Continue(json!("fine"))
+            }))
         }),
         ("tool_executor", json!("loud"), || Options::new().tool_executor(Loud)),
         ("tool_result_encoder", json!("loud"), || Options::new().tool_result_encoder(Loud)),

@@ -1,7 +1,10 @@
 //! Steps until something ends or suspends the conversation: every end, and which wins.
 
 mod common;
+#[path = "common/param.rs"]
+mod param;
 
+use param::Param as _;
 use std::panic::AssertUnwindSafe;
 
 use common::{
@@ -106,27 +109,27 @@ async fn c06_c07_max_turns_is_the_calls_else_the_engines_else_eight() -> Result<
 
 #[tokio::test]
 async fn c08_c09_halt_when_is_asked_after_tool_turns_only() -> Result<()> {
-    let result = chat([call("c0", "echo"), says("never")]).halt_when(|_| true).await?;
+    let result = chat([call("c0", "echo"), says("never")]).halt_when("test", |_| true).await?;
     assert_eq!(result.halted_reason, HaltReason::HaltWhen);
     assert_eq!(result.metadata, map(json!({"halt_when_step_index": 0})));
     assert_eq!(transcript(&result.thread), ["user: hi", "assistant: → c0", "tool c0: {}"]);
 
     let second = chat([call("c0", "echo"), call("c1", "echo"), says("never")]);
-    let result = second.halt_when(|step| step.thread.messages.len() == 5).await?;
+    let result = second.halt_when("test", |step| step.thread.messages.len() == 5).await?;
     assert_eq!(
         result.metadata,
         map(json!({"halt_when_step_index": 1})),
         "it sees the whole thread"
     );
 
-    let result = chat([says("text")]).halt_when(|_| true).await?;
+    let result = chat([says("text")]).halt_when("test", |_| true).await?;
     assert_eq!(result.halted_reason, HaltReason::Completed);
     Ok(())
 }
 
 #[tokio::test]
 async fn c10_a_panic_of_halt_when_reaches_the_caller() {
-    let run = chat([call("c0", "echo")]).halt_when(|_| panic!("undecided"));
+    let run = chat([call("c0", "echo")]).halt_when("test", |_| panic!("undecided"));
     let panic = AssertUnwindSafe(run.into_future()).catch_unwind().await.unwrap_err();
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"undecided"));
 }
@@ -138,7 +141,7 @@ async fn c11_to_c15_what_ends_a_chat_first() -> Result<()> {
     let cases: [(&str, Value, Set); 8] = [
         ("ask_user", call("c0", "ask"), plain),
         ("plan", call("c0", "plan"), plain),
-        ("tool_error", call("c0", "boom"), Chat::halt_on_tool_error),
+        ("tool_error", call("c0", "boom"), |chat| chat.on_tool_error(mynah::ErrorPolicy::Halt)),
         ("manual_tool_calls", call("c0", "echo"), manual),
         ("manual_tool_calls", both("echo", "hand_over"), plain),
         ("error", json!([{"error": "overloaded"}]), plain),
@@ -146,10 +149,10 @@ async fn c11_to_c15_what_ends_a_chat_first() -> Result<()> {
         ("halt_when", call("c0", "echo"), plain),
     ];
     for (expected, script, set) in cases {
-        let result = set(chat([script])).halt_when(|_| true).max_turns(1).await?;
+        let result = set(chat([script])).halt_when("test", |_| true).max_turns(1).await?;
         assert_eq!(result.halted_reason.as_str(), expected);
     }
-    let result = chat([call("c0", "echo")]).halt_when(|_| false).max_turns(1).await?;
+    let result = chat([call("c0", "echo")]).halt_when("test", |_| false).max_turns(1).await?;
     assert_eq!(result.halted_reason, HaltReason::MaxTurns);
     Ok(())
 }
@@ -516,7 +519,8 @@ async fn c39_a_policy_for_tool_errors_works_alike_on_both_paths() -> Result<()> 
     for decision in [OnToolError::Continue(json!("never mind")), OnToolError::Halt] {
         let chat = || {
             let decision = decision.clone();
-            chat([both("boom", "echo"), says("done")]).on_tool_error(move |_, _| decision.clone())
+            chat([both("boom", "echo"), says("done")])
+                .on_tool_error(mynah::ErrorPolicy::decide(move |_, _| decision.clone()))
         };
         let result = chat().await?;
         let halts = decision == OnToolError::Halt;

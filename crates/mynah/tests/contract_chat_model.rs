@@ -1,7 +1,10 @@
 //! What reaches the model: options, tools, models, keys, and how often it is asked.
 
 mod common;
+#[path = "common/param.rs"]
+mod param;
 
+use param::Param as _;
 use std::time::Duration;
 
 use common::{Canned, boom, call, echo, fixtures::stopped, map, refusal, says, scripted, tool};
@@ -28,9 +31,9 @@ async fn c31_c32_the_model_gets_the_providers_options_and_nothing_of_the_loops()
         .chat("hi")
         .max_turns(2)
         .mode(Mode::Auto)
-        .halt_when(|_| false)
+        .halt_when("test", |_| false)
         .on_event(|_| {})
-        .on_tool_error(|_, _| OnToolError::Halt)
+        .on_tool_error(mynah::ErrorPolicy::decide(|_, _| OnToolError::Halt))
         .on_unknown_tool(OnUnknownTool::Answer)
         .emit_text_deltas(false)
         .emit_tool_deltas(false)
@@ -111,19 +114,45 @@ async fn c31_options_that_do_not_fit_are_refused_all_at_once() {
 async fn of_two_policies_for_tool_errors_the_newer_counts() -> Result<()> {
     let chat = || Engine::new(scripted([call("c0", "boom"), says("on")])).tool(boom()).chat("hi");
     let replace = |_: &ToolCall, _: &Error| OnToolError::Continue(json!("fine"));
-    let halt = || Options::new().halt_on_tool_error();
+    let halt = || Options::new().on_tool_error(mynah::ErrorPolicy::Halt);
     let tell = || Options::new().param("on_tool_error", "continue");
     let cases = [
-        (chat().on_tool_error(replace).halt_on_tool_error(), "tool_error", ""),
-        (chat().on_tool_error(replace).options(halt()), "tool_error", ""),
-        (chat().on_tool_error(replace).options(tell()), "completed", "kaboom"),
-        (chat().halt_on_tool_error().on_tool_error(replace), "completed", "fine"),
         (
-            chat().options(halt()).options(Options::new().on_tool_error(replace)),
+            chat()
+                .on_tool_error(mynah::ErrorPolicy::decide(replace))
+                .on_tool_error(mynah::ErrorPolicy::Halt),
+            "tool_error",
+            "",
+        ),
+        (
+            chat().on_tool_error(mynah::ErrorPolicy::decide(replace)).options(halt()),
+            "tool_error",
+            "",
+        ),
+        (
+            chat().on_tool_error(mynah::ErrorPolicy::decide(replace)).options(tell()),
+            "completed",
+            "kaboom",
+        ),
+        (
+            chat()
+                .on_tool_error(mynah::ErrorPolicy::Halt)
+                .on_tool_error(mynah::ErrorPolicy::decide(replace)),
             "completed",
             "fine",
         ),
-        (chat().on_tool_error(replace).options(Options::new()), "completed", "fine"),
+        (
+            chat()
+                .options(halt())
+                .options(Options::new().on_tool_error(mynah::ErrorPolicy::decide(replace))),
+            "completed",
+            "fine",
+        ),
+        (
+            chat().on_tool_error(mynah::ErrorPolicy::decide(replace)).options(Options::new()),
+            "completed",
+            "fine",
+        ),
     ];
     for (chat, reason, told) in cases {
         let result = chat.await?;

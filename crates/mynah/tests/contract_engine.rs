@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers fail as tests do")]
 
 mod common;
+#[path = "common/param.rs"]
+mod param;
 
+use param::Param as _;
 use std::sync::Arc;
 
 use common::{calls, echo, map, says, scripted};
@@ -38,7 +41,7 @@ async fn g02_two_tools_of_one_name_are_refused_by_the_call() {
 fn g03_merging_params_that_are_no_map_changes_nothing() {
     let engine = Engine::without_adapter().param("top_p", 1).context("user", 42);
     for misfit in [json!([["top_p", 2]]), json!("top_p"), json!(null), json!(7)] {
-        let options = Options::new().set("params", misfit.clone()).set("context", misfit);
+        let options = Options::new().param("params", misfit.clone()).param("context", misfit);
         assert_eq!(engine.merge(&options).spec(), engine.spec());
     }
 }
@@ -54,9 +57,9 @@ fn g04_merging_replaces_the_model_and_overlays_tools_params_and_context() {
     let options = Options::new()
         .model("new")
         .tools([described("b", "another"), described("c", "")])
-        .set("params", json!({"temperature": 0.9}))
-        .set("context", json!({"tenant": 7}))
-        .set("reasoning_effort", "high");
+        .param("params", json!({"temperature": 0.9}))
+        .param("context", json!({"tenant": 7}))
+        .param("reasoning_effort", "high");
     let merged = engine.merge(&options).spec().unwrap();
     assert_eq!(merged.model, Some(ModelRef::new("new")));
     assert_eq!(described_as(merged.tools.iter().map(|entry| &entry.tool)), "a: , b: another, c: ");
@@ -81,9 +84,9 @@ async fn g05_what_belongs_to_the_engine_is_not_among_the_params() {
         ("metadata", json!({"x": 1})),
         ("api_key", json!("x")),
     ];
-    let mut options = Options::new().set("reasoning_effort", "high");
+    let mut options = Options::new().param("reasoning_effort", "high");
     for (name, value) in denied {
-        options = options.set(name, value);
+        options = options.param(name, value);
     }
     let (engine, model) = (Engine::without_adapter().param("top_p", 1), scripted([says("hi")]));
     let params = engine.resolve_params(&options);
@@ -101,7 +104,7 @@ async fn what_an_engine_has_for_its_provider_is_passed_on_under_any_name() {
     let engine = map(own.clone())
         .into_iter()
         .fold(Engine::new(model.clone()), |engine, (name, value)| engine.param(&name, value));
-    let options = Options::new().set("metadata", json!({"x": 1})).set("tools", json!([]));
+    let options = Options::new().param("metadata", json!({"x": 1})).param("tools", json!([]));
     assert_eq!(Value::Object(engine.resolve_params(&options)), own);
     engine.chat("hello").options(options).await.unwrap();
     assert_eq!(Value::Object(model.requests().remove(0).options), own);
@@ -115,6 +118,7 @@ fn a_stored_engine_may_have_its_retry_policy_as_a_field() {
     };
     for policy in [json!(false), json!("default"), json!({"max_attempts": 5})] {
         let engine = read(policy.clone()).unwrap();
+        let policy = json!(RetryPolicy::from_json(&policy).unwrap());
         assert_eq!(engine.resolve_params(&Options::new())["retry"], policy);
         assert_eq!(engine.spec().unwrap().retry, Some(policy));
     }
@@ -391,8 +395,8 @@ async fn a_key_among_json_options_is_a_key_like_any_other() {
     let model = scripted([says("hi"), says("hi")]);
     let engine = Engine::new(model.clone());
     let from_json = Options::from_json(json!({"api_key": KEY, "max_turns": 2})).unwrap();
-    for options in [from_json, Options::new().set("api_key", KEY)] {
-        assert!(!format!("{options:?} {:?}", options.values()).contains(KEY));
+    for options in [from_json, Options::new().param("api_key", KEY)] {
+        assert!(!format!("{options:?} {:?}", options.to_json()).contains(KEY));
         engine.chat("hello").options(options).await.unwrap();
     }
     for call in model.model_calls() {

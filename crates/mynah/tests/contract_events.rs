@@ -1,7 +1,10 @@
 //! What a stream shows: order, filters, the observer, and what travels with events.
 
 mod common;
+#[path = "common/param.rs"]
+mod param;
 
+use param::Param as _;
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use common::{
@@ -199,8 +202,12 @@ async fn e28_what_the_provider_says_of_its_answer_reaches_the_response() -> Resu
 #[tokio::test]
 async fn e29_options_of_the_loop_do_not_reach_the_model_of_a_single_call() -> Result<()> {
     let model = scripted([says("x")]);
-    let generate = Engine::new(model.clone()).generate("hi").max_turns(3).param("top_k", 5);
-    generate.mode(mynah::Mode::Manual).halt_when(|_| true).await?;
+    let generate =
+        Engine::new(model.clone()).generate("hi").param("max_turns", 3).param("top_k", 5);
+    generate
+        .param("mode", "manual")
+        .options(mynah::Options::new().halt_when("test", |_| true))
+        .await?;
     let expected =
         Request { options: common::map(json!({"top_k": 5})), stream: true, ..Request::from("hi") };
     assert_eq!(model.requests(), [expected]);

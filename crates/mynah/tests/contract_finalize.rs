@@ -1,11 +1,14 @@
 //! An answer that gets its form by one more call after the tools.
 
 mod common;
+#[path = "common/param.rs"]
+mod param;
 
 use common::{
     Canned, boom, call, calls, counted, echo, events, fixtures::stopped, fold, map, says, scripted,
     tool, transcript,
 };
+use param::Param as _;
 use std::sync::Arc;
 
 use mynah::{
@@ -34,7 +37,7 @@ async fn the_call_that_gives_the_answer_its_form_is_within_the_budget_too() -> R
     let (answers, calls) = (|| [says("done"), says("{}")], || [call("c0", "echo"), says("{}")]);
     for (chat, pass_1) in [
         (chat(answers()), "completed"),
-        (chat(calls()).halt_when(|_: &StepResult| true), "halt_when"),
+        (chat(calls()).halt_when("test", |_: &StepResult| true), "halt_when"),
         // Within the conversation it is that which it ends.
         (chat(calls()), "budget_exceeded"),
     ] {
@@ -88,7 +91,7 @@ async fn f03_f04_a_conversation_that_was_suspended_or_stopped_gets_no_form() -> 
     let plain = |chat: Chat| chat;
     let cases: [(&str, Value, Set); 7] = [
         ("ask_user", call("c0", "ask"), plain),
-        ("tool_error", call("c0", "boom"), Chat::halt_on_tool_error),
+        ("tool_error", call("c0", "boom"), |chat| chat.on_tool_error(mynah::ErrorPolicy::Halt)),
         ("manual_tool_calls", call("c0", "echo"), manual),
         ("manual_tool_calls", call("c0", "hand_over"), plain),
         ("plan", call("c0", "plan"), plain),
@@ -107,8 +110,10 @@ async fn f03_f04_a_conversation_that_was_suspended_or_stopped_gets_no_form() -> 
 
 #[tokio::test]
 async fn f05_after_max_turns_or_halt_when_the_answer_still_gets_its_form() -> Result<()> {
-    let cases: [(&str, Set); 2] =
-        [("max_turns", |chat| chat.max_turns(1)), ("halt_when", |chat| chat.halt_when(|_| true))];
+    let cases: [(&str, Set); 2] = [
+        ("max_turns", |chat| chat.max_turns(1)),
+        ("halt_when", |chat| chat.halt_when("test", |_| true)),
+    ];
     for (reason, set) in cases {
         let model = scripted([call("c0", "echo"), says("{}")]);
         let result = set(finalized(&model)).await?;

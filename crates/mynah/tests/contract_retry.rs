@@ -1,7 +1,10 @@
 //! When a model call that failed is made again, and how long after.
 
 mod common;
+#[path = "common/param.rs"]
+mod param;
 
+use param::Param as _;
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},

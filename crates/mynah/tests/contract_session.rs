@@ -193,7 +193,8 @@ async fn d19_a_mid_stream_error_fails_the_session_and_not_the_call() {
 #[tokio::test]
 async fn d20_a_failing_tool_fails_the_session_when_the_policy_halts() {
     let (engine, _) = engine([call("c0", "boom")]);
-    let (session, result) = engine.start("hi").halt_on_tool_error().await.unwrap();
+    let (session, result) =
+        engine.start("hi").on_tool_error(mynah::ErrorPolicy::Halt).await.unwrap();
     assert_eq!(result.halted_reason.as_str(), "tool_error");
     assert_eq!(session.status(), Status::Error);
     assert_eq!(result.error().expect("an error").reason(), "failed");
@@ -205,7 +206,7 @@ async fn d21_max_turns_halt_when_and_a_tools_own_halt_complete_the_session() {
     let turn = |tool: &str| engine([call("c0", tool)]).0.start("hi");
     let cases = [
         ("max_turns", turn("echo").max_turns(1)),
-        ("halt_when", turn("echo").halt_when(|_| true)),
+        ("halt_when", turn("echo").halt_when("test", |_| true)),
         ("plan_submitted", turn("plan")),
     ];
     for (reason, turn) in cases {

@@ -2,11 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "helpers fail as tests do")]
 
 mod common;
+#[path = "common/param.rs"]
+mod param;
 mod recorder;
 
 use common::{Seen, boom, call, calls, echo, events, says, scripted, tool};
 use futures_util::StreamExt as _;
 use mynah::{Engine, Event, Options, Tool, ToolContext, ToolOutcome};
+use param::Param as _;
 use recorder::{Recorder, SpanRecord};
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};

@@ -2,6 +2,10 @@
 
 mod kept;
 
+#[path = "common/param.rs"]
+mod param;
+
+use param::Param as _;
 use std::time::Duration;
 
 use kept::{calls, copy, says};

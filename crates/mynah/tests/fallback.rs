@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
+#[path = "common/param.rs"]
+mod param;
+
+use param::Param as _;
 use std::{
     sync::{Arc, Mutex},
     time::Duration,

@@ -2,6 +2,10 @@
 
 mod plans;
 
+#[path = "common/param.rs"]
+mod param;
+
+use param::Param as _;
 use std::sync::Arc;
 
 use mynah::{

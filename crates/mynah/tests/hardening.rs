@@ -1,5 +1,9 @@
 //! What adapters, tools and callers can get wrong, and what comes of it.
 
+#[path = "common/param.rs"]
+mod param;
+
+use param::Param as _;
 use std::{
     sync::{
         Arc,

@@ -1,5 +1,9 @@
 //! A run belongs to one process at a time.
 
+#[path = "common/param.rs"]
+mod param;
+
+use param::Param as _;
 use std::{
     pin::{Pin, pin},
     sync::{

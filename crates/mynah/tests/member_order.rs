@@ -3,7 +3,10 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
 mod common;
+#[path = "common/param.rs"]
+mod param;
 
+use param::Param as _;
 use std::sync::Arc;
 
 use common::{call, says, scripted};
@@ -112,11 +115,11 @@ impl Said {
 
     fn options(&self) -> Options {
         let form = ResponseFormat::json_schema("form", Value::Object(self.schema.clone()));
-        let options = Options::new().set("provider", Value::Object(self.more.clone()));
-        let options = options.set("response_format", json!(form));
+        let options = Options::new().param("provider", Value::Object(self.more.clone()));
+        let options = options.param("response_format", json!(form));
         match self.context.is_empty() {
             true => options,
-            false => options.set("context", Value::Object(self.context.clone())),
+            false => options.param("context", Value::Object(self.context.clone())),
         }
     }
 }

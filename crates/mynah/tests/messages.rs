@@ -4,6 +4,8 @@
 
 mod common;
 mod kept;
+#[path = "common/param.rs"]
+mod param;
 
 use common::{call, echo, says, scripted, tool, transcript};
 use kept::{copy, kinds};
@@ -12,6 +14,7 @@ use mynah::{
     log::{Log, MemoryLog, verify_run},
     replay_run,
 };
+use param::Param as _;
 use serde_json::{Value, json};
 
 #[tokio::test]

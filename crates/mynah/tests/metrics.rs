@@ -1,7 +1,10 @@
 //! Who is told of an engine's calls: once of each, however it ends, and of nothing that only the records tell.
 
 mod common;
+#[path = "common/param.rs"]
+mod param;
 
+use param::Param as _;
 use std::{sync::Arc, time::Duration};
 
 use common::*;

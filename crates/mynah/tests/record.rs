@@ -347,12 +347,13 @@ async fn a_tool_that_is_run_again_is_told_of() -> mynah::Result<()> {
 #[tokio::test]
 async fn a_run_that_a_condition_ended_ends_there_unless_another_is_given() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
-    let halted = engine(1)?.chat("go").halt_when(|_: &StepResult| true).record(&log).await?;
+    let halted =
+        engine(1)?.chat("go").halt_when("test", |_: &StepResult| true).record(&log).await?;
     assert_eq!(halted.halted_reason, HaltReason::HaltWhen);
     let run = halted.run_id.unwrap_or_default();
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");
     assert_eq!(engine(1)?.replay(&log, &*run).await?.status, "equal");
-    let other = engine(1)?.replay(&log, &*run).halt_when(|_: &StepResult| false).await;
+    let other = engine(1)?.replay(&log, &*run).halt_when("test", |_: &StepResult| false).await;
     assert_eq!(other.expect_err("it goes on").reason(), "kind");
     Ok(())
 }
@@ -360,7 +361,7 @@ async fn a_run_that_a_condition_ended_ends_there_unless_another_is_given() -> my
 #[tokio::test]
 async fn a_run_with_a_condition_goes_on_with_one_or_says_that_it_has_none() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
-    let chat = engine(1)?.chat("go").halt_when(|_: &StepResult| true).record(&log);
+    let chat = engine(1)?.chat("go").halt_when("test", |_: &StepResult| true).record(&log);
     let run = chat.await?.run_id.unwrap_or_default();
     let records = read(&log, &run).await;
     for end in 1..=records.len() - 2 {
@@ -378,7 +379,7 @@ async fn a_run_with_a_condition_goes_on_with_one_or_says_that_it_has_none() -> m
         assert_eq!(refused.metadata()["diff"], json!([lacks]), "{refused}");
         assert!(refused.to_string().contains("give it again"), "{refused}");
         assert_eq!(read(&log, &run).await.len(), end, "nothing was written");
-        let halted = resume()?.halt_when(|_: &StepResult| true).await?;
+        let halted = resume()?.halt_when("test", |_: &StepResult| true).await?;
         assert_eq!(halted.halted_reason, HaltReason::HaltWhen, "from record {end} on");
         assert_eq!(replay_run(&log, &*run).await?.status, "equal");
         let log = cut().await?;
@@ -403,9 +404,9 @@ async fn a_condition_of_the_last_engine_is_not_asked_of_what_others_did() -> myn
     let waiting = engine(&[calls("echo"), calls("ask")])?.chat("go").record(&log).await?;
     let run = waiting.run_id.unwrap_or_default();
     let resume = engine(&[calls("echo")])?.resume(&log, &*run).answer("yes");
-    let halted = resume.allow_changed_engine().halt_when(|_: &StepResult| true).await?;
+    let halted = resume.allow_changed_engine().halt_when("test", |_: &StepResult| true).await?;
     assert_eq!((halted.halted_reason, halted.steps.len()), (HaltReason::HaltWhen, 3));
-    let replay = engine(&[])?.replay(&log, &*run).halt_when(|_: &StepResult| true);
+    let replay = engine(&[])?.replay(&log, &*run).halt_when("test", |_: &StepResult| true);
     assert_eq!(replay.await?.status, "equal");
     Ok(())
 }

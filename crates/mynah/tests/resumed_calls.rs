@@ -39,12 +39,12 @@ async fn a_result_tells_the_place_of_a_step_among_its_own() -> mynah::Result<()>
     let names = ["echo", "pay", "echo", "pay", "echo"].iter().enumerate();
     let engine = asking(names.map(|(place, name)| call(&format!("c{place}"), name)));
     let last = |step: &StepResult| step.response.tool_calls().any(|call| call.id == "c4");
-    let first = engine.chat("go").halt_when(last).record(&log).await?;
+    let first = engine.chat("go").halt_when("last", last).record(&log).await?;
     assert_eq!((first.steps.len(), &first.metadata["manual_turn_index"]), (2, &json!(1)));
     let run = first.run_id.expect("a run");
-    let second = engine.resume(&log, &*run).approve("c1").halt_when(last).await?;
+    let second = engine.resume(&log, &*run).approve("c1").halt_when("last", last).await?;
     assert_eq!((second.steps.len(), &second.metadata["manual_turn_index"]), (4, &json!(3)));
-    let third = engine.resume(&log, &*run).approve("c3").halt_when(last).await?;
+    let third = engine.resume(&log, &*run).approve("c3").halt_when("last", last).await?;
     assert_eq!((third.steps.len(), &third.metadata["halt_when_step_index"]), (5, &json!(4)));
     Ok(())
 }

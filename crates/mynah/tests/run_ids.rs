@@ -4,6 +4,10 @@
 
 mod kept;
 
+#[path = "common/param.rs"]
+mod param;
+
+use param::Param as _;
 use std::{
     sync::{
         Arc,
@@ -141,7 +145,7 @@ async fn another_input_under_the_same_id_is_refused_with_what_differs() -> Resul
         assert_eq!(params.metadata()["diff"][0]["path"], "about.params.temperature");
         // Neither is a part of the input.
         let other = talker(1)?.model("other").tool(Tool::new("new", "", json!({})));
-        let other = other.chat("go").options(turns(3)).halt_when(|_| true).request_id("r");
+        let other = other.chat("go").options(turns(3)).halt_when("test", |_| true).request_id("r");
         assert_eq!(other.record(&log).run_id("k").await?.text(), "said 0");
     }
     Ok(())

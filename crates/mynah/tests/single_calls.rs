@@ -3,6 +3,8 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
 mod common;
+#[path = "common/param.rs"]
+mod param;
 
 use common::{call, echo, says, scripted, tool, transcript};
 use mynah::{
@@ -10,6 +12,7 @@ use mynah::{
     log::{Extent, Fact, Log, MemoryLog, RunFilter, RunStatus},
     replay_run, restore_session,
 };
+use param::Param as _;
 use serde_json::{Value, json};
 
 #[tokio::test]

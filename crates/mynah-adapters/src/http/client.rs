@@ -176,7 +176,7 @@ fn no_proxy() -> String {
 }
 
 /// Whether a server is on this machine.
-fn is_local(url: &str) -> bool {
+pub(super) fn is_local(url: &str) -> bool {
     let url = Url::parse(url).ok();
     let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
     let address = host.trim_matches(['[', ']']).parse::<IpAddr>();

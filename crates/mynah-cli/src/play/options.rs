@@ -28,13 +28,13 @@ impl HaltWhen {
             Self::TextContains(text) => {
                 let name = json!({"text_contains": text});
                 return options
-                    .halt_when_named(name, move |step: &StepResult| step.text().contains(&text));
+                    .halt_when(name, move |step: &StepResult| step.text().contains(&text));
             }
             Self::Step(index) => answers(thread).saturating_add(index).saturating_add(1),
             Self::Answers(count) => count,
         };
         let name = json!({"answers": count});
-        options.halt_when_named(name, move |step: &StepResult| answers(&step.thread) == count)
+        options.halt_when(name, move |step: &StepResult| answers(&step.thread) == count)
     }
 }
 

@@ -186,9 +186,9 @@ fn equip(mut engine: Engine, said: Metadata) -> Result<Engine, String> {
     } else if let Some(id) = model {
         engine = engine.model(id);
     }
-    for (name, value) in params {
-        engine = engine.param(&name, value);
-    }
+    let params =
+        mynah::Options::from_json(Value::Object(params)).map_err(|error| error.to_string())?;
+    engine = engine.defaults(params);
     for (key, value) in context {
         engine = engine.context(&key, value);
     }

@@ -66,15 +66,19 @@ pub(crate) fn fixtures() -> Vec<Fixture> {
         Fixture::new("single text", [says("hello")]),
         Fixture::new("halt_when at step 1", [echo_call("c0"), echo_call("c1"), says("never")])
             .options(|o| {
-                o.halt_when(|step| step.response.tool_calls().any(|call| call.id == "c1"))
+                o.halt_when("test", |step| step.response.tool_calls().any(|call| call.id == "c1"))
             }),
         Fixture::new("manual mode", [echo_call("c0")]).options(|o| o.mode(Mode::Manual)),
         Fixture::new("ask-user", [call("c0", "ask")]),
         Fixture::new("custom halt", [call("c0", "plan")]),
         Fixture::new("on_tool_error function continue", [call("c0", "boom"), says("done")])
-            .options(|o| o.on_tool_error(|_, _| OnToolError::Continue(json!({"ok": 1})))),
+            .options(|o| {
+                o.on_tool_error(mynah::ErrorPolicy::decide(|_, _| {
+                    OnToolError::Continue(json!({"ok": 1}))
+                }))
+            }),
         Fixture::new("on_tool_error halt", [call("c0", "boom")])
-            .options(Options::halt_on_tool_error),
+            .options(|options| options.on_tool_error(mynah::ErrorPolicy::Halt)),
         Fixture::new("vision thread", [says("a bird")]).thread(Message::user_parts([
             Part::text("what is this?"),
             Part::image(Image::from_url("https://example.com/bird.png")),
@@ -86,9 +90,9 @@ pub(crate) fn fixtures() -> Vec<Fixture> {
         Fixture::new("two halts, the first is slow", [both("slow_plan", "ask")]),
         Fixture::new("halt beside a manual call", [both("ask", "hand_over")]),
         Fixture::new("halt beside an error", [both("boom", "plan")])
-            .options(Options::halt_on_tool_error),
+            .options(|options| options.on_tool_error(mynah::ErrorPolicy::Halt)),
         Fixture::new("on_tool_error panics", [call("c0", "boom")])
-            .options(|o| o.on_tool_error(|_, _| panic!("no idea"))),
+            .options(|o| o.on_tool_error(mynah::ErrorPolicy::decide(|_, _| panic!("no idea")))),
         Fixture::new("unknown tool in turn 2", [echo_call("c0"), both("echo", "nope")]),
         Fixture::new("unknown tool, answered", [both("echo", "nope"), says("done")])
             .options(|o| o.on_unknown_tool(OnUnknownTool::Answer)),
