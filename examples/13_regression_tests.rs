@@ -1,6 +1,6 @@
 //! A recorded run as a regression test: what a changed prompt or tool would change.
 //!
-//! A replay runs the tools again, unless `replay_tools(Tools::Recorded)` is said: say it where they do something in the world.
+//! Records answer for the model and for the tools. A tool runs again only if the replay asks for it.
 
 use mynah::{
     Engine, Thread, Tool,
@@ -22,7 +22,7 @@ async fn main() -> mynah::Result<()> {
     testing::assert_equal(shop(2)?.replay(&log, &run).system(PROMPT)).await;
 
     // A tool that answers otherwise is the first difference, and so are other instructions.
-    let changed = shop(3)?.replay(&log, &run).await;
+    let changed = shop(3)?.replay(&log, &run).rerun_tool("price").await;
     println!("{}\n", changed.map_or_else(|error| testing::difference(&error), |_| "equal".into()));
     let changed = shop(2)?.replay(&log, &run).system("Be kind.").await;
     println!("{}", changed.map_or_else(|error| testing::difference(&error), |_| "equal".into()));

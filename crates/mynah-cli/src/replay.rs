@@ -40,9 +40,12 @@ pub(crate) struct Arguments {
     /// Compare against this agent: a scenario file.
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
-    /// Whether the agent's tools run again, as they do unless told otherwise, or their records answer.
+    /// Whether records answer for the agent's tools (the default), or they run again. Calls that a person approved run again only if --rerun names their tool.
     #[arg(long, value_name = "HOW")]
     tools: Option<How>,
+    /// Run this tool of the agent again, idempotent or not. May be repeated.
+    #[arg(long = "rerun", value_name = "TOOL", requires = "agent")]
+    rerun: Vec<String>,
     /// Compare with these instructions, in place of the first system message or before all others; @FILE reads them from a file.
     #[arg(long, value_name = "TEXT|@FILE")]
     system: Option<String>,
@@ -60,15 +63,23 @@ enum How {
 impl From<How> for Tools {
     fn from(how: How) -> Self {
         match how {
-            How::Rerun => Self::Rerun,
+            // The tools of a scenario are simulated: running them again has no effect.
+            How::Rerun => Self::All,
             How::Recorded => Self::Recorded,
         }
     }
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, run, agent, tools, system, allow_changed_agent } =
-        arguments;
+    let Arguments {
+        log: LogArgs { log, json },
+        run,
+        agent,
+        tools,
+        rerun,
+        system,
+        allow_changed_agent,
+    } = arguments;
     if let (None, Some(How::Rerun)) = (&agent, tools) {
         let why = "--tools rerun: the tools are the agent's; --agent FILE names one";
         return Err(Failure::input(why));
@@ -84,10 +95,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let run = store::find(log.as_ref(), &run).await?.run_id;
         let mut replay = match &engine {
             Some(engine) => {
-                engine.replay(&log, &*run).replay_tools(tools.unwrap_or(How::Rerun).into())
+                engine.replay(&log, &*run).replay_tools(tools.unwrap_or(How::Recorded).into())
             }
             None => replay_run(&log, &*run),
         };
+        for tool in rerun {
+            replay = replay.rerun_tool(tool);
+        }
         if allow_changed_agent {
             replay = replay.allow_changed_engine();
         }

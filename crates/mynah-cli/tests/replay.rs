@@ -62,7 +62,7 @@ fn what_a_changed_tool_would_change_is_told_field_by_field() {
     let store = Store::with(RUNS);
     let plates = "no plates, and it will be long before there are any, ".repeat(9);
     let agent = store.file("agent.json", &RUNS.replace("no bowls", &plates));
-    let differs = store.run(&["replay", "run-1", "--agent", &agent]);
+    let differs = store.run(&["replay", "run-1", "--agent", &agent, "--tools", "rerun"]);
     assert_eq!(differs.code, Some(1));
     assert_eq!(differs.stderr, "mynah: this agent would not do what the run did\n");
     let expected = r#"run-1  differs at record 5, tool_failed
@@ -73,7 +73,7 @@ fn what_a_changed_tool_would_change_is_told_field_by_field() {
     assert!(differs.stdout.starts_with(expected), "{}", differs.stdout);
     assert!(differs.stdout.lines().all(|line| line.chars().count() < 180), "{}", differs.stdout);
 
-    let told = store.run(&["replay", "run-1", "--agent", &agent, "--json"]);
+    let told = store.run(&["replay", "run-1", "--agent", &agent, "--tools", "rerun", "--json"]);
     let told = common::lines(&told).remove(0);
     assert_eq!((text(&told, "run_id"), text(&told, "status")), ("run-1".into(), "mismatch".into()));
     let diff = &told["err"]["metadata"]["diff"];
@@ -81,9 +81,10 @@ fn what_a_changed_tool_would_change_is_told_field_by_field() {
         diff[1],
         json!({"path": "error.metadata.error", "recorded": "no bowls", "produced": plates})
     );
-    // The record answers for the tool where that is wanted.
-    let recorded = ["replay", "run-1", "--agent", &agent, "--tools", "recorded"];
-    assert_eq!(store.run(&recorded).code, Some(0));
+    // A tool can be named; without either, its record answers.
+    let named = store.run(&["replay", "run-1", "--agent", &agent, "--rerun", "order"]);
+    assert_eq!((named.code, named.stdout), (Some(1), differs.stdout));
+    assert_eq!(store.run(&["replay", "run-1", "--agent", &agent]).code, Some(0));
 }
 
 #[test]
@@ -91,7 +92,7 @@ fn a_tool_that_comes_out_otherwise_is_named_with_what_it_gave() {
     let store = Store::with(RUNS);
     let works = RUNS.replace(r#"{"error": "no bowls"}"#, r#"{"ok": "soup"}"#);
     let agent = store.file("agent.json", &works);
-    let differs = store.run(&["replay", "run-1", "--agent", &agent]);
+    let differs = store.run(&["replay", "run-1", "--agent", &agent, "--tools", "rerun"]);
     let expected = "run-1  differs at record 5
     recorded  tool_failed
     produced  tool_completed
@@ -124,7 +125,8 @@ fn what_an_agent_does_differently_is_told_behind_what_it_is() {
     let differs = store.run(&["replay", "run-1", "--agent", &agent]);
     assert!(differs.stdout.contains("about.params.seed"), "{}", differs.stdout);
     assert!(differs.stderr.contains("--allow-changed-agent tells"), "{}", differs.stderr);
-    let differs = store.run(&["replay", "run-1", "--agent", &agent, "--allow-changed-agent"]);
+    let again = ["--allow-changed-agent", "--tools", "rerun"];
+    let differs = store.run(&[&["replay", "run-1", "--agent", &agent][..], &again].concat());
     assert!(differs.stdout.starts_with("run-1  differs at record 5\n"), "{}", differs.stdout);
     let alike = ["--allow-changed-agent", "--tools", "recorded"];
     let alike = store.run(&[&["replay", "run-1", "--agent", &agent][..], &alike].concat());

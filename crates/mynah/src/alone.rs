@@ -30,7 +30,6 @@ impl Loaded {
             past: Past::AtItsPrice(about),
         };
         let mut part = asked.prepare()?;
-        part.setup.recorded_tools = true;
         // Which model it was, the records tell by name alone.
         part.about = Some(Box::new(about.clone()));
         Ok(part)

@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::{
     engine::{Engine, overlay_tools},
     options::Options,
+    replay::Rerun,
     run::{Beginning, Driver, Finalize, Policy, Setup},
     stream::Filter,
     values::Values,
@@ -411,7 +412,7 @@ impl Asked<'_> {
                 .map_or(8, |tools| usize::try_from(tools).unwrap_or(usize::MAX)),
             deadline: values.deadline.map(Duration::from_millis),
             on_event: options.on_event,
-            recorded_tools: false,
+            rerun: Rerun::default(),
             require_raw_response_hash: values.require_raw_response_hash.unwrap_or(false),
         }
     }

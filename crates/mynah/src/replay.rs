@@ -4,7 +4,7 @@ use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{Message, Messages, Result, Role, Thread};
 use mynah_log::{Fact, Log};
-use mynah_step::{BoxFuture, Recorded, mismatch};
+use mynah_step::{BoxFuture, Recorded, Tool, mismatch};
 use serde::Serialize;
 
 use crate::{
@@ -26,16 +26,39 @@ pub struct Replayed {
     pub records: u64,
 }
 
-/// Whether the tools of a run that is performed again are run again.
+/// Which tools of a replayed run are run again, and must have the same outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tools {
-    /// They are run, and must come to the same. A call that waited for a person's leave is not: the leave was for once, and its
-    /// record answers.
+    /// None: their records answer.
     #[default]
-    Rerun,
-    /// Their records answer for them.
     Recorded,
+    /// Those that are [idempotent](crate::Tool::idempotent).
+    Idempotent,
+    /// All of them, except calls that needed approval and tools whose [records answer](crate::Tool::recorded).
+    All,
+}
+
+/// The tools that a replay runs again: a class of them, and some by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rerun {
+    pub(crate) tools: Tools,
+    pub(crate) named: Vec<String>,
+}
+
+impl Rerun {
+    /// Returns whether the record of a call answers for its tool.
+    pub(crate) fn is_answered(&self, tool: Option<&Tool>, was_approved: bool) -> bool {
+        if tool.is_some_and(|tool| self.named.iter().any(|name| name == tool.name())) {
+            return false;
+        }
+        let is_run = match self.tools {
+            Tools::Recorded => false,
+            Tools::Idempotent => tool.is_some_and(|tool| tool.spec().idempotent),
+            Tools::All => true,
+        };
+        !is_run || was_approved || tool.is_some_and(Tool::is_recorded)
+    }
 }
 
 /// A run to be performed again; see [`Engine::replay`].
@@ -45,7 +68,7 @@ pub struct Replay {
     engine: Option<Engine>,
     log: Arc<dyn Log>,
     run: String,
-    tools: Tools,
+    rerun: Rerun,
     change: Option<Change>,
     allow_changed: bool,
     options: Options,
@@ -62,9 +85,8 @@ option_setters!(Replay, self => self.options; model tools chat call tool_code ch
 impl Engine {
     /// Performs a run again from its records, and compares every fact with the recorded one. The model is never called.
     ///
-    /// **The run's tools are run again**, and what they do they do again, unless
-    /// [`replay_tools(Tools::Recorded)`](Replay::replay_tools) is said, or the tool is [`recorded`](crate::Tool::recorded). Only
-    /// what a person had to allow, as the tool or the call is manual, is never run again.
+    /// Tools are not run either: their records answer. [`Replay::rerun_tools`] runs the idempotent ones again, and
+    /// [`Replay::rerun_tool`] those that are named.
     ///
     /// Against a changed engine it tells the first thing that would be different: a test for prompts and tools. That is what the
     /// engine is, unless [`Replay::allow_changed_engine`] asks for what it does. Its order of tools, and prices, are no difference.
@@ -89,7 +111,7 @@ impl Engine {
             engine: Some(self.clone()),
             log: Arc::new(log.clone()),
             run: run.as_ref().to_owned(),
-            tools: Tools::default(),
+            rerun: Rerun::default(),
             change: None,
             allow_changed: false,
             options: Options::new(),
@@ -122,13 +144,43 @@ pub fn replay_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Replay {
 impl Replay {
     /// A run that is performed again from its records alone.
     pub(crate) fn alone(log: Arc<dyn Log>, run: String, options: Options) -> Self {
-        let (engine, tools, change) = (None, Tools::Recorded, None);
-        Self { engine, log, run, tools, change, allow_changed: false, options }
+        let (engine, rerun, change) = (None, Rerun::default(), None);
+        Self { engine, log, run, rerun, change, allow_changed: false, options }
     }
 
-    /// Whether tools are run again or answered for by their records.
+    /// Runs the idempotent tools again and compares their outcomes with the records. Tools that are not idempotent, and calls that a
+    /// person approved, are run again only if [named](Self::rerun_tool).
+    ///
+    /// ```
+    /// # use mynah::{Engine, Tool, log::MemoryLog, testing::Scripted};
+    /// # use serde_json::json;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let model = Scripted::new([
+    /// #     json!([{"tool_call": {"id": "c0", "name": "price"}}, {"finish": "tool_calls"}]),
+    /// #     json!([{"text": "Two."}, {"finish": "stop"}]),
+    /// # ])?;
+    /// let price = |cents: u32| Tool::new("price", "", json!({})).idempotent(1).handler(move |_, _| async move { json!(cents) });
+    /// let log = MemoryLog::new();
+    /// let run = Engine::new(model.clone()).tool(price(2)).chat("What is it?").record(&log).await?.run_id.unwrap();
+    ///
+    /// let changed = Engine::new(model).tool(price(3));
+    /// changed.replay(&log, &*run).await?;
+    /// assert!(changed.replay(&log, &*run).rerun_tools().await.is_err());
+    /// # Ok(()) }
+    /// ```
+    pub fn rerun_tools(self) -> Self {
+        self.replay_tools(Tools::Idempotent)
+    }
+
+    /// Runs this tool again, whether or not it is idempotent or needed approval. Several may be named.
+    pub fn rerun_tool(mut self, name: impl Into<String>) -> Self {
+        self.rerun.named.push(name.into());
+        self
+    }
+
+    /// Which tools are run again. By default none.
     pub fn replay_tools(mut self, tools: Tools) -> Self {
-        self.tools = tools;
+        self.rerun.tools = tools;
         self
     }
 
@@ -216,7 +268,7 @@ impl Replay {
             Some(engine) => self.asked(engine, &loaded, last)?.prepare()?,
             None => loaded.part(last, &self.options)?,
         };
-        part.setup.recorded_tools = self.tools == Tools::Recorded;
+        part.setup.rerun = self.rerun.clone();
         if self.allow_changed {
             part.about = Some(Box::new(last.about.clone()));
         }

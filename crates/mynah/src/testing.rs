@@ -24,8 +24,8 @@ use crate::{Engine, Replay};
 
 /// Checks that a kept run comes out the same when this engine performs it again: a test for changed models, params and tools.
 ///
-/// **The run's tools are run again**, as [`Engine::replay`] does. To run none:
-/// `assert_equal(engine.replay(&log, &run).replay_tools(Tools::Recorded))`.
+/// Neither the model nor a tool is called: records answer. To compare the idempotent tools too:
+/// `assert_equal(engine.replay(&log, &run).rerun_tools())`.
 ///
 /// ```
 /// use mynah::{Engine, log::MemoryLog, testing::{Scripted, assert_replays}};
@@ -66,8 +66,8 @@ pub fn assert_replays<L: Log + Clone>(
 /// # Ok(()) }
 /// ```
 ///
-/// The model is not called, and side effects that tools ask of their context are not done; but tools run again, unless they are
-/// [`recorded`](crate::Tool::recorded) or a person had to allow them. [`Replay::replay_tools`] with `Tools::Recorded` runs none.
+/// The model is not called. Tools run only if [`Replay::rerun_tools`] or [`Replay::rerun_tool`] asks for it, and the side effects that
+/// they ask of their context are not repeated.
 ///
 /// # Panics
 /// At the first difference: with its record, and every place in it that differs.

@@ -76,7 +76,7 @@ async fn what_a_person_approves_is_run_and_what_they_reject_is_not() -> mynah::R
     ];
     assert_eq!(told.map(|message| (**message).clone()).collect::<Vec<_>>(), expected);
     assert_eq!(done.text(), "done");
-    for tools in [Tools::Rerun, Tools::Recorded] {
+    for tools in [Tools::All, Tools::Recorded] {
         assert_eq!(engine.replay(&log, &*run).replay_tools(tools).await?.status, "equal");
     }
     // Whatever the moment at which the process ends, the approved call is not run twice unasked.
@@ -119,7 +119,7 @@ async fn what_a_person_allowed_once_is_not_run_by_a_replay() -> mynah::Result<()
         let waiting = engine.chat("go").mode(mode).record(&log).await?;
         let run = waiting.run_id.unwrap_or_default();
         assert_eq!(engine.resume(&log, &*run).approve("c0").await?.text(), "done");
-        for tools in [Tools::Rerun, Tools::Recorded] {
+        for tools in [Tools::All, Tools::Recorded] {
             assert_eq!(engine.replay(&log, &*run).replay_tools(tools).await?.status, "equal");
         }
         assert_eq!(ran.load(Relaxed), 1, "{mode:?}");

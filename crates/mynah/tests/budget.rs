@@ -147,8 +147,14 @@ async fn every_over_budget_run_is_sealed_replays_and_streams_again_alike() -> Re
         let kinds: Vec<_> = records.iter().map(|record| &*record.envelope().kind).collect();
         assert_eq!(kinds[kinds.len() - 3..], ["budget_exceeded", "failed", "sealed"], "{budget}");
         let engine = engine([script])?;
-        assert_eq!(engine.replay(&log, &*run).await?.status, "equal", "{budget}");
-        let again = testing::collect(engine.replay(&log, &*run).stream().await?).await?;
+        assert_eq!(
+            engine.replay(&log, &*run).replay_tools(Tools::All).await?.status,
+            "equal",
+            "{budget}"
+        );
+        let again =
+            testing::collect(engine.replay(&log, &*run).replay_tools(Tools::All).stream().await?)
+                .await?;
         assert_eq!(live, again, "{budget}");
     }
     Ok(())
@@ -176,7 +182,11 @@ async fn budget_errors_of_single_calls_match_the_public_error() -> Result<()> {
         let run = stream.run_id().unwrap_or_default().to_owned();
         let error = testing::collect(stream).await.expect_err("over budget");
         assert_eq!(error.metadata()["budget"], breach, "{budget}");
-        assert_eq!(engine([script])?.replay(&log, &*run).await?.status, "equal", "{budget}");
+        assert_eq!(
+            engine([script])?.replay(&log, &*run).replay_tools(Tools::All).await?.status,
+            "equal",
+            "{budget}"
+        );
     }
     Ok(())
 }
@@ -196,7 +206,7 @@ async fn tools_that_would_be_too_many_are_not_run_and_their_calls_are_answered()
     assert_eq!(result.metadata["repaired_tool_calls"], json!(["c0"]));
     assert!(result.thread.messages.unanswered().is_empty());
     let run = result.run_id.unwrap_or_default();
-    assert_eq!(engine([])?.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine([])?.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     // A single step refuses too, after the model has answered.
     let stepped = engine([calls(3)])?.step("go").budget(budget).record(&log).await;
     let error = stepped.expect_err("over budget");
@@ -204,7 +214,7 @@ async fn tools_that_would_be_too_many_are_not_run_and_their_calls_are_answered()
     let answer = &error.metadata()["partial"];
     assert_eq!(answer["tool_calls"].as_array().map(Vec::len), Some(3), "{answer}");
     let run = log.runs(Default::default()).await?.runs[0].run_id.clone();
-    assert_eq!(engine([])?.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine([])?.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     Ok(())
 }
 
@@ -253,7 +263,11 @@ async fn what_was_spent_before_a_resume_counts() -> Result<()> {
         let (log, run) = waiting(engine([first.clone()])?, &budget).await?;
         let done = engine([second.clone()])?.resume(&log, &*run).answer("two").await?;
         assert_eq!(done.metadata["budget"], json!(expected), "{budget}");
-        assert_eq!(engine([first, second])?.replay(&log, &*run).await?.status, "equal", "{budget}");
+        assert_eq!(
+            engine([first, second])?.replay(&log, &*run).replay_tools(Tools::All).await?.status,
+            "equal",
+            "{budget}"
+        );
     }
     Ok(())
 }
@@ -406,7 +420,7 @@ async fn a_changed_price_is_no_difference_and_a_changed_budget_is() -> Result<()
         assert_eq!(dearer.replay(&log, &*run).await?.status, "equal", "{price}");
     }
     let error = limited(8.0)?.replay(&log, &*run).await.expect_err("another budget");
-    let budget = json!([{"path": "about.params.budget.max_usd", "recorded": 9.0, "produced": 8.0}]);
+    let budget = json!([{"path": "about.params.budget.max_usd", "recorded": 9, "produced": 8}]);
     assert_eq!(diff(error), (json!(1), budget));
     let error = limited(9.0)?.replay(&log, &*run).budget(Budget::new().max_turns(1)).await;
     assert_eq!(diff(error.expect_err("another budget")).1[0]["path"], "about.options.budget");
@@ -472,7 +486,7 @@ async fn wall_clock_trips_interrupt_the_model_and_the_tools_and_replay() -> Resu
         assert!(result.thread.messages.unanswered().is_empty(), "{script}");
         // Wall-clock trips replay, and take no time.
         let began = tokio::time::Instant::now();
-        for tools in [Tools::Rerun, Tools::Recorded] {
+        for tools in [Tools::All, Tools::Recorded] {
             let replay = || Ok::<_, Error>(engine([])?.replay(&log, &*run).replay_tools(tools));
             assert_eq!(replay()?.await?.status, "equal", "{script}");
             assert_eq!(testing::collect(replay()?.stream().await?).await?, live, "{script}");
@@ -493,7 +507,11 @@ async fn wall_clock_trips_interrupt_the_model_and_the_tools_and_replay() -> Resu
                 (result.text(), &result.thread),
                 "{kept}"
             );
-            assert_eq!(engine.replay(&prefix, &*run).await?.status, "equal", "{kept}: {script}");
+            assert_eq!(
+                engine.replay(&prefix, &*run).replay_tools(Tools::All).await?.status,
+                "equal",
+                "{kept}: {script}"
+            );
         }
     }
     Ok(())
@@ -545,7 +563,7 @@ async fn time_of_earlier_processes_counts_and_time_of_waiting_does_not() -> Resu
         json!(Breach::new(Limit::WallClock, 100, 101, Place::MidStream))
     );
     assert_eq!(began.elapsed(), Duration::from_millis(41));
-    assert_eq!(engine([ask])?.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine([ask])?.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use mynah::{
     BoxFuture, EncodeError, Engine, HandlerExecutor, OnToolError, Options, Tool, ToolContext,
-    ToolExecutor, ToolOutcome, ToolResultEncoder, Tools,
+    ToolExecutor, ToolOutcome, ToolResultEncoder,
     log::{Append, Log, MemoryLog, RunStatus},
     replay_run,
     testing::Scripted,
@@ -45,7 +45,7 @@ async fn a_replay_needs_code_only_where_tools_are_run_again() -> mynah::Result<(
     for (name, _, code) in codes() {
         let (log, run) = kept(code()).await?;
         let replay = || engine().map(|engine| engine.replay(&log, &run));
-        assert_eq!(replay()?.replay_tools(Tools::Recorded).await?.status, "equal", "{name}");
+        assert_eq!(replay()?.await?.status, "equal", "{name}");
         assert_eq!(replay()?.options(code()).await?.status, "equal", "{name}");
     }
     let (log, run) = kept(Options::new().tool_result_encoder(Loud)).await?;

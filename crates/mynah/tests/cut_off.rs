@@ -43,7 +43,7 @@ async fn of_tools_that_are_stopped_with_their_run_the_records_tell_those_that_ra
         assert_eq!(story(&log, &run).await, expected, "{stop:?}");
         let plain = stopped(&picking()?, stop, None).await?;
         assert_eq!((plain.thread, plain.metadata), (kept.thread, kept.metadata), "{stop:?}");
-        for tools in [Tools::Rerun, Tools::Recorded] {
+        for tools in [Tools::All, Tools::Recorded] {
             let replayed = picking()?.replay(&log, &*run).replay_tools(tools).await?;
             assert_eq!(replayed.status, "equal", "{stop:?}");
         }
@@ -68,7 +68,7 @@ async fn a_process_that_ended_while_it_stopped_its_run_leaves_tools_of_which_nob
         assert_eq!(rerun.await?.text(), "done", "{stop:?}");
         let announced = ["c1 announced 2", "c2 announced 2", "c1 completed 2", "c2 completed 2"];
         assert_eq!(story(&cut, &run).await[5..], announced, "{stop:?}");
-        for tools in [Tools::Rerun, Tools::Recorded] {
+        for tools in [Tools::All, Tools::Recorded] {
             let replayed = later()?.replay(&cut, &*run).replay_tools(tools).await?;
             assert_eq!(replayed.status, "equal", "{stop:?}");
         }

@@ -50,7 +50,8 @@ async fn a_tool_that_hangs_when_it_is_run_again_is_given_up_after_its_own_time()
     let run = engine(None)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
     for (name, at_once) in [("a", true), ("a", false), ("b", true), ("b", false)] {
         let began = tokio::time::Instant::now();
-        let replayed = engine(Some((name, at_once)))?.replay(&log, &*run).await;
+        let replayed =
+            engine(Some((name, at_once)))?.replay(&log, &*run).replay_tools(Tools::All).await;
         let error = replayed.expect_err("it does not come to the same");
         assert_eq!(error.kind().type_name(), "replay_mismatch", "{name} {at_once}: {error}");
         assert_eq!(error.metadata()["kind"], "tool_failed", "{name} {at_once}: {error}");
@@ -84,7 +85,7 @@ async fn time_chance_and_side_effects_of_a_tool_are_records_of_its_try() -> myna
     assert!(effects.iter().all(|(at, ..)| *at == inside));
     assert_eq!(effects[2].2, Effect::Done(json!(0)));
 
-    let replayed = engine.replay(&log, &*run).await?;
+    let replayed = engine.replay(&log, &*run).replay_tools(Tools::All).await?;
     assert_eq!(replayed.status, "equal");
     assert_eq!(ran.load(Ordering::Relaxed), 1, "a replay does not do what has an effect");
     Ok(())
@@ -99,7 +100,7 @@ async fn a_failed_side_effect_is_recorded_and_fails_again_without_being_done() -
     let live = engine.chat("go").record(&log).await?;
     let run = live.run_id.clone().unwrap_or_default();
     assert_eq!(effects(&log, &run).await[0].2, Effect::Failed("no such host".to_owned()));
-    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     assert_eq!(ran.load(Ordering::Relaxed), 1);
     Ok(())
 }
@@ -112,7 +113,7 @@ async fn a_failed_side_effect_that_is_not_recorded_is_done_again_on_replay() -> 
     let chat = engine.chat("go").side_effect_errors(SideEffectErrors::Unrecorded);
     let run = chat.record(&log).await?.run_id.unwrap_or_default();
     assert!(effects(&log, &run).await.is_empty());
-    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     assert_eq!(ran.load(Ordering::Relaxed), 2);
     Ok(())
 }
@@ -139,7 +140,7 @@ async fn effects_of_one_name_at_once_inside_one_tool_keep_their_own_values() -> 
         [Effect::Done(json!("fast")), Effect::Done(json!("slow"))]
     );
     // The tool runs again, and what it gives is compared.
-    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     Ok(())
 }
 
@@ -157,7 +158,7 @@ async fn a_side_effect_too_deep_to_be_recorded_fails_the_tool_and_not_the_chat()
     let run = result.run_id.unwrap_or_default();
     let why = "its value is nested deeper than 96 levels".to_owned();
     assert_eq!(effects(&log, &run).await[0].2, Effect::Failed(why));
-    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     Ok(())
 }
 
@@ -186,7 +187,7 @@ async fn every_try_of_a_tool_is_announced_and_told() -> mynah::Result<()> {
         };
     }
     assert_eq!(story, "s1 e1 f1 s2 e2 f2 s3 e3 c3");
-    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     Ok(())
 }
 
@@ -210,7 +211,7 @@ async fn tries_are_counted_over_all_processes_of_a_run() -> mynah::Result<()> {
             _ => None,
         });
         assert_eq!(announced.collect::<Vec<_>>(), tries, "cut off after record {seq}");
-        assert_eq!(later.replay(&log, &branch).await?.status, "equal");
+        assert_eq!(later.replay(&log, &branch).replay_tools(Tools::All).await?.status, "equal");
     }
     Ok(())
 }
@@ -225,7 +226,8 @@ async fn a_tool_that_asks_for_something_else_is_a_mismatch_at_that_record() -> m
     let log = Arc::new(MemoryLog::new());
     let engine = |tool| Ok::<_, Error>(Engine::new(calls(&["t"])?).tool(tool));
     let run = engine(asking("old"))?.chat("go").record(&log).await?.run_id.unwrap_or_default();
-    let Err(error) = engine(asking("new"))?.replay(&log, &*run).await else {
+    let Err(error) = engine(asking("new"))?.replay(&log, &*run).replay_tools(Tools::All).await
+    else {
         panic!("another side effect was taken for the recorded one")
     };
     assert_eq!((error.reason(), &error.metadata()["seq"]), ("payload", &json!(5)));
@@ -233,7 +235,7 @@ async fn a_tool_that_asks_for_something_else_is_a_mismatch_at_that_record() -> m
     assert_eq!(error.metadata()["diff"], diff);
 
     let silent = Tool::new("t", "", json!({})).handler(async |_, _| json!(1));
-    let Err(error) = engine(silent)?.replay(&log, &*run).await else {
+    let Err(error) = engine(silent)?.replay(&log, &*run).replay_tools(Tools::All).await else {
         panic!("a side effect went missing unnoticed")
     };
     let told = (error.reason(), &error.metadata()["seq"], &error.metadata()["expected_kind"]);
@@ -259,7 +261,7 @@ async fn a_tool_has_its_own_time_beside_what_it_waits_for_its_turn() -> mynah::R
     let run = live.run_id.unwrap_or_default();
     let replay = |first| {
         let engine = with(first, tool("second", 1, "b"))?;
-        Ok::<_, Error>(engine.replay(&log, &*run).allow_changed_engine())
+        Ok::<_, Error>(engine.replay(&log, &*run).replay_tools(Tools::All).allow_changed_engine())
     };
     // The second waits for the first, for longer than it may take.
     assert_eq!(replay(tool("first", 8, "a"))?.await?.status, "equal");
@@ -288,7 +290,7 @@ async fn what_a_tool_waits_for_its_turn_counts_at_no_moment() -> mynah::Result<(
     };
     let run = engine(0)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
     for slower in [500, 1_500, 2_500, 8_000] {
-        let replay = engine(slower)?.replay(&log, &*run);
+        let replay = engine(slower)?.replay(&log, &*run).replay_tools(Tools::All);
         assert_eq!(replay.await?.status, "equal", "the first takes {slower} ms more");
     }
     Ok(())
@@ -318,7 +320,7 @@ async fn what_a_task_of_a_tool_waits_for_its_turn_puts_its_end_off_and_no_longer
     let run = run.run_id.unwrap_or_default();
     for slower in [0, 1, 3, 8] {
         let began = tokio::time::Instant::now();
-        let replay = engine(slower, Duration::MAX)?.replay(&log, &*run);
+        let replay = engine(slower, Duration::MAX)?.replay(&log, &*run).replay_tools(Tools::All);
         let error = replay.await.expect_err("it does not end");
         assert_eq!(error.metadata()["kind"], "tool_failed", "{error}");
         assert_eq!(began.elapsed().as_secs(), slower + 2);
@@ -338,7 +340,7 @@ async fn a_tool_whose_time_is_up_in_a_side_effect_is_so_again() -> mynah::Result
         Ok::<_, Error>(Engine::new(calls(&["pay"])?).tool(pay))
     };
     let run = engine()?.chat("go").record(&log).await?.run_id.unwrap_or_default();
-    assert_eq!(engine()?.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine()?.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     Ok(())
 }
 
@@ -364,7 +366,7 @@ async fn branches_of_a_tool_that_wait_for_something_else_are_met_again_in_their_
     let effects = effects(&log, &run).await;
     let names: Vec<&str> = effects.iter().map(|(_, name, _)| name.as_str()).collect();
     assert_eq!(names, ["a", "a", "b", "b"]);
-    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     Ok(())
 }
 
@@ -378,7 +380,7 @@ async fn a_blocking_tool_waits_for_its_turn_too() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
     let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
     assert_eq!(effects(&log, &run).await.len(), 3);
-    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     Ok(())
 }
 
@@ -395,9 +397,9 @@ proptest! {
             let log = Arc::new(MemoryLog::new());
             let live = engine(&programs, &[])?.chat("go").max_concurrency(places).record(&log).await.map_err(fail)?;
             let run = live.run_id.unwrap_or_default();
-            let replayed = engine(&programs, &again)?.replay(&log, &*run).await;
+            let replayed = engine(&programs, &again)?.replay(&log, &*run).replay_tools(Tools::All).await;
             prop_assert!(replayed.is_ok(), "{replayed:?}");
-            let recorded = engine(&programs, &again)?.replay(&log, &*run).replay_tools(Tools::Recorded).await;
+            let recorded = engine(&programs, &again)?.replay(&log, &*run).await;
             prop_assert!(recorded.is_ok(), "{recorded:?}");
             Ok(())
         })?;
@@ -421,7 +423,7 @@ proptest! {
             prop_assert_eq!(done.text(), "done");
             let records = second.read(&run, 1, 10_000).await.map_err(fail)?;
             prop_assert!(verify(&run, &records).is_ok());
-            for tools in [Tools::Rerun, Tools::Recorded] {
+            for tools in [Tools::All, Tools::Recorded] {
                 let replayed = engine(&programs, &[])?.replay(&second, &*run).replay_tools(tools).await;
                 prop_assert!(replayed.is_ok(), "{:?} {replayed:?}", tools);
             }
@@ -579,7 +581,7 @@ async fn a_tool_that_asks_for_another_side_effect_is_told_at_once() -> mynah::Re
     let log = MemoryLog::new();
     let run = engine(["a", "b"])?.chat("go").record(&log).await?.run_id.unwrap_or_default();
     for names in [["b", "a"], ["c", "b"]] {
-        let replayed = engine(names)?.replay(&log, &*run).replay_tools(Tools::Rerun);
+        let replayed = engine(names)?.replay(&log, &*run).replay_tools(Tools::All);
         let told = tokio::time::timeout(Duration::from_secs(5), replayed.into_future()).await;
         let error = told.expect("it need not be waited for").expect_err("it differs");
         assert_eq!(error.metadata()["seq"], 5, "{names:?}: {error}");

@@ -86,10 +86,11 @@ async fn another_limit_counts_from_where_another_engine_goes_on() -> mynah::Resu
     assert_eq!(refused.metadata()["diff"][0]["path"], "about.params.max_turns");
     let ended = second.resume(&log, &*run).answer("x").allow_changed_engine().await?;
     assert_eq!((ended.halted_reason, ended.steps.len()), (HaltReason::MaxTurns, 5));
-    assert_eq!(second.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(second.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");
     // The first engine did not go on with it.
-    let differs = first.replay(&log, &*run).await.expect_err("another engine");
+    let differs =
+        first.replay(&log, &*run).replay_tools(Tools::All).await.expect_err("another engine");
     assert_eq!((&differs.metadata()["kind"], differs.reason()), (&json!("resumed"), "payload"));
     Ok(())
 }
@@ -130,7 +131,8 @@ async fn a_replay_that_passes_over_what_an_engine_is_tells_what_it_does() -> myn
         Ok(engine(gives.into())?.model("large").param("seed", 7))
     };
     assert_eq!(seq(changed("b")?.replay(&log, &*run).await.expect_err("another model")), 1);
-    let replay = |engine: Engine| engine.replay(&log, &*run).allow_changed_engine();
+    let replay =
+        |engine: Engine| engine.replay(&log, &*run).replay_tools(Tools::All).allow_changed_engine();
     assert_eq!(replay(changed("a")?).await?.status, "equal");
     let differs = replay(changed("b")?).await.expect_err("another tool");
     assert_eq!(differs.metadata()["kind"], "tool_completed");
@@ -145,9 +147,13 @@ async fn a_replay_that_passes_over_what_an_engine_is_tells_what_it_does() -> myn
     let run = first.chat("go").record(&log).await?.run_id.unwrap_or_default();
     let second = first.clone().model("large");
     second.resume(&log, &*run).answer("x").allow_changed_engine().await?;
-    let resumed = first.replay(&log, &*run).await.expect_err("another model");
+    let resumed =
+        first.replay(&log, &*run).replay_tools(Tools::All).await.expect_err("another model");
     assert_eq!(resumed.metadata()["kind"], "resumed");
-    assert_eq!(first.replay(&log, &*run).allow_changed_engine().await?.status, "equal");
+    assert_eq!(
+        first.replay(&log, &*run).replay_tools(Tools::All).allow_changed_engine().await?.status,
+        "equal"
+    );
     Ok(())
 }
 
@@ -160,7 +166,7 @@ async fn check(log: &MemoryLog, run: &str, last: &Plan) -> Result<(), TestCaseEr
     let report = verify_run(log, run).await.map_err(failed)?;
     let alone = replay_run(log, run).await.map(|replayed| replayed.records);
     prop_assert_eq!(&alone, &Ok(report.records), "{:?}", kinds().await);
-    for tools in [Tools::Recorded, Tools::Rerun] {
+    for tools in [Tools::Recorded, Tools::All] {
         let replayed = last.engine().replay(log, run).replay_tools(tools).await;
         let replayed = replayed.map(|replayed| replayed.records);
         prop_assert_eq!(replayed, Ok(report.records), "{:?}: {:?}", tools, kinds().await);

@@ -40,7 +40,7 @@ async fn a_key_is_the_same_in_a_process_that_resumes_the_run_and_in_a_replay() -
     let run = engine.chat("go").record(&log).await?.run_id.expect("a run");
     let live: HashSet<_> = live.lock().expect("what was seen").drain(..).collect();
     let (again, replayed) = payer(0, "pay")?;
-    again.replay(&log, &*run).await?;
+    again.replay(&log, &*run).replay_tools(mynah::Tools::All).await?;
     assert_eq!(replayed.lock().expect("what was seen").drain(..).collect::<HashSet<_>>(), live);
     let kinds = kinds(&log, &run).await;
     let mut ran = HashSet::new();

@@ -66,7 +66,7 @@ async fn check(folder: &Path, left: &[Record], thread: &Value) -> Result<()> {
     let place = format!("record {}", left.len());
     assert_eq!(verify(&run, &records)?.status, "verified", "{place}");
     let again = Trace(folder.join("replays"));
-    for tools in [Tools::Recorded, Tools::Rerun] {
+    for tools in [Tools::Recorded, Tools::All] {
         let replay = || engine(&again, 0).replay(&log, &*run).replay_tools(tools);
         assert_eq!(replay().await?.records, records.len() as u64, "{place}");
         let last = collect(replay().stream().await?).await?.pop();

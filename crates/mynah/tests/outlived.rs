@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::StreamExt as _;
 use mynah::{
-    CancelHandle, Engine, Error, Event, OnUncertain, Tool, ToolContext, Tools,
+    CancelHandle, Engine, Error, Event, OnUncertain, Tool, ToolContext,
     log::{Append, Log as _, MemoryLog},
     replay_run,
     testing::Scripted,
@@ -86,7 +86,7 @@ async fn what_a_tool_asks_for_after_its_outcome_leaves_no_record_beside_its_sibl
     let records = log.read(&run, 1, 100).await?;
     assert!(records.iter().all(|record| &*record.envelope().kind != "side_effect"));
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
-    assert_eq!(engine.replay(&log, &*run).replay_tools(Tools::Recorded).await?.status, "equal");
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");
     drop(thread.go_on);
     for kept in 5..records.len() - 1 {

@@ -45,7 +45,7 @@ proptest! {
                 let report = verify_run(&log, &run).await.map_err(failed)?;
                 prop_assert_eq!(report.status, "verified", "{}", told);
                 prop_assert_eq!(report.records, cut as u64 + if ended == RunStatus::Cancelled { 2 } else { 1 }, "{}", told);
-                for tools in [Tools::Recorded, Tools::Rerun] {
+                for tools in [Tools::Recorded, Tools::All] {
                     let replayed = plan.engine().replay(&log, &*run).replay_tools(tools).await;
                     prop_assert!(replayed.is_ok(), "{told}: {replayed:?}");
                 }
@@ -65,7 +65,7 @@ proptest! {
             let log = cut_off(&records).await?;
             let branch = fork_run(&log, &*run, at as u64).await.map_err(failed)?;
             prop_assert_eq!((branch.parent.seq, branch.parent.hash), (at as u64, last.hash()));
-            let replayed = plan.engine().replay(&log, &*branch.run_id).replay_tools(Tools::Recorded).await;
+            let replayed = plan.engine().replay(&log, &*branch.run_id).await;
             prop_assert!(replayed.is_ok(), "record {at}: {replayed:?}");
             if !matches!(last.fact(), Ok(Some(Fact::Sealed(_)))) {
                 cancel_run(&log, &branch.run_id).await.map_err(failed)?;

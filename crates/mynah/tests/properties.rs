@@ -206,7 +206,7 @@ proptest! {
             let Some((seq, path, forged)) = forge(&facts, which) else { return Ok(()) };
             let log = rechained(&run, &forged).await?;
             prop_assert!(verify_run(&log, &run).await.is_ok());
-            let replayed = plan.engine().replay(&log, &*run).replay_tools(Tools::Rerun).await;
+            let replayed = plan.engine().replay(&log, &*run).replay_tools(Tools::All).await;
             let found = replayed.err().map(|error| error.metadata().get("seq").and_then(Value::as_u64));
             let asked = facts.iter().position(|fact| matches!(fact, Fact::TurnStarted { .. }));
             if let Some(asked) = asked.filter(|_| path.starts_with("/thread/messages")) {
@@ -243,7 +243,7 @@ proptest! {
             }
             // A log takes in no run without a beginning.
             let Ok(log) = rechained(&run, &facts).await else { return Ok(()) };
-            for tools in [Tools::Rerun, Tools::Recorded] {
+            for tools in [Tools::All, Tools::Recorded] {
                 ends(plan.engine().replay(&log, &*run).replay_tools(tools)).await?;
             }
             ends(mynah::replay_run(&log, &*run)).await?;

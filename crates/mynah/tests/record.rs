@@ -29,7 +29,7 @@ proptest! {
             prop_assert!(verify(&run, &records).is_ok());
             let suspended = live.last().is_some_and(is_suspended);
             prop_assert_eq!(verify(&run, &records).map(|report| report.status).ok(), Some(if suspended { "in_progress" } else { "verified" }));
-            for tools in [Tools::Recorded, Tools::Rerun] {
+            for tools in [Tools::Recorded, Tools::All] {
                 let again = plan.engine().replay(&log, &*run).replay_tools(tools);
                 let stream = again.stream().await.map_err(|e| TestCaseError::fail(e.to_string()))?;
                 let (_, replayed) = collect(stream).await;
@@ -73,7 +73,7 @@ proptest! {
             if read(&log, &run).await.is_empty() {
                 return Ok(());
             }
-            let replayed = plan.engine().replay(&log, &*run).replay_tools(Tools::Recorded).await;
+            let replayed = plan.engine().replay(&log, &*run).await;
             prop_assert!(replayed.is_ok(), "{replayed:?}");
             Ok(())
         })?;
@@ -124,7 +124,7 @@ proptest! {
             prop_assert_eq!(resumed.as_ref().map(text), Ok(text(&whole)), "{}, to the letter", told);
             let after = read(&prefix, &run).await;
             prop_assert!(verify(&run, &after).is_ok());
-            let replayed = plan.engine().replay(&prefix, &*run).replay_tools(Tools::Recorded).await;
+            let replayed = plan.engine().replay(&prefix, &*run).await;
             prop_assert!(replayed.is_ok(), "{replayed:?}");
             Ok(())
         })?;
@@ -183,7 +183,7 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_not_run_again_unasked() 
                 )
             ),
         }
-        let replayed = self::engine(1)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?;
+        let replayed = self::engine(1)?.replay(&log, &*run).await?;
         assert_eq!(replayed.status, "equal", "{policy:?}");
     }
     Ok(())
@@ -199,7 +199,7 @@ async fn whoever_knows_what_came_of_a_tool_says_so_when_the_run_is_resumed() -> 
     later(1)?.resume(&other, &*again).await?;
     let twice = later(1)?.resume(&other, &*again).tool_result("c0", 7).await?;
     assert_eq!(done.thread, twice.thread);
-    let replayed = engine(1)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?;
+    let replayed = engine(1)?.replay(&log, &*run).await?;
     assert_eq!(replayed.status, "equal");
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");
 
@@ -210,7 +210,7 @@ async fn whoever_knows_what_came_of_a_tool_says_so_when_the_run_is_resumed() -> 
     let other = later(1)?.adapter(last_script()?).model("other");
     let resumed = other.resume(&log, &*run).tool_result("c0", 7).allow_changed_engine().await?;
     assert_eq!(resumed.text(), "done");
-    let replay = other.replay(&log, &*run).replay_tools(Tools::Recorded);
+    let replay = other.replay(&log, &*run);
     assert_eq!(replay.await?.status, "equal", "another engine took over once");
 
     let (log, run) = cut_after("turn_started").await?;
@@ -249,7 +249,7 @@ async fn of_several_uncertain_tools_each_needs_a_word() -> mynah::Result<()> {
                 let told: Vec<_> = done.steps[0].tool_results.iter().map(|m| m.text()).collect();
                 assert_eq!((&*told[0], &*told[2]), ("7", "looked"));
                 assert!(told[1].contains(expected), "{told:?}");
-                let replay = whole()?.replay(&log, &*run).replay_tools(Tools::Recorded);
+                let replay = whole()?.replay(&log, &*run);
                 assert_eq!(replay.await?.status, "equal", "{policy:?}");
             }
             (Err(refused), None) => {
@@ -275,7 +275,7 @@ async fn a_call_that_is_given_up_is_an_error_for_the_model_whenever_that_is_said
         let [message] = &*result.steps[0].tool_results else { panic!("{:?}", result.steps) };
         assert_eq!(message.metadata()["is_error"], true);
         told.push(Arc::clone(message));
-        let replayed = later(1)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?;
+        let replayed = later(1)?.replay(&log, &*run).await?;
         assert_eq!(replayed.status, "equal");
     }
     assert_eq!(told[0], told[1]);
@@ -293,7 +293,7 @@ async fn tools_that_were_not_all_announced_did_not_run() -> mynah::Result<()> {
     let (log, run) = cut(&whole()?, "tool_scheduled").await?;
     let result = later(1)?.resume(&log, &*run).await?;
     assert_eq!((result.text().as_ref(), result.steps[0].tool_results.len()), ("done", 2));
-    assert_eq!(whole()?.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(whole()?.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     let announced =
         read(&log, &run).await.iter().filter(|r| &*r.envelope().kind == "tool_scheduled").count();
     assert_eq!(announced, 2);
@@ -352,8 +352,12 @@ async fn a_run_that_a_condition_ended_ends_there_unless_another_is_given() -> my
     assert_eq!(halted.halted_reason, HaltReason::HaltWhen);
     let run = halted.run_id.unwrap_or_default();
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");
-    assert_eq!(engine(1)?.replay(&log, &*run).await?.status, "equal");
-    let other = engine(1)?.replay(&log, &*run).halt_when("test", |_: &StepResult| false).await;
+    assert_eq!(engine(1)?.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
+    let other = engine(1)?
+        .replay(&log, &*run)
+        .replay_tools(Tools::All)
+        .halt_when("test", |_: &StepResult| false)
+        .await;
     assert_eq!(other.expect_err("it goes on").reason(), "kind");
     Ok(())
 }
@@ -375,7 +379,8 @@ async fn a_run_with_a_condition_goes_on_with_one_or_says_that_it_has_none() -> m
         let resume = || resume().map(|resume| resume.on_uncertain(OnUncertain::Rerun));
         let refused = resume()?.await.expect_err("nobody has the condition");
         assert_eq!((refused.kind().type_name(), refused.reason()), ("replay_mismatch", "payload"));
-        let lacks = json!({"path": "about.options.halt_when", "recorded": true, "produced": null});
+        let lacks =
+            json!({"path": "about.options.halt_when", "recorded": "test", "produced": null});
         assert_eq!(refused.metadata()["diff"], json!([lacks]), "{refused}");
         assert!(refused.to_string().contains("give it again"), "{refused}");
         assert_eq!(read(&log, &run).await.len(), end, "nothing was written");
@@ -387,7 +392,7 @@ async fn a_run_with_a_condition_goes_on_with_one_or_says_that_it_has_none() -> m
         let done = resume.allow_changed_engine().await?;
         assert_eq!(done.halted_reason, HaltReason::Completed, "from record {end} on");
         assert_eq!(replay_run(&log, &*run).await?.status, "equal");
-        assert_eq!(engine()?.replay(&log, &*run).await?.status, "equal");
+        assert_eq!(engine()?.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     }
     Ok(())
 }
@@ -406,7 +411,10 @@ async fn a_condition_of_the_last_engine_is_not_asked_of_what_others_did() -> myn
     let resume = engine(&[calls("echo")])?.resume(&log, &*run).answer("yes");
     let halted = resume.allow_changed_engine().halt_when("test", |_: &StepResult| true).await?;
     assert_eq!((halted.halted_reason, halted.steps.len()), (HaltReason::HaltWhen, 3));
-    let replay = engine(&[])?.replay(&log, &*run).halt_when("test", |_: &StepResult| true);
+    let replay = engine(&[])?
+        .replay(&log, &*run)
+        .replay_tools(Tools::All)
+        .halt_when("test", |_: &StepResult| true);
     assert_eq!(replay.await?.status, "equal");
     Ok(())
 }
@@ -430,7 +438,7 @@ async fn a_run_that_waits_goes_on_with_what_it_waited_for_and_nothing_else() -> 
     }
     let done = later(1)?.resume(&log, &*run).tool_result("c0", json!({"n": 1})).await?;
     assert_eq!((done.text().as_ref(), done.thread.messages.len()), ("done", 4));
-    assert_eq!(engine(1)?.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(engine(1)?.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     assert_eq!(later(1)?.resume(&log, &*run).await.expect_err("it has ended").reason(), "sealed");
     Ok(())
 }
@@ -466,7 +474,11 @@ async fn a_fork_names_its_parent_and_goes_on_by_itself() -> mynah::Result<()> {
 async fn a_changed_tool_is_the_first_difference() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
     let run = engine(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
-    let error = engine(2)?.replay(&log, &*run).await.expect_err("the tool answers differently");
+    let error = engine(2)?
+        .replay(&log, &*run)
+        .replay_tools(Tools::All)
+        .await
+        .expect_err("the tool answers differently");
     assert_eq!((error.kind().type_name(), error.reason()), ("replay_mismatch", "payload"));
     assert_eq!(error.metadata()["kind"], "tool_completed");
     let first = json!({"path": "outcome.ok", "recorded": 1, "produced": 2});
@@ -475,12 +487,13 @@ async fn a_changed_tool_is_the_first_difference() -> mynah::Result<()> {
     let says = format!("replay mismatch: payload: {place} tool_completed differs at outcome.ok");
     assert_eq!(error.to_string(), says);
     let broken = Tool::new("echo", "", json!({})).handler(async |_, _| ToolOutcome::error("off"));
-    let broken = Engine::new(script()?).tool(broken).replay(&log, &*run).await;
+    let broken =
+        Engine::new(script()?).tool(broken).replay(&log, &*run).replay_tools(Tools::All).await;
     let what = "expected tool_completed, got tool_failed: tool error (echo): off";
     let says = format!("replay mismatch: kind: {place} {what}");
     assert_eq!(broken.expect_err("the tool fails").to_string(), says);
     // Its record answers for it where the caller says so.
-    assert_eq!(engine(2)?.replay(&log, &*run).replay_tools(Tools::Recorded).await?.status, "equal");
+    assert_eq!(engine(2)?.replay(&log, &*run).await?.status, "equal");
     Ok(())
 }
 

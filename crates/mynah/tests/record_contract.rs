@@ -26,7 +26,7 @@ async fn arguments_as_models_write_them_replay_and_stay_as_they_are() -> mynah::
     let engine = || Ok::<_, Error>(Engine::new(raw_script()?).tool(echo()));
     let live = engine()?.chat("go").record(&log).await?;
     let run = live.run_id.clone().unwrap_or_default();
-    for tools in [Tools::Rerun, Tools::Recorded] {
+    for tools in [Tools::All, Tools::Recorded] {
         let replayed = engine()?.replay(&log, &*run).replay_tools(tools).await?;
         assert_eq!(replayed.status, "equal");
     }

@@ -13,7 +13,7 @@ use std::{
 use kept::{calls, copy, says, talker};
 use mynah::{
     Budget, Engine, Metadata, Options, Session, Status, SystemWorld, Thread, Tool, ToolOutcome,
-    Tools, World, cancel_run, fork_run,
+    World, cancel_run, fork_run,
     log::{About, Append, Extent, Fact, Log, MemoryLog, Redact, RunFilter, RunStatus, Warrant},
     restore_session,
     testing::{self, Scripted},
@@ -43,7 +43,7 @@ proptest! {
             let loaded: Session = serde_json::from_value(json!(last.session)).map_err(|e| TestCaseError::fail(e.to_string()))?;
             prop_assert_eq!(&loaded, &last.session);
             for run in log.runs(RunFilter::new()).await.unwrap_or_default().runs {
-                let replayed = plan.engine().replay(&log, &*run.run_id).replay_tools(Tools::Recorded).await;
+                let replayed = plan.engine().replay(&log, &*run.run_id).await;
                 prop_assert_eq!(replayed.map(|replayed| replayed.records), Ok(run.records));
             }
             Ok(())

@@ -345,7 +345,7 @@ impl Fields {
             "fork" => Act::Fork { at: self.required("at")? },
             "replay" => Act::Replay {
                 tools: self
-                    .one_of("tools", &[("rerun", Tools::Rerun), ("recorded", Tools::Recorded)])?,
+                    .one_of("tools", &[("rerun", Tools::All), ("recorded", Tools::Recorded)])?,
                 allow_changed_engine: self.allow_changed_engine()?,
             },
             _ => Act::Resume(Box::new(GoOn {

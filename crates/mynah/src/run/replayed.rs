@@ -9,7 +9,7 @@ use std::{
 use futures_util::StreamExt as _;
 use mynah_data::{AdapterReason, Error, HaltReason, Limit, Result, ToolCall};
 use mynah_log::{Cut, Fact, expand};
-use mynah_step::{Desk, Recorded, Settled, Tape, Tool, is_not_rerun, outcome_of};
+use mynah_step::{Desk, Recorded, Settled, Tape, is_not_rerun, outcome_of};
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -146,9 +146,7 @@ impl Door for Replay {
     fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool {
         let setup = &machine.setup;
         let tool = setup.policy.tool(&call.name, machine.state.conversation.is_some());
-        let answers = setup.recorded_tools
-            || tool.is_some_and(Tool::is_recorded)
-            || machine.state.runs_approved();
+        let answers = setup.rerun.is_answered(tool, machine.state.runs_approved());
         // A call without an outcome ended with its process or its run: it is not run again.
         let outcome = self.tape.outcome_of(&call.id);
         let ran = outcome.is_some() || self.tape.stops_tools();

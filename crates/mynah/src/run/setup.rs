@@ -10,6 +10,7 @@ use mynah_step::{
 };
 
 use super::{ErrorPolicy, Policy};
+use crate::replay::Rerun;
 
 /// Sees every event of the model, whatever the filters say.
 pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
@@ -36,8 +37,8 @@ pub(crate) struct Setup {
     pub(crate) deadline: Option<Duration>,
     pub(crate) on_event: Option<Observer>,
     pub(crate) metrics: Option<Arc<dyn MetricsSink>>,
-    /// Whether a replay answers for tools from the records.
-    pub(crate) recorded_tools: bool,
+    /// The tools that a replay runs again.
+    pub(crate) rerun: Rerun,
     pub(crate) require_raw_response_hash: bool,
 }
 
