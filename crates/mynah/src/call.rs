@@ -42,6 +42,7 @@ macro_rules! call {
             /// |---|---|
             /// | does not exist | starts it |
             /// | has ended | returns the recorded result; if it failed, the recorded error |
+            /// | failed as its provider did | continues it in a [linked run](Engine::resume) |
             /// | waits for a person or for tool results | returns the recorded result, which tells what it waits for |
             /// | was cut off with its process | [resumes](Engine::resume) it |
             /// | is in use, here or in another process | fails with `leased` |
@@ -133,6 +134,20 @@ impl IntoFuture for Step {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move { stepped(&mut self.stream()).await })
+    }
+}
+
+impl Chat {
+    pub(crate) fn settings(&self) -> (Engine, Options) {
+        (self.engine.clone(), self.options.clone())
+    }
+
+    /// Refuses a call that has no log or no id.
+    pub(crate) fn under_its_id(self) -> Result<Self> {
+        match self.run_id.is_some() && self.options.log.is_some() {
+            true => Ok(self),
+            false => Err(crate::handle::unnamed()),
+        }
     }
 }
 

@@ -38,6 +38,7 @@ pub fn fork_run<L: Log + Clone>(log: &L, run: impl AsRef<str>, at: u64) -> Fork 
         run: run.as_ref().to_owned(),
         at,
         world: Arc::new(SystemWorld),
+        id: None,
     }
 }
 
@@ -48,6 +49,8 @@ pub struct Fork {
     run: String,
     at: u64,
     world: Arc<dyn World>,
+    /// The id of the new run; a fresh one if not set.
+    pub(crate) id: Option<String>,
 }
 
 /// A run that was branched off another.
@@ -70,6 +73,17 @@ fn place<S: Serializer>(parent: &Parent, serializer: S) -> std::result::Result<S
 }
 
 impl Fork {
+    /// A branch under an id of its own.
+    pub(crate) fn under(
+        log: Arc<dyn Log>,
+        run: &str,
+        at: u64,
+        id: &str,
+        world: Arc<dyn World>,
+    ) -> Self {
+        Self { log, run: run.to_owned(), at, world, id: Some(id.to_owned()) }
+    }
+
     /// Takes the new run's id and times from a world of the caller's own.
     pub fn world(mut self, world: impl World) -> Self {
         self.world = Arc::new(world);
@@ -77,7 +91,7 @@ impl Fork {
     }
 
     async fn copy(self) -> Result<Forked> {
-        let Self { log, run, at, world } = self;
+        let Self { log, run, at, world, id } = self;
         let mut records = Vec::new();
         // The whole run is verified, and what follows may have been taken away.
         let shared = |record: &Record| match record.seq() <= at {
@@ -103,7 +117,8 @@ impl Fork {
         let hash = last.record().hash();
         let active = u64::try_from(active(&records).as_nanos()).unwrap_or(u64::MAX);
         let parent = Parent { run_id: run, seq: at, hash, active };
-        let mut recorder = Recorder::new(log, Arc::clone(&world), world.new_run_id());
+        let mut recorder =
+            Recorder::new(log, Arc::clone(&world), id.unwrap_or_else(|| world.new_run_id()));
         for kept in records {
             let fact = match kept.into_fact() {
                 Fact::RunStarted { thread, extent, about } => {

@@ -51,6 +51,7 @@ mod cancel;
 mod code;
 mod engine;
 mod fork;
+mod handle;
 mod loaded;
 mod options;
 mod prepare;
@@ -69,6 +70,7 @@ pub use call::{Chat, Generate, Step};
 pub use cancel::{Cancel, CancelHandle, cancel_run};
 pub use engine::Engine;
 pub use fork::{Fork, Forked, fork_run};
+pub use handle::{Decision, Run, Waiting};
 pub use mynah_adapters as adapters;
 pub use mynah_data::{
     AdapterReason, Breach, Budget, Catalog, ChatResult, Collector, EngineReason, Error, ErrorKind,

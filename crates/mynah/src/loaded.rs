@@ -136,6 +136,15 @@ pub(crate) struct Stretch<'a> {
     pub(crate) extent: Extent,
 }
 
+/// What ended a run that can be continued in another.
+#[derive(Clone, Copy)]
+pub(crate) struct Outage {
+    /// The last record before it.
+    pub(crate) at: u64,
+    /// Whether that was a limit of its budget.
+    pub(crate) is_budget: bool,
+}
+
 impl Loaded {
     /// Reads a run, and of the runs before it in its session what it goes on from.
     pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
@@ -228,6 +237,30 @@ impl Loaded {
     pub(crate) fn has_ended(&self) -> bool {
         const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
         self.kept.records.last().is_some_and(|last| ENDS.iter().any(|kind| last.is(kind)))
+    }
+
+    /// Why a model call or a limit ended the run, and the last record before it; none if something else did.
+    pub(crate) fn outage(&self) -> Option<Outage> {
+        if !matches!(self.kept.last(), Some(Fact::Sealed(_))) {
+            return None;
+        }
+        let mut asked = 0;
+        for (fact, seq) in self.kept.records.iter().map(|kept| (kept.fact(), kept.record().seq())) {
+            match fact {
+                Fact::TurnStarted { .. } => asked = seq,
+                Fact::BudgetExceeded { .. } => {
+                    return Some(Outage { at: seq.saturating_sub(1), is_budget: true });
+                }
+                Fact::Failed(end) if asked > 1 => {
+                    let error = Error::deserialize(end.metadata.get("error")?).ok()?;
+                    let is_of_model =
+                        matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_));
+                    return is_of_model.then_some(Outage { at: asked - 1, is_budget: false });
+                }
+                _ => {}
+            }
+        }
+        None
     }
 
     /// Whether it came to something that its caller was told.

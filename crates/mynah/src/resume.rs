@@ -15,6 +15,7 @@ use crate::{
     cancel::HAS_MOVED,
     code::code_of,
     engine::Engine,
+    fork::Fork,
     loaded::{Kept, Loaded},
     options::{Options, option_setters},
     prepare::{Asked, Part, Past, joined},
@@ -59,6 +60,10 @@ impl Engine {
     ///
     /// A run that was released or waits continues at once, and so does one whose process ended on this machine. A run that a
     /// process elsewhere holds is watched for three seconds; it is refused (`leased`) if that process lives.
+    ///
+    /// A run that failed on a model call (its provider was down, overloaded, slow, or refused it) stays sealed as it is. It is continued
+    /// in a new run from the last record before that call: `invoice-17` in `invoice-17~2`. So is a run that its budget ended, if this
+    /// call has another [budget](Resume::budget). The result's `run_id` names the new run.
     ///
     /// A run that waits is refused (`invalid_status`) without what it waits for. The error's metadata tells what that is:
     /// `pending_question`, `manual_tool_calls` with names and arguments, or the ids of `uncertain_tool_calls`.
@@ -219,11 +224,16 @@ impl Resume {
     /// A run that is not there, not what it was, has ended, is in other hands, or waits for something else; an engine that
     /// is not the one that it began with.
     pub async fn stream(self) -> Result<EventStream> {
-        let log = self.log.as_ref();
-        let prepared = match self.prepare(Loaded::read(log, &self.run).await?).await {
-            // The last records of one that was left a moment ago came since it was read.
-            Err(error) if error.kind() == HAS_MOVED && self.may_read_again() => {
-                self.prepare(Loaded::read(log, &self.run).await?).await
+        let mut this = self;
+        let loaded = Loaded::read(&*this.log, &this.run).await?;
+        let has_budget = this.options.values.budget.is_some();
+        let loaded = continued(&this.log, &this.engine, loaded, has_budget).await?;
+        this.run.clone_from(&loaded.kept.run);
+        let log = this.log.as_ref();
+        let prepared = match this.prepare(loaded).await {
+            // The last records of a run that was released a moment ago came since it was read.
+            Err(error) if error.kind() == HAS_MOVED && this.may_read_again() => {
+                this.prepare(Loaded::read(log, &this.run).await?).await
             }
             prepared => prepared,
         };
@@ -533,6 +543,38 @@ fn awaited(error: Error, loaded: &Loaded) -> Error {
         }
         _ => error,
     }
+}
+
+/// The run to continue: the one that was read, or if a model call ended it, the run that continues it. A run that its budget ended
+/// is continued only with another one.
+pub(crate) async fn continued(
+    log: &Arc<dyn Log>,
+    engine: &Engine,
+    mut loaded: Loaded,
+    has_budget: bool,
+) -> Result<Loaded> {
+    while let Some(outage) = loaded.outage().filter(|outage| has_budget || !outage.is_budget) {
+        let (run, world) = (&loaded.kept.run, Arc::clone(&engine.0.world));
+        // Of several processes that continue it, one gets the id.
+        let next = next_id(run);
+        if log.head(&next).await?.is_none() {
+            let forked = Fork::under(Arc::clone(log), run, outage.at, &next, world).await;
+            if let Err(error) = forked
+                && log.head(&next).await?.is_none()
+            {
+                return Err(error);
+            }
+        }
+        loaded = Loaded::read(&**log, &next).await?;
+    }
+    Ok(loaded)
+}
+
+/// The id of the run that continues another: `invoice-17`, `invoice-17~2`, `invoice-17~3`.
+fn next_id(run: &str) -> String {
+    let parts = run.rsplit_once('~').and_then(|(id, count)| Some((id, count.parse::<u32>().ok()?)));
+    let (id, count) = parts.unwrap_or((run, 1));
+    format!("{id}~{}", count.saturating_add(1))
 }
 
 impl IntoFuture for Resume {

@@ -15,7 +15,7 @@ use crate::{
     options::Options,
     prepare::{Input, Origin, first_record, prepare},
     replay::Replay,
-    resume::Resume,
+    resume::{Resume, continued},
     run::Driver,
     stream::{EventStream, Filter},
 };
@@ -83,16 +83,19 @@ impl Start {
     async fn attach(&self, log: &Arc<dyn Log>) -> Result<(Driver, Filter)> {
         let loaded = Loaded::read(&**log, &self.run_id).await?;
         self.compare(&loaded)?;
+        // A larger budget would be another input.
+        let loaded = continued(log, &self.engine, loaded, false).await?;
+        let run = loaded.kept.run.clone();
         if loaded.was_told() {
             let options = self.options.as_watched();
-            return Replay::alone(Arc::clone(log), self.run_id.clone(), options).perform(loaded);
+            return Replay::alone(Arc::clone(log), run, options).perform(loaded);
         }
-        let resume = Resume::new(self.engine.clone(), Arc::clone(log), self.run_id.clone());
+        let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.clone());
         let (mut driver, filter) = resume.options(self.options.clone()).prepare(loaded).await?;
-        let past = Loaded::to_compare(&**log, &self.run_id).await?;
+        let past = Loaded::to_compare(&**log, &run).await?;
         let mut options = self.options.as_watched();
         options.cancel = None;
-        let past = Replay::alone(Arc::clone(log), self.run_id.clone(), options).perform(past)?;
+        let past = Replay::alone(Arc::clone(log), run, options).perform(past)?;
         driver.tell_first(past.0);
         Ok((driver, filter))
     }

@@ -169,14 +169,16 @@ async fn a_single_call_and_a_step_attach_as_well() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_run_that_was_refused_is_refused_again_without_a_call() -> Result<()> {
+async fn a_run_that_its_provider_refused_is_continued_by_the_next_call() -> Result<()> {
     let log = MemoryLog::new();
     let down = json!([{"preflight_error": "authentication_failed"}]);
     let model = Scripted::new([down, says("fine")])?;
     let engine = Engine::new(model.clone());
-    let first = chat(&log, &engine).await.expect_err("a refusal");
-    assert_eq!(chat(&log, &engine).await.expect_err("the same refusal"), first);
-    assert_eq!(model.model_calls().len(), 1);
+    let refused = chat(&log, &engine).await.expect_err("a refusal");
+    assert_eq!(refused.reason(), "authentication_failed");
+    assert_eq!(chat(&log, &engine).await?.run_id.as_deref(), Some("k~2"));
+    assert_eq!(chat(&log, &engine).await?.text(), "fine");
+    assert_eq!(model.model_calls().len(), 2);
     Ok(())
 }
 

@@ -1,0 +1,182 @@
+//! A run under the caller's id, from its first call to its end.
+
+use std::sync::Arc;
+
+use mynah_data::{ChatResult, Error, HaltReason, Result, ToolCall};
+use mynah_log::Log;
+use serde_json::Value;
+
+use crate::{
+    call::{Chat, chatted},
+    engine::Engine,
+    options::Options,
+    resume::Resume,
+};
+
+/// A recorded run that has ended or waits; see [`Chat::start_or_resume`].
+#[derive(Clone, Debug)]
+#[must_use = "a run may wait for a decision or an answer"]
+pub struct Run {
+    engine: Engine,
+    options: Options,
+    result: ChatResult,
+}
+
+/// What a run waits for.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Waiting {
+    /// An answer to this question. Continue with [`Run::answer`].
+    Question(String),
+    /// A decision about each of these calls. They have not run. Continue with [`Run::decide`].
+    Approval(Vec<ToolCall>),
+    /// A decision about each of these calls, whose outcome is unknown because the process died while they ran. Continue with
+    /// [`Run::decide`]; [`Decision::Approve`] runs a call again.
+    Unknown(Vec<ToolCall>),
+    /// Somebody to look at it: its processes died too often. Continue with [`Run::resume`].
+    CrashLoop,
+}
+
+impl Waiting {
+    /// The calls that need a decision.
+    pub fn calls(&self) -> &[ToolCall] {
+        match self {
+            Self::Approval(calls) | Self::Unknown(calls) => calls,
+            Self::Question(_) | Self::CrashLoop => &[],
+        }
+    }
+}
+
+/// What happens with a call that a run waits for.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Decision {
+    /// The call runs.
+    Approve,
+    /// The call does not run, and the model reads why.
+    Reject(String),
+    /// The call does not run: this is its result.
+    Result(Value),
+}
+
+impl Chat {
+    /// Starts the run, or continues the run that has its [id](Chat::run_id), until it ends or waits. One call for a new run, for one whose
+    /// process died or whose provider failed, and for one that waits for a person.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Tool, testing::Scripted};
+    /// # use serde_json::json;
+    /// use mynah::{Decision, log::MemoryLog};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let model = Scripted::new([
+    /// #     json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}]),
+    /// #     json!([{"text": "Paid."}, {"finish": "stop"}]),
+    /// # ])?;
+    /// let pay = Tool::new("pay", "Pays an invoice", json!({})).manual().handler(async |_, _| "paid");
+    /// let engine = Engine::new(model).tool(pay);
+    /// let log = MemoryLog::new();
+    ///
+    /// let mut run = engine.chat("Pay invoice 17.").record(&log).run_id("invoice-17").start_or_resume().await?;
+    /// while let Some(waiting) = run.waiting() {
+    ///     println!("waits for {waiting:?}");
+    ///     run = run.decide(|_call| Decision::Approve).await?;
+    /// }
+    /// assert_eq!(run.result().text(), "Paid.");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As the call itself. A call without a log or an id is refused.
+    pub async fn start_or_resume(self) -> Result<Run> {
+        let (engine, options) = self.settings();
+        let result = self.under_its_id()?.await?;
+        Ok(Run { engine, options, result })
+    }
+}
+
+impl Run {
+    /// The id of the run in its log.
+    pub fn run_id(&self) -> &str {
+        self.result.run_id.as_deref().unwrap_or_default()
+    }
+
+    /// The result so far.
+    pub fn result(&self) -> &ChatResult {
+        &self.result
+    }
+
+    /// The result so far.
+    pub fn into_result(self) -> ChatResult {
+        self.result
+    }
+
+    /// What the run waits for; none if it has ended.
+    pub fn waiting(&self) -> Option<Waiting> {
+        match self.result.halted_reason {
+            HaltReason::AskUser => {
+                let question = self.result.pending_question.as_deref();
+                Some(Waiting::Question(question.unwrap_or_default().to_owned()))
+            }
+            HaltReason::ManualToolCalls => Some(Waiting::Approval(self.result.manual_tool_calls())),
+            HaltReason::UncertainTools => {
+                Some(Waiting::Unknown(self.result.uncertain_tool_calls()))
+            }
+            HaltReason::CrashLoop => Some(Waiting::CrashLoop),
+            _ => None,
+        }
+    }
+
+    /// Continues the run with a decision for each call that it waits for, until it ends or waits again.
+    ///
+    /// # Errors
+    /// As [`Engine::resume`]. A run that waits for something else is refused.
+    pub async fn decide(self, mut decide: impl FnMut(&ToolCall) -> Decision) -> Result<Self> {
+        let calls = self.waiting().map(|waiting| waiting.calls().to_vec()).unwrap_or_default();
+        let mut resume = self.resumption()?;
+        for call in &calls {
+            resume = match decide(call) {
+                Decision::Approve => resume.approve(&*call.id),
+                Decision::Reject(why) => resume.reject(&*call.id, why),
+                Decision::Result(value) => resume.tool_result(&*call.id, value),
+            };
+        }
+        self.continued(resume).await
+    }
+
+    /// Continues the run with the answer to its question, until it ends or waits again.
+    ///
+    /// # Errors
+    /// As [`Engine::resume`]. A run that waits for something else is refused.
+    pub async fn answer(self, text: impl Into<String>) -> Result<Self> {
+        let resume = self.resumption()?.answer(text);
+        self.continued(resume).await
+    }
+
+    /// Continues a run whose processes died too often.
+    ///
+    /// # Errors
+    /// As [`Engine::resume`].
+    pub async fn resume(self) -> Result<Self> {
+        let resume = self.resumption()?;
+        self.continued(resume).await
+    }
+
+    fn resumption(&self) -> Result<Resume> {
+        let mut options = self.options.clone();
+        let log: Arc<dyn Log> = options.log.take().ok_or_else(unnamed)?;
+        let resume = Resume::new(self.engine.clone(), log, self.run_id().to_owned());
+        Ok(resume.options(options))
+    }
+
+    async fn continued(self, resume: Resume) -> Result<Self> {
+        let mut stream = resume.stream().await?;
+        Ok(Self { result: chatted(&mut stream).await?, ..self })
+    }
+}
+
+/// The error of a call that has no log or no id.
+pub(crate) fn unnamed() -> Error {
+    Error::invalid_option("run_id", "required").with_message(
+        "validation failed: run_id: a run that can be resumed needs record(&log) and run_id(id)",
+    )
+}

@@ -1,0 +1,154 @@
+//! One call that starts a run or continues it, whatever state it is in.
+
+mod kept;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use kept::{copy, kinds, says};
+use mynah::{
+    Budget, Decision, Engine, Result, RetryPolicy, Run, Tool, ToolOutcome, Waiting,
+    log::{Log, MemoryLog, RunFilter, RunStatus, verify_run},
+    testing::Scripted,
+};
+use serde_json::{Value, json};
+
+/// Looks an invoice up, pays it after approval, and asks for a note.
+fn clerk(model: &Scripted, paid: &Arc<AtomicUsize>) -> Engine {
+    let paid = Arc::clone(paid);
+    let look = Tool::new("look", "", json!({})).idempotent(1).handler(async |_, _| json!(17));
+    let pay = Tool::new("pay", "", json!({})).manual().handler(move |_, _| {
+        paid.fetch_add(1, Ordering::Relaxed);
+        async { json!("paid") }
+    });
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("Note?"));
+    Engine::new(model.clone()).tools([look, pay, ask])
+}
+
+fn calls(id: &str, name: &str) -> Value {
+    json!([{"tool_call": {"id": id, "name": name}}, {"finish": "tool_calls"}])
+}
+
+fn scripts() -> [Value; 4] {
+    [calls("c0", "look"), calls("c1", "pay"), calls("c2", "ask"), says("Done.")]
+}
+
+async fn start(engine: &Engine, log: &MemoryLog) -> Result<Run> {
+    engine.chat("Pay 17.").record(log).run_id("k").start_or_resume().await
+}
+
+async fn to_its_end(mut run: Run) -> Result<Run> {
+    while let Some(waiting) = run.waiting() {
+        run = match waiting {
+            Waiting::Question(question) => {
+                assert_eq!(question, "Note?");
+                run.answer("thanks").await?
+            }
+            _ => run.decide(|_| Decision::Approve).await?,
+        };
+    }
+    Ok(run)
+}
+
+#[tokio::test]
+async fn a_run_that_was_cut_anywhere_is_continued_by_the_same_call() -> Result<()> {
+    let (log, paid) = (MemoryLog::new(), Arc::default());
+    let whole = to_its_end(start(&clerk(&Scripted::new(scripts())?, &paid), &log).await?).await?;
+    assert_eq!(whole.result().text(), "Done.");
+    let kinds = kinds(&log, "k").await;
+    for cut in 1..=kinds.len() {
+        let answered = kinds[..cut].iter().filter(|kind| *kind == "assistant_completed").count();
+        let log = copy(&log, "k", cut as u64).await;
+        let model = Scripted::new(scripts().into_iter().skip(answered))?;
+        let paid = Arc::new(AtomicUsize::new(0));
+        let run = to_its_end(start(&clerk(&model, &paid), &log).await?).await?;
+        assert_eq!(run.result().thread, whole.result().thread, "cut at {cut}");
+        let was_paid = kinds[..cut].iter().filter(|kind| *kind == "tool_completed").count() > 1;
+        assert_eq!(paid.load(Ordering::Relaxed), usize::from(!was_paid), "cut at {cut}");
+        assert_eq!(run.run_id(), "k");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn decisions_reject_and_give_results() -> Result<()> {
+    let paid = Arc::default();
+    for (decision, expected) in [
+        (Decision::Reject("too much".into()), "too much"),
+        (Decision::Result(json!("paid by hand")), "paid by hand"),
+    ] {
+        let model = Scripted::new([calls("c1", "pay"), says("Done.")])?;
+        let run = start(&clerk(&model, &paid), &MemoryLog::new()).await?;
+        assert!(matches!(run.waiting(), Some(Waiting::Approval(calls)) if calls[0].name == "pay"));
+        let run = run.decide(|_| decision.clone()).await?;
+        let told = run.result().thread.messages.iter().any(|m| m.text().contains(expected));
+        assert!(told, "{expected}");
+    }
+    assert_eq!(paid.load(Ordering::Relaxed), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_without_a_log_or_an_id_is_refused() -> Result<()> {
+    let engine = Engine::new(Scripted::default());
+    let log = MemoryLog::new();
+    for chat in [engine.chat("hi").run_id("k"), engine.chat("hi").record(&log)] {
+        let refused = chat.start_or_resume().await.err().map(|error| error.to_string());
+        assert!(refused.is_some_and(|why| why.contains("record(&log) and run_id(id)")));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_whose_provider_failed_continues_in_a_linked_run() -> Result<()> {
+    let (log, paid) = (MemoryLog::new(), Arc::new(AtomicUsize::new(0)));
+    let down = json!([{"preflight_error": "overloaded"}]);
+    let model = Scripted::new([calls("c0", "look"), down.clone(), down, says("Done.")])?;
+    let engine = clerk(&model, &paid).retry(RetryPolicy::never());
+    for _ in 0..2 {
+        let failed = start(&engine, &log).await?;
+        let reason = failed.result().error().map(|error| error.reason().to_owned());
+        assert_eq!((reason.as_deref(), failed.waiting()), (Some("overloaded"), None));
+    }
+    let run = start(&engine, &log).await?;
+    assert_eq!((run.run_id(), &*run.result().text()), ("k~3", "Done."));
+    assert_eq!(model.model_calls().len(), 4, "the tool turn was not repeated");
+
+    // The earlier runs stay as they were, and every one of them verifies and replays.
+    let runs = log.runs(RunFilter::new()).await?.runs;
+    let status = |id: &str| runs.iter().find(|run| &*run.run_id == id).map(|run| run.status);
+    assert_eq!(status("k"), Some(RunStatus::Failed));
+    assert_eq!(status("k~2"), Some(RunStatus::Failed));
+    assert_eq!(status("k~3"), Some(RunStatus::Completed));
+    for id in ["k", "k~2", "k~3"] {
+        verify_run(&log, id).await?;
+        engine.replay(&log, id).await?;
+    }
+    // Once more, and nothing is called.
+    assert_eq!(start(&engine, &log).await?.result().text(), "Done.");
+    assert_eq!(
+        engine.resume(&log, "k").await.map_err(|e| e.reason().to_owned()),
+        Err("sealed".into())
+    );
+    assert_eq!(model.model_calls().len(), 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_its_budget_ended_continues_with_a_larger_one() -> Result<()> {
+    let (log, paid) = (MemoryLog::new(), Arc::new(AtomicUsize::new(0)));
+    let model = Scripted::new([calls("c0", "look"), says("Done.")])?;
+    let engine = clerk(&model, &paid);
+    let chat = engine.chat("Pay 17.").budget(Budget::new().max_turns(1)).record(&log).run_id("k");
+    let ended = chat.await?;
+    assert_eq!(ended.halted_reason.as_str(), "budget_exceeded");
+    let refused = engine.resume(&log, "k").await.expect_err("the budget is spent");
+    assert_eq!(refused.reason(), "sealed");
+    let done = engine.resume(&log, "k").budget(Budget::new().max_turns(5)).await?;
+    assert_eq!((done.run_id.as_deref(), &*done.text()), (Some("k~2"), "Done."));
+    verify_run(&log, "k").await?;
+    engine.replay(&log, "k~2").await?;
+    Ok(())
+}
