@@ -151,8 +151,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let found = store::find(ledger.as_ref(), &arguments.run).await?;
         let tries = Tries::default();
         let engine = arguments.engine(&ledger, &found, &tries).await?;
-        let run = found.run_id;
-        let resumed = unless_interrupted(resume(&engine, &ledger, &run, &arguments)).await;
+        let mut run = found.run_id;
+        let resumed = unless_interrupted(resume(&engine, &ledger, &mut run, &arguments)).await;
         // Whatever happened, the run is nobody's any more.
         ledger.begin(None).await;
         match resumed {
@@ -251,15 +251,21 @@ impl Arguments {
         let (about, name) = (play::last_about(log, run).await?, self.model.as_deref());
         match cannot_go_on(&about, name) {
             Some(_) if status.is_ended() => {
-                Err(Failure::input(match self.branch(log, run).await? {
+                Err(Failure::input(match self.outage(log, run).await? {
                     Some((why, how)) => format!("run {run} has ended: {why}; {how}"),
-                    None => format!("run {run} has ended; fork it to go on"),
+                    None => {
+                        format!("run {run} has ended; fork it to go on")
+                    }
                 }))
             }
             Some(why) if !self.allow_changed_agent => Err(Failure::input(format!(
                 "run {run}: {why}; --agent FILE says who goes on with it"
             ))),
-            _ => match self.call.missing_server(&about, name).filter(|_| !status.is_ended()) {
+            _ => match self
+                .call
+                .missing_server(&about, name)
+                .filter(|_| !status.is_ended() || *status == RunStatus::Failed)
+            {
                 Some(server) => Err(Failure::input(format!(
                     "run {run} was not called at the server of its provider; \
                      say which one goes on with it:\n  {}",
@@ -304,7 +310,7 @@ impl Arguments {
                 self.judge(log, run).await?;
                 Ok(Failure::input(error.to_string()))
             }
-            ErrorKind::Log(LogReason::Sealed) => Ok(match self.branch(log, run).await? {
+            ErrorKind::Log(LogReason::Sealed) => Ok(match self.outage(log, run).await? {
                 Some((why, how)) => Failure::input(format!("run {run} has ended: {why}; {how}")),
                 None => Failure::of(error),
             }),
@@ -317,8 +323,8 @@ impl Arguments {
             }
             _ => {
                 let failure = Failure::of_call(&self.call.spoken(error.clone()), tries);
-                let branch = self.branch(log, run).await?;
-                Ok(failure.adding(&branch.map(|(_, how)| format!("; {how}")).unwrap_or_default()))
+                let outage = self.outage(log, run).await?;
+                Ok(failure.adding(&outage.map(|(_, how)| format!("; {how}")).unwrap_or_default()))
             }
         }
     }
@@ -330,7 +336,7 @@ impl Arguments {
         if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
             return Ok(());
         }
-        if let Some((why, how)) = self.branch(log, run).await? {
+        if let Some((why, how)) = self.outage(log, run).await? {
             return Err(Failure::finding(format!("run {run} failed: {why}; {how}")));
         }
         let facts = facts(log, run).await?;
@@ -358,42 +364,36 @@ impl Arguments {
         self.message.is_some() && !facts[since.unwrap_or_default()..].iter().any(is_said)
     }
 
-    /// Which limit of its budget, or which failure of its model, ended a run, and how a fork goes on in spite of it; nothing if
-    /// neither did.
-    async fn branch(&self, log: &Ledger, run: &str) -> Result<Option<(String, String)>, Failure> {
-        let (mut asked, mut branch) = (0, None);
-        for (record, fact) in store::facts(log, run).await? {
+    /// Which limit of its budget, or which failed model call, ended a run, and the command that continues it; none if something
+    /// else did.
+    async fn outage(&self, log: &Ledger, run: &str) -> Result<Option<(String, String)>, Failure> {
+        let (mut asked, mut outage) = (false, None);
+        for (_, fact) in store::facts(log, run).await? {
             match fact {
-                Some(Fact::TurnStarted { .. }) => asked = record.seq(),
+                Some(Fact::TurnStarted { .. }) => asked = true,
                 Some(Fact::BudgetExceeded { breach, .. }) => {
                     let unit = if breach.limit == Limit::WallClock { "_ms" } else { "" };
                     let why = format!("{}: {breach}", HaltReason::BudgetExceeded);
                     let more = format!(" --budget max_{}{unit}=N", breach.limit);
-                    let before = record.seq().saturating_sub(1);
-                    branch = Some((why, "goes on with more", before, more));
+                    outage = Some((why, "resume it with a larger budget", more));
                 }
-                Some(Fact::Failed(end)) if branch.is_none() && asked > 0 && is_of_model(&end) => {
+                Some(Fact::Failed(end)) if outage.is_none() && asked && is_of_model(&end) => {
                     let why = format!("{}{}", end.reason, plain(&detail(&end)));
-                    branch = Some((why, "asks the model again", asked, String::new()));
+                    outage = Some((why, "resume it to call the model again", String::new()));
                 }
                 _ => {}
             }
         }
-        let Some((why, what, at, more)) = branch else { return Ok(None) };
-        let who = self.who();
+        let Some((why, what, more)) = outage else { return Ok(None) };
         let about = play::last_about(log, run).await?;
-        let how = match self.agent() {
-            Some(_) => self.log.command("fork", run, &format!(" --at {at}{who}{more}")),
+        let who = match self.agent() {
             None if cannot_go_on(&about, self.model.as_deref()).is_some() => {
-                self.log.command("fork", run, &format!(" --at {at} --agent FILE{more}"))
+                " --agent FILE".to_owned()
             }
-            None => format!(
-                "{}\n  {}",
-                self.log.command("fork", run, &format!(" --at {at}")),
-                self.log.command("resume", "last", &format!("{who}{more}"))
-            ),
+            _ => self.who(),
         };
-        Ok(Some((why, format!("a fork {what}:\n  {how}"))))
+        let command = self.log.command("resume", run, &(who + &more));
+        Ok(Some((why, format!("{what}:\n  {command}"))))
     }
 
     /// The calls that something is said of.
@@ -464,9 +464,10 @@ impl From<Failure> for Stop {
 async fn resume(
     engine: &Engine,
     log: &Arc<Ledger>,
-    run: &str,
+    found: &mut Arc<str>,
     arguments: &Arguments,
 ) -> Result<(), Stop> {
+    let run = &**found;
     let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
     let about = play::last_about(log, run).await?;
     resume = resume.options(play::condition(&about).overlay(arguments.call.options()));
@@ -506,6 +507,12 @@ async fn resume(
         resume = resume.allow_changed_engine();
     }
     let mut stream = resume.stream().await?;
+    // A run that a model call ended is continued in another.
+    if let Some(continued) = stream.run_id().filter(|continued| *continued != run) {
+        eprintln!("run {run} has ended; run {continued} continues it");
+        *found = Arc::from(continued);
+    }
+    let run = &**found;
     let extent = kept_call(log, run).await?.extent;
     let mut teller = Teller::new(arguments.log.json, extent);
     let mut completed: Option<Box<ChatResult>> = None;

@@ -159,8 +159,9 @@ pub(crate) fn short(text: &str, limit: usize) -> String {
 
 /// A word of a command, as a shell takes it for one.
 pub(crate) fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "_-.,:/@%+=".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
+    // A tilde means something at the beginning of a word alone.
+    let is_plain = |c: char| c.is_alphanumeric() || "_-.,:/@%+=~".contains(c);
+    if !word.is_empty() && !word.starts_with('~') && word.chars().all(is_plain) {
         word.to_owned()
     } else {
         format!("'{}'", plain(word).replace('\'', r"'\''"))

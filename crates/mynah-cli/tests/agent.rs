@@ -57,39 +57,40 @@ const POOR: &str = r#"{
 }"#;
 
 #[test]
-fn a_run_that_spent_its_budget_goes_on_in_a_fork_with_a_larger_one() {
+fn a_run_that_spent_its_budget_is_resumed_with_a_larger_one() {
     let store = Store::with(POOR);
     let agent = store.file("agent.json", POOR);
     let shown = store.run(&["show", "last"]).stdout;
     assert!(shown.ends_with("-- failed: budget_exceeded: turns: 2, of at most 1\n"), "{shown}");
+    let why = "budget_exceeded: turns: 2, of at most 1; resume it with a larger budget:";
+    let command = |run, agent: &str| {
+        format!("mynah resume {run} --agent {agent} --budget max_turns=N --log {}\n", store.url())
+    };
     let ended = store.run(&["resume", "last", "--agent", &agent]);
-    let why = "budget_exceeded: turns: 2, of at most 1; a fork goes on with more:";
-    let fork = ["--at", "5", "--agent", &agent, "--budget"];
-    let command =
-        |run| format!("mynah fork {run} {} max_turns=N --log {}\n", fork.join(" "), store.url());
-    let said = format!("mynah: run run-0 has ended: {why}\n  {}", command("run-0"));
+    let said = format!("mynah: run run-0 has ended: {why}\n  {}", command("run-0", &agent));
     assert_eq!((ended.code, &ended.stderr), (Some(2), &said));
     let ended = store.run(&["resume", "last"]);
     assert_eq!((ended.code, ended.stderr), (Some(2), said.replace(&agent, "FILE")));
 
-    let too_little = store.run(&[&["fork", "run-0"], &fork[..], &["max_turns=1"]].concat());
-    let id = text(&store.json(&["runs", "--limit", "1"])[0], "run_id");
+    let resume = ["resume", "run-0", "--agent", &agent, "--budget"];
+    let too_little = store.run(&[&resume[..], &["max_turns=1"]].concat());
+    let linked = "run run-0 has ended; run run-0~2 continues it\n";
     let said =
-        format!("mynah: run {id} failed: {why}\n  {}", command(&id).replace("--at 5", "--at 6"));
+        format!("{linked}mynah: run run-0~2 failed: {why}\n  {}", command("run-0~2", &agent));
     assert_eq!((too_little.code, too_little.stderr), (Some(1), said));
 
-    let enough = [&["fork", "run-0"], &fork[..], &["max_turns=2", "--json"]].concat();
+    let enough = [&resume[..], &["max_turns=2", "--json"]].concat();
     let told = lines(&store.run(&enough));
     let done = &told.last().unwrap()["ok"];
     assert_eq!(
         (&done["halted_reason"], &done["final_response"]["output_text"]),
         (&json!("completed"), &json!("Found."))
     );
-    let records = store.json(&["show", "last", "--records"]);
-    let changed = records.iter().find(|record| record["kind"] == "resumed").unwrap();
+    let records = store.json(&["show", "run-0~3", "--records"]);
+    let changed = records.iter().rfind(|record| record["kind"] == "resumed").unwrap();
     let budget = json!({"max_tool_calls": 7, "max_turns": 2});
     assert_eq!(changed["fact"]["about"]["options"]["budget"], budget, "other limits stay");
-    assert_eq!(store.run(&["replay", "last"]).code, Some(0));
+    assert_eq!(store.run(&["replay", "run-0~3"]).code, Some(0));
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn a_branch_goes_on_with_the_model_that_answered_or_with_another() {
         fork.to_owned()
     };
     let fork = branch();
-    let keyless = go_on(&store, &server, &fork, "", &[]);
+    let keyless = store.run(&["resume", &fork, "--base-url", "http://192.0.2.1"]);
     assert_eq!(keyless.code, Some(2));
     assert!(keyless.stderr.contains("set OPENAI_API_KEY"), "{}", keyless.stderr);
     let run = store.json(&["show", &fork])[0]["run"].clone();
@@ -222,36 +222,34 @@ fn a_run_goes_on_in_the_region_that_the_environment_named_when_it_began() {
 }
 
 #[test]
-fn a_call_that_fails_or_spends_its_budget_says_how_a_fork_goes_on_and_it_does() {
+fn a_call_that_fails_or_spends_its_budget_says_how_to_resume_it() {
     let refused = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
     let answers = [answer("hi", "stop"), refused.to_owned(), answer("one", "stop")];
     let again = [answer("two", "stop"), answer("three", "stop")];
     let (store, server) = (Store::new(), Server::new(answers.into_iter().chain(again)));
     assert_eq!(server.generate(&["hi", "--log", &store.url()]).code, Some(0));
     let nobody = "http://127.0.0.1:1";
-    let (asks, more) = ("asks the model again", "goes on with more");
+    let (asks, more) = ("to call the model again", "with a larger budget");
     let poor = ["--budget", "max_input_tokens=0"];
-    for (url, flags, code, what, at, done) in [
-        (&*server.url, &[][..], 1, asks, 3, "one\n"),
-        (nobody, &["--retries", "0"], 4, asks, 3, "two\n"),
-        (&server.url, &poor, 1, more, 2, "three\n"),
+    for (url, flags, code, what, done) in [
+        (&*server.url, &[][..], 1, asks, "one\n"),
+        (nobody, &["--retries", "0"], 4, asks, "two\n"),
+        (&server.url, &poor, 1, more, "three\n"),
     ] {
         let forked = store.run(&["fork", "last", "--at", "1"]).stdout;
         let (fork, _) = forked.split_once(' ').unwrap();
         let resume = ["resume", fork, "--base-url", url, "--log", &store.url()];
         let failed = keyed(resume.iter().chain(flags).copied());
         assert_eq!(failed.code, Some(code), "{}", failed.stderr);
-        let how = format!("; a fork {what}:\n");
-        let (_, commands) = failed.stderr.split_once(&how).unwrap();
-        let commands = commands.replace("=N", "=99").replace(nobody, &server.url);
-        let mut commands = commands.lines().map(|line| line.strip_prefix("  mynah ").unwrap());
-        let branch = commands.next().unwrap();
-        assert!(branch.starts_with(&format!("fork {fork} --at {at} ")), "{branch}");
-        assert_eq!(keyed(branch.split(' ')).code, Some(0));
-        assert_eq!(keyed(commands.next().unwrap().split(' ')).stdout, done);
+        let how = format!("; resume it {what}:\n  mynah ");
+        let (_, command) = failed.stderr.split_once(&how).unwrap();
+        let command = command.replace("=N", "=99").replace(nobody, &server.url);
+        let resumed = keyed(command.trim_end().split(' '));
+        let linked = format!("run {fork} has ended; run {fork}~2 continues it\n");
+        assert_eq!((&*resumed.stdout, resumed.stderr), (done, linked));
+        assert_eq!(store.run(&["verify", fork]).code, Some(0), "the failed run is as it was");
         let ended = keyed(resume);
-        assert_eq!(ended.code, Some(2));
-        assert!(ended.stderr.contains(&how), "{}", ended.stderr);
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
     }
 }
 

@@ -359,7 +359,7 @@ fn a_run_that_waits_again_or_fails_tells_so_by_its_exit_code() {
     let failed = store.run(&["resume", "run-0", "two", "--agent", &silent]);
     assert_eq!(failed.code, Some(1), "{}", failed.stderr);
     assert!(failed.stderr.starts_with("mynah: run run-0 failed: error"), "{}", failed.stderr);
-    let how = "; a fork asks the model again:\n  mynah fork run-0 --at ";
+    let how = "; resume it to call the model again:\n  mynah resume run-0 --agent ";
     assert!(failed.stderr.contains(how), "{}", failed.stderr);
 }
 
