@@ -12,6 +12,8 @@
 //! # Ok(()) }
 //! ```
 
+mod crash;
+
 use std::panic::Location;
 
 use futures_util::{Stream, TryStreamExt as _};
@@ -20,6 +22,9 @@ use mynah_data::{Error, Event, Result, ToolCall};
 use mynah_log::Log;
 use serde_json::Value;
 
+pub use self::crash::{
+    CrashEverywhere, CrashPoint, CrashReport, CrashViolation, CrashViolationKind, crash_everywhere,
+};
 use crate::{Engine, Replay};
 
 /// Checks that a kept run comes out the same when this engine performs it again: a test for changed models, params and tools.
