@@ -1,4 +1,5 @@
-//! For tests of code that uses Mynah: a model that plays a script, and ways to look at what happened.
+//! For tests of code that uses Mynah: a model that plays a script, ways to look at what happened, and
+//! [`crash_everywhere`], which lets a run's process die at every record.
 //!
 //! ```
 //! use mynah::{Engine, testing::{self, Scripted}};

@@ -11,11 +11,8 @@ use std::{
 };
 
 use mynah::{
-    BoxFuture, Engine, Error, HandlerExecutor, Mode, OnUncertain, Options, Result, StepResult, Tool,
-    ToolContext, ToolExecutor, ToolOutcome,
-    testing::{
-        CrashViolation, CrashViolationKind, Script, Scripted, crash_everywhere,
-    },
+    Budget, Engine, Error, Mode, OnUncertain, Options, StepResult, Tool, ToolContext, ToolOutcome,
+    testing::{CrashViolation, CrashViolationKind, Script, Scripted, crash_everywhere},
 };
 use serde_json::{Value, json};
 
@@ -132,7 +129,10 @@ async fn a_tool_that_is_not_idempotent_waits_for_a_person_and_is_not_repeated() 
     let report = check().on_uncertain(OnUncertain::Fail).await;
     assert_eq!((report.crashed, report.uncertain), (18, 0));
     let found = check().on_uncertain(OnUncertain::Rerun).check().await.expect_err("two charges");
-    assert_eq!(place(&found), (CrashViolationKind::ResultDiffers, Some("charge"), Some((7, "tool_completed"))));
+    assert_eq!(
+        place(&found),
+        (CrashViolationKind::ResultDiffers, Some("charge"), Some((7, "tool_completed")))
+    );
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn state_that_outlives_the_process_is_no_state_outside_the_run() {
         })
     };
     let emptied = || seats.lock().expect("seats").clear();
-    let report = crash_everywhere(agent, "two seats").before_each(emptied).crashes(2).await;
+    let report = crash_everywhere(agent, "two seats").before_each(emptied).await;
     assert_eq!(report.records, 13);
 }
 
@@ -223,11 +223,7 @@ async fn a_call_that_cannot_start_is_a_violation() {
 async fn a_question_is_answered_and_an_approved_call_runs_once() {
     let ledger = Ledger::default();
     let agent = || {
-        let script = [
-            call("c0", "ask"),
-            call("c1", "charge"),
-            Script::new().text("Paid.").stop(),
-        ];
+        let script = [call("c0", "ask"), call("c1", "charge"), Script::new().text("Paid.").stop()];
         let ask = tool("ask").idempotent(1).handler(async |_, _| ToolOutcome::ask("How many?"));
         Engine::new(Scripted::play(script)).tools([ask, charging(&ledger, charge_once).manual()])
     };
@@ -303,12 +299,36 @@ async fn a_model_is_called_once_for_each_turn_of_all_runs() {
 }
 
 #[tokio::test]
-async fn a_run_that_its_provider_refuses_ends_alike() {
+async fn a_run_that_its_provider_refuses_or_breaks_off_ends_alike() {
+    let called = json!([{"tool_call": {"id": "c0", "name": "echo"}}, {"finish": "tool_calls"}]);
+    let said = json!({"text": "par"});
+    for last in [
+        json!([{"preflight_error": "unauthorized"}]),
+        json!([said, {"error": "overloaded"}]),
+        json!([said, {"disconnect": true}]),
+        json!([said]),
+    ] {
+        let agent = |scripts: &[&Value]| {
+            let scripts = scripts.iter().copied().cloned();
+            Engine::new(Scripted::new(scripts).expect("scripts")).tool(echo().idempotent(1))
+        };
+        crash_everywhere(|| agent(&[&last]), "go").await;
+        crash_everywhere(|| agent(&[&called, &last]), "go").await;
+    }
+}
+
+#[tokio::test]
+async fn a_lost_model_call_that_uses_up_the_budget_is_no_violation() {
     let agent = || {
-        let refused = json!([{"preflight_error": "unauthorized"}]);
-        Engine::new(Scripted::new([refused]).expect("a script"))
+        let answer = |script: Script| script.usage(100, 10);
+        let done = answer(Script::new().text("done")).stop();
+        let call = answer(Script::new().tool_call("c0", "echo", json!({}))).call_tools();
+        Engine::new(Scripted::play([call, done])).tool(echo())
     };
-    crash_everywhere(agent, "go").await;
+    for turns in [2, 3] {
+        let budget = Options::new().budget(Budget::new().max_turns(turns));
+        crash_everywhere(agent, "go").options(budget).on_uncertain(OnUncertain::Rerun).await;
+    }
 }
 
 #[tokio::test]

@@ -12,9 +12,9 @@ use std::{
     task::Poll,
 };
 
-use mynah_data::{HaltReason, Messages, Result, Thread, ToolCall};
+use mynah_data::{ChatResult, HaltReason, Result, Thread, ToolCall};
 use mynah_log::{Extent, Fact, Log, MemoryLog, OnUncertain};
-use mynah_step::RecordedFact;
+use mynah_step::{RecordedFact, differences};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -66,6 +66,7 @@ type Decide<'a> = Box<dyn Fn(Resume, &ToolCall) -> Resume + Send + Sync + 'a>;
 /// - No tool call and no model call with a recorded outcome is repeated, and a tool starts only after its announcement is recorded.
 /// - A call with an unknown outcome runs again if its tool is [`idempotent`](crate::Tool::idempotent), with the same result. Otherwise the run waits
 ///   for a person ([`HaltReason::UncertainTools`]), unless [`on_uncertain`](CrashEverywhere::on_uncertain) says what to do.
+/// - A model call whose answer was lost counts in the budget. A run that ends earlier because of it is compared up to there.
 /// - What [`observe`](CrashEverywhere::observe) returns is the same, if set: effects that the conversation does not show.
 /// - The records verify, and a replay that answers from them is equal.
 ///
@@ -324,8 +325,8 @@ impl<'a> CrashEverywhere<'a> {
             if let Some(violation) = ran.violation() {
                 return Err(violation.after(&crashes).at_last_crash(&records).into());
             }
-            let lost = usize::from(ended.is_none());
-            if process.answers() > answered(&records) - before + lost {
+            // A process that died may have lost answers.
+            if ended.is_some() && process.answers() > answered(&records) - before {
                 let what = "a model call with a recorded answer was repeated".to_owned();
                 let violation = found(CrashViolationKind::Repeated, what);
                 return Err(violation.at_last_crash(&records).into());
@@ -354,9 +355,11 @@ impl<'a> CrashEverywhere<'a> {
 
     /// An engine for a process, whose world and effects are watched, and the options of its calls.
     fn equip(&self, process: &Arc<Process>) -> (Engine, Options) {
-        let (engine, mut options) = ((self.engine)(), self.options.clone());
+        let engine = (self.engine)();
+        let mut options = Options::new().request_id(RUN).overlay(self.options.clone());
+        let reruns = self.on_uncertain == OnUncertain::Rerun;
         let own = options.executor.as_ref().or(engine.0.executor.as_ref());
-        options.executor = Some(process.executor(own.cloned(), &self.varying));
+        options.executor = Some(process.executor(own.cloned(), reruns, &self.varying));
         let engine = engine.with(|parts| {
             let (inner, now) = (Arc::clone(&parts.world), Arc::clone(&self.now));
             parts.world = Arc::new(StillWorld { inner, now });
@@ -369,12 +372,7 @@ impl<'a> CrashEverywhere<'a> {
     }
 
     /// Starts or continues the run, until it ends or waits for something that nobody decides.
-    async fn perform(
-        &self,
-        engine: &Engine,
-        log: &Arc<dyn Log>,
-        options: &Options,
-    ) -> Result<()> {
+    async fn perform(&self, engine: &Engine, log: &Arc<dyn Log>, options: &Options) -> Result<()> {
         loop {
             let mut stream = match log.head(RUN).await? {
                 None => {
@@ -438,13 +436,12 @@ impl<'a> CrashEverywhere<'a> {
         let (expected, produced) = (self.said(reference, run), self.said(run, run));
         let mut unmatched = expected.iter();
         for (place, said) in produced.iter().enumerate() {
-            // Messages about calls whose outcome is unknown may be missing, and what follows them.
-            let wanted = match run.is_in_doubt() {
+            let wanted = match run.is_shorter() {
                 true => unmatched.find(|wanted| wanted.content == said.content),
                 false => unmatched.next().filter(|wanted| wanted.content == said.content),
             };
             if wanted.is_none() {
-                let without = expected.get(place).map_or(&Value::Null, |said| &said.content);
+                let without = expected.get(place).map_or("nothing", |said| &said.content);
                 let when = match run.crashes.is_empty() {
                     true => "in a second run without a crash",
                     false => "after the crash",
@@ -457,12 +454,19 @@ impl<'a> CrashEverywhere<'a> {
                 return Err(violation.at_message(&run.records, said).into());
             }
         }
-        if run.is_in_doubt() {
+        if run.is_shorter() {
             return Ok(());
         }
-        let (first, then) = (&reference.reason, &run.reason);
-        if first != then || unmatched.next().is_some() {
-            let what = format!("the run ended otherwise\n    first: {first}\n    then:  {then}");
+        let (first, then) = (&reference.result.halted_reason, &run.result.halted_reason);
+        let ends_alike = first == then && unmatched.next().is_none();
+        let differs = match ends_alike {
+            false => {
+                Some(format!("the run ended otherwise\n    first: {first}\n    then:  {then}"))
+            }
+            true if self.varying.is_empty() => differing(&reference.result, &run.result),
+            true => None,
+        };
+        if let Some(what) = differs {
             let violation = found(CrashViolationKind::ResultDiffers, what);
             return Err(violation.at_record(&run.records, run.records.len() as u64).into());
         }
@@ -480,7 +484,7 @@ impl<'a> CrashEverywhere<'a> {
     /// The messages of a run that are compared, if the outcomes that are unknown in another are left out.
     fn said(&self, run: &Simulated, doubtful: &Simulated) -> Vec<Said> {
         let (mut tools, mut said) = (Vec::new(), Vec::new());
-        for message in run.messages.iter() {
+        for message in run.result.thread.messages.iter() {
             tools.extend(message.tool_calls().map(|call| (call.id.clone(), call.name.clone())));
             let id = message.tool_call_id();
             let named = |(id, _): &&(String, String)| message.tool_call_id() == Some(id);
@@ -490,10 +494,15 @@ impl<'a> CrashEverywhere<'a> {
             }
             let varies = tool.as_ref().is_some_and(|tool| self.varying.contains(tool));
             let content = match varies {
-                true => json!({"tool_call_id": id}),
-                false => json!(message),
+                true => json!({"tool_call_id": id}).to_string(),
+                // Members are compared in their order, as the model reads them.
+                false => json!(message).to_string(),
             };
             said.push(Said { content, call_id: id.map(str::to_owned), tool });
+        }
+        // An answer that the budget cut off.
+        if run.is_spent() && said.last().is_some_and(|said| said.call_id.is_none()) {
+            said.pop();
         }
         said
     }
@@ -538,7 +547,7 @@ struct Moment {
 
 /// A message that is compared, and the tool that it is from.
 struct Said {
-    content: Value,
+    content: String,
     call_id: Option<String>,
     tool: Option<String>,
 }
@@ -548,8 +557,7 @@ struct Simulated {
     log: MemoryLog,
     records: Vec<RecordedFact>,
     crashes: Vec<CrashPoint>,
-    messages: Messages,
-    reason: HaltReason,
+    result: ChatResult,
     /// Calls whose outcome is unknown.
     in_doubt: Vec<String>,
     world: Option<Value>,
@@ -572,19 +580,35 @@ impl Simulated {
         {
             in_doubt.extend(end.waiting_calls(facts()).into_iter().map(|call| call.id.clone()));
         }
-        let (messages, reason) = (result.thread.messages, result.halted_reason);
-        Self { log, records, crashes, messages, reason, in_doubt, world }
+        Self { log, records, crashes, result, in_doubt, world }
     }
 
-    /// Whether the outcome of a call is unknown.
-    fn is_in_doubt(&self) -> bool {
-        !self.in_doubt.is_empty()
+    /// Whether messages may be missing: about calls whose outcome is unknown and what follows them, or because a model call that was lost in
+    /// the crash used up the budget.
+    fn is_shorter(&self) -> bool {
+        !self.in_doubt.is_empty() || self.is_spent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.result.halted_reason == HaltReason::BudgetExceeded
+            && self.records.iter().any(|kept| kept.is("turn_lost"))
     }
 
     /// Whether it waits for such an outcome.
     fn is_uncertain(&self) -> bool {
-        self.reason == HaltReason::UncertainTools
+        self.result.halted_reason == HaltReason::UncertainTools
     }
+}
+
+/// Where two results differ, to the letter.
+fn differing(first: &ChatResult, then: &ChatResult) -> Option<String> {
+    let (first, then) = (json!(first), json!(then));
+    if first.to_string() == then.to_string() {
+        return None;
+    }
+    let place = differences(&first, &then).into_iter().next();
+    let place = place.map_or_else(|| "the order of members".to_owned(), |place| place.to_string());
+    Some(format!("the result differs: {place}"))
 }
 
 /// The records of the run so far.

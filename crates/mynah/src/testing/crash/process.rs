@@ -2,16 +2,17 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    task::Context,
+    task::{Context, Poll, ready},
     time::{Duration, SystemTime},
 };
 
-use futures_util::{StreamExt as _, future, stream, task::AtomicWaker};
-use mynah_data::{Event, Request, Result, ToolCall, ToolOutcome};
+use futures_util::{Stream, future, stream, task::AtomicWaker};
+use mynah_data::{Error, Event, Request, Result, ToolCall, ToolOutcome};
 use mynah_log::{
     Append, Fact, Head, Lease, Log, LogFuture, MemoryLog, Record, Resolution, forward_log,
 };
@@ -66,18 +67,15 @@ impl Process {
     pub(super) fn executor(
         &self,
         inner: Option<Arc<dyn ToolExecutor>>,
+        reruns: bool,
         varying: &[String],
     ) -> Arc<dyn ToolExecutor> {
         let inner = inner.unwrap_or_else(|| Arc::new(HandlerExecutor));
         let (log, ran) = (self.log.clone(), Arc::clone(&self.ran));
-        Arc::new(WatchedExecutor { inner, log, ran, varying: varying.to_vec() })
+        Arc::new(WatchedExecutor { inner, log, ran, reruns, varying: varying.to_vec() })
     }
 
-    pub(super) fn adapter(
-        &self,
-        inner: Arc<dyn Adapter>,
-        remembered: Answers,
-    ) -> Arc<dyn Adapter> {
+    pub(super) fn adapter(&self, inner: Arc<dyn Adapter>, remembered: Answers) -> Arc<dyn Adapter> {
         let answers = Arc::clone(&self.answers);
         Arc::new(RememberingAdapter { inner, remembered, before: self.before, answers })
     }
@@ -137,7 +135,7 @@ pub(super) struct Ran(Mutex<RanState>);
 #[derive(Default)]
 struct RanState {
     /// The attempts that began, by the key of their call.
-    begun: HashSet<(String, u32)>,
+    begun: HashMap<String, HashSet<u32>>,
     /// What calls came to when they first ran.
     outcomes: HashMap<String, ToolOutcome>,
     violation: Option<CrashViolation>,
@@ -150,17 +148,24 @@ impl Ran {
     }
 
     /// Notes that an attempt begins, with these records in the log.
-    fn begin(&self, tool: &Tool, context: &ToolContext, records: &[Record]) {
+    fn begin(&self, tool: &Tool, context: &ToolContext, records: &[Record], reruns: bool) {
+        use CrashViolationKind::{NotAnnounced, Repeated};
         let (call, attempt) = (&*context.call, context.attempt());
         let (is_announced, is_over) = recorded_of(records, call, attempt);
-        let is_new = lock(&self.0).begun.insert((context.idempotency_key(), attempt));
-        let (kind, what) = match (is_over, is_new, is_announced) {
-            (true, _, _) => {
-                (CrashViolationKind::Repeated, "a call with a recorded outcome was repeated")
-            }
-            (_, false, _) => (CrashViolationKind::Repeated, "an attempt was repeated"),
-            (_, _, false) => (CrashViolationKind::NotAnnounced, "a tool started unannounced"),
-            _ => return,
+        let mut state = lock(&self.0);
+        let attempts = state.begun.entry(context.idempotency_key()).or_default();
+        let (is_first, is_new) = (attempts.is_empty(), attempts.insert(attempt));
+        drop(state);
+        let (kind, what) = if is_over {
+            (Repeated, "a call with a recorded outcome was repeated")
+        } else if !is_new {
+            (Repeated, "an attempt was repeated")
+        } else if !(is_first || reruns || tool.spec().idempotent) {
+            (Repeated, "a tool that is not idempotent was run again")
+        } else if !is_announced {
+            (NotAnnounced, "a tool started unannounced")
+        } else {
+            return;
         };
         let what = format!("{what}: attempt {attempt} of call {}", call.id);
         self.report(CrashViolation::new(kind, what).of_tool(tool.name()));
@@ -173,8 +178,7 @@ impl Ran {
             return;
         }
         let key = context.idempotency_key();
-        let first =
-            lock(&self.0).outcomes.entry(key).or_insert_with(|| outcome.clone()).clone();
+        let first = lock(&self.0).outcomes.entry(key).or_insert_with(|| outcome.clone()).clone();
         if tool.spec().idempotent && first != *outcome {
             let what = format!(
                 "a tool that is marked idempotent gave another result when call {} ran again\n    \
@@ -218,6 +222,8 @@ struct WatchedExecutor {
     inner: Arc<dyn ToolExecutor>,
     log: MemoryLog,
     ran: Arc<Ran>,
+    /// Whether calls of tools that are not idempotent may run again.
+    reruns: bool,
     varying: Vec<String>,
 }
 
@@ -234,9 +240,9 @@ impl ToolExecutor for WatchedExecutor {
     ) -> BoxFuture<Result<ToolOutcome>> {
         let (inner, log, ran) = (Arc::clone(&self.inner), self.log.clone(), Arc::clone(&self.ran));
         let varies = self.varying.iter().any(|name| name == tool.name());
-        let tool = tool.clone();
+        let (tool, reruns) = (tool.clone(), self.reruns);
         Box::pin(async move {
-            ran.begin(&tool, &context, &log.read(RUN, 1, usize::MAX).await?);
+            ran.begin(&tool, &context, &log.read(RUN, 1, usize::MAX).await?, reruns);
             let outcome = inner.execute(&tool, arguments, context.clone()).await?;
             if !varies {
                 ran.end(&tool, &context, &outcome);
@@ -246,9 +252,16 @@ impl ToolExecutor for WatchedExecutor {
     }
 }
 
-/// The answers of the model in the first run, turn by turn.
+/// What the model said when it was first called in each turn.
 #[derive(Clone, Default)]
-pub(super) struct Answers(Arc<Mutex<Vec<Vec<Result<Event>>>>>);
+pub(super) struct Answers(Arc<Mutex<Remembered>>);
+
+#[derive(Default)]
+struct Remembered {
+    answers: Vec<Vec<Result<Event>>>,
+    /// Why the call after these was refused, if it was.
+    refused: Option<Error>,
+}
 
 /// An adapter that calls the model once for each turn, in all runs together.
 struct RememberingAdapter {
@@ -274,27 +287,24 @@ impl Adapter for RememberingAdapter {
         }
         Box::pin(async move {
             let turn = self.before + self.answers.load(Ordering::Acquire);
-            let remembered = lock(&self.remembered.0).get(turn).cloned();
-            let answer = match remembered {
-                Some(events) => Box::pin(stream::iter(events)),
-                None => Arc::clone(&self.inner).open(request, call).await?,
+            let (remembered, refused) = {
+                let all = lock(&self.remembered.0);
+                (all.answers.get(turn).cloned(), all.refused.clone())
             };
-            let mut heard = Vec::new();
-            let answer = answer.inspect(move |item| {
-                let is_end = match item {
-                    Ok(event) => matches!(event, Event::MessageCompleted { .. }),
-                    // A call that fails with its first event may be retried.
-                    Err(_) => !heard.is_empty(),
-                };
-                heard.push(item.clone());
-                if is_end {
-                    self.answers.fetch_add(1, Ordering::AcqRel);
-                    let mut remembered = lock(&self.remembered.0);
-                    if remembered.len() == turn {
-                        remembered.push(std::mem::take(&mut heard));
+            let answer = match (remembered, refused) {
+                (Some(events), _) => Box::pin(stream::iter(events)),
+                (None, Some(error)) => return Err(error),
+                (None, None) => match Arc::clone(&self.inner).open(request, call).await {
+                    Ok(answer) => answer,
+                    Err(error) => {
+                        lock(&self.remembered.0).refused = Some(error.clone());
+                        return Err(error);
                     }
-                }
-            });
+                },
+            };
+            let (remembered, answers) = (self.remembered.clone(), Arc::clone(&self.answers));
+            let heard = Vec::new();
+            let answer = Answer { inner: answer, turn, heard, is_over: false, remembered, answers };
             Ok(Box::pin(answer) as ModelStream)
         })
     }
@@ -309,6 +319,53 @@ impl Adapter for RememberingAdapter {
 
     fn first_event_timeout(&self, call: &ModelCall) -> Option<Duration> {
         self.inner.first_event_timeout(call)
+    }
+}
+
+/// An answer of the model that is remembered as far as it was polled.
+struct Answer {
+    inner: ModelStream,
+    turn: usize,
+    heard: Vec<Result<Event>>,
+    is_over: bool,
+    remembered: Answers,
+    answers: Arc<AtomicUsize>,
+}
+
+impl Stream for Answer {
+    type Item = Result<Event>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let item = ready!(self.inner.as_mut().poll_next(cx));
+        let ends = match &item {
+            Some(Ok(event)) => matches!(event, Event::MessageCompleted { .. }),
+            // A call that fails with its first event may be retried.
+            Some(Err(_)) => !self.heard.is_empty(),
+            None => true,
+        };
+        if ends && !self.is_over {
+            self.is_over = true;
+            self.answers.fetch_add(1, Ordering::AcqRel);
+        }
+        self.heard.extend(item.clone());
+        Poll::Ready(item)
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let mut remembered = lock(&self.remembered.0);
+        if remembered.answers.len() != self.turn {
+            return;
+        }
+        match &mut self.heard[..] {
+            [Err(error)] => remembered.refused = Some(error.clone()),
+            [] if !self.is_over => {}
+            _ => {
+                remembered.answers.push(std::mem::take(&mut self.heard));
+                remembered.refused = None;
+            }
+        }
     }
 }
 
@@ -342,4 +399,53 @@ impl World for StillWorld {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use mynah_adapters::scripted::{Script, Scripted};
+    use mynah_step::{SystemWorld, Tool};
+
+    use super::*;
+    use crate::Engine;
+
+    #[tokio::test]
+    async fn what_runs_without_an_announcement_or_twice_is_reported() -> Result<()> {
+        let log = MemoryLog::new();
+        let tool = Tool::new("pay", "", json!({}));
+        let call = Script::new().tool_call("c0", "pay", json!({})).call_tools();
+        let engine = Engine::new(Scripted::play([call, Script::new().text("done").stop()]));
+        let engine = engine.tool(tool.clone().handler(async |_, _| "paid"));
+        engine.chat("go").record(&log).run_id(RUN).await?;
+        let records = log.read(RUN, 1, usize::MAX).await?;
+        let until = |kind: &str| {
+            let last = records.iter().position(|record| &*record.envelope().kind == kind);
+            &records[..=last.unwrap_or_default()]
+        };
+        let scheduled = until("tool_scheduled");
+        let context = |id: &str| {
+            let call = ToolCall::from_value(id, "pay", json!({}));
+            ToolContext::new(call, Arc::new(SystemWorld)).in_run(Some(RUN.into()), 0)
+        };
+        let reported = |ran: &Ran| ran.violation().map(|found| (found.kind(), found.to_string()));
+        let begin = |records: &[Record], times: usize| {
+            let ran = Ran::default();
+            (0..times).for_each(|_| ran.begin(&tool, &context("c0"), records, false));
+            reported(&ran)
+        };
+        assert_eq!(begin(scheduled, 1), None);
+        let is = |found: Option<(CrashViolationKind, String)>, kind, what: &str| {
+            let (found, text) = found.unwrap_or((CrashViolationKind::NotResumed, String::new()));
+            assert!(found == kind && text.contains(what), "{found:?} {text}");
+        };
+        is(begin(until("assistant_completed"), 1), CrashViolationKind::NotAnnounced, "unannounced");
+        is(begin(until("tool_completed"), 1), CrashViolationKind::Repeated, "recorded outcome");
+        is(begin(scheduled, 2), CrashViolationKind::Repeated, "an attempt was repeated");
+        let ran = Ran::default();
+        ran.begin(&tool, &context("c0"), scheduled, false);
+        lock(&ran.0).begun.values_mut().for_each(|attempts| *attempts = HashSet::from([7]));
+        ran.begin(&tool, &context("c0"), scheduled, false);
+        is(reported(&ran), CrashViolationKind::Repeated, "is not idempotent");
+        Ok(())
+    }
 }

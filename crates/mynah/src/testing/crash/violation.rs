@@ -133,7 +133,7 @@ impl CrashViolation {
                 id == call_id
             }
             (None, Fact::AssistantCompleted { response, .. }) => {
-                json!(response.message) == said.content
+                json!(response.message).to_string() == said.content
             }
             _ => false,
         };
