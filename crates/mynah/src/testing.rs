@@ -1,4 +1,5 @@
-//! For tests of code that uses Mynah: a model that plays a script, and ways to look at what happened.
+//! For tests of code that uses Mynah: a model that plays a script, ways to look at what happened, and
+//! [`crash_everywhere`], which lets a run's process die at every record.
 //!
 //! ```
 //! use mynah::{Engine, testing::{self, Scripted}};
@@ -12,6 +13,8 @@
 //! # Ok(()) }
 //! ```
 
+mod crash;
+
 use std::panic::Location;
 
 use futures_util::{Stream, TryStreamExt as _};
@@ -20,6 +23,9 @@ use mynah_data::{Error, Event, Result, ToolCall};
 use mynah_log::Log;
 use serde_json::Value;
 
+pub use self::crash::{
+    CrashEverywhere, CrashPoint, CrashReport, CrashViolation, CrashViolationKind, crash_everywhere,
+};
 use crate::{Engine, Replay};
 
 /// Checks that a kept run comes out the same when this engine performs it again: a test for changed models, params and tools.

@@ -9,9 +9,10 @@ use std::sync::{
 
 use kept::{calls, copy, kinds, says};
 use mynah::{
-    Event, Message, Mode, Tool, ToolOutcome, Tools, kept_call,
+    Engine, Event, Message, Mode, OnUncertain, Resume, Tool, ToolCall, ToolOutcome, Tools,
+    kept_call,
     log::{Log, MemoryLog},
-    testing::Scripted,
+    testing::{Script, Scripted, crash_everywhere},
 };
 use serde_json::{Value, json};
 
@@ -79,27 +80,42 @@ async fn what_a_person_approves_is_run_and_what_they_reject_is_not() -> mynah::R
     for tools in [Tools::All, Tools::Recorded] {
         assert_eq!(engine.replay(&log, &*run).replay_tools(tools).await?.status, "equal");
     }
-    // Whatever the moment at which the process ends, the approved call is not run twice unasked.
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_approved_call_is_not_run_twice_unasked_whenever_its_process_dies() -> mynah::Result<()>
+{
+    let engine = || {
+        let calls = ["c0", "c1", "c2"]
+            .iter()
+            .fold(Script::new(), |script, id| script.tool_call(*id, "pick", json!({"x": id})));
+        let pick = Tool::new("pick", "", json!({})).manual();
+        let script = [calls.call_tools(), Script::new().text("done").stop()];
+        Engine::new(Scripted::play(script))
+            .tool(pick.handler(async |arguments: Value, _| arguments))
+    };
+    let decide = |resume: Resume, call: &ToolCall| match &*call.id {
+        "c0" => resume.approve("c0"),
+        "c1" => resume.reject("c1", "too dear"),
+        id => resume.tool_result(id, "mine"),
+    };
+    let check = || crash_everywhere(engine, "go").decide(decide);
+    // After its announcement, and before its outcome.
+    assert_eq!(check().await.uncertain, 2);
+    assert_eq!(check().on_uncertain(OnUncertain::Rerun).await.uncertain, 0);
+
+    let (log, engine) = (MemoryLog::new(), engine());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let resume = engine.resume(&log, &*run).tool_result("c2", "mine").reject("c1", "too dear");
+    resume.approve("c0").await?;
     let kinds = kinds(&log, &run).await;
-    let resumed =
-        kinds.iter().position(|kind| kind == "resumed").expect("it was resumed") as u64 + 1;
-    for cut in resumed..kinds.len() as u64 {
-        let log = copy(&log, &run, cut).await;
-        let engine = engine.clone().adapter(Scripted::new([says("done")])?);
-        let result = engine.resume(&log, &*run).await?;
-        let expected = if kinds[cut as usize - 1] == "tool_scheduled" {
-            "uncertain_tools"
-        } else {
-            "completed"
-        };
-        assert_eq!(result.halted_reason.as_str(), expected, "cut at {cut}");
-        if expected == "uncertain_tools" {
-            assert_eq!(kept_call(&log, &run).await?.waiting, Some(result));
-            let result = engine.resume(&log, &*run).approve("c0").await?;
-            assert_eq!(result.text(), "done");
-        }
-        assert_eq!(engine.replay(&log, &*run).await?.status, "equal", "cut at {cut}");
-    }
+    let scheduled = kinds.iter().position(|kind| kind == "tool_scheduled").expect("it was run");
+    let log = copy(&log, &run, scheduled as u64 + 1).await;
+    let engine = engine.adapter(Scripted::new([says("done")])?);
+    let waiting = engine.resume(&log, &*run).await?;
+    assert_eq!(kept_call(&log, &run).await?.waiting, Some(waiting));
+    assert_eq!(engine.resume(&log, &*run).approve("c0").await?.text(), "done");
     Ok(())
 }
 

@@ -5,14 +5,14 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    ChatResult, Engine, Event, HaltReason, Message, Mode, OnUncertain, StepResult, Tool,
-    ToolOutcome, Tools, fork_run,
+    ChatResult, Engine, Event, HaltReason, Message, Mode, OnUncertain, Resume, StepResult, Tool,
+    ToolCall, ToolOutcome, Tools, fork_run,
     log::{Append, Chain, Fact, Log, MemoryLog, Record, verify},
     replay_run,
-    testing::{self, Scripted},
+    testing::{self, Scripted, crash_everywhere},
 };
 use plans::{cases, plan, runtime};
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::TestRunner};
 use serde_json::{Value, json};
 
 proptest! {
@@ -80,55 +80,26 @@ proptest! {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(300), ..ProptestConfig::default() })]
-
-    #[test]
-    fn a_run_resumed_from_any_prefix_comes_to_the_same(plan in plan(), share in 0.0..1.0f64) {
-        runtime().block_on(async {
-            let log = Arc::new(MemoryLog::new());
-            let Ok(whole) = plan.engine().chat("go").options(plan.options()).record(&log).await else { return Ok(()) };
-            let run = whole.run_id.clone().unwrap_or_default();
-            let records = read(&log, &run).await;
-            let kept = 1 + ((records.len() - 1) as f64 * share) as usize;
-            let prefix = Arc::new(MemoryLog::new());
-            let batch = Append::new(&*run, None, records[..kept].to_vec());
-            prefix.append(batch).await.map_err(|e| TestCaseError::fail(e.to_string()))?;
-            let facts: Vec<Fact> = records[..kept].iter().filter_map(|record| record.fact().ok().flatten()).collect();
-            let ended = facts.last().is_some_and(|fact| matches!(fact, Fact::Suspended(_) | Fact::Sealed(_)));
-            // The model calls that were answered, or refused, are not made again.
-            let is_answer = |fact: &&Fact| matches!(fact, Fact::AssistantCompleted { .. } | Fact::FinalizeFailed { .. });
-            let answered = facts.iter().filter(is_answer).count();
-            let resumed = plan.after(answered).engine().resume(&prefix, &*run).on_uncertain(OnUncertain::Rerun).await;
-            if ended {
-                prop_assert!(resumed.is_err());
-                return Ok(());
-            }
-            let failed = matches!(facts.last(), Some(Fact::Completed(_) | Fact::Failed(_) | Fact::Cancelled { .. }));
-            let told = format!("{kept} of {} ({failed})", records.len());
-            let ran_dry = whole.error().or_else(|| pass_2_error(&whole)).is_some_and(|e| e.reason() == "no_scripted_response");
-            if ran_dry {
-                // The error counts the scripts, of which the second process has fewer.
-                let resumed = resumed.map_err(|e| TestCaseError::fail(e.to_string()))?;
-                prop_assert_eq!(resumed.halted_reason, whole.halted_reason, "{}", told);
-                prop_assert_eq!(json!(resumed.thread).to_string(), json!(whole.thread).to_string(), "{}", told);
-                return Ok(());
-            }
-            // A model call that was lost counts, so that a budget may end what is resumed earlier.
-            let lost = matches!(facts.last(), Some(Fact::TurnStarted { .. }));
-            if lost && resumed.as_ref().is_ok_and(|resumed| resumed.halted_reason == HaltReason::BudgetExceeded) {
-                return Ok(());
-            }
-            prop_assert_eq!(resumed.as_ref(), Ok(&whole), "{}", told);
-            let text = |result: &ChatResult| json!(result).to_string();
-            prop_assert_eq!(resumed.as_ref().map(text), Ok(text(&whole)), "{}, to the letter", told);
-            let after = read(&prefix, &run).await;
-            prop_assert!(verify(&run, &after).is_ok());
-            let replayed = plan.engine().replay(&prefix, &*run).await;
-            prop_assert!(replayed.is_ok(), "{replayed:?}");
-            Ok(())
-        })?;
-    }
+/// Each case is as many runs as there are moments at which its process can die.
+#[test]
+fn a_run_whose_process_dies_at_any_record_comes_to_the_same() {
+    let decide = |resume: Resume, call: &ToolCall| match &*call.name {
+        "nope" => resume.tool_result(&*call.id, "no such tool"),
+        _ => resume.approve(&*call.id),
+    };
+    let config = ProptestConfig { cases: cases(300) / 20, ..ProptestConfig::default() };
+    let died = TestRunner::new(config).run(&(plan(), any::<bool>()), |(plan, reruns)| {
+        let policy = if reruns { OnUncertain::Rerun } else { OnUncertain::Suspend };
+        let check = crash_everywhere(|| plan.engine(), "go").options(plan.options()).answer("yes");
+        let checked = runtime().block_on(check.decide(decide).on_uncertain(policy).check());
+        match checked {
+            // The call is refused before it begins.
+            Err(found) if found.crashes().is_empty() && found.record().is_none() => {}
+            checked => prop_assert!(checked.is_ok(), "{}", checked.unwrap_err()),
+        }
+        Ok(())
+    });
+    assert!(died.is_ok(), "{}", died.unwrap_err());
 }
 
 #[tokio::test]
@@ -297,17 +268,6 @@ async fn tools_that_were_not_all_announced_did_not_run() -> mynah::Result<()> {
     let announced =
         read(&log, &run).await.iter().filter(|r| &*r.envelope().kind == "tool_scheduled").count();
     assert_eq!(announced, 2);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_completed_tool_is_not_run_again() -> mynah::Result<()> {
-    let (log, run) = cut_after("tool_completed").await?;
-    let never =
-        Tool::new("echo", "", json!({})).handler(async |_, _| ToolOutcome::error("it ran again"));
-    let result = Engine::new(last_script()?).tool(never).resume(&log, &*run).await?;
-    assert_eq!(result.steps[0].tool_results[0].text(), "1");
-    assert_eq!(result.text(), "done");
     Ok(())
 }
 
@@ -610,11 +570,6 @@ fn script() -> mynah::Result<Scripted> {
         json!([{"tool_call": {"id": "c0", "name": "echo"}}, {"finish": "tool_calls"}]),
         says_done(),
     ])
-}
-
-fn pass_2_error(result: &ChatResult) -> Option<mynah::Error> {
-    let error = result.metadata.get("structured_finalize")?.get("pass_2_error")?;
-    serde_json::from_value(error.clone()).ok()
 }
 
 fn without_id(mut result: ChatResult) -> ChatResult {

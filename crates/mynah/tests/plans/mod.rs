@@ -31,12 +31,6 @@ impl Plan {
         Engine::new(Scripted::play(self.scripts.clone())).model(model).tools(tools)
     }
 
-    /// The same plan for a process that goes on after so many model calls.
-    #[allow(dead_code, reason = "not every test goes on")]
-    pub(crate) fn after(&self, calls: usize) -> Self {
-        Self { scripts: self.scripts.iter().skip(calls).cloned().collect(), ..self.clone() }
-    }
-
     #[allow(dead_code, reason = "most tests spend")]
     pub(crate) fn without_budget(mut self) -> Self {
         self.options["budget"] = Value::Null;

@@ -1,0 +1,623 @@
+//! A run whose process dies at every record, and what must hold when another process resumes it.
+
+mod process;
+mod violation;
+
+use std::{
+    fmt,
+    future::{IntoFuture, poll_fn},
+    panic::Location,
+    pin::{Pin, pin},
+    sync::{Arc, OnceLock},
+    task::Poll,
+};
+
+use mynah_data::{ChatResult, HaltReason, Result, Thread, ToolCall};
+use mynah_log::{Extent, Fact, Log, MemoryLog, OnUncertain};
+use mynah_step::{RecordedFact, differences};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use self::process::{Answers, Process, Ran, StillWorld};
+pub use self::violation::{CrashPoint, CrashViolation, CrashViolationKind};
+use crate::{
+    Engine, Options, Resume, Tools,
+    loaded::Loaded,
+    prepare::{Input, Origin, prepare},
+    stream::EventStream,
+    testing::difference,
+};
+
+/// The id of the simulated run: the same in each, so that the keys of its calls are.
+const RUN: &str = "crash_everywhere";
+
+type Closure<'a, T> = Box<dyn Fn() -> T + Send + Sync + 'a>;
+
+/// What decides about a call that the run waits for.
+type Decide<'a> = Box<dyn Fn(Resume, &ToolCall) -> Resume + Send + Sync + 'a>;
+
+/// Lets the process of a chat die at each of its records, resumes it, and checks what the resumed run came to.
+///
+/// The closure makes the engine of one process, as the program does when it starts. The chat is performed once in a
+/// [`MemoryLog`], and then once for every moment at which its process can die: before and after each record. A process that dies before a
+/// record has done what that record would have reported, as a tool whose outcome is lost. The next process has a new engine and the records.
+///
+/// ```
+/// use mynah::{Engine, Tool, testing::{Script, Scripted, crash_everywhere}};
+/// use serde_json::json;
+///
+/// fn engine() -> Engine {
+///     let model = Scripted::play([
+///         Script::new().tool_call("c0", "price", json!({"dish": "soup"})).call_tools(),
+///         Script::new().text("Two euros.").stop(),
+///     ]);
+///     let price = Tool::new("price", "What a dish costs", json!({})).idempotent(3);
+///     Engine::new(model).tool(price.handler(async |_, _| json!({"euros": 2})))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// crash_everywhere(engine, "What is the soup?").await;
+/// # }
+/// ```
+///
+/// Of every run it checks:
+///
+/// - The conversation and the reason of its end are those of a run without a crash. So are those of a second run without a crash.
+/// - No tool call and no model call with a recorded outcome is repeated, and a tool starts only after its announcement is recorded.
+/// - A call with an unknown outcome runs again if its tool is [`idempotent`](crate::Tool::idempotent), with the same result. Otherwise the run waits
+///   for a person ([`HaltReason::UncertainTools`]), unless [`on_uncertain`](CrashEverywhere::on_uncertain) says what to do.
+/// - A model call whose answer was lost counts in the budget. A run that ends earlier because of it is compared up to there.
+/// - What [`observe`](CrashEverywhere::observe) returns is the same, if set: effects that the conversation does not show.
+/// - The records verify, and a replay that answers from them is equal.
+///
+/// Tools run for real in every run. **The model is called in the first run only**: later calls get
+/// the recorded answers of the same turn, so that any model is deterministic and [`Scripted`](super::Scripted) need not know how far the run is.
+/// [`now`](crate::ToolContext::now) returns one time and [`random`](crate::ToolContext::random) one number in all runs; side effects are executed.
+///
+/// A chat of `n` records has `2 n` crash points.
+///
+/// # Panics
+/// Awaited, at the first violation: with its record, the tool and what to do. [`CrashEverywhere::check`] returns it.
+#[track_caller]
+pub fn crash_everywhere<'a>(
+    engine: impl Fn() -> Engine + Send + Sync + 'a,
+    input: impl Into<Thread>,
+) -> CrashEverywhere<'a> {
+    CrashEverywhere {
+        engine: Box::new(engine),
+        input: input.into(),
+        options: Options::new(),
+        crashes: 1,
+        answer: None,
+        decide: None,
+        on_uncertain: OnUncertain::Suspend,
+        before_each: None,
+        observe: None,
+        varying: Vec::new(),
+        answers: Answers::default(),
+        now: Arc::default(),
+        caller: Location::caller(),
+    }
+}
+
+/// A chat whose process dies everywhere; see [`crash_everywhere`].
+#[must_use = "nothing is checked unless it is awaited"]
+pub struct CrashEverywhere<'a> {
+    engine: Closure<'a, Engine>,
+    input: Thread,
+    options: Options,
+    crashes: usize,
+    answer: Option<String>,
+    decide: Option<Decide<'a>>,
+    on_uncertain: OnUncertain,
+    before_each: Option<Closure<'a, ()>>,
+    observe: Option<Closure<'a, Value>>,
+    varying: Vec<String>,
+    answers: Answers,
+    now: Arc<OnceLock<std::time::SystemTime>>,
+    caller: &'static Location<'static>,
+}
+
+/// What was tried when no violation was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CrashReport {
+    /// The records of the run without a crash.
+    pub records: u64,
+    /// The runs in which a process died.
+    pub crashed: usize,
+    /// Those of them that wait for the outcome of a tool that is not idempotent.
+    pub uncertain: usize,
+}
+
+impl<'a> CrashEverywhere<'a> {
+    /// Sets the options of the chat.
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = self.options.overlay(options);
+        self
+    }
+
+    /// Answers every question of the run. Without an answer the run waits, and that is its end.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Tool, ToolOutcome, testing::{Script, Scripted, crash_everywhere}};
+    /// # use serde_json::json;
+    /// # fn engine() -> Engine {
+    /// #     let ask = Tool::new("ask", "", json!({})).idempotent(1).handler(async |_, _| ToolOutcome::ask("How many?"));
+    /// #     let call = Script::new().tool_call("c0", "ask", json!({})).call_tools();
+    /// #     Engine::new(Scripted::play([call, Script::new().text("Two it is.").stop()])).tool(ask)
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// crash_everywhere(engine, "order").answer("two").await;
+    /// # }
+    /// ```
+    pub fn answer(mut self, text: impl Into<String>) -> Self {
+        self.answer = Some(text.into());
+        self
+    }
+
+    /// Approves every call of a manual tool. Without a decision the run waits, and that is its end.
+    pub fn approve_all(self) -> Self {
+        self.decide(|resume, call| resume.approve(&*call.id))
+    }
+
+    /// Decides about every call of a manual tool: approves it, rejects it or gives its result.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Tool, testing::{Script, Scripted, crash_everywhere}};
+    /// # use serde_json::json;
+    /// # fn engine() -> Engine {
+    /// #     let pick = Tool::new("pick", "", json!({})).manual();
+    /// #     let call = Script::new().tool_call("c0", "pick", json!({})).call_tools();
+    /// #     Engine::new(Scripted::play([call, Script::new().text("Red.").stop()])).tool(pick)
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// crash_everywhere(engine, "Pick one").decide(|resume, call| resume.tool_result(&*call.id, "red")).await;
+    /// # }
+    /// ```
+    pub fn decide(
+        mut self,
+        decide: impl Fn(Resume, &ToolCall) -> Resume + Send + Sync + 'a,
+    ) -> Self {
+        self.decide = Some(Box::new(decide));
+        self
+    }
+
+    /// Sets what happens with a call whose outcome is unknown, if its tool is not idempotent.
+    ///
+    /// By default the run waits for a person, and its conversation up to there is compared. With [`OnUncertain::Rerun`] it must come to the
+    /// same end. With [`OnUncertain::Fail`] the model is told that the outcome is unknown; all other messages are compared.
+    pub fn on_uncertain(mut self, policy: OnUncertain) -> Self {
+        self.on_uncertain = policy;
+        self
+    }
+
+    /// Sets how many processes of one run die, one after the other; by default one. Two take time that grows with the square of the records.
+    pub fn crashes(mut self, crashes: usize) -> Self {
+        self.crashes = crashes;
+        self
+    }
+
+    /// Prepares the world before each run: empties the table that the tools write to, restarts the service that they call.
+    pub fn before_each(mut self, prepare: impl Fn() + Send + Sync + 'a) -> Self {
+        self.before_each = Some(Box::new(prepare));
+        self
+    }
+
+    /// Compares the world after each run: rows of a table, calls that a fake service got. A run that waits for the outcome of a tool is not
+    /// compared.
+    ///
+    /// ```
+    /// # use std::sync::{Arc, Mutex};
+    /// # use mynah::{Engine, Tool, testing::{Script, Scripted, crash_everywhere}};
+    /// # use serde_json::json;
+    /// # fn engine(sent: &Arc<Mutex<Vec<String>>>) -> Engine {
+    /// #     let sent = Arc::clone(sent);
+    /// #     let send = Tool::new("send", "", json!({})).idempotent(3).handler(move |_, context| {
+    /// #         let (sent, key) = (Arc::clone(&sent), context.idempotency_key());
+    /// #         async move {
+    /// #             let mut sent = sent.lock().unwrap();
+    /// #             if !sent.contains(&key) { sent.push(key) }
+    /// #             "sent"
+    /// #         }
+    /// #     });
+    /// #     let call = Script::new().tool_call("c0", "send", json!({})).call_tools();
+    /// #     Engine::new(Scripted::play([call, Script::new().text("done").stop()])).tool(send)
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let mails = Arc::new(Mutex::new(Vec::new()));
+    /// crash_everywhere(|| engine(&mails), "Tell Ada")
+    ///     .before_each(|| mails.lock().unwrap().clear())
+    ///     .observe(|| mails.lock().unwrap().len())
+    ///     .await;
+    /// # }
+    /// ```
+    pub fn observe<T: Serialize>(mut self, look: impl Fn() -> T + Send + Sync + 'a) -> Self {
+        self.observe = Some(Box::new(move || {
+            serde_json::to_value(look()).unwrap_or_else(|error| json!(error.to_string()))
+        }));
+        self
+    }
+
+    /// Names a tool whose result may differ from run to run, as the weather does: its results are not compared.
+    pub fn varying(mut self, tool: impl Into<String>) -> Self {
+        self.varying.push(tool.into());
+        self
+    }
+
+    /// Returns what was tried, or the first violation.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub async fn check(self) -> std::result::Result<CrashReport, Box<CrashViolation>> {
+        let Some(reference) = self.simulate(&[]).await? else { return Ok(CrashReport::default()) };
+        self.examine(&reference, None).await?;
+        if let Some(second) = self.simulate(&[]).await? {
+            self.examine(&second, Some(&reference)).await?;
+        }
+        let records = reference.records.len() as u64;
+        let mut report = CrashReport { records, ..CrashReport::default() };
+        self.explore(&mut Vec::new(), 0, &reference, &mut report).await?;
+        Ok(report)
+    }
+
+    /// Lets a process die at each record after the first `survived`, where others died before it.
+    fn explore<'s>(
+        &'s self,
+        died: &'s mut Vec<Moment>,
+        survived: u64,
+        reference: &'s Simulated,
+        report: &'s mut CrashReport,
+    ) -> Pin<Box<dyn Future<Output = Checked> + Send + 's>> {
+        Box::pin(async move {
+            if died.len() == self.crashes {
+                return Ok(());
+            }
+            for record in survived + 1.. {
+                for durable in [false, true] {
+                    died.push(Moment { record, durable });
+                    let Some(run) = self.simulate(died).await? else {
+                        died.pop();
+                        return Ok(());
+                    };
+                    self.examine(&run, Some(reference)).await?;
+                    report.crashed += 1;
+                    report.uncertain += usize::from(run.is_uncertain());
+                    let survived = if durable { record } else { record - 1 };
+                    self.explore(died, survived, reference, report).await?;
+                    died.pop();
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Performs the run in processes that die at these moments, and a last one that does not. None if a moment never came.
+    async fn simulate(
+        &self,
+        died: &[Moment],
+    ) -> std::result::Result<Option<Simulated>, Box<CrashViolation>> {
+        if let Some(prepare) = &self.before_each {
+            prepare();
+        }
+        let (log, ran) = (MemoryLog::new(), Arc::new(Ran::default()));
+        let mut crashes = Vec::new();
+        for dies in died.iter().copied().map(Some).chain([None]) {
+            let before = answered(&records(&log).await);
+            let process = Process::new(log.clone(), dies, Arc::clone(&ran), before);
+            let (engine, options) = self.equip(&process);
+            let ended = {
+                let process_log: Arc<dyn Log> = process.clone();
+                let mut live = pin!(self.perform(&engine, &process_log, &options));
+                poll_fn(|cx| {
+                    process.watch(cx);
+                    match live.as_mut().poll(cx) {
+                        Poll::Ready(ended) => Poll::Ready(Some(ended)),
+                        Poll::Pending if process.died().is_some() => Poll::Ready(None),
+                        Poll::Pending => Poll::Pending,
+                    }
+                })
+                .await
+            };
+            crashes.extend(process.died());
+            let found = |kind, what: String| CrashViolation::new(kind, what).after(&crashes);
+            let records = records(&log).await;
+            if let Some(violation) = ran.violation() {
+                return Err(violation.after(&crashes).at_last_crash(&records).into());
+            }
+            // A process that died may have lost answers.
+            if ended.is_some() && process.answers() > answered(&records) - before {
+                let what = "a model call with a recorded answer was repeated".to_owned();
+                let violation = found(CrashViolationKind::Repeated, what);
+                return Err(violation.at_last_crash(&records).into());
+            }
+            match ended {
+                Some(Err(error)) => {
+                    let what = if records.is_empty() { "started" } else { "continued" };
+                    let what = format!("the run could not be {what}: {}", difference(&error));
+                    let violation = found(CrashViolationKind::NotResumed, what);
+                    return Err(violation.at_error(&records, &error).into());
+                }
+                Some(Ok(())) if dies.is_some() => return Ok(None),
+                Some(Ok(())) | None => {}
+            }
+        }
+        let world = self.observe.as_ref().map(|look| look());
+        match Loaded::read(&log, RUN).await {
+            Ok(run) => Ok(Some(Simulated::new(log, run, crashes, world))),
+            Err(error) => {
+                let what = format!("the records do not verify: {error}");
+                let violation = CrashViolation::new(CrashViolationKind::NotVerified, what);
+                Err(violation.after(&crashes).at_error(&records(&log).await, &error).into())
+            }
+        }
+    }
+
+    /// An engine for a process, whose world and effects are watched, and the options of its calls.
+    fn equip(&self, process: &Arc<Process>) -> (Engine, Options) {
+        let engine = (self.engine)();
+        let mut options = Options::new().request_id(RUN).overlay(self.options.clone());
+        let reruns = self.on_uncertain == OnUncertain::Rerun;
+        let own = options.executor.as_ref().or(engine.0.executor.as_ref());
+        options.executor = Some(process.executor(own.cloned(), reruns, &self.varying));
+        let engine = engine.with(|parts| {
+            let (inner, now) = (Arc::clone(&parts.world), Arc::clone(&self.now));
+            parts.world = Arc::new(StillWorld { inner, now });
+            parts.adapter = parts
+                .adapter
+                .as_ref()
+                .map(|adapter| process.adapter(Arc::clone(adapter), self.answers.clone()));
+        });
+        (engine, options)
+    }
+
+    /// Starts or continues the run, until it ends or waits for something that nobody decides.
+    async fn perform(&self, engine: &Engine, log: &Arc<dyn Log>, options: &Options) -> Result<()> {
+        loop {
+            let mut stream = match log.head(RUN).await? {
+                None => {
+                    let mut options = options.clone();
+                    options.log = Some(Arc::clone(log));
+                    let origin = Origin { run_id: Some(RUN.to_owned()), ..Origin::default() };
+                    let input = Input::Thread(self.input.clone());
+                    EventStream::new(prepare(engine, input, options, Extent::Chat, origin))
+                }
+                Some(_) => match self.decided(engine, log, &Loaded::read(log, RUN).await?) {
+                    Some(resume) => resume.options(options.clone()).stream().await?,
+                    None => return Ok(()),
+                },
+            };
+            if let Err(error) = stream.drain(drop).await {
+                let run = log.run(RUN).await?;
+                // A run that failed has its end like any other.
+                return if run.is_some_and(|run| run.seal.is_some()) { Ok(()) } else { Err(error) };
+            }
+        }
+    }
+
+    /// How the run continues; none if it has ended, or waits for something that nobody decides.
+    fn decided(&self, engine: &Engine, log: &Arc<dyn Log>, run: &Loaded) -> Option<Resume> {
+        let resume = engine.resume(log, RUN).on_uncertain(self.on_uncertain);
+        match run.kept.last() {
+            Some(Fact::Sealed(_)) => None,
+            Some(Fact::Suspended(end)) => match end.reason {
+                HaltReason::AskUser => Some(resume.answer(self.answer.clone()?)),
+                HaltReason::ManualToolCalls => {
+                    let decide = self.decide.as_ref()?;
+                    let calls = end.waiting_calls(run.kept.records.iter().map(RecordedFact::fact));
+                    Some(calls.into_iter().fold(resume, decide))
+                }
+                HaltReason::UncertainTools if self.on_uncertain != OnUncertain::Suspend => {
+                    Some(resume)
+                }
+                _ => None,
+            },
+            _ => Some(resume),
+        }
+    }
+
+    /// Checks a run that ended or waits.
+    async fn examine(&self, run: &Simulated, reference: Option<&Simulated>) -> Checked {
+        if let Some(reference) = reference {
+            self.compare(run, reference)?;
+        }
+        let replay = (self.engine)().replay(&run.log, RUN).options(self.options.clone());
+        if let Err(error) = replay.replay_tools(Tools::Recorded).await {
+            let what = format!("a replay differs: {}", difference(&error));
+            let violation = CrashViolation::new(CrashViolationKind::ReplayDiffers, what);
+            return Err(violation.after(&run.crashes).at_error(&run.records, &error).into());
+        }
+        Ok(())
+    }
+
+    /// Compares a run with the one without a crash.
+    fn compare(&self, run: &Simulated, reference: &Simulated) -> Checked {
+        let found = |kind, what: String| CrashViolation::new(kind, what).after(&run.crashes);
+        let (expected, produced) = (self.said(reference, run), self.said(run, run));
+        let mut unmatched = expected.iter();
+        for (place, said) in produced.iter().enumerate() {
+            let wanted = match run.is_shorter() {
+                true => unmatched.find(|wanted| wanted.content == said.content),
+                false => unmatched.next().filter(|wanted| wanted.content == said.content),
+            };
+            if wanted.is_none() {
+                let without = expected.get(place).map_or("nothing", |said| &said.content);
+                let when = match run.crashes.is_empty() {
+                    true => "in a second run without a crash",
+                    false => "after the crash",
+                };
+                let what = format!(
+                    "message {place} of the conversation differs {when}\n    first: {without}\n    then:  {}",
+                    said.content
+                );
+                let violation = found(CrashViolationKind::ResultDiffers, what);
+                return Err(violation.at_message(&run.records, said).into());
+            }
+        }
+        if run.is_shorter() {
+            return Ok(());
+        }
+        let (first, then) = (&reference.result.halted_reason, &run.result.halted_reason);
+        let ends_alike = first == then && unmatched.next().is_none();
+        let differs = match ends_alike {
+            false => {
+                Some(format!("the run ended otherwise\n    first: {first}\n    then:  {then}"))
+            }
+            true if self.varying.is_empty() => differing(&reference.result, &run.result),
+            true => None,
+        };
+        if let Some(what) = differs {
+            let violation = found(CrashViolationKind::ResultDiffers, what);
+            return Err(violation.at_record(&run.records, run.records.len() as u64).into());
+        }
+        if run.world != reference.world {
+            let [first, then] = [reference, run].map(|run| json!(run.world));
+            let what = format!(
+                "what was observed after the run differs\n    first: {first}\n    then:  {then}"
+            );
+            let violation = found(CrashViolationKind::WorldDiffers, what);
+            return Err(violation.at_last_crash(&run.records).into());
+        }
+        Ok(())
+    }
+
+    /// The messages of a run that are compared, if the outcomes that are unknown in another are left out.
+    fn said(&self, run: &Simulated, doubtful: &Simulated) -> Vec<Said> {
+        let (mut tools, mut said) = (Vec::new(), Vec::new());
+        for message in run.result.thread.messages.iter() {
+            tools.extend(message.tool_calls().map(|call| (call.id.clone(), call.name.clone())));
+            let id = message.tool_call_id();
+            let named = |(id, _): &&(String, String)| message.tool_call_id() == Some(id);
+            let tool = tools.iter().rfind(named).map(|(_, name)| name.clone());
+            if id.is_some_and(|id| doubtful.in_doubt.iter().any(|other| other == id)) {
+                continue;
+            }
+            let varies = tool.as_ref().is_some_and(|tool| self.varying.contains(tool));
+            let content = match varies {
+                true => json!({"tool_call_id": id}).to_string(),
+                // Members are compared in their order, as the model reads them.
+                false => json!(message).to_string(),
+            };
+            said.push(Said { content, call_id: id.map(str::to_owned), tool });
+        }
+        // An answer that the budget cut off.
+        if run.is_spent() && said.last().is_some_and(|said| said.call_id.is_none()) {
+            said.pop();
+        }
+        said
+    }
+}
+
+impl fmt::Debug for CrashEverywhere<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { input, crashes, on_uncertain, varying, .. } = self;
+        f.debug_struct("CrashEverywhere")
+            .field("input", input)
+            .field("crashes", crashes)
+            .field("on_uncertain", on_uncertain)
+            .field("varying", varying)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> IntoFuture for CrashEverywhere<'a> {
+    type Output = CrashReport;
+    type IntoFuture = Pin<Box<dyn Future<Output = CrashReport> + Send + 'a>>;
+
+    #[expect(clippy::panic, reason = "an assertion reports by panicking")]
+    fn into_future(self) -> Self::IntoFuture {
+        let caller = self.caller;
+        Box::pin(async move {
+            match self.check().await {
+                Ok(report) => report,
+                Err(violation) => panic!("at {caller}: {violation}"),
+            }
+        })
+    }
+}
+
+type Checked = std::result::Result<(), Box<CrashViolation>>;
+
+/// When a process dies: before a record is durable or after it.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    record: u64,
+    durable: bool,
+}
+
+/// A message that is compared, and the tool that it is from.
+struct Said {
+    content: String,
+    call_id: Option<String>,
+    tool: Option<String>,
+}
+
+/// A run, in as many processes as it took.
+struct Simulated {
+    log: MemoryLog,
+    records: Vec<RecordedFact>,
+    crashes: Vec<CrashPoint>,
+    result: ChatResult,
+    /// Calls whose outcome is unknown.
+    in_doubt: Vec<String>,
+    world: Option<Value>,
+}
+
+impl Simulated {
+    fn new(log: MemoryLog, run: Loaded, crashes: Vec<CrashPoint>, world: Option<Value>) -> Self {
+        let result = run.state().chat_result();
+        let records = run.kept.records;
+        let facts = || records.iter().map(RecordedFact::fact);
+        let given_up = |fact: &Fact| match fact {
+            Fact::ToolFailed { call_id, error, .. } => {
+                error.metadata().contains_key("uncertain").then(|| call_id.clone())
+            }
+            _ => None,
+        };
+        let mut in_doubt: Vec<String> = facts().filter_map(given_up).collect();
+        if let Some(Fact::Suspended(end)) = facts().next_back()
+            && end.reason == HaltReason::UncertainTools
+        {
+            in_doubt.extend(end.waiting_calls(facts()).into_iter().map(|call| call.id.clone()));
+        }
+        Self { log, records, crashes, result, in_doubt, world }
+    }
+
+    /// Whether messages may be missing: about calls whose outcome is unknown and what follows them, or because a model call that was lost in
+    /// the crash used up the budget.
+    fn is_shorter(&self) -> bool {
+        !self.in_doubt.is_empty() || self.is_spent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.result.halted_reason == HaltReason::BudgetExceeded
+            && self.records.iter().any(|kept| kept.is("turn_lost"))
+    }
+
+    /// Whether it waits for such an outcome.
+    fn is_uncertain(&self) -> bool {
+        self.result.halted_reason == HaltReason::UncertainTools
+    }
+}
+
+/// Where two results differ, to the letter.
+fn differing(first: &ChatResult, then: &ChatResult) -> Option<String> {
+    let (first, then) = (json!(first), json!(then));
+    if first.to_string() == then.to_string() {
+        return None;
+    }
+    let place = differences(&first, &then).into_iter().next();
+    let place = place.map_or_else(|| "the order of members".to_owned(), |place| place.to_string());
+    Some(format!("the result differs: {place}"))
+}
+
+/// The records of the run so far.
+async fn records(log: &MemoryLog) -> Vec<RecordedFact> {
+    let records = log.read(RUN, 1, usize::MAX).await.unwrap_or_default();
+    records.iter().filter_map(|record| RecordedFact::read(record).ok().flatten()).collect()
+}
+
+/// How many answers of the model are recorded.
+fn answered(records: &[RecordedFact]) -> usize {
+    records.iter().filter(|kept| kept.is("assistant_completed")).count()
+}

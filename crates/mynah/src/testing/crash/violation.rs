@@ -1,0 +1,218 @@
+//! What must hold after a crash, and does not.
+
+use std::fmt;
+
+use mynah_data::Error;
+use mynah_log::Fact;
+use mynah_step::RecordedFact;
+use serde_json::{Value, json};
+
+use super::Said;
+
+/// What [`crash_everywhere`](super::crash_everywhere) found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CrashViolationKind {
+    /// The conversation or its end differs from the run without a crash.
+    ResultDiffers,
+    /// A tool that is marked idempotent gave another result when it ran again.
+    NotIdempotent,
+    /// A tool or model call with a recorded outcome was repeated.
+    Repeated,
+    /// A tool started before its announcement was recorded.
+    NotAnnounced,
+    /// The run could not be started or resumed.
+    NotResumed,
+    /// The records do not verify.
+    NotVerified,
+    /// A replay differs from the records.
+    ReplayDiffers,
+    /// What is observed after the run differs from the run without a crash.
+    WorldDiffers,
+}
+
+impl CrashViolationKind {
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::ResultDiffers => {
+                "keep what a tool needs in its arguments, in the engine's context or in a store that outlives the process; read \
+                 time and chance from the tool's context; reset what runs share in before_each(..); name a tool whose result may \
+                 differ in varying(..)"
+            }
+            Self::NotIdempotent => {
+                "give context.idempotency_key() to the service that the tool calls, so that the work is done once; or remove \
+                 idempotent(..), and the run waits for a person instead"
+            }
+            Self::Repeated | Self::NotAnnounced | Self::NotVerified => {
+                "report it: this is an error in Mynah, or in the tool executor that the engine uses"
+            }
+            Self::NotResumed | Self::ReplayDiffers => {
+                "make the same engine in every process: the same model, tools, params and options"
+            }
+            Self::WorldDiffers => {
+                "do every effect in a tool, and none where the engine is made; give context.idempotency_key() to the service that an \
+                 idempotent tool calls, or remove idempotent(..); reset the world in before_each(..)"
+            }
+        }
+    }
+}
+
+/// Where a process died.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CrashPoint {
+    /// The record.
+    pub record: u64,
+    /// The record's kind.
+    pub kind: String,
+    /// The tool call that the record is about.
+    pub call_id: Option<String>,
+    /// Whether the record was durable. If not, what it reports was done and is not recorded.
+    pub durable: bool,
+}
+
+impl fmt::Display for CrashPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { record, kind, call_id, durable } = self;
+        let when = if *durable { "after" } else { "before" };
+        write!(f, "{when} record {record}, {kind}")?;
+        call_id.iter().try_for_each(|id| write!(f, " of call {id}"))
+    }
+}
+
+/// The first thing that does not hold; see [`crash_everywhere`](super::crash_everywhere).
+///
+/// Its text has the record, the tool, the moment of the crash and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrashViolation {
+    kind: CrashViolationKind,
+    what: String,
+    crashes: Vec<CrashPoint>,
+    record: Option<(u64, String)>,
+    tool: Option<String>,
+}
+
+impl CrashViolation {
+    pub(super) fn new(kind: CrashViolationKind, what: String) -> Self {
+        Self { kind, what, crashes: Vec::new(), record: None, tool: None }
+    }
+
+    /// The same, in a run with these crashes.
+    pub(super) fn after(mut self, crashes: &[CrashPoint]) -> Self {
+        self.crashes = crashes.to_vec();
+        self
+    }
+
+    /// The same, of this tool.
+    pub(super) fn of_tool(mut self, name: &str) -> Self {
+        self.tool = Some(name.to_owned());
+        self
+    }
+
+    /// The same, at the record that an error names.
+    pub(super) fn at_error(self, records: &[RecordedFact], error: &Error) -> Self {
+        let seq = error.metadata().get("seq").and_then(Value::as_u64);
+        self.at_record(records, seq.unwrap_or_default())
+    }
+
+    /// The same, at one of these records, and of the tool that it is about.
+    pub(super) fn at_record(mut self, records: &[RecordedFact], seq: u64) -> Self {
+        let at = records.iter().position(|kept| kept.record().seq() == seq);
+        let Some(at) = at else { return self };
+        self.record = Some((seq, records[at].record().envelope().kind.to_string()));
+        let call = call_of(records[at].fact());
+        self.tool = self.tool.or_else(|| tool_of(&records[..at], call?));
+        self
+    }
+
+    /// The same, at the record that a message is from.
+    pub(super) fn at_message(mut self, records: &[RecordedFact], said: &Said) -> Self {
+        self.tool.clone_from(&said.tool);
+        let is_from = |kept: &&RecordedFact| match (&said.call_id, kept.fact()) {
+            (Some(id), Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. }) => {
+                id == call_id
+            }
+            (None, Fact::AssistantCompleted { response, .. }) => {
+                json!(response.message).to_string() == said.content
+            }
+            _ => false,
+        };
+        match records.iter().rev().find(is_from).map(|kept| kept.record().seq()) {
+            Some(seq) => self.at_record(records, seq),
+            None => self,
+        }
+    }
+
+    /// The same, at the record of the last crash.
+    pub(super) fn at_last_crash(mut self, records: &[RecordedFact]) -> Self {
+        if let Some(CrashPoint { record, kind, call_id, .. }) = self.crashes.last() {
+            self.record = Some((*record, kind.clone()));
+            self.tool = self.tool.or_else(|| tool_of(records, call_id.as_deref()?));
+        }
+        self
+    }
+
+    /// What does not hold.
+    pub fn kind(&self) -> CrashViolationKind {
+        self.kind
+    }
+
+    /// Where the processes of the run died; empty if it is a run without a crash.
+    pub fn crashes(&self) -> &[CrashPoint] {
+        &self.crashes
+    }
+
+    /// The record at which it was found.
+    pub fn record(&self) -> Option<u64> {
+        self.record.as_ref().map(|(seq, _)| *seq)
+    }
+
+    /// The kind of that record.
+    pub fn record_kind(&self) -> Option<&str> {
+        self.record.as_ref().map(|(_, kind)| kind.as_str())
+    }
+
+    /// The tool that it is about.
+    pub fn tool(&self) -> Option<&str> {
+        self.tool.as_deref()
+    }
+}
+
+impl fmt::Display for CrashViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        if let Some(tool) = &self.tool {
+            write!(f, "\n  tool: {tool}")?;
+        }
+        if let Some((seq, kind)) = &self.record {
+            write!(f, "\n  record: {seq}, {kind}")?;
+        }
+        for crash in &self.crashes {
+            write!(f, "\n  the process died {crash}")?;
+        }
+        write!(f, "\n  what to do: {}", self.kind.advice())
+    }
+}
+
+impl std::error::Error for CrashViolation {}
+
+/// The tool call that a fact is about.
+pub(super) fn call_of(fact: &Fact) -> Option<&str> {
+    match fact {
+        Fact::ToolScheduled { call_id, .. }
+        | Fact::ToolCompleted { call_id, .. }
+        | Fact::ToolFailed { call_id, .. } => Some(call_id),
+        Fact::SideEffect { inside, .. } => inside.as_ref().map(|inside| inside.call_id.as_str()),
+        _ => None,
+    }
+}
+
+/// The tool that the last call of this id names.
+fn tool_of(records: &[RecordedFact], id: &str) -> Option<String> {
+    records.iter().rev().find_map(|kept| match kept.fact() {
+        Fact::AssistantCompleted { response, .. } => {
+            response.tool_calls().find(|call| call.id == id).map(|call| call.name.clone())
+        }
+        _ => None,
+    })
+}

@@ -1,0 +1,66 @@
+//! A bug that shows only when a process dies at the wrong moment, and the test of one line that finds it.
+//!
+//! `transfer` is marked idempotent, so after a crash it runs again if its outcome is unknown. The bank is asked twice then. The fixed agent
+//! gives the bank the key of the call, and the bank does the work once.
+
+use std::sync::{Arc, Mutex};
+
+use mynah::{
+    prelude::*,
+    testing::{Script, Scripted, crash_everywhere},
+};
+use serde_json::json;
+
+/// The bank: it outlives the processes of the agent. Transfers have the key that they came with.
+#[derive(Clone, Default)]
+struct Bank(Arc<Mutex<Vec<(String, u64)>>>);
+
+impl Bank {
+    fn transfer(&self, key: String, amount: u64) -> u64 {
+        let mut transfers = self.0.lock().unwrap();
+        if !transfers.iter().any(|(known, _)| *known == key) {
+            transfers.push((key, amount));
+        }
+        transfers.iter().map(|(_, amount)| amount).sum()
+    }
+}
+
+/// The agent, as its program makes it whenever it starts.
+fn agent(bank: &Bank, fixed: bool) -> Engine {
+    let bank = bank.clone();
+    let transfer = Tool::new("transfer", "Sends money", json!({"type": "object"})).idempotent(3);
+    let transfer = transfer.handler(move |arguments, context| {
+        let key = match fixed {
+            true => context.idempotency_key(),
+            false => format!("{}, attempt {}", context.idempotency_key(), context.attempt()),
+        };
+        let sent = bank.transfer(key, arguments["amount"].as_u64().unwrap_or_default());
+        async move { json!({"sent in all": sent}) }
+    });
+    let call = Script::new().tool_call("c0", "transfer", json!({"to": "Ada", "amount": 50}));
+    let done = Script::new().text("Ada has her 50.").stop();
+    Engine::new(Scripted::play([call.call_tools(), done])).tool(transfer)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    for fixed in [false, true] {
+        let bank = Bank::default();
+        let check = crash_everywhere(|| agent(&bank, fixed), "Send Ada 50.")
+            .before_each(|| bank.0.lock().unwrap().clear())
+            .observe(|| bank.0.lock().unwrap().len());
+        match check.check().await {
+            Ok(report) => {
+                println!("fixed: the process died {} times, no harm done", report.crashed)
+            }
+            Err(violation) => println!("{violation}\n"),
+        }
+    }
+}
+
+/// As it stands in a program's `tests/`.
+#[tokio::test]
+async fn no_crash_does_harm() {
+    let bank = Bank::default();
+    crash_everywhere(|| agent(&bank, true), "Send Ada 50.").await;
+}
