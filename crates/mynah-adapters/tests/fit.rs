@@ -13,7 +13,7 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use mynah_adapters::{
@@ -25,6 +25,7 @@ use mynah_data::{Request, ToolCall, ToolSpec};
 use mynah_step::{ModelCall, Tool};
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 /// What stands in the golden of a schema.
 fn shown(fitted: &Fitted) -> Value {
@@ -219,8 +220,8 @@ fn sample(
                 schema["required"].as_array().into_iter().flatten().collect();
             let mut members = Map::new();
             for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-                let is_given =
-                    required.iter().any(|own| *own == name) || choices.next().unwrap_or(0) % 2 == 0;
+                let is_given = required.iter().any(|own| *own == name)
+                    || choices.next().unwrap_or(0).is_multiple_of(2);
                 if is_given {
                     members.insert(name.clone(), sample(whole, schema, choices, depth + 1));
                 }

@@ -31,7 +31,8 @@ pub(super) fn inline(neutral: &mut Neutral) -> Value {
 pub(super) fn with_bare_root(schema: Value) -> Value {
     let Value::Object(mut root) = schema else { return schema };
     root.retain(|name, value| {
-        !is_annotation(name) && !(name == "additionalProperties" && *value == false)
+        let is_closed = name == "additionalProperties" && *value == false;
+        !is_annotation(name) && !is_closed
     });
     Value::Object(root)
 }
