@@ -1,14 +1,14 @@
 //! A form for an answer that the provider does not hold the model to: the model is given a tool of that form, and what it calls the
 //! tool with is the text of the answer. Anthropic and Bedrock both ask so.
 
-use mynah_data::{FinishReason, Request, ResponseFormat, Result, ToolSpec};
+use mynah_data::{Error, FinishReason, Request, ResponseFormat, Result, ToolSpec};
 use serde_json::{Value, json};
 
 use crate::{
     claude,
     draft::{Block, Draft},
+    fit::{self, Dialect, Target, fit},
     request::{model_name, plain_id, unsupported, unsupported_form},
-    schema::{is_open, open_form},
 };
 
 /// The forms that a model's answers can be given.
@@ -22,11 +22,9 @@ pub(crate) struct Forms {
 
 impl Forms {
     /// The schema that the provider holds the model to. What it does not name it lets no object have.
-    pub(crate) fn enforced_schema(self, request: &Request) -> Option<&Value> {
+    pub(crate) fn enforced_schema(self, request: &Request) -> Option<Value> {
         match request.response_format.as_ref()? {
-            ResponseFormat::JsonSchema { schema, .. } => {
-                Some(schema).filter(|schema| self.enforced && !is_open(schema))
-            }
+            ResponseFormat::JsonSchema { schema, .. } if self.enforced => closed(schema),
             _ => None,
         }
     }
@@ -38,7 +36,7 @@ impl Forms {
         const MAX_NAME: usize = 64;
         let (name, schema) = match request.response_format.as_ref()? {
             _ if self.enforced_schema(request).is_some() => return None,
-            ResponseFormat::JsonSchema { name, schema, .. } if self.open || !is_open(schema) => {
+            ResponseFormat::JsonSchema { name, schema, .. } if self.asks_for(schema) => {
                 (name.as_str(), schema.clone())
             }
             ResponseFormat::JsonObject if self.open => ("object", json!({"type": "object"})),
@@ -51,14 +49,22 @@ impl Forms {
         (!calls.any(|call| call.name == name)).then(|| ToolSpec::new(name, WHY, schema))
     }
 
+    /// Whether a tool can ask the model for this form.
+    fn asks_for(self, schema: &Value) -> bool {
+        self.open || (!self.enforced && fit::is_closable(schema))
+    }
+
     /// Refuses a form that the model's answer cannot be given. `thinking` is what the options say of that.
     pub(crate) fn check(self, request: &Request, thinking: Option<&Value>) -> Result<()> {
         match &request.response_format {
             Some(ResponseFormat::JsonObject) if !self.open => {
                 return Err(unsupported_form("this model wants a JSON schema"));
             }
-            Some(ResponseFormat::JsonSchema { schema, .. }) if !self.open && is_open(schema) => {
-                return Err(open_form());
+            Some(ResponseFormat::JsonSchema { name, schema, .. }) => {
+                fit::answer(name, schema, Dialect::Anthropic, true)?;
+                if self.enforced_schema(request).is_none() && !self.asks_for(schema) {
+                    return Err(open_form());
+                }
             }
             _ => {}
         }
@@ -78,6 +84,19 @@ impl Forms {
         }
         Ok(())
     }
+}
+
+/// A schema that the provider can hold the model to, if it is one.
+fn closed(schema: &Value) -> Option<Value> {
+    let target = Target::answer(Dialect::Anthropic).strict(Some(true));
+    fit(schema, target).ok().filter(|fitted| fitted.strict).map(|fitted| fitted.schema)
+}
+
+/// Refuses a form that no schema can hold this model to.
+fn open_form() -> Error {
+    unsupported_form(
+        "objects of this model's answers have no members but those that the schema names, and it cannot refer to itself: name all members, or ask for a list of them",
+    )
 }
 
 /// Whether the model is known to have no tools.

@@ -27,6 +27,7 @@ pub use self::{
 };
 use crate::{
     failure,
+    fit::FIT_VERSION,
     format::{Format, Outgoing},
     keys::{FoundKey, Keys},
     presets::{PRESETS, Preset},
@@ -481,6 +482,10 @@ impl Adapter for HttpAdapter {
             .address(&path, call)
             .and_then(|url| self.headers(&url, &[], call, key.as_ref(), &mut context));
         headers.map(drop).map_err(|error| context.complete(error))
+    }
+
+    fn schema_fit(&self) -> Option<u32> {
+        Some(FIT_VERSION)
     }
 
     fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>> {

@@ -15,6 +15,7 @@
 //! | [`openai_responses`], [`openai_chat`], [`anthropic`], [`gemini`], [`ollama`] | the formats |
 //! | `bedrock` | one more format, with signed calls and frames of its own. Feature `bedrock` |
 //! | [`embed`] | [`Embedder`](embed::Embedder): texts into vectors; `http::HttpEmbedder` over HTTP |
+//! | [`fit`] | schemas of tools and answers as each provider takes them |
 //! | [`keys`] | where API keys come from |
 //! | `http` | `HttpAdapter`: a format, an address and a key make an adapter. Feature `http` |
 //! | `presets` | the servers that are known by name. Feature `http` |
@@ -33,6 +34,7 @@ pub mod conformance;
 pub mod draft;
 pub mod embed;
 pub mod failure;
+pub mod fit;
 mod form;
 pub mod format;
 pub mod gemini;
@@ -48,6 +50,5 @@ pub mod openai_responses;
 #[cfg(feature = "http")]
 pub mod presets;
 mod request;
-mod schema;
 pub mod scripted;
 pub mod sse;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::bedrock::Bedrock;
 use crate::{
     anthropic::Anthropic,
+    fit,
     format::Format,
     gemini::Gemini,
     ollama::Ollama,
@@ -142,6 +143,7 @@ pub const PRESETS: &[Preset] = &[
         key_variables: &["DEEPSEEK_API_KEY"],
         format: chat!(
             json_schema: JsonSchemas::Never,
+            schemas: fit::Dialect::DeepSeek,
             reasoning_back: ReasoningBack::Field("reasoning_content")
         ),
     },
@@ -232,6 +234,6 @@ pub const PRESETS: &[Preset] = &[
         base_url: "https://api.x.ai",
         version: "v1",
         key_variables: &["XAI_API_KEY"],
-        format: responses!(always_encrypted: true, cache_retention: false),
+        format: responses!(always_encrypted: true, cache_retention: false, schemas: fit::Dialect::Plain),
     },
 ];

@@ -10,7 +10,7 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use crate::{loose::tells, openai, schema::arguments};
+use crate::{fit, loose::tells, openai};
 
 /// The model's id as the provider spells it.
 pub(crate) fn model_id(request: &Request) -> Result<&str> {
@@ -206,15 +206,17 @@ pub(crate) fn extend_member(body: &mut Metadata, name: &str, members: Metadata) 
 }
 
 /// A tool as OpenAI describes it, and whoever follows.
-pub(crate) fn function(tool: &ToolSpec) -> Metadata {
+pub(crate) fn function(tool: &ToolSpec, dialect: fit::Dialect) -> Result<Metadata> {
+    let fitted = fit::tool(tool, dialect)?;
+    let strict = fitted.strict_member(tool);
     let mut function = Metadata::new();
     function.insert("name".to_owned(), tool.name.as_str().into());
     function.insert("description".to_owned(), tool.description.as_str().into());
-    function.insert("parameters".to_owned(), arguments(tool));
-    if let Some(strict) = tool.metadata.get("strict") {
-        function.insert("strict".to_owned(), strict.clone());
+    function.insert("parameters".to_owned(), fitted.schema);
+    if let Some(strict) = strict {
+        function.insert("strict".to_owned(), strict.into());
     }
-    function
+    Ok(function)
 }
 
 /// How OpenAI is told to cache a prompt.

@@ -113,7 +113,7 @@ fn o07_o12_tools_calls_and_results() {
     let body = body(request);
     assert_eq!(
         body["tools"],
-        json!([{"type": "function", "function": {"name": "search", "description": "finds", "parameters": {"type": "object"}}}])
+        json!([{"type": "function", "function": {"name": "search", "description": "finds", "parameters": {"type": "object", "properties": {}, "additionalProperties": true}}}])
     );
     assert_eq!(
         body["messages"].as_array().unwrap()[1..],
@@ -200,7 +200,7 @@ fn newer_models_are_kept_from_reasoning_where_there_are_tools() {
 
 #[test]
 fn o09_each_form_of_answer_has_its_form() {
-    let schema = json!({"type": "object"});
+    let schema = json!({"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"], "additionalProperties": false});
     let format = |format| {
         body(Request::from("hi").with_response_format(format)).get("response_format").cloned()
     };
@@ -211,6 +211,14 @@ fn o09_each_form_of_answer_has_its_form() {
         Some(
             json!({"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": true}})
         )
+    );
+    let open = json!({"type": "object"});
+    assert_eq!(
+        format(ResponseFormat::json_schema("any", open.clone())),
+        Some(
+            json!({"type": "json_schema", "json_schema": {"name": "any", "schema": open, "strict": false}})
+        ),
+        "what cannot be closed cannot be strict"
     );
     let deepseek =
         OpenAiChat::new(Dialect { json_schema: JsonSchemas::Never, ..Dialect::COMPATIBLE });

@@ -120,7 +120,9 @@ fn o07_o11_o12_tools_calls_and_results() {
         "c2",
         [Part::text("noon"), Part::image(Image::from_url("https://e.com/clock"))],
     );
-    let mut strict = ToolSpec::new("now", "tells the time", json!({"type": "object"}));
+    let closed =
+        json!({"type": "object", "properties": {}, "required": [], "additionalProperties": false});
+    let mut strict = ToolSpec::new("now", "tells the time", closed.clone());
     strict.metadata.insert("strict".to_owned(), json!(true));
     let request = Request::new([calls, Message::tool_result("c1", json!({"n": 1})), picture])
         .with_tools([ToolSpec::new("search", "finds", json!({"type": "object"})), strict]);
@@ -128,8 +130,8 @@ fn o07_o11_o12_tools_calls_and_results() {
     assert_eq!(
         body["tools"],
         json!([
-            {"type": "function", "strict": false, "name": "search", "description": "finds", "parameters": {"type": "object"}},
-            {"type": "function", "strict": true, "name": "now", "description": "tells the time", "parameters": {"type": "object"}},
+            {"type": "function", "strict": false, "name": "search", "description": "finds", "parameters": {"type": "object", "properties": {}, "additionalProperties": true}},
+            {"type": "function", "strict": true, "name": "now", "description": "tells the time", "parameters": closed},
         ])
     );
     assert_eq!(
@@ -154,7 +156,8 @@ fn o08_each_choice_of_a_tool_has_its_form() {
 
 #[test]
 fn o09_each_form_of_answer_has_its_form() {
-    let schema = json!({"type": "object"});
+    let schema =
+        json!({"type": "object", "properties": {}, "required": [], "additionalProperties": false});
     let format = |format| body(Request::from("hi").with_response_format(format))["text"].clone();
     assert_eq!(format(ResponseFormat::Text), json!({"format": {"type": "text"}}));
     assert_eq!(format(ResponseFormat::JsonObject), json!({"format": {"type": "json_object"}}));

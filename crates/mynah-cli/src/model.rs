@@ -126,6 +126,10 @@ impl Adapter for Counted {
         self.0.needs_structured_finalize(request)
     }
 
+    fn schema_fit(&self) -> Option<u32> {
+        self.0.schema_fit()
+    }
+
     fn default_retry(&self) -> RetryPolicy {
         self.0.default_retry()
     }

@@ -72,6 +72,13 @@ pub trait Adapter: Send + Sync + 'static {
         false
     }
 
+    /// The version of the rules by which the adapter rewrites schemas for its provider; none if it sends them as they are.
+    ///
+    /// A run records it, so that a replay by other rules differs.
+    fn schema_fit(&self) -> Option<u32> {
+        None
+    }
+
     /// How failed calls are retried where the caller does not say.
     fn default_retry(&self) -> RetryPolicy {
         RetryPolicy::default()
@@ -98,6 +105,10 @@ impl<A: Adapter + ?Sized> Adapter for Arc<A> {
 
     fn needs_structured_finalize(&self, request: &Request) -> bool {
         A::needs_structured_finalize(self, request)
+    }
+
+    fn schema_fit(&self) -> Option<u32> {
+        A::schema_fit(self)
     }
 
     fn default_retry(&self) -> RetryPolicy {

@@ -154,6 +154,11 @@ impl Adapter for Fallback {
         })
     }
 
+    /// The newest of all.
+    fn schema_fit(&self) -> Option<u32> {
+        self.choices.iter().filter_map(|choice| choice.adapter.schema_fit()).max()
+    }
+
     /// The first one's.
     fn default_retry(&self) -> RetryPolicy {
         self.choices

@@ -21,6 +21,7 @@ mod heartbeat;
 mod lease;
 mod left_behind;
 mod metrics;
+mod nulls;
 mod process;
 mod recorded;
 mod recorded_fact;

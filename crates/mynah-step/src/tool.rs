@@ -19,7 +19,8 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::{
-    BoxFuture, ToolContext, alone::poll_alone, context::unless_cancelled, world::jittered,
+    BoxFuture, ToolContext, alone::poll_alone, context::unless_cancelled, nulls::fitting,
+    world::jittered,
 };
 
 /// A tool: what the model is told of it, and what runs when it is called.
@@ -205,8 +206,14 @@ impl Tool {
         self.registered_as.as_deref()
     }
 
-    /// The arguments of a call, if they are JSON and fit the schema.
-    fn check_arguments(&self, call: &ToolCall) -> Result<Value> {
+    /// The arguments of a call as the handler gets them, if they are JSON and fit the schema.
+    ///
+    /// Optional members that are `null`, though their schemas permit none, are left away: providers that require all members make
+    /// models answer so.
+    ///
+    /// # Errors
+    /// `invalid_arguments`, with the place and the reason.
+    pub fn check_arguments(&self, call: &ToolCall) -> Result<Value> {
         let invalid = |why: String| {
             Error::tool(ToolReason::InvalidArguments)
                 .with_message(format!("tool error ({}): invalid_arguments: {why}", call.name))
@@ -217,10 +224,8 @@ impl Tool {
         }
         match self.validator() {
             Ok(None) => Ok(call.arguments.clone()),
-            Ok(Some(validator)) => match validator.validate(&call.arguments) {
-                Ok(()) => Ok(call.arguments.clone()),
-                Err(error) => Err(invalid(placed(&error, "the arguments"))),
-            },
+            Ok(Some(validator)) => fitting(validator, &call.arguments)
+                .map_err(|error| invalid(placed(&error, "the arguments"))),
             Err(why) => Err(invalid(why.clone())),
         }
     }

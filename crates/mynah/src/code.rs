@@ -19,6 +19,9 @@ const ON_TOOL_ERROR: &str = "on_tool_error";
 const EXECUTOR: &str = "tool_executor";
 const ENCODER: &str = "tool_result_encoder";
 
+/// The version of the rules by which the adapter rewrites schemas, where it does.
+pub(crate) const SCHEMA_FIT: &str = "schema_fit";
+
 /// What records tell of code.
 pub(crate) fn code_of(about: &About) -> Metadata {
     let mut code = about.options.clone();
@@ -29,7 +32,7 @@ pub(crate) fn code_of(about: &About) -> Metadata {
 /// Whether an option, as it is recorded, tells of code.
 pub(crate) fn is_code(name: &str, told: &Value) -> bool {
     match name {
-        HALT_WHEN | EXECUTOR | ENCODER => true,
+        HALT_WHEN | EXECUTOR | ENCODER | SCHEMA_FIT => true,
         ON_TOOL_ERROR => told.is_boolean(),
         _ => false,
     }
@@ -53,6 +56,11 @@ impl Asked<'_> {
         let mut code = Metadata::new();
         if let (Some((name, _)), Extent::Chat) = (&self.options.halt_when, self.extent) {
             code.insert(HALT_WHEN.to_owned(), name.clone());
+        }
+        if let Some(version) =
+            self.engine.0.adapter.as_ref().and_then(|adapter| adapter.schema_fit())
+        {
+            code.insert(SCHEMA_FIT.to_owned(), version.into());
         }
         if self.extent == Extent::Generate {
             return code;

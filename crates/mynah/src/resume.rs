@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     call::chatted,
     cancel::HAS_MOVED,
-    code::code_of,
+    code::{SCHEMA_FIT, code_of},
     engine::Engine,
     fork::Fork,
     loaded::{Kept, Loaded},
@@ -345,9 +345,10 @@ impl Resume {
         Ok((part, about))
     }
 
-    /// What the engine runs with, but for the options that this call says: whoever says them means them.
+    /// What the engine runs with, but for the options that this call says: whoever says them means them. Rules for schemas that came
+    /// with a newer version of the library are no other engine.
     fn unsaid(&self, about: &About, recorded: &About) -> About {
-        let is_said = |name: &String| self.options.says(name);
+        let is_said = |name: &String| self.options.says(name) || name == SCHEMA_FIT;
         let mut options = about.options.clone();
         options.retain(|name, _| !is_said(name));
         let said = recorded.options.iter().filter(|(name, _)| is_said(name));

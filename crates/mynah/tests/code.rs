@@ -1,8 +1,10 @@
 //! What records tell of code that they cannot hold.
 
+use std::sync::Arc;
+
 use mynah::{
-    BoxFuture, EncodeError, Engine, HandlerExecutor, OnToolError, Options, Tool, ToolContext,
-    ToolExecutor, ToolOutcome, ToolResultEncoder,
+    Adapter, BoxFuture, EncodeError, Engine, HandlerExecutor, ModelCall, ModelStream, OnToolError,
+    Options, Request, Tool, ToolContext, ToolExecutor, ToolOutcome, ToolResultEncoder,
     log::{Append, Log, MemoryLog, RunStatus},
     replay_run,
     testing::Scripted,
@@ -53,6 +55,65 @@ async fn a_replay_needs_code_only_where_tools_are_run_again() -> mynah::Result<(
     let diff = json!([{"path": "about.options.tool_result_encoder", "recorded": "loud", "produced": "louder"}]);
     assert_eq!(changed.expect_err("another encoder").metadata()["diff"], diff);
     Ok(())
+}
+
+#[tokio::test]
+async fn a_replay_by_other_rules_for_schemas_differs_and_a_resumed_run_goes_on_by_them()
+-> mynah::Result<()> {
+    let with_schema = |version: u32, schema: Value| -> mynah::Result<Engine> {
+        let scripts = [
+            json!([{"tool_call": {"id": "c0", "name": "boom"}}, {"finish": "tool_calls"}]),
+            json!([{"text": "done"}, {"finish": "stop"}]),
+        ];
+        let boom = Tool::new("boom", "", schema).handler(async |_, _| ToolOutcome::error("no"));
+        let inner = Arc::new(Scripted::new(scripts)?);
+        Ok(Engine::new(Fitting { version, inner }).tool(boom))
+    };
+    let fitted = |version: u32| with_schema(version, json!({}));
+    let log = MemoryLog::new();
+    let run = fitted(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    assert_eq!(fitted(1)?.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(replay_run(&log, &*run).await?.status, "equal");
+    let changed = fitted(2)?.replay(&log, &*run).await.expect_err("other rules");
+    let diff = json!([{"path": "about.options.schema_fit", "recorded": 1, "produced": 2}]);
+    assert_eq!(changed.metadata()["diff"], diff);
+
+    let cut = MemoryLog::new();
+    cut.append(Append::new(&*run, None, log.read(&run, 1, 2).await?)).await?;
+    let result = fitted(2)?.resume(&cut, &*run).await?;
+    assert_eq!(result.text(), "done");
+    assert_eq!(fitted(2)?.replay(&cut, &*run).await?.status, "equal");
+    assert!(fitted(1)?.replay(&cut, &*run).await.is_err(), "it ended by others");
+    assert_eq!(replay_run(&cut, &*run).await?.status, "equal");
+
+    let changed = with_schema(1, json!({"type": "object"}))?.replay(&log, &*run).await;
+    let diff = changed.expect_err("another schema").metadata()["diff"].to_string();
+    assert!(diff.contains("about.tools"), "{diff}");
+    Ok(())
+}
+
+/// A model whose adapter rewrites schemas.
+struct Fitting {
+    version: u32,
+    inner: Arc<Scripted>,
+}
+
+impl Adapter for Fitting {
+    fn name(&self) -> &str {
+        "fitting"
+    }
+
+    fn open(
+        self: Arc<Self>,
+        request: Request,
+        call: ModelCall,
+    ) -> BoxFuture<mynah::Result<ModelStream>> {
+        Arc::clone(&self.inner).open(request, call)
+    }
+
+    fn schema_fit(&self) -> Option<u32> {
+        Some(self.version)
+    }
 }
 
 /// The name that records have for some code, what they tell of it, and the code.

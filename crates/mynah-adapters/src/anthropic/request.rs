@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use crate::{
     claude,
+    fit::{self, Dialect},
     form::Forms,
     request::{
         add_tools, argument_map, cache_control, called_tools, dialogue, extend_member, has_tools,
         inline_image, is_blank, is_error, joined_text, model_id, model_name, plain_id, several,
         tell_no_detail, turns, unsupported,
     },
-    schema::{closed, held_to},
 };
 
 /// The limit for models of which none is known: what every model takes.
@@ -49,7 +49,7 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     set("messages", messages(request)?.into());
     let parallel = options.shift_remove("parallel_tool_calls").and_then(|flag| flag.as_bool());
     forms(request).check(request, options.get("thinking"))?;
-    if let Some(tools) = tools(request, call) {
+    if let Some(tools) = tools(request, call)? {
         set("tools", tools);
     }
     if let Some(choice) = tool_choice(request, call, parallel)? {
@@ -62,7 +62,6 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
         set("stop_sequences", several(stop));
     }
     if let Some(schema) = forms(request).enforced_schema(request) {
-        let schema = closed(schema);
         set("output_config", json!({"format": {"type": "json_schema", "schema": schema}}));
     }
     if let Some(cache) = &request.prompt_cache {
@@ -309,27 +308,28 @@ fn marked(mut block: Value, mark: Option<&Value>) -> Value {
     block
 }
 
-fn tools(request: &Request, call: &ModelCall) -> Option<Value> {
-    let mut tools: Vec<Value> = request.tools.iter().map(|tool| tool_spec(tool)).collect();
-    if !has_tools(request) {
-        // Calls in the conversation demand that their tools are described, and thinking that they are described as they were.
-        match call.former_tools.is_empty() {
-            true => tools.extend(called_tools(request).iter().map(tool_spec)),
-            false => tools.extend(call.former_tools.iter().map(|tool| tool_spec(tool))),
-        }
-    }
-    tools.extend(form_tool(request).as_ref().map(tool_spec));
-    (!tools.is_empty()).then(|| tools.into())
+fn tools(request: &Request, call: &ModelCall) -> Result<Option<Value>> {
+    let called = match has_tools(request) || !call.former_tools.is_empty() {
+        true => Vec::new(),
+        false => called_tools(request),
+    };
+    // Calls in the conversation demand that their tools are described, and thinking that they are described as they were.
+    let former = call.former_tools.iter().filter(|_| !has_tools(request));
+    let form = form_tool(request);
+    let all = request.tools.iter().chain(former).map(AsRef::as_ref).chain(&called).chain(&form);
+    let tools = all.map(tool_spec).collect::<Result<Vec<Value>>>()?;
+    Ok((!tools.is_empty()).then(|| tools.into()))
 }
 
-fn tool_spec(tool: &ToolSpec) -> Value {
-    let (schema, strict) = held_to(tool);
+fn tool_spec(tool: &ToolSpec) -> Result<Value> {
+    let fitted = fit::tool(tool, Dialect::Anthropic)?;
+    let strict = fitted.strict_member(tool);
     let mut spec =
-        json!({"name": tool.name, "description": tool.description, "input_schema": schema});
+        json!({"name": tool.name, "description": tool.description, "input_schema": fitted.schema});
     if let Some(strict) = strict {
-        spec["strict"] = strict;
+        spec["strict"] = strict.into();
     }
-    marked(spec, tool.metadata.get("cache_control"))
+    Ok(marked(spec, tool.metadata.get("cache_control")))
 }
 
 fn tool_choice(

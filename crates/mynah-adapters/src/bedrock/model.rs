@@ -1,9 +1,8 @@
 //! What the models on Bedrock take, by their makers and names.
 
-use mynah_data::Metadata;
 use serde_json::{Value, json};
 
-use crate::{claude, form::Forms, loose::tells};
+use crate::{claude, fit::Dialect, form::Forms};
 
 /// `anthropic` in `anthropic.claude-…`, `us.anthropic.claude-…`, and in the name of a resource that ends with one of these.
 pub(super) fn maker(model: &str) -> Option<&str> {
@@ -72,78 +71,9 @@ pub(super) fn streams_calls(model: &str) -> bool {
     !maker(model).is_some_and(is_whole)
 }
 
-/// The schema of a tool's arguments as the model takes it. On top Nova permits `type`, `properties` and `required` alone, and so no
-/// place that other parts could refer to. What would say more of the arguments stays, for the provider to refuse.
-pub(super) fn fitted(model: &str, schema: &Value) -> Value {
-    const ABOUT_IT: [&str; 9] = [
-        "$comment",
-        "$defs",
-        "$id",
-        "$schema",
-        "default",
-        "definitions",
-        "description",
-        "examples",
-        "title",
-    ];
-    let (Some(_), Value::Object(members)) = (nova(model), schema) else { return schema.clone() };
-    let mut inlining = Inlining { schema, within: Vec::new(), left: MAX_PARTS };
-    let is_kept = |name: &str, value: &Value| {
-        let is_said = name == "additionalProperties" && *value == false;
-        !is_said && !ABOUT_IT.contains(&name)
-    };
-    let mut written = inlining.members(members, is_kept);
-    // What the whole refers to may say such things too.
-    written.retain(|name, value| is_kept(name, value));
-    Value::Object(written)
-}
-
-/// How many parts of a schema are written at most before what is referred to may be anything: types that refer to each other would
-/// grow beyond every bound.
-const MAX_PARTS: usize = 4_096;
-
-/// A schema whose parts are written with what they refer to in the place of each reference, under what stands beside that. What
-/// stands within itself may be anything there.
-struct Inlining<'s> {
-    schema: &'s Value,
-    /// The references in the place of which something is being written.
-    within: Vec<&'s str>,
-    left: usize,
-}
-
-impl<'s> Inlining<'s> {
-    fn part(&mut self, part: &'s Value) -> Value {
-        self.left = self.left.saturating_sub(1);
-        match part {
-            Value::Array(parts) => parts.iter().map(|part| self.part(part)).collect(),
-            Value::Object(members) => Value::Object(self.members(members, |_, _| true)),
-            other => other.clone(),
-        }
-    }
-
-    fn members(
-        &mut self,
-        members: &'s Metadata,
-        is_wanted: impl Fn(&str, &Value) -> bool,
-    ) -> Metadata {
-        let mut written = Metadata::new();
-        let place = members.get("$ref").and_then(Value::as_str);
-        if let Some(place) = place.filter(|place| self.left > 0 && !self.within.contains(place)) {
-            let meant = place.strip_prefix('#').and_then(|place| self.schema.pointer(place));
-            self.within.push(place);
-            if let Some(Value::Object(meant)) = meant.map(|meant| self.part(meant)) {
-                written = meant;
-            }
-            self.within.pop();
-        }
-        for (name, value) in members.iter().filter(|(name, value)| is_wanted(name, value)) {
-            let is_reference = name == "$ref" && place.is_some();
-            if !is_reference && (tells(value) || !written.contains_key(name)) {
-                written.insert(name.clone(), self.part(value));
-            }
-        }
-        written
-    }
+/// What the model takes of JSON Schema.
+pub(super) fn dialect(model: &str) -> Dialect {
+    if nova(model).is_some() { Dialect::Nova } else { Dialect::Bedrock }
 }
 
 /// What an option is in the model's own words, where it has others for it. What a model does not know at all is nothing.

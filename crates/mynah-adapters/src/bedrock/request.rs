@@ -7,15 +7,14 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use super::model::{cache_points, fitted, forced, forms, in_own_words};
+use super::model::{cache_points, dialect, forced, forms, in_own_words};
 use crate::{
-    claude,
+    claude, fit,
     request::{
         add_tools, argument_map, called_tools, camel_case, check_parallel, extend_member,
         has_tools, inline_image, is_barred, is_blank, is_error, joined_text, model_id, model_name,
         plain_id, several, tell_no_detail, turns, unsupported,
     },
-    schema::{closed, held_to},
 };
 
 /// Options of Converse itself. Any other is the model's.
@@ -344,12 +343,11 @@ fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     if specs.is_empty() && !has_tools(request) && form.is_none() {
         return Ok(Metadata::new());
     }
-    let mut tools: Vec<Value> = specs
-        .into_iter()
-        .chain(&form)
-        .flat_map(|tool| [Some(tool_spec(tool, model)), mark(&tool.metadata)])
-        .flatten()
-        .collect();
+    let mut tools = Vec::new();
+    for tool in specs.into_iter().chain(&form) {
+        tools.push(tool_spec(tool, model)?);
+        tools.extend(mark(&tool.metadata));
+    }
     fit_cache_points(&mut tools, model);
     let mut config = Metadata::new();
     add_tools(&mut config, tools.into());
@@ -359,10 +357,11 @@ fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     Ok(config)
 }
 
-fn tool_spec(tool: &ToolSpec, model: &str) -> Value {
-    let (schema, strict) = held_to(tool);
-    let fitted = fitted(model, &schema);
-    let own = schema.get("description").filter(|_| fitted.get("description").is_none());
+fn tool_spec(tool: &ToolSpec, model: &str) -> Result<Value> {
+    let fitted = fit::tool(tool, dialect(model))?;
+    let strict = fitted.strict_member(tool);
+    let fitted = fitted.schema;
+    let own = tool.schema.get("description").filter(|_| fitted.get("description").is_none());
     let described = [Some(tool.description.as_str()), own.and_then(Value::as_str)];
     let described: Vec<&str> =
         described.into_iter().flatten().filter(|text| !text.is_empty()).collect();
@@ -371,16 +370,16 @@ fn tool_spec(tool: &ToolSpec, model: &str) -> Value {
         spec["description"] = described.join("\n\n").into();
     }
     if let Some(strict) = strict {
-        spec["strict"] = strict;
+        spec["strict"] = strict.into();
     }
-    json!({"toolSpec": spec})
+    Ok(json!({"toolSpec": spec}))
 }
 
 fn output_config(request: &Request) -> Option<Value> {
     match request.response_format.as_ref()? {
         ResponseFormat::JsonSchema { name, .. } => {
             let schema = forms(model_name(request)).enforced_schema(request)?;
-            let schema = json!({"name": name, "schema": closed(schema).to_string()});
+            let schema = json!({"name": name, "schema": schema.to_string()});
             let format = json!({"type": "json_schema", "structure": {"jsonSchema": schema}});
             Some(json!({"textFormat": format}))
         }

@@ -4,7 +4,6 @@ mod answer;
 mod counters;
 mod pieces;
 mod request;
-mod schema;
 
 use std::borrow::Cow;
 

@@ -8,10 +8,13 @@ use mynah_data::{
 };
 use serde_json::{Value, json};
 
-use super::{generation, is_third, schema};
-use crate::request::{
-    add_tools, argument_map, camel_case, check_parallel, dialogue, extend_member, inline_image,
-    is_barred, is_error, joined_text, model_id, several, tell_no_detail, turns,
+use super::{generation, is_third};
+use crate::{
+    fit::{self, Dialect, Fitted},
+    request::{
+        add_tools, argument_map, camel_case, check_parallel, dialogue, extend_member, inline_image,
+        is_barred, is_error, joined_text, model_id, several, tell_no_detail, turns,
+    },
 };
 
 /// The calls of the conversation, by id.
@@ -53,13 +56,14 @@ pub(super) fn body(request: &Request) -> Result<Value> {
         set(CONTINUATION, token.clone());
     }
     if !request.tools.is_empty() {
-        let functions: Vec<Value> = request.tools.iter().map(|tool| declaration(tool)).collect();
+        let functions = request.tools.iter().map(|tool| declaration(tool));
+        let functions = functions.collect::<Result<Vec<Value>>>()?;
         set("tools", json!([{"functionDeclarations": functions}]));
         if let Some(choice) = &request.tool_choice {
             set("toolConfig", json!({"functionCallingConfig": tool_choice(choice)}));
         }
     }
-    let mut config = generation_config(request);
+    let mut config = generation_config(request)?;
     for (name, value) in request.options.clone() {
         match (camel_case(&name).as_str(), value) {
             ("tools", _) if is_barred(request) => {}
@@ -83,7 +87,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     Ok(Value::Object(body))
 }
 
-fn generation_config(request: &Request) -> Metadata {
+fn generation_config(request: &Request) -> Result<Metadata> {
     let mut config = Metadata::new();
     let mut set = |name: &str, value: Value| drop(config.insert(name.to_owned(), value));
     if let Some(max_tokens) = request.max_tokens {
@@ -94,15 +98,30 @@ fn generation_config(request: &Request) -> Metadata {
     }
     match &request.response_format {
         Some(ResponseFormat::JsonObject) => set("responseMimeType", "application/json".into()),
-        Some(ResponseFormat::JsonSchema { schema, .. }) => {
+        Some(ResponseFormat::JsonSchema { name, schema, strict }) => {
             set("responseMimeType", "application/json".into());
-            let (name, schema) = schema::member(schema, "responseSchema", "responseJsonSchema");
+            let fitted = |dialect| fit::answer(name, schema, dialect, *strict);
+            let (name, schema) = member(fitted, "responseSchema", "responseJsonSchema")?;
             set(name, schema);
         }
         Some(ResponseFormat::Other(own)) => config.extend(own.clone()),
         _ => {}
     }
-    config
+    Ok(config)
+}
+
+/// A schema and the member that holds it: that of `open_api` if nothing needs to be rewritten for it, since every server knows it; else
+/// that of `json`, which takes more and which older servers do not know.
+fn member<'n>(
+    fitted: impl Fn(Dialect) -> Result<Fitted>,
+    open_api: &'n str,
+    json: &'n str,
+) -> Result<(&'n str, Value)> {
+    let Fitted { schema, notes, .. } = fitted(Dialect::GeminiOpenApi)?;
+    Ok(match notes.is_empty() {
+        true => (open_api, schema),
+        false => (json, fitted(Dialect::GeminiJson)?.schema),
+    })
 }
 
 /// How much the model is to think, by the provider's own table for the words of OpenAI. Models before Gemini 3 count tokens.
@@ -288,21 +307,18 @@ fn function_response(
     Ok(parts)
 }
 
-fn declaration(tool: &ToolSpec) -> Value {
+fn declaration(tool: &ToolSpec) -> Result<Value> {
     let mut function = json!({"name": tool.name, "description": tool.description});
-    let has_parameters = match tool.schema.as_object() {
-        // An object without properties is refused.
-        Some(schema) => {
-            let properties = schema.get("properties").and_then(Value::as_object);
-            properties.map_or(schema.keys().any(|name| name != "type"), |map| !map.is_empty())
-        }
-        None => !tool.schema.is_null(),
-    };
-    if has_parameters {
-        let (name, schema) = schema::member(&tool.schema, "parameters", "parametersJsonSchema");
+    let fitted = |dialect| fit::tool(tool, dialect);
+    let (name, schema) = member(fitted, "parameters", "parametersJsonSchema")?;
+    let properties = schema.get("properties").and_then(Value::as_object);
+    // An object without properties is refused.
+    if properties.is_some_and(|map| !map.is_empty())
+        || schema.get("additionalProperties").is_some_and(|more| *more != false)
+    {
         function[name] = schema;
     }
-    function
+    Ok(function)
 }
 
 fn tool_choice(choice: &ToolChoice) -> Value {

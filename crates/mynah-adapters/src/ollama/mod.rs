@@ -55,6 +55,6 @@ impl Format for Ollama {
 
     /// What forces the form of the answer keeps the model from calling tools.
     fn needs_structured_finalize(&self, request: &Request) -> bool {
-        !request.tools.is_empty() && !is_barred(request) && request::form(request).is_some()
+        !request.tools.is_empty() && !is_barred(request) && request::has_form(request)
     }
 }

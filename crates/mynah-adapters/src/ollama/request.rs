@@ -8,9 +8,12 @@ use mynah_data::{
 };
 use serde_json::{Value, json};
 
-use crate::request::{
-    add_tools, check_parallel, function, image_base64, is_barred, joined_text, model_id,
-    result_text, tell_no_detail, unsupported,
+use crate::{
+    fit::{self, Dialect},
+    request::{
+        add_tools, check_parallel, function, image_base64, is_barred, joined_text, model_id,
+        result_text, tell_no_detail, unsupported,
+    },
 };
 
 pub(super) fn body(request: &Request) -> Result<Value> {
@@ -23,7 +26,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     if let Some(tools) = tools(request)? {
         set("tools", tools);
     }
-    if let Some(form) = form(request) {
+    if let Some(form) = form(request)? {
         set("format", form);
     }
     set("stream", true.into());
@@ -80,14 +83,21 @@ fn is_member(name: &str) -> bool {
     MEMBERS.contains(&name)
 }
 
+/// Whether the answer is asked for in a form.
+pub(super) fn has_form(request: &Request) -> bool {
+    !matches!(request.response_format, None | Some(ResponseFormat::Text))
+}
+
 /// The form of the answer, where one is asked for.
-pub(super) fn form(request: &Request) -> Option<Value> {
-    match request.response_format.as_ref()? {
-        ResponseFormat::JsonObject => Some("json".into()),
-        ResponseFormat::JsonSchema { schema, .. } => Some(schema.clone()),
-        ResponseFormat::Other(own) => Some(Value::Object(own.clone())),
+fn form(request: &Request) -> Result<Option<Value>> {
+    Ok(match &request.response_format {
+        Some(ResponseFormat::JsonObject) => Some("json".into()),
+        Some(ResponseFormat::JsonSchema { name, schema, strict }) => {
+            Some(fit::answer(name, schema, Dialect::Plain, *strict)?.schema)
+        }
+        Some(ResponseFormat::Other(own)) => Some(Value::Object(own.clone())),
         _ => None,
-    }
+    })
 }
 
 fn messages(request: &Request) -> Result<Vec<Value>> {
@@ -160,6 +170,7 @@ fn tools(request: &Request) -> Result<Option<Value>> {
         }
         _ => {}
     }
-    let tool = |tool| json!({"type": "function", "function": function(tool)});
-    Ok((!request.tools.is_empty()).then(|| request.tools.iter().map(|spec| tool(spec)).collect()))
+    let tool = |tool| Ok(json!({"type": "function", "function": function(tool, Dialect::Plain)?}));
+    let tools = request.tools.iter().map(|spec| tool(spec)).collect::<Result<Value>>()?;
+    Ok((!request.tools.is_empty()).then_some(tools))
 }

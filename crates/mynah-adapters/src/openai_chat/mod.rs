@@ -12,6 +12,7 @@ use mynah_step::ModelCall;
 use serde_json::Value;
 
 use crate::{
+    fit,
     format::{Decoder, Format},
     request::{has_tools, key_header, model_name, openai_headers},
 };
@@ -50,6 +51,8 @@ pub struct Dialect {
     pub prompt_cache: PromptCaching,
     /// Which calls may ask for an answer that fits a JSON schema.
     pub json_schema: JsonSchemas,
+    /// What the server takes of JSON Schema.
+    pub schemas: fit::Dialect,
     /// Whether messages may name their author.
     pub names: bool,
     /// Whether user and model must take turns below all instructions. What the same one says in a row is then one message.
@@ -128,6 +131,7 @@ impl Dialect {
         max_completion_tokens: CompletionTokens::NewerModels,
         prompt_cache: PromptCaching::OpenAi,
         json_schema: JsonSchemas::Always,
+        schemas: fit::Dialect::OpenAiChat,
         names: true,
         turns: false,
         short_call_ids: false,
@@ -141,6 +145,7 @@ impl Dialect {
     pub const COMPATIBLE: Self = Self {
         max_completion_tokens: CompletionTokens::Never,
         prompt_cache: PromptCaching::Never,
+        schemas: fit::Dialect::Plain,
         names: false,
         openai_models: false,
         ..Self::OPENAI

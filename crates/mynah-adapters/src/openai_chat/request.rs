@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{CompletionTokens, Dialect, JsonSchemas, PromptCaching, ReasoningBack};
 use crate::{
+    fit::{self, Fitted},
     openai,
     request::{
         CacheMarks, add_tools, argument_object, cache_control, chooses, function, has_tools,
@@ -38,8 +39,9 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     set("model", model.into());
     set("messages", messages(dialect, request)?.into());
     if !request.tools.is_empty() {
-        let tool = |tool| json!({"type": "function", "function": function(tool)});
-        set("tools", request.tools.iter().map(|spec| tool(spec)).collect());
+        let tool =
+            |tool| Ok(json!({"type": "function", "function": function(tool, dialect.schemas)?}));
+        set("tools", request.tools.iter().map(|spec| tool(spec)).collect::<Result<_>>()?);
     }
     if let Some(choice) = request.tool_choice.as_ref().filter(|_| chooses(request)) {
         set("tool_choice", tool_choice(choice));
@@ -329,9 +331,12 @@ fn response_format(dialect: &Dialect, request: &Request) -> Result<Option<Value>
                 "this server takes no JSON schema; ask for a JSON object",
             ));
         }
-        Some(ResponseFormat::JsonSchema { name, schema, strict }) => Some(
-            json!({"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": strict}}),
-        ),
+        Some(ResponseFormat::JsonSchema { name, schema, strict }) => {
+            let Fitted { schema, strict, .. } =
+                fit::answer(name, schema, dialect.schemas, *strict)?;
+            let schema = json!({"name": name, "schema": schema, "strict": strict});
+            Some(json!({"type": "json_schema", "json_schema": schema}))
+        }
         Some(other) => Some(json!(other)),
     })
 }

@@ -11,6 +11,7 @@ use mynah_step::ModelCall;
 use serde_json::Value;
 
 use crate::{
+    fit,
     format::{Decoder, Format},
     request::{key_header, openai_headers},
 };
@@ -59,6 +60,8 @@ pub struct Dialect {
     pub always_encrypted: bool,
     /// Whether `prompt_cache_retention` is known, which OpenAI takes for models before gpt-5.6.
     pub cache_retention: bool,
+    /// What the server takes of JSON Schema.
+    pub schemas: fit::Dialect,
     /// Whether users name the models, so that what a name tells of a model is not certain. Where it is, `reasoning_effort` and
     /// `reasoning_summary` are left away for OpenAI's models that do not reason.
     pub deployments: bool,
@@ -71,6 +74,7 @@ impl Dialect {
     pub const OPENAI: Self = Self {
         always_encrypted: false,
         cache_retention: true,
+        schemas: fit::Dialect::OpenAiResponses,
         deployments: false,
         key_header: None,
     };

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::Dialect;
 use crate::{
+    fit::{self, Fitted},
     openai,
     request::{
         CacheMarks, add_tools, argument_object, chooses, function, image_url, is_error, model_id,
@@ -44,7 +45,8 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     set("model", model.into());
     set("input", input(request, stored, reasons != Some(false))?.into());
     if !request.tools.is_empty() {
-        set("tools", request.tools.iter().map(|tool| tool_spec(tool)).collect());
+        let tools = request.tools.iter().map(|tool| tool_spec(tool, dialect.schemas));
+        set("tools", tools.collect::<Result<_>>()?);
     }
     if let Some(choice) = request.tool_choice.as_ref().filter(|_| chooses(request)) {
         set("tool_choice", tool_choice(choice));
@@ -58,6 +60,13 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
     match &request.response_format {
         None => {}
         Some(ResponseFormat::Text) => drop(set("text", json!({"format": {"type": "text"}}))),
+        Some(ResponseFormat::JsonSchema { name, schema, strict }) => {
+            let Fitted { schema, strict, .. } =
+                fit::answer(name, schema, dialect.schemas, *strict)?;
+            let format =
+                json!({"type": "json_schema", "name": name, "schema": schema, "strict": strict});
+            set("text", json!({"format": format}));
+        }
         Some(format) => drop(set("text", json!({"format": format}))),
     }
     if !stored {
@@ -247,12 +256,12 @@ fn reasoning(encrypted: Option<&String>, data: &Metadata, stored: bool) -> Optio
 }
 
 /// The provider takes a schema for strict unless it is told otherwise, and makes members required that are not.
-fn tool_spec(tool: &ToolSpec) -> Value {
+fn tool_spec(tool: &ToolSpec, dialect: fit::Dialect) -> Result<Value> {
     let mut spec = json!({"type": "function", "strict": false});
     if let Value::Object(spec) = &mut spec {
-        spec.extend(function(tool));
+        spec.extend(function(tool, dialect)?);
     }
-    spec
+    Ok(spec)
 }
 
 fn tool_choice(choice: &ToolChoice) -> Value {
