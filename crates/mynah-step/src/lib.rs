@@ -30,6 +30,7 @@ mod settle;
 mod tape;
 mod tool;
 mod tool_context;
+pub mod typed;
 mod uncertain;
 mod world;
 
@@ -44,11 +45,13 @@ pub use fallback::Fallback;
 pub use hearing::Hearing;
 pub use lease::{LEASE, take_over};
 pub use metrics::{MetricsSink, Watch, tell_exceeded};
+pub use mynah_data::ToolOutcome;
 pub use mynah_log::OnUncertain;
 pub use recorded::{Recorded, outcome_of};
 pub use recorded_fact::RecordedFact;
 pub use recorder::Recorder;
 pub use retry::RetryPolicy;
+pub use schemars;
 pub use settle::{ErrorPolicy, OnToolError, settle};
 pub use tape::Tape;
 pub use tool::{
@@ -56,5 +59,6 @@ pub use tool::{
     ToolLimits, ToolResultEncoder, panic_text, run_tool, tool_failed,
 };
 pub use tool_context::{ToolContext, Try};
+pub use typed::{IntoOutcome, ToolFn, schema_of};
 pub use uncertain::{is_not_rerun, reruns_lost, uncertain};
 pub use world::{SystemWorld, World};

@@ -19,7 +19,8 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::{
-    BoxFuture, ToolContext, alone::poll_alone, context::unless_cancelled, world::jittered,
+    BoxFuture, IntoOutcome, ToolContext, alone::poll_alone, context::unless_cancelled,
+    world::jittered,
 };
 
 /// A tool: what the model is told of it, and what runs when it is called.
@@ -70,7 +71,23 @@ impl Tool {
     /// The function is polled where the chat is polled: side by side with its siblings, and gone when the chat is
     /// dropped. What keeps a processor busy belongs into [`Tool::blocking`].
     ///
-    /// It is called once for each call, so each needs its own of what the function holds, as a pool of connections:
+    /// It may return anything that is [`IntoOutcome`]. An `async` closure cannot hold state; [`Tool::handler_with`] passes it some.
+    pub fn handler<Fut, R, M>(
+        self,
+        run: impl Fn(Value, ToolContext) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoOutcome<M> + 'static,
+        M: 'static,
+    {
+        self.with_handler(Arc::new(move |arguments, context| -> BoxFuture<ToolOutcome> {
+            let returned = run(arguments, context);
+            Box::pin(async move { returned.await.into_outcome() })
+        }))
+    }
+
+    /// The same tool, run by an async function that gets a clone of some state with each call, as an `Arc` or a connection pool.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -79,34 +96,32 @@ impl Tool {
     /// # struct Db;
     /// # impl Db { async fn price(&self, _: &str) -> u32 { 2 } }
     /// # let db = Arc::new(Db);
-    /// let price = Tool::new("price", "What a dish costs", json!({"type": "object"})).handler(move |arguments, _| {
-    ///     let db = db.clone();
-    ///     async move { json!(db.price(arguments["dish"].as_str().unwrap_or_default()).await) }
-    /// });
+    /// let price = Tool::new("price", "What a dish costs", json!({"type": "object"}))
+    ///     .handler_with(db, async |db, arguments, _context| {
+    ///         db.price(arguments["dish"].as_str().unwrap_or_default()).await
+    ///     });
     /// ```
-    ///
-    /// One that holds nothing may be an `async |arguments, context| …`.
-    pub fn handler<F, Fut>(
+    pub fn handler_with<S, Fut, R, M>(
         self,
-        run: impl Fn(Value, ToolContext) -> Fut + Send + Sync + 'static,
+        state: S,
+        run: impl Fn(S, Value, ToolContext) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = F> + Send + 'static,
-        F: Into<ToolOutcome>,
+        S: Clone + Send + Sync + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoOutcome<M> + 'static,
+        M: 'static,
     {
-        self.with_handler(Arc::new(move |arguments, context| -> BoxFuture<ToolOutcome> {
-            let outcome = run(arguments, context);
-            Box::pin(async move { outcome.await.into() })
-        }))
+        self.handler(move |arguments, context| run(state.clone(), arguments, context))
     }
 
     /// The same tool, run by an ordinary function on a thread of its own: for what computes or blocks.
     ///
     /// Such tools really run in parallel. A thread cannot be stopped from outside: if the chat is dropped, the function
     /// runs to its end and its outcome is thrown away: where the run is kept, what it asks its context for then is refused.
-    pub fn blocking<T: Into<ToolOutcome>>(
+    pub fn blocking<R: IntoOutcome<M>, M: 'static>(
         self,
-        run: impl Fn(Value, ToolContext) -> T + Send + Sync + 'static,
+        run: impl Fn(Value, ToolContext) -> R + Send + Sync + 'static,
     ) -> Self {
         let run = Arc::new(run);
         self.with_handler(Arc::new(
@@ -114,7 +129,7 @@ impl Tool {
                 let (run, span) = (Arc::clone(&run), context.span());
                 Box::pin(async move {
                     let mut task = AbortOnDrop(tokio::task::spawn_blocking(move || {
-                        span.in_scope(|| run(arguments, context).into())
+                        span.in_scope(|| run(arguments, context).into_outcome())
                     }));
                     match (&mut task.0).await {
                         Ok(outcome) => outcome,

@@ -81,9 +81,10 @@ pub use mynah_data::{
 pub use mynah_log as log;
 pub use mynah_step as step;
 pub use mynah_step::{
-    Adapter, BoxFuture, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, JsonEncoder,
-    MetricsSink, ModelCall, ModelStream, OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld,
-    Tool, ToolContext, ToolExecutor, ToolResultEncoder, World, differences,
+    Adapter, BoxFuture, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, IntoOutcome,
+    JsonEncoder, MetricsSink, ModelCall, ModelStream, OnUncertain, RetryPolicy, SideEffectErrors,
+    SystemWorld, Tool, ToolContext, ToolExecutor, ToolFn, ToolResultEncoder, World, differences,
+    schema_of, schemars, typed,
 };
 pub use options::Options;
 pub use replay::{Replay, Replayed, Tools, replay_run};
