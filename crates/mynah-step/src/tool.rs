@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::{
-    BoxFuture, IntoOutcome, ToolContext, alone::poll_alone, context::unless_cancelled,
+    BoxFuture, IntoOutcome, ToolContext, alone::poll_alone, context::unless_cancelled, misfits,
     world::jittered,
 };
 
@@ -232,10 +232,12 @@ impl Tool {
         }
         match self.validator() {
             Ok(None) => Ok(call.arguments.clone()),
-            Ok(Some(validator)) => match validator.validate(&call.arguments) {
-                Ok(()) => Ok(call.arguments.clone()),
-                Err(error) => Err(invalid(placed(&error, "the arguments"))),
-            },
+            Ok(Some(validator)) if validator.is_valid(&call.arguments) => {
+                Ok(call.arguments.clone())
+            }
+            Ok(Some(validator)) => {
+                Err(invalid(misfits::list(validator, &call.arguments, "the arguments")))
+            }
             Err(why) => Err(invalid(why.clone())),
         }
     }
@@ -250,17 +252,12 @@ impl Tool {
         self.validator.get_or_init(|| match &self.spec.schema {
             Value::Object(schema) if schema.is_empty() => Ok(None),
             schema => jsonschema::validator_for(schema).map(Some).map_err(|error| {
-                let why = placed(&error, "its root");
-                format!("the schema of tool {:?} cannot be used: {why}", self.name())
+                let place = error.instance_path().as_str();
+                let place = if place.is_empty() { "its root" } else { place };
+                format!("the schema of tool {:?} cannot be used: {place}: {error}", self.name())
             }),
         })
     }
-}
-
-/// What is wrong, and where.
-fn placed(error: &jsonschema::ValidationError<'_>, whole: &str) -> String {
-    let place = error.instance_path().to_string();
-    format!("{}: {error}", if place.is_empty() { whole } else { &place })
 }
 
 /// Keeps a function that has no thread yet from getting one when nobody waits for it any more.

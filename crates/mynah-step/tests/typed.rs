@@ -87,6 +87,53 @@ async fn arguments_that_do_not_fit_never_reach_the_handler() {
     assert_eq!(error.reason(), ToolReason::InvalidArguments.as_str());
 }
 
+#[tokio::test]
+async fn the_model_reads_every_misfit_with_its_place_what_was_expected_and_what_it_got() {
+    #[derive(Deserialize, JsonSchema)]
+    #[expect(dead_code, reason = "only described")]
+    #[serde(deny_unknown_fields)]
+    struct Order {
+        items: Vec<Item>,
+        unit: Unit,
+        note: String,
+    }
+    #[derive(Deserialize, JsonSchema)]
+    #[expect(dead_code, reason = "only described")]
+    struct Item {
+        #[schemars(range(min = 1))]
+        count: i64,
+        size: Size,
+    }
+    #[derive(Deserialize, JsonSchema)]
+    #[serde(untagged)]
+    #[expect(dead_code, reason = "only described")]
+    enum Size {
+        Number(u8),
+        Word(String),
+    }
+    let tool = Tool::typed::<Order, _>("order", "", async |_, _| unreachable_value());
+    let item = json!({"count": 0, "size": true});
+    let arguments = json!({"items": [item, "two"], "unit": "kelvin", "color": "x".repeat(9_000)});
+    let error = settled(tool.clone(), arguments).await.outcome.unwrap_err().to_string();
+    for expected in [
+        "tool error (order): invalid_arguments: ",
+        "/items/0/count: 0 is less than the minimum of 1",
+        "/items/0/size: fits none of its forms (/items/0/size: expected integer, got true | /items/0/size: expected string, got true), got true",
+        r#"/items/1: expected object, got "two""#,
+        r#"/unit: expected one of "celsius", "fahrenheit", got "kelvin""#,
+        "/color: unknown",
+        "/note: missing",
+    ] {
+        assert!(error.contains(expected), "{expected} in {error}");
+    }
+    assert!(error.len() < 1_000, "{error}");
+
+    let many: Vec<_> = (0..100).map(|_| "x".repeat(1_000)).collect();
+    let arguments = json!({"items": many, "unit": "celsius", "note": ""});
+    let error = settled(tool, arguments).await.outcome.unwrap_err().to_string();
+    assert!(error.ends_with("; and 92 more") && error.len() < 2_000, "{error}");
+}
+
 fn unreachable_value() -> Value {
     panic!("the handler ran")
 }
