@@ -61,6 +61,8 @@ pub use tool::{
     ToolLimits, ToolResultEncoder, panic_text, run_tool, tool_failed,
 };
 pub use tool_context::{ToolContext, Try};
-pub use typed::{IntoOutcome, ToolFn, schema_of};
+#[doc(hidden)]
+pub use typed::private as __private;
+pub use typed::{IntoOutcome, IntoTool, IntoTools, ToolFn, ToolSet, schema_of};
 pub use uncertain::{is_not_rerun, reruns_lost, uncertain};
 pub use world::{SystemWorld, World};

@@ -190,7 +190,7 @@ impl Tool {
         })
     }
 
-    fn with(mut self, change: impl FnOnce(&mut ToolSpec)) -> Self {
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut ToolSpec)) -> Self {
         change(Arc::make_mut(&mut self.spec));
         self
     }

@@ -3,7 +3,7 @@
 //! [`Tool::typed`] derives the JSON Schema of a tool from the type of its arguments. [`IntoOutcome`] turns what a handler
 //! returns into a [`ToolOutcome`].
 
-use std::{any::Any, future::ready, ops::Deref, panic::UnwindSafe};
+use std::{any::Any, future::ready, ops::Deref, panic::UnwindSafe, sync::Arc};
 
 use mynah_data::ToolOutcome;
 use schemars::{JsonSchema, generate::SchemaSettings};
@@ -146,7 +146,136 @@ where
     }
 }
 
+/// What is a tool: a [`Tool`], or a function that returns one, as `#[mynah::tool]` makes them.
+///
+/// `Marker` tells these cases apart for the compiler and is inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tool",
+    note = "a tool is a `Tool`, or the name of a function with #[mynah::tool]; `.tools(…)` takes several"
+)]
+pub trait IntoTool<Marker> {
+    /// The tool.
+    fn into_tool(self) -> Tool;
+}
+
+impl<T: Into<Tool>> IntoTool<Tool> for T {
+    fn into_tool(self) -> Tool {
+        self.into()
+    }
+}
+
+impl<F: Fn() -> Tool> IntoTool<fn() -> Tool> for F {
+    fn into_tool(self) -> Tool {
+        self()
+    }
+}
+
+/// A value whose methods are tools. `#[mynah::tools]` on an impl block implements it.
+pub trait ToolSet: Send + Sync + 'static {
+    /// The tools, which share the value.
+    fn tools(self: Arc<Self>) -> Vec<Tool>;
+}
+
+/// What an engine can take its tools from: a `Vec`, an array or an iterator of tools, a [`ToolSet`], or an `Arc` of one.
+///
+/// `Marker` tells these cases apart for the compiler and is inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` holds no tools",
+    note = "pass tools in an array, a `Vec` or an iterator, or a value whose impl block has #[mynah::tools]; `.tool(…)` takes a single tool"
+)]
+pub trait IntoTools<Marker: ?Sized> {
+    /// The tools.
+    fn into_tools(self) -> Vec<Tool>;
+}
+
+impl<I: IntoIterator<Item = Tool>> IntoTools<Vec<Tool>> for I {
+    fn into_tools(self) -> Vec<Tool> {
+        self.into_iter().collect()
+    }
+}
+
+impl<T: ToolSet> IntoTools<dyn ToolSet> for T {
+    fn into_tools(self) -> Vec<Tool> {
+        Arc::new(self).tools()
+    }
+}
+
+impl<T: ToolSet> IntoTools<Arc<dyn ToolSet>> for Arc<T> {
+    fn into_tools(self) -> Vec<Tool> {
+        self.tools()
+    }
+}
+
+/// What the attributes expand to. Not for use by hand.
+#[doc(hidden)]
+pub mod private {
+    use std::marker::PhantomData;
+    pub use std::time::Duration;
+
+    use mynah_data::ToolOutcome;
+    use serde::de::DeserializeOwned;
+    pub use {schemars, serde};
+
+    use super::{Fallible, IntoOutcome, Plain, typed};
+    use crate::{Tool, ToolContext};
+
+    pub fn tool<A, Fut>(
+        name: &str,
+        description: &str,
+        run: impl Fn(A, ToolContext) -> Fut + Send + Sync + 'static,
+    ) -> Tool
+    where
+        A: DeserializeOwned + schemars::JsonSchema + 'static,
+        Fut: Future<Output = ToolOutcome> + Send + 'static,
+    {
+        typed(name, description, run)
+    }
+
+    /// The type that a function returned, whose marker is looked for: first that of a `Result` with an error, then any other.
+    #[derive(Debug)]
+    pub struct Returned<R>(PhantomData<R>);
+
+    impl<R> Returned<R> {
+        pub fn of(_: &R) -> Self {
+            Self(PhantomData)
+        }
+    }
+
+    pub trait AsFallible {
+        fn marker(&self) -> PhantomData<Fallible<Plain>> {
+            PhantomData
+        }
+    }
+
+    impl<T: IntoOutcome<Plain>, E: std::error::Error> AsFallible for Returned<Result<T, E>> {}
+
+    pub trait AsAny<R> {
+        fn marker<M>(&self) -> PhantomData<M>
+        where
+            R: IntoOutcome<M>,
+        {
+            PhantomData
+        }
+    }
+
+    impl<R> AsAny<R> for &Returned<R> {}
+
+    pub fn outcome<R: IntoOutcome<M>, M>(returned: R, _: PhantomData<M>) -> ToolOutcome {
+        returned.into_outcome()
+    }
+}
+
 impl Tool {
+    /// The same tool, whose calls must be approved by a person before they run.
+    pub fn approval(self) -> Self {
+        self.manual()
+    }
+
+    /// The same tool, whose schema the provider is asked to enforce, where it can. Sets `strict` in the metadata of its [spec](Tool::spec).
+    pub fn strict(self) -> Self {
+        self.with(|spec| _ = spec.metadata.insert("strict".to_owned(), json!(true)))
+    }
+
     /// A tool whose arguments are a Rust type.
     ///
     /// The schema that the model reads, and that its arguments are checked against, is derived from `A`. Doc comments become

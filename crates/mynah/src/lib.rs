@@ -79,12 +79,15 @@ pub use mynah_data::{
     ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
 };
 pub use mynah_log as log;
+pub use mynah_macros::{tool, tools};
 pub use mynah_step as step;
+#[doc(hidden)]
+pub use mynah_step::__private;
 pub use mynah_step::{
     Adapter, BoxFuture, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, IntoOutcome,
-    JsonEncoder, MetricsSink, ModelCall, ModelStream, OnUncertain, RetryPolicy, SideEffectErrors,
-    SystemWorld, Tool, ToolContext, ToolExecutor, ToolFn, ToolResultEncoder, World, differences,
-    schema_of, schemars, typed,
+    IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelCall, ModelStream, OnUncertain,
+    RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor, ToolFn,
+    ToolResultEncoder, ToolSet, World, differences, schema_of, schemars, typed,
 };
 pub use options::Options;
 pub use replay::{Replay, Replayed, Tools, replay_run};
