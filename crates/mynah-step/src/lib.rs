@@ -18,6 +18,7 @@ mod effects;
 mod fallback;
 mod hearing;
 mod heartbeat;
+pub mod layers;
 mod lease;
 mod left_behind;
 mod metrics;

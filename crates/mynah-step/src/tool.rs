@@ -19,7 +19,11 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::{
-    BoxFuture, IntoOutcome, ToolContext, alone::poll_alone, context::unless_cancelled, misfits,
+    BoxFuture, IntoOutcome, ToolContext,
+    alone::poll_alone,
+    context::unless_cancelled,
+    layers::{Layer, layered},
+    misfits,
     world::jittered,
 };
 
@@ -41,6 +45,8 @@ use crate::{
 pub struct Tool {
     spec: Arc<ToolSpec>,
     handler: Option<Arc<dyn Handler>>,
+    /// What is around the handler, the innermost first; also around one that is set later.
+    layers: Vec<Arc<dyn Layer>>,
     registered_as: Option<String>,
     recorded: bool,
     validator: Arc<OnceLock<Validator>>,
@@ -60,6 +66,7 @@ impl Tool {
         Self {
             spec: Arc::new(spec),
             handler: None,
+            layers: Vec::new(),
             registered_as: None,
             recorded: false,
             validator: Arc::default(),
@@ -145,7 +152,16 @@ impl Tool {
 
     /// The same tool, run by this handler.
     pub fn with_handler(mut self, handler: Arc<dyn Handler>) -> Self {
-        self.handler = Some(handler);
+        let layers = self.layers.iter().cloned();
+        self.handler = Some(layers.fold(handler, |next, layer| layered(layer, next)));
+        self
+    }
+
+    /// The same tool with a layer around its handler, outside of the layers that it has; see [layers](crate::layers).
+    pub fn layer(mut self, layer: impl Layer) -> Self {
+        let layer: Arc<dyn Layer> = Arc::new(layer);
+        self.handler = self.handler.map(|next| layered(Arc::clone(&layer), next));
+        self.layers.push(layer);
         self
     }
 

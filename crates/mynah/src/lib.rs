@@ -87,7 +87,7 @@ pub use mynah_step::{
     Adapter, BoxFuture, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, IntoOutcome,
     IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelCall, ModelStream, OnUncertain,
     RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor, ToolFn,
-    ToolResultEncoder, ToolSet, World, differences, schema_of, schemars, typed,
+    ToolResultEncoder, ToolSet, World, differences, layers, schema_of, schemars, typed,
 };
 pub use options::Options;
 pub use replay::{Replay, Replayed, Tools, replay_run};
