@@ -46,6 +46,7 @@
 //! ```
 
 mod alone;
+mod answer;
 mod call;
 mod cancel;
 mod code;
@@ -65,6 +66,7 @@ pub mod testing;
 mod turn;
 mod values;
 
+pub use answer::{Answer, AnswerStream};
 pub use call::{Chat, Generate, Step};
 pub use cancel::{Cancel, CancelHandle, cancel_run};
 pub use engine::Engine;
