@@ -1,10 +1,20 @@
-//! A tool: what the model is told of it, and what runs when the model calls it.
+//! A tool: a function that the model can call.
 //!
-//! Arguments are checked against the schema first. What the handler gives back, a failure too, is what the model reads.
+//! Its name, its description and the schema of its arguments come from the function. Arguments are checked against the schema first. The
+//! model reads what the function returns, a failure too.
 
 use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};
 use serde_json::json;
+
+/// The weather in a city.
+#[mynah::tool]
+async fn get_weather(
+    /// Name of the city, in English.
+    city: String,
+) -> String {
+    format!("21 °C in {city}")
+}
 
 #[tokio::main]
 async fn main() -> mynah::Result<()> {
@@ -12,15 +22,6 @@ async fn main() -> mynah::Result<()> {
         Script::new().tool_call("c0", "get_weather", json!({"city": "Boston"})).call_tools(),
         Script::new().text("It is 21 °C in Boston.").stop(),
     ]);
-
-    let schema = json!({
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"]
-    });
-    let get_weather = Tool::new("get_weather", "The weather in a city", schema)
-        .handler(async |arguments, _context| json!({"city": arguments["city"], "celsius": 21}));
-
     let engine = Engine::new(model).tool(get_weather);
     let result = engine.chat("What's the weather in Boston?").max_turns(4).await?;
 

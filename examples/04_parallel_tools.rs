@@ -8,6 +8,13 @@ use mynah::testing::{Script, Scripted};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+/// Asks a host for a sign of life.
+#[mynah::tool]
+async fn ping(host: String, ms: u64) -> String {
+    sleep(Duration::from_millis(ms)).await;
+    format!("{host} is up")
+}
+
 #[tokio::main]
 async fn main() -> mynah::Result<()> {
     let model = Scripted::play([
@@ -18,12 +25,6 @@ async fn main() -> mynah::Result<()> {
             .call_tools(),
         Script::new().text("All three are up.").stop(),
     ]);
-    let ping = Tool::new("ping", "Asks a host for a sign of life", json!({"type": "object"}))
-        .handler(async |arguments, _| {
-            sleep(Duration::from_millis(arguments["ms"].as_u64().unwrap_or_default())).await;
-            json!({"host": arguments["host"], "up": true})
-        });
-
     let begun = Instant::now();
     let mut events = Engine::new(model).tool(ping).chat("Who is up?").stream();
     while let Some(event) = events.next().await {

@@ -4,17 +4,19 @@ use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};
 use serde_json::json;
 
+/// Deletes an account.
+#[mynah::tool]
+async fn delete_account(name: String) -> ToolOutcome {
+    ToolOutcome::ask(format!("Really delete the account {name}?"))
+}
+
 #[tokio::main]
 async fn main() -> mynah::Result<()> {
     let model = Scripted::play([
         Script::new().tool_call("c0", "delete_account", json!({"name": "ada"})).call_tools(),
         Script::new().text("The account is gone.").stop(),
     ]);
-    let delete = Tool::new("delete_account", "Deletes an account", json!({"type": "object"}))
-        .handler(async |arguments, _| {
-            ToolOutcome::ask(format!("Really delete the account {}?", arguments["name"]))
-        });
-    let engine = Engine::new(model).tool(delete);
+    let engine = Engine::new(model).tool(delete_account);
 
     let (session, _) = engine.start("Please delete my account.").await?;
     if let Some(question) = session.pending_question() {

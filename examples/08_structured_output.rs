@@ -1,8 +1,8 @@
 //! An answer in a form that a program can read, from a model that used tools on the way: the conversation comes first,
 //! then one more call, without tools, gives the answer its form.
 //!
-//! The provider is asked for the form, and most keep to it; the library does not hold the answer against the schema.
-//! `into_json` holds it against the type, and gives no answer that was cut off, filtered or refused.
+//! The schema is written by hand here, and `into_json` checks the answer against the type. Example 19 derives the schema from the type and
+//! checks the answer against it too.
 
 use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};

@@ -60,16 +60,23 @@ async fn second_process(path: &Path) -> mynah::Result<()> {
 
 /// The agent, whose process may end when the money is gone and nothing says so yet.
 fn agent(answer: Script, dies: bool) -> Engine {
-    let schema = json!({"type": "object", "required": ["to", "amount"]});
-    let transfer = Tool::new("transfer", "Sends money", schema).handler(
-        move |arguments, context| async move {
-            // A bank that takes a key for each transfer makes it once, however often it is asked.
-            println!("transfer {}", context.idempotency_key());
-            if dies {
-                std::process::exit(1);
-            }
-            json!({"sent": arguments["amount"]})
-        },
-    );
-    Engine::new(Scripted::play([answer])).tool(transfer)
+    Engine::new(Scripted::play([answer])).tools(Bank { dies })
+}
+
+struct Bank {
+    dies: bool,
+}
+
+#[mynah::tools]
+impl Bank {
+    /// Sends money.
+    #[tool]
+    async fn transfer(&self, to: String, amount: u32, cx: &ToolContext) -> String {
+        // A bank that takes a key for each transfer makes it once, however often it is asked.
+        println!("transfer {}", cx.idempotency_key());
+        if self.dies {
+            std::process::exit(1);
+        }
+        format!("sent {amount} to {to}")
+    }
 }

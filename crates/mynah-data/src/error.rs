@@ -1,6 +1,6 @@
 //! The one error type: a kind with a closed set of reasons, a message for people, metadata for programs.
 
-use std::fmt;
+use std::{fmt, marker::PhantomData};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -34,12 +34,19 @@ struct Inner {
     kind: ErrorKind,
     message: Option<String>,
     metadata: Metadata,
+    /// Makes the type not `UnwindSafe`, as errors with a source are. Tools tell results from failures by that.
+    not_unwind_safe: PhantomData<dyn std::error::Error + Send + Sync>,
 }
 
 impl Error {
     /// An error of this kind with the default message and no metadata.
     pub fn new(kind: ErrorKind) -> Self {
-        Self(Box::new(Inner { kind, message: None, metadata: Metadata::new() }))
+        Self(Box::new(Inner {
+            kind,
+            message: None,
+            metadata: Metadata::new(),
+            not_unwind_safe: PhantomData,
+        }))
     }
 
     /// A failed provider call.
@@ -296,7 +303,8 @@ impl<'de> Deserialize<'de> for Error {
                 false => serde::de::Error::unknown_variant(&named, &[]),
             }
         })?;
-        let mut error = Self(Box::new(Inner { kind, message: None, metadata: wire.metadata }));
+        let mut error = Self::new(kind);
+        error.0.metadata = wire.metadata;
         // A default message is not stored, so that an error equals its copy from JSON.
         if error.default_message() != wire.message {
             error.0.message = Some(wire.message);

@@ -18,10 +18,12 @@ mod effects;
 mod fallback;
 mod hearing;
 mod heartbeat;
+pub mod layers;
 mod lease;
 mod left_behind;
 mod metrics;
 mod nulls;
+mod misfits;
 mod process;
 mod recorded;
 mod recorded_fact;
@@ -31,6 +33,7 @@ mod settle;
 mod tape;
 mod tool;
 mod tool_context;
+pub mod typed;
 mod uncertain;
 mod world;
 
@@ -45,11 +48,14 @@ pub use fallback::Fallback;
 pub use hearing::Hearing;
 pub use lease::{LEASE, take_over};
 pub use metrics::{MetricsSink, Watch, tell_exceeded};
+pub use misfits::misfits;
+pub use mynah_data::ToolOutcome;
 pub use mynah_log::OnUncertain;
 pub use recorded::{Recorded, outcome_of};
 pub use recorded_fact::RecordedFact;
 pub use recorder::Recorder;
 pub use retry::RetryPolicy;
+pub use schemars;
 pub use settle::{ErrorPolicy, OnToolError, settle};
 pub use tape::Tape;
 pub use tool::{
@@ -57,5 +63,8 @@ pub use tool::{
     ToolLimits, ToolResultEncoder, panic_text, run_tool, tool_failed,
 };
 pub use tool_context::{ToolContext, Try};
+#[doc(hidden)]
+pub use typed::private as __private;
+pub use typed::{IntoOutcome, IntoTool, IntoTools, ToolFn, ToolSet, schema_of};
 pub use uncertain::{is_not_rerun, reruns_lost, uncertain};
 pub use world::{SystemWorld, World};

@@ -6,44 +6,22 @@
 use jsonschema::{ValidationError, Validator, error::ValidationErrorKind};
 use serde_json::Value;
 
-/// A value that fits the schema, or what keeps it from fitting.
-///
-/// Members that are `null` and optional, and whose schemas permit no `null`, are left away.
-pub(crate) fn fitting<'v>(
-    validator: &'v Validator,
-    value: &'v Value,
-) -> Result<Value, Box<ValidationError<'v>>> {
-    let Err(first) = validator.validate(value) else { return Ok(value.clone()) };
+/// The value if it fits the schema, without members that are `null`, optional, and of a schema that permits no `null`. If it does not
+/// fit, the error is the value without such members: what is wrong with it is not that they are `null`.
+pub(crate) fn fitting(validator: &Validator, value: &Value) -> Result<Value, Value> {
     let mut stripped = value.clone();
-    let mut removed: Vec<String> = Vec::new();
     // Without them alternatives may fit that did not, whose own members come next.
-    loop {
+    while !validator.is_valid(&stripped) {
         let mut places = Vec::new();
         for error in validator.iter_errors(&stripped) {
             collect(&error, &stripped, &mut places);
         }
         places.retain(|place| remove(&mut stripped, place));
-        if validator.is_valid(&stripped) {
-            return Ok(stripped);
-        }
         if places.is_empty() {
-            break;
-        }
-        removed.append(&mut places);
-    }
-    let mut missing = Vec::new();
-    for error in validator.iter_errors(&stripped) {
-        if let ValidationErrorKind::Required { property: Value::String(name) } = error.kind() {
-            let name = name.replace('~', "~0").replace('/', "~1");
-            missing.push(format!("{}/{name}", error.instance_path()));
+            return Err(stripped);
         }
     }
-    // An optional member that is null is not what is wrong.
-    let is_wrong = |error: &ValidationError<'_>| {
-        let place = error.instance_path().to_string();
-        !removed.contains(&place) || missing.contains(&place)
-    };
-    Err(Box::new(validator.iter_errors(value).find(is_wrong).unwrap_or(first)))
+    Ok(stripped)
 }
 
 /// The places of members that are `null` and do not fit.
@@ -79,7 +57,7 @@ mod tests {
 
     fn checked(schema: &Value, value: &Value) -> Result<Value, String> {
         let validator = jsonschema::validator_for(schema).expect("a schema");
-        fitting(&validator, value).map_err(|error| error.to_string())
+        fitting(&validator, value).map_err(|value| crate::misfits::list(&validator, &value, "it"))
     }
 
     #[test]
@@ -107,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_required_or_an_item_is_not_left_away_and_the_error_names_it() {
+    fn what_is_required_or_an_item_cannot_be_null_and_the_error_names_it() {
         let schema = json!({
             "type": "object",
             "properties": {
@@ -117,11 +95,11 @@ mod tests {
             "required": ["n"],
         });
         for (value, why) in [
-            (json!({"n": null}), r#"null is not of type "integer""#),
-            (json!({"s": null, "n": "one"}), r#""one" is not of type "integer""#),
-            (json!({"s": null, "n": null}), r#"null is not of type "integer""#),
-            (json!({"n": 1, "list": [null]}), r#"null is not of type "string""#),
-            (json!({"s": null}), r#""n" is a required property"#),
+            (json!({"n": null}), "/n: missing"),
+            (json!({"s": null, "n": "one"}), r#"/n: expected integer, got "one""#),
+            (json!({"s": null, "n": null}), "/n: missing"),
+            (json!({"n": 1, "list": [null]}), "/list/0: expected string, got null"),
+            (json!({"s": null}), "/n: missing"),
         ] {
             assert_eq!(checked(&schema, &value), Err(why.to_owned()), "{value}");
         }

@@ -19,7 +19,12 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::{
-    BoxFuture, ToolContext, alone::poll_alone, context::unless_cancelled, nulls::fitting,
+    BoxFuture, IntoOutcome, ToolContext,
+    alone::poll_alone,
+    context::unless_cancelled,
+    layers::{Layer, layered},
+    misfits,
+    nulls::fitting,
     world::jittered,
 };
 
@@ -41,6 +46,8 @@ use crate::{
 pub struct Tool {
     spec: Arc<ToolSpec>,
     handler: Option<Arc<dyn Handler>>,
+    /// What is around the handler, the innermost first; also around one that is set later.
+    layers: Vec<Arc<dyn Layer>>,
     registered_as: Option<String>,
     recorded: bool,
     validator: Arc<OnceLock<Validator>>,
@@ -60,6 +67,7 @@ impl Tool {
         Self {
             spec: Arc::new(spec),
             handler: None,
+            layers: Vec::new(),
             registered_as: None,
             recorded: false,
             validator: Arc::default(),
@@ -71,7 +79,23 @@ impl Tool {
     /// The function is polled where the chat is polled: side by side with its siblings, and gone when the chat is
     /// dropped. What keeps a processor busy belongs into [`Tool::blocking`].
     ///
-    /// It is called once for each call, so each needs its own of what the function holds, as a pool of connections:
+    /// It may return anything that is [`IntoOutcome`]. An `async` closure cannot hold state; [`Tool::handler_with`] passes it some.
+    pub fn handler<Fut, R, M>(
+        self,
+        run: impl Fn(Value, ToolContext) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoOutcome<M> + 'static,
+        M: 'static,
+    {
+        self.with_handler(Arc::new(move |arguments, context| -> BoxFuture<ToolOutcome> {
+            let returned = run(arguments, context);
+            Box::pin(async move { returned.await.into_outcome() })
+        }))
+    }
+
+    /// The same tool, run by an async function that gets a clone of some state with each call, as an `Arc` or a connection pool.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -80,34 +104,32 @@ impl Tool {
     /// # struct Db;
     /// # impl Db { async fn price(&self, _: &str) -> u32 { 2 } }
     /// # let db = Arc::new(Db);
-    /// let price = Tool::new("price", "What a dish costs", json!({"type": "object"})).handler(move |arguments, _| {
-    ///     let db = db.clone();
-    ///     async move { json!(db.price(arguments["dish"].as_str().unwrap_or_default()).await) }
-    /// });
+    /// let price = Tool::new("price", "What a dish costs", json!({"type": "object"}))
+    ///     .handler_with(db, async |db, arguments, _context| {
+    ///         db.price(arguments["dish"].as_str().unwrap_or_default()).await
+    ///     });
     /// ```
-    ///
-    /// One that holds nothing may be an `async |arguments, context| …`.
-    pub fn handler<F, Fut>(
+    pub fn handler_with<S, Fut, R, M>(
         self,
-        run: impl Fn(Value, ToolContext) -> Fut + Send + Sync + 'static,
+        state: S,
+        run: impl Fn(S, Value, ToolContext) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = F> + Send + 'static,
-        F: Into<ToolOutcome>,
+        S: Clone + Send + Sync + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoOutcome<M> + 'static,
+        M: 'static,
     {
-        self.with_handler(Arc::new(move |arguments, context| -> BoxFuture<ToolOutcome> {
-            let outcome = run(arguments, context);
-            Box::pin(async move { outcome.await.into() })
-        }))
+        self.handler(move |arguments, context| run(state.clone(), arguments, context))
     }
 
     /// The same tool, run by an ordinary function on a thread of its own: for what computes or blocks.
     ///
     /// Such tools really run in parallel. A thread cannot be stopped from outside: if the chat is dropped, the function
     /// runs to its end and its outcome is thrown away: where the run is kept, what it asks its context for then is refused.
-    pub fn blocking<T: Into<ToolOutcome>>(
+    pub fn blocking<R: IntoOutcome<M>, M: 'static>(
         self,
-        run: impl Fn(Value, ToolContext) -> T + Send + Sync + 'static,
+        run: impl Fn(Value, ToolContext) -> R + Send + Sync + 'static,
     ) -> Self {
         let run = Arc::new(run);
         self.with_handler(Arc::new(
@@ -115,7 +137,7 @@ impl Tool {
                 let (run, span) = (Arc::clone(&run), context.span());
                 Box::pin(async move {
                     let mut task = AbortOnDrop(tokio::task::spawn_blocking(move || {
-                        span.in_scope(|| run(arguments, context).into())
+                        span.in_scope(|| run(arguments, context).into_outcome())
                     }));
                     match (&mut task.0).await {
                         Ok(outcome) => outcome,
@@ -131,7 +153,16 @@ impl Tool {
 
     /// The same tool, run by this handler.
     pub fn with_handler(mut self, handler: Arc<dyn Handler>) -> Self {
-        self.handler = Some(handler);
+        let layers = self.layers.iter().cloned();
+        self.handler = Some(layers.fold(handler, |next, layer| layered(layer, next)));
+        self
+    }
+
+    /// The same tool with a layer around its handler, outside of the layers that it has; see [layers](crate::layers).
+    pub fn layer(mut self, layer: impl Layer) -> Self {
+        let layer: Arc<dyn Layer> = Arc::new(layer);
+        self.handler = self.handler.map(|next| layered(Arc::clone(&layer), next));
+        self.layers.push(layer);
         self
     }
 
@@ -176,7 +207,7 @@ impl Tool {
         })
     }
 
-    fn with(mut self, change: impl FnOnce(&mut ToolSpec)) -> Self {
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut ToolSpec)) -> Self {
         change(Arc::make_mut(&mut self.spec));
         self
     }
@@ -224,8 +255,9 @@ impl Tool {
         }
         match self.validator() {
             Ok(None) => Ok(call.arguments.clone()),
-            Ok(Some(validator)) => fitting(validator, &call.arguments)
-                .map_err(|error| invalid(placed(&error, "the arguments"))),
+            Ok(Some(validator)) => fitting(validator, &call.arguments).map_err(|without_nulls| {
+                invalid(misfits::list(validator, &without_nulls, "the arguments"))
+            }),
             Err(why) => Err(invalid(why.clone())),
         }
     }
@@ -240,17 +272,12 @@ impl Tool {
         self.validator.get_or_init(|| match &self.spec.schema {
             Value::Object(schema) if schema.is_empty() => Ok(None),
             schema => jsonschema::validator_for(schema).map(Some).map_err(|error| {
-                let why = placed(&error, "its root");
-                format!("the schema of tool {:?} cannot be used: {why}", self.name())
+                let place = error.instance_path().as_str();
+                let place = if place.is_empty() { "its root" } else { place };
+                format!("the schema of tool {:?} cannot be used: {place}: {error}", self.name())
             }),
         })
     }
-}
-
-/// What is wrong, and where.
-fn placed(error: &jsonschema::ValidationError<'_>, whole: &str) -> String {
-    let place = error.instance_path().to_string();
-    format!("{}: {error}", if place.is_empty() { whole } else { &place })
 }
 
 /// Keeps a function that has no thread yet from getting one when nobody waits for it any more.

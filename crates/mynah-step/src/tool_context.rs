@@ -176,6 +176,11 @@ impl ToolContext {
         self.effects.attempt
     }
 
+    /// Whether the call is part of a replay. A layer that only delays calls has nothing to do then.
+    pub fn is_replayed(&self) -> bool {
+        self.effects.replaying
+    }
+
     /// Announces the next try.
     pub(crate) async fn announce_next(&mut self) -> Result<()> {
         let (call_id, attempt) = (self.call.id.clone(), self.attempt().saturating_add(1));

@@ -22,6 +22,7 @@ fn main() {
     let Ok(runtime) = runtime else { return eprintln!("no runtime") };
     println!("{:<46} {:>12} {:>12} {:>8}  goal", "", "mynah", "beside", "ratio");
     runtime.block_on(tool_turn());
+    runtime.block_on(typed_call());
     collect_deltas();
     runtime.block_on(long_session());
 }
@@ -45,6 +46,51 @@ async fn tool_turn() {
         per(ours, TURNS),
         per(hand, TURNS),
         "under 2x, under 5 us",
+    );
+}
+
+/// The weather in a city.
+#[mynah::tool]
+async fn get_weather(city: String, days: Option<u8>) -> Weather {
+    Weather { city, days: days.unwrap_or(1), celsius: 21.0 }
+}
+
+#[derive(serde::Serialize)]
+struct Weather {
+    city: String,
+    days: u8,
+    celsius: f64,
+}
+
+/// One call of a typed tool in the loop, arguments checked, against calling its function. The loop without the call is what an
+/// answer with calls costs whose tools the caller runs.
+async fn typed_call() {
+    const CALLS: usize = 64;
+    let call = |script: Script, n: usize| {
+        script.tool_call(format!("c{n}"), "get_weather", json!({"city": "Boston", "days": 3}))
+    };
+    let asks = (0..CALLS).fold(Script::new(), call).call_tools();
+    let scripts = [asks, Script::new().text("done").stop()];
+    let tool = get_weather();
+    let (mut ours, mut idle, mut direct) = (Duration::MAX, Duration::MAX, Duration::MAX);
+    for _ in 0..200 {
+        let engine = || Engine::new(Scripted::play(scripts.clone())).tool(tool.clone());
+        let (runs, hands_out) = (engine(), engine());
+        ours = ours.min(timed(async { runs.step("go").await.is_ok() }).await);
+        let manual = hands_out.step("go").mode(mynah::Mode::Manual);
+        idle = idle.min(timed(async { manual.await.is_ok() }).await);
+        let calls = async {
+            for _ in 0..CALLS {
+                black_box(get_weather::call(black_box("Boston".to_owned()), Some(3)).await);
+            }
+        };
+        direct = direct.min(timed(calls).await);
+    }
+    report(
+        "one typed tool call, against its function",
+        per(ours.saturating_sub(idle), CALLS),
+        per(direct, CALLS),
+        "under 3 us over it",
     );
 }
 

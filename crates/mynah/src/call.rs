@@ -25,9 +25,9 @@ macro_rules! call {
         #[must_use = "a call does nothing unless it is awaited or streamed"]
         pub struct $name {
             engine: Engine,
-            $field: $input,
+            pub(crate) $field: $input,
             options: Options,
-            run_id: Option<String>,
+            pub(crate) run_id: Option<String>,
         }
 
         impl $name {

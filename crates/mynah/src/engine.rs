@@ -4,7 +4,8 @@ use std::{fmt, sync::Arc};
 
 use mynah_data::{Catalog, Message, Metadata, ModelRef, Request, Session, Thread};
 use mynah_step::{
-    Adapter, MetricsSink, SystemWorld, Tool, ToolContext, ToolExecutor, ToolResultEncoder, World,
+    Adapter, IntoTool, IntoTools, MetricsSink, SystemWorld, Tool, ToolContext, ToolExecutor,
+    ToolResultEncoder, World,
 };
 use serde_json::Value;
 
@@ -145,7 +146,7 @@ impl Engine {
         self.with(|parts| parts.model = Some(model.into()))
     }
 
-    /// The same engine with one more tool. Two tools of one name are refused when a call is made.
+    /// The same engine with one more tool: a [`Tool`], or the name of a function with [`#[mynah::tool]`](macro@crate::tool). Two tools of one name are refused when a call is made.
     ///
     /// ```
     /// # use mynah::{Engine, Options, Tool};
@@ -153,11 +154,11 @@ impl Engine {
     /// let engine = Engine::without_adapter().tool(Tool::new("echo", "echo", json!({})));
     /// assert_eq!(engine.resolve_tools(&Options::new())[0].name(), "echo");
     /// ```
-    pub fn tool(self, tool: Tool) -> Self {
-        self.tools([tool])
+    pub fn tool<M>(self, tool: impl IntoTool<M>) -> Self {
+        self.tools([tool.into_tool()])
     }
 
-    /// The same engine with more tools.
+    /// The same engine with more tools: an array, a `Vec`, an iterator, or a value whose methods are tools ([`tools`](macro@crate::tools)).
     ///
     /// ```
     /// # use mynah::{Engine, Options, Tool};
@@ -166,8 +167,8 @@ impl Engine {
     /// let tools = engine.resolve_tools(&Options::new());
     /// assert_eq!(tools.iter().map(Tool::name).collect::<Vec<_>>(), ["a", "b"]);
     /// ```
-    pub fn tools(self, tools: impl IntoIterator<Item = Tool>) -> Self {
-        self.with(|parts| parts.tools.extend(tools))
+    pub fn tools<M: ?Sized>(self, tools: impl IntoTools<M>) -> Self {
+        self.with(|parts| parts.tools.extend(tools.into_tools()))
     }
 
     /// The same engine with defaults for the options of its calls. Only plain data counts; functions and the log belong to calls.

@@ -46,6 +46,7 @@
 //! ```
 
 mod alone;
+mod answer;
 mod call;
 mod cancel;
 mod code;
@@ -66,6 +67,7 @@ pub mod testing;
 mod turn;
 mod values;
 
+pub use answer::{Answer, AnswerStream};
 pub use call::{Chat, Generate, Step};
 pub use cancel::{Cancel, CancelHandle, cancel_run};
 pub use engine::Engine;
@@ -81,11 +83,15 @@ pub use mynah_data::{
     ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
 };
 pub use mynah_log as log;
+pub use mynah_macros::{tool, tools};
 pub use mynah_step as step;
+#[doc(hidden)]
+pub use mynah_step::__private;
 pub use mynah_step::{
-    Adapter, BoxFuture, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, JsonEncoder,
-    MetricsSink, ModelCall, ModelStream, OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld,
-    Tool, ToolContext, ToolExecutor, ToolResultEncoder, World, differences,
+    Adapter, BoxFuture, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, IntoOutcome,
+    IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelCall, ModelStream, OnUncertain,
+    RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor, ToolFn,
+    ToolResultEncoder, ToolSet, World, differences, layers, schema_of, schemars, typed,
 };
 pub use options::Options;
 pub use replay::{Replay, Replayed, Tools, replay_run};

@@ -463,7 +463,8 @@ async fn c33_an_unknown_tool_can_be_answered_so_that_the_model_goes_on() -> Resu
     let chat = Engine::new(model.clone()).tool(echo()).chat("hi");
     let result = chat.on_unknown_tool(OnUnknownTool::Answer).await?;
     assert_eq!(result.halted_reason, HaltReason::Completed);
-    let told = json!({"error": Error::unknown_tool("nope").to_string()});
+    let told = format!("{}; its tools are: echo", Error::unknown_tool("nope"));
+    let told = json!({"error": told});
     assert_eq!(
         transcript(&result.thread)[2..],
         [format!("tool c0: {told}"), "tool c1: {}".to_owned(), "assistant: sorry".to_owned(),]

@@ -19,12 +19,12 @@ use std::{
 use futures_util::stream;
 use mynah_data::{
     AdapterReason, Error, Event, FinishReason, HaltReason, LogReason, Metadata, Request, Result,
-    Thread, ToolCall, ToolOutcome, Usage,
+    Thread, ToolCall, Usage,
 };
 use mynah_log::{Append, End, Extent, Fact, Head, Log, LogFuture, MemoryLog, Record};
 use mynah_step::{
-    Adapter, BoxFuture, Config, Context, MetricsSink, Mode, ModelCall, ModelStream, RetryPolicy,
-    Tool, ToolContext, World,
+    Adapter, BoxFuture, Config, Context, IntoOutcome, MetricsSink, Mode, ModelCall, ModelStream,
+    RetryPolicy, Tool, ToolContext, World,
 };
 use serde_json::{Value, json};
 
@@ -119,10 +119,13 @@ pub(crate) fn call(id: &str, tool: &str) -> ToolCall {
 }
 
 /// A tool that takes anything.
-pub(crate) fn tool<F, T>(name: &str, run: impl Fn(ToolContext) -> F + Send + Sync + 'static) -> Tool
+pub(crate) fn tool<F, T, M: 'static>(
+    name: &str,
+    run: impl Fn(ToolContext) -> F + Send + Sync + 'static,
+) -> Tool
 where
     F: Future<Output = T> + Send + 'static,
-    T: Into<ToolOutcome>,
+    T: IntoOutcome<M> + 'static,
 {
     Tool::new(name, "", json!({})).handler(move |_, context| run(context))
 }

@@ -69,9 +69,12 @@ pub enum OnUnknownTool {
     /// The step fails, before any tool runs.
     #[default]
     Fail,
-    /// The call gets an error result, and the model goes on.
+    /// The call gets an error result that lists the tools, and the model goes on.
     Answer,
 }
+
+/// How many tools are listed to a model that called one that is not there.
+const LISTED_TOOLS: usize = 100;
 
 /// The caller's own condition for halting.
 #[derive(Clone)]
@@ -120,6 +123,22 @@ impl Policy {
     /// The tool of this name. The finalizing call has none, so a call in its answer is a call to nothing.
     pub(super) fn tool(&self, name: &str, finalizing: bool) -> Option<&Tool> {
         self.tools.iter().find(|tool| !finalizing && tool.name() == name)
+    }
+
+    /// What the model is told of a call to a tool that is not there: which tools it has.
+    pub(super) fn unknown(&self, name: &str, finalizing: bool) -> Error {
+        let tools: Vec<_> = match finalizing {
+            true => Vec::new(),
+            false => self.tools.iter().map(Tool::name).take(LISTED_TOOLS).collect(),
+        };
+        let error = Error::unknown_tool(name);
+        let more = if tools.len() < self.tools.len() { ", …" } else { "" };
+        let list = match tools.is_empty() {
+            true => "it has no tools for this answer".to_owned(),
+            false => format!("its tools are: {}{more}", tools.join(", ")),
+        };
+        let message = format!("{error}; {list}");
+        error.with_message(message)
     }
 
     /// What is to happen with the calls of an answer.

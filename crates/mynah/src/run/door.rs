@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures_util::stream::FuturesUnordered;
-use mynah_data::{EngineReason, Error, Result, ToolCall};
+use mynah_data::{EngineReason, Result, ToolCall};
 use mynah_log::Fact;
 use mynah_step::{BoxFuture, Desk, Settled, Tape, Watch, run_tool};
 
@@ -74,7 +74,7 @@ pub(super) fn running(
     let call = Arc::clone(call);
     let Some(tool) = tool else {
         watch.end(Some(EngineReason::UnknownTool.as_str()), None);
-        let outcome = Err(Error::unknown_tool(&call.name));
+        let outcome = Err(setup.policy.unknown(&call.name, state.conversation.is_some()));
         let settled = Settled { outcome, attempts: context.attempt() };
         return Box::pin(std::future::ready((call, settled)));
     };

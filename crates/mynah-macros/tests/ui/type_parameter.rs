@@ -1,0 +1,6 @@
+#[mynah::tool]
+async fn echo<T: serde::de::DeserializeOwned>(value: T) {
+    drop(value);
+}
+
+fn main() {}

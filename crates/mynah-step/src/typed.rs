@@ -1,0 +1,422 @@
+//! Typed tools: arguments and results as Rust types.
+//!
+//! [`Tool::typed`] derives the JSON Schema of a tool from the type of its arguments. [`IntoOutcome`] turns what a handler
+//! returns into a [`ToolOutcome`].
+
+use std::{any::Any, future::ready, ops::Deref, panic::UnwindSafe, sync::Arc};
+
+use mynah_data::ToolOutcome;
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::{BoxFuture, Tool, ToolContext};
+
+/// What a tool's handler may return.
+///
+/// | returned | outcome |
+/// |---|---|
+/// | any `Serialize` value: `21`, a `String`, a struct, `()` | the value as JSON |
+/// | [`ToolOutcome`] | itself: it can also ask the user or halt the chat |
+/// | `Result<T, E>`, where `T` is one of the above | that of `T`, or an error that the model reads |
+///
+/// `E` is any [`std::error::Error`], a boxed one (`Box<dyn Error + Send + Sync>`, `anyhow::Error`), or a `Serialize` value such as
+/// `String`. The model reads its `Display` text, or the value.
+///
+/// `Marker` tells these cases apart for the compiler and is inferred. There is one exception. An error type that is both an `Error` and
+/// `Serialize` fits two cases; then the marker must be named, as in `Tool::typed::<Args, Fallible<Plain>>(…)`.
+///
+/// ```
+/// use mynah_step::{Tool, ToolOutcome};
+/// use serde_json::json;
+///
+/// let tool = |name: &str| Tool::new(name, "", json!({"type": "object"}));
+/// tool("number").handler(async |_, _| 21);
+/// tool("parse").handler(async |arguments, _| arguments["number"].to_string().parse::<i32>());
+/// tool("ask").handler(async |_, _| ToolOutcome::ask("How many?"));
+/// tool("any_error").handler(async |_, context| {
+///     let bytes = std::fs::read("menu.txt")?;
+///     Ok::<_, Box<dyn std::error::Error + Send + Sync>>((bytes.len(), context.random().await?))
+/// });
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a tool cannot return `{Self}`",
+    label = "this handler returns `{Self}`",
+    note = "return a `Serialize` value, a `ToolOutcome`, or a `Result` of one; its error is a `std::error::Error`, a boxed one or `Serialize`"
+)]
+pub trait IntoOutcome<Marker> {
+    /// The outcome of the call.
+    fn into_outcome(self) -> ToolOutcome;
+}
+
+/// Marks a value that is the result itself.
+#[derive(Debug)]
+pub struct Plain;
+
+/// Marks a `Result` with an error that implements [`std::error::Error`].
+#[derive(Debug)]
+pub struct Fallible<M>(M);
+
+/// Marks a `Result` with a boxed error, such as `anyhow::Error`.
+#[derive(Debug)]
+pub struct Boxed<M>(M);
+
+// `Result` implements `Serialize` if both its types do. Few error types do, and most of those hold another error and are not
+// `UnwindSafe`, as Mynah's own: with this bound they fit `Fallible` alone.
+impl<T: Serialize + UnwindSafe + 'static> IntoOutcome<Plain> for T {
+    fn into_outcome(self) -> ToolOutcome {
+        let mut this = Some(self);
+        let any: &mut dyn Any = &mut this;
+        if let Some(outcome) = any.downcast_mut().and_then(Option::<ToolOutcome>::take) {
+            return outcome;
+        }
+        if let Some(value) = any.downcast_mut().and_then(Option::<Value>::take) {
+            return ToolOutcome::Ok(value);
+        }
+        match serde_json::to_value(&this) {
+            Ok(value) => outcome_of(value, std::any::type_name::<T>()),
+            Err(error) => ToolOutcome::error(format!("the result cannot be JSON: {error}")),
+        }
+    }
+}
+
+/// The outcome of a value. A `Result` whose both types are `Serialize` is one too, and serde writes it as `{"Ok": …}` or `{"Err": …}`.
+fn outcome_of(value: Value, type_name: &str) -> ToolOutcome {
+    let Some(types) = type_name.strip_prefix("core::result::Result<") else {
+        return ToolOutcome::Ok(value);
+    };
+    match value {
+        Value::Object(mut result) if result.len() == 1 => {
+            if let Some(error) = result.shift_remove("Err") {
+                return ToolOutcome::Error { error, transient: false };
+            }
+            let value = result.shift_remove("Ok").unwrap_or_default();
+            if types.starts_with(std::any::type_name::<ToolOutcome>()) {
+                let unreadable = |error| ToolOutcome::error(format!("not an outcome: {error}"));
+                return serde_json::from_value(value).unwrap_or_else(unreadable);
+            }
+            outcome_of(value, types)
+        }
+        value => ToolOutcome::Ok(value),
+    }
+}
+
+impl<T: IntoOutcome<M>, E: std::error::Error, M> IntoOutcome<Fallible<M>> for Result<T, E> {
+    fn into_outcome(self) -> ToolOutcome {
+        self.map_or_else(|error| ToolOutcome::error(error.to_string()), T::into_outcome)
+    }
+}
+
+impl<T, E, M> IntoOutcome<Boxed<M>> for Result<T, E>
+where
+    T: IntoOutcome<M>,
+    E: Deref<Target = dyn std::error::Error + Send + Sync>,
+{
+    fn into_outcome(self) -> ToolOutcome {
+        self.map_or_else(|error| ToolOutcome::error(error.to_string()), T::into_outcome)
+    }
+}
+
+/// An async function of arguments and [context](ToolContext): what [`Tool::typed`] takes.
+///
+/// Implemented for `async |args: Args, cx| …`. Such a closure cannot hold state; see [`Tool::typed_with`].
+pub trait ToolFn<A, M>:
+    AsyncFn(A, ToolContext) -> <Self as ToolFn<A, M>>::Returned + Send + Sync + 'static
+{
+    /// What it returns.
+    type Returned: IntoOutcome<M> + 'static;
+    /// What it is while it runs.
+    type Running: Future<Output = Self::Returned> + Send + 'static;
+
+    /// Runs one call.
+    fn run(&self, arguments: A, context: ToolContext) -> Self::Running;
+}
+
+impl<F, A, Fut, R, M> ToolFn<A, M> for F
+where
+    F: Fn(A, ToolContext) -> Fut + AsyncFn(A, ToolContext) -> R + Send + Sync + 'static,
+    Fut: Future<Output = R> + Send + 'static,
+    R: IntoOutcome<M> + 'static,
+{
+    type Returned = R;
+    type Running = Fut;
+
+    fn run(&self, arguments: A, context: ToolContext) -> Fut {
+        self(arguments, context)
+    }
+}
+
+/// What is a tool: a [`Tool`], or a function that returns one, as `#[mynah::tool]` makes them.
+///
+/// `Marker` tells these cases apart for the compiler and is inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tool",
+    note = "a tool is a `Tool`, or the name of a function with #[mynah::tool]; `.tools(…)` takes several"
+)]
+pub trait IntoTool<Marker> {
+    /// The tool.
+    fn into_tool(self) -> Tool;
+}
+
+impl<T: Into<Tool>> IntoTool<Tool> for T {
+    fn into_tool(self) -> Tool {
+        self.into()
+    }
+}
+
+impl<F: Fn() -> Tool> IntoTool<fn() -> Tool> for F {
+    fn into_tool(self) -> Tool {
+        self()
+    }
+}
+
+/// A value whose methods are tools. `#[mynah::tools]` on an impl block implements it.
+pub trait ToolSet: Send + Sync + 'static {
+    /// The tools, which share the value.
+    fn tools(self: Arc<Self>) -> Vec<Tool>;
+}
+
+/// What an engine can take its tools from: a `Vec`, an array or an iterator of tools, a [`ToolSet`], or an `Arc` of one.
+///
+/// `Marker` tells these cases apart for the compiler and is inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` holds no tools",
+    note = "pass tools in an array, a `Vec` or an iterator, or a value whose impl block has #[mynah::tools]; `.tool(…)` takes a single tool"
+)]
+pub trait IntoTools<Marker: ?Sized> {
+    /// The tools.
+    fn into_tools(self) -> Vec<Tool>;
+}
+
+impl<I: IntoIterator<Item = Tool>> IntoTools<Vec<Tool>> for I {
+    fn into_tools(self) -> Vec<Tool> {
+        self.into_iter().collect()
+    }
+}
+
+impl<T: ToolSet> IntoTools<dyn ToolSet> for T {
+    fn into_tools(self) -> Vec<Tool> {
+        Arc::new(self).tools()
+    }
+}
+
+impl<T: ToolSet> IntoTools<Arc<dyn ToolSet>> for Arc<T> {
+    fn into_tools(self) -> Vec<Tool> {
+        self.tools()
+    }
+}
+
+/// What the attributes expand to. Not for use by hand.
+#[doc(hidden)]
+pub mod private {
+    use std::marker::PhantomData;
+    pub use std::time::Duration;
+
+    use mynah_data::ToolOutcome;
+    use serde::de::DeserializeOwned;
+    pub use {schemars, serde};
+
+    use super::{Fallible, IntoOutcome, Plain, typed};
+    use crate::{Tool, ToolContext};
+
+    pub fn tool<A, Fut>(
+        name: &str,
+        description: &str,
+        run: impl Fn(A, ToolContext) -> Fut + Send + Sync + 'static,
+    ) -> Tool
+    where
+        A: DeserializeOwned + schemars::JsonSchema + 'static,
+        Fut: Future<Output = ToolOutcome> + Send + 'static,
+    {
+        typed(name, description, run)
+    }
+
+    /// The type that a function returned, whose marker is looked for: first that of a `Result` with an error, then any other.
+    #[derive(Debug)]
+    pub struct Returned<R>(PhantomData<R>);
+
+    impl<R> Returned<R> {
+        pub fn of(_: &R) -> Self {
+            Self(PhantomData)
+        }
+    }
+
+    pub trait AsFallible {
+        fn marker(&self) -> PhantomData<Fallible<Plain>> {
+            PhantomData
+        }
+    }
+
+    impl<T: IntoOutcome<Plain>, E: std::error::Error> AsFallible for Returned<Result<T, E>> {}
+
+    pub trait AsAny<R> {
+        fn marker<M>(&self) -> PhantomData<M>
+        where
+            R: IntoOutcome<M>,
+        {
+            PhantomData
+        }
+    }
+
+    impl<R> AsAny<R> for &Returned<R> {}
+
+    pub fn outcome<R: IntoOutcome<M>, M>(returned: R, _: PhantomData<M>) -> ToolOutcome {
+        returned.into_outcome()
+    }
+}
+
+impl Tool {
+    /// The same tool, whose calls must be approved by a person before they run.
+    pub fn approval(self) -> Self {
+        self.manual()
+    }
+
+    /// The same tool, whose schema the provider is asked to enforce, where it can. Sets `strict` in the metadata of its [spec](Tool::spec).
+    pub fn strict(self) -> Self {
+        self.with(|spec| _ = spec.metadata.insert("strict".to_owned(), json!(true)))
+    }
+
+    /// A tool whose arguments are a Rust type.
+    ///
+    /// The schema that the model reads, and that its arguments are checked against, is derived from `A`. Doc comments become
+    /// descriptions, an `Option` may be left out. The handler may return anything that is [`IntoOutcome`].
+    ///
+    /// ```
+    /// use mynah_step::{Tool, schemars::JsonSchema};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Deserialize, JsonSchema)]
+    /// # #[schemars(crate = "mynah_step::schemars")]
+    /// struct Place {
+    ///     /// Name of the city, in English.
+    ///     city: String,
+    ///     days: Option<u32>,
+    /// }
+    ///
+    /// #[derive(Serialize)]
+    /// struct Weather { city: String, celsius: f64 }
+    ///
+    /// let weather = Tool::typed::<Place, _>("get_weather", "The weather in a city", async |place, _context| {
+    ///     Weather { city: place.city, celsius: 21.0 }
+    /// });
+    /// assert_eq!(weather.spec().schema["required"], serde_json::json!(["city"]));
+    /// ```
+    ///
+    /// A crate that does not depend on `schemars` itself derives with `#[schemars(crate = "mynah::schemars")]`.
+    pub fn typed<A, M>(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        run: impl ToolFn<A, M>,
+    ) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + 'static,
+        M: 'static,
+    {
+        typed(name, description, move |arguments: A, context| run.run(arguments, context))
+    }
+
+    /// A typed tool whose handler gets a clone of some state with each call, as an `Arc` or a connection pool.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// use mynah_step::{Tool, schemars::JsonSchema};
+    ///
+    /// #[derive(serde::Deserialize, JsonSchema)]
+    /// # #[schemars(crate = "mynah_step::schemars")]
+    /// struct Dish { name: String }
+    /// # struct Db;
+    /// # impl Db { async fn price(&self, _: &str) -> u32 { 2 } }
+    /// # let db = Arc::new(Db);
+    ///
+    /// let price = Tool::typed_with("price", "The price of a dish", db, async |db, dish: Dish, _context| {
+    ///     db.price(&dish.name).await
+    /// });
+    /// ```
+    pub fn typed_with<S, A, Fut, R, M>(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        state: S,
+        run: impl Fn(S, A, ToolContext) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        S: Clone + Send + Sync + 'static,
+        A: DeserializeOwned + JsonSchema + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoOutcome<M> + 'static,
+        M: 'static,
+    {
+        typed(name, description, move |arguments, context| run(state.clone(), arguments, context))
+    }
+
+    /// A typed tool that is run as [`Tool::blocking`] runs one: on a thread, for what computes or blocks.
+    pub fn typed_blocking<A, R, M>(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        run: impl Fn(A, ToolContext) -> R + Send + Sync + 'static,
+    ) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + 'static,
+        R: IntoOutcome<M>,
+        M: 'static,
+    {
+        Self::new(name, description, arguments_schema::<A>()).blocking(move |arguments, context| {
+            match A::deserialize(arguments) {
+                Ok(arguments) => run(arguments, context).into_outcome(),
+                Err(error) => misfit(&error),
+            }
+        })
+    }
+}
+
+fn typed<A, Fut, R, M>(
+    name: impl Into<String>,
+    description: impl Into<String>,
+    run: impl Fn(A, ToolContext) -> Fut + Send + Sync + 'static,
+) -> Tool
+where
+    A: DeserializeOwned + JsonSchema + 'static,
+    Fut: Future<Output = R> + Send + 'static,
+    R: IntoOutcome<M> + 'static,
+    M: 'static,
+{
+    Tool::new(name, description, arguments_schema::<A>()).with_handler(std::sync::Arc::new(
+        move |arguments, context| -> BoxFuture<ToolOutcome> {
+            match A::deserialize(arguments) {
+                Ok(arguments) => {
+                    let returned = run(arguments, context);
+                    Box::pin(async move { returned.await.into_outcome() })
+                }
+                Err(error) => Box::pin(ready(misfit(&error))),
+            }
+        },
+    ))
+}
+
+/// Arguments that fit the schema and yet not the type: a check of its own, or a number that the type cannot hold.
+fn misfit(error: &serde_json::Error) -> ToolOutcome {
+    ToolOutcome::error(format!("invalid_arguments: {error}"))
+}
+
+/// The JSON Schema of a type as it is read from JSON: draft 2020-12, without `$schema` and the type's name. Types that it consists of
+/// are written where they are used; only recursive ones are in `$defs`.
+pub fn schema_of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_deserialize().with(|settings| {
+        settings.meta_schema = None;
+        settings.inline_subschemas = true;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    if let Some(schema) = schema.as_object_mut() {
+        schema.shift_remove("title");
+    }
+    schema
+}
+
+/// The schema of a tool's arguments: an object, whose description is that of the tool.
+fn arguments_schema<A: JsonSchema>() -> Value {
+    let mut schema = schema_of::<A>();
+    if let Some(schema) = schema.as_object_mut() {
+        schema.shift_remove("description");
+        schema.entry("type").or_insert_with(|| json!("object"));
+    }
+    schema
+}
