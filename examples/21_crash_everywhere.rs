@@ -3,7 +3,7 @@
 //! `transfer` is marked idempotent, so after a crash it runs again if its outcome is unknown. The bank is asked twice then. The fixed agent
 //! gives the bank the key of the call, and the bank does the work once.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mynah::{
     prelude::*,
@@ -13,11 +13,17 @@ use serde_json::json;
 
 /// The bank: it outlives the processes of the agent. Transfers have the key that they came with.
 #[derive(Clone, Default)]
-struct Bank(Arc<Mutex<Vec<(String, u64)>>>);
+struct Bank(Arc<Mutex<Transfers>>);
+
+type Transfers = Vec<(String, u64)>;
 
 impl Bank {
+    fn transfers(&self) -> MutexGuard<'_, Transfers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn transfer(&self, key: String, amount: u64) -> u64 {
-        let mut transfers = self.0.lock().unwrap();
+        let mut transfers = self.transfers();
         if !transfers.iter().any(|(known, _)| *known == key) {
             transfers.push((key, amount));
         }
@@ -47,8 +53,8 @@ async fn main() {
     for fixed in [false, true] {
         let bank = Bank::default();
         let check = crash_everywhere(|| agent(&bank, fixed), "Send Ada 50.")
-            .before_each(|| bank.0.lock().unwrap().clear())
-            .observe(|| bank.0.lock().unwrap().len());
+            .before_each(|| bank.transfers().clear())
+            .observe(|| bank.transfers().len());
         match check.check().await {
             Ok(report) => {
                 println!("fixed: the process died {} times, no harm done", report.crashed)

@@ -196,10 +196,10 @@ async fn a_result_that_may_differ_is_not_compared() {
 #[tokio::test]
 async fn an_engine_that_each_process_makes_otherwise_is_found() {
     let made = AtomicUsize::new(0);
-    let agent = || agent(echo()).param("user", format!("u{}", made.fetch_add(1, Relaxed)));
+    let agent = || agent(echo()).temperature(made.fetch_add(1, Relaxed) as f64);
     let found = crash_everywhere(agent, "go").check().await.expect_err("another engine");
     assert_eq!((found.kind(), found.record()), (CrashViolationKind::ReplayDiffers, Some(1)));
-    assert!(found.to_string().contains("about.params.user"), "{found}");
+    assert!(found.to_string().contains("about.params.temperature"), "{found}");
     let processes = AtomicUsize::new(0);
     // Each run has an engine, and one more for its replay: two runs without a crash, one that dies before its first record, and the second
     // process of one that dies after it.
@@ -278,7 +278,8 @@ async fn calls_side_by_side_that_fail_are_slow_or_use_threads_come_to_the_same()
 
 #[tokio::test]
 async fn options_and_functions_of_the_call_hold_in_every_process() {
-    let options = || Options::new().halt_when(|step: &StepResult| !step.tool_results.is_empty());
+    let options =
+        || Options::new().halt_when("acted", |step: &StepResult| !step.tool_results.is_empty());
     let report = crash_everywhere(|| agent(echo()), "go").options(options()).await;
     assert_eq!(report.records, 7);
     let manual = Options::new().mode(Mode::Manual);

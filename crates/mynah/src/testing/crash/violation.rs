@@ -5,9 +5,9 @@ use std::fmt;
 use mynah_data::Error;
 use mynah_log::Fact;
 use mynah_step::RecordedFact;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::Said;
+use super::{Said, text};
 
 /// What [`crash_everywhere`](super::crash_everywhere) found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl CrashViolation {
                 id == call_id
             }
             (None, Fact::AssistantCompleted { response, .. }) => {
-                json!(response.message).to_string() == said.content
+                text(&response.message) == said.content
             }
             _ => false,
         };
