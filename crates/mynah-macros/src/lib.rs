@@ -50,7 +50,7 @@ use syn::parse_macro_input;
 /// | `idempotent` | a call whose outcome is unknown may be run again |
 /// | `retries = 2` | retries after transient failures; needs `idempotent` |
 /// | `timeout = "10s"` | the time limit of an attempt, in `ms`, `s`, `m` or `h` |
-/// | `replay = "recorded"` | a replay takes the recorded outcome and does not run the tool |
+/// | `replay = "recorded"` | a replay that runs tools again takes the recorded outcome of this one |
 /// | `strict` | the provider enforces the schema, where it can |
 /// | `crate = path` | the path of the `mynah` crate, if it has another name |
 ///

@@ -74,7 +74,7 @@ impl Options {
             "replay" => {
                 let how: LitStr = value(input)?;
                 if how.value() != "recorded" {
-                    let why = "expected \"recorded\"; by default a replay runs the tool again";
+                    let why = "expected \"recorded\": a replay that runs tools again takes the recorded outcome of this one";
                     return Err(Error::new(how.span(), why));
                 }
                 self.recorded = true;

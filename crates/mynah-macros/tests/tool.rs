@@ -208,6 +208,7 @@ fn an_engine_takes_tools_from_a_value_an_arc_and_any_list() {
     assert_eq!(count(engine().tools(vec![sum()])), 1);
     assert_eq!(count(engine().tools(Some(sum()).into_iter())), 1);
     assert_eq!(count(engine().tools([])), 0);
+    assert_eq!(engine().resolve_tools(&Options::new().tools(crm())).len(), 3);
 }
 
 #[test]

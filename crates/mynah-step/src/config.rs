@@ -5,7 +5,9 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 use mynah_data::{Budget, Catalog, Error, LogReason, Metadata, Result};
 use mynah_log::{Log, OnUncertain, Record, Removals, walk};
 
-use crate::{Adapter, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool, World};
+use crate::{
+    Adapter, IntoTools, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool, World,
+};
 
 /// How many tools [`Context::call_tools`](crate::Context::call_tools) runs side by side unless told otherwise.
 pub const DEFAULT_MAX_PARALLEL_TOOLS: usize = 8;
@@ -99,8 +101,8 @@ impl Config {
     }
 
     /// The same with these tools. Of two with one name the later counts.
-    pub fn tools(mut self, tools: impl IntoIterator<Item = Tool>) -> Self {
-        self.tools = Registry::new(tools);
+    pub fn tools<M: ?Sized>(mut self, tools: impl IntoTools<M>) -> Self {
+        self.tools = Registry::new(tools.into_tools());
         self
     }
 

@@ -391,8 +391,8 @@ macro_rules! setters_of {
     };
     (tool_code, $self_:ident => $options:expr) => {
         /// Tools for this call: each replaces the engine's of the same name, or joins them.
-        pub fn tools(mut $self_, tools: impl IntoIterator<Item = mynah_step::Tool>) -> Self {
-            $options.tools = Some(tools.into_iter().collect());
+        pub fn tools<M: ?Sized>(mut $self_, tools: impl mynah_step::IntoTools<M>) -> Self {
+            $options.tools = Some(tools.into_tools());
             $self_
         }
 
