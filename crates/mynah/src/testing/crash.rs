@@ -13,7 +13,7 @@ use std::{
 };
 
 use mynah_data::{ChatResult, HaltReason, Result, Thread, ToolCall};
-use mynah_log::{Extent, Fact, Log, MemoryLog, OnUncertain};
+use mynah_log::{Extent, Fact, Kind, Log, MemoryLog, OnUncertain};
 use mynah_step::{RecordedFact, differences};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -591,7 +591,7 @@ impl Simulated {
 
     fn is_spent(&self) -> bool {
         self.result.halted_reason == HaltReason::BudgetExceeded
-            && self.records.iter().any(|kept| kept.is("turn_lost"))
+            && self.records.iter().any(|kept| kept.is(Kind::TurnLost))
     }
 
     /// Whether it waits for such an outcome.
@@ -619,5 +619,5 @@ async fn records(log: &MemoryLog) -> Vec<RecordedFact> {
 
 /// How many answers of the model are recorded.
 fn answered(records: &[RecordedFact]) -> usize {
-    records.iter().filter(|kept| kept.is("assistant_completed")).count()
+    records.iter().filter(|kept| kept.is(Kind::AssistantCompleted)).count()
 }
