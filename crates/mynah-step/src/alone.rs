@@ -1,4 +1,4 @@
-//! Knowing that nothing but the desk can wake a future.
+//! Knowing that nothing but the journal can wake a future.
 
 use std::{
     cell::RefCell,
@@ -6,14 +6,14 @@ use std::{
     ptr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
 };
 
 /// Polls a future with a waker of its own, and counts who keeps it.
 ///
-/// Whatever a future waits for keeps its waker: a timer, a socket, a channel. If only asks at the desk keep it, the future can
+/// Whatever a future waits for keeps its waker: a timer, a socket, a channel. If only the journal and questions to it keep it, the future can
 /// go on by no other way than an answer. So a replay that differs is known at once, and need not be waited for.
 pub(crate) struct Alone {
     waker: Mutex<Waker>,
@@ -58,6 +58,34 @@ pub(crate) fn poll_alone<F: Future>(
     (polled, is_alone)
 }
 
+/// Something that keeps wakers and wakes them only when the journal answers, until it is dropped.
+pub(crate) struct Keeper(u64);
+
+impl Keeper {
+    /// The journal itself, for tasks that ask nothing.
+    pub(crate) const JOURNAL: u64 = 0;
+
+    pub(crate) fn new() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(Keeper::JOURNAL);
+        Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.0
+    }
+
+    /// It keeps this waker.
+    pub(crate) fn keep(&self, waker: &Waker) {
+        keeps(waker, self.0);
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        POLLED.with_borrow_mut(|(_, known)| known.retain(|known| *known != self.0));
+    }
+}
+
 /// The keeper of this number keeps this waker, if that is the one that is polled with.
 pub(crate) fn keeps(waker: &Waker, keeper: u64) {
     POLLED.with_borrow_mut(|(polled, known)| {
@@ -65,13 +93,4 @@ pub(crate) fn keeps(waker: &Waker, keeper: u64) {
             known.push(keeper);
         }
     });
-}
-
-/// A keeper that keeps no waker any more once this is dropped.
-pub(crate) struct Keeper(pub(crate) u64);
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        POLLED.with_borrow_mut(|(_, known)| known.retain(|keeper| *keeper != self.0));
-    }
 }

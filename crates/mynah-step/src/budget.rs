@@ -6,11 +6,11 @@ use mynah_data::{
     Breach, Budget, Catalog, EngineReason, Error, Event, Limit, Place, Pricing, Request, Response,
     Result, Usage,
 };
-use mynah_log::{Effect, Fact};
+use mynah_log::{Effect, Fact, Kind};
 use serde::Deserialize as _;
 use tokio::time::{Instant, Sleep};
 
-use crate::{RecordedFact, recorded::MODEL_CALL};
+use crate::{RecordedFact, cursor::MODEL_CALL, millis};
 
 /// What a run has spent: a fold of its facts.
 ///
@@ -80,7 +80,23 @@ impl Spent {
                 let usage = error.and_then(|e| Usage::deserialize(e.metadata().get("usage")?).ok());
                 self.took(&usage.unwrap_or_default(), 0);
             }
-            _ => {}
+            Fact::RunStarted { about: None, .. }
+            | Fact::Resumed { about: None, .. }
+            | Fact::UserMessage { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::FinalizeFailed { .. }
+            | Fact::ToolScheduled { .. }
+            | Fact::ToolCompleted { .. }
+            | Fact::ToolFailed { .. }
+            | Fact::SideEffect { .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::BudgetExceeded { partial: None, .. }
+            | Fact::Suspended(_)
+            | Fact::Completed(_)
+            | Fact::Failed(_)
+            | Fact::Cancelled { partial: None, .. }
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => {}
         }
     }
 
@@ -242,7 +258,6 @@ impl WallClock {
             let left = (cap + Duration::from_millis(1)).saturating_sub(before);
             (Instant::now(), Box::pin(tokio::time::sleep(left)))
         });
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         // Whatever is about to be done takes some time, so none is passed before anything is done.
         let least = u64::from(cap.is_zero());
         let actual = millis(before + began.elapsed()).max(least);
@@ -265,7 +280,7 @@ pub fn active(records: &[RecordedFact]) -> Duration {
     };
     let (copied, inherited) = parent.map_or((0, 0), |parent| (parent.seq, parent.active));
     let spans = records.windows(2).filter_map(|pair| match pair {
-        [from, to] if !to.is("resumed") && to.record().seq() > copied => {
+        [from, to] if !to.is(Kind::Resumed) && to.record().seq() > copied => {
             let [from, to] = [from, to].map(|kept| kept.record().envelope().ts);
             u64::try_from(to.saturating_sub(from)).ok()
         }

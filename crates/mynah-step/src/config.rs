@@ -52,6 +52,9 @@ pub struct Config {
     pub side_effect_errors: SideEffectErrors,
     /// What happens, in a run that goes on, with a tool that may have run and may do harm if it is run twice.
     pub on_uncertain: OnUncertain,
+    /// How often a run may be resumed without any progress before [`Context::run`](crate::Context::run) suspends it. Ten times by
+    /// default.
+    pub max_crashes: u32,
 }
 
 /// Whether a run happens, goes on, or is performed again.
@@ -91,6 +94,7 @@ impl Config {
             emit_timeout: None,
             side_effect_errors: SideEffectErrors::default(),
             on_uncertain: OnUncertain::default(),
+            max_crashes: 10,
         }
     }
 
@@ -121,6 +125,12 @@ impl Config {
     /// The same, which does this with a tool that may have run before its process ended.
     pub fn on_uncertain(mut self, on_uncertain: OnUncertain) -> Self {
         self.on_uncertain = on_uncertain;
+        self
+    }
+
+    /// The same, which is suspended if it was resumed so often without any progress.
+    pub fn max_crashes(mut self, crashes: u32) -> Self {
+        self.max_crashes = crashes;
         self
     }
 
@@ -186,7 +196,8 @@ impl Config {
     /// `replay_mismatch`, records that are left at [the end](crate::Context::finish) included. Tools are run and compared, unless
     /// they are [manual](crate::Tool::manual) or [answer from their records](crate::Tool::recorded).
     ///
-    /// Who asks for something that is not recorded there is told so after ten seconds: until then it may be early, and wait for another branch.
+    /// A question that is not recorded there fails at once if nothing but its records can wake the loop and its tools, and after ten seconds otherwise: until
+    /// then it may be early, and wait for another branch.
     ///
     /// # Errors
     /// `run_not_found`; `pruned` or `redacted` if the run or the body of a record was taken away; `corrupt` if the records are not

@@ -1,10 +1,11 @@
 //! What is told of a run that is performed again and differs: where, what it is about, and what was made.
 
-use mynah_data::{Error, ErrorKind, MismatchClass};
+use mynah_data::{AdapterReason, Error, ErrorKind, MismatchClass};
 use mynah_log::{End, Fact};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::recorded::of_tool;
+use crate::cursor::of_tool;
 
 /// Says that a run, performed again, makes another fact than is recorded at a place, one where nothing is recorded, or none where
 /// one is.
@@ -38,7 +39,16 @@ pub(crate) fn difference_of(
     let kind = made.unwrap_or("nothing");
     let what = match (expected, diff.first()) {
         (Some(_), Some(first)) => {
-            format!("{kind} differs at {}", first["path"].as_str().unwrap_or(""))
+            let names = match (recorded, produced) {
+                (
+                    Some(Fact::SideEffect { name: a, .. }),
+                    Some(Fact::SideEffect { name: b, .. }),
+                ) if a != b => {
+                    format!(": recorded is {a:?}, not {b:?}")
+                }
+                _ => String::new(),
+            };
+            format!("{kind} differs at {}{names}", first["path"].as_str().unwrap_or(""))
         }
         (Some(expected), None) => {
             let says = produced.and_then(gist).map(|says| format!(": {says}"));
@@ -87,6 +97,15 @@ fn compare_values(
         (None, Some(Value::Null)) => diff.push(json!({"path": path, "produced": null})),
         (a, b) => diff.push(json!({"path": path, "recorded": a, "produced": b})),
     }
+}
+
+/// The error of a model call, as it is recorded.
+pub fn recorded_error(error: Option<&Value>) -> Error {
+    let error = error.and_then(|error| Error::deserialize(error).ok());
+    error.unwrap_or_else(|| {
+        Error::adapter(AdapterReason::Unknown)
+            .with_message("adapter error: unknown: the recorded call has no answer")
+    })
 }
 
 /// The call that a fact is about.

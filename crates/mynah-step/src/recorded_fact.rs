@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use mynah_log::{Corrupt, Fact, Record};
+use mynah_log::{Corrupt, Fact, Kind, Record};
 
 /// A record and the fact in it.
 #[derive(Debug)]
@@ -45,8 +45,8 @@ impl RecordedFact {
     }
 
     /// Whether its fact is of this kind, which is known without reading it.
-    pub fn is(&self, kind: &str) -> bool {
-        self.record.envelope().kind == kind
+    pub fn is(&self, kind: Kind) -> bool {
+        self.record.envelope().kind == kind.name()
     }
 
     /// Whether it may be of something that a running tool makes, as far as that is known without reading it: the loop announces
@@ -65,13 +65,8 @@ impl RecordedFact {
 
     /// What it tells, by itself.
     pub fn into_fact(self) -> Fact {
-        self.into_parts().1
-    }
-
-    pub(crate) fn into_parts(self) -> (Record, Fact) {
         let Self { record, fact } = self;
-        let fact = fact.into_inner().map_or_else(|| due(&record), |fact| *fact);
-        (record, fact)
+        fact.into_inner().map_or_else(|| due(&record), |fact| *fact)
     }
 }
 

@@ -58,7 +58,7 @@ pub struct Recorder {
     /// When the append under way was asked to renew it.
     holding: Option<Moment>,
     /// Whether the lease is still to be taken, and the taking.
-    pub(crate) takes_lease: bool,
+    takes_lease: bool,
     taking: Option<BoxFuture<Result<Lease>>>,
     /// The renewal that is waited for before an effect.
     renewing: Option<BoxFuture<Result<()>>>,
@@ -168,16 +168,10 @@ impl Recorder {
         self
     }
 
-    /// The same for a run that goes on, which becomes this writer's before it does: see [`take_over`].
-    pub(crate) fn taking_lease(mut self) -> Self {
-        self.takes_lease = true;
-        self
-    }
-
-    /// The same, in another process than what was written before: whoever reads the records sees where the one ended and
-    /// the other began.
-    pub(crate) fn after_seam(mut self, seam: Fact) -> Self {
-        self.seam = Some(seam);
+    /// The same for a user's loop that another process began. The lease is taken before the first record, which is preceded by
+    /// a [seam](Fact::SEAM).
+    pub(crate) fn resuming(mut self) -> Self {
+        (self.takes_lease, self.seam) = (true, Some(Fact::SEAM));
         self
     }
 
@@ -188,29 +182,29 @@ impl Recorder {
     /// before.
     pub fn commit(&mut self, fact: &Fact) -> Result<()> {
         self.is_ours()?;
-        if self.chain.head().is_none() != matches!(fact, Fact::RunStarted { .. }) {
+        let begins = matches!(fact, Fact::RunStarted { .. });
+        if begins && self.chain.head().is_some() {
             return Err(Error::invalid_option("fact", "out_of_place").with_message(format!(
-                "validation failed: fact: a run begins once, with run_started, and {} is out of its place",
-                fact.kind()
+                "validation failed: fact: run {} has begun already; another run needs a Context of its own",
+                self.chain.run()
             )));
         }
+        if !begins {
+            self.check_begun()?;
+        }
         if self.sealed {
-            return Err(Error::log(LogReason::Sealed)
-                .with_message(format!("log error: sealed: run {} has ended", self.chain.run())));
+            return Err(sealed(self.chain.run()));
         }
         if matches!(fact, Fact::Resumed { .. }) {
             self.seam = None;
         }
         // A run that waits is nobody's once the log knows that it does.
         self.takes_lease |= self.over && self.pending.is_empty();
-        self.go_on()?;
+        if let Some(seam) = self.seam.take() {
+            self.push(&seam)?;
+        }
         self.push(fact)?;
         if ends(fact) { self.seal() } else { Ok(()) }
-    }
-
-    /// Tells that another process goes on, where it does and has not told yet.
-    pub(crate) fn go_on(&mut self) -> Result<()> {
-        self.seam.take().map_or(Ok(()), |seam| self.push(&seam))
     }
 
     /// Seals a run whose end is recorded already.
@@ -273,17 +267,17 @@ impl Recorder {
 
     /// Refuses what is asked for before the run began, or after it ended.
     pub(crate) fn check_open(&self) -> Result<()> {
-        let run = self.chain.run();
-        if self.sealed {
-            return Err(Error::log(LogReason::Sealed)
-                .with_message(format!("log error: sealed: run {run} has ended")));
+        if self.sealed { Err(sealed(self.chain.run())) } else { self.check_begun() }
+    }
+
+    fn check_begun(&self) -> Result<()> {
+        if self.chain.head().is_some() {
+            return Ok(());
         }
-        match self.chain.head() {
-            Some(_) => Ok(()),
-            None => Err(Error::invalid_option("run", "not_begun").with_message(format!(
-                "validation failed: run: run {run} has not begun; Context::run begins it"
-            ))),
-        }
+        Err(Error::invalid_option("fact", "out_of_place").with_message(format!(
+            "validation failed: fact: run {} has not begun; Context::run begins it",
+            self.chain.run()
+        )))
     }
 
     /// Whether more can be written.
@@ -358,17 +352,27 @@ impl Recorder {
         self.over && self.pending.is_empty() && self.batch.is_none() && self.failed.is_none()
     }
 
-    /// Waits until the log was given what it must be given before anything more is told. What fails is told when it is flushed.
-    pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.has_debts() || self.poll_flush(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        // What was owed may have been given to it just now.
-        if self.has_debts() { Poll::Pending } else { Poll::Ready(()) }
+    /// Waits until what came of tools, what people said and what models were asked and answered is on its way to the log: a caller
+    /// that is told of it may do something else for as long as it likes. What fails is reported by
+    /// [`poll_flush`](Self::poll_flush).
+    pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        // What was owed may be given to it by that.
+        let is_sent = !self.has_debts() || self.poll_flush(cx).is_ready() || !self.has_debts();
+        if is_sent { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// Starts to write what waits, and waits for it only if it is so much that nothing should be added.
+    ///
+    /// # Errors
+    /// As [`poll_flush`](Self::poll_flush).
+    pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let was_full = self.is_full();
+        let flushed = self.poll_flush(cx);
+        if was_full { flushed } else { Poll::Ready(Ok(())) }
     }
 
     /// Whether the log was not given what it must be given, or failed to take it.
-    fn has_debts(&self) -> bool {
+    pub(crate) fn has_debts(&self) -> bool {
         self.owes || self.owed && self.batch.is_some() && self.writing.is_none()
     }
 
@@ -376,10 +380,10 @@ impl Recorder {
     /// they are safe; what fails is reported by [`poll_flush`](Self::poll_flush).
     ///
     /// It is ready at once, unless an earlier append is in flight or the log is unavailable.
-    pub fn poll_given(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_given(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let is_flushed = self.poll_flush(cx).is_ready();
         let is_given = self.pending.is_empty() && self.writing.is_some();
-        if is_flushed || is_given { Poll::Ready(()) } else { Poll::Pending }
+        if is_flushed || is_given { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     /// Waits until nothing is left to write. A log that is unavailable is asked again, with pauses of up to two seconds.
@@ -548,6 +552,11 @@ fn poll_timer(timer: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>) -> Poll<()> {
 /// Whether a log that failed may succeed the next time.
 pub(crate) fn is_temporary(error: &Error) -> bool {
     error.kind() == ErrorKind::Log(LogReason::Unavailable)
+}
+
+/// The error of a run that has ended.
+pub(crate) fn sealed(run: &str) -> Error {
+    Error::log(LogReason::Sealed).with_message(format!("log error: sealed: run {run} has ended"))
 }
 
 /// A name that nobody else has.

@@ -546,7 +546,6 @@ async fn attempt_once(
     let run = async { executor.execute(tool, arguments, context.clone()).await };
     let mut run = pin!(AssertUnwindSafe(run).catch_unwind());
     let mut limit = pin!(tokio::time::sleep(timeout));
-    let mut put_off = Duration::ZERO;
     let alone = Arc::default();
     let in_time = poll_fn(|cx| {
         // Only a replay asks whether a tool waits for nothing but its turn.
@@ -561,13 +560,11 @@ async fn attempt_once(
         loop {
             ready!(limit.as_mut().poll(cx));
             // What it waits in a replay for others to do first is not its own time.
-            let waited = context.effects.waited();
-            let more = waited.saturating_sub(put_off);
-            if more.is_zero() {
-                return Poll::Ready(Err(()));
+            let until = context.effects.busy_since().and_then(|since| since.checked_add(timeout));
+            match until.filter(|until| *until > Instant::now()) {
+                Some(until) => limit.as_mut().reset(until),
+                None => return Poll::Ready(Err(())),
             }
-            put_off = waited;
-            limit.as_mut().reset(Instant::now() + more);
         }
     });
     let failed = |reason: ToolReason, why: String| {

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::Span;
 
-use crate::{Desk, SideEffectErrors, World, effects::Effects};
+use crate::{Journal, SideEffectErrors, World, effects::Effects};
 
 /// What a tool may know of the call it serves, and its way to the world: time, chance and side effects that it takes from here
 /// are part of the run's records, and the same when the run is performed again. Cheap to clone.
@@ -119,8 +119,8 @@ impl ToolContext {
     }
 
     /// The same for a try of its call in a run that is kept, or performed again.
-    pub fn kept(mut self, desk: Arc<Desk>, attempt: Try, replaying: bool) -> Self {
-        self.effects.desk = Some(desk);
+    pub fn kept(mut self, journal: Arc<Journal>, attempt: Try, replaying: bool) -> Self {
+        self.effects.journal = Some(journal);
         self.effects.call = Some(Arc::clone(&self.call));
         self.effects.begin(attempt.number);
         self.failed = attempt.failed;
@@ -235,8 +235,8 @@ impl ToolContext {
         E: fmt::Display,
     {
         // Whatever is made of it on the way would hold it once more.
-        let effect = Box::pin(effect);
-        self.effects.side_effect(name, effect).await
+        let effect = Box::pin(async { effect.await.map_err(|error| error.to_string()) });
+        self.effects.perform(name, effect).await
     }
 }
 

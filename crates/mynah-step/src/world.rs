@@ -103,6 +103,11 @@ impl World for SystemWorld {
     }
 }
 
+/// A duration in milliseconds.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// `duration` with up to `share` of itself added by chance.
 pub(crate) fn jittered(world: &dyn World, duration: Duration, share: f64) -> Duration {
     duration + duration.mul_f64(share * fraction(world))

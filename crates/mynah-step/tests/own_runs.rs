@@ -280,3 +280,98 @@ async fn a_failed_effect_is_with_the_log_when_the_loop_has_its_error() -> Result
     })
     .await
 }
+
+#[tokio::test]
+async fn a_tool_that_differs_is_told_at_once_with_the_name_of_the_recorded_effect() -> Result<()> {
+    let log = Shared::default();
+    let agent = async |config: Config, name: &'static str| {
+        let draws = Tool::new("draws", "", json!({})).handler(move |_, context| async move {
+            context.side_effect(name, async { Ok::<_, Error>(json!(1)) }).await
+        });
+        Context::new(config.tools([draws]))?
+            .run("go", async |cx| {
+                let calls = ["c0", "c1"].map(|id| ToolCall::new(id, "draws", "{}"));
+                cx.call_tools(calls).await.map(drop)
+            })
+            .await
+    };
+    agent(plain(&log), "old").await?;
+    let again = agent(plain(&log).replay().await?, "new");
+    let told = tokio::time::timeout(Duration::from_secs(5), again).await;
+    let error = told.expect("it need not be waited for").expect_err("another effect");
+    let named = r#"side_effect differs at name: recorded is "old", not "new""#;
+    assert!(error.to_string().ends_with(named), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_context_is_not_for_is_said_in_the_words_of_its_user() -> Result<()> {
+    let context = Context::new(plain(&Shared::default()))?;
+    let early = context.random().await.expect_err("it has not begun").to_string();
+    assert!(early.ends_with("run run-1 has not begun; Context::run begins it"), "{early}");
+    let run = context.run("go", async |cx| {
+        let mine = cx.side_effect("checkpoint", async { Ok::<_, Error>(1) });
+        let reserved = mine.await.expect_err("it is reserved").to_string();
+        assert!(reserved.contains(r#"the run itself records under "checkpoint""#), "{reserved}");
+        let twice = cx.run("again", async |_| Ok(())).await.expect_err("it runs").to_string();
+        assert!(
+            twice.ends_with("run run-1 has begun already; another run needs a Context of its own"),
+            "{twice}"
+        );
+        Ok(())
+    });
+    run.await
+}
+
+#[tokio::test]
+async fn a_value_that_is_too_large_has_that_as_its_reason_live_and_again() -> Result<()> {
+    let log = Shared::default();
+    let agent = async |config: Config| {
+        let run = Context::new(config)?;
+        run.run("go", async |cx| {
+            let large = "x".repeat(mynah_data::MAX_RESULT);
+            let made = cx.side_effect("large", async { Ok::<_, Error>(large) }).await;
+            Ok(made.expect_err("it is too large"))
+        })
+        .await
+    };
+    let live = agent(plain(&log)).await?;
+    assert_eq!(live.reason(), "result_too_large");
+    assert_eq!(agent(plain(&log).replay().await?).await?, live);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_loop_that_crashes_again_and_again_is_suspended_and_can_be_resumed_once_more()
+-> Result<()> {
+    let (log, began) = (Shared::default(), AtomicU32::new(0));
+    let agent = async |config: Config, hangs: bool| {
+        let work = Tool::new("work", "", json!({})).idempotent(1).handler(move |_, _| async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            json!("done")
+        });
+        let context = Context::new(config.tools([work]).max_crashes(2))?;
+        let run = context.run("go", async |cx| {
+            began.fetch_add(1, Relaxed);
+            cx.call_tool(ToolCall::new("c0", "work", "{}")).await
+        });
+        let moment = tokio::time::timeout(Duration::from_millis(300), run).await;
+        moment.unwrap_or_else(|_| Err(Error::tool(ToolReason::Timeout)))
+    };
+    let reason = |done: Result<mynah_data::ToolOutcome>| done.map_err(|error| error.reason());
+    assert_eq!(reason(agent(plain(&log), true).await), Err("timeout"));
+    for _ in 0..2 {
+        assert_eq!(reason(agent(plain(&log).resume().await?, true).await), Err("timeout"));
+    }
+    assert_eq!(reason(agent(plain(&log).resume().await?, true).await), Err("halted"));
+    assert_eq!(began.load(Relaxed), 3, "the loop is not run");
+    let recorded = facts(&read(&log).await);
+    let Some(Fact::Suspended(end)) = recorded.last() else { panic!("{:?}", kinds(&recorded)) };
+    assert_eq!((&end.reason, &end.metadata["crashes"]), (&HaltReason::CrashLoop, &json!(3)));
+    let done = agent(plain(&log).resume().await?, false).await?;
+    assert_eq!(done, mynah_data::ToolOutcome::Ok(json!("done")));
+    assert_eq!(agent(plain(&log).replay().await?, false).await?, done);
+    Ok(())
+}

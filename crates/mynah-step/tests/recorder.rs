@@ -29,7 +29,7 @@ async fn a_record_that_was_given_to_the_log_is_kept_though_nobody_waits_for_it()
     recorder.commit(&said("one"))?;
     assert!(recorder.poll_given(&mut now).is_pending(), "another append is in flight");
     log.answers.add_permits(1);
-    poll_fn(|cx| recorder.poll_given(cx)).await;
+    assert_eq!(poll_fn(|cx| recorder.poll_given(cx)).await, Ok(()));
     assert_eq!(log.given.load(Relaxed), 2);
     assert_eq!(recorder.poll_held(&mut now)?, Poll::Ready(()), "the run is in the log");
     assert!(recorder.poll_flush(&mut now).is_pending(), "it was given, and is not safe");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mynah_data::{EngineReason, Error, HaltReason, ModelRef, Request, Result};
-use mynah_log::{About, Fact};
+use mynah_log::{About, Fact, Kind};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, RecordedFact, Tool};
 use serde_json::Value;
 
@@ -59,10 +59,10 @@ impl Loaded {
                 .is_some_and(|told| told["pass_1_halted"] == HaltReason::HaltWhen.as_str()),
             _ => false,
         };
-        const ENDS: [&str; 3] = ["completed", "finalize_started", "failed"];
-        let may_halt = |kept: &RecordedFact| ENDS.iter().any(|kind| kept.is(kind));
+        const ENDS: [Kind; 3] = [Kind::Completed, Kind::FinalizeStarted, Kind::Failed];
+        let may_halt = |kept: &RecordedFact| ENDS.iter().any(|kind| kept.is(*kind));
         let place = records.iter().position(|kept| may_halt(kept) && halts(kept))?;
-        Some(records[..place].iter().filter(|kept| kept.is("assistant_completed")).count())
+        Some(records[..place].iter().filter(|kept| kept.is(Kind::AssistantCompleted)).count())
     }
 }
 

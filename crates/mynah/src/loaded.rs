@@ -5,8 +5,8 @@ use mynah_data::{
     SessionRun, Thread,
 };
 use mynah_log::{
-    About, BEHAVIOUR, Chain, Corrupt, Extent, Fact, Log, MAINTENANCE, Previous, Record, Removals,
-    RunSummary, Totals, Verifier, walk,
+    About, BEHAVIOUR, Chain, Corrupt, Extent, Fact, Kind, Log, MAINTENANCE, Previous, Record,
+    Removals, RunSummary, Totals, Verifier, walk,
 };
 use mynah_step::{RecordedFact, mismatch, was_redacted};
 use serde::Deserialize as _;
@@ -190,7 +190,7 @@ impl Loaded {
     pub(crate) fn stretches(&self) -> (Vec<Stretch<'_>>, Stretch<'_>) {
         let (mut earlier, mut last) =
             (Vec::new(), Stretch { about: &self.about, extent: self.extent });
-        for kept in self.kept.records.iter().filter(|kept| kept.is("resumed")) {
+        for kept in self.kept.records.iter().filter(|kept| kept.is(Kind::Resumed)) {
             let Fact::Resumed { about, extent, .. } = kept.fact() else { continue };
             if let Some(about) = about {
                 earlier.push(last);
@@ -220,7 +220,7 @@ impl Loaded {
 
     /// The id of the call that last continued it, if that was a call of its own.
     pub(crate) fn request_id(&self) -> Option<String> {
-        let mut resumed = self.kept.records.iter().rev().filter(|kept| kept.is("resumed"));
+        let mut resumed = self.kept.records.iter().rev().filter(|kept| kept.is(Kind::Resumed));
         resumed.find_map(|kept| match kept.fact() {
             Fact::Resumed { request_id, .. } => request_id.clone(),
             _ => None,
@@ -235,8 +235,9 @@ impl Loaded {
 
     /// Whether its end is recorded.
     pub(crate) fn has_ended(&self) -> bool {
-        const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
-        self.kept.records.last().is_some_and(|last| ENDS.iter().any(|kind| last.is(kind)))
+        let last =
+            self.kept.records.last().and_then(|last| Kind::of(&last.record().envelope().kind));
+        last.is_some_and(Kind::is_end)
     }
 
     /// Why a model call or a limit ended the run, and the last record before it; none if something else did.
@@ -315,7 +316,7 @@ impl Loaded {
 
     /// The run up to where it last waited; none if it never did.
     pub(crate) fn until_it_waited(mut self) -> Option<Self> {
-        let place = self.kept.records.iter().rposition(|kept| kept.is("suspended"))?;
+        let place = self.kept.records.iter().rposition(|kept| kept.is(Kind::Suspended))?;
         self.kept.records.truncate(place + 1);
         Some(self)
     }
@@ -331,7 +332,7 @@ impl Loaded {
         let Kept { run, records, .. } = self.kept;
         let last = records.last()?;
         let (seq, hash) = (last.record().seq(), last.record().hash().to_string());
-        let waits = last.is("suspended");
+        let waits = last.is(Kind::Suspended);
         records.into_iter().for_each(|kept| state.evolve(kept.into_fact()));
         let mut session = match extent {
             Extent::Generate => return None,
@@ -371,11 +372,12 @@ impl Loaded {
             _ => true,
         };
         let records = &self.kept.records;
-        let may_be_call = |kept: &RecordedFact| kept.is("resumed") || kept.is("user_message");
+        let may_be_call =
+            |kept: &RecordedFact| kept.is(Kind::Resumed) || kept.is(Kind::UserMessage);
         let began = records.iter().rposition(|kept| may_be_call(kept) && is_call(kept));
         let records = &records[began.unwrap_or(0)..];
-        let answered = records.iter().any(|kept| kept.is("assistant_completed"));
-        let failed = records.iter().rev().find(|kept| kept.is("failed"))?;
+        let answered = records.iter().any(|kept| kept.is(Kind::AssistantCompleted));
+        let failed = records.iter().rev().find(|kept| kept.is(Kind::Failed))?;
         let Fact::Failed(end) = failed.fact() else { return None };
         let refused = !answered || end.reason == HaltReason::BudgetExceeded;
         Error::deserialize(end.metadata.get("error").filter(|_| refused)?).ok()
@@ -383,7 +385,8 @@ impl Loaded {
 
     /// A run without what stands before it.
     fn of(kept: Kept) -> Result<Self> {
-        for told in kept.records.iter().filter(|kept| kept.is("run_started") || kept.is("resumed"))
+        for told in
+            kept.records.iter().filter(|kept| kept.is(Kind::RunStarted) || kept.is(Kind::Resumed))
         {
             if let Fact::RunStarted { about: Some(about), .. }
             | Fact::Resumed { about: Some(about), .. } = told.fact()

@@ -8,7 +8,7 @@ use mynah_data::{
 };
 use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
 use mynah_step::{
-    Adapter, ModelCall, Recorder, Tape, Tool, ToolContext, ToolLimits, check_price, price_of,
+    Adapter, ModelCall, Recorder, Tool, ToolContext, ToolLimits, check_price, price_of,
 };
 use serde_json::Value;
 
@@ -58,7 +58,7 @@ pub(crate) fn prepare(
     origin: Origin,
 ) -> Result<(Driver, Filter)> {
     let world = &engine.0.world;
-    let tape = match options.log.take() {
+    let recorder = match options.log.take() {
         Some(log) => {
             let run_id = origin.run_id.unwrap_or_else(|| world.new_run_id());
             let recorder = Recorder::new(log, Arc::clone(world), run_id);
@@ -67,9 +67,9 @@ pub(crate) fn prepare(
                 .with_emit_timeout(options.emit_timeout)
                 .not_before(origin.since.unwrap_or(i64::MIN))
                 .with_new_lease();
-            Tape::Recording(Box::new(recorder.metered(engine.0.metrics.clone())))
+            Some(recorder.metered(engine.0.metrics.clone()))
         }
-        None => Tape::Blank,
+        None => None,
     };
     let (thread, given) = input.parts(engine, &options, &origin.before);
     let Origin { before, session, request_id, .. } = origin;
@@ -80,14 +80,14 @@ pub(crate) fn prepare(
         given,
         options,
         extent,
-        past: Past::New { session: session.as_ref(), request_id, is_kept: tape.is_kept() },
+        past: Past::New { session: session.as_ref(), request_id, is_kept: recorder.is_some() },
     };
     let Part { setup, about, filter } = part.prepare()?;
     // What tokens cost is a fact also in a run that is not recorded.
     let priced = || setup.pricing.map(|pricing| Box::new(About::of_price(pricing)));
     let about = about.or_else(priced);
     let beginning = Beginning { before, thread, extent, about };
-    Ok((Driver::new(setup, beginning, cancel.as_ref(), tape), filter))
+    Ok((Driver::new(setup, beginning, cancel.as_ref(), recorder), filter))
 }
 
 /// The conversation and the description of the call that the first record of its run would have.

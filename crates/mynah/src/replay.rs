@@ -4,7 +4,7 @@ use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{Message, Messages, Result, Role, Thread};
 use mynah_log::{Fact, Log};
-use mynah_step::{BoxFuture, Recorded, Tool, mismatch};
+use mynah_step::{BoxFuture, ReplayCursor, Tool, mismatch};
 use serde::Serialize;
 
 use crate::{
@@ -291,7 +291,7 @@ impl Replay {
         let Loaded { kept: Kept { run, records, .. }, before, thread, extent, .. } = loaded;
         let cancel = self.options.cancel.as_ref();
         let beginning = Beginning { before, thread, extent, about };
-        let records = (Recorded::new(run.into(), records), self.allow_changed);
+        let records = (ReplayCursor::new(run.into(), records), self.allow_changed);
         Ok((Driver::replay(earlier, setup, beginning, cancel, records), filter))
     }
 

@@ -7,7 +7,7 @@ use mynah_data::{
     SessionReason, ToolCall,
 };
 use mynah_log::{About, End, Extent, Fact, Interruption, Log, RunStatus};
-use mynah_step::{BoxFuture, OnUncertain, RecordedFact, Recorder, Tape, Tool, active, take_over};
+use mynah_step::{BoxFuture, OnUncertain, RecordedFact, Recorder, Tool, active, take_over};
 use serde_json::{Value, json};
 
 use crate::{
@@ -284,8 +284,8 @@ impl Resume {
             recorder.seal()?;
         }
         let resumption = Resumption { fact, message, active };
-        let (cancel, tape) = (self.options.cancel.as_ref(), Tape::Recording(Box::new(recorder)));
-        let driver = Driver::resume(setup, (before, state), resumption, refusal, cancel, tape);
+        let cancel = self.options.cancel.as_ref();
+        let driver = Driver::resume(setup, (before, state), resumption, refusal, cancel, recorder);
         Ok((driver, filter))
     }
 

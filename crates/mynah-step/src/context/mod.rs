@@ -9,13 +9,13 @@ use std::{
     fmt,
     future::poll_fn,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{self, Poll, Waker},
     time::{Duration, SystemTime},
 };
 
 use futures_util::future::{Either, select};
-use mynah_data::{Breach, Budget, Error, LogReason, Place, Response, Result, ValidationReason};
+use mynah_data::{Breach, Budget, Error, Place, Response, Result, ValidationReason};
 use mynah_log::{Corrupt, Cut, End, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -27,13 +27,13 @@ pub use self::{
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, DEFAULT_MAX_PARALLEL_TOOLS, Desk, MetricsSink, Mode, Recorded, RecordedFact, Recorder,
-    Spent, Tape, WallClock, active,
-    desk::Want,
+    Config, DEFAULT_MAX_PARALLEL_TOOLS, Journal, JournalState, MetricsSink, Mode, RecordedFact,
+    Recorder, ReplayCursor, Spent, WallClock, active,
+    cursor::{self, CHECKPOINT, MODEL_CALL},
     effects::Effects,
+    journal::{Want, lock},
     metrics::tell_exceeded,
-    recorded::{CHECKPOINT, MODEL_CALL},
-    recorder::ends,
+    recorder::{ends, sealed},
 };
 
 /// The boundary of one run, for a loop of one's own. Everything non-deterministic is asked for here, becomes part of the run's
@@ -93,11 +93,11 @@ pub struct Context(Arc<Shared>);
 
 struct Shared {
     config: Config,
-    run_id: Arc<str>,
     span: Span,
     replaying: bool,
-    tape: Mutex<Tape>,
-    desk: Arc<Desk>,
+    /// How often the process of a run died that is resumed, and made no progress since.
+    crashes: u32,
+    journal: Arc<Journal>,
     effects: Effects,
     /// The model calls so far. Whoever makes one holds it: an answer belongs to the call before it.
     turns: Queue<u32>,
@@ -130,51 +130,42 @@ impl Context {
         let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
         let mode = std::mem::take(&mut config.mode);
         let (replaying, live) = (matches!(mode, Mode::Replay(_)), matches!(mode, Mode::Live));
-        let mut before = Duration::ZERO;
-        let tape = match mode {
-            Mode::Live => {
-                let recorder = Recorder::new(log, world, config.run_id.as_str()).with_new_lease();
-                Tape::Recording(Box::new(configured(recorder, &config)))
-            }
+        let (mut before, mut crashes, run) = (Duration::ZERO, 0, config.run_id.as_str());
+        let configured = |recorder: Recorder| {
+            recorder.metered(config.metrics.clone()).with_emit_timeout(config.emit_timeout)
+        };
+        let (recorder, cursor) = match mode {
+            Mode::Live => (Some(configured(Recorder::new(log, world, run).with_new_lease())), None),
             Mode::Resume(records) => {
-                let (facts, verifier) = verified(&config.run_id, records)?;
+                let (facts, verifier) = verified(run, records)?;
                 if verifier.report().fingerprint.is_some() {
-                    return Err(Error::log(LogReason::Sealed).with_message(format!(
-                        "log error: sealed: run {} has ended",
-                        config.run_id
-                    )));
+                    return Err(sealed(run));
                 }
-                before = active(&facts);
+                (before, crashes) = (active(&facts), cursor::crashes(&facts));
                 let (chain, totals) = verifier.into_chain();
-                let recorder = Recorder::after(log, world, chain, totals).taking_lease();
-                let recorded = Recorded::of_loop(config.run_id.as_str().into(), facts, true);
-                Tape::Replaying(Box::new(recorded.then(configured(recorder, &config))))
+                let recorder = Recorder::after(log, world, chain, totals).resuming();
+                let cursor = ReplayCursor::of_loop(run.into(), facts, true);
+                (Some(configured(recorder)), Some(cursor))
             }
             Mode::Replay(records) => {
-                let (facts, _) = verified(&config.run_id, records)?;
-                Tape::Replaying(Box::new(Recorded::of_loop(
-                    config.run_id.as_str().into(),
-                    facts,
-                    false,
-                )))
+                let (facts, _) = verified(run, records)?;
+                (None, Some(ReplayCursor::of_loop(run.into(), facts, false)))
             }
         };
         let clock = WallClock::new(config.budget.as_ref(), before);
-        let desk = Desk::new();
-        desk.set_loop_waits_elsewhere(true);
+        let journal = Journal::of_loop(run, recorder, cursor);
         let effects = Effects {
             errors: config.side_effect_errors,
-            desk: Some(Arc::clone(&desk)),
+            journal: Some(Arc::clone(&journal)),
             replaying: !live,
             ..Effects::unkept(Arc::clone(&config.world))
         };
         Ok(Self(Arc::new(Shared {
-            run_id: Arc::from(config.run_id.as_str()),
             span: tracing::info_span!("mynah.run", run_id = config.run_id),
             config,
             replaying,
-            tape: Mutex::new(tape),
-            desk,
+            crashes,
+            journal,
             effects,
             turns: Queue::new(0),
             spent: Mutex::default(),
@@ -197,7 +188,7 @@ impl Context {
 
     /// Whether the records answer, not the world: always in a replay, in a run that goes on until it is where it was.
     pub fn is_replaying(&self) -> bool {
-        self.tape().is_behind()
+        self.journal().is_behind()
     }
 
     /// Who is told how long things take; nobody of what the records tell.
@@ -210,7 +201,7 @@ impl Context {
     /// # Errors
     /// `replay_mismatch`, or a log that cannot be written.
     pub async fn now(&self) -> Result<SystemTime> {
-        self.recorded(self.0.effects.now()).await
+        self.handed_in(self.0.effects.now()).await
     }
 
     /// A number that nobody can guess.
@@ -218,7 +209,7 @@ impl Context {
     /// # Errors
     /// As [`Context::now`].
     pub async fn random(&self) -> Result<u64> {
-        self.recorded(self.0.effects.random()).await
+        self.handed_in(self.0.effects.random()).await
     }
 
     /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
@@ -259,36 +250,39 @@ impl Context {
         E: fmt::Display,
     {
         if [MODEL_CALL, CHECKPOINT].contains(&name) {
-            return Err(Error::invalid_option("name", "reserved"));
+            return Err(Error::invalid_option("name", "reserved").with_message(format!(
+                "validation failed: name: the run itself records under {name:?}; choose another name"
+            )));
         }
         // Whatever is made of it on the way would hold it once more.
-        let effect = Box::pin(effect);
+        let effect = Box::pin(async { effect.await.map_err(|error| error.to_string()) });
         self.effect(name, effect).await
     }
 
-    async fn effect<T, E>(
+    async fn effect<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
-        effect: impl Future<Output = std::result::Result<T, E>>,
-    ) -> Result<T>
-    where
-        T: Serialize + DeserializeOwned,
-        E: fmt::Display,
-    {
-        self.tape().check_open()?;
+        effect: impl Future<Output = std::result::Result<T, String>>,
+    ) -> Result<T> {
+        self.journal().check_open()?;
         // The log is asked when this has its place among the others.
         let effect = Box::pin(async {
-            self.begun().await.map_err(|error| error.to_string())?;
-            poll_fn(|cx| self.tape().poll_held(cx)).await.map_err(|error| error.to_string())?;
-            effect.await.map_err(|error| error.to_string())
+            let held = async {
+                self.begun().await?;
+                poll_fn(|cx| self.0.journal.poll(cx, Recorder::poll_held)).await
+            };
+            held.await.map_err(|error| error.to_string())?;
+            effect.await
         });
-        self.recorded(self.0.effects.side_effect(name, effect)).await
+        self.handed_in(self.0.effects.perform(name, effect)).await
     }
 
     /// Performs something, and hands what it recorded to the log: it is kept even if the process dies right after.
-    async fn recorded<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
-        let done = self.served(future).await;
-        self.served(poll_fn(|cx| self.tape().poll_given(cx))).await;
+    async fn handed_in<T>(&self, future: impl Future<Output = T>) -> T {
+        let done = self.in_run(future).await;
+        let given = poll_fn(|cx| self.0.journal.poll(cx, Recorder::poll_given));
+        // What fails is reported by what is asked for next.
+        let _ = self.in_run(given).await;
         done
     }
 
@@ -306,8 +300,7 @@ impl Context {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
-        let effect = Box::pin(effect);
-        let done = self.side_effect(name, effect).await;
+        let done = self.side_effect(name, Box::pin(effect)).await;
         self.flush().await?;
         done
     }
@@ -337,9 +330,9 @@ impl Context {
 
     /// Records a fact.
     async fn put(&self, mut fact: Fact) -> Result<()> {
-        self.tape().adopt_durations(&mut fact);
+        self.0.journal.records(|cursor| Some(cursor.set_durations(&mut fact)));
         let durable = ends(&fact);
-        self.recorded(self.0.effects.commit(fact.clone(), durable)).await?;
+        self.handed_in(self.0.effects.commit(fact.clone(), durable)).await?;
         self.spent().evolve(&fact);
         Ok(())
     }
@@ -347,7 +340,7 @@ impl Context {
     /// Waits until the log has the beginning of the run. Only the log knows whether another run has the id: one that could not be
     /// kept asks no model and does nothing.
     async fn begun(&self) -> Result<()> {
-        let is_unwritten = self.tape().is_unwritten();
+        let is_unwritten = self.journal().is_unwritten();
         if is_unwritten { self.flush().await } else { Ok(()) }
     }
 
@@ -359,8 +352,7 @@ impl Context {
         passed: impl FnOnce(&Spent, &Budget) -> Option<Breach>,
     ) -> Result<bool> {
         if self.is_replaying() {
-            let asked = self.0.desk.ask(None, Want::Announce(fact.clone()));
-            match self.served(asked).await? {
+            match self.ask(Want::Announce(fact.clone())).await? {
                 Some(Fact::BudgetExceeded { breach, .. }) => {
                     return Err(Error::budget_exceeded(&breach, None));
                 }
@@ -403,7 +395,7 @@ impl Context {
     /// # Errors
     /// A log that cannot be written.
     pub async fn flush(&self) -> Result<()> {
-        self.served(poll_fn(|cx| self.tape().poll_durable(cx))).await
+        self.in_run(poll_fn(|cx| self.0.journal.poll_durable(cx))).await
     }
 
     /// Ends the loop: waits until everything recorded is safe. In a run that is performed again nothing that is
@@ -412,20 +404,23 @@ impl Context {
     /// # Errors
     /// `replay_mismatch` if records are left, or the loop differed from them and went on; a log that cannot be written.
     pub async fn finish(&self) -> Result<()> {
-        self.tape().finish()?;
+        let finished = self.0.journal.records(|cursor| cursor.finish().err());
+        finished.map_or(Ok(()), Err)?;
         self.flush().await
     }
 
     /// A duration to be recorded: in a replay the recorded one, as no two runs take the same time. Looks for `duration_ms` in
     /// the metadata of the end that comes next.
     pub fn replay_duration_ms(&self, live: u64) -> u64 {
-        let tape = self.tape();
-        let end: Option<&End> = match tape.upcoming() {
-            Some(Fact::Completed(end) | Fact::Failed(end) | Fact::Suspended(end)) => Some(end),
-            Some(Fact::Cancelled { end, .. }) => Some(end),
-            _ => None,
-        };
-        end.and_then(|end| end.metadata.get("duration_ms")?.as_u64()).unwrap_or(live)
+        let recorded = self.0.journal.records(|cursor| {
+            let end: &End = match cursor.upcoming()? {
+                Fact::Completed(end) | Fact::Failed(end) | Fact::Suspended(end) => end,
+                Fact::Cancelled { end, .. } => end,
+                _ => return None,
+            };
+            end.metadata.get("duration_ms")?.as_u64()
+        });
+        recorded.unwrap_or(live)
     }
 
     /// Ends the model call and the tools that run, and every one that is called from now on, as cancelled. In a replay they end
@@ -437,33 +432,20 @@ impl Context {
         }
     }
 
-    /// Performs something, and serves whoever hands in facts meanwhile.
-    async fn served<T>(&self, future: impl Future<Output = T>) -> T {
+    /// Performs something in the span of the run. The run takes time from the first thing on that it does.
+    async fn in_run<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         poll_fn(move |cx| {
             let _entered = self.0.span.enter();
-            // The run takes time from the first thing on that it does.
             if self.0.config.budget.is_some() {
                 let _ = self.out_of_time(cx, Place::PreCall);
             }
-            loop {
-                if let Poll::Ready(done) = future.as_mut().poll(cx) {
-                    return Poll::Ready(done);
-                }
-                let desk = &self.0.desk;
-                desk.park(cx.waker());
-                let mut tape = self.tape();
-                match desk.serve(&mut tape) {
-                    // A failure reaches whoever handed the fact in.
-                    Ok(true) | Err(_) => continue,
-                    Ok(false) => {}
-                }
-                if desk.poll_stuck(&mut tape).is_ready() {
-                    continue;
-                }
-                tape.kick(cx);
-                return Poll::Pending;
+            let polled = future.as_mut().poll(cx);
+            if polled.is_pending() {
+                // What is done is written while others still run. What fails is reported when it is waited for.
+                let _ = self.0.journal.poll(cx, Recorder::poll_flush);
             }
+            polled
         })
         .await
     }
@@ -483,12 +465,12 @@ impl Context {
 
     /// The limit on time, where the run has passed it. Where the records answer, it is where they say.
     fn out_of_time(&self, cx: &mut task::Context<'_>, place: Place) -> Option<Breach> {
-        {
-            let tape = self.tape();
-            if tape.is_behind() {
-                let recorded = tape.after_cut_offs().and_then(WallClock::recorded);
-                return recorded.filter(|breach| breach.place == place).cloned();
-            }
+        if self.is_replaying() {
+            self.0.journal.park(cx);
+            let is_here = |breach: &&Breach| breach.place == place;
+            return self.0.journal.records(|cursor| {
+                cursor.after_cut_offs().and_then(WallClock::recorded).filter(is_here).cloned()
+            });
         }
         let mut clock = lock(&self.0.clock);
         clock.as_mut()?.poll_passed(cx, place)
@@ -506,8 +488,13 @@ impl Context {
         lock(&self.0.spent)
     }
 
-    fn tape(&self) -> MutexGuard<'_, Tape> {
-        lock(&self.0.tape)
+    fn journal(&self) -> MutexGuard<'_, JournalState> {
+        self.0.journal.lock()
+    }
+
+    /// Asks the records for something that the loop itself makes.
+    async fn ask(&self, want: Want) -> Result<Option<Fact>> {
+        self.in_run(self.0.journal.ask(None, want)).await
     }
 }
 
@@ -535,18 +522,6 @@ pub(crate) async fn unless_cancelled<T>(
         Either::Left(_) => None,
         Either::Right((done, _)) => Some(done),
     }
-}
-
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn configured(recorder: Recorder, config: &Config) -> Recorder {
-    recorder.metered(config.metrics.clone()).with_emit_timeout(config.emit_timeout)
 }
 
 /// Why a loop cannot emit a fact: a replay would not take it for the recorded one.

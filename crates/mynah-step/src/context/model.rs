@@ -4,22 +4,20 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use mynah_data::{
-    AdapterReason, Breach, Budget, EngineReason, Error, Event, Request, Response, Result,
-    StreamReason, Usage,
+    Breach, Budget, EngineReason, Error, Event, Request, Response, Result, StreamReason, Usage,
 };
-use mynah_log::{Effect, Fact, Hash, Plan, cbor};
-use serde::Deserialize as _;
-use serde_json::{Value, json};
+use mynah_log::{Effect, Fact, Hash, Kind, Plan, cbor};
+use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Context, millis, unless_cancelled};
+use super::{Context, unless_cancelled};
 use crate::{
-    Adapter, Hearing, ModelCall, Spent, Watch,
+    Adapter, Hearing, ModelCall, ReplayCursor, Spent, Watch,
     budget::estimate,
     check_price,
-    desk::{Want, gone},
-    open_model, price_of, prompt_tokens,
-    recorded::MODEL_CALL,
+    cursor::MODEL_CALL,
+    journal::{Want, gone},
+    millis, open_model, price_of, prompt_tokens, recorded_error,
 };
 
 /// What the model answered.
@@ -74,12 +72,14 @@ impl Context {
         let prompt = Hash::of(&[&bytes]);
         // The records say whose turn it is; the first to ask would keep the others out.
         if self.is_replaying() {
-            self.served(self.0.desk.ask(None, Want::Turn(prompt))).await?;
+            self.ask(Want::Turn(prompt)).await?;
         }
         let mut turns = self.0.turns.lock().await;
         self.spent().set_pricing(pricing);
         // What was called had its price.
-        if !matches!(self.tape().upcoming(), Some(Fact::TurnStarted { .. })) {
+        let is_recorded =
+            |cursor: &mut ReplayCursor| cursor.upcoming_of(&[Kind::TurnStarted]).map(drop);
+        if self.0.journal.records(is_recorded).is_none() {
             check_price(config.budget.as_ref(), pricing.as_ref(), &request)?;
         }
         let (turn, input_tokens) = (*turns + 1, tokens_of(&request));
@@ -105,7 +105,7 @@ impl Context {
             self.0.cancelled.subscribe(),
             self.hear(adapter, request, &mut hearing),
         );
-        let heard = match self.served(self.while_there_is_time(heard)).await {
+        let heard = match self.in_run(self.while_there_is_time(heard)).await {
             Ok(heard) => heard.unwrap_or_else(|| Err(Error::stream(StreamReason::Cancelled))),
             Err(breach) => Ok(Some(breach)),
         };
@@ -141,7 +141,7 @@ impl Context {
 
     /// The record of an answer, or of how the run ended without it; none if the records end before it.
     async fn recorded_answer(&self) -> Result<Option<Fact>> {
-        let answer = self.served(self.0.desk.ask(None, Want::Answer)).await?;
+        let answer = self.ask(Want::Answer).await?;
         answer.iter().for_each(|answer| self.spent().evolve(answer));
         Ok(answer)
     }
@@ -155,7 +155,7 @@ impl Context {
     ) -> Result<Option<Breach>> {
         let config = &self.0.config;
         let retry = config.retry.clone().unwrap_or_else(|| adapter.default_retry());
-        let run_id = Some(Arc::clone(&self.0.run_id));
+        let run_id = Some(Arc::clone(self.0.journal.run_id()));
         let to = ModelCall { request_id: config.world.new_id(), run_id, ..ModelCall::default() };
         let world = Arc::clone(&config.world);
         let provider = Arc::clone(&adapter);
@@ -186,9 +186,9 @@ fn answered(turn: u32, fact: Fact) -> Result<Answer> {
             Error::budget_exceeded(&breach, partial.as_deref())
         }
         Fact::SideEffect { effect: Effect::Failed(error), .. } => {
-            told(serde_json::from_str(&error).ok().as_ref())
+            recorded_error(serde_json::from_str(&error).ok().as_ref())
         }
-        Fact::Failed(end) | Fact::Completed(end) => told(end.metadata.get("error")),
+        Fact::Failed(end) | Fact::Completed(end) => recorded_error(end.metadata.get("error")),
         Fact::Cancelled { .. } => Error::stream(StreamReason::Cancelled),
         _ => gone(),
     })
@@ -198,15 +198,6 @@ fn answered(turn: u32, fact: Fact) -> Result<Answer> {
 fn tokens_of(request: &Request) -> u64 {
     let schemas = request.tools.iter().map(|tool| tool.schema.to_string().len() as u64);
     prompt_tokens(request.messages.size(), schemas.sum())
-}
-
-/// An error as it is recorded.
-fn told(error: Option<&Value>) -> Error {
-    let error = error.and_then(|error| Error::deserialize(error).ok());
-    error.unwrap_or_else(|| {
-        Error::adapter(AdapterReason::Unknown)
-            .with_message("adapter error: unknown: the recorded call has no answer")
-    })
 }
 
 /// What a call took that failed, as far as it came: counted where it was not reported. Nothing if nothing came.

@@ -9,7 +9,7 @@ use mynah_log::{End, Extent, Fact};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::Context;
-use crate::{alone::poll_alone, desk::gone, recorded::CHECKPOINT, uncertain::is_uncertain};
+use crate::{alone::poll_alone, cursor::CHECKPOINT, journal::gone, uncertain::is_uncertain};
 
 impl Context {
     /// Performs the loop as one run: records how it began, runs it, and records how it ended.
@@ -36,12 +36,16 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// The loop's own, and those of [`Context::emit`] and [`Context::finish`].
+    /// The loop's own, and those of [`Context::emit`] and [`Context::finish`]. `halted`, and the run is suspended, if it was resumed
+    /// more than [`max_crashes`](crate::Config::max_crashes) times without progress.
     pub async fn run<T>(
         &self,
         thread: impl Into<Thread>,
         body: impl AsyncFnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
+        if self.0.crashes > self.0.config.max_crashes {
+            return Err(self.suspend_crash_loop().await?);
+        }
         let (thread, extent) = (thread.into(), Extent::Chat);
         self.emit(Fact::RunStarted { thread, extent, about: None }).await?;
         let (mut body, alone) = (pin!(body(self)), Arc::default());
@@ -50,7 +54,7 @@ impl Context {
                 return body.as_mut().poll(cx);
             }
             let (polled, is_alone) = poll_alone(&alone, body.as_mut(), cx);
-            self.0.desk.set_loop_waits_elsewhere(!is_alone);
+            self.0.journal.set_loop_waits_elsewhere(!is_alone);
             polled
         })
         .await;
@@ -64,6 +68,24 @@ impl Context {
         self.emit(end).await?;
         self.finish().await?;
         done
+    }
+
+    /// Suspends a run whose process died again and again. The loop is not run.
+    async fn suspend_crash_loop(&self) -> Result<Error> {
+        let crashes = self.0.crashes;
+        self.journal().cursor = None;
+        let end = End::new(
+            HaltReason::CrashLoop,
+            Metadata::from_iter([("crashes".to_owned(), crashes.into())]),
+        );
+        self.handed_in(self.0.effects.commit(Fact::Suspended(end), true)).await?;
+        Ok(Error::engine(EngineReason::Halted)
+            .with_message(format!(
+                "engine error: halted: crash_loop: the process of run {} died {crashes} times without progress; find out why, then \
+                 resume it once more",
+                self.run_id()
+            ))
+            .with("crashes", crashes))
     }
 
     /// The end of a run whose loop failed so; none if it can still be resumed.
@@ -100,7 +122,7 @@ impl Context {
     /// # Errors
     /// As [`Context::side_effect`].
     pub async fn checkpoint<T: Serialize + DeserializeOwned>(&self, state: T) -> Result<T> {
-        let state = self.effect(CHECKPOINT, async { Ok::<_, Error>(state) }).await?;
+        let state = self.effect(CHECKPOINT, async { Ok(state) }).await?;
         self.flush().await?;
         Ok(state)
     }
@@ -138,13 +160,16 @@ impl Context {
     /// # Errors
     /// A recorded state of another type.
     pub fn resume_point<T: DeserializeOwned>(&self) -> Result<Option<T>> {
-        let Some(state) = self.tape().last_checkpoint() else { return Ok(None) };
+        let Some(state) = self.0.journal.records(|cursor| cursor.last_checkpoint()) else {
+            return Ok(None);
+        };
         let state = T::deserialize(state).map_err(|why| {
             Error::invalid_option("checkpoint", "another_type").with_message(format!(
                 "validation failed: checkpoint: its state does not fit: {why}"
             ))
         })?;
-        let passed = self.tape().pass_to_checkpoint();
+        let passed =
+            self.0.journal.records(|cursor| Some(cursor.pass_to_checkpoint())).unwrap_or_default();
         let mut turns = self.0.turns.try_lock().map_err(|_| gone())?;
         for fact in &passed {
             self.spent().evolve(fact);

@@ -1,18 +1,20 @@
 //! Calling tools from a loop of one's own.
 
-use std::{future::poll_fn, sync::Arc, time::Duration};
+use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use mynah_data::{Budget, Error, Result, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{DirectCall, Fact, Inside};
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{Context, Shared, lock, millis};
+use super::{Context, Shared};
 use crate::{
-    Backoff, ErrorPolicy, HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool,
-    ToolContext, ToolLimits, Try, Watch,
-    desk::{RUN_ENDED, Want, gone},
-    is_not_rerun, reruns_lost, run_tool, settle, uncertain,
+    Backoff, ErrorPolicy, HandlerExecutor, JsonEncoder, OnUncertain, Recorder, Settled, Spent,
+    Tool, ToolContext, ToolLimits, Try, Watch,
+    alone::Keeper,
+    is_not_rerun,
+    journal::{RUN_ENDED, Want, gone, lock},
+    millis, reruns_lost, run_tool, settle, uncertain,
     uncertain::is_uncertain,
 };
 
@@ -129,11 +131,18 @@ impl Context {
             async move { (index, self.call(call, begun, places).await) }
         };
         let runs = calls.into_iter().zip(begun).enumerate().map(begin);
-        let runs = runs.collect::<FuturesUnordered<_>>().collect::<Vec<_>>();
-        let mut results = match self.served(self.while_there_is_time(runs)).await {
+        let mut runs = runs.collect::<FuturesUnordered<_>>().collect::<Vec<_>>();
+        // The calls wake their loop, and a replay knows what each of them waits for.
+        let keeper = Keeper::new();
+        let runs = poll_fn(|cx| {
+            let polled = Pin::new(&mut runs).poll(cx);
+            keeper.keep(cx.waker());
+            polled
+        });
+        let mut results = match self.in_run(self.while_there_is_time(runs)).await {
             Ok(results) => results,
             Err(breach) => {
-                ids.mine.iter().for_each(|id| self.0.desk.leave_stopped(id, RUN_ENDED));
+                ids.mine.iter().for_each(|id| self.0.journal.leave_stopped(id, RUN_ENDED));
                 return Err(self.exceed(breach, None, Vec::new()).await?);
             }
         };
@@ -144,10 +153,9 @@ impl Context {
         {
             // What came of the others is kept, and nothing follows it.
             self.flush().await?;
-            self.tape().fail(error);
+            self.journal().fail(error);
         }
-        self.served(poll_fn(|cx| self.tape().poll_given(cx))).await;
-        results
+        self.handed_in(async { results }).await
     }
 
     /// Announces a call, if the budget allows so many more; one without an id gets one.
@@ -161,7 +169,7 @@ impl Context {
         let arguments = raw_arguments.clone();
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
         if id.is_empty() {
-            let recorded = self.tape().id_of(&call, |id| ids.take(id));
+            let recorded = self.0.journal.records(|cursor| cursor.id_of(&call, |id| ids.take(id)));
             *id = recorded.unwrap_or_else(|| self.0.config.world.new_run_id());
             // A fresh one, or that of another call.
             ids.take(id);
@@ -169,7 +177,8 @@ impl Context {
             tool.earlier = self.count_call(id);
         }
         let call = Some(Box::new(call));
-        let next = self.tape().left_open(id).unwrap_or(Try { number: 2, failed: 0 });
+        let next = self.0.journal.records(|cursor| cursor.left_open(id));
+        let next = next.unwrap_or(Try { number: 2, failed: 0 });
         let fact = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
         let passed = |spent: &Spent, budget: &Budget| spent.passed_by_tools(budget, more);
         let recorded = self.announce(fact, passed).await?;
@@ -189,9 +198,8 @@ impl Context {
         let mut fact = None;
         if from_record {
             let inside = Inside { call_id: call_id.clone(), attempt: attempt.number };
-            self.0.desk.begin(&call, attempt.number);
-            fact = self.0.desk.ask(Some(inside), Want::Outcome).await?;
-            fact.iter().for_each(|fact| self.0.desk.committed(fact));
+            self.0.journal.begin(&call, attempt.number);
+            fact = self.0.journal.ask(Some(inside), Want::Outcome).await?;
         }
         let fact = match fact {
             Some(fact) => fact,
@@ -203,10 +211,10 @@ impl Context {
                 };
                 let mut context = ToolContext::new(Arc::clone(&call), Arc::clone(&config.world))
                     .side_effect_errors(config.side_effect_errors)
-                    .in_run(Some(Arc::clone(&self.0.run_id)), earlier)
-                    .kept(Arc::clone(&self.0.desk), attempt, self.0.replaying);
+                    .in_run(Some(Arc::clone(self.0.journal.run_id())), earlier)
+                    .kept(Arc::clone(&self.0.journal), attempt, self.0.replaying);
                 context.context = Arc::clone(&config.context);
-                context.request_id = Arc::clone(&self.0.run_id);
+                context.request_id = Arc::clone(self.0.journal.run_id());
                 context.cancelled = self.0.cancelled.subscribe();
                 self.run_now(tool, context, begun, backoff).await?
             }
@@ -221,14 +229,15 @@ impl Context {
 
     /// The try of a call that is made now, and whether its record answers for it.
     fn recorded_try(&self, call: &ToolCall, tool: Option<&Tool>) -> (Try, bool) {
-        let mut tape = self.tape();
-        let attempt = tape.attempt_of(&call.id).unwrap_or(Try::FIRST);
-        if !tape.is_behind() {
+        let mut journal = self.journal();
+        let Some(cursor) = &mut journal.cursor else { return (Try::FIRST, false) };
+        let attempt = cursor.attempt_of(&call.id).unwrap_or(Try::FIRST);
+        if !cursor.is_behind() {
             return (attempt, false);
         }
         let recorded = !self.0.replaying || tool.is_some_and(Tool::is_recorded);
-        match tape.outcome_ahead(&call.id).map(|fact| recorded || is_not_rerun(fact)) {
-            Some(true) => tape.answer_for(&call.id),
+        match cursor.outcome_ahead(&call.id).map(|fact| recorded || is_not_rerun(fact)) {
+            Some(true) => cursor.answer_for(&call.id),
             Some(false) => return (attempt, false),
             // What came to nothing is not run by a replay; a run that goes on waits until its records end.
             None => {}
@@ -263,7 +272,7 @@ impl Context {
                 _ => context.announce_next().await?,
             }
         }
-        poll_fn(|cx| self.tape().poll_held(cx)).await?;
+        poll_fn(|cx| self.0.journal.poll(cx, Recorder::poll_held)).await?;
         let effects = context.effects.clone();
         let mut watch = Watch::tool(self.metrics(), &call.name);
         let began = Instant::now();
@@ -282,7 +291,8 @@ impl Context {
         };
         watch.end(settled.failure(), None);
         let mut fact = outcome_fact(&call, settled);
-        let recorded = self.tape().outcome_ahead(&call.id).map(Fact::duration_ms);
+        let recorded =
+            self.0.journal.records(|cursor| cursor.outcome_ahead(&call.id).map(Fact::duration_ms));
         let recorded = recorded.filter(|_| self.0.replaying);
         fact.set_duration_ms(recorded.unwrap_or_else(|| Some(millis(began.elapsed()))));
         effects.commit(fact.clone(), false).await?;
@@ -333,13 +343,11 @@ impl<'a> Ids<'a> {
 impl Drop for Ids<'_> {
     /// A call that its caller gives up is recorded as cancelled.
     fn drop(&mut self) {
-        let Shared { called, desk, .. } = &*self.context.0;
+        let Shared { called, journal, .. } = &*self.context.0;
         for id in &self.mine {
-            desk.leave_stopped(id, "its caller gave it up");
+            journal.leave_stopped(id, "its caller gave it up");
             lock(called).remove(id);
         }
-        // What fails is told by what the loop asks for next.
-        let _ = desk.serve(&mut self.context.tape());
     }
 }
 

@@ -8,19 +8,23 @@ use std::{
 use futures_util::stream::FuturesUnordered;
 use mynah_data::{EngineReason, Result, ToolCall};
 use mynah_log::Fact;
-use mynah_step::{BoxFuture, Desk, Settled, Tape, Watch, run_tool};
+use mynah_step::{BoxFuture, Journal, Settled, Watch, run_tool};
 
 use super::{decide::Action, input::Input, machine::Machine};
-use crate::cancel::Cancellation;
 
 /// Where everything non-deterministic enters a run. The one difference between a run that happens and one that is replayed.
 pub(super) trait Door: Send {
     /// Commits a fact, and returns it as it is recorded.
     fn commit(&mut self, fact: Fact) -> Result<Fact>;
 
-    /// An input that comes before an action is performed.
-    fn before(&mut self, cx: &mut Context<'_>, action: &Action, machine: &Machine)
-    -> Option<Input>;
+    /// An input that comes before an action is performed. The caller may have cancelled the run.
+    fn before(
+        &mut self,
+        cx: &mut Context<'_>,
+        action: &Action,
+        machine: &Machine,
+        cancelled: bool,
+    ) -> Option<Input>;
 
     /// Calls the model.
     fn call_model(&mut self, machine: &Machine);
@@ -37,15 +41,6 @@ pub(super) trait Door: Send {
 
     /// An input that continues a run which waits.
     fn after_end(&mut self) -> Option<Input>;
-
-    /// Where facts go.
-    fn tape(&mut self) -> &mut Tape;
-
-    /// The same, to look at.
-    fn recorded(&self) -> &Tape;
-
-    /// What ends the run from elsewhere.
-    fn cancellation(&mut self) -> &mut Cancellation;
 }
 
 /// A tool in flight.
@@ -58,7 +53,7 @@ pub(super) type ToolRuns = FuturesUnordered<ToolRun>;
 pub(super) fn running(
     call: &Arc<ToolCall>,
     machine: &Machine,
-    (tape, desk): (&Tape, Option<&Arc<Desk>>),
+    journal: Option<&Arc<Journal>>,
     replaying: bool,
 ) -> ToolRun {
     let (setup, state) = (&machine.setup, &machine.state);
@@ -66,9 +61,10 @@ pub(super) fn running(
     // The step of calls that a person approved is there already.
     let turn = state.steps.len() - usize::from(state.runs_approved());
     let context = setup.tool_context.clone().for_call(Arc::clone(call));
-    let mut context = context.in_run(tape.run_id().cloned(), turn as u64);
-    if let Some(desk) = desk {
-        context = context.kept(Arc::clone(desk), state.attempt_of(&call.id), replaying);
+    let run_id = journal.map(|journal| Arc::clone(journal.run_id()));
+    let mut context = context.in_run(run_id, turn as u64);
+    if let Some(journal) = journal {
+        context = context.kept(Arc::clone(journal), state.attempt_of(&call.id), replaying);
     }
     let mut watch = Watch::tool(setup.metrics.as_ref().filter(|_| !replaying), &call.name);
     let call = Arc::clone(call);

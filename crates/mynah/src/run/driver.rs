@@ -8,7 +8,7 @@ use std::{
 
 use mynah_data::{ChatResult, Error, Event, FinishReason, Result, StepResult, Usage};
 use mynah_log::{End, Extent, Fact, Head};
-use mynah_step::{Recorded, Tape};
+use mynah_step::{Journal, Recorder, ReplayCursor};
 use tracing::Span;
 
 use super::{
@@ -21,6 +21,10 @@ use crate::cancel::{CancelHandle, Cancellation};
 pub(crate) struct Driver {
     machine: Machine,
     door: Box<dyn Door>,
+    /// Where facts go; none if the run is not recorded.
+    journal: Option<Arc<Journal>>,
+    /// What ends the run from elsewhere.
+    cancel: Cancellation,
     /// A replay of the run's past, whose events are emitted first.
     past: Option<Box<Driver>>,
     is_past: bool,
@@ -51,14 +55,15 @@ impl Driver {
         setup: Setup,
         beginning: Beginning,
         cancel: Option<&CancelHandle>,
-        tape: Tape,
+        recorder: Option<Recorder>,
     ) -> Self {
         let Beginning { before, thread, extent, about } = beginning;
-        let (len, recorded) = (before.len(), tape.is_kept());
+        let (len, recorded) = (before.len(), recorder.is_some());
         let machine = Machine::new(setup, VecDeque::new(), len, RunState::new(before), recorded);
         let resumption = Resumption { fact: None, message: None, active: Default::default() };
-        let door = Live::new(tape, resumption, listen(cancel), &machine);
-        let mut driver = Self::with(machine, Box::new(door), extent);
+        let journal = recorder.map(Journal::recording);
+        let door = Live::new(journal.clone(), resumption, &machine);
+        let mut driver = Self::with(machine, Box::new(door), journal, cancel, extent);
         driver.commit(Fact::RunStarted { thread, extent, about });
         driver
     }
@@ -70,12 +75,13 @@ impl Driver {
         resumption: Resumption,
         refusal: Option<Error>,
         cancel: Option<&CancelHandle>,
-        tape: Tape,
+        recorder: Recorder,
     ) -> Self {
         let extent = state.extent;
         let machine = Machine::new(setup, VecDeque::new(), before, state, true);
-        let door = Live::new(tape, resumption, listen(cancel), &machine);
-        Self { refusal, ..Self::with(machine, Box::new(door), extent) }
+        let journal = Some(Journal::recording(recorder));
+        let door = Live::new(journal.clone(), resumption, &machine);
+        Self { refusal, ..Self::with(machine, Box::new(door), journal, cancel, extent) }
     }
 
     /// A run that is replayed, which setups had one after the other.
@@ -84,7 +90,7 @@ impl Driver {
         last: Setup,
         beginning: Beginning,
         cancel: Option<&CancelHandle>,
-        (records, allow_changed): (Recorded, bool),
+        (records, allow_changed): (ReplayCursor, bool),
     ) -> Self {
         let Beginning { before, thread, extent, about } = beginning;
         let len = before.len();
@@ -96,17 +102,24 @@ impl Driver {
             None => last,
         };
         let machine = Machine::new(first, setups, len, RunState::new(before), true);
-        let door = Replay::new(records, allow_changed, listen(cancel));
-        let mut driver = Self::with(machine, Box::new(door), extent);
+        let journal = Journal::replaying(records);
+        let door = Replay::new(Arc::clone(&journal), allow_changed);
+        let mut driver = Self::with(machine, Box::new(door), Some(journal), cancel, extent);
         driver.commit(Fact::RunStarted { thread, extent, about });
         driver
     }
 
-    fn with(machine: Machine, door: Box<dyn Door>, extent: Extent) -> Self {
+    fn with(
+        machine: Machine,
+        door: Box<dyn Door>,
+        journal: Option<Arc<Journal>>,
+        cancel: Option<&CancelHandle>,
+        extent: Extent,
+    ) -> Self {
         let setup = &machine.setup;
         let span = tracing::info_span!(
             "mynah.run",
-            run_id = door.recorded().run_id().map(AsRef::<str>::as_ref),
+            run_id = journal.as_ref().map(|journal| &**journal.run_id()),
             ?extent,
             request_id = setup.call.request_id,
             model = setup.request.model.as_ref().map(tracing::field::display),
@@ -119,6 +132,8 @@ impl Driver {
         Self {
             machine,
             door,
+            journal,
+            cancel: cancel.map(Cancellation::listen).unwrap_or_default(),
             past: None,
             is_past: false,
             phase: Phase::Running,
@@ -133,18 +148,18 @@ impl Driver {
 
     /// The id of a recorded run.
     pub(crate) fn run_id(&self) -> Option<&Arc<str>> {
-        self.door.recorded().run_id()
+        self.journal.as_ref().map(|journal| journal.run_id())
     }
 
     /// Of a recorded run whose end was told: where its records end, and whether it waits.
     pub(crate) fn stopped(&self) -> Option<(&Arc<str>, Head, bool)> {
-        let head = self.door.recorded().head().filter(|_| self.told)?;
+        let head = self.journal.as_ref()?.head().filter(|_| self.told)?;
         Some((self.run_id()?, head, self.machine.state.end.as_ref().is_some_and(End::waits)))
     }
 
     /// The last record that a replay was compared with.
     pub(crate) fn compared(&self) -> Option<u64> {
-        self.door.recorded().compared()
+        self.journal.as_ref()?.records(|cursor| Some(cursor.compared()))
     }
 
     /// The id of the call.
@@ -167,12 +182,17 @@ impl Driver {
 
     /// Waits until the log has the beginning of the run.
     pub(crate) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        self.door.tape().poll_durable(cx)
+        self.poll_durable(cx)
+    }
+
+    /// Waits until every fact is durable.
+    fn poll_durable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.journal.as_ref().map_or(Poll::Ready(Ok(())), |journal| journal.poll_durable(cx))
     }
 
     /// A handle that ends the run.
     pub(crate) fn cancel_handle(&mut self) -> CancelHandle {
-        self.door.cancellation().handle()
+        self.cancel.handle()
     }
 
     /// What the last step of the run came to.
@@ -213,7 +233,8 @@ impl Driver {
             }
             // What happened is on its way to the log before the caller is told of it. Tools continue meanwhile.
             let tells = !self.machine.events.is_empty() || self.machine.is_hearing();
-            if tells && self.door.tape().poll_sent(cx).is_pending() {
+            let journal = self.journal.as_ref().filter(|journal| tells && journal.has_debts());
+            if journal.is_some_and(|journal| journal.poll(cx, Recorder::poll_sent).is_pending()) {
                 if !self.machine.is_running() {
                     return Poll::Pending;
                 }
@@ -246,7 +267,8 @@ impl Driver {
     /// Does the next thing. An event of the model is handed out as it comes.
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Event>>> {
         let action = self.machine.decide();
-        if let Some(input) = self.door.before(cx, &action, &self.machine) {
+        let cancelled = !self.machine.is_over() && self.cancel.poll_cancelled(cx);
+        if let Some(input) = self.door.before(cx, &action, &self.machine, cancelled) {
             self.apply(input);
             return Poll::Ready(Ok(None));
         }
@@ -272,7 +294,7 @@ impl Driver {
             }
             Action::RunTools => {
                 if self.announced {
-                    ready!(self.door.tape().poll_durable(cx))?;
+                    ready!(self.poll_durable(cx))?;
                     self.announced = false;
                 }
                 if let Some(call) = self.machine.next_to_start() {
@@ -359,7 +381,7 @@ impl Driver {
         cx: &mut Context<'_>,
         event: Option<Event>,
     ) -> Poll<Result<Option<Event>>> {
-        match self.door.tape().poll_durable(cx) {
+        match self.poll_durable(cx) {
             Poll::Pending => {
                 self.phase = Phase::Closing(event);
                 Poll::Pending
@@ -388,8 +410,4 @@ impl Driver {
         self.span.record("input_tokens", usage.input_tokens);
         self.span.record("output_tokens", usage.output_tokens);
     }
-}
-
-fn listen(cancel: Option<&CancelHandle>) -> Cancellation {
-    cancel.map(Cancellation::listen).unwrap_or_default()
 }

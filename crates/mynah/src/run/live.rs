@@ -14,7 +14,8 @@ use mynah_data::{
 };
 use mynah_log::Fact;
 use mynah_step::{
-    BoxFuture, Desk, MetricsSink, ModelStream, Tape, WallClock, Watch, open_model, tell_exceeded,
+    BoxFuture, Journal, MetricsSink, ModelStream, Recorder, Settled, WallClock, Watch, millis,
+    open_model, tell_exceeded,
 };
 use tokio::time::{Instant, Sleep};
 
@@ -25,22 +26,20 @@ use super::{
     input::Input,
     machine::Machine,
 };
-use crate::cancel::Cancellation;
 
 /// The world answers.
 pub(super) struct Live {
-    tape: Tape,
-    /// Where tools hand in what happens inside them, if the run is recorded.
-    desk: Option<Arc<Desk>>,
+    /// Where facts go, if the run is recorded.
+    journal: Option<Arc<Journal>>,
     model: Model,
     limits: CallLimits,
     watch: Watch,
     tools: ToolRuns,
     /// Tools that start when the run is known to be this process's.
     starting: Vec<ToolRun>,
+    finished: Option<(Arc<ToolCall>, Settled)>,
     /// Inputs that are due.
     due: VecDeque<Input>,
-    cancel: Cancellation,
     deadline: Option<Pin<Box<Sleep>>>,
     wall_clock: Option<WallClock>,
     /// The `resumed` fact with which a run continues.
@@ -59,23 +58,21 @@ enum Model {
 
 impl Live {
     pub(super) fn new(
-        tape: Tape,
+        journal: Option<Arc<Journal>>,
         resumption: Resumption,
-        cancel: Cancellation,
         machine: &Machine,
     ) -> Self {
         let Resumption { fact, message, active } = resumption;
         Self {
-            desk: tape.is_kept().then(Desk::new),
             clock: Clock::new(active),
-            tape,
+            journal,
             model: Model::Idle,
             limits: CallLimits::default(),
             watch: Watch::default(),
             tools: ToolRuns::default(),
             starting: Vec::new(),
+            finished: None,
             due: VecDeque::new(),
-            cancel,
             deadline: None,
             wall_clock: WallClock::new(machine.setup.policy.budget.as_ref(), active),
             resumed: fact,
@@ -90,11 +87,12 @@ impl Live {
         cx: &mut Context<'_>,
         action: &Action,
         machine: &Machine,
+        cancelled: bool,
     ) -> Option<Input> {
         if machine.is_over() {
             return None;
         }
-        if self.cancel.poll_cancelled(cx) {
+        if cancelled {
             return Some(Input::Interrupted { reason: HaltReason::Cancelled, end: None });
         }
         // A deadline runs from the first poll on: nothing happens before it, and a runtime need not be there.
@@ -123,10 +121,10 @@ impl Live {
 
     /// Records of the calls in flight that they end with the run.
     fn cut_off_tools(&mut self, machine: &Machine) -> Result<()> {
-        let Some(desk) = &self.desk else { return Ok(()) };
+        let Some(journal) = &self.journal else { return Ok(()) };
         for call in machine.state.open_calls() {
-            if let Some(fact) = desk.cut_off(&call.id) {
-                self.tape.commit(&fact)?;
+            if let Some(mut fact) = journal.cut_off(&call.id) {
+                journal.commit(&mut fact)?;
                 self.due.push_back(Input::Recorded(fact));
             }
         }
@@ -158,7 +156,8 @@ impl Live {
             }
             Fact::FinalizeFailed { error } => self.watch.end(Some(error.reason()), None),
             Fact::BudgetExceeded { breach, partial, .. } => {
-                tell_exceeded(self.tape.run_id().map(|run| &**run), breach, self.metrics.as_ref());
+                let run_id = self.journal.as_ref().map(|journal| &**journal.run_id());
+                tell_exceeded(run_id, breach, self.metrics.as_ref());
                 let why = HaltReason::BudgetExceeded;
                 self.watch.end(Some(why.as_str()), usage(partial).as_ref());
             }
@@ -167,22 +166,16 @@ impl Live {
             }
             _ => {}
         }
-        if let (Some(desk), Fact::ToolCompleted { .. } | Fact::ToolFailed { .. }) =
-            (&self.desk, fact)
-        {
-            desk.committed(fact);
-        }
     }
 }
 
 impl Door for Live {
     fn commit(&mut self, mut fact: Fact) -> Result<Fact> {
         self.observe(&fact);
-        if !self.tape.is_kept() {
-            return Ok(fact);
+        if let Some(journal) = &self.journal {
+            self.clock.stamp(&mut fact);
+            journal.commit(&mut fact)?;
         }
-        self.clock.stamp(&mut fact);
-        self.tape.commit(&fact)?;
         Ok(fact)
     }
 
@@ -191,6 +184,7 @@ impl Door for Live {
         cx: &mut Context<'_>,
         action: &Action,
         machine: &Machine,
+        cancelled: bool,
     ) -> Option<Input> {
         if let Some(due) = self.due.pop_front() {
             return Some(due);
@@ -201,7 +195,7 @@ impl Door for Live {
         if let Some(fact) = self.resumed.take() {
             return Some(Input::Resumed(fact));
         }
-        if let Some(stop) = self.poll_stop(cx, action, machine) {
+        if let Some(stop) = self.poll_stop(cx, action, machine, cancelled) {
             self.stop_model();
             if machine.is_running()
                 && let Err(error) = self.cut_off_tools(machine)
@@ -210,6 +204,7 @@ impl Door for Live {
             }
             self.tools.clear();
             self.starting.clear();
+            self.finished = None;
             self.due.push_back(stop);
             return self.due.pop_front();
         }
@@ -222,7 +217,7 @@ impl Door for Live {
     fn call_model(&mut self, machine: &Machine) {
         let (setup, state) = (&machine.setup, &machine.state);
         let mut call = setup.call.clone();
-        call.run_id = self.tape.run_id().cloned();
+        call.run_id = self.journal.as_ref().map(|journal| Arc::clone(journal.run_id()));
         let template = match (&setup.final_request, &state.conversation) {
             (Some(request), Some(_)) => {
                 call.former_tools.clone_from(&setup.request.tools);
@@ -249,7 +244,9 @@ impl Door for Live {
                 Model::Idle => return Poll::Pending,
                 Model::Opening(opening) => {
                     // A model call costs money, not correctness: it need not wait until what precedes it is durable.
-                    ready!(self.tape.poll_room(cx))?;
+                    if let Some(journal) = &self.journal {
+                        ready!(journal.poll(cx, Recorder::poll_room))?;
+                    }
                     match ready!(opening.poll_unpin(cx)) {
                         Ok(stream) => self.model = Model::Answering(stream),
                         Err(error) => {
@@ -273,52 +270,47 @@ impl Door for Live {
     }
 
     fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool {
-        if self.desk.is_some() {
+        if self.journal.is_some() {
             self.clock.tool_started(&call.id);
         }
-        self.starting.push(running(call, machine, (&self.tape, self.desk.as_ref()), false));
+        self.starting.push(running(call, machine, self.journal.as_ref(), false));
         true
     }
 
     fn poll_tools(&mut self, cx: &mut Context<'_>, _: &Machine) -> Poll<Result<Input>> {
         // Since they were announced, the caller may have been away for longer than the lease. Tools that run continue meanwhile.
-        if !self.starting.is_empty()
-            && let Poll::Ready(held) = self.tape.poll_held(cx)
-        {
-            held?;
-            self.tools.extend(self.starting.drain(..));
+        if !self.starting.is_empty() {
+            let held = self
+                .journal
+                .as_ref()
+                .map_or(Poll::Ready(Ok(())), |j| j.poll(cx, Recorder::poll_held));
+            if let Poll::Ready(held) = held {
+                held?;
+                self.tools.extend(self.starting.drain(..));
+            }
         }
         loop {
-            if let Some(fact) = self.desk.as_ref().and_then(|desk| desk.noted()) {
+            // What a call noted of its attempts comes before its outcome.
+            if let Some(fact) = self.journal.as_ref().and_then(|journal| journal.noted()) {
                 return Poll::Ready(Ok(Input::Recorded(fact)));
             }
-            if let Poll::Ready(Some((call, settled))) = self.tools.poll_next_unpin(cx) {
+            if let Some((call, settled)) = self.finished.take() {
                 return Poll::Ready(Ok(Input::ToolFinished { call, settled }));
             }
-            let Some(desk) = &self.desk else { return Poll::Pending };
-            desk.park(cx.waker());
-            if !desk.serve(&mut self.tape)? {
-                // What is done is written while others still run.
-                self.tape.kick(cx);
-                return Poll::Pending;
+            if let Poll::Ready(Some(finished)) = self.tools.poll_next_unpin(cx) {
+                self.finished = Some(finished);
+                continue;
             }
+            let Some(journal) = &self.journal else { return Poll::Pending };
+            // What is done is written while others still run.
+            journal.watch(cx)?;
+            let noted = journal.noted().map(|fact| Ok(Input::Recorded(fact)));
+            return noted.map_or(Poll::Pending, Poll::Ready);
         }
     }
 
     fn after_end(&mut self) -> Option<Input> {
         self.resumed.take().map(Input::Resumed)
-    }
-
-    fn tape(&mut self) -> &mut Tape {
-        &mut self.tape
-    }
-
-    fn recorded(&self) -> &Tape {
-        &self.tape
-    }
-
-    fn cancellation(&mut self) -> &mut Cancellation {
-        &mut self.cancel
     }
 }
 
@@ -355,10 +347,6 @@ impl Clock {
         };
         fact.set_duration_ms(took.map(millis));
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How long a model call may take, and be silent.

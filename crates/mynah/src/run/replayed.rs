@@ -7,11 +7,9 @@ use std::{
 };
 
 use futures_util::StreamExt as _;
-use mynah_data::{AdapterReason, Error, HaltReason, Limit, Result, ToolCall};
-use mynah_log::{Cut, Fact, expand};
-use mynah_step::{Desk, Recorded, Settled, Tape, is_not_rerun, outcome_of};
-use serde::Deserialize as _;
-use serde_json::Value;
+use mynah_data::{Error, HaltReason, Limit, Response, Result, ToolCall};
+use mynah_log::{Cut, End, Fact, Kind, expand};
+use mynah_step::{Journal, ReplayCursor, Settled, is_not_rerun, outcome_of, recorded_error};
 
 use super::{
     decide::Action,
@@ -19,12 +17,10 @@ use super::{
     input::Input,
     machine::Machine,
 };
-use crate::cancel::Cancellation;
 
 /// Records answer.
 pub(super) struct Replay {
-    tape: Tape,
-    desk: Arc<Desk>,
+    journal: Arc<Journal>,
     /// What the record of an answer stands for.
     model: VecDeque<Input>,
     /// Tools that run again.
@@ -35,20 +31,17 @@ pub(super) struct Replay {
     answered: HashSet<String>,
     /// Whether the engine may be another than the run's.
     allow_changed: bool,
-    cancel: Cancellation,
 }
 
 impl Replay {
-    pub(super) fn new(records: Recorded, allow_changed: bool, cancel: Cancellation) -> Self {
+    pub(super) fn new(journal: Arc<Journal>, allow_changed: bool) -> Self {
         Self {
-            tape: Tape::Replaying(Box::new(records)),
-            desk: Desk::new(),
+            journal,
             model: VecDeque::new(),
             tools: ToolRuns::default(),
             early: Vec::new(),
             answered: HashSet::new(),
             allow_changed,
-            cancel,
         }
     }
 
@@ -58,17 +51,19 @@ impl Replay {
             let budget = machine.setup.policy.budget.as_ref();
             budget.is_some_and(|budget| budget.max_wall_clock_ms.is_some())
         };
-        let input = match self.tape.upcoming_of(&["resumed", "cancelled", "budget_exceeded"])? {
-            fact @ Fact::Resumed { .. } => Input::Resumed(fact.clone()),
-            Fact::Cancelled { end, partial, .. } => Input::Interrupted {
-                reason: end.reason.clone(),
-                end: Some((end.clone(), partial.is_some())),
-            },
-            Fact::BudgetExceeded { breach, .. } if breach.limit == Limit::WallClock && timed() => {
-                Input::LimitReached(breach.clone())
-            }
-            _ => return None,
-        };
+        let input = self.journal.records(|cursor| {
+            let kinds = [Kind::Resumed, Kind::Cancelled, Kind::BudgetExceeded];
+            Some(match cursor.upcoming_of(&kinds)? {
+                fact @ Fact::Resumed { .. } => Input::Resumed(fact.clone()),
+                Fact::Cancelled { end, partial, .. } => interrupted(end, partial.is_some()),
+                Fact::BudgetExceeded { breach, .. }
+                    if breach.limit == Limit::WallClock && timed() =>
+                {
+                    Input::LimitReached(breach.clone())
+                }
+                _ => return None,
+            })
+        })?;
         self.tools.clear();
         self.early.clear();
         self.answered.clear();
@@ -76,62 +71,72 @@ impl Replay {
     }
 }
 
+impl Replay {
+    fn has_upcoming(&self) -> bool {
+        self.journal.records(|cursor| Some(cursor.has_upcoming())) == Some(true)
+    }
+}
+
 impl Door for Replay {
     fn commit(&mut self, mut fact: Fact) -> Result<Fact> {
-        self.tape.adopt_durations(&mut fact);
         // Another engine may have other tools, whose schemas count in the estimate of a prompt.
-        if let (true, Fact::TurnStarted { input_tokens, .. }) = (self.allow_changed, &mut fact)
-            && let Some(Fact::TurnStarted { input_tokens: recorded, .. }) =
-                self.tape.upcoming_of(&["turn_started"])
-        {
-            *input_tokens = *recorded;
+        if let (true, Fact::TurnStarted { input_tokens, .. }) = (self.allow_changed, &mut fact) {
+            let recorded = self.journal.records(|cursor| match cursor.upcoming()? {
+                Fact::TurnStarted { input_tokens, .. } => Some(*input_tokens),
+                _ => None,
+            });
+            *input_tokens = recorded.unwrap_or(*input_tokens);
         }
-        self.tape.commit(&fact)?;
-        self.desk.committed(&fact);
+        self.journal.commit(&mut fact)?;
         Ok(fact)
     }
 
     fn before(
         &mut self,
-        cx: &mut Context<'_>,
+        _: &mut Context<'_>,
         action: &Action,
         machine: &Machine,
+        cancelled: bool,
     ) -> Option<Input> {
-        if machine.leaves_the_word(action)
-            && let Some(Fact::UserMessage { message }) = self.tape.upcoming_of(&["user_message"])
-        {
-            return Some(Input::Said(Arc::clone(message)));
+        if machine.leaves_the_word(action) {
+            let said =
+                self.journal.records(|cursor| match cursor.upcoming_of(&[Kind::UserMessage])? {
+                    Fact::UserMessage { message } => Some(Input::Said(Arc::clone(message))),
+                    _ => None,
+                });
+            if said.is_some() {
+                return said;
+            }
         }
         match action {
             Action::Stop | Action::Cancel(_) => return None,
             Action::CallModel | Action::RunTools => {}
-            _ if !self.tape.has_upcoming() => return Some(Input::RecordsEnded),
+            _ if !self.has_upcoming() => return Some(Input::RecordsEnded),
             _ => {
                 if let Some(input) = self.anywhere(machine) {
                     return Some(input);
                 }
             }
         }
-        let cancelled = !machine.is_over() && self.cancel.poll_cancelled(cx);
         cancelled.then_some(Input::Interrupted { reason: HaltReason::Cancelled, end: None })
     }
 
     fn call_model(&mut self, machine: &Machine) {
-        let answer = |cuts: &[Cut], response| {
-            expand(cuts, response).into_iter().map(Input::ModelEvent).collect::<VecDeque<_>>()
+        let upcoming = |cursor: &mut ReplayCursor| {
+            Some(match cursor.upcoming() {
+                None => VecDeque::from([Input::RecordsEnded]),
+                Some(Fact::AssistantCompleted { response, cuts, .. }) => answer(cuts, response),
+                Some(
+                    Fact::Cancelled { partial: Some(response), cuts, .. }
+                    | Fact::BudgetExceeded { partial: Some(response), cuts, .. },
+                ) => answer(cuts, response),
+                Some(Fact::FinalizeFailed { error }) => failed(error.clone()),
+                Some(Fact::Failed(end)) => failed(recorded_error(end.metadata.get("error"))),
+                // Whatever else is recorded is not what follows, unless it may stand anywhere.
+                Some(_) => VecDeque::new(),
+            })
         };
-        self.model = match self.tape.upcoming() {
-            None => VecDeque::from([Input::RecordsEnded]),
-            Some(Fact::AssistantCompleted { response, cuts, .. }) => answer(cuts, response),
-            Some(
-                Fact::Cancelled { partial: Some(response), cuts, .. }
-                | Fact::BudgetExceeded { partial: Some(response), cuts, .. },
-            ) => answer(cuts, response),
-            Some(Fact::FinalizeFailed { error }) => failed(error.clone()),
-            Some(Fact::Failed(end)) => failed(recorded_error(end.metadata.get("error"))),
-            // Whatever else is recorded is not what follows, unless it may stand anywhere.
-            Some(_) => VecDeque::new(),
-        };
+        self.model = self.journal.records(upcoming).unwrap_or_default();
         if self.model.back().is_none_or(|last| matches!(last, Input::ModelEvent(_))) {
             let end = self.anywhere(machine).unwrap_or(Input::ModelEnded(Ok(())));
             self.model.push_back(end);
@@ -148,32 +153,32 @@ impl Door for Replay {
         let tool = setup.policy.tool(&call.name, machine.state.conversation.is_some());
         let answers = setup.rerun.is_answered(tool, machine.state.runs_approved());
         // A call without an outcome ended with its process or its run: it is not run again.
-        let outcome = self.tape.outcome_of(&call.id);
-        let ran = outcome.is_some() || self.tape.stops_tools();
-        match outcome {
-            Some(fact) if !answers && !is_not_rerun(fact) => {
-                self.tools.push(running(call, machine, (&self.tape, Some(&self.desk)), true));
-            }
-            _ => _ = self.answered.insert(call.id.clone()),
+        let reruns = self
+            .journal
+            .records(|cursor| cursor.outcome_of(&call.id).map(|fact| !is_not_rerun(fact)));
+        if reruns == Some(true) && !answers {
+            self.tools.push(running(call, machine, Some(&self.journal), true));
+        } else {
+            self.answered.insert(call.id.clone());
         }
-        ran
+        reruns.is_some() || self.journal.records(|cursor| Some(cursor.stops_tools())) == Some(true)
     }
 
     fn poll_tools(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>> {
         loop {
-            if let Some(fact) = self.desk.noted() {
+            if let Some(fact) = self.journal.noted() {
                 return Poll::Ready(Ok(Input::Recorded(fact)));
             }
             if let Some(input) = self.anywhere(machine) {
                 return Poll::Ready(Ok(input));
             }
-            if !self.tape.has_upcoming() {
+            if !self.has_upcoming() {
                 return Poll::Ready(Ok(Input::RecordsEnded));
             }
-            let next = self.tape.upcoming_of_tool();
-            if let Some(call) = next.map(str::to_owned) {
+            let next = self.journal.records(|cursor| cursor.upcoming_of_tool().map(str::to_owned));
+            if let Some(call) = next {
                 if self.answered.contains(&call) {
-                    let Some(fact) = self.tape.take_outcome() else { continue };
+                    let Some(fact) = self.journal.records(ReplayCursor::take) else { continue };
                     if outcome_of(&fact).is_some() {
                         self.answered.remove(&call);
                     }
@@ -193,48 +198,37 @@ impl Door for Replay {
                 Poll::Ready(None) => {
                     return Poll::Ready(match self.early.pop() {
                         Some((call, settled)) => Ok(Input::ToolFinished { call, settled }),
-                        None => Err(self.tape.nobody_makes_next()),
+                        None => Err(self.journal.differs_from_next()),
                     });
                 }
                 Poll::Pending => {}
             }
-            self.desk.park(cx.waker());
-            if self.desk.serve(&mut self.tape)? {
-                continue;
+            if !self.journal.watch(cx)? {
+                return Poll::Pending;
             }
-            return self.desk.poll_stuck(&mut self.tape).map(Err);
         }
     }
 
     fn after_end(&mut self) -> Option<Input> {
-        match self.tape.upcoming_of(&["resumed", "cancelled"])? {
-            Fact::Cancelled { end, .. } => Some(Input::Interrupted {
-                reason: end.reason.clone(),
-                end: Some((end.clone(), false)),
-            }),
-            fact => Some(Input::Resumed(fact.clone())),
-        }
+        self.journal.records(|cursor| {
+            Some(match cursor.upcoming_of(&[Kind::Resumed, Kind::Cancelled])? {
+                Fact::Cancelled { end, .. } => interrupted(end, false),
+                fact => Input::Resumed(fact.clone()),
+            })
+        })
     }
+}
 
-    fn tape(&mut self) -> &mut Tape {
-        &mut self.tape
-    }
+/// The run was stopped, and came to this end.
+fn interrupted(end: &End, cut_off: bool) -> Input {
+    Input::Interrupted { reason: end.reason.clone(), end: Some((end.clone(), cut_off)) }
+}
 
-    fn recorded(&self) -> &Tape {
-        &self.tape
-    }
-
-    fn cancellation(&mut self) -> &mut Cancellation {
-        &mut self.cancel
-    }
+/// The events of an answer.
+fn answer(cuts: &[Cut], response: &Response) -> VecDeque<Input> {
+    expand(cuts, response).into_iter().map(Input::ModelEvent).collect()
 }
 
 fn failed(error: Error) -> VecDeque<Input> {
     VecDeque::from([Input::ModelEnded(Err(error))])
-}
-
-/// An error as it is recorded.
-fn recorded_error(error: Option<&Value>) -> Error {
-    let error = error.and_then(|error| Error::deserialize(error).ok());
-    error.unwrap_or_else(|| Error::adapter(AdapterReason::Unknown))
 }

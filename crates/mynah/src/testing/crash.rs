@@ -13,7 +13,7 @@ use std::{
 };
 
 use mynah_data::{ChatResult, HaltReason, Result, Thread, ToolCall};
-use mynah_log::{Extent, Fact, Log, MemoryLog, OnUncertain};
+use mynah_log::{Extent, Fact, Kind, Log, MemoryLog, OnUncertain};
 use mynah_step::{RecordedFact, differences};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -32,7 +32,8 @@ use crate::{
 const RUN: &str = "crash_everywhere";
 
 /// Records of runs that stopped while the model answered.
-const STOPS: [&str; 4] = ["budget_exceeded", "cancelled", "failed", "finalize_failed"];
+const STOPS: [Kind; 4] =
+    [Kind::BudgetExceeded, Kind::Cancelled, Kind::Failed, Kind::FinalizeFailed];
 
 type Closure<'a, T> = Box<dyn Fn() -> T + Send + Sync + 'a>;
 
@@ -329,7 +330,7 @@ impl<'a> CrashEverywhere<'a> {
                 return Err(violation.after(&crashes).at_last_crash(&records).into());
             }
             // A process that died may have lost answers, and one that was stopped has the last one in another record.
-            let stopped = records.iter().any(|kept| STOPS.iter().any(|kind| kept.is(kind)));
+            let stopped = records.iter().any(|kept| STOPS.iter().any(|kind| kept.is(*kind)));
             let expected = answered(&records) - before + usize::from(stopped);
             if ended.is_some() && process.answers() > expected {
                 let what = "a model call with a recorded answer was repeated".to_owned();
@@ -596,7 +597,7 @@ impl Simulated {
 
     fn is_spent(&self) -> bool {
         self.result.halted_reason == HaltReason::BudgetExceeded
-            && self.records.iter().any(|kept| kept.is("turn_lost"))
+            && self.records.iter().any(|kept| kept.is(Kind::TurnLost))
     }
 
     /// Whether it waits for such an outcome.
@@ -628,5 +629,5 @@ async fn records(log: &MemoryLog) -> Vec<RecordedFact> {
 
 /// How many answers of the model are recorded.
 fn answered(records: &[RecordedFact]) -> usize {
-    records.iter().filter(|kept| kept.is("assistant_completed")).count()
+    records.iter().filter(|kept| kept.is(Kind::AssistantCompleted)).count()
 }

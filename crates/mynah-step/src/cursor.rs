@@ -1,134 +1,219 @@
-//! A run's records, to be performed again.
+//! A run's records, while the run is replayed.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
-use mynah_data::{Error, Limit, Message, Place as When, ResponseBuilder, Result, ToolOutcome};
-use mynah_log::{Corrupt, Effect, Fact, Hash, Inside, Plan, Record, Resolution, cbor};
+use mynah_data::{Error, HaltReason, Limit, Message, Place as When, Result};
+use mynah_log::{Corrupt, DirectCall, Effect, Fact, Hash, Inside, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
 use crate::{
-    RecordedFact, Recorder, Try,
-    desk::{Asked, Place, Want, gone},
+    RecordedFact, Try,
     difference::{call_of, difference_of},
-    left_behind::{LeftBehind, Nth},
+    journal::{PendingEffect, Place, Want},
     recorder::ends,
 };
 
-/// A run's records, to be performed again.
+/// The place in a run's records that a replay has reached.
 ///
-/// What the loop does not make again is left out: the seal, the seams where another process went on, and what tries of tools
-/// left behind that have no outcome because their process ended, or their run.
-pub struct Recorded {
-    pub(crate) run: Arc<str>,
+/// What a loop does not make again is left out: the seal, the seams where another process continued, and what attempts of tools
+/// left behind whose process died.
+pub struct ReplayCursor {
+    run: Arc<str>,
     facts: VecDeque<RecordedFact>,
-    /// Writes what the loop made, to be compared.
+    /// Whether the run continues where the records end.
+    resumes: bool,
+    /// Encodes what the loop made, to be compared.
     writer: cbor::Writer,
     /// How many facts stood before these.
     taken: usize,
     ahead: Ahead,
     last: u64,
-    /// Calls of the turn whose records answer for them: what happened inside them is passed by.
+    /// Calls whose records answer for them: what happened inside them is passed by.
     answered: HashSet<String>,
-    /// The tries of calls that another process began anew.
-    anew: HashMap<Nth, Try>,
-    /// The tries that would follow the last of calls that never came out.
-    open: HashMap<Nth, Try>,
-    /// How many calls of each id were announced so far, where that tells calls apart which are begun anew or never came out.
-    calls: HashMap<String, u32>,
+    /// The attempts of each call of a user's loop, by its id and how many calls had that id up to it.
+    calls: HashMap<(String, u32), Attempts>,
+    /// How many calls of each id were announced so far.
+    announced: HashMap<String, u32>,
     /// The last answer, which names the tools of its calls.
     answer: Option<Arc<Message>>,
-    /// The tools of the calls that a loop of somebody's own made, by the ids of the calls.
+    /// The tools of the calls that a user's loop made, by the ids of the calls.
     tools: HashMap<String, String>,
-    /// Where the run differed from its records: whoever asks later is told the same.
+    /// Where the run differed from its records: every later question has the same answer.
     differs: Option<Error>,
-    /// Who writes what follows: there in a run that is resumed.
-    pub(crate) then: Option<Box<Recorder>>,
 }
 
-impl Recorded {
-    /// Compares with these records, all but the seal.
-    pub fn new(run: Arc<str>, mut records: Vec<RecordedFact>) -> Self {
-        let last = records.last().map_or(0, |kept| kept.record().seq());
-        records.retain(|kept| !kept.is("sealed"));
-        Self::from_parts(run, records, last, LeftBehind::default())
-    }
+/// The attempts of one call.
+#[derive(Clone, Copy)]
+struct Attempts {
+    /// In which process of the run the last one was announced.
+    process: usize,
+    /// The first one of that process.
+    first: Try,
+    last: u32,
+    failed: u32,
+    has_outcome: bool,
+}
 
-    /// Compares with the records of a loop of its caller's own, which runs from its beginning: it does not make again what a
-    /// process left behind that died.
-    pub(crate) fn of_loop(run: Arc<str>, mut records: Vec<RecordedFact>, resumes: bool) -> Self {
-        let last = records.last().map_or(0, |kept| kept.record().seq());
-        // Calls that were dropped with their run were not given up by the loop: their outcome is unknown.
-        let is_dropped = |kept: &RecordedFact| {
-            kept.is("tool_failed")
-                && matches!(kept.fact(), Fact::ToolFailed { resolution: Resolution::CutOff, .. })
-        };
-        while resumes && records.last().is_some_and(is_dropped) {
-            records.pop();
+impl Attempts {
+    /// Folds the facts of a run in which each process has its part.
+    fn of_calls(records: &[RecordedFact]) -> HashMap<(String, u32), Self> {
+        let (mut calls, mut ids, mut process) = (HashMap::new(), HashMap::new(), 0);
+        for kept in records {
+            let fact = kept.fact();
+            process += usize::from(matches!(fact, Fact::Resumed { .. }));
+            let Some(key) = nth_call(fact, &mut ids) else { continue };
+            let (failed, has_outcome, first) = (0, false, Try::FIRST);
+            let new = Self { process, first, last: 1, failed, has_outcome };
+            let call = calls.entry(key).or_insert(new);
+            match fact {
+                Fact::ToolScheduled { attempt, .. } => {
+                    if call.process != process {
+                        call.first = Try { number: *attempt, failed: call.failed };
+                    }
+                    (call.process, call.last) = (process, *attempt);
+                }
+                Fact::ToolFailed { resolution: Resolution::Retried, .. } => call.failed += 1,
+                _ => call.has_outcome |= outcome_of(fact).is_some(),
+            }
         }
-        let left = LeftBehind::of(&records);
-        let mut place = 0..;
-        records.retain(|kept| {
-            let is_left = place.next().is_some_and(|place| left.places.contains(&place));
-            let is_seam = kept.is("resumed") && kept.fact().is_seam();
-            !kept.is("sealed") && !is_seam && !is_left
-        });
-        Self::from_parts(run, records, last, left)
+        calls
     }
 
-    fn from_parts(
-        run: Arc<str>,
-        records: Vec<RecordedFact>,
-        last: u64,
-        LeftBehind { anew, open, .. }: LeftBehind,
-    ) -> Self {
-        let mut recorded = Self {
+    /// Whether a fact was left behind by a process that died, or announces with what another process began anew: the loop
+    /// does not make it again. A call that the loop gave up is given up again.
+    fn leave_behind(&self, fact: &Fact) -> bool {
+        let Some((_, attempt)) = inner(fact) else { return false };
+        match fact {
+            _ if is_cut_off(fact) => attempt < self.last,
+            Fact::ToolScheduled { .. } => !self.has_outcome || attempt <= self.first.number,
+            _ => !self.has_outcome || attempt < self.first.number,
+        }
+    }
+}
+
+/// The call that a fact is about, and how many had its id up to it.
+fn nth_call(fact: &Fact, ids: &mut HashMap<String, u32>) -> Option<(String, u32)> {
+    let id = call_of(fact)?.to_owned();
+    let count = ids.entry(id.clone()).or_default();
+    *count += u32::from(matches!(fact, Fact::ToolScheduled { attempt: 1, .. }));
+    Some((id, *count))
+}
+
+impl ReplayCursor {
+    /// Compares with these records, all but the seal.
+    pub fn new(run: Arc<str>, records: Vec<RecordedFact>) -> Self {
+        let last = records.last().map_or(0, |kept| kept.record().seq());
+        let facts = records.into_iter().filter(|kept| !kept.is(Kind::Sealed)).collect();
+        Self::from_parts(run, facts, last)
+    }
+
+    /// Compares with the records of a user's loop, which runs from its beginning. If it resumes, it continues where they end.
+    pub(crate) fn of_loop(run: Arc<str>, records: Vec<RecordedFact>, resumes: bool) -> Self {
+        let last = records.last().map_or(0, |kept| kept.record().seq());
+        let mut facts = Vec::with_capacity(records.len());
+        let calls = Attempts::of_calls(&records);
+        // Calls that were dropped with their run were not given up by the loop: their outcome is unknown.
+        let pop_dropped = |facts: &mut Vec<RecordedFact>| {
+            while facts.last().is_some_and(|kept| is_cut_off(kept.fact())) {
+                facts.pop();
+            }
+        };
+        for kept in records {
+            match kept.fact() {
+                Fact::Sealed(_) => {}
+                // Whoever resumes the run after that lets it continue.
+                Fact::Suspended(end) if end.reason == HaltReason::CrashLoop => {}
+                fact if fact.is_seam() => pop_dropped(&mut facts),
+                _ => facts.push(kept),
+            }
+        }
+        if resumes {
+            pop_dropped(&mut facts);
+        }
+        let mut ids = HashMap::new();
+        facts.retain(|kept| {
+            let call = nth_call(kept.fact(), &mut ids).and_then(|call| calls.get(&call));
+            !call.is_some_and(|call| call.leave_behind(kept.fact()))
+        });
+        Self { calls, resumes, ..Self::from_parts(run, facts.into(), last) }
+    }
+
+    fn from_parts(run: Arc<str>, facts: VecDeque<RecordedFact>, last: u64) -> Self {
+        let mut cursor = Self {
             run,
-            ahead: Ahead::default(),
-            facts: records.into(),
+            facts,
+            resumes: false,
             writer: cbor::Writer::new(),
             taken: 0,
+            ahead: Ahead::default(),
             last,
             answered: HashSet::new(),
-            anew,
-            open,
             calls: HashMap::new(),
+            announced: HashMap::new(),
             answer: None,
             tools: HashMap::new(),
             differs: None,
-            then: None,
         };
-        recorded.ahead.look(0, &recorded.facts);
-        recorded
+        cursor.ahead.look(0, &cursor.facts);
+        cursor
     }
 
-    /// The same, and writes what follows the records.
-    pub(crate) fn then(mut self, recorder: Recorder) -> Self {
-        self.then = Some(Box::new(recorder.after_seam(Fact::SEAM)));
-        self
+    /// The run's id.
+    pub(crate) fn run_id(&self) -> &Arc<str> {
+        &self.run
+    }
+
+    /// How many facts were taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken as u64
+    }
+
+    /// Whether it answers: always in a replay, in a run that is resumed until everything recorded was made again.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.resumes || self.has_upcoming()
     }
 
     /// The last record that was made again, or stands before the next that must be.
-    pub(crate) fn compared(&self) -> u64 {
-        self.next().map_or(self.last, |next| next.record().seq() - 1)
+    pub fn compared(&self) -> u64 {
+        self.facts.front().map_or(self.last, |next| next.record().seq() - 1)
     }
 
     /// The next fact that the loop must make.
-    pub(crate) fn upcoming(&self) -> Option<&Fact> {
-        self.next().map(RecordedFact::fact)
+    pub fn upcoming(&self) -> Option<&Fact> {
+        self.facts.front().map(RecordedFact::fact)
     }
 
-    /// The record of it, which may be unread. What is passed by never stands first.
-    pub(crate) fn next(&self) -> Option<&RecordedFact> {
-        self.facts.front()
+    /// The next fact, if it is of one of these kinds: others are not read for it.
+    pub fn upcoming_of(&self, kinds: &[Kind]) -> Option<&Fact> {
+        let next = self.facts.front()?;
+        kinds.iter().any(|kind| next.is(*kind)).then(|| next.fact())
     }
 
-    fn take(&mut self) -> Option<(Record, Fact)> {
-        let (record, fact) = self.facts.pop_front()?.into_parts();
+    /// Whether there is a next fact.
+    pub fn has_upcoming(&self) -> bool {
+        !self.facts.is_empty()
+    }
+
+    /// The call that makes the next fact while it runs.
+    pub fn upcoming_of_tool(&self) -> Option<&str> {
+        let next = self.facts.front().filter(|next| next.may_be_of_tool())?;
+        of_tool(next.fact()).map(|(call, _)| call)
+    }
+
+    /// Whether the run was stopped while its tools ran.
+    pub fn stops_tools(&self) -> bool {
+        let after = self.ahead.end.and_then(|end| self.facts.get(end.checked_sub(self.taken)?));
+        after.is_some_and(|after| after.is(Kind::Cancelled) || after.is(Kind::BudgetExceeded))
+    }
+
+    /// The next fact, which its record makes.
+    pub fn take(&mut self) -> Option<Fact> {
+        let fact = self.facts.pop_front()?.into_fact();
         self.took(&fact);
-        Some((record, fact))
+        Some(fact)
     }
 
     /// What is next now, after this fact.
@@ -137,8 +222,8 @@ impl Recorded {
         if let Some(call) = outcome_of(fact) {
             self.answered.remove(call);
         } else if let Fact::ToolScheduled { call_id, attempt: 1, call } = fact {
-            if !(self.anew.is_empty() && self.open.is_empty()) {
-                *self.calls.entry(call_id.clone()).or_default() += 1;
+            if !self.calls.is_empty() {
+                *self.announced.entry(call_id.clone()).or_default() += 1;
             }
             if let Some(call) = call {
                 self.tools.insert(call_id.clone(), call.name.clone());
@@ -159,28 +244,14 @@ impl Recorded {
             self.facts.pop_front();
             self.taken += 1;
         }
-        self.look_ahead();
-    }
-
-    /// Sees what the running tools make, where all that was seen so far is taken.
-    fn look_ahead(&mut self) {
+        // All that was seen of the running tools is taken.
         if self.ahead.end.is_some_and(|end| end < self.taken) {
             self.ahead.look(self.taken, &self.facts);
         }
     }
 
-    /// Who writes what follows, once everything recorded was made again.
-    pub(crate) fn follow(&mut self) -> Option<Box<Recorder>> {
-        if self.next().is_some() { None } else { self.then.take() }
-    }
-
-    /// What comes after all that the running tools make.
-    pub(crate) fn after_tools(&self) -> Option<&RecordedFact> {
-        self.facts.get(self.ahead.end?.checked_sub(self.taken)?)
-    }
-
     /// How a call of the turn came out.
-    pub(crate) fn outcome_of(&self, call: &str) -> Option<&Fact> {
+    pub fn outcome_of(&self, call: &str) -> Option<&Fact> {
         let place = self.ahead.outcomes.get(call)?.checked_sub(self.taken)?;
         self.facts.get(place).map(RecordedFact::fact)
     }
@@ -188,23 +259,47 @@ impl Recorded {
     /// How the call came out that was announced last under this id, whatever else happened meanwhile.
     pub(crate) fn outcome_ahead(&self, call: &str) -> Option<&Fact> {
         let again = |fact: &&Fact| matches!(fact, Fact::ToolScheduled { call_id, attempt: 1, .. } if call_id == call);
-        let facts = self.facts.iter().map(RecordedFact::fact);
-        facts.take_while(|fact| !again(fact)).find(|fact| outcome_of(fact) == Some(call))
+        self.to_come().take_while(|fact| !again(fact)).find(|fact| outcome_of(fact) == Some(call))
     }
 
-    /// The try with which another process began the call anew that was announced last under this id.
+    /// The attempt with which the process began that was the last to run the call announced last under this id.
     pub(crate) fn attempt_of(&self, call: &str) -> Option<Try> {
-        self.anew.get(&self.nth(call, 0)).copied()
+        let Attempts { first, last, failed, has_outcome, .. } = *self.nth(call, 0)?;
+        Some(if has_outcome { first } else { Try { number: last, failed } })
     }
 
-    /// The try that would follow the last of the call that is announced next under this id, which has no outcome.
+    /// The attempt that would follow the last of the call that is announced next under this id, which has no outcome.
     pub(crate) fn left_open(&self, call: &str) -> Option<Try> {
-        self.open.get(&self.nth(call, 1)).copied()
+        let Attempts { last, failed, .. } = *self.nth(call, 1).filter(|call| !call.has_outcome)?;
+        Some(Try { number: last.saturating_add(1), failed })
     }
 
     /// The call of this id that was announced last, or so many after it.
-    fn nth(&self, call: &str, further: u32) -> Nth {
-        (call.to_owned(), self.calls.get(call).copied().unwrap_or_default() + further)
+    fn nth(&self, call: &str, further: u32) -> Option<&Attempts> {
+        let announced = self.announced.get(call).copied().unwrap_or_default();
+        self.calls.get(&(call.to_owned(), announced + further))
+    }
+
+    /// The id that is recorded of such a call and can be taken. In a replay of something else that of the call which comes
+    /// next: the id is not what differs.
+    pub(crate) fn id_of(
+        &self,
+        call: &DirectCall,
+        mut take: impl FnMut(&str) -> bool,
+    ) -> Option<String> {
+        let same = self.to_come().find_map(|fact| match fact {
+            Fact::ToolScheduled { call_id, attempt: 1, call: Some(other) }
+                if **other == *call && take(call_id) =>
+            {
+                Some(call_id)
+            }
+            _ => None,
+        });
+        let next = match self.upcoming() {
+            Some(Fact::ToolScheduled { call_id, .. }) if !self.resumes => Some(call_id),
+            _ => None,
+        };
+        same.or(next).cloned()
     }
 
     /// The records answer for a call: what happened inside it is not made again.
@@ -213,15 +308,27 @@ impl Recorded {
         self.pass_by();
     }
 
-    /// The next fact, which the records themselves make.
-    pub(crate) fn take_fact(&mut self) -> Option<Fact> {
-        self.take().map(|(_, fact)| fact)
+    /// The next recorded fact that is not of a call which ended with the run.
+    pub(crate) fn after_cut_offs(&self) -> Option<&Fact> {
+        self.to_come().find(|fact| !is_cut_off(fact))
+    }
+
+    /// Whether the next record says that a call was given up by its caller.
+    pub(crate) fn gives_up_next(&self) -> bool {
+        self.upcoming_of(&[Kind::ToolFailed]).is_some_and(is_cut_off)
+    }
+
+    /// Sets the durations of the next record, if it is of the same kind: no two runs take the same time.
+    pub(crate) fn set_durations(&self, fact: &mut Fact) {
+        if let Some(recorded) = self.upcoming_of(&[fact.of_kind()]) {
+            fact.set_duration_ms(recorded.duration_ms());
+        }
     }
 
     /// Passes over everything up to the last checkpoint, in a run that is resumed, and returns it.
     pub(crate) fn pass_to_checkpoint(&mut self) -> Vec<Fact> {
         let passed = 0..self.checkpoint().map_or(0, |place| place + 1);
-        passed.filter_map(|_| self.take_fact()).collect()
+        passed.filter_map(|_| self.take()).collect()
     }
 
     /// The state of the last checkpoint, in a run that is resumed.
@@ -234,14 +341,11 @@ impl Recorded {
 
     /// Where the last checkpoint stands, in a run that is resumed.
     fn checkpoint(&self) -> Option<usize> {
-        let is_checkpoint = |kept: &RecordedFact| {
-            kept.is("side_effect")
-                && matches!(kept.fact(), Fact::SideEffect { inside: None, name, .. } if name == CHECKPOINT)
-        };
-        self.facts.iter().rposition(is_checkpoint).filter(|_| self.then.is_some())
+        let is_checkpoint = |kept: &RecordedFact| matches!(kept.fact(), Fact::SideEffect { inside: None, name, .. } if name == CHECKPOINT);
+        self.facts.iter().rposition(is_checkpoint).filter(|_| self.resumes)
     }
 
-    /// What somebody gets who asks; nothing while it is not their turn.
+    /// The answer to a question; none while it is not its turn.
     pub(crate) fn answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Fact>>> {
         if let Some(error) = &self.differs {
             return Some(Err(error.clone()));
@@ -256,13 +360,13 @@ impl Recorded {
         match want {
             Want::Commit { .. } | Want::Announce(_) if !is_mine => None,
             Want::Announce(fact) if self.upcoming().is_some_and(|next| is_stopped(fact, next)) => {
-                Some(Ok(self.take_fact()))
+                Some(Ok(self.take()))
             }
             // Another branch of the loop, or of the tool, comes first. What no record has never comes.
             Want::Commit { fact, .. } | Want::Announce(fact)
                 if self.upcoming().is_some_and(|next| is_other(place, fact, next)) =>
             {
-                let never = self.then.is_none() && !self.is_to_come(fact);
+                let never = !self.resumes && !self.is_to_come(fact);
                 never.then(|| Err(self.refusal(place, want)))
             }
             Want::Commit { fact, .. } | Want::Announce(fact) => match self.compare(fact) {
@@ -277,17 +381,17 @@ impl Recorded {
                     is_named(next, place, asked)
                         && matches!(next, Fact::SideEffect { ahead, .. } if *ahead == asked.ahead())
                 });
-                is_next.then(|| Ok(self.take_fact()))
+                is_next.then(|| Ok(self.take()))
             }
             Want::Turn(prompt) => {
                 let is_next = self.upcoming().is_some_and(|next| asks(next, *prompt));
                 let is_to_come = || self.to_come().any(|fact| asks(fact, *prompt));
                 // What has no record may follow the records, where the run is to go on.
-                (is_next || self.then.is_none() && !is_to_come()).then_some(Ok(None))
+                (is_next || !self.resumes && !is_to_come()).then_some(Ok(None))
             }
             Want::Answer => match self.upcoming() {
                 _ if !is_mine => None,
-                Some(answer) if is_answer(answer) => Some(Ok(self.take_fact())),
+                Some(answer) if is_answer(answer) => Some(Ok(self.take())),
                 Some(end) if ends(end) => Some(Ok(Some(end.clone()))),
                 // A loop that did not wait for the answer does not wait for it now.
                 _ => None,
@@ -295,20 +399,20 @@ impl Recorded {
             Want::Outcome => {
                 let is_next =
                     is_mine && self.upcoming().is_some_and(|fact| outcome_of(fact).is_some());
-                is_next.then(|| Ok(self.take_fact()))
+                is_next.then(|| Ok(self.take()))
             }
         }
     }
 
     /// What is recorded and was not made again yet.
-    pub(crate) fn to_come(&self) -> impl Iterator<Item = &Fact> {
+    fn to_come(&self) -> impl Iterator<Item = &Fact> {
         self.facts.iter().map(RecordedFact::fact)
     }
 
     /// Whether a side effect of a place that is asked for has a record: each that has one before it leaves the line.
-    fn will_recall(&self, place: &Place, asked: &Asked) -> bool {
+    fn will_recall(&self, place: &Place, asked: &PendingEffect) -> bool {
         let mut left = asked.ahead();
-        let effects = self.facts.iter().filter(|kept| kept.is("side_effect"));
+        let effects = self.facts.iter().filter(|kept| kept.is(Kind::SideEffect));
         effects.map(RecordedFact::fact).filter(|fact| is_named(fact, place, asked)).any(|fact| {
             match fact {
                 Fact::SideEffect { ahead, .. } => {
@@ -329,7 +433,7 @@ impl Recorded {
             .any(|kept| kept.record().body().is_some_and(|body| *body.payload == *payload))
     }
 
-    /// Ends the run because somebody who asks can't be answered.
+    /// Ends the run because a question has no answer.
     pub(crate) fn refuse(&mut self, place: &Place, want: &Want) -> Error {
         let error = self.refusal(place, want);
         self.differs.get_or_insert(error).clone()
@@ -346,24 +450,11 @@ impl Recorded {
                 };
                 Fact::TurnStarted { turn, prompt: Some(*prompt), input_tokens: 0 }
             }
-            Want::Answer => Fact::AssistantCompleted {
-                response: Box::new(ResponseBuilder::new().into_response()),
-                plan: Plan::Nothing,
-                cuts: Vec::new(),
-                duration_ms: None,
-            },
+            Want::Answer => return self.differs_from_next(None),
+            // If it is among the records, others stand before it that nothing makes.
             Want::Outcome => {
-                let Some(Inside { call_id, attempt }) = place.clone() else { return gone() };
-                // If it is among the records, others stand before it that nobody makes.
-                let recorded = self.outcome_ahead(&call_id).cloned();
-                let (outcome, content) = (ToolOutcome::Ok(Value::Null), String::new());
-                recorded.unwrap_or(Fact::ToolCompleted {
-                    call_id,
-                    attempt,
-                    outcome,
-                    content,
-                    duration_ms: None,
-                })
+                let call = place.as_ref().and_then(|at| self.outcome_ahead(&at.call_id));
+                return self.differs_from_next(call);
             }
             Want::Recall { asked, .. } => {
                 // Whatever would have come of it: it is not what differs.
@@ -380,7 +471,7 @@ impl Recorded {
 
     /// Ends the run: nothing that is recorded may be left.
     pub(crate) fn finish(&mut self) -> Result<()> {
-        if self.differs.is_none() && self.next().is_some() {
+        if self.differs.is_none() && self.has_upcoming() {
             self.differs = Some(self.differs_from_next(None));
         }
         self.differs.clone().map_or(Ok(()), Err)
@@ -399,37 +490,24 @@ impl Recorded {
         }
         self.facts.pop_front();
         self.took(fact);
-        // The process ended between the end and its seal.
-        match &mut self.then {
-            Some(recorder) if ends(fact) && self.facts.is_empty() => recorder.seal()?,
-            _ => {}
-        }
         Ok(())
     }
 
-    /// The next fact, if a tool that runs makes it.
-    pub(crate) fn next_of_tool(&self) -> Option<&Fact> {
-        let next = self.next().filter(|next| next.may_be_of_tool())?;
-        of_tool(next.fact()).map(|_| next.fact())
+    /// Where the run differed from its records, if it did.
+    pub(crate) fn difference(&self) -> Option<&Error> {
+        self.differs.as_ref()
     }
 
-    /// Ends the run because nobody makes what is recorded next.
-    pub(crate) fn nobody_makes_next(&self) -> Error {
-        self.differs_from_next(None)
-    }
-
-    fn differs_from_next(&self, fact: Option<&Fact>) -> Error {
-        self.difference(fact, self.next().map(|next| (next.record(), next.fact())))
-    }
-
-    fn difference(&self, fact: Option<&Fact>, recorded: Option<(&Record, &Fact)>) -> Error {
-        match recorded {
-            None => self.mismatch(self.last + 1, None, fact),
-            Some((record, recorded)) => match record.fact() {
-                // Nothing that the loop makes is like a payload that is not as its fact is written.
-                Err(what) => Corrupt { run: self.run.to_string(), seq: record.seq(), what }.into(),
-                Ok(_) => self.mismatch(record.seq(), Some(recorded), fact),
-            },
+    /// The error of a run that makes this fact, or none, in place of what is recorded next.
+    pub fn differs_from_next(&self, fact: Option<&Fact>) -> Error {
+        let Some(next) = self.facts.front() else {
+            return self.mismatch(self.last + 1, None, fact);
+        };
+        let record: &Record = next.record();
+        match record.fact() {
+            // Nothing that the loop makes is like a payload that is not as its fact is written.
+            Err(what) => Corrupt { run: self.run.to_string(), seq: record.seq(), what }.into(),
+            Ok(_) => self.mismatch(record.seq(), Some(next.fact()), fact),
         }
     }
 
@@ -498,6 +576,22 @@ pub fn outcome_of(fact: &Fact) -> Option<&str> {
     }
 }
 
+/// How often the process of a user's loop died since the run last made progress, the last time included.
+pub(crate) fn crashes(records: &[RecordedFact]) -> u32 {
+    let crashes = |crashes: u32, kept: &RecordedFact| match kept.fact() {
+        fact if fact.is_seam() => crashes + 1,
+        Fact::TurnStarted { .. } | Fact::TurnLost { .. } | Fact::ToolScheduled { .. } => crashes,
+        fact if inner(fact).is_some() => crashes,
+        _ => 0,
+    };
+    records.iter().fold(0, crashes) + 1
+}
+
+/// Whether a fact is that a call was stopped while it ran.
+fn is_cut_off(fact: &Fact) -> bool {
+    matches!(fact, Fact::ToolFailed { resolution: Resolution::CutOff, .. })
+}
+
 /// The name under which a loop records where it is.
 pub(crate) const CHECKPOINT: &str = "checkpoint";
 
@@ -526,7 +620,7 @@ fn is_at(place: &Place, fact: &Fact) -> bool {
 }
 
 /// Whether a fact is what came of a side effect of a name that was asked for.
-fn is_named(fact: &Fact, place: &Place, asked: &Asked) -> bool {
+fn is_named(fact: &Fact, place: &Place, asked: &PendingEffect) -> bool {
     matches!(fact, Fact::SideEffect { inside, name, .. } if inside == place && **name == *asked.name)
 }
 

@@ -1,0 +1,714 @@
+//! Where the facts of a run go, and where those of a replay come from.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Wake, Waker, ready},
+    time::Duration,
+};
+
+use mynah_data::{Error, ErrorKind, LogReason, Result, ToolCall, ToolReason};
+use mynah_log::{Fact, Hash, Head, Inside, Resolution};
+use tokio::time::{Instant, Sleep};
+
+use crate::{
+    Recorder, ReplayCursor,
+    alone::{Keeper, keeps},
+    cursor::of_tool,
+    recorder::ends,
+};
+
+/// The journal of a run that is recorded, replayed or resumed: facts go in, and recorded answers come out.
+///
+/// The loop, its branches and its tools ask side by side. A live run answers each at once. In a replay the recorded order is a
+/// turnstile: each question is answered when the next record is its own, so the calls meet the interleaving that they had. A
+/// question that is early cannot be told from one that differs, as another branch may wait for something that is no part of the
+/// run. So a difference is what everything waits behind for a while in vain.
+pub struct Journal {
+    run: Arc<str>,
+    state: Mutex<State>,
+    /// Also wakes for what the journal waits for, which must not keep the journal.
+    parked: Arc<Parked>,
+}
+
+/// Why calls are stopped with their run.
+pub(crate) const RUN_ENDED: &str = "the run was ended";
+
+/// How long a replay may stand still: a question may be early, or be given up as it was live.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long if the loop has ended, or nothing but the journal can wake anything: enough for tasks that are not waited for.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// What the journal holds behind its lock.
+pub struct State {
+    /// Writes the run. In a run that is resumed, what follows its records.
+    pub(crate) recorder: Option<Box<Recorder>>,
+    /// The records that answer first.
+    pub cursor: Option<Box<ReplayCursor>>,
+    questions: Vec<Question>,
+    /// How many of them, from the first on, have no answer as long as nothing changes, and when that was found.
+    without_answer: (usize, u64),
+    /// Questions whose facts are committed and not yet durable.
+    undurable: Vec<(u64, Place, Option<Fact>)>,
+    /// Answers that were not taken yet, by the ids of the questions.
+    answers: HashMap<u64, Answer>,
+    /// The attempts that began and have no outcome, by the ids of their calls.
+    attempts: HashMap<String, Attempt>,
+    /// Facts that tools committed, for an engine that folds them.
+    noted: Option<VecDeque<Fact>>,
+    /// Whether the loop may wait for something else than the journal.
+    loop_waits_elsewhere: bool,
+    /// How many questions were answered.
+    answered: u64,
+    /// How many of them the engine's loop knows of.
+    seen: u64,
+    standstill: Option<Standstill>,
+}
+
+/// Wakers of tasks that wait.
+#[derive(Default)]
+struct Parked(Mutex<Wakers>);
+
+#[derive(Default)]
+struct Wakers {
+    /// For the answers to their questions.
+    for_answers: HashMap<u64, Waker>,
+    /// For the log, or any change.
+    others: Vec<Waker>,
+}
+
+struct Attempt {
+    call: Arc<ToolCall>,
+    number: u32,
+    /// Whether it does not run any more.
+    is_over: bool,
+    /// Whether it waits for nothing but the journal.
+    is_alone: bool,
+    /// When a question of it was last answered.
+    answered: Option<Instant>,
+}
+
+/// A replay in which nothing happens.
+struct Standstill {
+    /// How many questions had been answered before.
+    since: u64,
+    until: Pin<Box<Sleep>>,
+    /// Whether it may last long.
+    is_patient: bool,
+}
+
+type Answer = Result<Option<Fact>>;
+
+struct Question {
+    /// None if nothing waits for the answer.
+    id: Option<u64>,
+    place: Place,
+    want: Want,
+}
+
+/// A question that is being asked, until this is dropped.
+struct Asking<'a> {
+    journal: &'a Journal,
+    keeper: Keeper,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let id = self.keeper.id();
+        lock(&self.journal.parked.0).for_answers.remove(&id);
+        let mut state = self.journal.lock();
+        if state.answers.remove(&id).is_none() {
+            state.withdraw(|question| question.id == Some(id));
+        }
+    }
+}
+
+/// Where in a run a fact is made: inside an attempt of a tool, or by the loop itself.
+pub(crate) type Place = Option<Inside>;
+
+/// What a question is about.
+pub(crate) enum Want {
+    /// To commit a fact, if it is of a side effect that of this one; to wait until it is durable, if it must be.
+    Commit { fact: Fact, asked: Option<PendingEffect>, durable: bool },
+    /// Whether a fact is recorded that announces something; or what stopped the run before it.
+    Announce(Fact),
+    /// What is recorded of a side effect. If nothing has to be, nothing may be.
+    Recall { asked: PendingEffect, required: bool },
+    /// When the model is asked this, or that no record tells.
+    Turn(Hash),
+    /// How the call came out, from its record.
+    Outcome,
+    /// What the model answered, from its record; or how the run ended, if it did not.
+    Answer,
+}
+
+/// A side effect that was asked for and has no record yet.
+#[derive(Clone)]
+pub(crate) struct PendingEffect {
+    pub(crate) name: Arc<str>,
+    queue: Arc<EffectQueue>,
+}
+
+/// The side effects of one place that have no record, in the order in which they were asked for. One that is given up stays: when
+/// that was is nothing that a replay knows.
+#[derive(Default)]
+pub(crate) struct EffectQueue(Mutex<Vec<Arc<str>>>);
+
+impl EffectQueue {
+    pub(crate) fn push(self: &Arc<Self>, name: &str) -> PendingEffect {
+        let name = Arc::from(name);
+        lock(&self.0).push(Arc::clone(&name));
+        PendingEffect { name, queue: Arc::clone(self) }
+    }
+}
+
+impl PendingEffect {
+    /// How many of the same name were asked for before and have no record.
+    pub(crate) fn ahead(&self) -> u32 {
+        let names = lock(&self.queue.0);
+        let before = names.iter().take_while(|other| !Arc::ptr_eq(other, &self.name));
+        before.filter(|other| **other == self.name).count().try_into().unwrap_or(u32::MAX)
+    }
+
+    /// It has its record.
+    fn leave(&self) {
+        lock(&self.queue.0).retain(|other| !Arc::ptr_eq(other, &self.name));
+    }
+}
+
+impl Journal {
+    /// The journal of an engine's run that is recorded.
+    pub fn recording(recorder: Recorder) -> Arc<Self> {
+        let noted = Some(VecDeque::new());
+        Self::new(Arc::clone(recorder.run_id()), Some(recorder), None, noted)
+    }
+
+    /// The journal of an engine's run that is replayed.
+    pub fn replaying(cursor: ReplayCursor) -> Arc<Self> {
+        let noted = Some(VecDeque::new());
+        Self::new(Arc::clone(cursor.run_id()), None, Some(cursor), noted)
+    }
+
+    /// The journal of a user's loop. Its records answer first, and what follows them is recorded.
+    pub(crate) fn of_loop(
+        run: &str,
+        recorder: Option<Recorder>,
+        cursor: Option<ReplayCursor>,
+    ) -> Arc<Self> {
+        Self::new(Arc::from(run), recorder, cursor, None)
+    }
+
+    fn new(
+        run: Arc<str>,
+        recorder: Option<Recorder>,
+        cursor: Option<ReplayCursor>,
+        noted: Option<VecDeque<Fact>>,
+    ) -> Arc<Self> {
+        let state = State {
+            recorder: recorder.map(Box::new),
+            cursor: cursor.map(Box::new),
+            questions: Vec::new(),
+            without_answer: (0, 0),
+            undurable: Vec::new(),
+            answers: HashMap::new(),
+            attempts: HashMap::new(),
+            loop_waits_elsewhere: noted.is_none(),
+            noted,
+            answered: 0,
+            seen: 0,
+            standstill: None,
+        };
+        Arc::new(Self { run, state: Mutex::new(state), parked: Arc::default() })
+    }
+
+    /// The run's id.
+    pub fn run_id(&self) -> &Arc<str> {
+        &self.run
+    }
+
+    /// What is recorded, while nothing else changes it.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Looks at the records that answer, if there are any.
+    pub fn records<T>(&self, look: impl FnOnce(&mut ReplayCursor) -> Option<T>) -> Option<T> {
+        self.lock().cursor.as_mut().and_then(|cursor| look(cursor))
+    }
+
+    /// The error of a replay in which nothing makes what is recorded next.
+    pub fn differs_from_next(&self) -> Error {
+        let difference = self.records(|cursor| {
+            let before = cursor.difference().cloned();
+            Some(before.unwrap_or_else(|| cursor.differs_from_next(None)))
+        });
+        difference.unwrap_or_else(gone)
+    }
+
+    /// Where the chain of a run that is being recorded ends.
+    pub fn head(&self) -> Option<Head> {
+        self.lock().recorder.as_ref()?.chain.head()
+    }
+
+    /// Commits a fact that the engine's loop made. A replay compares it with the next record, which tells how long things took.
+    ///
+    /// # Errors
+    /// `replay_mismatch`, or a run that cannot be recorded.
+    pub fn commit(&self, fact: &mut Fact) -> Result<()> {
+        let mut state = self.lock();
+        if let Some(cursor) = &mut state.cursor {
+            if let Some(error) = cursor.difference() {
+                return Err(error.clone());
+            }
+            cursor.set_durations(fact);
+            cursor.compare(fact)?;
+        } else if let Some(recorder) = &mut state.recorder {
+            recorder.commit(fact)?;
+        }
+        state.came_out(fact);
+        Ok(())
+    }
+
+    /// Answers what can be answered, and does what is waited for: takes the lease, makes facts durable, counts the time of a
+    /// standstill.
+    fn work(&self) {
+        let waker = Waker::from(Arc::clone(&self.parked));
+        let cx = &mut Context::from_waker(&waker);
+        let mut state = self.lock();
+        let mut answered = Vec::new();
+        state.answer_all(cx, &mut answered);
+        state.poll_stuck(cx, &mut answered);
+        drop(state);
+        self.wake_answered(&answered);
+    }
+
+    /// Wakes the tasks that wait for these answers, or for any change.
+    fn wake_answered(&self, answered: &[u64]) {
+        if answered.is_empty() {
+            return;
+        }
+        let mut parked = lock(&self.parked.0);
+        let mut wakers = std::mem::take(&mut parked.others);
+        wakers.extend(answered.iter().filter_map(|id| parked.for_answers.remove(id)));
+        drop(parked);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Asks something and waits for the answer.
+    ///
+    /// # Errors
+    /// `replay_mismatch`, a log that failed, and that the call is over that asks for a side effect.
+    pub(crate) async fn ask(&self, place: Place, want: Want) -> Result<Option<Fact>> {
+        let asking = Asking { journal: self, keeper: Keeper::new() };
+        let id = asking.keeper.id();
+        self.lock().question(id, place, want);
+        poll_fn(|cx| {
+            self.work();
+            if let Some(answer) = self.lock().answers.remove(&id) {
+                return Poll::Ready(answer);
+            }
+            asking.keeper.keep(cx.waker());
+            lock(&self.parked.0).for_answers.insert(id, cx.waker().clone());
+            // What became ready before that did not wake this task.
+            self.work();
+            self.lock().answers.remove(&id).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// Works while calls of the engine's loop run, and wakes the task when anything changes. Returns whether anything was answered
+    /// since this was last asked.
+    ///
+    /// # Errors
+    /// `replay_mismatch`, if a call asked for something that is not recorded.
+    pub fn watch(&self, cx: &mut Context<'_>) -> Result<bool> {
+        self.park(cx);
+        self.work();
+        // What is done is written while others still run. What fails is reported when it is waited for.
+        let _ = self.poll(cx, Recorder::poll_flush);
+        let mut state = self.lock();
+        let is_new = state.seen != state.answered;
+        state.seen = state.answered;
+        let differs = state.cursor.as_ref().and_then(|cursor| cursor.difference());
+        differs.map_or(Ok(is_new), |error| Err(error.clone()))
+    }
+
+    /// Wakes the task when the log is ready, or anything changes.
+    pub(crate) fn park(&self, cx: &mut Context<'_>) {
+        keeps(cx.waker(), Keeper::JOURNAL);
+        let others = &mut lock(&self.parked.0).others;
+        if !others.iter().any(|other| other.will_wake(cx.waker())) {
+            others.push(cx.waker().clone());
+        }
+    }
+
+    /// Waits for something of the recorder, such as [`Recorder::poll_held`]. There is nothing to wait for while records answer.
+    ///
+    /// # Errors
+    /// A log that failed, or a run that another process has.
+    pub fn poll(
+        &self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(&mut Recorder, &mut Context<'_>) -> Poll<Result<()>>,
+    ) -> Poll<Result<()>> {
+        let mut state = self.lock();
+        let Some(recorder) = state.live() else { return Poll::Ready(Ok(())) };
+        self.park(cx);
+        let waker = Waker::from(Arc::clone(&self.parked));
+        poll(recorder, &mut Context::from_waker(&waker))
+    }
+
+    /// Whether something must be [on its way to the log](Recorder::poll_sent) before more is told.
+    pub fn has_debts(&self) -> bool {
+        self.lock().recorder.as_ref().is_some_and(|recorder| recorder.has_debts())
+    }
+
+    /// Waits until every fact is durable.
+    ///
+    /// # Errors
+    /// A log that failed.
+    pub fn poll_durable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        if self.lock().must_take_over() {
+            self.park(cx);
+            let waker = Waker::from(Arc::clone(&self.parked));
+            ready!(self.lock().poll_take_over(&mut Context::from_waker(&waker)));
+        }
+        self.poll(cx, Recorder::poll_flush)
+    }
+
+    /// An attempt of a call begins.
+    pub(crate) fn begin(&self, call: &Arc<ToolCall>, number: u32) {
+        let (call, id) = (Arc::clone(call), call.id.clone());
+        let attempt = Attempt { call, number, is_over: false, is_alone: false, answered: None };
+        self.lock().attempts.insert(id, attempt);
+    }
+
+    /// Whether an attempt of a call waits for nothing but the journal.
+    pub(crate) fn set_alone(&self, call_id: &str, is_alone: bool) {
+        let mut state = self.lock();
+        let Some(attempt) = state.attempts.get_mut(call_id) else { return };
+        if !std::mem::replace(&mut attempt.is_alone, is_alone) && is_alone {
+            self.count_anew(state);
+        }
+    }
+
+    /// Whether the loop may wait for something else than the journal.
+    pub(crate) fn set_loop_waits_elsewhere(&self, elsewhere: bool) {
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.loop_waits_elsewhere, elsewhere) && !elsewhere {
+            self.count_anew(state);
+        }
+    }
+
+    /// A standstill that may last long need not any more.
+    fn count_anew(&self, mut state: MutexGuard<'_, State>) {
+        if state.standstill.take_if(|standstill| standstill.is_patient).is_some() {
+            drop(state);
+            Arc::clone(&self.parked).wake();
+        }
+    }
+
+    /// An attempt of a call is over: its tool is done, was given up, or was dropped with its run. What continues all the same, as a
+    /// thread does, gets nothing more: it would stand behind the outcome, where no replay asks for it.
+    pub(crate) fn end(&self, call: &ToolCall, number: u32) {
+        let mut state = self.lock();
+        let attempt = state.attempts.get_mut(&call.id).filter(|attempt| attempt.number == number);
+        if let Some(attempt) = attempt {
+            attempt.is_over = true;
+        }
+        let is_of = |place: &Place| {
+            place.as_ref().is_some_and(|at| at.call_id == call.id && at.attempt == number)
+        };
+        let mut over = state.withdraw(|question| is_of(&question.place));
+        over.extend(
+            state.undurable.extract_if(.., |(_, place, _)| is_of(place)).map(|(id, ..)| id),
+        );
+        state.answers.extend(over.iter().map(|id| (*id, Err(call_is_over()))));
+        drop(state);
+        self.wake_answered(&over);
+    }
+
+    /// Since when an attempt of a call has not waited for an answer; none if it never did.
+    pub(crate) fn busy_since(&self, call: &ToolCall) -> Option<Instant> {
+        let state = self.lock();
+        let attempt = state.attempts.get(&call.id)?;
+        if state.waits(attempt) { Some(Instant::now()) } else { attempt.answered }
+    }
+
+    /// A fact that a tool of an engine's run committed since this was last asked.
+    pub fn noted(&self) -> Option<Fact> {
+        self.lock().noted.as_mut()?.pop_front()
+    }
+
+    /// The fact that a call was stopped with its run; none if it did not begin, or came out.
+    pub fn cut_off(&self, call_id: &str) -> Option<Fact> {
+        self.lock().stopped(call_id, RUN_ENDED)
+    }
+
+    /// Leaves it to be recorded of a call that it was stopped, unless it did not begin or came out.
+    pub(crate) fn leave_stopped(&self, call_id: &str, why: &str) {
+        let mut state = self.lock();
+        let Some(fact) = state.stopped(call_id, why) else { return };
+        let place = of_tool(&fact)
+            .map(|(call_id, attempt)| Inside { call_id: call_id.to_owned(), attempt });
+        let want = Want::Commit { fact, asked: None, durable: false };
+        state.questions.push(Question { id: None, place, want });
+        drop(state);
+        self.work();
+    }
+}
+
+impl State {
+    /// Whether the next answer comes from the records: always in a replay, in a run that is resumed until it is where it was.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.cursor.as_ref().is_some_and(|cursor| cursor.is_behind())
+    }
+
+    /// Who writes, if no records answer any more.
+    fn live(&mut self) -> Option<&mut Recorder> {
+        if self.cursor.is_some() { None } else { self.recorder.as_deref_mut() }
+    }
+
+    /// Refuses what is asked for before the run began, or after it ended.
+    pub(crate) fn check_open(&mut self) -> Result<()> {
+        self.live().map_or(Ok(()), |recorder| recorder.check_open())
+    }
+
+    /// Nothing more is recorded, for this reason.
+    pub(crate) fn fail(&mut self, error: &Error) {
+        if let Some(recorder) = self.live() {
+            recorder.fail(error.clone());
+        }
+    }
+
+    /// Whether a run is recorded of which the log has nothing yet.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.recorder.as_ref().is_some_and(|recorder| recorder.written.is_none())
+    }
+
+    /// Whether everything recorded was made again, and the run continues.
+    fn must_take_over(&self) -> bool {
+        self.cursor.as_ref().is_some_and(|cursor| !cursor.is_behind())
+    }
+
+    /// Continues in the world once everything recorded was made again: takes the lease first.
+    fn poll_take_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.must_take_over() {
+            if let Some(recorder) = &mut self.recorder
+                && let Err(error) = ready!(recorder.poll_take(cx))
+            {
+                recorder.fail(error);
+            }
+            self.cursor = None;
+        }
+        Poll::Ready(())
+    }
+
+    /// Answers what can be answered, and tells which questions were.
+    fn answer_all(&mut self, cx: &mut Context<'_>, answered: &mut Vec<u64>) {
+        while !self.questions.is_empty()
+            && self.poll_take_over(cx).is_ready()
+            && let Some((Question { id, place, want }, answer)) = self.next_answer()
+        {
+            let Some(id) = id else { continue };
+            let is_full = || self.recorder.as_ref().is_some_and(|recorder| recorder.is_full());
+            match (want, answer) {
+                (Want::Commit { durable, .. }, Ok(kept))
+                    if !self.is_behind() && (durable || is_full()) =>
+                {
+                    self.undurable.push((id, place, kept));
+                }
+                (_, answer) => {
+                    self.answers.insert(id, answer);
+                    answered.push(id);
+                }
+            }
+        }
+        if !self.undurable.is_empty()
+            && self.poll_take_over(cx).is_ready()
+            && let Some(recorder) = &mut self.recorder
+            && let Poll::Ready(safe) = recorder.poll_flush(cx)
+        {
+            for (id, _, kept) in self.undurable.drain(..) {
+                self.answers.insert(id, safe.clone().map(|()| kept));
+                answered.push(id);
+            }
+        }
+    }
+
+    fn next_answer(&mut self) -> Option<(Question, Answer)> {
+        let mut found = None;
+        let now = self.cursor.as_ref().map_or(u64::MAX, |cursor| cursor.taken());
+        let (passed, then) = self.without_answer;
+        let passed = if then == now { passed } else { 0 };
+        for (index, Question { place, want, .. }) in
+            self.questions.iter_mut().enumerate().skip(passed)
+        {
+            if let Want::Commit {
+                fact: Fact::SideEffect { ahead, .. }, asked: Some(asked), ..
+            } = want
+            {
+                *ahead = asked.ahead();
+            }
+            let answer = match (&mut self.cursor, &mut self.recorder, &*want) {
+                (Some(cursor), _, _) => cursor.answer(place, want),
+                (None, Some(recorder), Want::Commit { fact, .. }) => {
+                    Some(recorder.commit(fact).map(|()| None))
+                }
+                // What is not recorded is for the world to answer, as long as the run is ours.
+                (None, Some(recorder), _) => Some(recorder.is_ours().map(|()| None)),
+                (None, None, _) => Some(Err(gone())),
+            };
+            if let Some(answer) = answer {
+                found = Some((index, answer));
+                break;
+            }
+        }
+        let Some((index, answer)) = found else {
+            self.without_answer = (self.questions.len(), now);
+            return None;
+        };
+        self.answered += 1;
+        self.without_answer = (index, now);
+        let question = self.questions.remove(index);
+        let Question { place, want, .. } = &question;
+        if let Some(attempt) = place.as_ref().and_then(|at| self.attempts.get_mut(&at.call_id)) {
+            attempt.answered = Some(Instant::now());
+        }
+        match (want, &answer) {
+            (Want::Commit { asked: Some(asked), .. }, Ok(_))
+            | (Want::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
+            (Want::Outcome, Ok(Some(fact))) => self.came_out(fact),
+            (Want::Commit { fact, .. }, Ok(_)) => {
+                self.came_out(fact);
+                // The process ended between the end and its seal.
+                if let (Some(cursor), Some(recorder)) = (&self.cursor, &mut self.recorder)
+                    && ends(fact)
+                    && !cursor.is_behind()
+                    && let Err(error) = recorder.seal()
+                {
+                    recorder.fail(error);
+                }
+                if let (Some(noted), Some(_)) = (&mut self.noted, place) {
+                    noted.push_back(fact.clone());
+                }
+            }
+            _ => {}
+        }
+        Some((question, answer))
+    }
+
+    /// Waits for something to happen in a replay in which every question waits for its turn. If nothing does, the first of
+    /// them is about something else than what is recorded, and is answered so.
+    fn poll_stuck(&mut self, cx: &mut Context<'_>, answered: &mut Vec<u64>) {
+        let before = self.standstill.take().filter(|before| before.since == self.answered);
+        if !self.is_behind() || self.questions.is_empty() {
+            return;
+        }
+        let standstill = self.standstill.insert(before.unwrap_or_else(|| Standstill {
+            since: self.answered,
+            until: Box::pin(tokio::time::sleep(GRACE)),
+            is_patient: false,
+        }));
+        if standstill.until.as_mut().poll(cx).is_pending() {
+            return;
+        }
+        let is_patient = standstill.is_patient;
+        let running = || self.attempts.values().filter(|attempt| !attempt.is_over);
+        let gives_up = self.cursor.as_ref().is_some_and(|cursor| cursor.gives_up_next());
+        if gives_up || !running().all(|attempt| self.waits(attempt)) {
+            self.standstill = None;
+            return;
+        }
+        let is_end =
+            |question: &Question| matches!(&question.want, Want::Commit { fact, .. } if ends(fact));
+        let alone = !self.loop_waits_elsewhere && running().all(|attempt| attempt.is_alone);
+        if !(is_patient || alone || self.questions.iter().any(is_end)) {
+            let mut until = Box::pin(tokio::time::sleep(PATIENCE - GRACE));
+            // It is polled again when it is over.
+            let _ = until.as_mut().poll(cx);
+            self.standstill = Some(Standstill { since: self.answered, until, is_patient: true });
+            return;
+        }
+        let first =
+            self.questions.iter().enumerate().min_by(|(_, a), (_, b)| a.place.cmp(&b.place));
+        let Some((index, _)) = first else { return };
+        let Question { id, place, want } = self.questions.remove(index);
+        let refused = self.cursor.as_mut().map_or_else(gone, |cursor| cursor.refuse(&place, &want));
+        self.without_answer = (0, 0);
+        self.answered += 1;
+        if let Some(id) = id {
+            self.answers.insert(id, Err(refused));
+            answered.push(id);
+        }
+    }
+
+    /// Adds a question. A call that is over gets no answer.
+    fn question(&mut self, id: u64, place: Place, want: Want) {
+        let of_effect = matches!(want, Want::Recall { .. } | Want::Commit { asked: Some(_), .. });
+        let runs = |Inside { call_id, attempt: number }: &Inside| {
+            let attempt = self.attempts.get(call_id);
+            attempt.is_some_and(|attempt| attempt.number == *number && !attempt.is_over)
+        };
+        if !of_effect || place.as_ref().is_none_or(runs) {
+            self.questions.push(Question { id: Some(id), place, want });
+        } else {
+            self.answers.insert(id, Err(call_is_over()));
+        }
+    }
+
+    /// Takes questions back, and returns their ids.
+    fn withdraw(&mut self, which: impl Fn(&Question) -> bool) -> Vec<u64> {
+        self.without_answer = (0, 0);
+        self.questions.extract_if(.., |question| which(question)).filter_map(|q| q.id).collect()
+    }
+
+    /// Whether an attempt waits for its turn.
+    fn waits(&self, attempt: &Attempt) -> bool {
+        let mut places = self.questions.iter().filter_map(|question| question.place.as_ref());
+        places.any(|at| at.call_id == attempt.call.id)
+    }
+
+    /// A fact is committed: if it is the outcome of a call, that does not run any more.
+    fn came_out(&mut self, fact: &Fact) {
+        if let Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } = fact {
+            self.attempts.remove(call_id);
+        }
+    }
+
+    fn stopped(&mut self, call_id: &str, why: &str) -> Option<Fact> {
+        let Attempt { call, number: attempt, .. } = self.attempts.remove(call_id)?;
+        let error = Error::tool(ToolReason::Cancelled)
+            .with_message(format!("tool error ({}): cancelled: {why}", call.name))
+            .with("tool_name", call.name.as_str());
+        let (call_id, resolution) = (call_id.to_owned(), Resolution::CutOff);
+        let (content, duration_ms) = (String::new(), None);
+        Some(Fact::ToolFailed { call_id, attempt, error, resolution, content, duration_ms })
+    }
+}
+
+impl Wake for Parked {
+    /// The log, a lease or a timer is ready.
+    fn wake(self: Arc<Self>) {
+        let Wakers { for_answers, others } = std::mem::take(&mut *lock(&self.0));
+        for_answers.into_values().chain(others).for_each(Waker::wake);
+    }
+}
+
+pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A tool continued after its call was over.
+fn call_is_over() -> Error {
+    Error::tool(ToolReason::Cancelled).with_message("tool error: cancelled: the call is over")
+}
+
+/// The run ended while something waited.
+pub(crate) fn gone() -> Error {
+    Error::new(ErrorKind::Log(LogReason::Unavailable))
+        .with_message("log error: unavailable: the run is over")
+}
