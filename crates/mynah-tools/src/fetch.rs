@@ -59,7 +59,7 @@ struct Fetched {
 }
 
 /// Looks the addresses of a name up.
-pub type Lookup = Arc<dyn Fn(String) -> BoxFuture<io::Result<Vec<IpAddr>>> + Send + Sync>;
+type Lookup = Arc<dyn Fn(String) -> BoxFuture<io::Result<Vec<IpAddr>>> + Send + Sync>;
 
 /// A tool that reads web pages: `fetch`.
 ///
@@ -177,8 +177,22 @@ impl Fetch {
     }
 
     /// Looks names up with this function instead of the system's resolver. Its answers are checked all the same.
-    pub fn lookup(mut self, lookup: Lookup) -> Self {
-        self.lookup = lookup;
+    ///
+    /// ```
+    /// use std::{io, net::IpAddr};
+    ///
+    /// let fetch = mynah_tools::fetch().lookup(async |name| match &*name {
+    ///     "docs.example" => Ok(vec![IpAddr::from([93, 184, 215, 14])]),
+    ///     _ => Err(io::ErrorKind::NotFound.into()),
+    /// });
+    /// # fetch.tool()?;
+    /// # Ok::<(), mynah_data::Error>(())
+    /// ```
+    pub fn lookup<F>(mut self, lookup: impl Fn(String) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
+    {
+        self.lookup = Arc::new(move |name| Box::pin(lookup(name)));
         self
     }
 

@@ -64,7 +64,7 @@ pub use ask_user::ask_user;
 #[cfg(feature = "calculator")]
 pub use calculator::calculator;
 #[cfg(feature = "fetch")]
-pub use fetch::{Fetch, Lookup, fetch};
+pub use fetch::{Fetch, fetch};
 #[cfg(feature = "files")]
 pub use files::{Files, files};
 #[cfg(feature = "now")]

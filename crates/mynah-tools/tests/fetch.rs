@@ -9,6 +9,8 @@
 mod common;
 
 use std::{
+    future::{Ready, ready},
+    io,
     net::{IpAddr, SocketAddr},
     sync::{
         Arc,
@@ -17,7 +19,7 @@ use std::{
 };
 
 use common::{Reply, call, page, redirect, serve};
-use mynah_tools::{Lookup, fetch};
+use mynah_tools::fetch;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -28,9 +30,11 @@ use tokio_rustls::{
     rustls::{ServerConfig, pki_types::PrivateKeyDer},
 };
 
-fn always(address: &str) -> Lookup {
+type Answer = Ready<io::Result<Vec<IpAddr>>>;
+
+fn always(address: &str) -> impl Fn(String) -> Answer + use<> {
     let address: IpAddr = address.parse().unwrap();
-    Arc::new(move |_| Box::pin(std::future::ready(Ok(vec![address]))))
+    move |_| ready(Ok(vec![address]))
 }
 
 #[tokio::test]

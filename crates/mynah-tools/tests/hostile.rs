@@ -14,7 +14,8 @@ mod common;
 use std::{
     fmt::Write as _,
     fs,
-    io::ErrorKind,
+    future::{Ready, ready},
+    io::{self, ErrorKind},
     net::IpAddr,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -28,7 +29,7 @@ use std::{
 use common::{Reply, call, named, outcome, page, redirect, serve};
 use mynah_data::ToolOutcome;
 use mynah_step::Tool;
-use mynah_tools::{Lookup, ask_user, calculator, fetch, files, now, shell};
+use mynah_tools::{ask_user, calculator, fetch, files, now, shell};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -116,9 +117,11 @@ async fn every_hostile_input_is_refused_and_listed() {
 
 const PUBLIC: &str = "93.184.215.14";
 
+type Answer = Ready<io::Result<Vec<IpAddr>>>;
+
 /// Names of the tests, without a DNS server.
-fn lookup() -> Lookup {
-    Arc::new(|name| {
+fn lookup() -> impl Fn(String) -> Answer {
+    |name| {
         let addresses: &[&str] = match name.trim_end_matches('.') {
             "localhost" | "a.localhost" | "127.0.0.1.names.test" => &["127.0.0.1"],
             "localhost6.test" => &["::1"],
@@ -131,11 +134,11 @@ fn lookup() -> Lookup {
             "zero.test" => &["0.0.0.0"],
             "empty.test" => &[],
             "public.test" => &[PUBLIC],
-            _ => return Box::pin(std::future::ready(Err(ErrorKind::NotFound.into()))),
+            _ => return ready(Err(ErrorKind::NotFound.into())),
         };
         let addresses = addresses.iter().map(|address| address.parse::<IpAddr>().unwrap());
-        Box::pin(std::future::ready(Ok(addresses.collect())))
-    })
+        ready(Ok(addresses.collect()))
+    }
 }
 
 async fn urls(table: &mut Table) {
@@ -329,10 +332,10 @@ async fn names(table: &mut Table) {
     let changing = |answers: &'static [&'static str]| {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
-        let lookup: Lookup = Arc::new(move |_| {
+        let lookup = move |_| {
             let answer = answers[count.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1)];
-            Box::pin(std::future::ready(Ok(vec![answer.parse::<IpAddr>().unwrap()])))
-        });
+            ready(Ok(vec![answer.parse::<IpAddr>().unwrap()]))
+        };
         (fetch().allow_address(server).lookup(lookup).tool().unwrap(), asked)
     };
     let url = |path: &str| json!({"url": format!("http://changing.test:{}{path}", server.port())});
