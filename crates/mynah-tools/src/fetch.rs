@@ -337,12 +337,16 @@ impl Fetcher {
             let location = response.headers().get(LOCATION).map(|value| value.as_bytes());
             let location =
                 location.and_then(|bytes| str::from_utf8(bytes).ok()).ok_or_else(|| {
-                    ToolOutcome::error(format!("{url} redirects without a readable location"))
+                    ToolOutcome::error(format!(
+                        "{} redirects without a readable location",
+                        shown(&url)
+                    ))
                 })?;
             let next = url.join(location).map_err(|error| {
                 let location = prefix(location, 200);
                 ToolOutcome::error(format!(
-                    "{url} redirects to {location:?}, which is not a URL: {error}"
+                    "{} redirects to {location:?}, which is not a URL: {error}",
+                    shown(&url)
                 ))
             })?;
             url = self.settings.check(next.as_str())?;
@@ -374,7 +378,7 @@ impl Fetcher {
     async fn read(&self, url: Url, mut response: Response, offset: usize) -> Outcome<Fetched> {
         let status = response.status();
         if !status.is_success() {
-            let why = format!("{url} answered {status}");
+            let why = format!("{} answered {status}", shown(&url));
             return Err(match status.as_u16() {
                 408 | 429 | 500..=599 => ToolOutcome::transient(why),
                 _ => ToolOutcome::error(why),
@@ -384,15 +388,19 @@ impl Fetcher {
         let content_type = header(CONTENT_TYPE).unwrap_or_default().to_owned();
         let (kind, charset) = kind_of(&content_type);
         if !is_text(&kind) {
-            return refused(format!("{url} is not text but {:?}", prefix(&kind, 100)));
+            return refused(format!("{} is not text but {:?}", shown(&url), prefix(&kind, 100)));
         }
         if response.headers().contains_key(CONTENT_ENCODING)
             && header(CONTENT_ENCODING) != Some("identity")
         {
-            return refused(format!("{url} is compressed, although that was not asked for"));
+            return refused(format!(
+                "{} is compressed, although that was not asked for",
+                shown(&url)
+            ));
         }
         let max = self.settings.max_bytes;
-        let too_large = || refused(format!("{url} has more than {max} bytes, which is the limit"));
+        let too_large =
+            || refused(format!("{} has more than {max} bytes, which is the limit", shown(&url)));
         if response.content_length().is_some_and(|length| length > max as u64) {
             return too_large();
         }
@@ -426,7 +434,13 @@ impl Fetcher {
             let end = text.len() - rest.len() + shown.len();
             format!("the text has {} bytes; read on with offset {end}", text.len())
         });
-        Ok(Fetched { url: url.into(), content_type, title, text: shown.to_owned(), truncated })
+        Ok(Fetched {
+            url: url.into(),
+            content_type: kind,
+            title,
+            text: shown.to_owned(),
+            truncated,
+        })
     }
 }
 
@@ -474,18 +488,21 @@ fn is_text(kind: &str) -> bool {
                 || format.ends_with("+yaml"))
 }
 
-/// The outcome of a request that failed on its way. What failed in TLS does not get better.
+/// A URL as the model reads it in an error.
+fn shown(url: &Url) -> &str {
+    prefix(url.as_str(), 200)
+}
+
+/// The outcome of a request that failed on its way. What is wrong with a certificate does not pass.
 fn failed(url: &Url, error: &reqwest::Error) -> ToolOutcome {
-    let mut causes = Vec::new();
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
-    while let Some(current) = cause {
-        causes.push(current.to_string());
-        cause = current.source();
+    // The outer errors only repeat the URL and name the phase.
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
     }
-    // The outer ones only repeat the URL and the name of the phase.
-    let why = causes.pop().unwrap_or_else(|| error.to_string());
-    let why = format!("{url} could not be fetched: {why}");
-    match why.contains("certificate") {
+    let cause = cause.to_string();
+    let why = format!("{} could not be fetched: {}", shown(url), prefix(&cause, 300));
+    match cause.contains("certificate") {
         true => ToolOutcome::error(why),
         false => ToolOutcome::transient(why),
     }

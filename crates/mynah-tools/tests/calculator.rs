@@ -57,3 +57,16 @@ async fn what_is_rounded_says_so() {
         assert_eq!(calculated(expression).await, (expected.to_owned(), false), "{expression}");
     }
 }
+
+proptest::proptest! {
+    #[test]
+    fn any_expression_is_calculated_or_refused_without_a_panic(
+        expression in r"([0-9.e+*/%^(), -]|(sqrt|ln|round|max|min|abs|exp|pi|e|tan)\(?|\PC){0,60}",
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let found = runtime.block_on(call(&mynah_tools::calculator(), json!({"expression": expression})));
+        if let Err(error) = found {
+            assert!(!error.contains("handler_raised"), "{expression:?}: {error}");
+        }
+    }
+}

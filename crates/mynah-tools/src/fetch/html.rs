@@ -191,6 +191,14 @@ mod tests {
         assert_eq!(page.text, text);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_without_a_panic(html in r"([ -~]|<[/!]?(a|b|pre|li|title|script|svg|td|h1|br)( href=/x)?/?>|&\PC{0,6};?|\PC){0,200}") {
+            let page = text_of(&html);
+            assert!(page.text.len() + page.title.len() <= html.len() * 3);
+        }
+    }
+
     #[test]
     fn deep_nesting_and_unclosed_tags_are_read_in_linear_time() {
         let page = text_of(&format!("{}text", "<div><ul><li>".repeat(200_000)));
