@@ -141,7 +141,7 @@ fn lookup() -> impl Fn(String) -> Answer {
 
 async fn urls(table: &mut Table) {
     let tool = fetch().lookup(lookup()).tool().unwrap();
-    table.section("fetch: the URL", "Nothing is looked up or connected to.");
+    table.section("fetch: the URL", "Nothing is connected to.");
     let scheme = "is not allowed; use http or https";
     let spaces = "white space or control characters";
     let login = "contains a user name or a password";
