@@ -2,15 +2,15 @@
 //!
 //! Each tool is a feature of the crate. All but `shell` are on by default.
 //!
-//! | feature | tools | effect | idempotent | in a replay |
+//! | feature | tools | effect | idempotent | runs again in a replay with `rerun_tools()` |
 //! |---|---|---|---|---|
-//! | `fetch` | `fetch` | reads a web page | yes | answered from the record |
-//! | `files` | `read_file`, `list_dir`, `search_files` | reads files of one folder | yes | answered from the record |
-//! | `files` | `write_file`, `edit_file` | changes files of one folder | no | answered from the record |
-//! | `shell` | `shell` | runs a command | no | answered from the record |
-//! | `ask-user` | `ask_user` | suspends the conversation with a question | yes | runs again |
-//! | `now` | `now` | reads the run's clock, which is recorded | yes | runs again |
-//! | `calculator` | `calculator` | none | yes | runs again |
+//! | `fetch` | `fetch` | reads a web page | yes | no: its record answers |
+//! | `files` | `read_file`, `list_dir`, `search_files` | reads files of one folder | yes | no: its record answers |
+//! | `files` | `write_file`, `edit_file` | changes files of one folder | no | no: its record answers |
+//! | `shell` | `shell` | runs a command | no | no: its record answers |
+//! | `ask-user` | `ask_user` | suspends the conversation with a question | yes | yes |
+//! | `now` | `now` | reads the run's clock, which is recorded | yes | yes |
+//! | `calculator` | `calculator` | none | yes | yes |
 //!
 //! ```
 //! # #[cfg(all(feature = "ask-user", feature = "calculator", feature = "fetch", feature = "files", feature = "now"))]
