@@ -264,11 +264,7 @@ fn relative(path: &str) -> Outcome<PathBuf> {
 
 /// A path as the model reads it.
 fn shown(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    match text.len() > 200 {
-        true => format!("{}…", prefix(&text, 200)),
-        false => text.into_owned(),
-    }
+    path.to_string_lossy().into_owned()
 }
 
 /// What the operating system reports, without its codes.

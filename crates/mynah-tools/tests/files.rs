@@ -110,6 +110,15 @@ async fn files_are_searched_by_line_and_by_name() {
 }
 
 #[tokio::test]
+async fn a_long_path_is_found_whole_so_that_it_can_be_read() {
+    let path = format!("{}/{}/file", "d".repeat(200), "e".repeat(200));
+    let (_dir, files) = folder(&[(&path, "hit")]);
+    let found = run(&files, "search_files", json!({"pattern": "hit"})).await.unwrap();
+    assert_eq!(found["matches"][0]["path"], path);
+    assert_eq!(run(&files, "read_file", json!({"path": path})).await.unwrap()["path"], path);
+}
+
+#[tokio::test]
 async fn a_search_that_finds_too_much_or_takes_too_long_says_so() {
     let (_dir, files) = folder(&[("a", &"hit\n".repeat(50))]);
     let few = files.clone().max_results(3);
