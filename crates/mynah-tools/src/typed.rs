@@ -72,7 +72,7 @@ fn described<A: JsonSchema>(name: &str, description: &str) -> Tool {
 
 fn parsed<A: DeserializeOwned>(arguments: Value) -> Outcome<A> {
     serde_json::from_value(arguments)
-        .map_err(|error| ToolOutcome::error(format!("invalid arguments: {error}")))
+        .map_err(|error| ToolOutcome::error(format!("invalid_arguments: {error}")))
 }
 
 fn encoded<T: Serialize>(result: Outcome<T>) -> ToolOutcome {

@@ -113,6 +113,9 @@ async fn every_hostile_input_is_refused_and_listed() {
     assert!(listed == text, "docs/tools-hostile.md is not this list; MYNAH_BLESS=1 writes it");
 }
 
+/// What the loop reports of arguments that do not fit the schema.
+const ARGUMENTS: &str = "invalid_arguments";
+
 const PUBLIC: &str = "93.184.215.14";
 
 type Answer = Ready<io::Result<Vec<IpAddr>>>;
@@ -197,25 +200,16 @@ async fn urls(table: &mut Table) {
     table.rows(&tool, "url", &rows).await;
     let long = format!("http://public.test/{}", "a".repeat(9_000));
     table.rows(&tool, "url", &[(&long, "a URL of 9,019 bytes", "too long")]).await;
-    let unknown = "Additional properties are not allowed";
     let objects = [
-        (json!({"url": "http://public.test/", "method": "POST"}), "another method", unknown),
+        (json!({"url": "http://public.test/", "method": "POST"}), "another method", ARGUMENTS),
         (
             json!({"url": "http://public.test/", "headers": {"Host": "x"}}),
             "headers of its own",
-            unknown,
+            ARGUMENTS,
         ),
-        (
-            json!({"url": ["http://public.test/", "http://127.0.0.1/"]}),
-            "two URLs",
-            "is not of type",
-        ),
-        (
-            json!({"url": "http://public.test/", "offset": -1}),
-            "a negative offset",
-            "less than the minimum",
-        ),
-        (json!({}), "no URL", "\"url\" is a required property"),
+        (json!({"url": ["http://public.test/", "http://127.0.0.1/"]}), "two URLs", ARGUMENTS),
+        (json!({"url": "http://public.test/", "offset": -1}), "a negative offset", ARGUMENTS),
+        (json!({}), "no URL", ARGUMENTS),
     ];
     table.objects(&tool, &objects).await;
 
@@ -641,14 +635,10 @@ async fn paths(table: &mut Table) {
             "lines after the end",
             "after the end",
         ),
-        (json!({"path": "file.txt", "first_line": -1}), "a negative line", "less than the minimum"),
-        (
-            json!({"path": "file.txt", "max_lines": 1e99}),
-            "a number beyond any",
-            "invalid arguments",
-        ),
-        (json!({"path": "file.txt", "root": "/"}), "another root", "Additional properties"),
-        (json!({"path": null}), "no path", "is not of type"),
+        (json!({"path": "file.txt", "first_line": -1}), "a negative line", ARGUMENTS),
+        (json!({"path": "file.txt", "max_lines": 1e99}), "a number beyond any", ARGUMENTS),
+        (json!({"path": "file.txt", "root": "/"}), "another root", ARGUMENTS),
+        (json!({"path": null}), "no path", ARGUMENTS),
     ];
     table.objects(&read, &objects).await;
 
@@ -723,9 +713,9 @@ async fn writes(table: &mut Table) {
         (
             json!({"path": "new", "content": "x", "mode": "4755"}),
             "permissions of its own",
-            "Additional properties",
+            ARGUMENTS,
         ),
-        (json!({"path": "new"}), "no content", "\"content\" is a required property"),
+        (json!({"path": "new"}), "no content", ARGUMENTS),
     ];
     table.objects(&write, &objects).await;
 
@@ -801,7 +791,7 @@ async fn searches(table: &mut Table) {
         (json!({"glob": "[z-a]"}), "a range that runs backwards", no_glob),
         (json!({"glob": braces}), "a glob that nests 400 levels", no_glob),
         (json!({"glob": long}), "a glob of 1,001 bytes", "too long"),
-        (json!({"pattern": "a", "command": "grep"}), "a program", "Additional properties"),
+        (json!({"pattern": "a", "command": "grep"}), "a program", ARGUMENTS),
     ];
     table.objects(&search, &objects).await;
     // A whole search passes the traps, and finds nothing of the outside.
@@ -925,12 +915,15 @@ async fn commands(table: &mut Table) {
         ("kill -STOP $$", "a command that stops itself", killed),
     ];
     table.rows(&tool, "command", &rows).await;
-    let unknown = "Additional properties";
     let objects = [
-        (json!({"command": "env", "env": {"LD_PRELOAD": "x.so"}}), "variables of its own", unknown),
-        (json!({"command": "pwd", "dir": "/"}), "a folder of its own", unknown),
-        (json!({"command": "sleep 60", "timeout": 3600}), "a time limit of its own", unknown),
-        (json!({"command": ["rm", "-rf", "/"]}), "a list", "is not of type"),
+        (
+            json!({"command": "env", "env": {"LD_PRELOAD": "x.so"}}),
+            "variables of its own",
+            ARGUMENTS,
+        ),
+        (json!({"command": "pwd", "dir": "/"}), "a folder of its own", ARGUMENTS),
+        (json!({"command": "sleep 60", "timeout": 3600}), "a time limit of its own", ARGUMENTS),
+        (json!({"command": ["rm", "-rf", "/"]}), "a list", ARGUMENTS),
     ];
     table.objects(&tool, &objects).await;
     let nowhere = shell().dir("/no/such/folder").tool();
