@@ -1,10 +1,9 @@
-//! Tools whose arguments are a Rust type.
+//! Typed tools whose results may be an outcome of another kind.
 
 use mynah_data::ToolOutcome;
 use mynah_step::Tool;
-use schemars::{JsonSchema, generate::SchemaSettings};
+use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::Value;
 
 /// The result of a tool, or an outcome of another kind: an error, a question.
 pub(crate) type Outcome<T> = Result<T, ToolOutcome>;
@@ -28,18 +27,13 @@ pub(crate) fn typed<A, T, F>(
     run: impl Fn(A, mynah_step::ToolContext) -> F + Send + Sync + 'static,
 ) -> Tool
 where
-    A: JsonSchema + DeserializeOwned,
+    A: JsonSchema + DeserializeOwned + 'static,
     T: Serialize,
     F: Future<Output = Outcome<T>> + Send + 'static,
 {
-    described::<A>(name, description).handler(move |arguments, context| {
-        let running = parsed(arguments).map(|arguments| run(arguments, context));
-        async move {
-            match running {
-                Ok(running) => encoded(running.await),
-                Err(refusal) => refusal,
-            }
-        }
+    Tool::typed::<A, _>(name, description, move |arguments, context| {
+        let running = run(arguments, context);
+        async move { encoded(running.await) }
     })
 }
 
@@ -51,28 +45,10 @@ pub(crate) fn blocking<A, T>(
     run: impl Fn(A) -> Outcome<T> + Send + Sync + 'static,
 ) -> Tool
 where
-    A: JsonSchema + DeserializeOwned,
+    A: JsonSchema + DeserializeOwned + 'static,
     T: Serialize,
 {
-    described::<A>(name, description)
-        .blocking(move |arguments, _| encoded(parsed(arguments).and_then(&run)))
-}
-
-/// A tool without a handler whose schema is that of its arguments.
-fn described<A: JsonSchema>(name: &str, description: &str) -> Tool {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
-        settings.meta_schema = None;
-        settings.inline_subschemas = true;
-    });
-    let mut schema = settings.into_generator().into_root_schema_for::<A>();
-    schema.remove("title");
-    schema.remove("description");
-    Tool::new(name, description, schema.to_value())
-}
-
-fn parsed<A: DeserializeOwned>(arguments: Value) -> Outcome<A> {
-    serde_json::from_value(arguments)
-        .map_err(|error| ToolOutcome::error(format!("invalid_arguments: {error}")))
+    Tool::typed_blocking(name, description, move |arguments, _| encoded(run(arguments)))
 }
 
 fn encoded<T: Serialize>(result: Outcome<T>) -> ToolOutcome {
