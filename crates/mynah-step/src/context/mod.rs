@@ -330,7 +330,9 @@ impl Context {
 
     /// Records a fact.
     async fn put(&self, mut fact: Fact) -> Result<()> {
-        self.0.journal.records(|cursor| Some(cursor.set_durations(&mut fact)));
+        if let Some(cursor) = &self.journal().cursor {
+            cursor.set_durations(&mut fact);
+        }
         let durable = ends(&fact);
         self.handed_in(self.0.effects.commit(fact.clone(), durable)).await?;
         self.spent().evolve(&fact);
