@@ -507,7 +507,7 @@ impl Engine {
     ///
     /// ```
     /// # use mynah::{Engine, Options};
-    /// # use serde_json::Value;
+    /// # use serde_json::{Value, json};
     /// let engine = Engine::without_adapter().temperature(0.2).provider_option("top_p", 1.0);
     /// let params = engine.resolve_params(&Options::new().temperature(0.7));
     /// assert_eq!(Value::Object(params), json!({"temperature": 0.7, "top_p": 1.0}));
