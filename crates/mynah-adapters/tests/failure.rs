@@ -8,6 +8,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use mynah_adapters::{
     anthropic::Anthropic,
     failure,
@@ -444,7 +446,7 @@ fn what_kind_of_error_it_is_and_how_long_to_wait_may_stand_in_other_places() {
     let told = |header: Option<&'static str>| {
         let error =
             failure::of_response(429, |name| header.filter(|_| name == "retry-after"), body);
-        error.retry_after_ms()
+        error.retry_after().map(|time| time.as_millis())
     };
     assert_eq!((told(None), told(Some("2"))), (Some(34_500), Some(2000)), "a header comes first");
 }
@@ -546,7 +548,7 @@ fn y09_a_pause_may_be_milliseconds_seconds_or_a_date() {
         let header =
             |name: &str| headers.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         let error = failure::of_response(429, header, b"");
-        assert_eq!(error.retry_after_ms(), expected, "{headers:?}");
+        assert_eq!(error.retry_after().map(|time| time.as_millis()), expected, "{headers:?}");
     }
 }
 
@@ -559,7 +561,7 @@ fn failed(format: &dyn Format, body: &str) -> Error {
 fn a_pause_that_is_asked_for_in_words_is_told() {
     let pause = |words: &str| {
         let said = json!({"error": {"message": words, "code": "rate_limit_exceeded"}});
-        failure::in_stream(&said).retry_after_ms()
+        failure::in_stream(&said).retry_after().map(|time| time.as_millis())
     };
     for (words, ms) in [
         ("Please try again in 11.054s. Visit https://example.com to learn more.", Some(11_054)),
@@ -576,5 +578,5 @@ fn a_pause_that_is_asked_for_in_words_is_told() {
     }
     let header = |name: &str| (name == "retry-after").then_some("3");
     let body = br#"{"error": {"message": "Please try again in 1s."}}"#;
-    assert_eq!(failure::of_response(429, header, body).retry_after_ms(), Some(3_000));
+    assert_eq!(failure::of_response(429, header, body).retry_after(), Some(Duration::from_secs(3)));
 }

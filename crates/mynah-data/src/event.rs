@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    ChatResult, Error, FinishReason, HaltReason, Message, Metadata, Mode, Response, StepThread,
-    ToolCall, ToolOutcome, Usage, step_thread,
+    ChatResult, Error, FinishReason, HaltReason, Message, Metadata, Response, StepThread, ToolCall,
+    ToolMode, ToolOutcome, Usage, step_thread,
 };
 
 /// One thing that happened.
@@ -179,7 +179,7 @@ pub enum Event {
         /// The conversation with the answer and the tool results. In a chat's JSON, the messages that the step added.
         thread: StepThread,
         /// Whether tools were run or handed to the caller.
-        mode: Mode,
+        mode: ToolMode,
         /// Calls of manual tools, for the caller to answer.
         manual_tool_calls: Vec<ToolCall>,
     },

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{Error, Limit, Message, Place as When, ResponseBuilder, Result, ToolOutcome};
+use mynah_data::{BreachTime, Error, Limit, Message, ResponseBuilder, Result, RunId, ToolOutcome};
 use mynah_log::{Corrupt, Effect, Fact, Hash, Inside, Plan, Record, Resolution, cbor};
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ use crate::{
 /// What the loop does not make again is left out: the seal, the seams where another process went on, and what tries of tools
 /// left behind that have no outcome because their process ended, or their run.
 pub struct Recorded {
-    pub(crate) run: Arc<str>,
+    pub(crate) run: RunId,
     facts: VecDeque<RecordedFact>,
     /// Writes what the loop made, to be compared.
     writer: cbor::Writer,
@@ -50,7 +50,7 @@ pub struct Recorded {
 
 impl Recorded {
     /// Compares with these records, all but the seal.
-    pub fn new(run: Arc<str>, mut records: Vec<RecordedFact>) -> Self {
+    pub fn new(run: RunId, mut records: Vec<RecordedFact>) -> Self {
         let last = records.last().map_or(0, |kept| kept.record().seq());
         records.retain(|kept| !kept.is("sealed"));
         Self::from_parts(run, records, last, LeftBehind::default())
@@ -58,7 +58,7 @@ impl Recorded {
 
     /// Compares with the records of a loop of its caller's own, which runs from its beginning: it does not make again what a
     /// process left behind that died.
-    pub(crate) fn of_loop(run: Arc<str>, mut records: Vec<RecordedFact>, resumes: bool) -> Self {
+    pub(crate) fn of_loop(run: RunId, mut records: Vec<RecordedFact>, resumes: bool) -> Self {
         let last = records.last().map_or(0, |kept| kept.record().seq());
         // Calls that were dropped with their run were not given up by the loop: their outcome is unknown.
         let is_dropped = |kept: &RecordedFact| {
@@ -79,7 +79,7 @@ impl Recorded {
     }
 
     fn from_parts(
-        run: Arc<str>,
+        run: RunId,
         records: Vec<RecordedFact>,
         last: u64,
         LeftBehind { anew, open, .. }: LeftBehind,
@@ -427,7 +427,7 @@ impl Recorded {
             None => self.mismatch(self.last + 1, None, fact),
             Some((record, recorded)) => match record.fact() {
                 // Nothing that the loop makes is like a payload that is not as its fact is written.
-                Err(what) => Corrupt { run: self.run.to_string(), seq: record.seq(), what }.into(),
+                Err(what) => Corrupt { run: self.run.clone(), seq: record.seq(), what }.into(),
                 Ok(_) => self.mismatch(record.seq(), Some(recorded), fact),
             },
         }
@@ -513,7 +513,7 @@ fn asks(fact: &Fact, this: Hash) -> bool {
 fn is_answer(fact: &Fact) -> bool {
     match fact {
         Fact::AssistantCompleted { .. } | Fact::TurnLost { .. } => true,
-        Fact::BudgetExceeded { breach, .. } => breach.place == When::MidStream,
+        Fact::BudgetExceeded { breach, .. } => breach.when == BreachTime::MidStream,
         Fact::SideEffect { inside, name, .. } => inside.is_none() && name == MODEL_CALL,
         _ => false,
     }
@@ -551,7 +551,7 @@ fn is_stopped(fact: &Fact, upcoming: &Fact) -> bool {
         Fact::ToolScheduled { .. } => matches!(breach.limit, Limit::ToolCalls | Limit::WallClock),
         _ => false,
     };
-    before && breach.place == When::PreCall
+    before && breach.when == BreachTime::PreCall
 }
 
 /// The call, and its try, inside which a fact was made.

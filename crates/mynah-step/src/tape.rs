@@ -1,11 +1,8 @@
 //! What becomes of facts: nothing, a record, or a comparison with one.
 
-use std::{
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::task::{Context, Poll, ready};
 
-use mynah_data::{Error, Result};
+use mynah_data::{Error, Result, RunId};
 use mynah_log::{DirectCall, Fact, Head, Resolution};
 use serde_json::Value;
 
@@ -39,7 +36,7 @@ impl Tape {
     }
 
     /// The run's id, if anybody keeps it.
-    pub fn run_id(&self) -> Option<&Arc<str>> {
+    pub fn run_id(&self) -> Option<&RunId> {
         match self {
             Self::Blank => None,
             Self::Recording(recorder) => Some(recorder.chain.run()),

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{Error, Result};
+use mynah_data::{Error, Result, RunId};
 use mynah_log::{About, Fact, Log, Parent, Record, RunSummary};
 use mynah_step::{BoxFuture, RecordedFact, Recorder, SystemWorld, World, active, was_redacted};
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
@@ -33,19 +33,14 @@ use crate::loaded::Walked;
 /// # Ok(()) }
 /// ```
 pub fn fork_run<L: Log + Clone>(log: &L, run: impl AsRef<str>, at: u64) -> Fork {
-    Fork {
-        log: Arc::new(log.clone()),
-        run: run.as_ref().to_owned(),
-        at,
-        world: Arc::new(SystemWorld),
-    }
+    Fork { log: Arc::new(log.clone()), run: run.as_ref().into(), at, world: Arc::new(SystemWorld) }
 }
 
 /// A run to be branched off; see [`fork_run`].
 #[must_use = "nothing is copied unless it is awaited"]
 pub struct Fork {
     log: Arc<dyn Log>,
-    run: String,
+    run: RunId,
     at: u64,
     world: Arc<dyn World>,
 }
@@ -55,7 +50,7 @@ pub struct Fork {
 #[non_exhaustive]
 pub struct Forked {
     /// The new run.
-    pub run_id: Arc<str>,
+    pub run_id: RunId,
     /// Where it was branched off. As JSON without the time, which says nothing of the place.
     #[serde(serialize_with = "place")]
     pub parent: Parent,

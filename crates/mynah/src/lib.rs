@@ -71,12 +71,13 @@ pub use engine::Engine;
 pub use fork::{Fork, Forked, fork_run};
 pub use mynah_adapters as adapters;
 pub use mynah_data::{
-    AdapterReason, Breach, Budget, Catalog, ChatResult, Collector, EngineReason, Error, ErrorKind,
-    Event, FieldError, FinishReason, HaltReason, Image, Limit, LogReason, MAX_RESULT, Message,
-    Messages, Metadata, Mode, ModelInfo, ModelRef, Operation, Part, Place, Pricing, Request,
-    Response, ResponseFormat, Result, Role, Session, SessionReason, SessionReducer, SessionRun,
-    SessionState, Status, StepResult, StepThread, StreamReason, Thread, ToolCall, ToolChoice,
-    ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
+    AdapterReason, Breach, BreachTime, Budget, Catalog, ChatResult, Collector, Difference,
+    EngineReason, Error, ErrorKind, Event, FieldError, FinishReason, HaltReason, Image, Limit,
+    LogReason, MAX_RESULT, Message, Messages, Metadata, Mismatch, MismatchClass, ModelInfo,
+    ModelRef, Operation, Part, Pricing, Request, Response, ResponseFormat, Result, Role, RunId,
+    Session, SessionReason, SessionReducer, SessionRun, SessionState, Status, StepResult,
+    StepThread, StreamReason, Thread, ToolCall, ToolChoice, ToolMode, ToolOutcome, ToolReason,
+    ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
 };
 pub use mynah_log as log;
 pub use mynah_step as step;
@@ -86,11 +87,11 @@ pub use mynah_step::{
     ToolContext, ToolExecutor, ToolResultEncoder, World, differences,
 };
 pub use options::Options;
-pub use replay::{Replay, Replayed, Tools, replay_run};
+pub use replay::{Replay, ReplayStatus, Replayed, Tools, replay_run};
 pub use restore::{KeptCall, Restored, kept_call, restore_session, restore_turn};
 pub use resume::Resume;
 pub use run::{OnToolError, OnUnknownTool};
-pub use spec::{EngineSpec, Registry, ToolEntry};
+pub use spec::{EngineRegistry, EngineSpec, ToolEntry};
 pub use stream::EventStream;
 pub use turn::{SessionStream, StepTurn, Turn};
 
@@ -99,7 +100,7 @@ pub mod prelude {
     pub use futures_util::StreamExt as _;
 
     pub use crate::{
-        Budget, CancelHandle, ChatResult, Engine, Event, HaltReason, Message, Mode, OnToolError,
-        ResponseFormat, Session, Status, Thread, Tool, ToolContext, ToolOutcome,
+        Budget, CancelHandle, ChatResult, Engine, Event, HaltReason, Message, OnToolError,
+        ResponseFormat, Session, Status, Thread, Tool, ToolContext, ToolMode, ToolOutcome,
     };
 }

@@ -21,10 +21,10 @@ use crate::{
 /// does not know go to the provider as they are.
 ///
 /// ```
-/// use mynah::{Mode, Options};
+/// use mynah::{ToolMode, Options};
 /// use serde_json::json;
 ///
-/// let options = Options::from_json(json!({"max_turns": 4, "reasoning_effort": "high"}))?.mode(Mode::Manual);
+/// let options = Options::from_json(json!({"max_turns": 4, "reasoning_effort": "high"}))?.mode(ToolMode::Manual);
 /// assert_eq!(options.values()["max_turns"], 4);
 /// # Ok::<(), mynah::Error>(())
 /// ```
@@ -208,7 +208,7 @@ macro_rules! option_setters {
             }
 
             /// Whether tools are run or handed to the caller.
-            pub fn mode(self, mode: mynah_data::Mode) -> Self {
+            pub fn mode(self, mode: mynah_data::ToolMode) -> Self {
                 self.param("mode", serde_json::json!(mode))
             }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mynah_data::{
     EngineReason, Error, FieldError, Messages, Metadata, Part as ContentPart, Pricing, Request,
-    ResponseFormat, Result, Thread, ToolCall, ToolSpec, ValidationReason, validate,
+    ResponseFormat, Result, RunId, Thread, ToolCall, ToolSpec, ValidationReason, validate,
 };
 use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
 use mynah_step::{
@@ -42,7 +42,7 @@ pub(crate) struct Origin {
     /// When the turn before was at its last record.
     pub(crate) since: Option<i64>,
     /// The id of the run; a fresh one if not set.
-    pub(crate) run_id: Option<String>,
+    pub(crate) run_id: Option<RunId>,
 }
 
 /// A run that may begin, and what its caller wants to see of it.

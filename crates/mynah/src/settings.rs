@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mynah_data::{
-    Budget, Error, FieldError, Metadata, Mode, ModelRef, PromptCache, ResponseFormat, Result,
-    ToolChoice, ValidationReason,
+    Budget, Error, FieldError, Metadata, ModelRef, PromptCache, ResponseFormat, Result, ToolChoice,
+    ToolMode, ValidationReason,
 };
 use mynah_step::{RetryPolicy, SideEffectErrors};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -18,7 +18,7 @@ use crate::{
 /// The options of a call as they hold: the call's, over the engine's, over the library's.
 pub(crate) struct Settings {
     pub(crate) model: Option<ModelRef>,
-    pub(crate) mode: Mode,
+    pub(crate) mode: ToolMode,
     pub(crate) max_turns: u32,
     pub(crate) budget: Option<Budget>,
     pub(crate) temperature: Option<f64>,

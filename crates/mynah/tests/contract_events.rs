@@ -200,7 +200,7 @@ async fn e28_what_the_provider_says_of_its_answer_reaches_the_response() -> Resu
 async fn e29_options_of_the_loop_do_not_reach_the_model_of_a_single_call() -> Result<()> {
     let model = scripted([says("x")]);
     let generate = Engine::new(model.clone()).generate("hi").max_turns(3).param("top_k", 5);
-    generate.mode(mynah::Mode::Manual).halt_when(|_| true).await?;
+    generate.mode(mynah::ToolMode::Manual).halt_when(|_| true).await?;
     let expected =
         Request { options: common::map(json!({"top_k": 5})), stream: true, ..Request::from("hi") };
     assert_eq!(model.requests(), [expected]);
@@ -215,7 +215,7 @@ async fn an_adapter_that_emits_what_is_not_a_models_gets_malformed_event() -> Re
         Event::StepCompleted {
             response: Box::new(mynah::Response::new(Message::assistant("forged"))),
             thread: Thread::new().into(),
-            mode: mynah::Mode::Auto,
+            mode: mynah::ToolMode::Auto,
             manual_tool_calls: Vec::new(),
         },
         Event::ChatCompleted {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use mynah::{
     AdapterReason, Budget, Chat, Engine, EngineReason, ErrorKind, Event, FinishReason, HaltReason,
-    Message, Mode, OnUnknownTool, Part, Request, Response, ResponseFormat, Result, Role,
-    StepResult, Thread, Tool, ToolCall, ToolChoice, ToolOutcome,
+    Message, OnUnknownTool, Part, Request, Response, ResponseFormat, Result, Role, StepResult,
+    Thread, Tool, ToolCall, ToolChoice, ToolMode, ToolOutcome,
     log::MemoryLog,
     replay_run,
     testing::{Scripted, names},
@@ -84,7 +84,7 @@ async fn f02_without_a_response_format_there_is_one_pass() -> Result<()> {
 
 #[tokio::test]
 async fn f03_f04_a_conversation_that_was_suspended_or_stopped_gets_no_form() -> Result<()> {
-    let manual = |chat: Chat| chat.mode(Mode::Manual);
+    let manual = |chat: Chat| chat.mode(ToolMode::Manual);
     let plain = |chat: Chat| chat;
     let cases: [(&str, Value, Set); 7] = [
         ("ask_user", call("c0", "ask"), plain),

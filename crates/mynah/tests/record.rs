@@ -5,8 +5,9 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    ChatResult, Engine, Event, HaltReason, Message, Mode, OnUncertain, StepResult, Tool,
+    ChatResult, Engine, Event, HaltReason, Message, OnUncertain, RunId, StepResult, Tool, ToolMode,
     ToolOutcome, Tools, fork_run,
+    log::VerifyStatus,
     log::{Append, Chain, Fact, Log, MemoryLog, Record, verify},
     replay_run,
     testing::{self, Scripted},
@@ -28,7 +29,7 @@ proptest! {
             let records = read(&log, &run).await;
             prop_assert!(verify(&run, &records).is_ok());
             let suspended = live.last().is_some_and(is_suspended);
-            prop_assert_eq!(verify(&run, &records).map(|report| report.status).ok(), Some(if suspended { "in_progress" } else { "verified" }));
+            prop_assert_eq!(verify(&run, &records).map(|report| report.status).ok(), Some(if suspended { VerifyStatus::InProgress } else { VerifyStatus::Verified }));
             for tools in [Tools::Recorded, Tools::Rerun] {
                 let again = plan.engine().replay(&log, &*run).replay_tools(tools);
                 let stream = again.stream().await.map_err(|e| TestCaseError::fail(e.to_string()))?;
@@ -61,7 +62,7 @@ proptest! {
             let log = Arc::new(MemoryLog::new());
             let mut stream = plan.engine().chat("go").options(plan.options()).record(&log).stream();
             let cancel = stream.cancel_handle();
-            let run = stream.run_id().map(str::to_owned);
+            let run = stream.run_id().cloned();
             let mut seen = 0;
             while let Some(Ok(_)) = futures_util::StreamExt::next(&mut stream).await {
                 seen += 1;
@@ -413,7 +414,7 @@ async fn a_condition_of_the_last_engine_is_not_asked_of_what_others_did() -> myn
 #[tokio::test]
 async fn a_run_that_waits_goes_on_with_what_it_waited_for_and_nothing_else() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
-    let waiting = engine(1)?.chat("go").mode(Mode::Manual).record(&log).await?;
+    let waiting = engine(1)?.chat("go").mode(ToolMode::Manual).record(&log).await?;
     let run = waiting.run_id.unwrap_or_default();
     let resume = || Ok::<_, mynah::Error>(later(1)?.resume(&log, &*run));
     let (result, said) = (Message::tool_result("c0", 1), Message::assistant("I say so"));
@@ -525,7 +526,7 @@ async fn the_seal_stands_last_and_a_waiting_run_has_none() -> mynah::Result<()> 
     let run = engine(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
     let records = read(&log, &run).await;
     assert!(matches!(records.last().map(Record::fact), Some(Ok(Some(Fact::Sealed(_))))));
-    let waiting = engine(1)?.chat("go").mode(Mode::Manual).record(&log).await?;
+    let waiting = engine(1)?.chat("go").mode(ToolMode::Manual).record(&log).await?;
     assert_eq!(waiting.halted_reason, HaltReason::ManualToolCalls);
     let records = read(&log, &waiting.run_id.unwrap_or_default()).await;
     assert!(matches!(records.last().map(Record::fact), Some(Ok(Some(Fact::Suspended(_))))));
@@ -553,12 +554,12 @@ async fn a_tool_starts_only_when_its_announcement_is_kept() -> mynah::Result<()>
 }
 
 /// A log with a run that ended without its end, right after its first record of this kind.
-async fn cut_after(kind: &str) -> mynah::Result<(Arc<MemoryLog>, Arc<str>)> {
+async fn cut_after(kind: &str) -> mynah::Result<(Arc<MemoryLog>, RunId)> {
     cut(&engine(1)?, kind).await
 }
 
 /// The same, with a run of this engine.
-async fn cut(engine: &Engine, kind: &str) -> mynah::Result<(Arc<MemoryLog>, Arc<str>)> {
+async fn cut(engine: &Engine, kind: &str) -> mynah::Result<(Arc<MemoryLog>, RunId)> {
     let log = Arc::new(MemoryLog::new());
     let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
     let records = read(&log, &run).await;
@@ -608,8 +609,8 @@ fn without_id(mut result: ChatResult) -> ChatResult {
     result
 }
 
-async fn collect(stream: mynah::EventStream) -> (Option<String>, Vec<Event>) {
-    let run = stream.run_id().map(str::to_owned);
+async fn collect(stream: mynah::EventStream) -> (Option<RunId>, Vec<Event>) {
+    let run = stream.run_id().cloned();
     (run, testing::collect(stream).await.unwrap_or_default())
 }
 

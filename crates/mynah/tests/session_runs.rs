@@ -12,8 +12,8 @@ use std::{
 
 use kept::{calls, copy, says, talker};
 use mynah::{
-    Budget, Engine, Metadata, Options, Session, Status, SystemWorld, Thread, Tool, ToolOutcome,
-    Tools, World, cancel_run, fork_run,
+    Budget, Engine, Metadata, Options, RunId, Session, Status, SystemWorld, Thread, Tool,
+    ToolOutcome, Tools, World, cancel_run, fork_run,
     log::{About, Append, Extent, Fact, Log, MemoryLog, Redact, RunFilter, RunStatus, Warrant},
     restore_session,
     testing::{self, Scripted},
@@ -365,7 +365,7 @@ async fn a_run_that_waits_or_was_killed_can_be_ended_from_outside() -> mynah::Re
     assert_eq!(cancel_run(&log, &run).await.expect_err("it has ended").reason(), "sealed");
 
     let step = talker(1)?.step("go").record(&log).stream();
-    let run = step.run_id().map(str::to_owned).unwrap_or_default();
+    let run = step.run_id().cloned().unwrap_or_default();
     testing::collect(step).await?;
     for cut in 1..=3 {
         let log = copy(&log, &run, cut).await;
@@ -530,8 +530,8 @@ async fn began(log: &MemoryLog, run: &str) -> (Thread, About) {
     }
 }
 
-fn run_of(session: &Session) -> Arc<str> {
-    Arc::clone(&session.last_run.as_ref().expect("a session that was kept").run_id)
+fn run_of(session: &Session) -> RunId {
+    session.last_run.as_ref().expect("a session that was kept").run_id.clone()
 }
 
 /// An engine whose tool asks a person, and that says something so many times then.

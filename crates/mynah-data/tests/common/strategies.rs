@@ -527,7 +527,7 @@ pub(crate) fn events() -> Vec<BoxedStrategy<Event>> {
             .prop_map(|(response, thread, manual, manual_tool_calls)| Event::StepCompleted {
                 response: Box::new(response),
                 thread,
-                mode: if manual { Mode::Manual } else { Mode::Auto },
+                mode: if manual { ToolMode::Manual } else { ToolMode::Auto },
                 manual_tool_calls,
             })
             .boxed(),

@@ -15,7 +15,9 @@ use std::{
 };
 
 use futures_util::future::{Either, select};
-use mynah_data::{Breach, Budget, Error, LogReason, Place, Response, Result, ValidationReason};
+use mynah_data::{
+    Breach, BreachTime, Budget, Error, LogReason, Response, Result, RunId, ValidationReason,
+};
 use mynah_log::{Corrupt, Cut, End, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -23,12 +25,12 @@ use tokio::sync::{Mutex as Queue, watch};
 use tracing::Span;
 
 pub use self::{
-    model::Answer,
+    model::ModelAnswer,
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, DEFAULT_MAX_PARALLEL_TOOLS, Desk, MetricsSink, Mode, Recorded, RecordedFact, Recorder,
-    Spent, Tape, WallClock, active,
+    Config, DEFAULT_MAX_PARALLEL_TOOLS, Desk, MetricsSink, Recorded, RecordedFact, Recorder,
+    RunMode, Spent, Tape, WallClock, active,
     desk::Want,
     effects::Effects,
     metrics::tell_exceeded,
@@ -93,7 +95,7 @@ pub struct Context(Arc<Shared>);
 
 struct Shared {
     config: Config,
-    run_id: Arc<str>,
+    run_id: RunId,
     span: Span,
     replaying: bool,
     tape: Mutex<Tape>,
@@ -129,14 +131,14 @@ impl Context {
         config.tools.check_schemas()?;
         let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
         let mode = std::mem::take(&mut config.mode);
-        let (replaying, live) = (matches!(mode, Mode::Replay(_)), matches!(mode, Mode::Live));
+        let (replaying, live) = (matches!(mode, RunMode::Replay(_)), matches!(mode, RunMode::Live));
         let mut before = Duration::ZERO;
         let tape = match mode {
-            Mode::Live => {
+            RunMode::Live => {
                 let recorder = Recorder::new(log, world, config.run_id.as_str()).with_new_lease();
                 Tape::Recording(Box::new(configured(recorder, &config)))
             }
-            Mode::Resume(records) => {
+            RunMode::Resume(records) => {
                 let (facts, verifier) = verified(&config.run_id, records)?;
                 if verifier.report().fingerprint.is_some() {
                     return Err(Error::log(LogReason::Sealed).with_message(format!(
@@ -150,7 +152,7 @@ impl Context {
                 let recorded = Recorded::of_loop(config.run_id.as_str().into(), facts, true);
                 Tape::Replaying(Box::new(recorded.then(configured(recorder, &config))))
             }
-            Mode::Replay(records) => {
+            RunMode::Replay(records) => {
                 let (facts, _) = verified(&config.run_id, records)?;
                 Tape::Replaying(Box::new(Recorded::of_loop(
                     config.run_id.as_str().into(),
@@ -169,8 +171,8 @@ impl Context {
             ..Effects::unkept(Arc::clone(&config.world))
         };
         Ok(Self(Arc::new(Shared {
-            run_id: Arc::from(config.run_id.as_str()),
-            span: tracing::info_span!("mynah.run", run_id = config.run_id),
+            run_id: config.run_id.clone(),
+            span: tracing::info_span!("mynah.run", run_id = config.run_id.as_str()),
             config,
             replaying,
             tape: Mutex::new(tape),
@@ -317,7 +319,7 @@ impl Context {
     /// # Errors
     /// As [`Context::now`].
     pub async fn new_call_id(&self) -> Result<String> {
-        let id = async { Ok::<_, Error>(self.0.config.world.new_run_id()) };
+        let id = async { Ok::<_, Error>(self.0.config.world.new_run_id().to_string()) };
         self.side_effect("call_id", id).await
     }
 
@@ -374,7 +376,7 @@ impl Context {
         let budget = self.0.config.budget.as_ref();
         let breach = budget.and_then(|budget| passed(&self.spent(), budget));
         let late =
-            || self.out_of_time(&mut task::Context::from_waker(Waker::noop()), Place::PreCall);
+            || self.out_of_time(&mut task::Context::from_waker(Waker::noop()), BreachTime::PreCall);
         if let Some(breach) = breach.or_else(late) {
             return Err(self.exceed(breach, None, Vec::new()).await?);
         }
@@ -444,7 +446,7 @@ impl Context {
             let _entered = self.0.span.enter();
             // The run takes time from the first thing on that it does.
             if self.0.config.budget.is_some() {
-                let _ = self.out_of_time(cx, Place::PreCall);
+                let _ = self.out_of_time(cx, BreachTime::PreCall);
             }
             loop {
                 if let Poll::Ready(done) = future.as_mut().poll(cx) {
@@ -474,7 +476,7 @@ impl Context {
         future: impl Future<Output = T>,
     ) -> std::result::Result<T, Breach> {
         let mut future = pin!(future);
-        poll_fn(move |cx| match self.out_of_time(cx, Place::MidStream) {
+        poll_fn(move |cx| match self.out_of_time(cx, BreachTime::MidStream) {
             Some(breach) => Poll::Ready(Err(breach)),
             None => future.as_mut().poll(cx).map(Ok),
         })
@@ -482,16 +484,16 @@ impl Context {
     }
 
     /// The limit on time, where the run has passed it. Where the records answer, it is where they say.
-    fn out_of_time(&self, cx: &mut task::Context<'_>, place: Place) -> Option<Breach> {
+    fn out_of_time(&self, cx: &mut task::Context<'_>, when: BreachTime) -> Option<Breach> {
         {
             let tape = self.tape();
             if tape.is_behind() {
                 let recorded = tape.after_cut_offs().and_then(WallClock::recorded);
-                return recorded.filter(|breach| breach.place == place).cloned();
+                return recorded.filter(|breach| breach.when == when).cloned();
             }
         }
         let mut clock = lock(&self.0.clock);
-        clock.as_mut()?.poll_passed(cx, place)
+        clock.as_mut()?.poll_passed(cx, when)
     }
 
     /// Counts a call, and returns how many earlier ones had its id.
@@ -581,7 +583,7 @@ fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<RecordedFact>, Verif
     for record in records {
         verifier.check(&record)?;
         let (seq, what) = (record.seq(), "its body is missing".to_owned());
-        let missing = || Corrupt { run: run.to_owned(), seq, what };
+        let missing = || Corrupt { run: run.into(), seq, what };
         facts.push(RecordedFact::read(&record)?.ok_or_else(missing)?);
     }
     Ok((facts, verifier))

@@ -162,7 +162,7 @@ impl Context {
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
         if id.is_empty() {
             let recorded = self.tape().id_of(&call, |id| ids.take(id));
-            *id = recorded.unwrap_or_else(|| self.0.config.world.new_run_id());
+            *id = recorded.unwrap_or_else(|| self.0.config.world.new_run_id().into());
             // A fresh one, or that of another call.
             ids.take(id);
         } else {
@@ -203,10 +203,10 @@ impl Context {
                 };
                 let mut context = ToolContext::new(Arc::clone(&call), Arc::clone(&config.world))
                     .side_effect_errors(config.side_effect_errors)
-                    .in_run(Some(Arc::clone(&self.0.run_id)), earlier)
+                    .in_run(Some(self.0.run_id.clone()), earlier)
                     .kept(Arc::clone(&self.0.desk), attempt, self.0.replaying);
                 context.context = Arc::clone(&config.context);
-                context.request_id = Arc::clone(&self.0.run_id);
+                context.request_id = self.0.run_id.as_str().into();
                 context.cancelled = self.0.cancelled.subscribe();
                 self.run_now(tool, context, begun, backoff).await?
             }

@@ -2,11 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use mynah_data::{ChatResult, Error, Event, FinishReason, Result, StepResult, Usage};
+use mynah_data::{ChatResult, Error, Event, FinishReason, Result, RunId, StepResult, Usage};
 use mynah_log::{End, Extent, Fact, Head};
 use mynah_step::{Recorded, Tape};
 use tracing::Span;
@@ -132,12 +131,12 @@ impl Driver {
     }
 
     /// The id of a recorded run.
-    pub(crate) fn run_id(&self) -> Option<&Arc<str>> {
+    pub(crate) fn run_id(&self) -> Option<&RunId> {
         self.door.recorded().run_id()
     }
 
     /// Of a recorded run whose end was told: where its records end, and whether it waits.
-    pub(crate) fn stopped(&self) -> Option<(&Arc<str>, Head, bool)> {
+    pub(crate) fn stopped(&self) -> Option<(&RunId, Head, bool)> {
         let head = self.door.recorded().head().filter(|_| self.told)?;
         Some((self.run_id()?, head, self.machine.state.end.as_ref().is_some_and(End::waits)))
     }
