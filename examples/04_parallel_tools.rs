@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let model = Scripted::play([
         Script::new()
             .tool_call("c0", "ping", json!({"host": "far", "ms": 300}))

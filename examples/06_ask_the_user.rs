@@ -5,7 +5,7 @@ use mynah::testing::{Script, Scripted};
 use serde_json::json;
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let model = Scripted::play([
         Script::new().tool_call("c0", "delete_account", json!({"name": "ada"})).call_tools(),
         Script::new().text("The account is gone.").stop(),

@@ -6,11 +6,11 @@ use mynah::testing::{Script, Scripted};
 use serde_json::json;
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let hi = "Work on it.";
     show("the model is done", engine("work").chat(hi).await?);
     show("a limit on turns", engine("work").chat(hi).max_turns(2).await?);
-    let tired = |step: &mynah::StepResult| step.thread.messages.len() > 3;
+    let tired = |step: &StepResult| step.thread.messages.len() > 3;
     show("a condition", engine("work").chat(hi).halt_when(tired).await?);
     show("a tool's own reason", engine("submit").chat(hi).await?);
     show("a failing tool", engine("fail").chat(hi).halt_on_tool_error().await?);

@@ -44,7 +44,7 @@ async fn the_environment_may_name_a_server_and_the_key_that_it_was_started_with(
         let host = host.replace('P', &port);
         let error = told("ollama", &[("OLLAMA_HOST", &host), ("OLLAMA_API_KEY", "k1")]).await;
         assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed), "{host}");
-        assert_eq!(error.to_string(), "who is there?");
+        assert_eq!(error.message(), "who is there?");
     }
     let azure = [("AZURE_OPENAI_ENDPOINT", server.url()), ("AZURE_OPENAI_API_KEY", "k2")];
     told("azure", &azure).await;
@@ -72,7 +72,7 @@ async fn the_environment_may_name_a_server_and_the_key_that_it_was_started_with(
     assert_eq!(error.to_string(), "who is there?; no key was sent: set OLLAMA_API_KEY");
     let own = own.with_header("authorization", "Basic dXNlcjp3b3Jk").unwrap();
     let error = hear(own, ModelCall::default()).await.unwrap_err();
-    assert_eq!(error.to_string(), "who is there?");
+    assert_eq!(error.message(), "who is there?");
 }
 
 #[tokio::test]
@@ -90,7 +90,16 @@ async fn a_server_that_cannot_be_reached_is_named_and_nothing_else_of_its_addres
     let embedder = HttpEmbedder::new(adapter, "m").with_retry(RetryPolicy::never());
     let embedded = embedder.vectors(["a"]).await.unwrap_err();
     assert_eq!(embedded.metadata()["server"], server);
-    assert_secret(&format!("{error} {error:?} {} {embedded:?}", error.to_value()));
+    assert_secret(&format!("{error} {error:?} {error:#?} {} {embedded:?}", error.to_value()));
+}
+
+#[tokio::test]
+async fn a_failed_connection_has_the_http_error_as_its_source() {
+    use std::error::Error as _;
+    let error = hear(vllm(&nobody().await), ModelCall::default()).await.unwrap_err();
+    let source = error.source().and_then(|source| source.downcast_ref::<reqwest::Error>());
+    assert!(source.is_some_and(reqwest::Error::is_connect), "{error:#?}");
+    assert!(error.is_unreachable());
 }
 
 #[tokio::test]

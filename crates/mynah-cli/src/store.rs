@@ -213,7 +213,7 @@ pub(crate) async fn facts(
 pub(crate) fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
     record.fact().map_err(|what| {
         let run = record.envelope().run.to_string();
-        Error::from(Corrupt { run: run.into(), seq: record.seq(), what }).into()
+        Error::from(Corrupt::new(run, record.seq(), what)).into()
     })
 }
 

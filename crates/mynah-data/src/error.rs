@@ -403,6 +403,7 @@ impl From<usize> for PathSegment {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct FieldError {
     /// The way to the field, from the outside in.
     pub path: Vec<PathSegment>,
@@ -414,6 +415,11 @@ impl FieldError {
     /// A broken rule on one field.
     pub fn new(field: impl Into<PathSegment>, code: impl Into<String>) -> Self {
         Self { path: vec![field.into()], code: code.into() }
+    }
+
+    /// A broken rule at the end of this path.
+    pub fn at(path: impl IntoIterator<Item = PathSegment>, code: impl Into<String>) -> Self {
+        Self { path: path.into_iter().collect(), code: code.into() }
     }
 
     /// The same broken rule, seen from further outside.

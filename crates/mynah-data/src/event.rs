@@ -40,6 +40,10 @@ pub enum Event {
         /// The model that answers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
+        /// Whether this is the call that gives a chat's answer its form (`structured_finalize`). What follows up to
+        /// `MessageCompleted` is JSON for programs, and not what the model says to a person.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        finalizing: bool,
     },
     /// A piece of text.
     TextDelta {
@@ -209,7 +213,13 @@ fn nothing() -> Arc<Message> {
 impl Event {
     /// The model begins to answer.
     pub fn message_started() -> Self {
-        Self::MessageStarted { message: nothing(), request_id: None, id: None, model: None }
+        Self::MessageStarted {
+            message: nothing(),
+            request_id: None,
+            id: None,
+            model: None,
+            finalizing: false,
+        }
     }
 
     /// A piece of the only block of text.

@@ -124,7 +124,6 @@ impl<'de> Deserialize<'de> for HaltReason {
 
 /// What came of one step: a model's answer, and the results of the tools it asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct StepResult {
     /// The conversation with the answer and the tool results.

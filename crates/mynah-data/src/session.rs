@@ -512,7 +512,6 @@ impl<'de> Deserialize<'de> for Session {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Wire {
     #[serde(default)]
     id: Option<String>,

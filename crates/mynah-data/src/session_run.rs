@@ -44,7 +44,6 @@ impl SessionRun {
 
 /// The same in JSON.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Wire {
     run_id: RunId,
     seq: u64,

@@ -188,7 +188,6 @@ fn one_form<E: de::Error>(
 
 /// A chat's result in JSON.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct ChatJson<'a> {
     thread: Cow<'a, Thread>,
     final_response: Option<Cow<'a, Response>>,
@@ -206,7 +205,6 @@ struct ChatJson<'a> {
 
 /// A step of a chat's result. It has `thread` only if `after` and `messages` cannot express its conversation.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct StepJson<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     thread: Option<Cow<'a, Thread>>,

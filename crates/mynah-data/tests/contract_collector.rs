@@ -454,6 +454,7 @@ fn e28_ids_model_and_raw_finish_reason_are_carried_to_the_response() {
             request_id: Some("req".to_owned()),
             id: Some("msg_1".to_owned()),
             model: Some("m-2025".to_owned()),
+            finalizing: false,
         },
         Event::text_delta("a"),
         Event::MessageCompleted {

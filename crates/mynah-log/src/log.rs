@@ -211,6 +211,7 @@ pub struct Append {
 
 /// Who holds a run, and for how long from the append on, by the log's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Hold {
     /// A name that no other owner has.
     pub owner: String,

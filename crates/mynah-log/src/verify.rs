@@ -9,6 +9,7 @@ use crate::{Chain, Fact, Hash, Kind, Record, Totals};
 
 /// What is wrong with a run, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Corrupt {
     /// The run.
     pub run: RunId,
@@ -43,6 +44,11 @@ pub(crate) fn reason_of(what: &str) -> LogReason {
 }
 
 impl Corrupt {
+    /// This is wrong with a run at this record; 0 where it is none of its records.
+    pub fn new(run: impl Into<RunId>, seq: u64, what: impl Into<String>) -> Self {
+        Self { run: run.into(), seq, what: what.into() }
+    }
+
     /// A record that holds something which this version does not know.
     pub fn too_new(record: &Record, what: impl fmt::Display) -> Self {
         let run = record.envelope().run.to_string();

@@ -20,6 +20,22 @@ use mynah_log::{
 use rusqlite::Connection;
 use tempfile::TempDir;
 
+#[test]
+fn a_failure_of_sqlite_is_the_source_of_the_logs_error() {
+    use std::error::Error as _;
+    let (_folder, path) = file();
+    std::fs::write(
+        &path,
+        "no database, whatever its name says, and long enough for a header".repeat(20),
+    )
+    .expect("a file");
+    let error = SqliteLog::open(&path).expect_err("no log");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::Unusable));
+    let source = error.source().and_then(|source| source.downcast_ref::<rusqlite::Error>());
+    let code = source.and_then(rusqlite::Error::sqlite_error_code);
+    assert_eq!(code, Some(rusqlite::ErrorCode::NotADatabase), "{error:#?}");
+}
+
 #[tokio::test]
 async fn processes_that_append_to_one_run_lose_nothing_and_double_nothing() {
     const EACH: usize = 60;

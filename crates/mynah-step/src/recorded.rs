@@ -427,7 +427,7 @@ impl Recorded {
             None => self.mismatch(self.last + 1, None, fact),
             Some((record, recorded)) => match record.fact() {
                 // Nothing that the loop makes is like a payload that is not as its fact is written.
-                Err(what) => Corrupt { run: self.run.clone(), seq: record.seq(), what }.into(),
+                Err(what) => Corrupt::new(&self.run, record.seq(), what).into(),
                 Ok(_) => self.mismatch(record.seq(), Some(recorded), fact),
             },
         }

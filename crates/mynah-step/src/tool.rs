@@ -371,6 +371,7 @@ impl ToolResultEncoder for JsonEncoder {
 
 /// How long a call may take, and how long it pauses between its tries.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ToolLimits {
     /// The time limit of a try, unless the tool has its own.
     pub timeout: Duration,

@@ -99,8 +99,12 @@ pub use turn::{SessionStream, StepTurn, Turn};
 pub mod prelude {
     pub use futures_util::StreamExt as _;
 
+    #[cfg(feature = "sqlite")]
+    pub use crate::log::SqliteLog;
     pub use crate::{
-        Budget, CancelHandle, ChatResult, Engine, Event, HaltReason, Message, OnToolError,
-        ResponseFormat, Session, Status, Thread, Tool, ToolContext, ToolMode, ToolOutcome,
+        Budget, CancelHandle, ChatResult, Engine, Error, Event, HaltReason, Message, OnToolError,
+        OnUncertain, Request, Response, ResponseFormat, Result, RunId, Session, Status, StepResult,
+        Thread, Tool, ToolCall, ToolContext, ToolMode, ToolOutcome,
+        log::{Log, MemoryLog},
     };
 }

@@ -418,7 +418,7 @@ fn check_removed(removals: &Removals, record: &Record) -> Result<()> {
 }
 
 fn corrupt(run: &str, seq: u64, what: impl Into<String>) -> Error {
-    Corrupt { run: run.into(), seq, what: what.into() }.into()
+    Corrupt::new(run, seq, what).into()
 }
 
 /// Nobody else knows what a run would do next that an engine did not write.

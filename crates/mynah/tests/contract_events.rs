@@ -170,6 +170,7 @@ async fn e28_what_the_provider_says_of_its_answer_reaches_the_response() -> Resu
                 request_id: None,
                 id: Some("msg_1".to_owned()),
                 model: Some("m-2026".to_owned()),
+                finalizing: false,
             },
             Event::text_delta("x"),
             Event::MessageCompleted {

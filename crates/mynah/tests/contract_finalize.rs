@@ -14,7 +14,7 @@ use mynah::{
     Thread, Tool, ToolCall, ToolChoice, ToolMode, ToolOutcome,
     log::MemoryLog,
     replay_run,
-    testing::{Scripted, names},
+    testing::{self, Scripted, names},
 };
 use serde_json::{Value, json};
 
@@ -43,6 +43,26 @@ async fn the_call_that_gives_the_answer_its_form_is_within_the_budget_too() -> R
         assert_eq!(result.metadata["structured_finalize"], json!({"pass_1_halted": pass_1}));
         let run = result.run_id.unwrap_or_default();
         assert_eq!(replay_run(&log, &*run).await?.status, "equal", "{pass_1}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_events_of_the_finalizing_pass_say_so_live_and_replayed() -> Result<()> {
+    let log = MemoryLog::new();
+    let engine = Engine::new(scripted([says("done"), says("{}")]));
+    let chat = engine.chat("go").response_format(schema()).structured_finalize(true);
+    let live = testing::collect(chat.record(&log).run_id("k").stream()).await?;
+    let replayed = testing::collect(replay_run(&log, "k").stream().await?).await?;
+    for events in [live, replayed] {
+        let said = events.iter().filter_map(|event| match event {
+            Event::MessageStarted { finalizing, .. } => Some(*finalizing),
+            _ => None,
+        });
+        assert_eq!(said.collect::<Vec<_>>(), [false, true]);
+        let started = events.iter().filter(|event| matches!(event, Event::MessageStarted { .. }));
+        let members = started.map(|event| json!(event).get("finalizing").cloned());
+        assert_eq!(members.collect::<Vec<_>>(), [None, Some(json!(true))]);
     }
     Ok(())
 }

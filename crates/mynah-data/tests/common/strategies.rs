@@ -428,7 +428,7 @@ pub(crate) fn field_error() -> BoxedStrategy<FieldError> {
         any::<u32>().prop_map(|index| PathSegment::Index(index as usize)),
         id().prop_map(PathSegment::Field),
     ];
-    (vec(step, 0..4), text()).prop_map(|(path, code)| FieldError { path, code }).boxed()
+    (vec(step, 0..4), text()).prop_map(|(path, code)| FieldError::at(path, code)).boxed()
 }
 
 pub(crate) fn error_kinds() -> Vec<ErrorKind> {
@@ -472,6 +472,7 @@ pub(crate) fn events() -> Vec<BoxedStrategy<Event>> {
                 request_id,
                 id,
                 model,
+                finalizing: false,
             })
             .boxed(),
         (block(), text()).prop_map(|(id, delta)| Event::TextDelta { id, delta }).boxed(),

@@ -583,7 +583,7 @@ fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<RecordedFact>, Verif
     for record in records {
         verifier.check(&record)?;
         let (seq, what) = (record.seq(), "its body is missing".to_owned());
-        let missing = || Corrupt { run: run.into(), seq, what };
+        let missing = || Corrupt::new(run, seq, what);
         facts.push(RecordedFact::read(&record)?.ok_or_else(missing)?);
     }
     Ok((facts, verifier))

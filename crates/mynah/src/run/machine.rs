@@ -254,7 +254,10 @@ impl Machine {
     /// Takes in an event of the model. Returns it as the caller sees it, and the fact that it passed a limit.
     pub(super) fn hear(&mut self, event: Event) -> (Event, Vec<Fact>) {
         let Some(hearing) = &mut self.hearing else { return (event, Vec::new()) };
-        let event = hearing.hear(event, Some(&self.setup.call.request_id));
+        let mut event = hearing.hear(event, Some(&self.setup.call.request_id));
+        if let Event::MessageStarted { finalizing, .. } = &mut event {
+            *finalizing = self.state.conversation.is_some();
+        }
         if let Some(on_event) = &self.setup.on_event {
             on_event(&event);
         }
