@@ -334,7 +334,7 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
     ] {
         let error = failure::of_response(status, |_| None, body.as_bytes());
         assert_eq!(
-            (error.kind(), error.to_string().as_str()),
+            (error.kind(), error.message().into_owned().as_str()),
             (ErrorKind::Adapter(reason), message),
             "{status} {body}"
         );
@@ -418,7 +418,7 @@ fn what_the_model_wrote_in_vain_is_told_as_far_as_it_is_short() {
 fn a_server_that_sends_elsewhere_is_not_followed_and_the_place_is_told() {
     let header = |name: &str| (name == "location").then_some("https://elsewhere/v1");
     let error = failure::of_response(308, header, b"");
-    assert_eq!(error.to_string(), "HTTP status 308: the server sends to https://elsewhere/v1");
+    assert_eq!(error.message(), "HTTP status 308: the server sends to https://elsewhere/v1");
 }
 
 #[test]
@@ -464,7 +464,7 @@ fn what_fails_in_the_middle_of_an_answer_fails_for_the_providers_reasons() {
     for (format, body) in formats {
         let error = failed(format, body);
         assert_eq!(
-            (error.kind(), error.to_string().as_str()),
+            (error.kind(), error.message().into_owned().as_str()),
             (ErrorKind::Adapter(AdapterReason::ProviderUnavailable), "the runner was killed")
         );
     }
@@ -476,7 +476,7 @@ fn an_answer_that_is_blocked_on_its_way_is_filtered() {
     let error = json!({"type": "error", "error": {"type": "api_error", "message": words}});
     let error = failed(&Anthropic::default(), &format!("event: error\ndata: {error}\n\n"));
     assert_eq!(
-        (error.kind(), error.to_string().as_str()),
+        (error.kind(), error.message().into_owned().as_str()),
         (ErrorKind::Adapter(AdapterReason::ContentFilter), words)
     );
 }

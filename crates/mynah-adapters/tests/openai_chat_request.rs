@@ -91,7 +91,7 @@ fn o10_images_go_as_an_address_or_as_their_bytes() {
     let unknown = Part::image(Image::from_binary(*b"hi", "image/png").without_mime_type());
     let request = Request::new([Message::user_parts([unknown])]).with_model("m");
     let error = OpenAiChat::default().body(&request, &ModelCall::default()).unwrap_err();
-    assert!(error.to_string().contains("missing_mime_type"), "{error}");
+    assert!(error.message().into_owned().contains("missing_mime_type"), "{error}");
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn newer_models_are_kept_from_reasoning_where_there_are_tools() {
     assert_eq!(without.unwrap(), None);
     for model in ["gpt-6-astra", "gpt-6.1-sol-2026-10-12"] {
         let error = effort("openai-chat", with_tools(model)).unwrap_err();
-        assert!(error.to_string().contains("`openai:`"), "{error}");
+        assert!(error.message().into_owned().contains("`openai:`"), "{error}");
         let own = with_options(&json!({"reasoning_effort": "low"})).with_tools([search()]);
         let said = effort("openai-chat", own.with_model(model));
         assert_eq!(said.unwrap(), Some(json!("low")), "the caller's own word stands");

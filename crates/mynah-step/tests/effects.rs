@@ -390,7 +390,7 @@ async fn a_replay_that_stops_early_is_told_at_its_end() {
     let error = again.finish().await.expect_err("records are left");
     assert_eq!(error.kind(), ErrorKind::Replay(MismatchClass::Kind));
     let said = "replay mismatch: kind: run run-1, record 2: expected side_effect, got nothing";
-    assert_eq!(error.to_string(), said);
+    assert_eq!(error.message(), said);
     assert_eq!(error.metadata()["kind"], Value::Null);
     let whole = Context::new(plain(&log).replay().await.expect("records")).expect("a run");
     assert_eq!(begin(&whole).await, Ok(()));

@@ -202,7 +202,7 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_run_again_only_if_it_may
     let (done, log, ran) = resumed(OnUncertain::Suspend).await;
     let error = done.expect_err("nobody knows");
     let message = "tool error (pay): the process ended, and nobody knows whether call pay ran";
-    assert_eq!(error.to_string(), message);
+    assert_eq!(error.message(), message);
     let told = ["uncertain", "tool_call_id"].map(|name| &error.metadata()[name]);
     assert_eq!((told, ran), ([&json!(true), &json!("pay")], 0));
     let records = read(&log).await;

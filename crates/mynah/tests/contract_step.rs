@@ -130,7 +130,7 @@ async fn s09_an_error_in_mid_stream_is_a_result_that_says_so() -> Result<()> {
     assert!(step.done);
     assert_eq!(step.response.finish_reason, Some(FinishReason::Error));
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Overloaded));
-    assert_eq!(error.to_string(), "come back later");
+    assert_eq!(error.message(), "come back later");
     assert_eq!(transcript(&step.thread), ["user: hi", "assistant: hal"]);
     Ok(())
 }

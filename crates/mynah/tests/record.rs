@@ -473,7 +473,7 @@ async fn a_changed_tool_is_the_first_difference() -> mynah::Result<()> {
     assert_eq!(error.metadata()["diff"][0], first);
     let place = format!("run {run}, record 5: call c0 of echo:");
     let says = format!("replay mismatch: payload: {place} tool_completed differs at outcome.ok");
-    assert_eq!(error.to_string(), says);
+    assert_eq!(error.message(), says);
     let broken = Tool::new("echo", "", json!({})).handler(async |_, _| ToolOutcome::error("off"));
     let broken = Engine::new(script()?).tool(broken).replay(&log, &*run).await;
     let what = "expected tool_completed, got tool_failed: tool error (echo): off";

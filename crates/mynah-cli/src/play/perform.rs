@@ -110,6 +110,7 @@ impl Told {
     /// The line names the run, for every kind of result in the same way.
     fn forget_run(&mut self) {
         match self {
+            Self::Response(response) => response.run_id = None,
             Self::Chat(result) => result.run_id = None,
             Self::Step(result) => result.run_id = None,
             Self::Session { session, result } => {
