@@ -476,7 +476,7 @@ async fn what_is_packed_is_named_and_not_told_as_text() {
     };
     let refused = failed(401).await;
     assert_eq!(refused.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed));
-    let told = refused.to_string();
+    let told = refused.message().into_owned();
     assert!(told.starts_with("HTTP status 401, calling http://"), "{told}");
     assert!(told.ends_with("; what it says is packed (content-encoding: gzip)"), "{told}");
     let packed = failed(200).await;
