@@ -7,7 +7,7 @@ use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let model = Scripted::play([Script::new().text("A starling that talks.").stop()]);
     let engine = Engine::new(model).model("gpt-4.1-mini");
 

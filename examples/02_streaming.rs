@@ -6,7 +6,7 @@ use mynah::prelude::*;
 use mynah::testing::{Entry, Script, Scripted};
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let engine = Engine::new(Scripted::play([slowly("A mynah is a starling that talks.")]));
 
     let mut events = engine.chat("What is a mynah?").stream();

@@ -17,7 +17,7 @@ async fn get_weather(
 }
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let model = Scripted::play([
         Script::new().tool_call("c0", "get_weather", json!({"city": "Boston"})).call_tools(),
         Script::new().text("It is 21 °C in Boston.").stop(),

@@ -16,7 +16,7 @@ async fn ping(host: String, ms: u64) -> String {
 }
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let model = Scripted::play([
         Script::new()
             .tool_call("c0", "ping", json!({"host": "far", "ms": 300}))

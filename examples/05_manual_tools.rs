@@ -2,13 +2,12 @@
 //! is kept, a person approves the calls and they are run. Other tools of the same answer run as usual.
 
 use mynah::kept_call;
-use mynah::log::MemoryLog;
 use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};
 use serde_json::json;
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     // The program does it.
     let engine = bank();
     let (session, result) = engine.start("Send Ada 50.").await?;

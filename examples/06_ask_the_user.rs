@@ -11,7 +11,7 @@ async fn delete_account(name: String) -> ToolOutcome {
 }
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let model = Scripted::play([
         Script::new().tool_call("c0", "delete_account", json!({"name": "ada"})).call_tools(),
         Script::new().text("The account is gone.").stop(),

@@ -18,7 +18,7 @@ struct Bird {
 }
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let model = Scripted::play([
         Script::new().tool_call("c0", "look_up", json!({"bird": "mynah"})).call_tools(),
         Script::new().text("The common mynah has a wingspan of 43 cm, and it talks.").stop(),
@@ -39,17 +39,23 @@ async fn main() -> mynah::Result<()> {
             "required": ["name", "wingspan_cm", "talks"]
         }),
     );
-    let result = Engine::new(model)
+    let mut events = Engine::new(model)
         .tool(look_up)
         .chat("Tell me about the mynah.")
         .response_format(bird)
         .structured_finalize(true)
-        .await?;
+        .stream();
 
-    for (number, step) in (1..).zip(&result.steps) {
-        let calls = step.response.tool_calls().map(|call| format!("calls {}", call.name));
-        println!("step {number}: {}{}", step.text(), calls.collect::<String>());
+    // What the last call says is for the program, and not for the terminal.
+    let mut is_for_people = true;
+    while let Some(event) = events.next().await {
+        match event? {
+            Event::MessageStarted { finalizing, .. } => is_for_people = !finalizing,
+            Event::TextDelta { delta, .. } if is_for_people => println!("{delta}"),
+            Event::ToolExecutionStarted { name, .. } => println!("calls {name}"),
+            Event::ChatCompleted { result } => println!("{:#?}", result.into_json::<Bird>()?),
+            _ => {}
+        }
     }
-    println!("{:#?}", result.into_json::<Bird>()?);
     Ok(())
 }

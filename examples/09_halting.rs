@@ -6,7 +6,7 @@ use mynah::testing::{Script, Scripted};
 use serde_json::json;
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let hi = "Work on it.";
     show("the model is done", engine("work").chat(hi).await?);
     show("a limit on turns", engine("work").chat(hi).max_turns(2).await?);

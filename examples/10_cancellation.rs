@@ -8,7 +8,7 @@ use mynah::testing::{Entry, Script, Scripted};
 use tokio::time::sleep;
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let (engine, model) = endless();
     let cancel = CancelHandle::new();
     let button = cancel.clone();

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use futures_util::stream;
 use mynah::prelude::*;
-use mynah::{
-    Adapter, AdapterReason, BoxFuture, Error, FinishReason, ModelCall, ModelStream, Request, Result,
-};
+use mynah::{Adapter, AdapterReason, BoxFuture, FinishReason, ModelCall, ModelStream};
 
 /// A therapist of the old school.
 struct Eliza;

@@ -16,7 +16,7 @@ fn booking_agent(model: Scripted) -> Engine {
 }
 
 #[tokio::main]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let model = Scripted::play([
         Script::new().tool_call("c0", "book_table", json!({"people": 12})).call_tools(),
         Script::new().tool_call("c1", "book_table", json!({"people": 8})).call_tools(),

@@ -2,17 +2,14 @@
 //!
 //! Records answer for the model and for the tools. A tool runs again only if the replay asks for it.
 
-use mynah::{
-    Engine, Thread, Tool,
-    log::MemoryLog,
-    testing::{self, Scripted},
-};
+use mynah::prelude::*;
+use mynah::testing::{self, Scripted};
 use serde_json::json;
 
 const PROMPT: &str = "Be brief.";
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> mynah::Result<()> {
+async fn main() -> Result<()> {
     let log = MemoryLog::new();
     let thread = Thread::new().with_system(PROMPT).with_user("What does it cost?");
     let kept = shop(2)?.chat(thread).record(&log).await?;
@@ -32,7 +29,7 @@ async fn main() -> mynah::Result<()> {
 /// As it stands in a program's `tests/`: the run is from the program at work, taken out of its log once, by
 /// `mynah export last -o kept/price.ndjson`, and kept in the repository. Whoever changes the prompt or a tool sees what that changes.
 #[tokio::test]
-async fn the_shop_still_does_what_it_did() -> mynah::Result<()> {
+async fn the_shop_still_does_what_it_did() -> Result<()> {
     let (log, file) = (MemoryLog::new(), include_bytes!("kept/price.ndjson"));
     let run = mynah::log::bundle::import(&log, std::io::Cursor::new(file)).await?.run_id;
     testing::assert_equal(shop(2)?.replay(&log, &run).system(PROMPT)).await;
@@ -43,7 +40,7 @@ async fn the_shop_still_does_what_it_did() -> mynah::Result<()> {
     Ok(())
 }
 
-fn shop(euros: u8) -> mynah::Result<Engine> {
+fn shop(euros: u8) -> Result<Engine> {
     let model = Scripted::new([
         json!([{"tool_call": {"id": "c0", "name": "price"}}, {"finish": "tool_calls"}]),
         json!([{"text": "Two euros."}, {"finish": "stop"}]),

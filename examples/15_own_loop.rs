@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use mynah::prelude::*;
 use mynah::{
-    Message, Request, Result, Thread, Tool, ToolCall, ToolOutcome,
-    log::{MemoryLog, verify_run},
+    log::verify_run,
     step::{Config, Context},
     testing::{Script, Scripted},
 };

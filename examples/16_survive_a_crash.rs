@@ -5,9 +5,9 @@
 
 use std::{env, path::Path, process::Command};
 
+use mynah::prelude::*;
 use mynah::{
-    log::{SqliteLog, verify_run},
-    prelude::*,
+    log::verify_run,
     testing::{Script, Scripted},
 };
 use serde_json::json;
@@ -27,14 +27,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// The run's id: whoever makes the call with it starts the run, or attaches to it.
 const RUN: &str = "transfer-17";
 
-async fn first_process(path: &Path) -> mynah::Result<()> {
+async fn first_process(path: &Path) -> Result<()> {
     let call = Script::new().tool_call("c0", "transfer", json!({"to": "Ada", "amount": 50}));
     let log = SqliteLog::open(path)?;
     agent(call.call_tools(), true).chat("Send Ada 50.").record(&log).run_id(RUN).await?;
     Ok(())
 }
 
-async fn second_process(path: &Path) -> mynah::Result<()> {
+async fn second_process(path: &Path) -> Result<()> {
     let engine = agent(Script::new().text("Ada has her 50.").stop(), false);
     let log = SqliteLog::open(path)?;
     let mut result = engine.chat("Send Ada 50.").record(&log).run_id(RUN).await?;

@@ -495,6 +495,7 @@ impl Draft {
             request_id: None,
             id: self.id.clone(),
             model: self.model.clone().or_else(|| self.asked.take()),
+            finalizing: false,
         })));
     }
 

@@ -14,13 +14,14 @@ use crate::loose::tells;
 /// (`failed_generation`).
 ///
 /// ```
+/// use std::time::Duration;
 /// use mynah_adapters::failure;
 /// use mynah_data::{AdapterReason, ErrorKind};
 ///
 /// let header = |name: &str| (name == "retry-after").then_some("2");
 /// let error = failure::of_response(429, header, br#"{"error": {"message": "slow down", "type": "requests"}}"#);
 /// assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::RateLimited));
-/// assert_eq!((error.to_string().as_str(), error.retry_after_ms()), ("slow down", Some(2000)));
+/// assert_eq!((&*error.message(), error.retry_after()), ("slow down", Some(Duration::from_secs(2))));
 /// ```
 pub fn of_response<'h>(
     status: u16,
@@ -114,7 +115,7 @@ pub(crate) fn is_of_network(error: &Error) -> bool {
 pub(crate) fn is_wordless(error: &Error) -> bool {
     const NOTHING_THERE: [&str; 4] =
         ["404 not found", "404 page not found", "file not found", "not found"];
-    let said = error.to_string().to_ascii_lowercase();
+    let said = error.message().to_ascii_lowercase();
     said.starts_with("http status ") || NOTHING_THERE.contains(&said.as_str())
 }
 

@@ -511,7 +511,7 @@ struct Written {
 fn hinted(error: Error, hint: Option<&str>) -> Error {
     match hint {
         Some(hint) => {
-            let message = format!("{error}; {hint}");
+            let message = format!("{}; {hint}", error.message());
             error.with_message(message)
         }
         None => error,
@@ -572,11 +572,12 @@ async fn refusal(mut response: Response, wait: Duration) -> Error {
     // It may not be the address that was meant.
     if failure::is_wordless(&error) {
         let url = response.url();
-        let message = format!("{error}, calling {}", without_query(url.as_str()));
+        let message = format!("{}, calling {}", error.message(), without_query(url.as_str()));
         error = error.with_message(message).with("server", url.origin().ascii_serialization());
     }
     let Some(packing) = packed else { return error };
-    let message = format!("{error}; what it says is packed (content-encoding: {packing})");
+    let message =
+        format!("{}; what it says is packed (content-encoding: {packing})", error.message());
     error.with_message(message)
 }
 

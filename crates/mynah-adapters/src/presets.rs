@@ -11,7 +11,7 @@ use crate::{
     gemini::Gemini,
     ollama::Ollama,
     openai_chat::{
-        CompletionTokens, Dialect, JsonSchemas, OpenAiChat, PromptCaching, ReasoningBack,
+        ChatDialect, CompletionTokens, JsonSchemas, OpenAiChat, PromptCaching, ReasoningBack,
     },
     openai_responses::{self, OpenAiResponses},
 };
@@ -65,15 +65,15 @@ impl Preset {
 macro_rules! responses {
     ($($member:ident : $value:expr),*) => {
         || {
-            let dialect = openai_responses::Dialect::OPENAI;
-            Arc::new(OpenAiResponses::new(openai_responses::Dialect { $($member: $value,)* ..dialect }))
+            let dialect = openai_responses::ResponsesDialect::OPENAI;
+            Arc::new(OpenAiResponses::new(openai_responses::ResponsesDialect { $($member: $value,)* ..dialect }))
         }
     };
 }
 
 macro_rules! chat {
     ($($member:ident : $value:expr),*) => {
-        || Arc::new(OpenAiChat::new(Dialect { $($member: $value,)* ..Dialect::COMPATIBLE }))
+        || Arc::new(OpenAiChat::new(ChatDialect { $($member: $value,)* ..ChatDialect::COMPATIBLE }))
     };
 }
 
@@ -91,7 +91,7 @@ pub const PRESETS: &[Preset] = &[
         base_url: "https://api.openai.com",
         version: "v1",
         key_variables: &["OPENAI_API_KEY"],
-        format: || Arc::new(OpenAiChat::new(Dialect::OPENAI)),
+        format: || Arc::new(OpenAiChat::new(ChatDialect::OPENAI)),
     },
     Preset {
         name: "anthropic",
@@ -113,11 +113,11 @@ pub const PRESETS: &[Preset] = &[
         version: "openai/v1",
         key_variables: &["AZURE_OPENAI_API_KEY"],
         format: || {
-            Arc::new(OpenAiChat::new(Dialect {
+            Arc::new(OpenAiChat::new(ChatDialect {
                 max_completion_tokens: CompletionTokens::NotTheOldest,
                 deployments: true,
                 key_header: Some("api-key"),
-                ..Dialect::OPENAI
+                ..ChatDialect::OPENAI
             }))
         },
     },

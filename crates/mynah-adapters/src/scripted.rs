@@ -254,8 +254,8 @@ impl Script {
     /// `script` is the place of the script among others.
     fn read(value: &Value, script: Option<usize>) -> Result<Self> {
         let misfit = |entry: Option<usize>, why: String| {
-            let path = script.into_iter().chain(entry).map(Into::into).collect();
-            let error = FieldError { path, code: "malformed".to_owned() };
+            let path = script.into_iter().chain(entry).map(Into::into);
+            let error = FieldError::at(path, "malformed");
             let place = error.path_text();
             let place = if place.is_empty() { "script".to_owned() } else { place };
             Error::validation(ValidationReason::InvalidJson, vec![error])

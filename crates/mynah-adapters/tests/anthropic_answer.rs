@@ -452,7 +452,7 @@ fn n16_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
             json!({"type": "error", "error": {"type": kind, "message": "m"}, "request_id": "r"});
         let error = failed(&body(&[error]));
         assert_eq!(
-            (error.kind(), error.to_string().as_str()),
+            (error.kind(), error.message().into_owned().as_str()),
             (ErrorKind::Adapter(expected), "m"),
             "{kind}"
         );

@@ -208,7 +208,10 @@ fn an_exception_has_its_reason() {
             format!("!{kind} {}", json!({"message": "m"})),
         ]);
         let error = failed(&body);
-        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Adapter(expected), "m"));
+        assert_eq!(
+            (error.kind(), error.message().into_owned().as_str()),
+            (ErrorKind::Adapter(expected), "m")
+        );
     }
     let unmodelled = frames::frame(
         &[

@@ -383,7 +383,7 @@ async fn what_a_call_is_signed_with_is_in_no_error() {
     let adapter = adapter(&secrets).with_base_url(server.url()).unwrap();
     let error = open(adapter).await;
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed));
-    assert_eq!(error.to_string(), "no: … … … eu-west-1");
+    assert_eq!(error.message(), "no: … … … eu-west-1");
     let received = server.received().pop().unwrap();
     let signature = received.header("authorization").unwrap();
     assert!(signature.contains("/eu-west-1/bedrock/aws4_request"), "{signature}");
@@ -410,7 +410,7 @@ async fn a_profile_has_what_the_variables_do_not_say() {
         let received = server.received().pop().unwrap();
         let signature = received.header("authorization").unwrap().to_owned();
         let session = received.header("x-amz-security-token").map(str::to_owned);
-        (signature, session, error.to_string())
+        (signature, session, error.message().into_owned())
     };
     let (signature, session, _) = signed(&[]).await;
     assert!(signature.contains("Credential=AKIA-DEFAULT/"), "{signature}");

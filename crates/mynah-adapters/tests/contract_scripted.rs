@@ -198,7 +198,7 @@ fn x16_an_entry_that_nobody_knows_is_refused_with_those_that_are_known() {
     assert_eq!(error.metadata()["field"], "1.1");
     let known = "text, reasoning, tool_call, tool_call_start, tool_call_delta, usage, raw_chunk, finish, error, \
                  preflight_error, delay_ms, disconnect";
-    assert_eq!(error.to_string(), format!("1.1: expected one of {known}, found txt"));
+    assert_eq!(error.message(), format!("1.1: expected one of {known}, found txt"));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn x16_a_script_that_does_not_fit_is_refused_with_the_place() {
     for (script, expected) in cases {
         let error = Script::from_json(&script).expect_err(&script.to_string());
         assert_eq!(error.kind(), ErrorKind::Validation(ValidationReason::InvalidJson));
-        assert!(error.to_string().contains(expected), "{script}: {error}");
+        assert!(error.message().into_owned().contains(expected), "{script}: {error}");
     }
 }
 

@@ -181,7 +181,7 @@ async fn failures_are_typed_and_tried_again_where_they_may_pass() {
     assert_eq!(embedder.vectors(["abc"]).await.unwrap().vectors, [[3.0]]);
     let error = embedder.vectors(["abc"]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed));
-    assert_eq!(error.to_string(), "no such key: …");
+    assert_eq!(error.message(), "no such key: …");
     assert_eq!(error.metadata()["provider"], "openai-chat");
     assert_eq!(calls.load(Ordering::Relaxed), 3);
 }
@@ -214,7 +214,7 @@ async fn vectors_have_one_length_over_all_batches() {
     let long = || "x".repeat(400_000);
     let error = embedder(&server, "openai-chat").vectors([long(), long()]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
-    assert!(error.to_string().ends_with("a vector of 1, and one of 2"), "{error}");
+    assert!(error.message().into_owned().ends_with("a vector of 1, and one of 2"), "{error}");
 }
 
 #[tokio::test]
@@ -223,7 +223,7 @@ async fn a_failure_under_a_status_of_success_is_told_in_the_providers_words() {
     let server = Server::start(move |_| Reply::json(200, said)).await.unwrap();
     let error = embedder(&server, "openai-chat").vectors(["a"]).await.unwrap_err();
     assert_eq!(
-        (error.kind(), error.to_string().as_str()),
+        (error.kind(), error.message().into_owned().as_str()),
         (ErrorKind::Adapter(AdapterReason::NotFound), "no such model")
     );
 }

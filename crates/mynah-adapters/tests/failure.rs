@@ -8,6 +8,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use mynah_adapters::{
     anthropic::Anthropic,
     failure,
@@ -332,7 +334,7 @@ fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {
     ] {
         let error = failure::of_response(status, |_| None, body.as_bytes());
         assert_eq!(
-            (error.kind(), error.to_string().as_str()),
+            (error.kind(), error.message().into_owned().as_str()),
             (ErrorKind::Adapter(reason), message),
             "{status} {body}"
         );
@@ -416,7 +418,7 @@ fn what_the_model_wrote_in_vain_is_told_as_far_as_it_is_short() {
 fn a_server_that_sends_elsewhere_is_not_followed_and_the_place_is_told() {
     let header = |name: &str| (name == "location").then_some("https://elsewhere/v1");
     let error = failure::of_response(308, header, b"");
-    assert_eq!(error.to_string(), "HTTP status 308: the server sends to https://elsewhere/v1");
+    assert_eq!(error.message(), "HTTP status 308: the server sends to https://elsewhere/v1");
 }
 
 #[test]
@@ -444,7 +446,7 @@ fn what_kind_of_error_it_is_and_how_long_to_wait_may_stand_in_other_places() {
     let told = |header: Option<&'static str>| {
         let error =
             failure::of_response(429, |name| header.filter(|_| name == "retry-after"), body);
-        error.retry_after_ms()
+        error.retry_after().map(|time| time.as_millis())
     };
     assert_eq!((told(None), told(Some("2"))), (Some(34_500), Some(2000)), "a header comes first");
 }
@@ -462,7 +464,7 @@ fn what_fails_in_the_middle_of_an_answer_fails_for_the_providers_reasons() {
     for (format, body) in formats {
         let error = failed(format, body);
         assert_eq!(
-            (error.kind(), error.to_string().as_str()),
+            (error.kind(), error.message().into_owned().as_str()),
             (ErrorKind::Adapter(AdapterReason::ProviderUnavailable), "the runner was killed")
         );
     }
@@ -474,7 +476,7 @@ fn an_answer_that_is_blocked_on_its_way_is_filtered() {
     let error = json!({"type": "error", "error": {"type": "api_error", "message": words}});
     let error = failed(&Anthropic::default(), &format!("event: error\ndata: {error}\n\n"));
     assert_eq!(
-        (error.kind(), error.to_string().as_str()),
+        (error.kind(), error.message().into_owned().as_str()),
         (ErrorKind::Adapter(AdapterReason::ContentFilter), words)
     );
 }
@@ -546,7 +548,7 @@ fn y09_a_pause_may_be_milliseconds_seconds_or_a_date() {
         let header =
             |name: &str| headers.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         let error = failure::of_response(429, header, b"");
-        assert_eq!(error.retry_after_ms(), expected, "{headers:?}");
+        assert_eq!(error.retry_after().map(|time| time.as_millis()), expected, "{headers:?}");
     }
 }
 
@@ -559,7 +561,7 @@ fn failed(format: &dyn Format, body: &str) -> Error {
 fn a_pause_that_is_asked_for_in_words_is_told() {
     let pause = |words: &str| {
         let said = json!({"error": {"message": words, "code": "rate_limit_exceeded"}});
-        failure::in_stream(&said).retry_after_ms()
+        failure::in_stream(&said).retry_after().map(|time| time.as_millis())
     };
     for (words, ms) in [
         ("Please try again in 11.054s. Visit https://example.com to learn more.", Some(11_054)),
@@ -576,5 +578,5 @@ fn a_pause_that_is_asked_for_in_words_is_told() {
     }
     let header = |name: &str| (name == "retry-after").then_some("3");
     let body = br#"{"error": {"message": "Please try again in 1s."}}"#;
-    assert_eq!(failure::of_response(429, header, body).retry_after_ms(), Some(3_000));
+    assert_eq!(failure::of_response(429, header, body).retry_after(), Some(Duration::from_secs(3)));
 }

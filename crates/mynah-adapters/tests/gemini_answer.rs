@@ -8,6 +8,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{events, folded, sse, streamed};
 use mynah_adapters::{
     format::{Delivery, Format},
@@ -385,7 +387,10 @@ fn an_error_in_the_middle_has_its_reason_and_its_pause() {
         let error = json!({"code": code, "message": message, "status": status, "details": details});
         let error = failed(&stream(&[said(json!([])), json!({"error": error})]));
         assert_eq!(error.kind(), ErrorKind::Adapter(expected), "{status}");
-        assert_eq!((error.to_string().as_str(), error.retry_after_ms()), (message, Some(1500)));
+        assert_eq!(
+            (&*error.message(), error.retry_after()),
+            (message, Some(Duration::from_millis(1500)))
+        );
     }
 }
 

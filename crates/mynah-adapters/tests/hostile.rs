@@ -110,7 +110,7 @@ fn an_answer_of_too_many_parts_is_refused() {
             events(&*format, &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
         let error = read.expect_err(name);
         assert_eq!(error.reason(), "malformed_response", "{name}");
-        assert!(error.to_string().contains("more than 4096"), "{name}: {error}");
+        assert!(error.message().into_owned().contains("more than 4096"), "{name}: {error}");
     }
 }
 

@@ -41,7 +41,7 @@ fn k04_a_file_is_read_only_where_it_is_allowed() {
     let keys = Keys::new().with_environment(|_| None);
     let error = keys.find("gemini", &VARIABLES, None).unwrap_err();
     assert_eq!(
-        error.to_string(),
+        error.message().into_owned(),
         "engine error: missing_key: no API key for gemini; set GEMINI_API_KEY (looked at the call, what the program set, GEMINI_API_KEY, GOOGLE_API_KEY)"
     );
 }
@@ -73,7 +73,7 @@ fn a_file_that_is_not_there_is_named() {
     let keys = Keys::new().with_environment(|_| None).with_dotenv("no/such.env");
     let error = keys.find("groq", &["GROQ_API_KEY"], None).unwrap_err();
     let told = ", GROQ_API_KEY in no/such.env; no/such.env does not exist)";
-    assert!(error.to_string().ends_with(told), "{error}");
+    assert!(error.message().into_owned().ends_with(told), "{error}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ async fn the_environment_may_name_a_server_and_the_key_that_it_was_started_with(
         let host = host.replace('P', &port);
         let error = told("ollama", &[("OLLAMA_HOST", &host), ("OLLAMA_API_KEY", "k1")]).await;
         assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed), "{host}");
-        assert_eq!(error.to_string(), "who is there?");
+        assert_eq!(error.message(), "who is there?");
     }
     let azure = [("AZURE_OPENAI_ENDPOINT", server.url()), ("AZURE_OPENAI_API_KEY", "k2")];
     told("azure", &azure).await;
@@ -63,16 +63,19 @@ async fn the_environment_may_name_a_server_and_the_key_that_it_was_started_with(
     assert!(url("azure", &[]).unwrap_err().to_string().ends_with("or set AZURE_OPENAI_ENDPOINT"));
 
     let error = told("azure", &azure[1..]).await;
-    assert!(error.to_string().ends_with("or set AZURE_OPENAI_ENDPOINT"), "{error}");
+    assert!(error.message().into_owned().ends_with("or set AZURE_OPENAI_ENDPOINT"), "{error}");
     let error = told("azure", &[("AZURE_OPENAI_ENDPOINT", "r"), azure[1]]).await;
-    assert!(error.to_string().contains("AZURE_OPENAI_ENDPOINT: an address begins with"), "{error}");
+    assert!(
+        error.message().into_owned().contains("AZURE_OPENAI_ENDPOINT: an address begins with"),
+        "{error}"
+    );
     let own = HttpAdapter::named("ollama").unwrap().with_base_url(server.url()).unwrap();
     let own = own.with_keys(set(&[("OLLAMA_HOST", "nowhere.invalid")]));
     let error = hear(own.clone(), ModelCall::default()).await.unwrap_err();
-    assert_eq!(error.to_string(), "who is there?; no key was sent: set OLLAMA_API_KEY");
+    assert_eq!(error.message(), "who is there?; no key was sent: set OLLAMA_API_KEY");
     let own = own.with_header("authorization", "Basic dXNlcjp3b3Jk").unwrap();
     let error = hear(own, ModelCall::default()).await.unwrap_err();
-    assert_eq!(error.to_string(), "who is there?");
+    assert_eq!(error.message(), "who is there?");
 }
 
 #[tokio::test]
@@ -86,11 +89,20 @@ async fn a_server_that_cannot_be_reached_is_named_and_nothing_else_of_its_addres
         (&server.as_str().into(), None)
     );
     assert_eq!(error.metadata()["connected"], false);
-    assert!(error.to_string().ends_with(&format!(", calling {server}")), "{error}");
+    assert!(error.message().into_owned().ends_with(&format!(", calling {server}")), "{error}");
     let embedder = HttpEmbedder::new(adapter, "m").with_retry(RetryPolicy::never());
     let embedded = embedder.vectors(["a"]).await.unwrap_err();
     assert_eq!(embedded.metadata()["server"], server);
-    assert_secret(&format!("{error} {error:?} {} {embedded:?}", error.to_value()));
+    assert_secret(&format!("{error} {error:?} {error:#?} {} {embedded:?}", error.to_value()));
+}
+
+#[tokio::test]
+async fn a_failed_connection_has_the_http_error_as_its_source() {
+    use std::error::Error as _;
+    let error = hear(vllm(&nobody().await), ModelCall::default()).await.unwrap_err();
+    let source = error.source().and_then(|source| source.downcast_ref::<reqwest::Error>());
+    assert!(source.is_some_and(reqwest::Error::is_connect), "{error:#?}");
+    assert!(error.is_unreachable());
 }
 
 #[tokio::test]
@@ -105,7 +117,7 @@ async fn a_server_that_does_not_speak_tls_is_told_from_one_that_is_not_there() {
     });
     let error = hear(vllm(&url), ModelCall::default()).await.unwrap_err();
     let why = "network_error: the server does not speak TLS; is its address http://?";
-    assert_eq!(error.to_string(), format!("adapter error: {why}, calling {url}"));
+    assert_eq!(error.message(), format!("adapter error: {why}, calling {url}"));
 }
 
 #[tokio::test]
@@ -145,10 +157,16 @@ async fn an_error_without_words_names_the_address_without_its_query() {
     ] {
         let (server, error) = failed(status, body).await;
         let told = format!("{said}, calling {server}/api/v1/chat/completions");
-        assert_eq!((error.to_string(), &error.metadata()["server"]), (told, &server.into()));
+        assert_eq!(
+            (error.message().into_owned(), &error.metadata()["server"]),
+            (told, &server.into())
+        );
     }
     let (_, error) = failed(404, r#"{"error": {"message": "no model m"}}"#).await;
-    assert_eq!((error.to_string().as_str(), error.metadata().get("server")), ("no model m", None));
+    assert_eq!(
+        (error.message().into_owned().as_str(), error.metadata().get("server")),
+        ("no model m", None)
+    );
 }
 
 #[tokio::test]
@@ -163,7 +181,7 @@ async fn the_proxy_that_was_asked_is_named_without_its_password() {
     assert_eq!(error.metadata()["server"], "http://models.invalid");
     assert_eq!(error.metadata()["proxy"], proxy);
     let told = format!(", calling http://models.invalid through the proxy {proxy}");
-    assert!(error.to_string().ends_with(&told), "{error}");
+    assert!(error.message().into_owned().ends_with(&told), "{error}");
     assert_secret(&format!("{shown} {error} {error:?} {}", error.to_value()));
 }
 

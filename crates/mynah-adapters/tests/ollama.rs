@@ -282,7 +282,7 @@ fn an_answer_that_fails_or_breaks_off_is_an_error() {
             let (events, read) =
                 events(&Ollama::default(), &Request::from("hi"), delivery, [body.as_bytes()]);
             let error = read.unwrap_err();
-            assert_eq!((error.reason(), error.to_string().as_str()), (reason, message));
+            assert_eq!((error.reason(), error.message().into_owned().as_str()), (reason, message));
             assert_eq!(folded(&events).text(), "Hel");
         }
     }

@@ -68,7 +68,7 @@ fn an_error_may_stand_in_the_place_of_a_chunk() {
         );
         let error = read.unwrap_err();
         assert_eq!(
-            (error.kind(), error.to_string().as_str()),
+            (error.kind(), error.message().into_owned().as_str()),
             (ErrorKind::Adapter(reason), "too busy")
         );
     }
@@ -89,7 +89,7 @@ fn a_gateway_says_beside_the_answer_what_failed_behind_it() {
             events(&OpenAiChat::default(), &Request::from("hi"), delivery, [body.as_bytes()]);
         let error = read.unwrap_err();
         assert_eq!(
-            (error.kind(), error.to_string().as_str()),
+            (error.kind(), error.message().into_owned().as_str()),
             (ErrorKind::Adapter(AdapterReason::RateLimited), "upstream rate limited")
         );
     }

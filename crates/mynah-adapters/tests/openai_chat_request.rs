@@ -13,7 +13,7 @@ use asked::{cache_members, cached, check_choices, search, with_options};
 use mynah_adapters::{
     format::Format,
     openai_chat::{
-        CompletionTokens, Dialect, JsonSchemas, OpenAiChat, PromptCaching, ReasoningBack,
+        ChatDialect, CompletionTokens, JsonSchemas, OpenAiChat, PromptCaching, ReasoningBack,
     },
     presets::Preset,
 };
@@ -50,10 +50,12 @@ fn o03_the_limit_has_the_name_that_the_model_knows() {
     };
     for model in ["gpt-3.5-turbo", "gpt-4", "gpt-4-turbo", "GPT-4", "ft:gpt-3.5-turbo:us", "llama"]
     {
-        assert_eq!(limit(model, Dialect::OPENAI), [Some(9), None], "{model}");
+        assert_eq!(limit(model, ChatDialect::OPENAI), [Some(9), None], "{model}");
     }
-    let azure =
-        Dialect { max_completion_tokens: CompletionTokens::NotTheOldest, ..Dialect::OPENAI };
+    let azure = ChatDialect {
+        max_completion_tokens: CompletionTokens::NotTheOldest,
+        ..ChatDialect::OPENAI
+    };
     for (model, expected) in [
         ("my-deployment", [None, Some(9)]),
         ("o4-mini", [None, Some(9)]),
@@ -64,8 +66,8 @@ fn o03_the_limit_has_the_name_that_the_model_knows() {
     for model in
         ["gpt-4o", "gpt-4.1-mini", "gpt-5", "GPT-5", "o3", "ft:o4-mini:us", "chatgpt-4o-latest"]
     {
-        assert_eq!(limit(model, Dialect::OPENAI), [None, Some(9)], "{model}");
-        assert_eq!(limit(model, Dialect::COMPATIBLE), [Some(9), None], "{model} elsewhere");
+        assert_eq!(limit(model, ChatDialect::OPENAI), [None, Some(9)], "{model}");
+        assert_eq!(limit(model, ChatDialect::COMPATIBLE), [Some(9), None], "{model} elsewhere");
     }
 }
 
@@ -89,7 +91,7 @@ fn o10_images_go_as_an_address_or_as_their_bytes() {
     let unknown = Part::image(Image::from_binary(*b"hi", "image/png").without_mime_type());
     let request = Request::new([Message::user_parts([unknown])]).with_model("m");
     let error = OpenAiChat::default().body(&request, &ModelCall::default()).unwrap_err();
-    assert!(error.to_string().contains("missing_mime_type"), "{error}");
+    assert!(error.message().into_owned().contains("missing_mime_type"), "{error}");
 }
 
 #[test]
@@ -143,7 +145,7 @@ fn ids_of_calls_fit_the_server_and_their_results() {
     let request = Request::new([calls].into_iter().chain(results));
     let sent = |short_call_ids, model: &str| {
         let request = request.clone().with_model(model);
-        let format = OpenAiChat::new(Dialect { short_call_ids, ..Dialect::COMPATIBLE });
+        let format = OpenAiChat::new(ChatDialect { short_call_ids, ..ChatDialect::COMPATIBLE });
         let messages = format.body(&request, &ModelCall::default()).unwrap()["messages"].take();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let calls = messages[0]["tool_calls"].as_array().unwrap();
@@ -191,7 +193,7 @@ fn newer_models_are_kept_from_reasoning_where_there_are_tools() {
     assert_eq!(without.unwrap(), None);
     for model in ["gpt-6-astra", "gpt-6.1-sol-2026-10-12"] {
         let error = effort("openai-chat", with_tools(model)).unwrap_err();
-        assert!(error.to_string().contains("`openai:`"), "{error}");
+        assert!(error.message().into_owned().contains("`openai:`"), "{error}");
         let own = with_options(&json!({"reasoning_effort": "low"})).with_tools([search()]);
         let said = effort("openai-chat", own.with_model(model));
         assert_eq!(said.unwrap(), Some(json!("low")), "the caller's own word stands");
@@ -221,7 +223,7 @@ fn o09_each_form_of_answer_has_its_form() {
         "what cannot be closed cannot be strict"
     );
     let deepseek =
-        OpenAiChat::new(Dialect { json_schema: JsonSchemas::Never, ..Dialect::COMPATIBLE });
+        OpenAiChat::new(ChatDialect { json_schema: JsonSchemas::Never, ..ChatDialect::COMPATIBLE });
     let request = Request::from("hi")
         .with_model("m")
         .with_response_format(ResponseFormat::json_schema("p", schema));
@@ -274,7 +276,7 @@ fn reasoning_goes_back_as_each_server_wants_it() {
     };
     let request = Request::new([Message::assistant_parts([thought, Part::text("so")])]);
     let sent_to = |model: &str, reasoning_back| {
-        let format = OpenAiChat::new(Dialect { reasoning_back, ..Dialect::COMPATIBLE });
+        let format = OpenAiChat::new(ChatDialect { reasoning_back, ..ChatDialect::COMPATIBLE });
         let request = request.clone().with_model(model);
         format.body(&request, &ModelCall::default()).unwrap()["messages"][0].clone()
     };
@@ -382,7 +384,7 @@ fn retention_is_for_models_before_breakpoints_and_marks_are_for_those_after() {
 #[test]
 fn places_up_to_which_to_cache_are_marked_as_the_server_takes_it() {
     let sent = |prompt_cache| {
-        let format = OpenAiChat::new(Dialect { prompt_cache, ..Dialect::OPENAI });
+        let format = OpenAiChat::new(ChatDialect { prompt_cache, ..ChatDialect::OPENAI });
         let request = marked().with_model("gpt-5.6-sol");
         format.body(&request, &ModelCall::default()).unwrap()["messages"].clone()
     };
@@ -408,9 +410,9 @@ fn places_up_to_which_to_cache_are_marked_as_the_server_takes_it() {
 fn a_whole_prompt_is_cached_for_claude_behind_a_gateway() {
     let mut cache = PromptCache::default();
     cache.retention = CacheRetention::Long;
-    let format = OpenAiChat::new(Dialect {
+    let format = OpenAiChat::new(ChatDialect {
         prompt_cache: PromptCaching::CacheControl,
-        ..Dialect::COMPATIBLE
+        ..ChatDialect::COMPATIBLE
     });
     let sent = |model: &str| {
         let request = Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") };

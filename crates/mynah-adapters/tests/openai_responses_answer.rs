@@ -166,7 +166,7 @@ fn o23_a_failure_has_the_reason_that_the_provider_gives() {
         );
         let error = read.unwrap_err();
         assert_eq!(
-            (error.kind(), error.to_string().as_str()),
+            (error.kind(), error.message().into_owned().as_str()),
             (ErrorKind::Adapter(expected), message),
             "{event}"
         );

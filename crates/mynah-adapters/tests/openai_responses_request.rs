@@ -12,7 +12,7 @@ mod asked;
 use asked::{cache_members, cached, check_choices, with_options};
 use mynah_adapters::{
     format::Format,
-    openai_responses::{Dialect, OpenAiResponses},
+    openai_responses::{OpenAiResponses, ResponsesDialect},
     presets::Preset,
 };
 use mynah_data::{
@@ -57,14 +57,14 @@ fn models_that_reason_are_asked_for_their_reasoning() {
         "codex-mini-latest",
         "openai/o3",
     ] {
-        assert_eq!(include(model, Dialect::OPENAI), asked, "{model}");
+        assert_eq!(include(model, ResponsesDialect::OPENAI), asked, "{model}");
     }
     for model in
         ["gpt-4o", "gpt-4.1-mini", "gpt-5-chat-latest", "gpt-oss-120b", "omni", "my-deployment"]
     {
-        assert_eq!(include(model, Dialect::OPENAI), None, "{model}");
+        assert_eq!(include(model, ResponsesDialect::OPENAI), None, "{model}");
     }
-    let xai = Dialect { always_encrypted: true, ..Dialect::OPENAI };
+    let xai = ResponsesDialect { always_encrypted: true, ..ResponsesDialect::OPENAI };
     assert_eq!(include("grok-4", xai), asked);
     for how in [json!({"reasoning_effort": "low"}), json!({"reasoning": {"summary": "auto"}})] {
         let request = with_options(&how).with_model("my-deployment");
@@ -300,8 +300,8 @@ fn what_the_providers_own_tools_did_goes_back_and_so_does_the_phase() {
 fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
     let sent =
         |dialect| cache_members(&OpenAiResponses::new(dialect), cached(CacheRetention::Long));
-    assert_eq!(sent(Dialect::OPENAI), [Some(json!("s1")), Some(json!("24h"))]);
-    let xai = Dialect { cache_retention: false, ..Dialect::OPENAI };
+    assert_eq!(sent(ResponsesDialect::OPENAI), [Some(json!("s1")), Some(json!("24h"))]);
+    let xai = ResponsesDialect { cache_retention: false, ..ResponsesDialect::OPENAI };
     assert_eq!(sent(xai), [Some(json!("s1")), None]);
 }
 
@@ -370,7 +370,10 @@ fn q18_what_was_sent_before_is_sent_again_byte_for_byte() {
 
 #[test]
 fn o26_keys_and_organizations_go_in_headers() {
-    let own = OpenAiResponses::new(Dialect { key_header: Some("api-key"), ..Dialect::OPENAI });
+    let own = OpenAiResponses::new(ResponsesDialect {
+        key_header: Some("api-key"),
+        ..ResponsesDialect::OPENAI
+    });
     assert_eq!(own.key_header("k"), ("api-key", "k".to_owned()));
     assert_eq!(
         OpenAiResponses::default().key_header("k"),

@@ -235,7 +235,10 @@ fn an_error_keeps_its_words_where_something_beside_them_is_nested_too_deep() {
         let (_, read) =
             events_of(&*format, &Request::from("hi"), Delivery::Streamed, [body.as_bytes()]);
         let error = read.expect_err(member);
-        assert_eq!((error.reason(), error.to_string().as_str()), ("rate_limited", "slow down"));
+        assert_eq!(
+            (error.reason(), error.message().into_owned().as_str()),
+            ("rate_limited", "slow down")
+        );
     }
 }
 

@@ -149,7 +149,7 @@ fn an_event_that_is_called_an_error_is_one() {
                 let mut pieces = subject.answer(Scenario::Text).unwrap();
                 pieces.insert(1, format!("{written}: {said}\n\n"));
                 let error = read(name, &*subject, &pieces).unwrap_err();
-                assert_eq!(error.to_string(), "no capacity", "{name}");
+                assert_eq!(error.message(), "no capacity", "{name}");
             }
         }
     }

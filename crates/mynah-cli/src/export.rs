@@ -1,5 +1,6 @@
 //! `mynah export`: one run as a file that can be checked without the log, or as JSON that can be read.
 
+use mynah::RunId;
 use std::{
     fs::{self, File},
     io::{self, BufWriter, Write},
@@ -96,7 +97,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 /// The first of some ids, and how many there are.
-fn listed(ids: &[String]) -> String {
+fn listed(ids: &[RunId]) -> String {
     const SHOWN: usize = 5;
     let shown = ids.iter().take(SHOWN).map(|id| plain(id)).collect::<Vec<_>>().join(", ");
     if ids.len() > SHOWN { format!("{shown}, … ({} in all)", ids.len()) } else { shown }

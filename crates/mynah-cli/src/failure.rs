@@ -84,9 +84,7 @@ impl Failure {
                 Self::finding(error.to_string())
             }
             ErrorKind::Log(_) => Self::file(error.to_string()),
-            _ if error.metadata().get("connected") == Some(&Value::Bool(false)) => {
-                Self::file(error.to_string())
-            }
+            _ if error.is_unreachable() => Self::file(error.to_string()),
             _ => Self::finding(error.to_string()),
         };
         failure.because(error.clone())
@@ -94,24 +92,10 @@ impl Failure {
 
     /// What an error of a model call means for whoever called the program, and after how many tries.
     pub(crate) fn of_call(error: &Error, tries: u32) -> Self {
-        let is_reached = error.metadata().get("connected") != Some(&Value::Bool(false));
         let failure = match error.kind() {
-            ErrorKind::Adapter(_) | ErrorKind::Stream(_) if is_reached => {
-                let text = |name: &str| error.metadata().get(name).and_then(Value::as_str);
-                let provider = text("provider").map(|provider| format!("{provider}: "));
-                let message = text::plain(&error.to_string());
-                let status =
-                    error.metadata().get("status").map(|status| format!("status {status}"));
-                let reason = Some(error.reason()).filter(|reason| !message.contains(reason));
-                let server = text("server").filter(|server| !message.contains(server));
-                let server = server.map(|server| format!("calling {server}"));
-                let request = text("request_id").map(|id| format!("request {id}"));
-                let tries = (tries > 1).then(|| format!("tried {tries} times"));
-                let known = [status, reason.map(str::to_owned), request, server, tries];
-                let known = known.into_iter().flatten();
-                let known = known.collect::<Vec<_>>().join(", ");
-                let known = if known.is_empty() { known } else { format!(" ({known})") };
-                Self::finding(format!("{}{message}{known}", provider.unwrap_or_default()))
+            ErrorKind::Adapter(_) | ErrorKind::Stream(_) if !error.is_unreachable() => {
+                let tries = (tries > 1).then(|| format!(" (tried {tries} times)"));
+                Self::finding(format!("{error}{}", tries.unwrap_or_default()))
             }
             ErrorKind::Adapter(_) => Self::file(format!(
                 "the server could not be reached: {error}; --base-url names another"

@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use jsonschema::Validator;
 use mynah::{
     AdapterReason, EngineReason, Error, ErrorKind, FinishReason, Generate, Image, Message,
-    Metadata, Part, Request, Response, ResponseFormat, StreamReason, ToolSpec, log::Extent,
+    Metadata, Part, Request, Response, ResponseFormat, RunId, StreamReason, ToolSpec, log::Extent,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -160,7 +160,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 /// What a call came to, and the run that it is kept as.
 struct Answered {
     response: mynah::Result<Response>,
-    run_id: Option<String>,
+    run_id: Option<RunId>,
 }
 
 async fn answer(call: Generate, tells: bool, teller: &mut Teller) -> Result<Answered, Failure> {
@@ -178,7 +178,7 @@ async fn answer(call: Generate, tells: bool, teller: &mut Teller) -> Result<Answ
         (None, Some(step)) => whole(step.response.clone()),
         (None, None) => Err(Error::stream(StreamReason::Cancelled)),
     };
-    Ok(Answered { response, run_id: events.run_id().map(str::to_owned) })
+    Ok(Answered { response, run_id: events.run_id().cloned() })
 }
 
 impl Arguments {

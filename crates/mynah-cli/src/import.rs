@@ -7,7 +7,7 @@ use std::{
 
 use clap::Args;
 use mynah::{
-    Error, ErrorKind, LogReason,
+    Error, ErrorKind, LogReason, RunId,
     log::{
         Log,
         bundle::{Imported, import, verify},
@@ -85,7 +85,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 /// The runs that a run goes on from and the log has not. What such a run goes on from itself, nobody here knows.
-async fn missing(log: &dyn Log, run: &str) -> Result<Vec<String>, Failure> {
+async fn missing(log: &dyn Log, run: &str) -> Result<Vec<RunId>, Failure> {
     let mut missing = store::needed(log, run).await?;
     for place in (0..missing.len()).rev() {
         if log.run(&missing[place]).await?.is_some() {

@@ -1,9 +1,7 @@
 //! Runs that share records: a run, what it was branched from, and the branches of both.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use mynah::RunId;
+use std::collections::{HashMap, HashSet};
 
 use mynah::log::{Fact, Log, Parent, RunFilter, RunSummary};
 
@@ -25,7 +23,7 @@ pub(crate) async fn of(log: &dyn Log, run: &str) -> Result<Vec<Kin>, Failure> {
         let page = log.runs(filter.clone()).await?;
         for run in page.runs {
             if let Some(parent) = parent(log, &run.run_id).await? {
-                parents.insert(Arc::clone(&run.run_id), parent);
+                parents.insert(run.run_id.clone(), parent);
             }
             runs.push(run);
         }
@@ -52,7 +50,7 @@ pub(crate) async fn parent(log: &dyn Log, run: &str) -> Result<Option<Parent>, F
 }
 
 /// Up to which record each run has what this one has. Runs that are gone still link those that stayed.
-fn shared<'p>(run: &'p str, parents: &'p HashMap<Arc<str>, Parent>) -> HashMap<&'p str, u64> {
+fn shared<'p>(run: &'p str, parents: &'p HashMap<RunId, Parent>) -> HashMap<&'p str, u64> {
     let mut links: HashMap<&str, Vec<(&str, u64)>> = HashMap::new();
     for (run, Parent { run_id, seq, .. }) in parents {
         links.entry(run).or_default().push((run_id, *seq));
@@ -73,7 +71,7 @@ fn shared<'p>(run: &'p str, parents: &'p HashMap<Arc<str>, Parent>) -> HashMap<&
 }
 
 /// How many runs it was branched from, one after the other.
-fn depth(run: &str, parents: &HashMap<Arc<str>, Parent>) -> usize {
+fn depth(run: &str, parents: &HashMap<RunId, Parent>) -> usize {
     let (mut seen, mut run) = (HashSet::from([run]), run);
     while let Some(parent) = parents.get(run).filter(|parent| seen.insert(&parent.run_id)) {
         run = &parent.run_id;

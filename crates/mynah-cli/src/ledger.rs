@@ -8,7 +8,7 @@ use std::{
 };
 
 use mynah::{
-    Result,
+    Result, RunId,
     log::{Append, Head, Log, LogFuture, Record, forward_log},
 };
 use tokio::{runtime::Handle, sync::RwLock};
@@ -27,7 +27,7 @@ pub(crate) struct Ledger {
 /// What there is to know of the operation under way.
 #[derive(Default)]
 struct Notes {
-    run: Option<Arc<str>>,
+    run: Option<RunId>,
     crash_after: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ impl Ledger {
     }
 
     /// The run that the operation has written.
-    pub(crate) fn written(&self) -> Option<Arc<str>> {
+    pub(crate) fn written(&self) -> Option<RunId> {
         self.notes().run.clone()
     }
 
@@ -96,7 +96,7 @@ impl Log for Ledger {
         let begins = batch.expected.is_none();
         let crash_after = {
             let mut notes = self.notes();
-            notes.run = Some(Arc::clone(&batch.run));
+            notes.run = Some(batch.run.clone());
             notes.crash_after.filter(|after| *after <= last)
         };
         let (inner, writing) = (Arc::clone(&self.inner), Arc::clone(&self.writing));

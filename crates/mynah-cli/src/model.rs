@@ -299,17 +299,15 @@ impl CallArgs {
 
     /// The same error, in the words of these flags.
     pub(crate) fn spoken(&self, error: Error) -> Error {
-        let said = error.to_string();
+        let said = error.message().into_owned();
         if error.kind() == ErrorKind::Engine(EngineReason::MissingKey) {
             // Nobody can give a key in these places from here.
             let said = said.replace("the call, what the program set, ", "");
             let flags = "--api-key-env VAR names another variable, --dotenv=FILE a file with it";
             return error.with_message(format!("{said}; {flags}"));
         }
-        let metadata = error.metadata();
         // The server is named where it said nothing itself.
-        let is_nowhere = metadata.contains_key("server")
-            && metadata.get("status").is_some_and(|status| status == 404);
+        let is_nowhere = error.server().is_some() && error.status() == Some(404);
         if is_nowhere && self.base_url.is_some() {
             return error.with_message(format!("{said}; is that the path for --base-url?"));
         }

@@ -1,9 +1,7 @@
 //! `mynah redact`: what records hold, taken away.
 
-use std::{
-    io::{self, BufWriter, Write},
-    sync::Arc,
-};
+use mynah::RunId;
+use std::io::{self, BufWriter, Write};
 
 use clap::Args;
 use mynah::log::{Log, Redact, Redactable, RunFilter, RunSummary};
@@ -35,7 +33,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
     /// The run: its id, the beginning of it, or `last`.
-    run: String,
+    run: RunId,
     /// These records, by number.
     #[arg(long, value_name = "N", num_args = 1.., group = "which")]
     record: Vec<u64>,
@@ -85,7 +83,7 @@ struct Redacted {
     /// What stays of it in other runs.
     copies: Vec<Taken>,
     /// The runs that have not ended, and cannot go on without what goes.
-    stranded: Vec<Arc<str>>,
+    stranded: Vec<RunId>,
 }
 
 /// Records of a run that lose what they hold.
@@ -156,7 +154,7 @@ impl Arguments {
 
 /// Records that a run needs to go on.
 struct Need {
-    run: String,
+    run: RunId,
     until: u64,
 }
 
@@ -168,13 +166,13 @@ impl Need {
 
 /// The runs that have not ended, the newest first, each with what it needs: its own records, and those of the session's runs
 /// before it.
-async fn open(log: &dyn Log) -> Result<Vec<(Arc<str>, Vec<Need>)>, Failure> {
+async fn open(log: &dyn Log) -> Result<Vec<(RunId, Vec<Need>)>, Failure> {
     let (mut open, mut filter) = (Vec::new(), RunFilter::new());
     loop {
         let page = log.runs(filter.clone()).await?;
         for RunSummary { run_id, .. } in page.runs.into_iter().filter(|run| !run.status.is_ended())
         {
-            let own = Need { run: run_id.to_string(), until: u64::MAX };
+            let own = Need { run: run_id.clone(), until: u64::MAX };
             // One that is damaged cannot go on anyway.
             let before = store::all_previous(log, &run_id).await.unwrap_or_default();
             let before = before.into_iter().map(|it| Need { run: it.run_id, until: it.seq });

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use mynah::{Error, ErrorKind, LogReason, Tools, replay_run};
+use mynah::{Error, ErrorKind, LogReason, Mismatch, Tools, replay_run};
 use serde_json::{Value, json};
 
 use crate::{
@@ -155,22 +155,20 @@ fn finding(error: &Error) -> Option<&'static str> {
 
 /// Whether what differs is all under such a path: what the run ran with, or was asked, and not what it did.
 fn is_of(error: &Error, under: &str) -> bool {
-    let diff = error.metadata().get("diff").and_then(Value::as_array);
-    let path = |place: &Value| place["path"].as_str().is_some_and(|path| path.starts_with(under));
-    diff.is_some_and(|diff| !diff.is_empty() && diff.iter().all(path))
+    let differences = error.differences();
+    !differences.is_empty() && differences.iter().all(|place| place.path.starts_with(under))
 }
 
 /// How much of a value fits on a line.
 const LINE: usize = 160;
 
 fn write_difference(run: &str, error: &Error, out: &mut impl Write) -> io::Result<()> {
-    let (run, metadata) = (line(run), error.metadata());
-    let text = |member: &str| metadata.get(member).and_then(Value::as_str);
-    let (ErrorKind::Replay(_), Some(seq)) = (error.kind(), metadata.get("seq")) else {
+    let run = line(run);
+    let Some(Mismatch { seq, recorded, produced, .. }) = error.mismatch() else {
         return writeln!(out, "{run}  corrupt: {}", plain(&wrong(error)));
     };
-    let produced = text("kind").unwrap_or("nothing");
-    let expected = text("expected_kind");
+    let produced = produced.as_deref().unwrap_or("nothing");
+    let expected = recorded.as_deref();
     match expected {
         Some(expected) if expected == produced => {
             writeln!(out, "{run}  differs at record {seq}, {expected}")?;
@@ -182,12 +180,12 @@ fn write_difference(run: &str, error: &Error, out: &mut impl Write) -> io::Resul
         }
     }
     // The call and the tool that it is about, and what came of it.
-    let message = error.to_string();
+    let message = error.message();
     let told = message.split_once(&format!("record {seq}: ")).map_or("", |(_, told)| told);
     if expected != Some(produced) || told.starts_with("call ") {
         writeln!(out, "  {}", short(told, LINE))?;
     }
-    let diff = metadata.get("diff").and_then(Value::as_array);
+    let diff = error.metadata().get("diff").and_then(Value::as_array);
     write_fields(diff.map_or(&[], Vec::as_slice), ["recorded", "produced"], out)
 }
 

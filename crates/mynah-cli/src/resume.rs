@@ -10,10 +10,9 @@ use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use futures_util::StreamExt as _;
 use mynah::{
     Budget, ChatResult, Engine, Error, ErrorKind, Event, HaltReason, Limit, LogReason, Message,
-    OnUncertain, SessionReason, kept_call,
+    OnUncertain, RunId, SessionReason, kept_call,
     log::{End, Extent, Fact, Log as _, RunStatus, RunSummary},
 };
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::{
@@ -300,10 +299,9 @@ impl Arguments {
                         return Ok(Failure::input(format!("run {run}: {wrong}; it {told}")));
                     }
                 }
-                let uncertain =
-                    error.metadata().get("missing_tool_calls").and_then(Value::as_array);
-                if let Some(calls) = uncertain.filter(|_| self.message.is_some()) {
-                    let end = End::uncertain(calls.iter().cloned());
+                let uncertain = error.missing_tool_calls();
+                if !uncertain.is_empty() && self.message.is_some() {
+                    let end = End::uncertain(uncertain);
                     let told = Waiting::new(&end, &facts).told(&command);
                     return Ok(Failure::input(format!("run {run} {told}")));
                 }
@@ -438,8 +436,8 @@ fn lacking_code(error: &Error) -> Option<&str> {
 
 /// Whether a run ended because a call of its model failed.
 fn is_of_model(end: &End) -> bool {
-    let error = end.metadata.get("error").and_then(|error| Error::deserialize(error).ok());
-    error.is_some_and(|error| matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_)))
+    end.error()
+        .is_some_and(|error| matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_)))
 }
 
 /// Why a run did not go on.
@@ -464,10 +462,10 @@ impl From<Failure> for Stop {
 async fn resume(
     engine: &Engine,
     log: &Arc<Ledger>,
-    found: &mut Arc<str>,
+    found: &mut mynah::RunId,
     arguments: &Arguments,
 ) -> Result<(), Stop> {
-    let run = &**found;
+    let run = found.as_str();
     let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
     let about = play::last_about(log, run).await?;
     resume = resume.options(play::condition(&about).overlay(arguments.call.options()));
@@ -510,9 +508,9 @@ async fn resume(
     // A run that a model call ended is continued in another.
     if let Some(continued) = stream.run_id().filter(|continued| *continued != run) {
         eprintln!("run {run} has ended; run {continued} continues it");
-        *found = Arc::from(continued);
+        *found = continued.clone();
     }
-    let run = &**found;
+    let run = found.as_str();
     let extent = kept_call(log, run).await?.extent;
     let mut teller = Teller::new(arguments.log.json, extent);
     let mut completed: Option<Box<ChatResult>> = None;
@@ -562,7 +560,7 @@ async fn answers(log: &Ledger, run: &str) -> Result<Vec<Vec<Arc<Message>>>, Fail
         _ => None,
     };
     let mut answers = Vec::new();
-    for run in store::needed(log, run).await?.iter().rev().map(String::as_str).chain([run]) {
+    for run in store::needed(log, run).await?.iter().rev().map(RunId::as_str).chain([run]) {
         answers.push(facts(log, run).await?.into_iter().filter_map(answer).collect());
     }
     Ok(answers)

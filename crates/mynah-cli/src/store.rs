@@ -3,7 +3,7 @@
 use std::{env, path::Path, sync::Arc};
 
 use mynah::{
-    Error, LogReason,
+    Error, LogReason, RunId,
     log::{
         Corrupt, Fact, Log, MAINTENANCE, MemoryLog, Previous, Pruned, Record, Removals, RunFilter,
         RunSummary, SqliteLog,
@@ -170,13 +170,13 @@ pub(crate) fn previous(first: &Fact) -> Option<&Previous> {
 }
 
 /// The runs that a run goes on from, the latest first, as far as the log has them.
-pub(crate) async fn needed(log: &dyn Log, run: &str) -> Result<Vec<String>, Failure> {
+pub(crate) async fn needed(log: &dyn Log, run: &str) -> Result<Vec<RunId>, Failure> {
     Ok(all_previous(log, run).await?.into_iter().map(|before| before.run_id).collect())
 }
 
 /// The same, each with the record up to which it is needed.
 pub(crate) async fn all_previous(log: &dyn Log, run: &str) -> Result<Vec<Previous>, Failure> {
-    let (mut all, mut next) = (Vec::<Previous>::new(), run.to_owned());
+    let (mut all, mut next) = (Vec::<Previous>::new(), RunId::from(run));
     loop {
         let first = log.read(&next, 1, 1).await?;
         let first = first.first().map(fact).transpose()?.flatten();
@@ -213,7 +213,7 @@ pub(crate) async fn facts(
 pub(crate) fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
     record.fact().map_err(|what| {
         let run = record.envelope().run.to_string();
-        Error::from(Corrupt { run, seq: record.seq(), what }).into()
+        Error::from(Corrupt::new(run, record.seq(), what)).into()
     })
 }
 

@@ -17,12 +17,14 @@ pub(crate) struct Teller {
     extent: Extent,
     /// Whether the line has an end yet.
     is_open: bool,
+    /// Whether the model gives the answer its form: JSON, and nothing that it says to a person.
+    is_finalizing: bool,
     out: Steady<io::Stdout>,
 }
 
 impl Teller {
     pub(crate) fn new(json: bool, extent: Extent) -> Self {
-        Self { json, extent, is_open: false, out: Steady::new(io::stdout()) }
+        Self { json, extent, is_open: false, is_finalizing: false, out: Steady::new(io::stdout()) }
     }
 
     pub(crate) fn tell(&mut self, event: &Event) -> io::Result<()> {
@@ -30,7 +32,8 @@ impl Teller {
             return self.line(&json!({"event": event}));
         }
         match event {
-            Event::TextDelta { delta, .. } => {
+            Event::MessageStarted { finalizing, .. } => self.is_finalizing = *finalizing,
+            Event::TextDelta { delta, .. } if !self.is_finalizing => {
                 self.is_open = true;
                 write!(self.out, "{}", for_stdout(delta))?;
             }
@@ -44,7 +47,12 @@ impl Teller {
                 self.close()?;
                 writeln!(self.out, "  < [{}] {}", plain(id), plain(content))?;
             }
-            Event::MessageCompleted { .. } => self.close()?,
+            Event::MessageCompleted { message, .. } => {
+                self.close()?;
+                if self.is_finalizing {
+                    writeln!(self.out, "  = {}", plain(&message.text()))?;
+                }
+            }
             _ => {}
         }
         self.out.flush()

@@ -3,7 +3,6 @@
 use std::{
     io::{self, BufWriter, Write},
     path::Path,
-    sync::Arc,
 };
 
 use clap::Args;
@@ -126,7 +125,7 @@ async fn verify(
     if let Some(name) = run {
         let run = match log.run(name).await {
             // It is the one, whatever is wrong with it.
-            Err(error) if is_found(&error) => Arc::from(name),
+            Err(error) if is_found(&error) => name.into(),
             _ => store::find(log, name).await?.run_id,
         };
         tally.look(&run, json, &mut out).await?;
@@ -221,13 +220,12 @@ impl Tally<'_> {
                 written(if json {
                     writeln!(out, "{}", json!({"seals": null, "err": error}))
                 } else {
-                    let place =
-                        if error.metadata().contains_key("seq") { "list of seals" } else { "file" };
+                    let place = if error.seq().is_some() { "list of seals" } else { "file" };
                     writeln!(
                         out,
                         "the log's {place}  {}: {}",
                         error.reason(),
-                        plain(without_class(&error.to_string()))
+                        plain(without_class(&error.message()))
                     )
                 })
             }
@@ -277,10 +275,7 @@ pub(crate) fn with_run(run: &str, told: Value) -> Value {
 }
 
 pub(crate) fn described(report: &Report) -> String {
-    let mut text = match report.status {
-        "in_progress" => "in progress".to_owned(),
-        status => status.to_owned(),
-    };
+    let mut text = report.status.as_str().replace('_', " ");
     text += &format!("  {}", count(report.records, "record"));
     if report.redacted > 0 {
         text += &format!(", {} redacted", report.redacted);
@@ -293,11 +288,10 @@ pub(crate) fn described(report: &Report) -> String {
 
 /// What is wrong and where, without the run: it was named already.
 pub(crate) fn wrong(error: &Error) -> String {
-    let metadata = error.metadata();
-    match (metadata.get("seq"), metadata.get("what").and_then(Value::as_str)) {
-        (Some(seq), Some(what)) if seq == 0 => what.to_owned(),
+    match (error.seq(), error.what()) {
+        (Some(0), Some(what)) => what.to_owned(),
         (Some(seq), Some(what)) => format!("record {seq}: {what}"),
-        _ => without_class(&error.to_string()).to_owned(),
+        _ => without_class(&error.message()).to_owned(),
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 use common::{Store, lines, mynah, run, text};
 #[cfg(unix)]
 use common::{end, interrupt};
-use mynah::{Chat, Engine, Mode, OnToolError, log::SqliteLog, testing::Scripted};
+use mynah::{Chat, Engine, OnToolError, ToolMode, log::SqliteLog, testing::Scripted};
 use serde_json::{Value, json};
 
 /// A run that waits for an answer, one that waits for the caller's tool, and one whose process ended in a tool.
@@ -320,7 +320,7 @@ fn code_that_only_a_program_has_is_named_and_can_be_gone_on_without() {
             let calls =
                 json!([{"tool_call": {"id": "c0", "name": "cook"}}, {"finish": "tool_calls"}]);
             let engine = Engine::new(Scripted::new([calls]).unwrap());
-            let chat = with_code(engine.chat("Cook.").mode(Mode::Manual)).record(&log);
+            let chat = with_code(engine.chat("Cook.").mode(ToolMode::Manual)).record(&log);
             chat.await.unwrap().run_id.unwrap()
         });
         let agent = r#"{ "scripts": [ [ {"text": "Done."}, {"finish": "stop"} ] ] }"#;

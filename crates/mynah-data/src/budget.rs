@@ -215,14 +215,14 @@ impl fmt::Display for Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Place {
+pub enum BreachTime {
     /// Before the model was called, or the tools: they were not.
     PreCall,
     /// While the model answered or tools ran: they were cut off.
     MidStream,
 }
 
-impl Place {
+impl BreachTime {
     /// The name used in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -235,10 +235,10 @@ impl Place {
 /// A limit that was passed.
 ///
 /// ```
-/// use mynah_data::{Breach, Limit, Place};
+/// use mynah_data::{Breach, Limit, BreachTime};
 /// use serde_json::json;
 ///
-/// let breach = Breach::new(Limit::Turns, 3u64, 4u64, Place::PreCall);
+/// let breach = Breach::new(Limit::Turns, 3u64, 4u64, BreachTime::PreCall);
 /// assert_eq!(json!(breach), json!({"limit": "turns", "cap": 3, "actual": 4, "where": "pre_call"}));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -253,7 +253,7 @@ pub struct Breach {
     pub actual: Number,
     /// When it was found out.
     #[serde(rename = "where")]
-    pub place: Place,
+    pub when: BreachTime,
 }
 
 impl Breach {
@@ -262,15 +262,15 @@ impl Breach {
         limit: Limit,
         cap: impl Into<Number>,
         actual: impl Into<Number>,
-        place: Place,
+        when: BreachTime,
     ) -> Self {
-        Self { limit, cap: cap.into(), actual: actual.into(), place }
+        Self { limit, cap: cap.into(), actual: actual.into(), when }
     }
 
     /// More than `cap` US dollars.
-    pub fn usd(cap: f64, actual: f64, place: Place) -> Self {
+    pub fn usd(cap: f64, actual: f64, when: BreachTime) -> Self {
         let number = |amount: f64| Number::from_f64(amount).unwrap_or_else(|| 0.into());
-        Self::new(Limit::Usd, number(cap), number(actual), place)
+        Self::new(Limit::Usd, number(cap), number(actual), when)
     }
 }
 

@@ -225,6 +225,7 @@ impl ResponseBuilder {
             usage: self.usage,
             raw: None,
             metadata: self.metadata,
+            run_id: None,
         }
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     ASK_USER_SENTINEL, ChatResult, Error, ErrorKind, Event, Halt, HaltReason, Message, Metadata,
-    Mode, Response, ResponseBuilder, StepResult, StreamReason, Thread, ToolCall, ToolOutcome,
+    Response, ResponseBuilder, StepResult, StreamReason, Thread, ToolCall, ToolMode, ToolOutcome,
     result::is_final,
 };
 
@@ -114,7 +114,7 @@ impl Collector {
                 let response = self.append_open_turn(&mut thread);
                 let response = response.unwrap_or_else(|| self.answer.response());
                 thread.messages.repair(CUT_SHORT);
-                let mut step = self.step(&response, &thread, Mode::Auto, &[]);
+                let mut step = self.step(&response, &thread, ToolMode::Auto, &[]);
                 if self.halts.is_empty() && self.error.is_none() {
                     step.done &= self.answer.has_completed();
                     step.metadata.insert("halted_reason".to_owned(), json!(HaltReason::Cancelled));
@@ -173,7 +173,7 @@ impl Collector {
         &self,
         response: &Response,
         thread: &Thread,
-        mode: Mode,
+        mode: ToolMode,
         manual: &[ToolCall],
     ) -> StepResult {
         let mut step = StepResult::new(thread.clone(), response.clone());
@@ -223,7 +223,7 @@ impl StepResult {
     /// Fills in `done` and the metadata from how the step went.
     pub fn describe(
         &mut self,
-        mode: Mode,
+        mode: ToolMode,
         manual: &[ToolCall],
         halt: Option<&Halt>,
         failure: Option<&Error>,
@@ -234,8 +234,8 @@ impl StepResult {
             Some(halt) => halt.metadata(),
             None => {
                 let mut metadata = Metadata::new();
-                if mode == Mode::Manual && wants_tools {
-                    metadata.insert("mode".to_owned(), json!(Mode::Manual));
+                if mode == ToolMode::Manual && wants_tools {
+                    metadata.insert("mode".to_owned(), json!(ToolMode::Manual));
                 }
                 if !manual.is_empty() {
                     metadata.insert("manual_tool_calls".to_owned(), json!(manual));

@@ -1,6 +1,6 @@
 //! The one error type: a kind with a closed set of reasons, a message for people, metadata for programs.
 
-use std::{fmt, marker::PhantomData};
+use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -18,35 +18,35 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// One value, one JSON form: `{"type", "reason", "message", "metadata"}`. It never holds an API key.
 ///
+/// `Display` is for people: the message, with the provider, status, request id, tool and cause where the message does not name
+/// them. `Debug` is the same, so that `fn main() -> Result<()>` prints it; `{:#?}` has every detail. The cause is its
+/// [`source`](StdError::source); it is neither compared nor in the JSON.
+///
 /// ```
 /// use mynah_data::{AdapterReason, Error, ErrorKind};
 ///
-/// let error = Error::adapter(AdapterReason::RateLimited).with_provider("openai");
-/// assert_eq!(error.to_string(), "adapter error (openai): rate_limited");
+/// let error = Error::adapter(AdapterReason::RateLimited).with_provider("openai").with("status", 429);
+/// assert_eq!(error.to_string(), "adapter error (openai): rate_limited (status 429)");
+/// assert_eq!(error.message(), "adapter error (openai): rate_limited");
+/// assert_eq!(error.status(), Some(429));
 /// assert!(error.is_retryable());
 /// assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::RateLimited));
 /// ```
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     message: Option<String>,
     metadata: Metadata,
-    /// Makes the type not `UnwindSafe`, as errors with a source are. Tools tell results from failures by that.
-    not_unwind_safe: PhantomData<dyn std::error::Error + Send + Sync>,
+    cause: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
     /// An error of this kind with the default message and no metadata.
     pub fn new(kind: ErrorKind) -> Self {
-        Self(Box::new(Inner {
-            kind,
-            message: None,
-            metadata: Metadata::new(),
-            not_unwind_safe: PhantomData,
-        }))
+        Self(Box::new(Inner { kind, message: None, metadata: Metadata::new(), cause: None }))
     }
 
     /// A failed provider call.
@@ -139,7 +139,7 @@ impl Error {
         match why {
             [] => self,
             why => {
-                let message = format!("{self}; {}", why.join("; "));
+                let message = format!("{}; {}", self.message(), why.join("; "));
                 self.with_message(message)
             }
         }
@@ -156,6 +156,26 @@ impl Error {
         self.with("provider", provider.into())
     }
 
+    /// The same error, whose [`source`](StdError::source) is this cause.
+    pub fn caused_by(mut self, cause: impl StdError + Send + Sync + 'static) -> Self {
+        self.0.cause = Some(Arc::new(cause));
+        self
+    }
+
+    /// The same error with the cause of another one.
+    pub fn with_cause_of(mut self, other: &Self) -> Self {
+        self.0.cause.clone_from(&other.0.cause);
+        self
+    }
+
+    /// The message alone, as in JSON, without what `Display` adds from the metadata and the cause.
+    pub fn message(&self) -> Cow<'_, str> {
+        match &self.0.message {
+            Some(message) => message.into(),
+            None => self.default_message().into(),
+        }
+    }
+
     /// The kind, with its reason.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -166,14 +186,10 @@ impl Error {
         self.0.kind.reason()
     }
 
-    /// Facts for programs: `provider`, `status`, `request_id`, `retry_after_ms`, `tool_name`, `field`, …
+    /// Facts for programs. Those that most errors have can be read with methods: [`provider`](Self::provider),
+    /// [`status`](Self::status), [`request_id`](Self::request_id), [`tool_name`](Self::tool_name), …
     pub fn metadata(&self) -> &Metadata {
         &self.0.metadata
-    }
-
-    /// How long the provider asks to wait before the next try.
-    pub fn retry_after_ms(&self) -> Option<u64> {
-        self.0.metadata.get("retry_after_ms").and_then(Value::as_u64)
     }
 
     /// The broken rules of a validation error, in rule order; empty for every other kind.
@@ -215,9 +231,14 @@ impl Error {
         json!({
             "type": self.0.kind.type_name(),
             "reason": self.0.kind.reason(),
-            "message": self.to_string(),
+            "message": self.message(),
             "metadata": self.0.metadata,
         })
+    }
+
+    /// The cause, its cause, and so on.
+    fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+        std::iter::successors(self.source(), |&cause| cause.source())
     }
 
     fn default_message(&self) -> String {
@@ -239,36 +260,68 @@ impl Error {
     }
 }
 
+/// The message, and what else a person needs to know where the message does not say it.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0.message {
-            Some(message) => f.write_str(message),
-            None => f.write_str(&self.default_message()),
+        let message = self.message();
+        let untold = |name: &&str| !message.contains(*name);
+        if let Some(provider) = self.provider().filter(untold) {
+            write!(f, "{provider}: ")?;
+        }
+        if let Some(tool) = self.tool_name().filter(untold) {
+            write!(f, "tool {tool}: ")?;
+        }
+        f.write_str(&message)?;
+        let is_of_call = matches!(self.0.kind, ErrorKind::Adapter(_) | ErrorKind::Stream(_));
+        let status = self.status().map(|status| status.to_string());
+        let details = [
+            status.as_deref().filter(untold).map(|status| format!("status {status}")),
+            Some(self.reason()).filter(|_| is_of_call).filter(untold).map(str::to_owned),
+            self.request_id().filter(untold).map(|id| format!("request {id}")),
+            self.server().filter(untold).map(|server| format!("calling {server}")),
+        ];
+        let details = details.into_iter().flatten().collect::<Vec<_>>();
+        if !details.is_empty() {
+            write!(f, " ({})", details.join(", "))?;
+        }
+        // The innermost cause is the one that a person can act on.
+        let innermost = self.causes().last().map(ToString::to_string);
+        match innermost.filter(|cause| !message.contains(cause.as_str())) {
+            Some(cause) => write!(f, ": {cause}"),
+            None => Ok(()),
         }
     }
 }
 
-/// What an error says counts, not whether it says it by default.
+/// What an error says counts, not whether it says it by default, nor what caused it.
 impl PartialEq for Error {
     fn eq(&self, other: &Self) -> bool {
         self.0.kind == other.0.kind
             && self.0.metadata == other.0.metadata
-            && self.to_string() == other.to_string()
+            && self.message() == other.message()
     }
 }
 
-/// As `fn main() -> Result<()>` prints it: the message, and what else is known.
+/// For people, as `fn main() -> Result<()>` prints it; `{:#?}` has every detail.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")?;
-        if self.0.metadata.is_empty() {
-            return Ok(());
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
         }
-        write!(f, " {}", Value::Object(self.0.metadata.clone()))
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("message", &self.message())
+            .field("metadata", &self.0.metadata)
+            .field("causes", &self.causes().map(ToString::to_string).collect::<Vec<_>>())
+            .finish()
     }
 }
 
-impl std::error::Error for Error {}
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.cause.as_deref().map(|cause| cause as &(dyn StdError + 'static))
+    }
+}
 
 impl Serialize for Error {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -276,7 +329,7 @@ impl Serialize for Error {
         let mut fields = serializer.serialize_struct("Error", 4)?;
         fields.serialize_field("type", self.0.kind.type_name())?;
         fields.serialize_field("reason", self.0.kind.reason())?;
-        fields.serialize_field("message", &self.to_string())?;
+        fields.serialize_field("message", &self.message())?;
         fields.serialize_field("metadata", &Json(&self.0.metadata))?;
         fields.end()
     }
@@ -303,8 +356,8 @@ impl<'de> Deserialize<'de> for Error {
                 false => serde::de::Error::unknown_variant(&named, &[]),
             }
         })?;
-        let mut error = Self::new(kind);
-        error.0.metadata = wire.metadata;
+        let mut error =
+            Self(Box::new(Inner { kind, message: None, metadata: wire.metadata, cause: None }));
         // A default message is not stored, so that an error equals its copy from JSON.
         if error.default_message() != wire.message {
             error.0.message = Some(wire.message);
@@ -350,6 +403,7 @@ impl From<usize> for PathSegment {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct FieldError {
     /// The way to the field, from the outside in.
     pub path: Vec<PathSegment>,
@@ -361,6 +415,11 @@ impl FieldError {
     /// A broken rule on one field.
     pub fn new(field: impl Into<PathSegment>, code: impl Into<String>) -> Self {
         Self { path: vec![field.into()], code: code.into() }
+    }
+
+    /// A broken rule at the end of this path.
+    pub fn at(path: impl IntoIterator<Item = PathSegment>, code: impl Into<String>) -> Self {
+        Self { path: path.into_iter().collect(), code: code.into() }
     }
 
     /// The same broken rule, seen from further outside.
@@ -402,6 +461,7 @@ impl From<serde_json::Error> for Error {
         };
         Self::validation(ValidationReason::InvalidJson, vec![broken])
             .with_message(format!("JSON could not be decoded: {error}"))
+            .caused_by(error)
     }
 }
 

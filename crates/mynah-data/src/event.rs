@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    ChatResult, Error, FinishReason, HaltReason, Message, Metadata, Mode, Response, StepThread,
-    ToolCall, ToolOutcome, Usage, step_thread,
+    ChatResult, Error, FinishReason, HaltReason, Message, Metadata, Response, StepThread, ToolCall,
+    ToolMode, ToolOutcome, Usage, step_thread,
 };
 
 /// One thing that happened.
@@ -40,6 +40,10 @@ pub enum Event {
         /// The model that answers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
+        /// Whether this is the call that gives a chat's answer its form (`structured_finalize`). What follows up to
+        /// `MessageCompleted` is JSON for programs, and not what the model says to a person.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        finalizing: bool,
     },
     /// A piece of text.
     TextDelta {
@@ -179,7 +183,7 @@ pub enum Event {
         /// The conversation with the answer and the tool results. In a chat's JSON, the messages that the step added.
         thread: StepThread,
         /// Whether tools were run or handed to the caller.
-        mode: Mode,
+        mode: ToolMode,
         /// Calls of manual tools, for the caller to answer.
         manual_tool_calls: Vec<ToolCall>,
     },
@@ -209,7 +213,13 @@ fn nothing() -> Arc<Message> {
 impl Event {
     /// The model begins to answer.
     pub fn message_started() -> Self {
-        Self::MessageStarted { message: nothing(), request_id: None, id: None, model: None }
+        Self::MessageStarted {
+            message: nothing(),
+            request_id: None,
+            id: None,
+            model: None,
+            finalizing: false,
+        }
     }
 
     /// A piece of the only block of text.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    AdapterReason, EngineReason, Error, ErrorKind, Message, Metadata, Part, ToolCall,
+    AdapterReason, EngineReason, Error, ErrorKind, Message, Metadata, Part, RunId, ToolCall,
     json::{self, Json},
 };
 
@@ -192,6 +192,8 @@ pub struct Response {
     pub raw: Option<Value>,
     /// Anything else; `error` after a failure in mid-stream.
     pub metadata: Metadata,
+    /// The run as which the call was recorded, if it was one of its own and no part of a step or chat.
+    pub run_id: Option<RunId>,
 }
 
 impl Response {
@@ -207,6 +209,7 @@ impl Response {
             usage: Usage::default(),
             raw: None,
             metadata: Metadata::new(),
+            run_id: None,
         }
     }
 
@@ -300,7 +303,7 @@ impl Response {
 }
 
 impl Response {
-    /// Everything that the rest does not tell, in the order of deterministic CBOR.
+    /// Everything that the rest does not tell, the run aside, in the order of deterministic CBOR.
     fn serialize_compact<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
         let mut fields = serializer.serialize_struct("Response", 9)?;
@@ -327,7 +330,8 @@ impl Serialize for Response {
         if !serializer.is_human_readable() {
             return self.serialize_compact(serializer);
         }
-        let mut fields = serializer.serialize_struct("Response", 11)?;
+        let len = 11 + usize::from(self.run_id.is_some());
+        let mut fields = serializer.serialize_struct("Response", len)?;
         fields.serialize_field("id", &self.id)?;
         fields.serialize_field("request_id", &self.request_id)?;
         fields.serialize_field("model", &self.model)?;
@@ -339,6 +343,9 @@ impl Serialize for Response {
         fields.serialize_field("usage", &self.usage)?;
         fields.serialize_field("raw", &self.raw)?;
         fields.serialize_field("metadata", &self.metadata)?;
+        if let Some(run_id) = &self.run_id {
+            fields.serialize_field("run_id", run_id)?;
+        }
         fields.end()
     }
 }
@@ -369,6 +376,8 @@ impl<'de> Deserialize<'de> for Response {
             raw: Option<Value>,
             #[serde(default, deserialize_with = "json::deserialize")]
             metadata: Metadata,
+            #[serde(default)]
+            run_id: Option<RunId>,
         }
         let wire = Wire::deserialize(deserializer)?;
         Ok(Self {
@@ -381,6 +390,7 @@ impl<'de> Deserialize<'de> for Response {
             usage: wire.usage,
             raw: wire.raw,
             metadata: wire.metadata,
+            run_id: wire.run_id,
         })
     }
 }

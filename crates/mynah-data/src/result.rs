@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    Breach, EngineReason, Error, FinishReason, Message, Metadata, Response, Role, Thread, ToolCall,
-    Usage,
+    Breach, EngineReason, Error, FinishReason, Message, Metadata, Response, Role, RunId, Thread,
+    ToolCall, Usage,
 };
 
 /// Whether tools are run or handed to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum ToolMode {
     /// Tools are run, except those marked manual.
     #[default]
     Auto,
@@ -124,7 +124,6 @@ impl<'de> Deserialize<'de> for HaltReason {
 
 /// What came of one step: a model's answer, and the results of the tools it asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct StepResult {
     /// The conversation with the answer and the tool results.
@@ -140,7 +139,7 @@ pub struct StepResult {
     pub metadata: Metadata,
     /// The run as which the step was kept, if it was one of its own and no part of a chat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run_id: Option<Arc<str>>,
+    pub run_id: Option<RunId>,
 }
 
 impl StepResult {
@@ -154,6 +153,36 @@ impl StepResult {
             metadata: Metadata::new(),
             run_id: None,
         }
+    }
+
+    /// The error that ended the step: of the model call, or of a tool that halts on errors.
+    pub fn error(&self) -> Option<Error> {
+        error(&self.metadata).or_else(|| self.response.error())
+    }
+
+    /// The limit that was passed, if a budget ended the step.
+    pub fn breach(&self) -> Option<Breach> {
+        read(&self.metadata, "budget")
+    }
+
+    /// What a tool wants a person to answer.
+    pub fn pending_question(&self) -> Option<&str> {
+        self.metadata.get("pending_question")?.as_str()
+    }
+
+    /// The call that asks.
+    pub fn pending_tool_call_id(&self) -> Option<&str> {
+        self.metadata.get("pending_tool_call_id")?.as_str()
+    }
+
+    /// The call whose tool halted the step.
+    pub fn halt_tool_call_id(&self) -> Option<&str> {
+        self.metadata.get("halt_tool_call_id")?.as_str()
+    }
+
+    /// What the tool that halted the step gave as its result.
+    pub fn halt_result(&self) -> Option<&Value> {
+        self.metadata.get("halt_result")
     }
 
     /// Why a tool halted, if one did.
@@ -173,10 +202,15 @@ impl StepResult {
 }
 
 fn calls(metadata: &Metadata) -> Vec<ToolCall> {
-    metadata
-        .get("manual_tool_calls")
-        .and_then(|list| Vec::deserialize(list).ok())
-        .unwrap_or_default()
+    read(metadata, "manual_tool_calls").unwrap_or_default()
+}
+
+fn error(metadata: &Metadata) -> Option<Error> {
+    read(metadata, "error")
+}
+
+fn read<'a, T: Deserialize<'a>>(metadata: &'a Metadata, name: &str) -> Option<T> {
+    T::deserialize(metadata.get(name)?).ok()
 }
 
 /// What came of a chat.
@@ -215,7 +249,7 @@ pub struct ChatResult {
     /// More on the halt, by its reason; `structured_finalize`, `repaired_tool_calls` where they apply.
     pub metadata: Metadata,
     /// The run as which the chat was kept.
-    pub run_id: Option<Arc<str>>,
+    pub run_id: Option<RunId>,
 }
 
 impl ChatResult {
@@ -279,9 +313,7 @@ impl ChatResult {
     /// answer its form (`structured_finalize`), where it failed.
     pub fn into_json<T: DeserializeOwned>(self) -> Result<T, Error> {
         self.check_completed()?;
-        let finalize = self.metadata.get("structured_finalize");
-        let failed = finalize.and_then(|finalize| finalize.get("pass_2_error"));
-        if let Some(error) = failed.and_then(|error| Error::deserialize(error).ok()) {
+        if let Some(error) = self.finalize_error() {
             return Err(error);
         }
         self.final_response.unwrap_or_else(|| Response::new(Message::assistant(""))).into_json()
@@ -297,8 +329,7 @@ impl ChatResult {
     }
 
     fn halted(&self) -> Error {
-        let breach =
-            self.metadata.get("budget").and_then(|budget| Breach::deserialize(budget).ok());
+        let breach = self.breach();
         let limit = breach.as_ref().map(|breach| format!(": {breach}")).unwrap_or_default();
         let error = Error::engine(EngineReason::Halted)
             .with_message(format!(
@@ -339,7 +370,42 @@ impl ChatResult {
 
     /// The error that ended the chat.
     pub fn error(&self) -> Option<Error> {
-        Error::deserialize(self.metadata.get("error")?).ok()
+        error(&self.metadata)
+    }
+
+    /// The limit that was passed, if a budget ended the chat.
+    ///
+    /// ```
+    /// # use mynah_data::{Breach, BreachTime, ChatResult, HaltReason, Limit, Thread};
+    /// # let breach = Breach::new(Limit::Turns, 3u64, 4u64, BreachTime::PreCall);
+    /// # let mut result = ChatResult::new(Thread::new(), HaltReason::BudgetExceeded);
+    /// # result.metadata.insert("budget".to_owned(), serde_json::json!(breach));
+    /// if let Some(breach) = result.breach() {
+    ///     assert_eq!(breach.limit, Limit::Turns);
+    /// }
+    /// ```
+    pub fn breach(&self) -> Option<Breach> {
+        read(&self.metadata, "budget")
+    }
+
+    /// The error of the call that was to give the answer its form (`structured_finalize`).
+    pub fn finalize_error(&self) -> Option<Error> {
+        read(self.metadata.get("structured_finalize")?.as_object()?, "pass_2_error")
+    }
+
+    /// The ids of calls that were left without a result and got an error result at the end.
+    pub fn repaired_tool_calls(&self) -> Vec<String> {
+        read(&self.metadata, "repaired_tool_calls").unwrap_or_default()
+    }
+
+    /// The call whose tool halted the chat.
+    pub fn halt_tool_call_id(&self) -> Option<&str> {
+        self.metadata.get("halt_tool_call_id")?.as_str()
+    }
+
+    /// What the tool that halted the chat gave as its result.
+    pub fn halt_result(&self) -> Option<&Value> {
+        self.metadata.get("halt_result")
     }
 
     /// Tokens and costs of all answers together.

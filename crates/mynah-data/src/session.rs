@@ -6,13 +6,31 @@ use serde::{Deserialize, Serialize, de};
 use serde_json::{Value, json};
 
 use crate::{
-    ChatResult, Error, ErrorKind, FieldError, HaltReason, Message, Metadata, Part, Role,
-    SessionReason, StepResult, StreamReason, Thread, ToolCall, ValidationReason,
+    Breach, ChatResult, Error, ErrorKind, FieldError, HaltReason, Message, Messages, Metadata,
+    Part, Role, SessionReason, StepResult, StreamReason, Thread, ToolCall, ToolReason,
+    ValidationReason,
     result::is_final,
     session_run::{self, SessionRun},
 };
 
 /// A conversation that can be put away and picked up, in another process too.
+///
+/// What can be done with one, and where:
+///
+/// | operation | where |
+/// |---|---|
+/// | make one | [`Session::new`], `Session::from("hello")`, [`with_id`](Self::with_id), [`with_context`](Self::with_context) |
+/// | look at it | [`status`](Self::status), [`messages`](Self::messages), [`pending_tool_calls`](Self::pending_tool_calls), [`pending_question`](Self::pending_question), [`error`](Self::error), [`breach`](Self::breach) |
+/// | run its first turn | `Engine::start` |
+/// | add what a person says, or answers, and run a turn | `Engine::reply` |
+/// | run a turn after tool results, or with any message | `Engine::continue_session` |
+/// | run a single step | `Engine::step_session` |
+/// | give the results of pending tool calls | [`submit_tool_result`](Self::submit_tool_result), [`submit_tool_results`](Self::submit_tool_results) |
+/// | add messages without a turn | [`append`](Self::append), [`append_user`](Self::append_user), [`append_tool_result`](Self::append_tool_result) |
+/// | ask whether an operation is legal now | [`check`](Self::check) |
+/// | make it usable after a failed turn | [`recover`](Self::recover) |
+/// | restore it from its recorded turns | `mynah::restore_session`, `mynah::restore_turn` |
+/// | fold a turn's events into it | [`SessionReducer`](crate::SessionReducer), [`apply_chat`](Self::apply_chat), [`apply_step`](Self::apply_step) |
 ///
 /// ```
 /// use mynah_data::{Session, Status, Thread, ToolCall};
@@ -238,8 +256,29 @@ impl Session {
         }
     }
 
-    /// How the last turn failed.
-    pub fn error(&self) -> Option<&Value> {
+    /// The messages so far, in order.
+    pub fn messages(&self) -> &Messages {
+        &self.thread.messages
+    }
+
+    /// How the last turn failed. What a failing tool left behind that is no [`Error`] itself is in the error's metadata, as `error`.
+    pub fn error(&self) -> Option<Error> {
+        let error = self.failure()?;
+        Some(Error::deserialize(error).unwrap_or_else(|_| {
+            let said = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
+            Error::tool(ToolReason::Failed)
+                .with_message(format!("tool error: failed: {said}"))
+                .with("error", error.clone())
+        }))
+    }
+
+    /// The limit that the last turn passed, if a budget ended it.
+    pub fn breach(&self) -> Option<Breach> {
+        Breach::deserialize(self.turn_metadata.get("budget")?).ok()
+    }
+
+    /// How the last turn failed, as JSON: an [`Error`], or what the failing tool left behind.
+    pub fn failure(&self) -> Option<&Value> {
         match &self.state {
             SessionState::Failed { error } => Some(error),
             _ => None,
@@ -449,7 +488,7 @@ impl Serialize for Session {
         fields.serialize_field("pending_question", &self.pending_question())?;
         fields.serialize_field("pending_tool_call_id", &self.pending_tool_call_id())?;
         fields.serialize_field("context", &self.context)?;
-        match self.error() {
+        match self.failure() {
             None => fields.serialize_field("metadata", &self.metadata)?,
             Some(error) => {
                 let mut metadata = self.metadata.clone();
@@ -473,7 +512,6 @@ impl<'de> Deserialize<'de> for Session {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Wire {
     #[serde(default)]
     id: Option<String>,

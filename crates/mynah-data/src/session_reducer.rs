@@ -1,6 +1,10 @@
 //! A session's turn, folded from its events.
 
-use crate::{ChatResult, Collector, Error, Event, HaltReason, Message, Session, StepResult};
+use std::borrow::Cow;
+
+use crate::{
+    Breach, ChatResult, Collector, Error, Event, HaltReason, Message, RunId, Session, StepResult,
+};
 
 /// What a session's turn came to.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +30,38 @@ impl TurnResult {
         match self {
             Self::Step(result) => Some(*result),
             Self::Chat(_) => None,
+        }
+    }
+
+    /// The run as which the turn was recorded.
+    pub fn run_id(&self) -> Option<RunId> {
+        match self {
+            Self::Chat(result) => result.run_id.clone(),
+            Self::Step(result) => result.run_id.clone(),
+        }
+    }
+
+    /// The text of the last answer, however far it came; empty if there is none.
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Chat(result) => result.text(),
+            Self::Step(result) => result.response.text(),
+        }
+    }
+
+    /// The error that ended the turn.
+    pub fn error(&self) -> Option<Error> {
+        match self {
+            Self::Chat(result) => result.error(),
+            Self::Step(result) => result.error(),
+        }
+    }
+
+    /// The limit that the turn passed, if its budget ended it.
+    pub fn breach(&self) -> Option<Breach> {
+        match self {
+            Self::Chat(result) => result.breach(),
+            Self::Step(result) => result.breach(),
         }
     }
 }

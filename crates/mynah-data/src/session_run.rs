@@ -1,10 +1,10 @@
 //! Where a session's last turn is kept.
 
-use std::{io, sync::Arc};
+use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Messages, Thread};
+use crate::{Messages, RunId, Thread};
 
 /// The run as which a session's last turn was kept.
 ///
@@ -15,7 +15,7 @@ use crate::{Messages, Thread};
 #[non_exhaustive]
 pub struct SessionRun {
     /// The run's id.
-    pub run_id: Arc<str>,
+    pub run_id: RunId,
     /// The place of its last record.
     pub seq: u64,
     /// That record's hash, in hexadecimal digits: the run's fingerprint, if it has ended.
@@ -25,13 +25,13 @@ pub struct SessionRun {
     /// The conversation that it came to.
     pub messages: Messages,
     /// The run of a later turn that the session's holder stopped polling before its end.
-    pub abandoned: Option<Arc<str>>,
+    pub abandoned: Option<RunId>,
 }
 
 impl SessionRun {
     /// A run that came to this conversation.
     pub fn new(
-        run_id: impl Into<Arc<str>>,
+        run_id: impl Into<RunId>,
         seq: u64,
         hash: impl Into<String>,
         waits: bool,
@@ -44,9 +44,8 @@ impl SessionRun {
 
 /// The same in JSON.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Wire {
-    run_id: Arc<str>,
+    run_id: RunId,
     seq: u64,
     hash: String,
     #[serde(default)]
@@ -54,13 +53,13 @@ pub(crate) struct Wire {
     messages: usize,
     checksum: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    abandoned: Option<Arc<str>>,
+    abandoned: Option<RunId>,
 }
 
 impl From<&SessionRun> for Wire {
     fn from(run: &SessionRun) -> Self {
         Self {
-            run_id: Arc::clone(&run.run_id),
+            run_id: run.run_id.clone(),
             seq: run.seq,
             hash: run.hash.clone(),
             waits: run.waits,

@@ -9,8 +9,8 @@ use std::{borrow::Cow, sync::Arc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
-    ChatResult, HaltReason, Message, Messages, Metadata, Mode, Response, Role, StepResult, Thread,
-    ToolCall,
+    ChatResult, HaltReason, Message, Messages, Metadata, Response, Role, RunId, StepResult, Thread,
+    ToolCall, ToolMode,
 };
 
 /// The conversation after a step, as [`Event::StepCompleted`](crate::Event::StepCompleted) carries it.
@@ -126,7 +126,7 @@ struct CompletedJson<'a> {
     after: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     messages: Option<Cow<'a, [Arc<Message>]>>,
-    mode: Mode,
+    mode: ToolMode,
     manual_tool_calls: Cow<'a, [ToolCall]>,
 }
 
@@ -137,7 +137,7 @@ pub(crate) mod completed {
     pub(crate) fn serialize<S: Serializer>(
         response: &Response,
         thread: &StepThread,
-        mode: &Mode,
+        mode: &ToolMode,
         manual_tool_calls: &[ToolCall],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -153,7 +153,7 @@ pub(crate) mod completed {
         json.serialize(serializer)
     }
 
-    type Fields = (Box<Response>, StepThread, Mode, Vec<ToolCall>);
+    type Fields = (Box<Response>, StepThread, ToolMode, Vec<ToolCall>);
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
@@ -188,7 +188,6 @@ fn one_form<E: de::Error>(
 
 /// A chat's result in JSON.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct ChatJson<'a> {
     thread: Cow<'a, Thread>,
     final_response: Option<Cow<'a, Response>>,
@@ -201,12 +200,11 @@ struct ChatJson<'a> {
     #[serde(default)]
     metadata: Cow<'a, Metadata>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    run_id: Option<Arc<str>>,
+    run_id: Option<RunId>,
 }
 
 /// A step of a chat's result. It has `thread` only if `after` and `messages` cannot express its conversation.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct StepJson<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     thread: Option<Cow<'a, Thread>>,
@@ -219,7 +217,7 @@ struct StepJson<'a> {
     done: bool,
     metadata: Cow<'a, Metadata>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    run_id: Option<Arc<str>>,
+    run_id: Option<RunId>,
 }
 
 impl Serialize for ChatResult {

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use crate::{
-    Error, FieldError, Messages, Request, ResponseFormat, Result, Thread, ToolSpec,
+    Error, FieldError, Messages, Request, ResponseFormat, Result, Thread, ToolChoice, ToolSpec,
     ValidationReason,
 };
 
@@ -18,6 +18,27 @@ pub fn request(request: &Request) -> Result<()> {
     }
     errors.extend(request.messages.pairing_error());
     tools(&request.tools, &mut errors, &mut why);
+    if let Some(ToolChoice::Tool(name)) = &request.tool_choice
+        && !request.tools.iter().any(|tool| tool.name == *name)
+    {
+        errors.push(FieldError::new("tool_choice", "unknown_tool"));
+        let names = request.tools.iter().map(|tool| format!("{:?}", tool.name));
+        let names = names.collect::<Vec<_>>().join(", ");
+        let known = if names.is_empty() {
+            "there are no tools".to_owned()
+        } else {
+            format!("the tools are {names}")
+        };
+        why.push(format!("tool_choice names {name:?}, and {known}"));
+    }
+    if let Some(ResponseFormat::JsonSchema { name, .. }) = &request.response_format
+        && !is_name(name)
+    {
+        let broken =
+            FieldError::new("name", if name.is_empty() { "empty" } else { "invalid_format" });
+        errors.push(broken.under(["response_format".into()]));
+        why.push(format!("{name:?} is not a name of 1 to 64 of A-Z, a-z, 0-9, _ and -"));
+    }
     if request.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
         errors.push(FieldError::new("temperature", "out_of_range"));
     }
@@ -61,14 +82,13 @@ pub fn tool(spec: &ToolSpec) -> Result<()> {
 
 fn tool_errors(spec: &ToolSpec, why: &mut Vec<String>) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match spec.name.as_str() {
         "" => errors.push(FieldError::new("name", "empty")),
         name @ ("auto" | "none" | "required") => {
             errors.push(FieldError::new("name", "reserved_tool_name"));
             why.push(format!("{name:?} is a tool_choice, and no tool's name"));
         }
-        name if name.len() > 64 || !name.chars().all(legal) => {
+        name if !is_name(name) => {
             errors.push(FieldError::new("name", "invalid_format"));
             why.push(format!("{name:?} is not a name of 1 to 64 of A-Z, a-z, 0-9, _ and -"));
         }
@@ -78,6 +98,12 @@ fn tool_errors(spec: &ToolSpec, why: &mut Vec<String>) -> Vec<FieldError> {
         errors.push(FieldError::new("schema", "not_a_map"));
     }
     errors
+}
+
+/// Whether providers take this as the name of a tool or schema.
+fn is_name(name: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    (1..=64).contains(&name.len()) && name.chars().all(legal)
 }
 
 /// Checks that every tool call of a thread has a result before the conversation goes on. Costs nothing: the list keeps

@@ -1,14 +1,14 @@
 //! Budgets and prices as data.
 
 use mynah_data::{
-    Breach, Budget, CacheRetention, Catalog, ChatResult, EngineReason, Error, ErrorKind,
-    HaltReason, Limit, Message, ModelInfo, ModelRef, Place, Pricing, Response, Thread, Usage,
+    Breach, BreachTime, Budget, CacheRetention, Catalog, ChatResult, EngineReason, Error,
+    ErrorKind, HaltReason, Limit, Message, ModelInfo, ModelRef, Pricing, Response, Thread, Usage,
 };
 use serde_json::{Value, json};
 
 #[test]
 fn a_chat_without_an_answer_names_the_limit_that_it_came_to() {
-    let breach = json!(Breach::new(Limit::OutputTokens, 5, 7, Place::MidStream));
+    let breach = json!(Breach::new(Limit::OutputTokens, 5, 7, BreachTime::MidStream));
     let mut result = ChatResult::new(Thread::new(), HaltReason::BudgetExceeded);
     result.metadata.insert("budget".to_owned(), breach.clone());
     let error = result.clone().into_text().unwrap_err();
@@ -78,7 +78,7 @@ fn limits_stand_in_the_order_in_which_they_are_told() {
 
 #[test]
 fn a_breach_is_a_typed_error_with_what_was_said_until_then() {
-    let breach = Breach::usd(0.5, 0.75, Place::MidStream);
+    let breach = Breach::usd(0.5, 0.75, BreachTime::MidStream);
     let partial = Response::new(Message::assistant("so far"));
     let error = Error::budget_exceeded(&breach, Some(&partial));
     assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::BudgetExceeded));

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use common::{call, calling, map, refused, through_json};
 use mynah_data::{
     ASK_USER_SENTINEL, AdapterReason, CUT_SHORT, ChatResult, Collector, Error, Event, FinishReason,
-    HaltReason, Message, Metadata, Mode, Part, Response, ResponseBuilder, StepResult, Thread,
-    ToolCall, ToolOutcome, Usage, validate,
+    HaltReason, Message, Metadata, Part, Response, ResponseBuilder, StepResult, Thread, ToolCall,
+    ToolMode, ToolOutcome, Usage, validate,
 };
 use serde_json::{Value, json};
 
@@ -306,10 +306,10 @@ fn e20_a_manual_step_hands_over_its_calls() {
         });
         collector.step_result()
     };
-    let whole = step(Mode::Manual, Vec::new());
+    let whole = step(ToolMode::Manual, Vec::new());
     assert_eq!(Value::Object(whole.metadata.clone()), json!({"mode": "manual"}));
     assert!(whole.is_manual() && !whole.done);
-    let some = step(Mode::Auto, vec![call("c1")]);
+    let some = step(ToolMode::Auto, vec![call("c1")]);
     assert_eq!(some.manual_tool_calls(), [call("c1")]);
     assert_eq!(Value::Object(some.metadata), json!({"manual_tool_calls": [call("c1")]}));
     assert!(!some.done);
@@ -454,6 +454,7 @@ fn e28_ids_model_and_raw_finish_reason_are_carried_to_the_response() {
             request_id: Some("req".to_owned()),
             id: Some("msg_1".to_owned()),
             model: Some("m-2025".to_owned()),
+            finalizing: false,
         },
         Event::text_delta("a"),
         Event::MessageCompleted {
@@ -576,7 +577,7 @@ fn step_completed(response: &Response, thread: &Thread) -> Event {
     Event::StepCompleted {
         response: Box::new(response.clone()),
         thread: thread.clone().into(),
-        mode: Mode::Auto,
+        mode: ToolMode::Auto,
         manual_tool_calls: Vec::new(),
     }
 }

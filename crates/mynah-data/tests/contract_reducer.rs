@@ -6,8 +6,8 @@ mod common;
 use common::{call, calling, map, through_json};
 use mynah_data::{
     AdapterReason, CUT_SHORT, ChatResult, Error, Event, FinishReason, HaltReason, Message,
-    Metadata, Mode, Response, Session, SessionReducer, SessionState, Status, Thread, TurnResult,
-    validate,
+    Metadata, Response, Session, SessionReducer, SessionState, Status, Thread, ToolMode,
+    TurnResult, validate,
 };
 use serde_json::json;
 
@@ -221,7 +221,7 @@ fn step_completed(response: &Response, thread: &Thread) -> Event {
     Event::StepCompleted {
         response: Box::new(response.clone()),
         thread: thread.clone().into(),
-        mode: Mode::Auto,
+        mode: ToolMode::Auto,
         manual_tool_calls: Vec::new(),
     }
 }

@@ -185,7 +185,7 @@ fn d19_d20_a_failed_turn_leaves_its_error() {
         result.metadata = map(metadata);
         let session = idle().apply_chat(&result);
         assert_eq!(session.status(), Status::Error);
-        session.error().cloned()
+        session.failure().cloned()
     };
     let limited = limited().to_value();
     assert_eq!(error(HaltReason::Error, json!({"error": limited})), Some(limited));

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use common::{calling, map, refused, rules};
 use mynah_data::{
     Error, ErrorKind, Image, Message, Part, Request, ResponseFormat, Session, Status, Thread,
-    ToolSpec, ValidationReason, decode, validate,
+    ToolChoice, ToolSpec, ValidationReason, decode, validate,
 };
 use serde_json::{Value, json};
 
@@ -313,4 +313,35 @@ fn assert_reason<T: Debug>(result: &Result<T, Error>, reason: ValidationReason) 
         Ok(value) => panic!("{value:?} is valid"),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Validation(reason), "{error}"),
     }
+}
+
+#[test]
+fn a_tool_choice_that_names_no_tool_is_refused() {
+    let mut request = Request::from("hi");
+    request.tool_choice = Some(ToolChoice::Tool("pya".to_owned()));
+    let error = validate::request(&request).unwrap_err();
+    assert_eq!(rules(validate::request(&request)), ["tool_choice: unknown_tool"]);
+    assert!(
+        error.message().ends_with("tool_choice names \"pya\", and there are no tools"),
+        "{error}"
+    );
+    request.tools = vec![ToolSpec::new("pay", "", json!({})).into()];
+    let error = validate::request(&request).unwrap_err();
+    assert!(error.message().ends_with("and the tools are \"pay\""), "{error}");
+    request.tool_choice = Some(ToolChoice::Tool("pay".to_owned()));
+    assert_eq!(validate::request(&request), Ok(()));
+}
+
+#[test]
+fn a_schema_name_that_providers_refuse_is_refused_before_the_call() {
+    let named = |name: &str| {
+        let mut request = Request::from("hi");
+        request.response_format = Some(ResponseFormat::json_schema(name, json!({})));
+        validate::request(&request)
+    };
+    assert_eq!(rules(named("")), ["response_format.name: empty"]);
+    for name in ["two words", "ä", &"x".repeat(65)] {
+        assert_eq!(rules(named(name)), ["response_format.name: invalid_format"], "{name}");
+    }
+    assert_eq!(named("Bird_2-b"), Ok(()));
 }

@@ -117,7 +117,7 @@ fn completed(step: &StepResult, thread: StepThread) -> Event {
     Event::StepCompleted {
         response: Box::new(step.response.clone()),
         thread,
-        mode: Mode::Auto,
+        mode: ToolMode::Auto,
         manual_tool_calls: Vec::new(),
     }
 }

@@ -287,7 +287,7 @@ fn batch(chain: &mut Chain, facts: &[Fact]) -> Result<Append> {
     let expected = chain.head();
     let records = facts.iter().map(|fact| chain.append(1_700_000_000_000_000_000, [7; 16], fact));
     let records = records.collect::<Result<_>>()?;
-    Ok(Append::new(Arc::clone(chain.run()), expected, records))
+    Ok(Append::new(chain.run().clone(), expected, records))
 }
 
 async fn append_all(log: &dyn Log, batches: Vec<Append>) -> Result<()> {

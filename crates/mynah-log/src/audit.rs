@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::Result;
+use mynah_data::{Result, RunId};
 
 use crate::{
     Corrupt, Hash, Kind, Log, MAINTENANCE, Pruned, Record, Removals, Report, RunFilter, RunSummary,
@@ -350,7 +350,7 @@ struct Seals {
     tombstones: u64,
     unclaimed: Vec<Option<Hash>>,
     /// Runs that the index has, and cannot tell of.
-    damaged: HashSet<String>,
+    damaged: HashSet<RunId>,
 }
 
 impl Seals {
@@ -490,5 +490,5 @@ async fn check_seal(log: &dyn Log, indexed: &RunSummary, report: &Report) -> Res
 }
 
 fn corrupt(run: &str, seq: u64, what: impl Into<String>) -> Corrupt {
-    Corrupt { run: run.to_owned(), seq, what: what.into() }
+    Corrupt { run: run.into(), seq, what: what.into() }
 }

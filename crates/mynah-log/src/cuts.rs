@@ -165,6 +165,7 @@ pub fn expand(cuts: &[Cut], response: &Response) -> Vec<Event> {
                 request_id: response.request_id.clone(),
                 id: response.id.clone(),
                 model: response.model.clone(),
+                finalizing: false,
             }),
             Cut::Pieces { part, id, lens } => {
                 for len in lens {

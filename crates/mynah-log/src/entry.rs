@@ -1,9 +1,9 @@
 //! What a backend keeps of a run beside its records, and the rules for changing it: the same in
 //! every backend.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
-use mynah_data::{Error, LogReason, Result};
+use mynah_data::{Error, LogReason, Result, RunId};
 
 use crate::{
     Append, Corrupt, Head, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunStatus, RunSummary,
@@ -39,7 +39,7 @@ impl Checked {
         for record in &batch.records {
             let seq = head.map_or(1, |head| head.seq.saturating_add(1));
             let envelope = record.envelope();
-            let wrong = |what: String| Corrupt { run: batch.run.to_string(), seq, what };
+            let wrong = |what: String| Corrupt { run: batch.run.clone(), seq, what };
             let kind = &*envelope.kind;
             let what = if sealing {
                 "it follows the seal".to_owned()
@@ -73,7 +73,7 @@ impl Checked {
             None => {
                 let seq = batch.expected.map_or(1, |head| head.seq.saturating_add(1));
                 let what = "an append holds at least one record".to_owned();
-                Err(Corrupt { run: batch.run.to_string(), seq, what }.into())
+                Err(Corrupt { run: batch.run.clone(), seq, what }.into())
             }
         }
     }
@@ -82,7 +82,7 @@ impl Checked {
 /// Whether a tombstone can be followed, after those of runs that are gone by then.
 fn check_tombstone(
     tombstone: &Tombstone,
-    gone: &mut HashSet<String>,
+    gone: &mut HashSet<RunId>,
 ) -> std::result::Result<(), String> {
     let Tombstone { run_id, removed, .. } = tombstone;
     if run_id == MAINTENANCE {
@@ -207,7 +207,7 @@ impl Entry {
         now: i64,
         is_free: impl FnOnce(&Holder) -> bool,
     ) -> Result<Lease> {
-        let run = Arc::clone(&self.summary.run_id);
+        let run = self.summary.run_id.clone();
         if self.summary.seal.is_some() {
             return Err(sealed(&run));
         }
@@ -309,7 +309,7 @@ pub(crate) fn absent(removed: &Removed, run: &str, is_pruned: bool) -> Result<()
 /// A tombstone names a record that is not there, or is another one, or keeps its body.
 pub(crate) fn strange(run: &str, seq: u64) -> Error {
     let what = "a tombstone names it, and it is not a record whose body can be taken away";
-    Corrupt { run: run.to_owned(), seq, what: what.to_owned() }.into()
+    Corrupt { run: run.into(), seq, what: what.to_owned() }.into()
 }
 
 pub(crate) fn sealed(run: &str) -> Error {

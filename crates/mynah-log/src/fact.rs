@@ -3,8 +3,8 @@
 use std::{iter, sync::Arc};
 
 use mynah_data::{
-    Breach, Error, HaltReason, Message, Metadata, Pricing, Response, Thread, ToolCall, ToolOutcome,
-    ToolSpec, json,
+    Breach, Error, HaltReason, Message, Metadata, Pricing, Response, RunId, Thread, ToolCall,
+    ToolOutcome, ToolSpec, json,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use serde_json::Value;
@@ -434,7 +434,7 @@ pub struct SessionLink {
 #[serde(deny_unknown_fields)]
 pub struct Previous {
     /// The other run.
-    pub run_id: String,
+    pub run_id: RunId,
     /// Its last record then: its seal, unless it waited.
     pub seq: u64,
     /// That record's hash: the run's fingerprint, if it is the seal.
@@ -449,7 +449,7 @@ pub struct Previous {
 #[serde(deny_unknown_fields)]
 pub struct Parent {
     /// The other run.
-    pub run_id: String,
+    pub run_id: RunId,
     /// The last record that both have.
     pub seq: u64,
     /// That record's hash.
@@ -636,6 +636,16 @@ impl End {
         let calls = calls.into_iter().collect::<Value>();
         let metadata = Metadata::from_iter([("uncertain_tool_calls".to_owned(), calls)]);
         Self::new(HaltReason::UncertainTools, metadata)
+    }
+
+    /// The error that ended the run.
+    pub fn error(&self) -> Option<Error> {
+        Error::deserialize(self.metadata.get("error")?).ok()
+    }
+
+    /// The limit that was passed, if a budget ended the run.
+    pub fn breach(&self) -> Option<Breach> {
+        Breach::deserialize(self.metadata.get("budget")?).ok()
     }
 
     /// Of these facts' last answer, the calls that the run waits for which stopped so after them.

@@ -79,7 +79,7 @@ impl Gist {
     /// # Errors
     /// What is wrong with the payload, in words.
     pub(crate) fn read(payload: &[u8], kind: Option<Kind>, name: &str) -> Result<Self, String> {
-        let wrong = |error: cbor::Error| format!("payload: {error}");
+        let wrong = |error: cbor::CborError| format!("payload: {error}");
         let mut reader = cbor::Reader::new(payload);
         let said = reader.variant().map_err(wrong)?;
         if said != name {

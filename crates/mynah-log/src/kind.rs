@@ -4,8 +4,7 @@
 
 use std::fmt;
 
-use mynah_data::{Breach, Message};
-use serde::Deserialize as _;
+use mynah_data::Message;
 use serde_json::Value;
 
 use crate::{Effect, End, Fact, Inside, MAINTENANCE, Removed, RunStatus, Tombstone};
@@ -265,12 +264,12 @@ impl Fact {
                 format!("{turn}: about {input_tokens} input tokens")
             }
             Self::FinalizeStarted { conversation, .. } => conversation.to_string(),
-            Self::FinalizeFailed { error } => error.to_string(),
+            Self::FinalizeFailed { error } => error.message().into_owned(),
             Self::AssistantCompleted { response, .. } => response.message.summary(),
             Self::ToolScheduled { call_id, attempt: 1, .. } => format!("[{call_id}]"),
             Self::ToolScheduled { call_id, attempt, .. } => format!("[{call_id}] try {attempt}"),
             Self::ToolCompleted { call_id, content, .. } => format!("[{call_id}] {content}"),
-            Self::ToolFailed { call_id, error, .. } => format!("[{call_id}] {error}"),
+            Self::ToolFailed { call_id, error, .. } => format!("[{call_id}] {}", error.message()),
             Self::SideEffect { inside: Some(Inside { call_id, .. }), name, effect, .. } => {
                 format!("[{call_id}] {name} {effect}")
             }
@@ -310,10 +309,9 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let metadata = &self.metadata;
         let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
-        let breach = || Breach::deserialize(metadata.get("budget")?).ok();
         let detail = text(metadata.get("pending_question"))
-            .or_else(|| breach().map(|breach| breach.to_string()))
-            .or_else(|| text(metadata.get("error").and_then(|error| error.get("message"))))
+            .or_else(|| self.breach().map(|breach| breach.to_string()))
+            .or_else(|| self.error().map(|error| error.message().into_owned()))
             .or_else(|| metadata.get("uncertain_tool_calls").map(Value::to_string));
         match detail {
             Some(detail) => write!(f, "{}: {detail}", self.reason),

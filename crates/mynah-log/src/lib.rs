@@ -39,7 +39,8 @@ pub use fact::{
 };
 pub use hash::Hash;
 pub use kind::Kind;
-pub use log::{Append, BoxFuture, Durability, Hold, Lease, Log, LogFuture, MAX_RUN_ID, SealedRun};
+pub(crate) use log::BoxFuture;
+pub use log::{Append, Durability, Hold, Lease, Log, LogFuture, MAX_RUN_ID, SealedRun};
 pub use memory::MemoryLog;
 pub use record::{Body, Chain, Envelope, FORMAT, Head, MAX_PAYLOAD, Record};
 pub use removal::{
@@ -50,4 +51,4 @@ pub use runs::{RunFilter, RunPage, RunStatus, RunSummary};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteLog;
 pub use tail::Tail;
-pub use verify::{Corrupt, Report, Verifier, verify};
+pub use verify::{Corrupt, Report, Verifier, VerifyStatus, verify};

@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use mynah_data::Result;
+use mynah_data::{Result, RunId};
 
 use crate::{Hash, Head, Record, RunFilter, RunPage, RunSummary, merkle};
 
@@ -10,7 +10,7 @@ use crate::{Hash, Head, Record, RunFilter, RunPage, RunSummary, merkle};
 pub const MAX_RUN_ID: usize = 255;
 
 /// A future that can be sent to another thread.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What a log gives, in time.
 pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
@@ -195,7 +195,7 @@ impl<L: Log + ?Sized> Log for Arc<L> {
 #[non_exhaustive]
 pub struct Append {
     /// The run.
-    pub run: Arc<str>,
+    pub run: RunId,
     /// Where the writer thinks that the chain ends; none for a new run.
     pub expected: Option<Head>,
     /// What follows.
@@ -211,6 +211,7 @@ pub struct Append {
 
 /// Who holds a run, and for how long from the append on, by the log's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Hold {
     /// A name that no other owner has.
     pub owner: String,
@@ -220,7 +221,7 @@ pub struct Hold {
 
 impl Append {
     /// These records, after that head.
-    pub fn new(run: impl Into<Arc<str>>, expected: Option<Head>, records: Vec<Record>) -> Self {
+    pub fn new(run: impl Into<RunId>, expected: Option<Head>, records: Vec<Record>) -> Self {
         Self { run: run.into(), expected, records, fence: None, hold: None, durability: None }
     }
 
@@ -249,7 +250,7 @@ impl Append {
 #[non_exhaustive]
 pub struct Lease {
     /// The run.
-    pub run: Arc<str>,
+    pub run: RunId,
     /// Who holds it.
     pub owner: String,
     /// Grows each time that the run changes hands.
@@ -260,7 +261,7 @@ pub struct Lease {
 
 impl Lease {
     /// A lease, as a backend gives it.
-    pub fn new(run: impl Into<Arc<str>>, owner: impl Into<String>, token: u64, until: i64) -> Self {
+    pub fn new(run: impl Into<RunId>, owner: impl Into<String>, token: u64, until: i64) -> Self {
         Self { run: run.into(), owner: owner.into(), token, until }
     }
 }
@@ -282,14 +283,14 @@ pub enum Durability {
 #[non_exhaustive]
 pub struct SealedRun {
     /// The run; the [maintenance run](crate::MAINTENANCE), if it is a tombstone.
-    pub run: Arc<str>,
+    pub run: RunId,
     /// The hash of its seal, or of the tombstone's record.
     pub fingerprint: Hash,
 }
 
 impl SealedRun {
     /// This run, with that fingerprint.
-    pub fn new(run: impl Into<Arc<str>>, fingerprint: Hash) -> Self {
+    pub fn new(run: impl Into<RunId>, fingerprint: Hash) -> Self {
         Self { run: run.into(), fingerprint }
     }
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use mynah_data::Result;
+use mynah_data::{Result, RunId};
 
 use crate::{
     Append, BoxFuture, Hash, Head, Lease, Log, MAINTENANCE, Record, Removed, RunFilter, RunPage,
@@ -29,13 +29,13 @@ pub struct MemoryLog {
 
 #[derive(Debug, Default)]
 struct State {
-    runs: HashMap<Arc<str>, Run>,
-    order: BTreeMap<Place, Arc<str>>,
+    runs: HashMap<RunId, Run>,
+    order: BTreeMap<Place, RunId>,
     /// How many runs there were ever.
     begun: i64,
     seals: Vec<SealedRun>,
     /// Ids that are not given again.
-    pruned: HashSet<Arc<str>>,
+    pruned: HashSet<RunId>,
 }
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl MemoryLog {
 
     fn lease_by(
         &self,
-        run: &Arc<str>,
+        run: &RunId,
         give: impl FnOnce(&mut Entry) -> Result<Lease>,
     ) -> Result<Lease> {
         match self.state().runs.get_mut(run) {
@@ -108,10 +108,10 @@ impl State {
                 let place = Place { started: entry.summary.started, key: self.begun };
                 self.begun += 1;
                 if *checked.batch.run != *MAINTENANCE {
-                    self.order.insert(place, Arc::clone(&checked.batch.run));
+                    self.order.insert(place, checked.batch.run.clone());
                 }
                 let run = Run { entry, place, records: checked.batch.records };
-                &mut self.runs.entry(Arc::clone(&checked.batch.run)).or_insert(run).entry
+                &mut self.runs.entry(checked.batch.run.clone()).or_insert(run).entry
             }
         };
         if checked.sealing {
@@ -190,7 +190,7 @@ impl State {
             (Some(place), true) => self.order.range((Bound::Excluded(place), Bound::Unbounded)),
             (None, _) => self.order.range(..),
         };
-        let matching = |(place, run): (&Place, &Arc<str>)| {
+        let matching = |(place, run): (&Place, &RunId)| {
             let run = self.runs.get(run)?.entry.told();
             filter.matches(&run).then_some((*place, Ok(run)))
         };
@@ -208,7 +208,7 @@ impl Log for MemoryLog {
     fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
         Box::pin(async move {
             let checked = Checked::new(batch, || self.clock.now())?;
-            let run = Arc::clone(&checked.batch.run);
+            let run = checked.batch.run.clone();
             let head = self.state().append(checked)?;
             self.waiters.tell(&run);
             Ok(head)
@@ -216,17 +216,17 @@ impl Log for MemoryLog {
     }
 
     fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>> {
-        let run: Arc<str> = Arc::from(run);
+        let run = RunId::from(run);
         Box::pin(async move { Ok(self.state().read(&run, from, limit)) })
     }
 
     fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
-        let run: Arc<str> = Arc::from(run);
+        let run = RunId::from(run);
         Box::pin(async move { Ok(self.state().runs.get(&run).map(|run| run.entry.summary.head())) })
     }
 
     fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
-        let run: Arc<str> = Arc::from(run);
+        let run = RunId::from(run);
         Box::pin(async move {
             let mut waiting = self.waiters.join(&run);
             loop {
@@ -241,7 +241,7 @@ impl Log for MemoryLog {
     }
 
     fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
-        let run: Arc<str> = Arc::from(run);
+        let run = RunId::from(run);
         Box::pin(async move { Ok(self.state().runs.get(&run).map(|run| run.entry.told())) })
     }
 
@@ -257,7 +257,7 @@ impl Log for MemoryLog {
     }
 
     fn lease(&self, run: &str, owner: &str, term: Duration) -> BoxFuture<'_, Result<Lease>> {
-        let (run, owner): (Arc<str>, Arc<str>) = (Arc::from(run), Arc::from(owner));
+        let (run, owner) = (RunId::from(run), Arc::<str>::from(owner));
         Box::pin(
             async move { self.lease_by(&run, |entry| entry.lease(&owner, term, self.clock.now())) },
         )
@@ -270,7 +270,7 @@ impl Log for MemoryLog {
         term: Duration,
         seen: Option<i64>,
     ) -> BoxFuture<'_, Result<Lease>> {
-        let (run, owner): (Arc<str>, Arc<str>) = (Arc::from(run), Arc::from(owner));
+        let (run, owner) = (RunId::from(run), Arc::<str>::from(owner));
         Box::pin(async move {
             self.lease_by(&run, |entry| entry.take(&owner, term, self.clock.now(), seen))
         })

@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use mynah_data::{Error, LogReason, Result};
+use mynah_data::{Error, LogReason, Result, RunId};
 
 use crate::{
     Fact, Hash, Kind, Totals,
@@ -33,7 +33,7 @@ pub struct Envelope {
     /// The version of the format.
     pub v: u8,
     /// The run.
-    pub run: Arc<str>,
+    pub run: RunId,
     /// The place in the run, from 1.
     pub seq: u64,
     /// The hash of the record before; none on the first.
@@ -68,21 +68,23 @@ impl Envelope {
         }
     }
 
-    fn read(bytes: &[u8]) -> std::result::Result<Self, cbor::Error> {
+    fn read(bytes: &[u8]) -> std::result::Result<Self, cbor::CborError> {
         let mut reader = Reader::new(bytes);
         let members = reader.map()?;
         reader.key("v")?;
         let v = reader.unsigned()?;
         if v != u64::from(FORMAT) {
             return Err(match v > u64::from(FORMAT) {
-                true => cbor::Error::newer(format_args!("version {v} of the format")),
-                false => cbor::Error::new(format_args!("there is no version {v} of the format")),
+                true => cbor::CborError::newer(format_args!("version {v} of the format")),
+                false => {
+                    cbor::CborError::new(format_args!("there is no version {v} of the format"))
+                }
             });
         }
         reader.key("ts")?;
         let ts = reader.integer()?;
         reader.key("run")?;
-        let run = Arc::from(reader.str()?);
+        let run = RunId::from(reader.str()?);
         reader.key("seq")?;
         let seq = reader.unsigned()?;
         reader.key("body")?;
@@ -97,7 +99,7 @@ impl Envelope {
                 reader.key("prev")?;
                 Some(Hash(reader.byte_array()?))
             }
-            _ => return Err(cbor::Error::new(format_args!("{members} members"))),
+            _ => return Err(cbor::CborError::new(format_args!("{members} members"))),
         };
         reader.end()?;
         Ok(Self { v: FORMAT, run, seq, prev, ts, kind, body })
@@ -265,7 +267,7 @@ fn too_large(kind: &str, size: usize) -> Error {
         .with("limit", MAX_PAYLOAD as u64)
 }
 
-fn wrong(part: &str, error: &cbor::Error) -> String {
+fn wrong(part: &str, error: &cbor::CborError) -> String {
     if error.is_newer() { too_new(error) } else { format!("{part}: {error}") }
 }
 
@@ -281,7 +283,7 @@ pub struct Head {
 /// A run's chain as it grows: the next record's place, the hash it must name, the tree over what there is.
 #[derive(Clone, Debug)]
 pub struct Chain {
-    run: Arc<str>,
+    run: RunId,
     head: Option<Head>,
     tree: merkle::Tree,
     writer: Writer,
@@ -289,13 +291,13 @@ pub struct Chain {
 
 impl Chain {
     /// A chain without records.
-    pub fn new(run: impl Into<Arc<str>>) -> Self {
+    pub fn new(run: impl Into<RunId>) -> Self {
         let (tree, writer) = (merkle::Tree::new(), Writer::default());
         Self { run: run.into(), head: None, tree, writer }
     }
 
     /// The run.
-    pub fn run(&self) -> &Arc<str> {
+    pub fn run(&self) -> &RunId {
         &self.run
     }
 
@@ -314,7 +316,7 @@ impl Chain {
     /// # Errors
     /// A fact that has no deterministic encoding, or is larger than [`MAX_PAYLOAD`] (`too_large`): the chain stays as it was.
     pub fn append(&mut self, ts: i64, salt: [u8; 16], fact: &Fact) -> Result<Record> {
-        let unencodable = |error: cbor::Error| {
+        let unencodable = |error: cbor::CborError| {
             Error::log(LogReason::Corrupt)
                 .with_message(format!("a fact that cannot be recorded: {error}"))
         };
@@ -327,7 +329,7 @@ impl Chain {
         let body = Body { salt, payload };
         let envelope = Envelope {
             v: FORMAT,
-            run: Arc::clone(&self.run),
+            run: self.run.clone(),
             seq: self.head.map_or(1, |head| head.seq + 1),
             prev: self.head.map(|head| head.hash),
             ts,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{Error, Result};
+use mynah_data::{Error, Result, RunId};
 use serde::{Deserialize, Serialize};
 
 use crate::{Corrupt, Hash, Head, Record, Totals};
@@ -51,7 +51,7 @@ impl RunStatus {
 #[non_exhaustive]
 pub struct RunSummary {
     /// The run's id.
-    pub run_id: Arc<str>,
+    pub run_id: RunId,
     /// Whether it goes on.
     pub status: RunStatus,
     /// When it began, in nanoseconds since 1970.
@@ -91,7 +91,7 @@ impl RunSummary {
     pub(crate) fn begin(first: &Record) -> Self {
         let envelope = first.envelope();
         Self {
-            run_id: Arc::clone(&envelope.run),
+            run_id: envelope.run.clone(),
             status: RunStatus::Running,
             started: envelope.ts,
             updated: envelope.ts,

@@ -1,8 +1,8 @@
 //! A run's records as they come.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
 
-use mynah_data::{ErrorKind, LogReason, Result};
+use mynah_data::{ErrorKind, LogReason, Result, RunId};
 
 use crate::{Kind, Log, Record};
 
@@ -13,7 +13,7 @@ use crate::{Kind, Log, Record};
 #[derive(Debug)]
 pub struct Tail<L> {
     log: L,
-    run: Arc<str>,
+    run: RunId,
     seen: u64,
     ready: VecDeque<Record>,
     is_over: bool,
@@ -23,7 +23,7 @@ const PORTION: usize = 256;
 
 impl<L: Log> Tail<L> {
     /// The records of a run from this place on.
-    pub fn new(log: L, run: impl Into<Arc<str>>, from: u64) -> Self {
+    pub fn new(log: L, run: impl Into<RunId>, from: u64) -> Self {
         let seen = from.saturating_sub(1);
         Self { log, run: run.into(), seen, ready: VecDeque::new(), is_over: false }
     }

@@ -2,16 +2,17 @@
 
 use std::fmt;
 
-use mynah_data::{Error, LogReason};
-use serde::Serialize;
+use mynah_data::{Error, LogReason, RunId};
+use serde::{Deserialize, Serialize};
 
 use crate::{Chain, Fact, Hash, Kind, Record, Totals};
 
 /// What is wrong with a run, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Corrupt {
     /// The run.
-    pub run: String,
+    pub run: RunId,
     /// The first record that is wrong; 0 where it is none of its records.
     pub seq: u64,
     /// How.
@@ -43,10 +44,15 @@ pub(crate) fn reason_of(what: &str) -> LogReason {
 }
 
 impl Corrupt {
+    /// This is wrong with a run at this record; 0 where it is none of its records.
+    pub fn new(run: impl Into<RunId>, seq: u64, what: impl Into<String>) -> Self {
+        Self { run: run.into(), seq, what: what.into() }
+    }
+
     /// A record that holds something which this version does not know.
     pub fn too_new(record: &Record, what: impl fmt::Display) -> Self {
         let run = record.envelope().run.to_string();
-        Self { run, seq: record.seq(), what: too_new(what) }
+        Self { run: run.into(), seq: record.seq(), what: too_new(what) }
     }
 
     /// `corrupt`; or `too_new`, if nothing is wrong but that a newer version of Mynah wrote the record.
@@ -66,12 +72,46 @@ impl From<Corrupt> for Error {
     }
 }
 
+/// Whether a run that was verified has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum VerifyStatus {
+    /// It has its seal.
+    Verified,
+    /// It has no seal yet.
+    InProgress,
+}
+
+impl VerifyStatus {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Verified => "verified",
+            Self::InProgress => "in_progress",
+        }
+    }
+}
+
+impl fmt::Display for VerifyStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// By its name in JSON.
+impl PartialEq<&str> for VerifyStatus {
+    fn eq(&self, name: &&str) -> bool {
+        self.as_str() == *name
+    }
+}
+
 /// What a run was found to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// `verified` with a seal, `in_progress` without.
-    pub status: &'static str,
+    /// Whether it has ended.
+    pub status: VerifyStatus,
     /// How many records there are.
     pub records: u64,
     /// The root that the seal names; none without a seal.
@@ -128,7 +168,7 @@ impl Verifier {
     /// The same, where a record without its body adds to the totals what the body did.
     pub(crate) fn check_counted(&mut self, record: &Record) -> Result<(), Corrupt> {
         let seq = self.chain.head().map_or(1, |head| head.seq + 1);
-        self.judge(record).map_err(|what| Corrupt { run: self.chain.run().to_string(), seq, what })
+        self.judge(record).map_err(|what| Corrupt { run: self.chain.run().clone(), seq, what })
     }
 
     /// Names the record that was changed, given what [`check`](Self::check) found wrong with the last one and the hash that
@@ -183,7 +223,11 @@ impl Verifier {
     /// What the run was found to be so far.
     pub fn report(&self) -> Report {
         Report {
-            status: if self.seal.is_some() { "verified" } else { "in_progress" },
+            status: if self.seal.is_some() {
+                VerifyStatus::Verified
+            } else {
+                VerifyStatus::InProgress
+            },
             records: self.chain.head().map_or(0, |head| head.seq),
             root: self.seal.map(|(root, _)| root),
             fingerprint: self.seal.map(|(_, fingerprint)| fingerprint),

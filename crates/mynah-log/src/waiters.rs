@@ -1,5 +1,6 @@
 //! Who waits for more records of which run.
 
+use mynah_data::RunId;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -8,15 +9,15 @@ use std::{
 use tokio::sync::watch;
 
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Mutex<HashMap<Arc<str>, watch::Sender<()>>>);
+pub(crate) struct Waiters(Mutex<HashMap<RunId, watch::Sender<()>>>);
 
 impl Waiters {
     /// Joins those who wait for a run. What is told from now on is not missed: so first join, then
     /// look whether there is a need to wait.
     pub(crate) fn join(self: &Arc<Self>, run: &str) -> Waiting {
-        let run: Arc<str> = Arc::from(run);
+        let run = RunId::from(run);
         let mut runs = self.runs();
-        let receiver = runs.entry(Arc::clone(&run)).or_default().subscribe();
+        let receiver = runs.entry(run.clone()).or_default().subscribe();
         Waiting { waiters: Arc::clone(self), run, receiver }
     }
 
@@ -38,7 +39,7 @@ impl Waiters {
         self.runs().is_empty()
     }
 
-    fn runs(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<()>>> {
+    fn runs(&self) -> MutexGuard<'_, HashMap<RunId, watch::Sender<()>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -47,7 +48,7 @@ impl Waiters {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     waiters: Arc<Waiters>,
-    run: Arc<str>,
+    run: RunId,
     receiver: watch::Receiver<()>,
 }
 

@@ -23,7 +23,7 @@ async fn what_is_imported_is_what_was_exported() {
         let log = library().await;
         let file = export(&log, run).await;
         let bundle = bundle::verify(&file[..]).expect("a bundle");
-        assert_eq!((bundle.run_id.as_str(), bundle.report.status), (run, status));
+        assert_eq!((bundle.run_id.as_str(), bundle.report.status.as_str()), (run, status));
         assert_eq!(bundle.inclusion.is_some(), status == "verified");
 
         let target = MemoryLog::new();

@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
+use mynah_log::VerifyStatus;
 use std::{fmt::Display, sync::Arc};
 
 use mynah_data::{
@@ -112,7 +113,7 @@ fn a_cost_that_is_not_a_number_is_not_recorded_and_totals_stay_finite() {
     assert_eq!(response.usage.total_cost, None);
     let seal = Fact::Sealed(Seal::new(chain.root(), totals));
     records.push(chain.append(0, [7; 16], &seal).expect("a fact that can be encoded"));
-    assert_eq!(verify("run-1", &records).map(|report| report.status), Ok("verified"));
+    assert_eq!(verify("run-1", &records).map(|report| report.status), Ok(VerifyStatus::Verified));
 }
 
 #[test]
@@ -123,7 +124,10 @@ fn a_seal_whose_body_was_taken_away_is_corrupt() {
     let first = chain.append(0, [7; 16], &started).expect("a fact that can be encoded");
     let seal = Fact::Sealed(Seal::new(chain.root(), Totals::default()));
     let seal = chain.append(0, [7; 16], &seal).expect("a fact that can be encoded");
-    assert_eq!(verify("run-1", [&first, &seal]).map(|report| report.status), Ok("verified"));
+    assert_eq!(
+        verify("run-1", [&first, &seal]).map(|report| report.status),
+        Ok(VerifyStatus::Verified)
+    );
     let found = verify("run-1", [&first, &seal.without_body()]);
     assert_eq!(found.map_err(|corrupt| corrupt.seq), Err(2));
 }
@@ -211,7 +215,7 @@ fn removals() -> Vec<Record> {
     let records = second();
     let bury = |removed| {
         let (by, reason) = ("ann".to_owned(), "age".to_owned());
-        Fact::Removed(Tombstone { run_id: "run-2".to_owned(), removed, by, reason })
+        Fact::Removed(Tombstone { run_id: "run-2".into(), removed, by, reason })
     };
     let answer = records[2].fact().expect("a fact").expect("a body");
     let mut adds = Totals::default();

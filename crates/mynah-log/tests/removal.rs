@@ -482,5 +482,5 @@ impl Book {
 
 fn fact(run: &str, removed: Removed) -> Fact {
     let (by, reason) = ("ann".to_owned(), "she asked for it".to_owned());
-    Fact::Removed(Tombstone { run_id: run.to_owned(), removed, by, reason })
+    Fact::Removed(Tombstone { run_id: run.into(), removed, by, reason })
 }

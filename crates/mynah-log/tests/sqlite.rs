@@ -20,6 +20,22 @@ use mynah_log::{
 use rusqlite::Connection;
 use tempfile::TempDir;
 
+#[test]
+fn a_failure_of_sqlite_is_the_source_of_the_logs_error() {
+    use std::error::Error as _;
+    let (_folder, path) = file();
+    std::fs::write(
+        &path,
+        "no database, whatever its name says, and long enough for a header".repeat(20),
+    )
+    .expect("a file");
+    let error = SqliteLog::open(&path).expect_err("no log");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::Unusable));
+    let source = error.source().and_then(|source| source.downcast_ref::<rusqlite::Error>());
+    let code = source.and_then(rusqlite::Error::sqlite_error_code);
+    assert_eq!(code, Some(rusqlite::ErrorCode::NotADatabase), "{error:#?}");
+}
+
 #[tokio::test]
 async fn processes_that_append_to_one_run_lose_nothing_and_double_nothing() {
     const EACH: usize = 60;
@@ -39,7 +55,7 @@ async fn processes_that_append_to_one_run_lose_nothing_and_double_nothing() {
         let found: Vec<String> = texts.filter(|text| text.starts_with(name)).collect();
         assert_eq!(found, expected, "each of its records once, in its order");
         let own = verify_run(&log, &format!("run of {name}")).await.expect("a run of its own");
-        assert_eq!((own.status, own.records), ("verified", 3));
+        assert_eq!((own.status.as_str(), own.records), ("verified", 3));
     }
     assert_eq!(verify_seals(&log).await.expect("a sound list").size(), 3);
 }
@@ -576,7 +592,7 @@ fn message(chain: &mut Chain, text: &str) -> Append {
     let expected = chain.head();
     let fact = Fact::UserMessage { message: Arc::new(Message::user(text)) };
     let record = chain.append(0, [7; 16], &fact).expect("a fact that can be encoded");
-    Append::new(Arc::clone(chain.run()), expected, vec![record])
+    Append::new(chain.run().clone(), expected, vec![record])
 }
 
 fn text(record: &Record) -> String {

@@ -175,7 +175,7 @@ async fn a_cut_tail_is_found_unless_the_run_could_have_ended_there() {
     // A run without a seal could have ended there.
     book.shorten("open").await;
     let report = verify_run(&book.log, "open").await.expect("a shorter run");
-    assert_eq!((report.status, report.records), ("in_progress", 3));
+    assert_eq!((report.status.as_str(), report.records), ("in_progress", 3));
 }
 
 #[tokio::test]
@@ -309,7 +309,7 @@ async fn a_damaged_row_of_the_index_does_not_hide_the_others() {
                 let Some(next) = page.next else { break };
                 filter = filter.after(next);
             }
-            assert_eq!((sound, damaged), (3, vec![run.to_owned()]), "{damage}");
+            assert_eq!((sound, damaged), (3, vec![run.into()]), "{damage}");
             assert_eq!(book.found(run).await, 0, "{damage}");
             for other in
                 ["before", "sealed", "open", "last"].into_iter().filter(|other| *other != run)

@@ -4,7 +4,7 @@ use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt as _, stream};
 use mynah_data::{
-    AdapterReason, Error, Event, Metadata, Request, Response, Result, StreamReason, ToolSpec,
+    AdapterReason, Error, Event, Metadata, Request, Response, Result, RunId, StreamReason, ToolSpec,
 };
 use mynah_log::Hash;
 use secrecy::{ExposeSecret, SecretString};
@@ -126,7 +126,7 @@ pub struct ModelCall {
     /// The id of the call that this is part of.
     pub request_id: String,
     /// The run that it is recorded in; none if nobody keeps it.
-    pub run_id: Option<Arc<str>>,
+    pub run_id: Option<RunId>,
     /// The session it belongs to.
     pub session_id: Option<String>,
     /// The adapter's own options: the engine's, overlaid by the call's.

@@ -3,8 +3,8 @@
 use std::{pin::Pin, task::Context, time::Duration};
 
 use mynah_data::{
-    Breach, Budget, Catalog, EngineReason, Error, Event, Limit, Place, Pricing, Request, Response,
-    Result, Usage,
+    Breach, BreachTime, Budget, Catalog, EngineReason, Error, Event, Limit, Pricing, Request,
+    Response, Result, Usage,
 };
 use mynah_log::{Effect, Fact, Kind};
 use serde::Deserialize as _;
@@ -15,7 +15,7 @@ use crate::{RecordedFact, cursor::MODEL_CALL, millis};
 /// What a run has spent: a fold of its facts.
 ///
 /// ```
-/// use mynah_data::{Breach, Budget, Limit, Place};
+/// use mynah_data::{Breach, Budget, Limit, BreachTime};
 /// use mynah_log::Fact;
 /// use mynah_step::Spent;
 ///
@@ -23,7 +23,7 @@ use crate::{RecordedFact, cursor::MODEL_CALL, millis};
 /// let mut spent = Spent::default();
 /// assert_eq!(spent.passed_by_calling(&budget, 10), None);
 /// spent.evolve(&Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 10 });
-/// let breach = Breach::new(Limit::Turns, 1u64, 2u64, Place::PreCall);
+/// let breach = Breach::new(Limit::Turns, 1u64, 2u64, BreachTime::PreCall);
 /// assert_eq!(spent.passed_by_calling(&budget, 0), Some(breach));
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
@@ -136,21 +136,21 @@ impl Spent {
     /// The first limit that calling the model would pass, with a prompt of so many tokens.
     pub fn passed_by_calling(&self, budget: &Budget, prompt: u64) -> Option<Breach> {
         let next = self.calls.and(Taken::by(&Usage::default(), 0, prompt, self.pricing.as_ref()));
-        next.over(budget, Place::PreCall)
-            .or_else(|| over(Limit::Turns, budget.max_turns, self.turns + 1, Place::PreCall))
+        next.over(budget, BreachTime::PreCall)
+            .or_else(|| over(Limit::Turns, budget.max_turns, self.turns + 1, BreachTime::PreCall))
     }
 
     /// The limit that running so many more tools would pass.
     pub fn passed_by_tools(&self, budget: &Budget, more: usize) -> Option<Breach> {
         let calls = self.tool_calls.saturating_add(more as u64);
-        over(Limit::ToolCalls, budget.max_tool_calls, calls, Place::PreCall)
+        over(Limit::ToolCalls, budget.max_tool_calls, calls, BreachTime::PreCall)
     }
 
     /// The first limit that the answer in flight has passed.
     pub fn passed_by_answer(&self, budget: &Budget, heard: &Heard) -> Option<Breach> {
         let pricing = self.pricing.as_ref();
         let answer = Taken::by(&heard.usage, heard.unreported, self.prompt, pricing);
-        self.calls.and(answer).over(budget, Place::MidStream)
+        self.calls.and(answer).over(budget, BreachTime::MidStream)
     }
 }
 
@@ -193,7 +193,7 @@ impl Taken {
     }
 
     /// The first limit that this passes.
-    fn over(&self, budget: &Budget, place: Place) -> Option<Breach> {
+    fn over(&self, budget: &Budget, place: BreachTime) -> Option<Breach> {
         let usd = |cap: &f64| self.usd > *cap;
         over(Limit::InputTokens, budget.max_input_tokens, self.input, place)
             .or_else(|| over(Limit::OutputTokens, budget.max_output_tokens, self.output, place))
@@ -251,7 +251,7 @@ impl WallClock {
     }
 
     /// The limit, once it has passed. Counts from the first time that it is asked.
-    pub fn poll_passed(&mut self, cx: &mut Context<'_>, place: Place) -> Option<Breach> {
+    pub fn poll_passed(&mut self, cx: &mut Context<'_>, place: BreachTime) -> Option<Breach> {
         let (cap, before) = (self.cap, self.before);
         let (began, timer) = self.running.get_or_insert_with(|| {
             // It is passed by more than it, and timers count in milliseconds.
@@ -334,7 +334,7 @@ pub fn prompt_tokens(messages: u64, schemas: u64) -> u64 {
     estimate(messages.saturating_add(schemas).saturating_add(2))
 }
 
-fn over(limit: Limit, cap: Option<u64>, actual: u64, place: Place) -> Option<Breach> {
+fn over(limit: Limit, cap: Option<u64>, actual: u64, place: BreachTime) -> Option<Breach> {
     Some(Breach::new(limit, cap.filter(|cap| actual > *cap)?, actual, place))
 }
 

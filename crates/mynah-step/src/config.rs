@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use mynah_data::{Budget, Catalog, Error, LogReason, Metadata, Result};
+use mynah_data::{Budget, Catalog, Error, LogReason, Metadata, Result, RunId};
 use mynah_log::{Log, OnUncertain, Record, Removals, walk};
 
 use crate::{
@@ -19,13 +19,13 @@ pub struct Config {
     /// Where records are kept.
     pub log: Arc<dyn Log>,
     /// The run.
-    pub run_id: String,
+    pub run_id: RunId,
     /// Whether the run happens, goes on, or is performed again.
-    pub mode: Mode,
+    pub mode: RunMode,
     /// Who answers; needed for model calls.
     pub adapter: Option<Arc<dyn Adapter>>,
     /// The tools that can be called.
-    pub tools: Registry,
+    pub tools: ToolRegistry,
     /// The caller's own data for the tools: their [`ToolContext::context`](crate::ToolContext::context).
     pub context: Arc<Metadata>,
     /// What the run may spend, its resumption included. Its time begins with the first thing that it does here, and cuts off
@@ -63,7 +63,7 @@ pub struct Config {
 /// and then the world.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub enum Mode {
+pub enum RunMode {
     /// A new run happens.
     #[default]
     Live,
@@ -75,13 +75,13 @@ pub enum Mode {
 
 impl Config {
     /// A new run in this log, with nothing to call.
-    pub fn new<L: Log + Clone>(log: &L, run_id: impl Into<String>) -> Self {
+    pub fn new<L: Log + Clone>(log: &L, run_id: impl Into<RunId>) -> Self {
         Self {
             log: Arc::new(log.clone()),
             run_id: run_id.into(),
-            mode: Mode::Live,
+            mode: RunMode::Live,
             adapter: None,
-            tools: Registry::default(),
+            tools: ToolRegistry::default(),
             context: Arc::default(),
             budget: None,
             catalog: Catalog::built_in(),
@@ -106,7 +106,7 @@ impl Config {
 
     /// The same with these tools. Of two with one name the later counts.
     pub fn tools<M: ?Sized>(mut self, tools: impl IntoTools<M>) -> Self {
-        self.tools = Registry::new(tools.into_tools());
+        self.tools = ToolRegistry::new(tools.into_tools());
         self
     }
 
@@ -135,7 +135,7 @@ impl Config {
     }
 
     /// The same in this mode.
-    pub fn mode(mut self, mode: Mode) -> Self {
+    pub fn mode(mut self, mode: RunMode) -> Self {
         self.mode = mode;
         self
     }
@@ -189,7 +189,7 @@ impl Config {
     /// what they were, or not what the log's index says of them; a log that cannot be read.
     pub async fn resume(self) -> Result<Self> {
         let records = self.records().await?;
-        Ok(self.mode(Mode::Resume(records)))
+        Ok(self.mode(RunMode::Resume(records)))
     }
 
     /// The same, to perform the run again: the records answer the loop, nothing is written, and the first thing that differs is a
@@ -204,7 +204,7 @@ impl Config {
     /// what they were, or not what the log's index says of them; a log that cannot be read.
     pub async fn replay(self) -> Result<Self> {
         let records = self.records().await?;
-        Ok(self.mode(Mode::Replay(records)))
+        Ok(self.mode(RunMode::Replay(records)))
     }
 
     /// All that the log has of the run, verified, and held against what its index says of it.
@@ -250,17 +250,17 @@ impl fmt::Debug for Config {
 /// Tools by their names. It does not change once it is made, and is cheap to share.
 ///
 /// ```
-/// use mynah_step::{Registry, Tool};
+/// use mynah_step::{ToolRegistry, Tool};
 /// use serde_json::json;
 ///
-/// let registry = Registry::new(["write", "read"].map(|name| Tool::new(name, "", json!({}))));
+/// let registry = ToolRegistry::new(["write", "read"].map(|name| Tool::new(name, "", json!({}))));
 /// assert_eq!(registry.names(), ["read", "write"]);
 /// assert!(registry.get("delete").is_none());
 /// ```
 #[derive(Clone, Default)]
-pub struct Registry(Arc<HashMap<String, Tool>>);
+pub struct ToolRegistry(Arc<HashMap<String, Tool>>);
 
-impl Registry {
+impl ToolRegistry {
     /// These tools. Of two with one name the later counts.
     pub fn new(tools: impl IntoIterator<Item = Tool>) -> Self {
         Self(Arc::new(tools.into_iter().map(|tool| (tool.name().to_owned(), tool)).collect()))
@@ -287,8 +287,8 @@ impl Registry {
     }
 }
 
-impl fmt::Debug for Registry {
+impl fmt::Debug for ToolRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Registry").field(&self.names()).finish()
+        f.debug_tuple("ToolRegistry").field(&self.names()).finish()
     }
 }

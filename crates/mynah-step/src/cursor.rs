@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{Error, HaltReason, Limit, Message, Place as When, Result};
+use mynah_data::{BreachTime, Error, HaltReason, Limit, Message, Result, RunId};
 use mynah_log::{Corrupt, DirectCall, Effect, Fact, Hash, Inside, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ use crate::{
 /// What a loop does not make again is left out: the seal, the seams where another process continued, and what attempts of tools
 /// left behind whose process died.
 pub struct ReplayCursor {
-    run: Arc<str>,
+    run: RunId,
     facts: VecDeque<RecordedFact>,
     /// Whether the run continues where the records end.
     resumes: bool,
@@ -104,14 +104,14 @@ fn nth_call(fact: &Fact, ids: &mut HashMap<String, u32>) -> Option<(String, u32)
 
 impl ReplayCursor {
     /// Compares with these records, all but the seal.
-    pub fn new(run: Arc<str>, records: Vec<RecordedFact>) -> Self {
+    pub fn new(run: RunId, records: Vec<RecordedFact>) -> Self {
         let last = records.last().map_or(0, |kept| kept.record().seq());
         let facts = records.into_iter().filter(|kept| !kept.is(Kind::Sealed)).collect();
         Self::from_parts(run, facts, last)
     }
 
     /// Compares with the records of a user's loop, which runs from its beginning. If it resumes, it continues where they end.
-    pub(crate) fn of_loop(run: Arc<str>, records: Vec<RecordedFact>, resumes: bool) -> Self {
+    pub(crate) fn of_loop(run: RunId, records: Vec<RecordedFact>, resumes: bool) -> Self {
         let last = records.last().map_or(0, |kept| kept.record().seq());
         let mut facts = Vec::with_capacity(records.len());
         let calls = Attempts::of_calls(&records);
@@ -141,7 +141,7 @@ impl ReplayCursor {
         Self { calls, resumes, ..Self::from_parts(run, facts.into(), last) }
     }
 
-    fn from_parts(run: Arc<str>, facts: VecDeque<RecordedFact>, last: u64) -> Self {
+    fn from_parts(run: RunId, facts: VecDeque<RecordedFact>, last: u64) -> Self {
         let mut cursor = Self {
             run,
             facts,
@@ -162,7 +162,7 @@ impl ReplayCursor {
     }
 
     /// The run's id.
-    pub(crate) fn run_id(&self) -> &Arc<str> {
+    pub(crate) fn run_id(&self) -> &RunId {
         &self.run
     }
 
@@ -506,7 +506,7 @@ impl ReplayCursor {
         let record: &Record = next.record();
         match record.fact() {
             // Nothing that the loop makes is like a payload that is not as its fact is written.
-            Err(what) => Corrupt { run: self.run.to_string(), seq: record.seq(), what }.into(),
+            Err(what) => Corrupt::new(&self.run, record.seq(), what).into(),
             Ok(_) => self.mismatch(record.seq(), Some(next.fact()), fact),
         }
     }
@@ -607,7 +607,7 @@ fn asks(fact: &Fact, this: Hash) -> bool {
 fn is_answer(fact: &Fact) -> bool {
     match fact {
         Fact::AssistantCompleted { .. } | Fact::TurnLost { .. } => true,
-        Fact::BudgetExceeded { breach, .. } => breach.place == When::MidStream,
+        Fact::BudgetExceeded { breach, .. } => breach.when == BreachTime::MidStream,
         Fact::SideEffect { inside, name, .. } => inside.is_none() && name == MODEL_CALL,
         _ => false,
     }
@@ -645,7 +645,7 @@ fn is_stopped(fact: &Fact, upcoming: &Fact) -> bool {
         Fact::ToolScheduled { .. } => matches!(breach.limit, Limit::ToolCalls | Limit::WallClock),
         _ => false,
     };
-    before && breach.place == When::PreCall
+    before && breach.when == BreachTime::PreCall
 }
 
 /// The call, and its try, inside which a fact was made.

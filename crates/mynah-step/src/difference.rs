@@ -125,9 +125,13 @@ fn gist(fact: &Fact) -> Option<String> {
     };
     let gist = match fact {
         Fact::ToolCompleted { content, .. } => content.clone(),
-        Fact::ToolFailed { error, .. } | Fact::FinalizeFailed { error } => error.to_string(),
+        Fact::ToolFailed { error, .. } | Fact::FinalizeFailed { error } => {
+            error.message().into_owned()
+        }
         Fact::SideEffect { name, .. } => name.clone(),
-        Fact::BudgetExceeded { breach, .. } => Error::budget_exceeded(breach, None).to_string(),
+        Fact::BudgetExceeded { breach, .. } => {
+            Error::budget_exceeded(breach, None).message().into_owned()
+        }
         Fact::Suspended(end) | Fact::Completed(end) | Fact::Failed(end) => of_end(end),
         Fact::Cancelled { end, .. } => of_end(end),
         _ => return None,

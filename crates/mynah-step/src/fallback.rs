@@ -234,7 +234,8 @@ fn after(earlier: &[Failed<'_>], error: Error) -> Error {
         Some(model) => format!("{provider}:{model}: {}", error.reason()),
         None => format!("{provider}: {}", error.reason()),
     });
-    let message = format!("{error}; asked before: {}", short.collect::<Vec<_>>().join(", "));
+    let message =
+        format!("{}; asked before: {}", error.message(), short.collect::<Vec<_>>().join(", "));
     let whole = earlier.iter().map(
         |(provider, model, error)| json!({"provider": provider, "model": model, "error": error}),
     );

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use mynah_data::{Error, ErrorKind, LogReason, Result, ToolCall, ToolReason};
+use mynah_data::{Error, ErrorKind, LogReason, Result, RunId, ToolCall, ToolReason};
 use mynah_log::{Fact, Hash, Head, Inside, Resolution};
 use tokio::time::{Instant, Sleep};
 
@@ -27,7 +27,7 @@ use crate::{
 /// question that is early cannot be told from one that differs, as another branch may wait for something that is no part of the
 /// run. So a difference is what everything waits behind for a while in vain.
 pub struct Journal {
-    run: Arc<str>,
+    run: RunId,
     state: Mutex<State>,
     /// Also wakes for what the journal waits for, which must not keep the journal.
     parked: Arc<Parked>,
@@ -183,13 +183,13 @@ impl Journal {
     /// The journal of an engine's run that is recorded.
     pub fn recording(recorder: Recorder) -> Arc<Self> {
         let noted = Some(VecDeque::new());
-        Self::new(Arc::clone(recorder.run_id()), Some(recorder), None, noted)
+        Self::new(recorder.run_id().clone(), Some(recorder), None, noted)
     }
 
     /// The journal of an engine's run that is replayed.
     pub fn replaying(cursor: ReplayCursor) -> Arc<Self> {
         let noted = Some(VecDeque::new());
-        Self::new(Arc::clone(cursor.run_id()), None, Some(cursor), noted)
+        Self::new(cursor.run_id().clone(), None, Some(cursor), noted)
     }
 
     /// The journal of a user's loop. Its records answer first, and what follows them is recorded.
@@ -198,11 +198,11 @@ impl Journal {
         recorder: Option<Recorder>,
         cursor: Option<ReplayCursor>,
     ) -> Arc<Self> {
-        Self::new(Arc::from(run), recorder, cursor, None)
+        Self::new(RunId::from(run), recorder, cursor, None)
     }
 
     fn new(
-        run: Arc<str>,
+        run: RunId,
         recorder: Option<Recorder>,
         cursor: Option<ReplayCursor>,
         noted: Option<VecDeque<Fact>>,
@@ -225,7 +225,7 @@ impl Journal {
     }
 
     /// The run's id.
-    pub fn run_id(&self) -> &Arc<str> {
+    pub fn run_id(&self) -> &RunId {
         &self.run
     }
 

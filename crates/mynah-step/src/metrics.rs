@@ -59,8 +59,8 @@ pub fn tell_exceeded(
     breach: &Breach,
     metrics: Option<&Arc<dyn MetricsSink>>,
 ) {
-    let Breach { limit, cap, actual, place, .. } = breach;
-    tracing::warn!(run_id, %limit, %cap, %actual, "where" = place.as_str(), "budget exceeded");
+    let Breach { limit, cap, actual, when, .. } = breach;
+    tracing::warn!(run_id, %limit, %cap, %actual, "where" = when.as_str(), "budget exceeded");
     if let Some(metrics) = metrics {
         metrics.budget_exceeded(limit.as_str());
     }

@@ -85,5 +85,5 @@ fn due(record: &Record) -> Fact {
 }
 
 fn corrupt(record: &Record, what: String) -> Corrupt {
-    Corrupt { run: record.envelope().run.to_string(), seq: record.seq(), what }
+    Corrupt::new(&record.envelope().run, record.seq(), what)
 }

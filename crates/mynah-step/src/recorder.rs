@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, ErrorKind, LogReason, Result};
+use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
 use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals};
 use tokio::{
     task::coop::unconstrained,
@@ -88,7 +88,7 @@ const MAX_WAITING: (usize, usize) = (1_024, 4 << 20);
 
 impl Recorder {
     /// Writes a new run.
-    pub fn new(log: Arc<dyn Log>, world: Arc<dyn World>, run_id: impl Into<Arc<str>>) -> Self {
+    pub fn new(log: Arc<dyn Log>, world: Arc<dyn World>, run_id: impl Into<RunId>) -> Self {
         Self::after(log, world, Chain::new(run_id), Totals::default())
     }
 
@@ -162,7 +162,7 @@ impl Recorder {
     /// The same for a new run, which is this writer's from its first append on.
     pub fn with_new_lease(mut self) -> Self {
         let owner = new_owner(self.world.as_ref());
-        let lease = Lease::new(Arc::clone(self.chain.run()), owner, 1, i64::MIN);
+        let lease = Lease::new(self.chain.run().clone(), owner, 1, i64::MIN);
         // It is not held before the first append.
         self.lease = Some(self.held(lease, Moment { instant: Instant::now(), clock: i64::MIN }));
         self
@@ -218,7 +218,7 @@ impl Recorder {
     }
 
     /// The run's id.
-    pub fn run_id(&self) -> &Arc<str> {
+    pub fn run_id(&self) -> &RunId {
         self.chain.run()
     }
 
@@ -301,7 +301,7 @@ impl Recorder {
         }
         let taking = self.taking.get_or_insert_with(|| {
             let (log, world) = (Arc::clone(&self.log), Arc::clone(&self.world));
-            let (run, head) = (Arc::clone(self.chain.run()), self.written);
+            let (run, head) = (self.chain.run().clone(), self.written);
             Box::pin(async move {
                 let (mut pause, longest) = PAUSES;
                 let began = Instant::now();
@@ -491,7 +491,7 @@ impl Recorder {
             .first()
             .map(Record::envelope)
             .and_then(|first| first.prev.map(|hash| Head { seq: first.seq - 1, hash }));
-        let batch = Append::new(Arc::clone(self.chain.run()), expected, records);
+        let batch = Append::new(self.chain.run().clone(), expected, records);
         let mut batch = batch.durability(self.durability);
         if let Some(held) = &self.lease {
             batch.fence = expected.map(|_| held.lease.token);

@@ -98,14 +98,14 @@ impl RetryPolicy {
         if attempt >= self.max_attempts || !is_worth_it {
             return None;
         }
-        let asked = error.retry_after_ms().filter(|ms| self.respect_retry_after && *ms > 0);
-        if asked.is_some_and(|ms| ms > self.max_retry_after_ms) {
+        let asked = error.retry_after().filter(|time| self.respect_retry_after && !time.is_zero());
+        if asked.is_some_and(|time| time > Duration::from_millis(self.max_retry_after_ms)) {
             return None;
         }
         let doubled =
             self.base_delay_ms.saturating_mul(1u64.checked_shl(attempt - 1).unwrap_or(u64::MAX));
-        let wait = asked.unwrap_or(doubled.min(self.max_delay_ms));
+        let wait = asked.unwrap_or(Duration::from_millis(doubled.min(self.max_delay_ms)));
         let jitter = (fraction(world) * (self.jitter_ms as f64 + 1.0)) as u64;
-        Some(Duration::from_millis(wait.saturating_add(jitter)))
+        Some(wait.saturating_add(Duration::from_millis(jitter)))
     }
 }

@@ -140,7 +140,7 @@ impl Failure<'_> {
 
     /// What the model reads of an error. An error must always have a text, so a failing encoder is passed by.
     fn content(&self, error: &Error, reported: Option<&Value>) -> String {
-        let message = || json!({"error": error.to_string()});
+        let message = || json!({"error": error.message()});
         let value = reported.map_or_else(message, |reported| json!({"error": reported}));
         encode(self.encoder, &value).unwrap_or_else(|_| message().to_string())
     }

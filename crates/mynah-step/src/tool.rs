@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use mynah_data::{Error, Result, ToolCall, ToolOutcome, ToolReason, ToolSpec};
+use mynah_data::{Error, Result, RunId, ToolCall, ToolOutcome, ToolReason, ToolSpec};
 use mynah_log::{Fact, Resolution};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -403,6 +403,7 @@ impl ToolResultEncoder for JsonEncoder {
 
 /// How long a call may take, and how long it pauses between its tries.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ToolLimits {
     /// The time limit of a try, unless the tool has its own.
     pub timeout: Duration,
@@ -450,7 +451,8 @@ pub async fn run_tool(
     mut context: ToolContext,
     limits: ToolLimits,
 ) -> Settled {
-    let (run_id, call, failure) = (context.run_id(), &context.call.id, tracing::field::Empty);
+    let (run_id, call, failure) =
+        (context.run_id().map(RunId::as_str), &context.call.id, tracing::field::Empty);
     let span = tracing::info_span!("mynah.tool", tool = tool.name(), run_id, call, failure);
     context.span = span.clone();
     let settled = attempts(executor, tool, context, limits).instrument(span.clone()).await;
@@ -486,7 +488,8 @@ async fn attempts(
         drop(under_way);
         match outcome {
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
-                let (run_id, call) = (context.run_id(), context.call.id.as_str());
+                let (run_id, call) =
+                    (context.run_id().map(RunId::as_str), context.call.id.as_str());
                 tracing::info!(tool = tool.name(), run_id, call, attempt, %error, "tool failed and is tried again");
                 if let Err(error) = try_again(&mut context, &error, limits.backoff.as_ref()).await {
                     return Settled { outcome: Err(error), attempts: attempt };

@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt, sync::Arc, time::SystemTime};
 
-use mynah_data::{Metadata, Result, ToolCall};
+use mynah_data::{Metadata, Result, RunId, ToolCall};
 use mynah_log::{Fact, Hash};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -64,7 +64,7 @@ pub struct ToolContext {
     pub engine: Option<Arc<dyn Any + Send + Sync>>,
     pub(crate) effects: Effects,
     /// The run, and which of its turns asked for the call; see [`Self::in_run`].
-    run_id: Option<Arc<str>>,
+    run_id: Option<RunId>,
     turn: u64,
     /// The span of the call, once it runs.
     pub(crate) span: Span,
@@ -129,14 +129,14 @@ impl ToolContext {
     }
 
     /// The same for a call of a run, none if nobody keeps it, in one of its turns. Calls of one turn have different ids.
-    pub fn in_run(mut self, run_id: Option<Arc<str>>, turn: u64) -> Self {
+    pub fn in_run(mut self, run_id: Option<RunId>, turn: u64) -> Self {
         (self.run_id, self.turn) = (run_id, turn);
         self
     }
 
     /// The id of the run that the call belongs to; none if the run is not recorded.
-    pub fn run_id(&self) -> Option<&str> {
-        self.run_id.as_deref()
+    pub fn run_id(&self) -> Option<&RunId> {
+        self.run_id.as_ref()
     }
 
     /// The `tracing` span of the call, for what runs elsewhere on its behalf; see [Logging](Self#logging).
@@ -164,7 +164,7 @@ impl ToolContext {
     /// It is made of the run's id, the turn and the call's id. A run that is not recorded has the id of its request instead: such a
     /// key is the same in another process only if the caller sets the same request id. A fork is another run, with other keys.
     pub fn idempotency_key(&self) -> String {
-        let run = self.run_id.as_ref().unwrap_or(&self.request_id);
+        let run = self.run_id.as_deref().unwrap_or(&self.request_id);
         let call = json!(["call", self.run_id.is_some(), run, self.turn, self.call.id]);
         let mut key = Hash::of(&[call.to_string().as_bytes()]).to_string();
         key.truncate(32);

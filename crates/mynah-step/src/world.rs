@@ -1,5 +1,6 @@
 //! Time and chance. The only module that asks the machine for either.
 
+use mynah_data::RunId;
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
@@ -42,18 +43,18 @@ pub trait World: Send + Sync + 'static {
     }
 
     /// A fresh id for a run: 26 characters that sort by time, as a ULID does.
-    fn new_run_id(&self) -> String {
+    fn new_run_id(&self) -> RunId {
         let since = self.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        sorted_id(since, u128::from(self.random()) << 64 | u128::from(self.random()))
+        sorted_id(since, u128::from(self.random()) << 64 | u128::from(self.random())).into()
     }
 
     /// The id of the run that continues from a place, which was reached at this time. The same place has the same id, so of several
     /// runs that would continue from there a log takes one. It looks like a fresh id.
-    fn run_id_at(&self, place: &str, reached: SystemTime) -> String {
+    fn run_id_at(&self, place: &str, reached: SystemTime) -> RunId {
         let since = reached.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let hash = Hash::of(&[place.as_bytes()]).0;
         let number = hash[..16].iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
-        sorted_id(since, number)
+        sorted_id(since, number).into()
     }
 }
 
@@ -77,11 +78,11 @@ impl<W: World + ?Sized> World for Arc<W> {
         (**self).new_id()
     }
 
-    fn new_run_id(&self) -> String {
+    fn new_run_id(&self) -> RunId {
         (**self).new_run_id()
     }
 
-    fn run_id_at(&self, place: &str, reached: SystemTime) -> String {
+    fn run_id_at(&self, place: &str, reached: SystemTime) -> RunId {
         (**self).run_id_at(place, reached)
     }
 }

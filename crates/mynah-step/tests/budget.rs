@@ -10,18 +10,18 @@ use std::{
 use common::*;
 use futures_util::{StreamExt as _, stream};
 use mynah_data::{
-    Breach, Budget, Error, Event, FinishReason, Limit, ModelRef, Place, Pricing, Request, Result,
-    ToolCall, ToolOutcome,
+    Breach, BreachTime, Budget, Error, Event, FinishReason, Limit, ModelRef, Pricing, Request,
+    Result, ToolCall, ToolOutcome,
 };
 use mynah_log::{Fact, MemoryLog, Resolution};
 use mynah_step::{
-    Adapter, Answer, BoxFuture, Context, Mode, ModelCall, ModelStream, Tool, ToolContext,
+    Adapter, BoxFuture, Context, ModelAnswer, ModelCall, ModelStream, RunMode, Tool, ToolContext,
 };
 use serde_json::json;
 use tokio::time::sleep;
 
-const PRE: Place = Place::PreCall;
-const MID: Place = Place::MidStream;
+const PRE: BreachTime = BreachTime::PreCall;
+const MID: BreachTime = BreachTime::MidStream;
 
 #[tokio::test]
 async fn a_prompt_that_is_too_long_is_recorded_and_refused_before_the_turn_begins() {
@@ -180,7 +180,8 @@ async fn what_was_spent_before_a_resumption_counts() {
         assert_eq!(context.flush().await, Ok(()));
     };
     begun(&Context::new(config()).expect("a run")).await;
-    let context = Context::new(config().mode(Mode::Resume(read(&log).await))).expect("it goes on");
+    let context =
+        Context::new(config().mode(RunMode::Resume(read(&log).await))).expect("it goes on");
     begun(&context).await;
     let limit = |error: Error| error.metadata()["budget"]["limit"].clone();
     assert_eq!(context.call_tool(call("c1", "t")).await.map_err(limit), Err(json!("tool_calls")));
@@ -209,7 +210,7 @@ async fn a_price_that_nobody_knows_is_an_error_before_the_call_unless_it_is_allo
         let context = Context::new(context).expect("a run");
         assert_eq!(begin(&context).await, Ok(()));
         let answer = context.llm_call(request).await;
-        assert_eq!(answer.map(|Answer { turn, .. }| turn).map_err(|e| e.reason()), expected);
+        assert_eq!(answer.map(|ModelAnswer { turn, .. }| turn).map_err(|e| e.reason()), expected);
         assert_eq!(model.1.load(Relaxed), usize::from(expected.is_ok()));
     }
 }
@@ -324,12 +325,14 @@ async fn the_time_of_earlier_processes_counts_on() {
     assert_eq!(agent(&Context::new(config()).expect("a run"), 2).await, Ok(()));
     // Nobody has the run meanwhile, and to get back to where it was takes nothing.
     sleep(Duration::from_secs(60)).await;
-    let context = Context::new(config().mode(Mode::Resume(read(&log).await))).expect("it goes on");
+    let context =
+        Context::new(config().mode(RunMode::Resume(read(&log).await))).expect("it goes on");
     let error = agent(&context, 3).await.expect_err("it takes too long");
     let breach = Breach::new(Limit::WallClock, 2_500, 2_501, MID);
     assert_eq!(error.metadata()["budget"], json!(breach));
     assert_eq!(end(&context).await, Ok(()));
-    let replay = Context::new(config().mode(Mode::Replay(read(&log).await))).expect("it is there");
+    let replay =
+        Context::new(config().mode(RunMode::Replay(read(&log).await))).expect("it is there");
     assert_eq!(agent(&replay, 3).await, Err(error));
     assert_eq!(end(&replay).await, Ok(()));
 }

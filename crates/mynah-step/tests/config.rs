@@ -13,7 +13,7 @@ use std::{
 use common::*;
 use mynah_data::{Budget, Error, ErrorKind, LogReason, ToolCall, ToolOutcome};
 use mynah_log::{MemoryLog, Redact, Warrant, verify};
-use mynah_step::{CallTool, Config, Context, MetricsSink, Mode, Tool, ToolContext};
+use mynah_step::{CallTool, Config, Context, MetricsSink, RunMode, Tool, ToolContext};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -25,8 +25,8 @@ async fn a_configuration_that_lacks_something_is_refused() {
     for (config, why) in [
         (Config::new(&log, ""), "run_id"),
         (plain(&log).tools([unchecked]), r#"the schema of tool "book" cannot be used: /required"#),
-        (plain(&log).mode(Mode::Replay(Vec::new())), "mode"),
-        (plain(&log).mode(Mode::Resume(Vec::new())), "mode"),
+        (plain(&log).mode(RunMode::Replay(Vec::new())), "mode"),
+        (plain(&log).mode(RunMode::Resume(Vec::new())), "mode"),
     ] {
         let refused = reason(config).expect_err(why);
         assert!(refused.contains(why), "{refused}");
@@ -43,12 +43,12 @@ async fn records_that_are_not_the_runs_own_or_were_changed_are_refused_before_an
     let swapped = vec![records[0].clone(), records[2].clone(), records[1].clone()];
     for (id, records) in [("run-2", records.clone()), (RUN, swapped), (RUN, records[1..].to_vec())]
     {
-        for mode in [Mode::Replay(records.clone()), Mode::Resume(records)] {
+        for mode in [RunMode::Replay(records.clone()), RunMode::Resume(records)] {
             let refused = Context::new(Config::new(&log, id).mode(mode)).map(drop);
             assert_eq!(refused.map_err(|error| error.reason()), Err("corrupt"));
         }
     }
-    let ended = Context::new(plain(&log).mode(Mode::Resume(records))).map(drop);
+    let ended = Context::new(plain(&log).mode(RunMode::Resume(records))).map(drop);
     assert_eq!(ended.map_err(|error| error.reason()), Err("sealed"));
 }
 
@@ -88,7 +88,8 @@ async fn a_resumed_run_goes_on_in_its_chain_and_counts_its_turns_on() {
     assert!(context.llm_call(ask("1")).await.is_ok());
     assert_eq!(context.flush().await, Ok(()));
     drop(context);
-    let resume = plain(&log).adapter(plays([says(&["two"])])).mode(Mode::Resume(read(&log).await));
+    let resume =
+        plain(&log).adapter(plays([says(&["two"])])).mode(RunMode::Resume(read(&log).await));
     let context = Context::new(resume).expect("it goes on");
     assert_eq!(begin(&context).await, Ok(()));
     assert_eq!(context.llm_call(ask("1")).await.map(|answer| answer.turn), Ok(1));
@@ -227,7 +228,7 @@ async fn every_call_append_and_passed_limit_is_told_once_and_nothing_of_a_replay
     let kinds = records.iter().map(|record| json!(record.envelope().kind));
     assert_eq!(appended.cloned().collect::<Vec<_>>(), kinds.collect::<Vec<_>>());
     told.0.lock().expect("nobody panicked").clear();
-    let again = config().mode(Mode::Replay(read(&log).await));
+    let again = config().mode(RunMode::Replay(read(&log).await));
     assert_eq!(perform(again, agent).await, Ok(false));
     assert_eq!(told.0.lock().expect("nobody panicked").len(), 0);
 }
@@ -289,7 +290,7 @@ async fn a_run_with_a_redacted_record_is_not_performed_again_and_the_error_names
     }
     // No tombstone says why.
     records[1] = records[1].clone().without_body();
-    let error = Context::new(plain(&log).mode(Mode::Replay(records))).map(drop);
+    let error = Context::new(plain(&log).mode(RunMode::Replay(records))).map(drop);
     let error = error.expect_err("a body is missing");
     assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt), "{error}");
 }

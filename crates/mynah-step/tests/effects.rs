@@ -14,11 +14,11 @@ use std::{
 use common::*;
 use futures_util::FutureExt as _;
 use mynah_data::{
-    Breach, Error, ErrorKind, HaltReason, Limit, Message, Metadata, MismatchClass, Place, Response,
-    ToolOutcome, ToolReason,
+    Breach, BreachTime, Error, ErrorKind, HaltReason, Limit, Message, Metadata, MismatchClass,
+    Response, ToolOutcome, ToolReason,
 };
 use mynah_log::{Append, Effect, End, Fact, Inside, Log as _, MemoryLog, Plan, Resolution};
-use mynah_step::{Config, Context, Mode, SideEffectErrors};
+use mynah_step::{Config, Context, RunMode, SideEffectErrors};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn now_reads_the_worlds_clock_records_it_and_replays_without_a_clock() {
     let log = Arc::new(MemoryLog::new());
     assert!(perform(config(&log), async |context: &Context| context.now().await).await.is_ok());
     let before = world.0.load(Relaxed);
-    let again = config(&log).mode(Mode::Replay(read(&log).await));
+    let again = config(&log).mode(RunMode::Replay(read(&log).await));
     assert!(perform(again, async |context: &Context| context.now().await).await.is_ok());
     assert_eq!(world.0.load(Relaxed), before, "a replay never asks the world");
     assert!(asked > 0);
@@ -186,7 +186,7 @@ async fn a_recorded_value_of_another_type_is_an_error_and_no_panic() {
     let number = async |context: &Context| {
         context.side_effect("it", async { Ok::<u64, String>(1) }).await.map_err(|e| e.to_string())
     };
-    let again = perform(plain(&log).mode(Mode::Replay(read(&log).await)), &number).await;
+    let again = perform(plain(&log).mode(RunMode::Replay(read(&log).await)), &number).await;
     let said = again.expect("the run goes on").expect_err("a text is no number");
     assert!(said.starts_with("what is recorded does not fit"), "{said}");
 }
@@ -275,7 +275,7 @@ async fn every_other_fact_is_emitted_again_as_it_was() {
         *told = Some(message());
     }
     let response = Box::new(Response::new(Message::assistant("ho")));
-    let breach = Breach::new(Limit::Turns, 1_u64, 2_u64, Place::PreCall);
+    let breach = Breach::new(Limit::Turns, 1_u64, 2_u64, BreachTime::PreCall);
     let emitted = [
         Fact::UserMessage { message: message() },
         Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 },
@@ -321,7 +321,7 @@ async fn the_duration_of_a_replay_is_the_recorded_one() {
     let context = Context::new(plain(&log)).expect("a run");
     assert_eq!(begin(&context).await, Ok(()));
     assert_eq!(took(&context, 1_234).await, Ok(1_234));
-    let again = plain(&log).mode(Mode::Replay(read(&log).await));
+    let again = plain(&log).mode(RunMode::Replay(read(&log).await));
     let again = Context::new(again).expect("a run");
     assert_eq!(begin(&again).await, Ok(()));
     assert_eq!(took(&again, 9).await, Ok(1_234));
@@ -333,7 +333,7 @@ async fn a_replay_that_asks_for_more_than_is_recorded_is_exhausted() {
     let context = Context::new(plain(&log)).expect("a run");
     assert_eq!(begin(&context).await, Ok(()));
     assert_eq!(context.flush().await, Ok(()));
-    let again = plain(&log).mode(Mode::Replay(read(&log).await));
+    let again = plain(&log).mode(RunMode::Replay(read(&log).await));
     let again = Context::new(again).expect("a run");
     assert_eq!(begin(&again).await, Ok(()));
     let error = again.random().await.expect_err("nothing is recorded");
@@ -390,7 +390,7 @@ async fn a_replay_that_stops_early_is_told_at_its_end() {
     let error = again.finish().await.expect_err("records are left");
     assert_eq!(error.kind(), ErrorKind::Replay(MismatchClass::Kind));
     let said = "replay mismatch: kind: run run-1, record 2: expected side_effect, got nothing";
-    assert_eq!(error.to_string(), said);
+    assert_eq!(error.message(), said);
     assert_eq!(error.metadata()["kind"], Value::Null);
     let whole = Context::new(plain(&log).replay().await.expect("records")).expect("a run");
     assert_eq!(begin(&whole).await, Ok(()));
@@ -502,7 +502,7 @@ async fn a_context_used_from_many_threads_keeps_one_chain_and_replays() {
     let records = read(&log).await;
     assert_eq!(records.len(), 1 + 128 + 2);
     assert_eq!(mynah_log::verify(RUN, &records).expect("it verifies").status, "verified");
-    assert_eq!(perform(plain(&log).mode(Mode::Replay(records)), &count).await, Ok(()));
+    assert_eq!(perform(plain(&log).mode(RunMode::Replay(records)), &count).await, Ok(()));
 }
 
 #[tokio::test]
@@ -529,7 +529,7 @@ async fn odd_run_ids_are_kept_as_they_are() {
         let live = perform(Config::new(&log, id), &agent).await.expect(id);
         let records = mynah_log::Log::read(&log, id, 1, 100).await.expect(id);
         assert_eq!(mynah_log::verify(id, &records).expect(id).status, "verified");
-        let again = Config::new(&log, id).mode(Mode::Replay(records));
+        let again = Config::new(&log, id).mode(RunMode::Replay(records));
         assert_eq!(perform(again, &agent).await, Ok(live), "{id}");
     }
 }

@@ -10,7 +10,7 @@ use mynah_data::{
     AdapterReason, Error, ErrorKind, Event, FinishReason, MismatchClass, StreamReason, ToolCall,
 };
 use mynah_log::{Fact, Log as _, MemoryLog};
-use mynah_step::{Context, Mode};
+use mynah_step::{Context, RunMode};
 use serde_json::json;
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn an_answer_without_the_hash_of_what_was_sent_is_refused_where_it_must_ha
             context.llm_call(ask("hi")).await.is_ok()
         });
         assert_eq!(lenient.await, Ok(true), "it may be missing unless it must be there");
-        config.run_id = "run-2".to_owned();
+        config.run_id = "run-2".into();
         config.require_raw_response_hash = true;
         let strict = perform(config, async |context: &Context| {
             context.llm_call(ask("hi")).await.map(drop).map_err(|error| error.reason())
@@ -239,7 +239,7 @@ async fn another_prompt_or_turn_is_a_mismatch_of_its_class() {
         'static,
         mynah_data::Result<()>,
     >| {
-        let mode = Mode::Replay(read(&log).await);
+        let mode = RunMode::Replay(read(&log).await);
         let context = Context::new(plain(&log).adapter(model.clone()).mode(mode)).expect("a run");
         assert_eq!(begin(&context).await, Ok(()));
         agent(context).await.map_err(|error| error.kind())
@@ -302,7 +302,7 @@ async fn a_changed_price_does_not_change_a_replay() {
         config
     };
     assert_eq!(perform(config(2.0), &agent).await, Ok(Ok(Some(0.004))));
-    let again = config(9.0).mode(Mode::Replay(log.read(RUN, 1, 100).await.expect("records")));
+    let again = config(9.0).mode(RunMode::Replay(log.read(RUN, 1, 100).await.expect("records")));
     assert_eq!(perform(again, &agent).await, Ok(Ok(Some(0.004))));
 }
 

@@ -128,7 +128,7 @@ async fn a_call_that_its_caller_gives_up_is_recorded_as_cancelled_and_given_up_a
     });
     let (call, error, resolution) = stopped.expect("the outcome of the call");
     assert_eq!((call.as_str(), resolution), ("c0", &Resolution::CutOff));
-    assert_eq!(error.to_string(), "tool error (wait): cancelled: its caller gave it up");
+    assert_eq!(error.message(), "tool error (wait): cancelled: its caller gave it up");
     assert_eq!(agent(&Context::new(config().replay().await?)?).await?, live);
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 mod common;
 
+use mynah_log::VerifyStatus;
 use std::{
     collections::HashSet,
     sync::{
@@ -16,13 +17,13 @@ use std::{
 use common::*;
 use futures_util::stream;
 use mynah_data::{
-    Breach, Budget, Error, Event, FinishReason, Limit, Place, Request, Result, ToolCall,
+    Breach, BreachTime, Budget, Error, Event, FinishReason, Limit, Request, Result, ToolCall,
     ToolOutcome,
 };
 use mynah_log::{Append, Fact, Log as _, MemoryLog, Record, verify};
 use mynah_step::{
-    Adapter, BoxFuture, CallTool, Config, Context, MetricsSink, Mode, ModelCall, ModelStream,
-    OnUncertain, Tool, ToolContext, World,
+    Adapter, BoxFuture, CallTool, Config, Context, MetricsSink, ModelCall, ModelStream,
+    OnUncertain, RunMode, Tool, ToolContext, World,
 };
 use serde_json::{Value, json};
 
@@ -201,7 +202,7 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_run_again_only_if_it_may
     let (done, log, ran) = resumed(OnUncertain::Suspend).await;
     let error = done.expect_err("nobody knows");
     let message = "tool error (pay): the process ended, and nobody knows whether call pay ran";
-    assert_eq!(error.to_string(), message);
+    assert_eq!(error.message(), message);
     let told = ["uncertain", "tool_call_id"].map(|name| &error.metadata()[name]);
     assert_eq!((told, ran), ([&json!(true), &json!("pay")], 0));
     let records = read(&log).await;
@@ -218,7 +219,10 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_run_again_only_if_it_may
         paid.store(0, Relaxed);
         let context = config(&log, policy).replay().await.and_then(Context::new);
         assert_eq!(agent(&context.expect("it is there")).await, Ok(done));
-        assert_eq!(verify(RUN, &read(&log).await).map(|report| report.status), Ok("verified"));
+        assert_eq!(
+            verify(RUN, &read(&log).await).map(|report| report.status),
+            Ok(VerifyStatus::Verified)
+        );
     }
     assert_eq!(resumed(OnUncertain::Rerun).await.2, 1);
 }
@@ -263,28 +267,32 @@ async fn every_limit_counts_on_also_what_no_provider_reported() {
         (
             answer(),
             Budget::new().max_input_tokens(15),
-            Breach::new(Limit::InputTokens, 15, 20, Place::PreCall),
+            Breach::new(Limit::InputTokens, 15, 20, BreachTime::PreCall),
         ),
         (
             answer(),
             Budget::new().max_output_tokens(15),
-            Breach::new(Limit::OutputTokens, 15, 20, Place::MidStream),
+            Breach::new(Limit::OutputTokens, 15, 20, BreachTime::MidStream),
         ),
         (
             answer(),
             Budget::new().max_total_tokens(25),
-            Breach::new(Limit::TotalTokens, 25, 30, Place::PreCall),
+            Breach::new(Limit::TotalTokens, 25, 30, BreachTime::PreCall),
         ),
-        (answer(), Budget::new().max_turns(1), Breach::new(Limit::Turns, 1, 2, Place::PreCall)),
+        (
+            answer(),
+            Budget::new().max_turns(1),
+            Breach::new(Limit::Turns, 1, 2, BreachTime::PreCall),
+        ),
         (
             broken(),
             Budget::new().max_output_tokens(15),
-            Breach::new(Limit::OutputTokens, 15, 20, Place::MidStream),
+            Breach::new(Limit::OutputTokens, 15, 20, BreachTime::MidStream),
         ),
         (
             broken(),
             Budget::new().max_total_tokens(25),
-            Breach::new(Limit::TotalTokens, 25, 30, Place::PreCall),
+            Breach::new(Limit::TotalTokens, 25, 30, BreachTime::PreCall),
         ),
     ] {
         let log = Arc::new(MemoryLog::new());
@@ -305,7 +313,7 @@ async fn every_limit_counts_on_also_what_no_provider_reported() {
         let first = facts(&whole).iter().position(|fact| fact.kind() == "turn_started");
         let cut = second.filter(|_| second != first).unwrap_or(3);
         let log = log_of(&whole[..cut]).await;
-        let mode = Mode::Resume(read(&log).await);
+        let mode = RunMode::Resume(read(&log).await);
         let mut resumed = config(plays([answer()])).mode(mode);
         resumed.log = log.clone();
         let resumed = agent(&Context::new(resumed).expect("it goes on")).await;
@@ -362,11 +370,11 @@ struct Process {
     log: Arc<MemoryLog>,
     number: u64,
     doings: Doings,
-    mode: Mode,
+    mode: RunMode,
 }
 
 fn first_process(log: &Arc<MemoryLog>) -> Process {
-    Process { log: log.clone(), number: 0, doings: Doings::default(), mode: Mode::Live }
+    Process { log: log.clone(), number: 0, doings: Doings::default(), mode: RunMode::Live }
 }
 
 impl Process {
@@ -459,16 +467,16 @@ async fn agent(context: &Context, doings: &Doings) -> Result<Value> {
 /// Goes on after these records, and performs the run again when it has its end.
 async fn resumed_after(prefix: &[Record], number: u64) -> (Arc<MemoryLog>, Vec<Record>, Value) {
     let log = log_of(prefix).await;
-    let (doings, mode) = (Doings::default(), Mode::Resume(prefix.to_vec()));
+    let (doings, mode) = (Doings::default(), RunMode::Resume(prefix.to_vec()));
     let process = Process { log: log.clone(), number, doings: doings.clone(), mode };
     let resumed = agent(&process.context(), &doings).await.expect("it goes on");
     let records = read(&log).await;
     assert_eq!(records[..prefix.len()], *prefix);
-    assert_eq!(verify(RUN, &records).map(|report| report.status), Ok("verified"));
+    assert_eq!(verify(RUN, &records).map(|report| report.status), Ok(VerifyStatus::Verified));
     let done = doings.0.lock().expect("nobody panicked").clone();
     let twice: Vec<_> = done.iter().filter(|name| completed(prefix).contains(*name)).collect();
     assert!(twice.is_empty(), "after {} records: {twice:?}", prefix.len());
-    let mode = Mode::Replay(records.clone());
+    let mode = RunMode::Replay(records.clone());
     let replay = Process { log: log.clone(), number: 9, doings, mode };
     let replayed = agent(&replay.context(), &Doings::default()).await;
     assert_eq!(

@@ -14,8 +14,8 @@ use common::*;
 use mynah_data::{Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{Fact, MemoryLog, Resolution};
 use mynah_step::{
-    CallTool, Context, DEFAULT_MAX_PARALLEL_TOOLS, HandlerExecutor, Mode, Registry, SystemWorld,
-    Tool, ToolContext, ToolLimits, run_tool,
+    CallTool, Context, DEFAULT_MAX_PARALLEL_TOOLS, HandlerExecutor, RunMode, SystemWorld, Tool,
+    ToolContext, ToolLimits, ToolRegistry, run_tool,
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -203,7 +203,7 @@ async fn the_pause_between_tries_is_the_callers_or_doubles_from_100_ms_with_a_qu
         assert_eq!(done.await, Ok(true));
         let live = began.elapsed();
         tries.store(0, Relaxed);
-        let mode = Mode::Replay(read(&log).await);
+        let mode = RunMode::Replay(read(&log).await);
         let again =
             perform(plain(&log).tools([flaky(&tries, 3)]).mode(mode), async |context: &Context| {
                 let call = CallTool::from(call("c0", "flaky")).tries(true, 9);
@@ -434,7 +434,7 @@ async fn cancelling_a_replay_does_not_change_what_came_of_its_tools() {
         context.call_tools(calls).await
     };
     let live = perform(plain(&log).tools([waits()]), &agent).await.expect("it runs");
-    let again = plain(&log).tools([waits()]).mode(Mode::Replay(read(&log).await));
+    let again = plain(&log).tools([waits()]).mode(RunMode::Replay(read(&log).await));
     assert_eq!(perform(again, &agent).await, Ok(live));
 }
 
@@ -482,7 +482,7 @@ async fn a_tool_that_gives_something_else_is_a_mismatch_at_its_outcome() {
     let live = perform(plain(&log).tools([tool("t", async |_| json!(1))]), &agent).await;
     assert_eq!(live, Ok(Ok(())));
     let other = plain(&log).tools([tool("t", async |_| json!(2))]);
-    let error = perform(other.mode(Mode::Replay(read(&log).await)), &agent).await;
+    let error = perform(other.mode(RunMode::Replay(read(&log).await)), &agent).await;
     let error = error.and_then(|done| done).expect_err("it differs");
     assert_eq!((error.reason(), &error.metadata()["seq"]), ("payload", &json!(3)));
     assert!(
@@ -495,7 +495,7 @@ async fn a_tool_that_gives_something_else_is_a_mismatch_at_its_outcome() {
 
 #[test]
 fn of_two_tools_with_one_name_the_later_counts_and_names_are_sorted() {
-    let registry = Registry::new(
+    let registry = ToolRegistry::new(
         ["b", "a", "b"]
             .into_iter()
             .enumerate()

@@ -77,7 +77,7 @@ async fn typed_call() {
         let engine = || Engine::new(Scripted::play(scripts.clone())).tool(tool.clone());
         let (runs, hands_out) = (engine(), engine());
         ours = ours.min(timed(async { runs.step("go").await.is_ok() }).await);
-        let manual = hands_out.step("go").mode(mynah::Mode::Manual);
+        let manual = hands_out.step("go").mode(mynah::ToolMode::Manual);
         idle = idle.min(timed(async { manual.await.is_ok() }).await);
         let calls = async {
             for _ in 0..CALLS {

@@ -11,7 +11,7 @@ use std::{
 use futures_util::{Stream, StreamExt as _};
 use mynah_data::{
     AdapterReason, ChatResult, EngineReason, Error, ErrorKind, Event, Message, ResponseFormat,
-    Result,
+    Result, RunId,
 };
 use mynah_step::{BoxFuture, misfits, schema_of, schemars::JsonSchema};
 use serde::de::DeserializeOwned;
@@ -108,7 +108,7 @@ impl<T> fmt::Debug for Answer<T> {
 pub struct AnswerStream<T> {
     chat: Chat,
     /// The run id that the caller chose.
-    first: Option<String>,
+    first: Option<RunId>,
     form: Form,
     events: EventStream,
     repairs: std::ops::Range<u32>,
@@ -196,7 +196,7 @@ impl<T> AnswerStream<T> {
         chat.thread.messages.push(Message::user(format!(
             "{why}\nAnswer again, with nothing but JSON that fits the schema."
         )));
-        chat.run_id = self.first.as_ref().map(|first| format!("{first}-repair-{number}"));
+        chat.run_id = self.first.as_ref().map(|first| format!("{first}-repair-{number}").into());
         self.events = chat.stream();
     }
 }

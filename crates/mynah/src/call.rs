@@ -1,10 +1,10 @@
 //! The three calls: each a future of its result, or a stream of how it comes about.
 
-use std::{future::IntoFuture, sync::Arc};
+use std::future::IntoFuture;
 
 use mynah_data::{
-    ChatResult, EngineReason, Error, ErrorKind, Event, Request, Response, Result, StepResult,
-    StreamReason, Thread,
+    ChatResult, EngineReason, Error, ErrorKind, Event, Request, Response, Result, RunId,
+    StepResult, StreamReason, Thread,
 };
 use mynah_log::Extent;
 use mynah_step::BoxFuture;
@@ -27,7 +27,7 @@ macro_rules! call {
             engine: Engine,
             pub(crate) $field: $input,
             options: Options,
-            pub(crate) run_id: Option<String>,
+            pub(crate) run_id: Option<RunId>,
         }
 
         impl $name {
@@ -70,7 +70,7 @@ macro_rules! call {
             /// assert_eq!(other.unwrap_err().reason(), "run_exists");
             /// # Ok(()) }
             /// ```
-            pub fn run_id(mut self, id: impl Into<String>) -> Self {
+            pub fn run_id(mut self, id: impl Into<RunId>) -> Self {
                 self.run_id = Some(id.into());
                 self
             }
@@ -122,8 +122,11 @@ impl IntoFuture for Generate {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let step = self.stream().drain(drop).await?;
-            Ok(step.ok_or_else(ended_early)?.response)
+            let mut stream = self.stream();
+            let step = stream.drain(drop).await?;
+            let mut response = step.ok_or_else(ended_early)?.response;
+            response.run_id = stream.run_id().cloned();
+            Ok(response)
         })
     }
 }
@@ -170,7 +173,7 @@ pub(crate) async fn stepped(stream: &mut EventStream) -> Result<StepResult> {
         _ => {}
     });
     let mut step = step.await?.ok_or_else(ended_early)?;
-    step.run_id = stream.run_id().map(Arc::from);
+    step.run_id = stream.run_id().cloned();
     unknown_tool.map_or(Ok(step), Err)
 }
 

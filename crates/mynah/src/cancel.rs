@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Metadata, Result, StreamReason};
+use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Metadata, Result, RunId, StreamReason};
 use mynah_log::{End, Extent, Fact, Log, Record, RunStatus};
 use mynah_step::{BoxFuture, Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -93,14 +93,14 @@ impl Cancellation {
 /// What was taken out of its records is not needed for it.
 ///
 /// ```
-/// # use mynah::{Engine, Mode, testing::Scripted};
+/// # use mynah::{Engine, ToolMode, testing::Scripted};
 /// # use serde_json::json;
 /// use mynah::log::{MemoryLog, RunStatus};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::new([
 /// #     json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}])])?);
 /// let log = MemoryLog::new();
-/// let run = engine.chat("pay").mode(Mode::Manual).record(&log).await?.run_id.unwrap();
+/// let run = engine.chat("pay").mode(ToolMode::Manual).record(&log).await?.run_id.unwrap();
 /// assert_eq!(mynah::cancel_run(&log, &run).await?, RunStatus::Cancelled);
 /// # Ok(()) }
 /// ```
@@ -108,7 +108,7 @@ impl Cancellation {
 /// A run that a process on another machine holds is watched for three seconds, and refused if that process lives.
 pub fn cancel_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Cancel {
     let (log, run) = (Arc::new(log.clone()), run.as_ref().to_owned());
-    Cancel { log, run, world: Arc::new(SystemWorld) }
+    Cancel { log, run: run.into(), world: Arc::new(SystemWorld) }
 }
 
 /// What is told of a run that has other records than it had when it was read: its process may have left it a moment ago.
@@ -118,7 +118,7 @@ pub(crate) const HAS_MOVED: ErrorKind = ErrorKind::Log(LogReason::HeadMismatch);
 #[must_use = "a run is not ended unless it is awaited"]
 pub struct Cancel {
     log: Arc<dyn Log>,
-    run: String,
+    run: RunId,
     world: Arc<dyn World>,
 }
 

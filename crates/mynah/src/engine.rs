@@ -120,6 +120,47 @@ impl Engine {
         self
     }
 
+    /// The name of its adapter; none if it has no adapter.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Tool, testing::Scripted};
+    /// # use serde_json::json;
+    /// let tool = Tool::new("echo", "", json!({})).handler(async |arguments, _| arguments);
+    /// let engine = Engine::new(Scripted::default()).model("fake:m").tool(tool).param("seed", 7);
+    /// assert_eq!(engine.get_adapter_name(), Some("scripted"));
+    /// assert_eq!(engine.get_model(), Some(&"fake:m".into()));
+    /// assert_eq!(engine.get_tools()[0].name(), "echo");
+    /// assert_eq!(engine.get_params()["seed"], 7);
+    /// ```
+    pub fn get_adapter_name(&self) -> Option<&str> {
+        self.0.adapter.as_ref().map(|adapter| adapter.name())
+    }
+
+    /// Its model; none if it has none.
+    pub fn get_model(&self) -> Option<&ModelRef> {
+        self.0.model.as_ref()
+    }
+
+    /// Its tools, in order.
+    pub fn get_tools(&self) -> &[Tool] {
+        &self.0.tools
+    }
+
+    /// Its defaults for the options of calls.
+    pub fn get_params(&self) -> Metadata {
+        self.0.values.to_json()
+    }
+
+    /// What its tools see.
+    pub fn get_context(&self) -> &Metadata {
+        &self.0.context
+    }
+
+    /// Its metadata, which is stored with it and never sent.
+    pub fn get_metadata(&self) -> &Metadata {
+        &self.0.metadata
+    }
+
     /// The same engine with another adapter.
     pub fn adapter(self, adapter: impl Adapter) -> Self {
         self.with(|parts| parts.adapter = Some(Arc::new(adapter)))

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{Error, Result};
+use mynah_data::{Error, Result, RunId};
 use mynah_log::{About, Fact, Log, Parent, Record, RunSummary};
 use mynah_step::{BoxFuture, RecordedFact, Recorder, SystemWorld, World, active, was_redacted};
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
@@ -35,7 +35,7 @@ use crate::loaded::Walked;
 pub fn fork_run<L: Log + Clone>(log: &L, run: impl AsRef<str>, at: u64) -> Fork {
     Fork {
         log: Arc::new(log.clone()),
-        run: run.as_ref().to_owned(),
+        run: run.as_ref().into(),
         at,
         world: Arc::new(SystemWorld),
         id: None,
@@ -46,11 +46,11 @@ pub fn fork_run<L: Log + Clone>(log: &L, run: impl AsRef<str>, at: u64) -> Fork 
 #[must_use = "nothing is copied unless it is awaited"]
 pub struct Fork {
     log: Arc<dyn Log>,
-    run: String,
+    run: RunId,
     at: u64,
     world: Arc<dyn World>,
     /// The id of the new run; a fresh one if not set.
-    pub(crate) id: Option<String>,
+    pub(crate) id: Option<RunId>,
 }
 
 /// A run that was branched off another.
@@ -58,7 +58,7 @@ pub struct Fork {
 #[non_exhaustive]
 pub struct Forked {
     /// The new run.
-    pub run_id: Arc<str>,
+    pub run_id: RunId,
     /// Where it was branched off. As JSON without the time, which says nothing of the place.
     #[serde(serialize_with = "place")]
     pub parent: Parent,
@@ -81,7 +81,7 @@ impl Fork {
         id: &str,
         world: Arc<dyn World>,
     ) -> Self {
-        Self { log, run: run.to_owned(), at, world, id: Some(id.to_owned()) }
+        Self { log, run: run.into(), at, world, id: Some(id.into()) }
     }
 
     /// Takes the new run's id and times from a world of the caller's own.

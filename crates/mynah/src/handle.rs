@@ -164,7 +164,7 @@ impl Run {
     fn resumption(&self) -> Result<Resume> {
         let mut options = self.options.clone();
         let log: Arc<dyn Log> = options.log.take().ok_or_else(unnamed)?;
-        let resume = Resume::new(self.engine.clone(), log, self.run_id().to_owned());
+        let resume = Resume::new(self.engine.clone(), log, self.run_id().into());
         Ok(resume.options(options))
     }
 

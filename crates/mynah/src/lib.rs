@@ -75,12 +75,13 @@ pub use fork::{Fork, Forked, fork_run};
 pub use handle::{Decision, Run, Waiting};
 pub use mynah_adapters as adapters;
 pub use mynah_data::{
-    AdapterReason, Breach, Budget, Catalog, ChatResult, Collector, EngineReason, Error, ErrorKind,
-    Event, FieldError, FinishReason, HaltReason, Image, Limit, LogReason, MAX_RESULT, Message,
-    Messages, Metadata, Mode, ModelInfo, ModelRef, Operation, Part, Place, Pricing, Request,
-    Response, ResponseFormat, Result, Role, Session, SessionReason, SessionReducer, SessionRun,
-    SessionState, Status, StepResult, StepThread, StreamReason, Thread, ToolCall, ToolChoice,
-    ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
+    AdapterReason, Breach, BreachTime, Budget, Catalog, ChatResult, Collector, Difference,
+    EngineReason, Error, ErrorKind, Event, FieldError, FinishReason, HaltReason, Image, Limit,
+    LogReason, MAX_RESULT, Message, Messages, Metadata, Mismatch, MismatchClass, ModelInfo,
+    ModelRef, Operation, Part, Pricing, Request, Response, ResponseFormat, Result, Role, RunId,
+    Session, SessionReason, SessionReducer, SessionRun, SessionState, Status, StepResult,
+    StepThread, StreamReason, Thread, ToolCall, ToolChoice, ToolMode, ToolOutcome, ToolReason,
+    ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
 };
 pub use mynah_log as log;
 pub use mynah_macros::{tool, tools};
@@ -94,11 +95,11 @@ pub use mynah_step::{
     ToolResultEncoder, ToolSet, World, differences, layers, schema_of, schemars, typed,
 };
 pub use options::Options;
-pub use replay::{Replay, Replayed, Tools, replay_run};
+pub use replay::{Replay, ReplayStatus, Replayed, Tools, replay_run};
 pub use restore::{KeptCall, Restored, kept_call, restore_session, restore_turn};
 pub use resume::Resume;
 pub use run::{OnToolError, OnUnknownTool};
-pub use spec::{EngineSpec, Registry, ToolEntry};
+pub use spec::{EngineRegistry, EngineSpec, ToolEntry};
 pub use stream::EventStream;
 pub use turn::{SessionStream, StepTurn, Turn};
 
@@ -106,8 +107,12 @@ pub use turn::{SessionStream, StepTurn, Turn};
 pub mod prelude {
     pub use futures_util::StreamExt as _;
 
+    #[cfg(feature = "sqlite")]
+    pub use crate::log::SqliteLog;
     pub use crate::{
-        Budget, CancelHandle, ChatResult, Engine, Event, HaltReason, Message, Mode, OnToolError,
-        ResponseFormat, Session, Status, Thread, Tool, ToolContext, ToolOutcome,
+        Budget, CancelHandle, ChatResult, Engine, Error, Event, HaltReason, Message, OnToolError,
+        OnUncertain, Request, Response, ResponseFormat, Result, RunId, Session, Status, StepResult,
+        Thread, Tool, ToolCall, ToolContext, ToolMode, ToolOutcome,
+        log::{Log, MemoryLog},
     };
 }

@@ -1,15 +1,14 @@
 //! Runs as they were kept.
 
 use mynah_data::{
-    ChatResult, EngineReason, Error, ErrorKind, HaltReason, LogReason, Messages, Result, Session,
-    SessionRun, Thread,
+    ChatResult, EngineReason, Error, ErrorKind, HaltReason, LogReason, Messages, Result, RunId,
+    Session, SessionRun, Thread,
 };
 use mynah_log::{
     About, BEHAVIOUR, Chain, Corrupt, Extent, Fact, Kind, Log, MAINTENANCE, Previous, Record,
     Removals, RunSummary, Totals, Verifier, walk,
 };
 use mynah_step::{RecordedFact, mismatch, was_redacted};
-use serde::Deserialize as _;
 
 use crate::run::RunState;
 
@@ -54,7 +53,7 @@ impl Walked {
 
 /// The records of a run with what they tell, verified, whoever wrote them.
 pub(crate) struct Kept {
-    pub(crate) run: String,
+    pub(crate) run: RunId,
     pub(crate) records: Vec<RecordedFact>,
     pub(crate) chain: Chain,
     pub(crate) totals: Totals,
@@ -107,7 +106,7 @@ impl Kept {
 
     fn of(run: &str, records: Vec<RecordedFact>, verifier: Verifier) -> Self {
         let (chain, totals) = verifier.into_chain();
-        Self { run: run.to_owned(), records, chain, totals }
+        Self { run: run.into(), records, chain, totals }
     }
 
     /// The last thing that happened.
@@ -253,7 +252,7 @@ impl Loaded {
                     return Some(Outage { at: seq.saturating_sub(1), is_budget: true });
                 }
                 Fact::Failed(end) if asked > 1 => {
-                    let error = Error::deserialize(end.metadata.get("error")?).ok()?;
+                    let error = end.error()?;
                     let is_of_model =
                         matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_));
                     return is_of_model.then_some(Outage { at: asked - 1, is_budget: false });
@@ -349,10 +348,9 @@ impl Loaded {
         let (_, Stretch { extent, .. }) = self.stretches();
         // The caller of a step with an unknown tool got an error in place of a session.
         let is_unknown = |fact: &Fact| match fact {
-            Fact::Failed(end) => end.metadata.get("error").is_some_and(|error| {
-                Error::deserialize(error)
-                    .is_ok_and(|error| error.kind() == ErrorKind::Engine(EngineReason::UnknownTool))
-            }),
+            Fact::Failed(end) => end
+                .error()
+                .is_some_and(|error| error.kind() == ErrorKind::Engine(EngineReason::UnknownTool)),
             _ => false,
         };
         let unknown_tool = extent == Extent::Step
@@ -380,7 +378,7 @@ impl Loaded {
         let failed = records.iter().rev().find(|kept| kept.is(Kind::Failed))?;
         let Fact::Failed(end) = failed.fact() else { return None };
         let refused = !answered || end.reason == HaltReason::BudgetExceeded;
-        Error::deserialize(end.metadata.get("error").filter(|_| refused)?).ok()
+        end.error().filter(|_| refused)
     }
 
     /// A run without what stands before it.
@@ -424,7 +422,7 @@ impl Loaded {
         while let Some(previous) = next {
             let needed = |error: Error| {
                 let run = &*self.kept.run;
-                let message = format!("{error}; run {run} goes on from it");
+                let message = format!("{}; run {run} goes on from it", error.message());
                 error.with_message(message).with("needed_by", run)
             };
             let loaded = Self::until(log, &previous).await.map_err(needed)?;
@@ -456,7 +454,7 @@ fn check_removed(removals: &Removals, record: &Record) -> Result<()> {
 }
 
 fn corrupt(run: &str, seq: u64, what: impl Into<String>) -> Error {
-    Corrupt { run: run.to_owned(), seq, what: what.into() }.into()
+    Corrupt::new(run, seq, what).into()
 }
 
 /// Nobody else knows what a run would do next that an engine did not write.

@@ -21,11 +21,11 @@ use crate::{
 /// the names of the setters; durations are milliseconds. In JSON, members that Mynah does not know are options of the provider.
 ///
 /// ```
-/// use mynah::{Mode, Options};
+/// use mynah::{Options, ToolMode};
 /// use serde_json::json;
 ///
 /// let options: Options = serde_json::from_value(json!({"max_turns": 4, "reasoning_effort": "high"}))?;
-/// let options = options.mode(Mode::Manual);
+/// let options = options.mode(ToolMode::Manual);
 /// assert_eq!(options.to_json()["max_turns"], 4);
 /// assert!(options.provider_options().contains_key("reasoning_effort"));
 /// # Ok::<(), serde_json::Error>(())
@@ -266,7 +266,7 @@ macro_rules! setters_of {
     };
     (tools, $self_:ident => $options:expr) => {
         /// Whether tools are run or handed to the caller.
-        pub fn mode(mut $self_, mode: mynah_data::Mode) -> Self {
+        pub fn mode(mut $self_, mode: mynah_data::ToolMode) -> Self {
             $options.values.mode = Some(mode);
             $self_
         }

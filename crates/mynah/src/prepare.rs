@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
     EngineReason, Error, FieldError, Message, Messages, Metadata, Part as ContentPart, Pricing,
-    Request, ResponseFormat, Result, Role, Thread, ToolCall, ToolSpec, ValidationReason, validate,
+    Request, ResponseFormat, Result, Role, RunId, Thread, ToolCall, ToolSpec, ValidationReason,
+    validate,
 };
 use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
 use mynah_step::{
@@ -46,7 +47,7 @@ pub(crate) struct Origin {
     /// When the turn before was at its last record.
     pub(crate) since: Option<i64>,
     /// The id of the run; a fresh one if not set.
-    pub(crate) run_id: Option<String>,
+    pub(crate) run_id: Option<RunId>,
 }
 
 /// A run that may begin, and what its caller wants to see of it.

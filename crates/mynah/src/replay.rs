@@ -1,11 +1,11 @@
 //! Performing a run again from its records.
 
-use std::{future::IntoFuture, sync::Arc};
+use std::{fmt, future::IntoFuture, sync::Arc};
 
-use mynah_data::{Message, Messages, Result, Role, Thread};
+use mynah_data::{Message, Messages, Result, Role, RunId, Thread};
 use mynah_log::{Fact, Log};
 use mynah_step::{BoxFuture, ReplayCursor, Tool, mismatch};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::Engine,
@@ -20,10 +20,41 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Replayed {
-    /// `equal`: anything else is an error.
-    pub status: &'static str,
+    /// Equal: a difference is an error, which [`Error::mismatch`](mynah_data::Error::mismatch) describes.
+    pub status: ReplayStatus,
     /// How many records there are.
     pub records: u64,
+}
+
+/// How a replayed run compares with its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ReplayStatus {
+    /// It did what is recorded.
+    Equal,
+}
+
+impl ReplayStatus {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Equal => "equal",
+        }
+    }
+}
+
+impl fmt::Display for ReplayStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// By its name in JSON.
+impl PartialEq<&str> for ReplayStatus {
+    fn eq(&self, name: &&str) -> bool {
+        self.as_str() == *name
+    }
 }
 
 /// Which tools of a replayed run are run again, and must have the same outcome.
@@ -67,7 +98,7 @@ pub struct Replay {
     /// None where the records tell which engine it was.
     engine: Option<Engine>,
     log: Arc<dyn Log>,
-    run: String,
+    run: RunId,
     rerun: Rerun,
     change: Option<Change>,
     allow_changed: bool,
@@ -110,7 +141,7 @@ impl Engine {
         Replay {
             engine: Some(self.clone()),
             log: Arc::new(log.clone()),
-            run: run.as_ref().to_owned(),
+            run: run.as_ref().into(),
             rerun: Rerun::default(),
             change: None,
             allow_changed: false,
@@ -138,12 +169,12 @@ impl Engine {
 /// # Ok(()) }
 /// ```
 pub fn replay_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Replay {
-    Replay::alone(Arc::new(log.clone()), run.as_ref().to_owned(), Options::new())
+    Replay::alone(Arc::new(log.clone()), run.as_ref().into(), Options::new())
 }
 
 impl Replay {
     /// A run that is performed again from its records alone.
-    pub(crate) fn alone(log: Arc<dyn Log>, run: String, options: Options) -> Self {
+    pub(crate) fn alone(log: Arc<dyn Log>, run: RunId, options: Options) -> Self {
         let (engine, rerun, change) = (None, Rerun::default(), None);
         Self { engine, log, run, rerun, change, allow_changed: false, options }
     }
@@ -319,7 +350,7 @@ impl Replay {
         match EventStream::new(self.perform(loaded)).drain(drop).await {
             // A run that its provider refused is equal when it is refused the same way.
             Err(error) if Some(&error) != refusal.as_ref() => Err(error),
-            _ => Ok(Replayed { status: "equal", records }),
+            _ => Ok(Replayed { status: ReplayStatus::Equal, records }),
         }
     }
 }

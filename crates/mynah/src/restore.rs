@@ -1,8 +1,6 @@
 //! Sessions and calls, from the records of their runs.
 
-use std::sync::Arc;
-
-use mynah_data::{ChatResult, Error, Result, Session, SessionReason, Thread};
+use mynah_data::{ChatResult, Error, Result, RunId, Session, SessionReason, Thread};
 use mynah_log::{Extent, Log, RunFilter};
 
 use crate::loaded::{Loaded, Stretch};
@@ -15,7 +13,7 @@ pub struct Restored {
     pub session: Session,
     /// The run of a later turn that has no end: somebody is at it, or its process ended. [`Engine::resume`](crate::Engine::resume)
     /// goes on with it; then the session can be restored again, with what came of it.
-    pub unfinished: Option<Arc<str>>,
+    pub unfinished: Option<RunId>,
 }
 
 /// Gives a session back from the records of its turns alone: the one that its caller held after the last of them.
@@ -80,7 +78,8 @@ pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
 ///
 /// # Errors
 /// `no_session` if the run is not a turn of a session; a run that is not what it was, or lacks what was taken away.
-pub async fn restore_turn<L: Log>(log: &L, run: &str) -> Result<Restored> {
+pub async fn restore_turn<L: Log>(log: &L, run: impl AsRef<str>) -> Result<Restored> {
+    let run = run.as_ref();
     let loaded = Loaded::read(log, run).await?;
     if loaded.about.session.is_none() {
         let message = format!("session error: no_session: run {run} is not a turn of a session");
@@ -146,7 +145,8 @@ pub struct KeptCall {
 ///
 /// # Errors
 /// A run that is not there or not what it was, lacks what was taken away, or was written by a loop of its caller's own.
-pub async fn kept_call<L: Log>(log: &L, run: &str) -> Result<KeptCall> {
+pub async fn kept_call<L: Log>(log: &L, run: impl AsRef<str>) -> Result<KeptCall> {
+    let run = run.as_ref();
     let loaded = Loaded::read(log, run).await?;
     let (_, Stretch { extent, .. }) = loaded.stretches();
     let waiting = loaded.waiting();
@@ -156,7 +156,7 @@ pub async fn kept_call<L: Log>(log: &L, run: &str) -> Result<KeptCall> {
 /// The session that a turn left.
 async fn session_of<L: Log>(log: &L, loaded: Loaded) -> Result<Restored> {
     let before = loaded.session_before();
-    let unfinished = (!loaded.was_told()).then(|| Arc::from(loaded.kept.run.as_str()));
+    let unfinished = (!loaded.was_told()).then(|| loaded.kept.run.clone());
     let told = if loaded.was_told() && loaded.refusal().is_none() {
         Some(loaded)
     } else {

@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{
-    ChatResult, Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, Session,
+    ChatResult, Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, RunId, Session,
     SessionReason, ToolCall,
 };
 use mynah_log::{About, End, Extent, Fact, Interruption, Log, RunStatus};
@@ -31,7 +31,7 @@ const UNCERTAIN: &str =
 pub struct Resume {
     engine: Engine,
     log: Arc<dyn Log>,
-    run: String,
+    run: RunId,
     message: Option<Message>,
     /// Whether that is an answer, and nothing else.
     is_answer: bool,
@@ -86,12 +86,12 @@ impl Engine {
     /// # Ok(()) }
     /// ```
     pub fn resume<L: Log + Clone>(&self, log: &L, run: impl AsRef<str>) -> Resume {
-        Resume::new(self.clone(), Arc::new(log.clone()), run.as_ref().to_owned())
+        Resume::new(self.clone(), Arc::new(log.clone()), run.as_ref().into())
     }
 }
 
 impl Resume {
-    pub(crate) fn new(engine: Engine, log: Arc<dyn Log>, run: String) -> Self {
+    pub(crate) fn new(engine: Engine, log: Arc<dyn Log>, run: RunId) -> Self {
         Self {
             engine,
             log,

@@ -15,7 +15,7 @@ use crate::{engine::Engine, values::Values};
 /// The param that is a field of a stored engine.
 const RETRY: &str = "retry";
 
-/// An engine as plain data. What is code is named, and a [`Registry`] knows the names.
+/// An engine as plain data. What is code is named, and a [`EngineRegistry`] knows the names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -75,13 +75,13 @@ pub struct ToolEntry {
 ///
 /// ```
 /// # use mynah::testing::Scripted;
-/// use mynah::{Engine, Registry, Tool};
+/// use mynah::{Engine, EngineRegistry, Tool};
 /// use serde_json::json;
 ///
 /// # fn main() -> mynah::Result<()> {
 /// let adapter = Scripted::default();
 /// let echo = Tool::new("echo", "gives its arguments back", json!({})).handler(async |arguments, _| arguments);
-/// let registry = Registry::new().adapter(adapter.clone()).tool("echo", &echo);
+/// let registry = EngineRegistry::new().adapter(adapter.clone()).tool("echo", &echo);
 ///
 /// let engine = Engine::new(adapter).model("fake:m").tool(echo.registered_as("echo"));
 /// let stored = serde_json::to_string(&engine.spec()?)?;
@@ -90,14 +90,14 @@ pub struct ToolEntry {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Default)]
-pub struct Registry {
+pub struct EngineRegistry {
     adapters: HashMap<String, Arc<dyn Adapter>>,
     handlers: HashMap<String, Arc<dyn Handler>>,
     executors: HashMap<String, Arc<dyn ToolExecutor>>,
     encoders: HashMap<String, Arc<dyn ToolResultEncoder>>,
 }
 
-impl Registry {
+impl EngineRegistry {
     /// A registry that knows nothing.
     pub fn new() -> Self {
         Self::default()
@@ -130,9 +130,9 @@ impl Registry {
     }
 }
 
-impl fmt::Debug for Registry {
+impl fmt::Debug for EngineRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registry")
+        f.debug_struct("EngineRegistry")
             .field("adapters", &self.adapters.keys())
             .field("handlers", &self.handlers.keys())
             .field("executors", &self.executors.keys())
@@ -169,7 +169,7 @@ impl Engine {
     /// # Errors
     /// `invalid_engine`, naming the field, if the registry does not know an adapter, handler, executor or encoder, or if `retry`
     /// is not a policy.
-    pub fn from_spec(spec: &EngineSpec, registry: &Registry) -> Result<Self> {
+    pub fn from_spec(spec: &EngineSpec, registry: &EngineRegistry) -> Result<Self> {
         let adapter = find(&registry.adapters, "adapter", spec.adapter.as_deref())?;
         let executor = find(&registry.executors, "tool_executor", spec.tool_executor.as_deref())?;
         let encoder =

@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, sync::Arc};
 
-use mynah_data::{Error, ErrorKind, LogReason, Result};
+use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
 use mynah_log::{About, Extent, Fact, Log, MAINTENANCE, cbor};
 use mynah_step::{RecordedFact, mismatch};
 use serde_json::Value;
@@ -29,7 +29,7 @@ pub(crate) struct Start {
     pub(crate) input: Input,
     pub(crate) options: Options,
     pub(crate) extent: Extent,
-    pub(crate) run_id: String,
+    pub(crate) run_id: RunId,
 }
 
 impl Start {

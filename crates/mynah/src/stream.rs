@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_util::{Stream, StreamExt as _};
-use mynah_data::{ChatResult, Error, Event, Result, StepResult};
+use mynah_data::{ChatResult, Error, Event, Result, RunId, StepResult};
 use mynah_step::BoxFuture;
 
 use crate::{cancel::CancelHandle, run::Driver};
@@ -91,8 +91,8 @@ impl EventStream {
     }
 
     /// The id of the run, where it is kept and has begun. A session's turn begins when it is first polled.
-    pub fn run_id(&self) -> Option<&str> {
-        self.driver()?.run_id().map(AsRef::as_ref)
+    pub fn run_id(&self) -> Option<&RunId> {
+        self.driver()?.run_id()
     }
 
     /// Up to which record a run that is performed again was found equal so far.

@@ -10,8 +10,8 @@ use std::{
 
 use futures_util::Stream;
 use mynah_data::{
-    ChatResult, Error, ErrorKind, Event, LogReason, Message, Messages, Operation, Result, Session,
-    SessionReason, SessionReducer, SessionRun, StepResult, TurnResult,
+    ChatResult, Error, ErrorKind, Event, LogReason, Message, Messages, Operation, Result, RunId,
+    Session, SessionReason, SessionReducer, SessionRun, StepResult, TurnResult,
 };
 use mynah_log::{Extent, Hash, Head, Log, Previous, RunFilter, RunStatus, RunSummary, SessionLink};
 use mynah_step::{BoxFuture, take_over};
@@ -340,7 +340,7 @@ impl Next {
         run: &SessionRun,
         left: Left,
         mut number: u64,
-    ) -> Result<(String, u64)> {
+    ) -> Result<(RunId, u64)> {
         let reached = Duration::from_nanos(u64::try_from(left.reached).unwrap_or_default());
         let reached = SystemTime::UNIX_EPOCH + reached;
         loop {
@@ -361,7 +361,7 @@ impl Next {
         run: &SessionRun,
         (left, before): (Left, Messages),
     ) -> Result<(Driver, Filter)> {
-        let after = Some((left, Arc::clone(&run.run_id), before));
+        let after = Some((left, run.run_id.clone(), before));
         let mut number = 0;
         loop {
             let (id, free) = self.free_id(log, run, left, number).await?;
@@ -380,7 +380,7 @@ impl Next {
 
     /// What the waiting run goes on with, if all that joined the conversation since can be told so.
     fn answer(&self, log: &Arc<dyn Log>, run: &SessionRun) -> Option<Resume> {
-        let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.run_id.to_string());
+        let resume = Resume::new(self.engine.clone(), log.clone(), run.run_id.clone());
         let resume = resume.with_call(self.request_id.clone()?, self.extent, self.session.clone());
         let mut resume = resume.options(self.options.clone());
         for message in self.session.thread.messages.since(run.messages.len()) {
@@ -404,13 +404,13 @@ impl Next {
     /// Begins a run, after another that holds the conversation up to some point, or with the whole conversation.
     fn afresh(
         self,
-        after: Option<(Left, Arc<str>, Messages)>,
-        run_id: Option<String>,
+        after: Option<(Left, RunId, Messages)>,
+        run_id: Option<RunId>,
     ) -> Result<(Driver, Filter)> {
         let since = after.as_ref().map(|(left, ..)| left.at);
         let (previous, before) = match after {
             Some((Left { head: Head { seq, hash }, .. }, run_id, before)) => {
-                let (run_id, messages) = (run_id.to_string(), before.len() as u64);
+                let messages = before.len() as u64;
                 (Some(Previous { run_id, seq, hash, messages }), before)
             }
             None => (None, Messages::new()),
@@ -494,7 +494,7 @@ fn session_moved(run: &str, runs: bool) -> Error {
 fn kept(mut session: Session, events: &EventStream) -> Session {
     if let Some((run, head, waits)) = events.driver().and_then(Driver::stopped) {
         let (hash, messages) = (head.hash.to_string(), session.thread.messages.clone());
-        session.last_run = Some(SessionRun::new(Arc::clone(run), head.seq, hash, waits, messages));
+        session.last_run = Some(SessionRun::new(run.clone(), head.seq, hash, waits, messages));
     }
     session
 }
@@ -542,7 +542,7 @@ impl SessionStream {
         let run = driver.and_then(Driver::run_id).filter(|_| !self.refused);
         if let (Some(run), Some(last)) = (run, &mut session.last_run) {
             // The caller knows that this turn has no end, so the next one does not compete with it.
-            last.abandoned = Some(Arc::clone(run));
+            last.abandoned = Some(run.clone());
         }
         (session, result)
     }

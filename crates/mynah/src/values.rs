@@ -1,8 +1,8 @@
 //! The options of a call that are plain data.
 
 use mynah_data::{
-    Budget, Error, FieldError, Metadata, Mode, ModelRef, PathSegment, PromptCache, ResponseFormat,
-    Result, ToolChoice, ValidationReason,
+    Budget, Error, FieldError, Metadata, ModelRef, PathSegment, PromptCache, ResponseFormat,
+    Result, ToolChoice, ToolMode, ValidationReason,
 };
 use mynah_step::{RetryPolicy, SideEffectErrors};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -144,7 +144,7 @@ macro_rules! values {
 values! {
     model: ModelRef, model, "invalid_shape";
     system: String, read, "not_a_string";
-    mode: Mode, read, "unknown";
+    mode: ToolMode, read, "unknown";
     max_turns: u64, read, "must_be_positive";
     budget: Budget, budget, "";
     temperature: f64, read, "out_of_range";
@@ -194,7 +194,7 @@ fn plain(mut value: Value) -> Value {
 type Read<T> = std::result::Result<Option<T>, Vec<FieldError>>;
 
 fn broken(code: &str) -> FieldError {
-    FieldError { path: Vec::new(), code: code.to_owned() }
+    FieldError::at([], code)
 }
 
 fn read<T: DeserializeOwned>(value: Value, code: &str) -> Read<T> {

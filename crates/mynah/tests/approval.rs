@@ -9,7 +9,7 @@ use std::sync::{
 
 use kept::{calls, copy, kinds, says};
 use mynah::{
-    Engine, Event, Message, Mode, OnUncertain, Resume, Tool, ToolCall, ToolOutcome, Tools,
+    Engine, Event, Message, OnUncertain, Resume, Tool, ToolCall, ToolMode, ToolOutcome, Tools,
     kept_call,
     log::{Log, MemoryLog},
     testing::{Script, Scripted, crash_everywhere},
@@ -32,7 +32,7 @@ async fn another_process_knows_what_a_run_waits_for() -> mynah::Result<()> {
     for (chat, told, expected) in [
         (question.chat("go"), "pending_question", json!("Which?")),
         (some.chat("go"), "manual_tool_calls", both.clone()),
-        (all.chat("go").mode(Mode::Manual), "manual_tool_calls", both),
+        (all.chat("go").mode(ToolMode::Manual), "manual_tool_calls", both),
     ] {
         let result = chat.record(&log).await?;
         let run = result.run_id.clone().unwrap_or_default();
@@ -123,7 +123,7 @@ async fn an_approved_call_is_not_run_twice_unasked_whenever_its_process_dies() -
 async fn what_a_person_allowed_once_is_not_run_by_a_replay() -> mynah::Result<()> {
     // Whether the tool waits for leave by itself, or the call says so for all of them.
     for (make, mode) in
-        [(Tool::manual as fn(Tool) -> Tool, Mode::Auto), (|tool| tool, Mode::Manual)]
+        [(Tool::manual as fn(Tool) -> Tool, ToolMode::Auto), (|tool| tool, ToolMode::Manual)]
     {
         let (log, ran) = (MemoryLog::new(), Arc::new(AtomicU32::new(0)));
         let counter = Arc::clone(&ran);

@@ -13,8 +13,9 @@ use std::{
 };
 
 use mynah::{
-    Breach, Budget, Catalog, Engine, Error, Event, HaltReason, Limit, ModelInfo, ModelRef,
-    OnUncertain, Options, Place, Pricing, Result, Status, Tool, ToolOutcome, Tools, World,
+    Breach, BreachTime, Budget, Catalog, Engine, Error, Event, HaltReason, Limit, ModelInfo,
+    ModelRef, OnUncertain, Options, Pricing, Result, RunId, Status, Tool, ToolOutcome, Tools,
+    World,
     log::{Append, Fact, Log, MemoryLog, verify},
     testing::{self, Scripted},
 };
@@ -140,7 +141,7 @@ async fn every_over_budget_run_is_sealed_replays_and_streams_again_alike() -> Re
         let log = Arc::new(MemoryLog::new());
         let stream =
             engine([script.clone()])?.chat("go").options(limited(&budget)).record(&log).stream();
-        let run = stream.run_id().unwrap_or_default().to_owned();
+        let run = stream.run_id().cloned().unwrap_or_default();
         let live = testing::collect(stream).await?;
         let records = log.read(&run, 1, 100).await?;
         assert_eq!(verify(&run, &records)?.status, "verified", "{budget}");
@@ -179,7 +180,7 @@ async fn budget_errors_of_single_calls_match_the_public_error() -> Result<()> {
         let log = Arc::new(MemoryLog::new());
         let call = engine([script.clone()])?.step("go").options(limited(&budget)).record(&log);
         let stream = call.stream();
-        let run = stream.run_id().unwrap_or_default().to_owned();
+        let run = stream.run_id().cloned().unwrap_or_default();
         let error = testing::collect(stream).await.expect_err("over budget");
         assert_eq!(error.metadata()["budget"], breach, "{budget}");
         assert_eq!(
@@ -200,7 +201,7 @@ async fn tools_that_would_be_too_many_are_not_run_and_their_calls_are_answered()
         .budget(budget.clone())
         .record(&log)
         .await?;
-    let breach = Breach::new(Limit::ToolCalls, 2, 3, Place::PreCall);
+    let breach = Breach::new(Limit::ToolCalls, 2, 3, BreachTime::PreCall);
     assert_eq!(result.metadata["budget"], json!(breach));
     assert_eq!(result.steps.len(), 1);
     assert_eq!(result.metadata["repaired_tool_calls"], json!(["c0"]));
@@ -231,17 +232,23 @@ async fn budgets_are_cumulative_over_the_calls_of_a_run() -> Result<()> {
     for (budget, expected) in [
         (
             json!({"max_input_tokens": 19}),
-            Breach::new(Limit::InputTokens, 19, 20, Place::MidStream),
+            Breach::new(Limit::InputTokens, 19, 20, BreachTime::MidStream),
         ),
-        (json!({"max_output_tokens": 7}), Breach::new(Limit::OutputTokens, 7, 8, Place::MidStream)),
+        (
+            json!({"max_output_tokens": 7}),
+            Breach::new(Limit::OutputTokens, 7, 8, BreachTime::MidStream),
+        ),
         (
             json!({"max_total_tokens": 27}),
-            Breach::new(Limit::TotalTokens, 27, 28, Place::MidStream),
+            Breach::new(Limit::TotalTokens, 27, 28, BreachTime::MidStream),
         ),
-        (json!({"max_usd": 35.5}), Breach::usd(35.5, 36.0, Place::MidStream)),
+        (json!({"max_usd": 35.5}), Breach::usd(35.5, 36.0, BreachTime::MidStream)),
         // 10 as reported, and the estimate of what is asked next: "go", "{}", "1" and the schema.
-        (json!({"max_input_tokens": 11}), Breach::new(Limit::InputTokens, 11, 13, Place::PreCall)),
-        (json!({"max_turns": 1}), Breach::new(Limit::Turns, 1, 2, Place::PreCall)),
+        (
+            json!({"max_input_tokens": 11}),
+            Breach::new(Limit::InputTokens, 11, 13, BreachTime::PreCall),
+        ),
+        (json!({"max_turns": 1}), Breach::new(Limit::Turns, 1, 2, BreachTime::PreCall)),
     ] {
         let result =
             engine([turn(false), turn(true)])?.chat("go").options(limited(&budget)).await?;
@@ -254,8 +261,11 @@ async fn budgets_are_cumulative_over_the_calls_of_a_run() -> Result<()> {
 #[tokio::test]
 async fn what_was_spent_before_a_resume_counts() -> Result<()> {
     for (budget, expected) in [
-        (json!({"max_output_tokens": 5}), Breach::new(Limit::OutputTokens, 5, 6, Place::MidStream)),
-        (json!({"max_turns": 1}), Breach::new(Limit::Turns, 1, 2, Place::PreCall)),
+        (
+            json!({"max_output_tokens": 5}),
+            Breach::new(Limit::OutputTokens, 5, 6, BreachTime::MidStream),
+        ),
+        (json!({"max_turns": 1}), Breach::new(Limit::Turns, 1, 2, BreachTime::PreCall)),
     ] {
         let usage = json!({"usage": {"input_tokens": 1, "output_tokens": 3}});
         let first = json!([{"tool_call": {"id": "c0", "name": "act", "arguments": {"do": "ask"}}}, usage, {"finish": "tool_calls"}]);
@@ -309,7 +319,7 @@ async fn usage_that_is_reported_after_the_answer_still_counts() -> Result<()> {
     let result = engine([late])?.chat("go").budget(Budget::new().max_output_tokens(10)).await?;
     assert_eq!(
         result.metadata["budget"],
-        json!(Breach::new(Limit::OutputTokens, 10, 50, Place::MidStream))
+        json!(Breach::new(Limit::OutputTokens, 10, 50, BreachTime::MidStream))
     );
     assert_eq!(result.final_response.and_then(|response| response.usage.output_tokens), Some(50));
     Ok(())
@@ -325,7 +335,7 @@ async fn cache_tokens_are_not_ignored_in_prices() -> Result<()> {
     let result = engine.chat("go").budget(Budget::new().max_usd(24.0)).await?;
     assert_eq!(result.final_response.and_then(|response| response.usage.total_cost), Some(24.0));
     let result = engine.chat("go").budget(Budget::new().max_usd(23.5)).await?;
-    assert_eq!(result.metadata["budget"], json!(Breach::usd(23.5, 24.0, Place::MidStream)));
+    assert_eq!(result.metadata["budget"], json!(Breach::usd(23.5, 24.0, BreachTime::MidStream)));
     Ok(())
 }
 
@@ -475,12 +485,12 @@ async fn wall_clock_trips_interrupt_the_model_and_the_tools_and_replay() -> Resu
             .budget(Budget::new().max_wall_clock_ms(500))
             .record(&log);
         let stream = call.stream();
-        let run = stream.run_id().unwrap_or_default().to_owned();
+        let run = stream.run_id().cloned().unwrap_or_default();
         let live = testing::collect(stream).await?;
         let Some(Event::ChatCompleted { result }) = live.last() else {
             panic!("the chat did not end: {live:?}");
         };
-        let breach = Breach::new(Limit::WallClock, 500, 501, Place::MidStream);
+        let breach = Breach::new(Limit::WallClock, 500, 501, BreachTime::MidStream);
         assert_eq!(result.metadata["budget"], json!(breach), "{script}");
         assert_eq!(result.text(), text, "{script}");
         assert!(result.thread.messages.unanswered().is_empty(), "{script}");
@@ -539,7 +549,7 @@ async fn time_that_is_up_between_calls_is_found_before_the_next() -> Result<()> 
             _ => {}
         }
     }
-    assert_eq!(told, Some(json!(Breach::new(Limit::WallClock, 500, 1100, Place::PreCall))));
+    assert_eq!(told, Some(json!(Breach::new(Limit::WallClock, 500, 1100, BreachTime::PreCall))));
     Ok(())
 }
 
@@ -560,7 +570,7 @@ async fn time_of_earlier_processes_counts_and_time_of_waiting_does_not() -> Resu
     let done = engine([slow])?.world(clock).resume(&log, &*run).answer("two").await?;
     assert_eq!(
         done.metadata["budget"],
-        json!(Breach::new(Limit::WallClock, 100, 101, Place::MidStream))
+        json!(Breach::new(Limit::WallClock, 100, 101, BreachTime::MidStream))
     );
     assert_eq!(began.elapsed(), Duration::from_millis(41));
     assert_eq!(engine([ask])?.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
@@ -616,7 +626,7 @@ fn limited(budget: &Value) -> Options {
 }
 
 /// A run with this budget that asked a person.
-async fn waiting(engine: Engine, budget: &Value) -> Result<(Arc<MemoryLog>, Arc<str>)> {
+async fn waiting(engine: Engine, budget: &Value) -> Result<(Arc<MemoryLog>, RunId)> {
     let log = Arc::new(MemoryLog::new());
     let result = engine.chat("go").options(limited(budget)).record(&log).await?;
     assert_eq!(result.halted_reason, HaltReason::AskUser);

@@ -15,7 +15,7 @@ use common::{
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah::{
     AdapterReason, Chat, Engine, EngineReason, Error, ErrorKind, Event, FinishReason, HaltReason,
-    Message, Mode, OnToolError, OnUnknownTool, Options, Result, Thread, Tool, ToolCall,
+    Message, OnToolError, OnUnknownTool, Options, Result, Thread, Tool, ToolCall, ToolMode,
     ToolOutcome, ValidationReason, testing::names,
 };
 use serde_json::{Value, json};
@@ -136,7 +136,7 @@ async fn c10_a_panic_of_halt_when_reaches_the_caller() {
 
 #[tokio::test]
 async fn c11_to_c15_what_ends_a_chat_first() -> Result<()> {
-    let manual = |chat: Chat| chat.mode(Mode::Manual);
+    let manual = |chat: Chat| chat.mode(ToolMode::Manual);
     let plain = |chat: Chat| chat;
     let cases: [(&str, Value, Set); 8] = [
         ("ask_user", call("c0", "ask"), plain),
@@ -208,7 +208,7 @@ async fn c16_a_question_beside_a_manual_call_leaves_no_call_unanswered() -> Resu
 
 #[tokio::test]
 async fn c18_c19_in_manual_mode_the_calls_are_on_the_final_response() -> Result<()> {
-    let result = chat([call("c0", "echo")]).mode(Mode::Manual).await?;
+    let result = chat([call("c0", "echo")]).mode(ToolMode::Manual).await?;
     assert_eq!(result.halted_reason, HaltReason::ManualToolCalls);
     assert_eq!(result.metadata, map(json!({"manual_turn_index": 0})));
     let call = ToolCall::from_value("c0", "echo", json!({}));
@@ -217,7 +217,7 @@ async fn c18_c19_in_manual_mode_the_calls_are_on_the_final_response() -> Result<
     assert_eq!(response.tool_calls().collect::<Vec<_>>(), [&call]);
     assert_eq!(transcript(&result.thread), ["user: hi", "assistant: → c0"]);
 
-    let result = chat([says("text")]).mode(Mode::Manual).await?;
+    let result = chat([says("text")]).mode(ToolMode::Manual).await?;
     assert_eq!((result.halted_reason, result.metadata), (HaltReason::Completed, map(json!({}))));
     Ok(())
 }

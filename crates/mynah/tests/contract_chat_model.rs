@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use common::{Canned, boom, call, echo, fixtures::stopped, map, refusal, says, scripted, tool};
 use mynah::{
-    AdapterReason, CancelHandle, Engine, Error, ErrorKind, HaltReason, Mode, ModelRef, OnToolError,
+    AdapterReason, CancelHandle, Engine, Error, ErrorKind, HaltReason, ModelRef, OnToolError,
     OnUnknownTool, Options, Request, ResponseFormat, Result, RetryPolicy, ToolCall, ToolChoice,
+    ToolMode,
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -30,7 +31,7 @@ async fn c31_c32_the_model_gets_the_providers_options_and_nothing_of_the_loops()
     let chat = engine
         .chat("hi")
         .max_turns(2)
-        .mode(Mode::Auto)
+        .mode(ToolMode::Auto)
         .halt_when("test", |_| false)
         .on_event(|_| {})
         .on_tool_error(mynah::ErrorPolicy::decide(|_, _| OnToolError::Halt))

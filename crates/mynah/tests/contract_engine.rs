@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use common::{calls, echo, map, says, scripted};
 use mynah::{
-    BoxFuture, Catalog, EncodeError, Engine, EngineReason, EngineSpec, Error, ErrorKind,
-    FieldError, Image, Message, ModelRef, Options, Part, Pricing, Registry, Request,
+    BoxFuture, Catalog, EncodeError, Engine, EngineReason, EngineRegistry, EngineSpec, Error,
+    ErrorKind, FieldError, Image, Message, ModelRef, Options, Part, Pricing, Request,
     ResponseFormat, Result, RetryPolicy, Tool, ToolContext, ToolExecutor, ToolOutcome,
     ToolResultEncoder, ValidationReason, testing::Scripted,
 };
@@ -114,7 +114,7 @@ async fn what_an_engine_has_for_its_provider_is_passed_on_under_any_name() {
 fn a_stored_engine_may_have_its_retry_policy_as_a_field() {
     let read = |retry: Value| {
         let spec = serde_json::from_value::<EngineSpec>(json!({"retry": retry})).unwrap();
-        Engine::from_spec(&spec, &Registry::new())
+        Engine::from_spec(&spec, &EngineRegistry::new())
     };
     for policy in [json!(false), json!("default"), json!({"max_attempts": 5})] {
         let engine = read(policy.clone()).unwrap();
@@ -329,7 +329,7 @@ async fn a_restored_engine_runs_with_the_registered_code() {
 #[test]
 fn an_empty_object_is_an_engine_without_anything() {
     let spec: EngineSpec = serde_json::from_str("{}").unwrap();
-    let engine = Engine::from_spec(&spec, &Registry::new()).unwrap();
+    let engine = Engine::from_spec(&spec, &EngineRegistry::new()).unwrap();
     assert_eq!(engine.spec().unwrap(), Engine::without_adapter().spec().unwrap());
 }
 
@@ -343,7 +343,7 @@ fn code_that_the_registry_does_not_know_is_named_with_its_field() {
         (
             "adapter",
             "scripted",
-            Registry::new()
+            EngineRegistry::new()
                 .tool("demo::echo", &echo)
                 .tool_executor(Loud)
                 .tool_result_encoder(Shouting),
@@ -351,7 +351,7 @@ fn code_that_the_registry_does_not_know_is_named_with_its_field() {
         (
             "tools.0.handler",
             "demo::echo",
-            Registry::new()
+            EngineRegistry::new()
                 .adapter(adapter.clone())
                 .tool_executor(Loud)
                 .tool_result_encoder(Shouting),
@@ -359,7 +359,7 @@ fn code_that_the_registry_does_not_know_is_named_with_its_field() {
         (
             "tool_executor",
             "loud",
-            Registry::new()
+            EngineRegistry::new()
                 .adapter(adapter.clone())
                 .tool("demo::echo", &echo)
                 .tool_result_encoder(Shouting),
@@ -367,7 +367,7 @@ fn code_that_the_registry_does_not_know_is_named_with_its_field() {
         (
             "tool_result_encoder",
             "shouting",
-            Registry::new().adapter(adapter).tool("demo::echo", &echo).tool_executor(Loud),
+            EngineRegistry::new().adapter(adapter).tool("demo::echo", &echo).tool_executor(Loud),
         ),
     ];
     for (field, name, registry) in cases {
@@ -405,14 +405,14 @@ async fn a_key_among_json_options_is_a_key_like_any_other() {
 }
 
 /// An engine in which nothing is left at its default, and the registry that knows its code.
-fn whole_engine() -> (Engine, Registry) {
+fn whole_engine() -> (Engine, EngineRegistry) {
     let model = scripted([calls([("c0", "echo", json!({"x": 1}))]), says("done")]);
     let echo = Tool::new("echo", "gives back", json!({"type": "object"}))
         .handler(async |arguments, _| arguments)
         .registered_as("demo::echo")
         .idempotent(3)
         .timeout(std::time::Duration::from_millis(1500));
-    let registry = Registry::new()
+    let registry = EngineRegistry::new()
         .adapter(model.clone())
         .tool("demo::echo", &echo)
         .tool_executor(Loud)

@@ -173,6 +173,7 @@ async fn e28_what_the_provider_says_of_its_answer_reaches_the_response() -> Resu
                 request_id: None,
                 id: Some("msg_1".to_owned()),
                 model: Some("m-2026".to_owned()),
+                finalizing: false,
             },
             Event::text_delta("x"),
             Event::MessageCompleted {
@@ -222,7 +223,7 @@ async fn an_adapter_that_emits_what_is_not_a_models_gets_malformed_event() -> Re
         Event::StepCompleted {
             response: Box::new(mynah::Response::new(Message::assistant("forged"))),
             thread: Thread::new().into(),
-            mode: mynah::Mode::Auto,
+            mode: mynah::ToolMode::Auto,
             manual_tool_calls: Vec::new(),
         },
         Event::ChatCompleted {

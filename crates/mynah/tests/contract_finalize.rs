@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use mynah::{
     AdapterReason, Budget, Chat, Engine, EngineReason, ErrorKind, Event, FinishReason, HaltReason,
-    Message, Mode, OnUnknownTool, Part, Request, Response, ResponseFormat, Result, Role,
-    StepResult, Thread, Tool, ToolCall, ToolChoice, ToolOutcome,
+    Message, OnUnknownTool, Part, Request, Response, ResponseFormat, Result, Role, StepResult,
+    Thread, Tool, ToolCall, ToolChoice, ToolMode, ToolOutcome,
     log::MemoryLog,
     replay_run,
-    testing::{Scripted, names},
+    testing::{self, Scripted, names},
 };
 use serde_json::{Value, json};
 
@@ -46,6 +46,26 @@ async fn the_call_that_gives_the_answer_its_form_is_within_the_budget_too() -> R
         assert_eq!(result.metadata["structured_finalize"], json!({"pass_1_halted": pass_1}));
         let run = result.run_id.unwrap_or_default();
         assert_eq!(replay_run(&log, &*run).await?.status, "equal", "{pass_1}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_events_of_the_finalizing_pass_say_so_live_and_replayed() -> Result<()> {
+    let log = MemoryLog::new();
+    let engine = Engine::new(scripted([says("done"), says("{}")]));
+    let chat = engine.chat("go").response_format(schema()).structured_finalize(true);
+    let live = testing::collect(chat.record(&log).run_id("k").stream()).await?;
+    let replayed = testing::collect(replay_run(&log, "k").stream().await?).await?;
+    for events in [live, replayed] {
+        let said = events.iter().filter_map(|event| match event {
+            Event::MessageStarted { finalizing, .. } => Some(*finalizing),
+            _ => None,
+        });
+        assert_eq!(said.collect::<Vec<_>>(), [false, true]);
+        let started = events.iter().filter(|event| matches!(event, Event::MessageStarted { .. }));
+        let members = started.map(|event| json!(event).get("finalizing").cloned());
+        assert_eq!(members.collect::<Vec<_>>(), [None, Some(json!(true))]);
     }
     Ok(())
 }
@@ -87,7 +107,7 @@ async fn f02_without_a_response_format_there_is_one_pass() -> Result<()> {
 
 #[tokio::test]
 async fn f03_f04_a_conversation_that_was_suspended_or_stopped_gets_no_form() -> Result<()> {
-    let manual = |chat: Chat| chat.mode(Mode::Manual);
+    let manual = |chat: Chat| chat.mode(ToolMode::Manual);
     let plain = |chat: Chat| chat;
     let cases: [(&str, Value, Set); 7] = [
         ("ask_user", call("c0", "ask"), plain),

@@ -7,10 +7,9 @@ mod sessions;
 use common::{call, calls, map, says, transcript};
 use futures_util::StreamExt as _;
 use mynah::{
-    AdapterReason, ChatResult, Engine, Error, ErrorKind, Message, Mode, Result, Session,
-    SessionReason, SessionState, Status,
+    AdapterReason, ChatResult, Engine, ErrorKind, Message, Result, Session, SessionReason,
+    SessionState, Status, ToolMode,
 };
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 use sessions::{At, awaiting, engine, session};
 
@@ -140,7 +139,7 @@ async fn d14_submitted_text_and_parts_stand_as_they_are_and_the_rest_becomes_jso
 
 #[tokio::test]
 async fn d15_of_mixed_tools_only_the_manual_calls_are_pending() {
-    let session = mixed(Mode::Auto).await;
+    let session = mixed(ToolMode::Auto).await;
     assert_eq!(session.status(), Status::AwaitingTools);
     assert_eq!(pending(&session), ["c1"]);
     assert_eq!(
@@ -155,13 +154,13 @@ async fn d15_of_mixed_tools_only_the_manual_calls_are_pending() {
 
 #[tokio::test]
 async fn d16_a_result_for_a_call_that_ran_by_itself_is_refused() {
-    let refused = mixed(Mode::Auto).await.submit_tool_result("c0", "r").unwrap_err();
+    let refused = mixed(ToolMode::Auto).await.submit_tool_result("c0", "r").unwrap_err();
     assert_eq!(refused.reason(), "unknown_tool_call_id");
 }
 
 #[tokio::test]
 async fn d17_manual_mode_wins_over_the_flags_of_tools() {
-    let session = mixed(Mode::Manual).await;
+    let session = mixed(ToolMode::Manual).await;
     assert_eq!(pending(&session), ["c0", "c1"]);
     assert_eq!(transcript(&session.thread), ["user: hi", "assistant: → c0 → c1"]);
 }
@@ -185,7 +184,7 @@ async fn d19_a_mid_stream_error_fails_the_session_and_not_the_call() {
     let (session, result) = engine.start("hi").await.unwrap();
     assert_eq!(session.status(), Status::Error);
     assert_eq!(result.halted_reason.as_str(), "error");
-    let error = Error::deserialize(session.error().unwrap()).unwrap();
+    let error = session.error().unwrap();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::RateLimited));
     assert_eq!(transcript(&session.thread), ["user: hi", "assistant: par"]);
 }
@@ -198,7 +197,7 @@ async fn d20_a_failing_tool_fails_the_session_when_the_policy_halts() {
     assert_eq!(result.halted_reason.as_str(), "tool_error");
     assert_eq!(session.status(), Status::Error);
     assert_eq!(result.error().expect("an error").reason(), "failed");
-    assert_eq!(session.error().expect("an error")["message"], "tool error (boom): boom");
+    assert_eq!(session.error().expect("an error").message(), "tool error (boom): boom");
 }
 
 #[tokio::test]
@@ -280,7 +279,7 @@ async fn d26_a_streamed_reply_is_refused_while_tools_are_pending() {
 async fn d28_the_mode_of_a_turn_does_not_stick_to_the_session() {
     let call = || call("c0", "echo");
     let (engine, _) = engine([call(), call(), says("done")]);
-    let first = engine.reply(&Session::new(), "one").mode(Mode::Manual);
+    let first = engine.reply(&Session::new(), "one").mode(ToolMode::Manual);
     let (session, _) = first.await.unwrap();
     assert_eq!(pending(&session), ["c0"]);
     let session = session.submit_tool_result("c0", "by hand").unwrap();
@@ -335,7 +334,7 @@ async fn a_turn_that_fails_before_it_streams_leaves_the_session_as_it_was() {
 }
 
 /// One call of an ordinary tool, one of a manual tool.
-async fn mixed(mode: Mode) -> Session {
+async fn mixed(mode: ToolMode) -> Session {
     let (engine, _) = engine([calls([("c0", "echo", json!({"x": 1})), ("c1", "pick", json!({}))])]);
     engine.start("hi").mode(mode).await.unwrap().0
 }

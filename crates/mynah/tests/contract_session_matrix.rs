@@ -118,7 +118,7 @@ async fn d07_a_failed_session_says_why_whatever_is_asked_of_it() {
         let refused = perform(&engine, &failed, op).await.unwrap_err();
         let kind = ErrorKind::Session(SessionReason::SessionInErrorState);
         assert_eq!(refused.kind(), kind, "{op:?}");
-        assert_eq!(refused.metadata().get("error"), failed.error(), "{op:?}");
+        assert_eq!(refused.metadata().get("error"), failed.failure(), "{op:?}");
     }
     assert_eq!(model.calls(), 0);
 }

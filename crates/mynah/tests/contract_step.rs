@@ -11,8 +11,8 @@ use common::{
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah::{
     AdapterReason, CancelHandle, Engine, EngineReason, Error, ErrorKind, Event, FinishReason,
-    Message, Mode, OnUnknownTool, Result, RetryPolicy, StreamReason, Tool, ToolCall, ToolOutcome,
-    testing::names,
+    Message, OnUnknownTool, Result, RetryPolicy, StreamReason, Tool, ToolCall, ToolMode,
+    ToolOutcome, testing::names,
 };
 use serde_json::json;
 
@@ -40,7 +40,7 @@ async fn s02_a_tool_turn_is_a_step_that_is_not_done() -> Result<()> {
 async fn s03_in_manual_mode_no_tool_runs_whatever_its_own_flag() -> Result<()> {
     for make in [|tool: Tool| tool, Tool::manual] {
         let (counting, runs) = counted("echo");
-        let step = step([make(counting)], echo_call()).mode(Mode::Manual).await?;
+        let step = step([make(counting)], echo_call()).mode(ToolMode::Manual).await?;
         assert_eq!((step.done, runs.get()), (false, 0));
         assert_eq!(step.tool_results, []);
         assert_eq!(step.metadata, map(json!({"mode": "manual"})));
@@ -131,7 +131,7 @@ async fn s09_an_error_in_mid_stream_is_a_result_that_says_so() -> Result<()> {
     assert!(step.done);
     assert_eq!(step.response.finish_reason, Some(FinishReason::Error));
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Overloaded));
-    assert_eq!(error.to_string(), "come back later");
+    assert_eq!(error.message(), "come back later");
     assert_eq!(transcript(&step.thread), ["user: hi", "assistant: hal"]);
     Ok(())
 }
@@ -159,7 +159,7 @@ async fn s10_a_model_that_refuses_the_call_makes_it_an_error() {
     let run = || step([], json!([{"preflight_error": "rate_limited", "retry_after_ms": 9}]));
     let error = run().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::RateLimited));
-    assert_eq!(error.retry_after_ms(), Some(9));
+    assert_eq!(error.retry_after(), Some(Duration::from_millis(9)));
     assert_eq!(refusal(run().stream()).await, error);
 }
 

@@ -11,7 +11,8 @@ use std::{
 };
 
 use mynah::{
-    Budget, Engine, Error, Mode, OnUncertain, Options, StepResult, Tool, ToolContext, ToolOutcome,
+    Budget, Engine, Error, OnUncertain, Options, StepResult, Tool, ToolContext, ToolMode,
+    ToolOutcome,
     testing::{CrashViolation, CrashViolationKind, Script, Scripted, crash_everywhere},
 };
 use serde_json::{Value, json};
@@ -282,7 +283,7 @@ async fn options_and_functions_of_the_call_hold_in_every_process() {
         || Options::new().halt_when("acted", |step: &StepResult| !step.tool_results.is_empty());
     let report = crash_everywhere(|| agent(echo()), "go").options(options()).await;
     assert_eq!(report.records, 7);
-    let manual = Options::new().mode(Mode::Manual);
+    let manual = Options::new().mode(ToolMode::Manual);
     crash_everywhere(|| agent(echo()), "go").options(manual).approve_all().await;
 }
 

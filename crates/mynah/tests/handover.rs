@@ -6,7 +6,6 @@ mod plans;
 mod param;
 
 use param::Param as _;
-use std::sync::Arc;
 
 use mynah::{
     Engine, HaltReason, Message, OnUncertain, Resume, Tool, ToolOutcome, Tools, cancel_run,
@@ -28,7 +27,7 @@ proptest! {
         runtime().block_on(async {
             let log = MemoryLog::new();
             let mut stream = first.engine().chat("go").options(first.options()).record(&log).stream();
-            let run: Arc<str> = stream.run_id().unwrap_or_default().into();
+            let run = stream.run_id().cloned().unwrap_or_default();
             while let Some(Ok(_)) = futures_util::StreamExt::next(&mut stream).await {}
             drop(stream);
             // Who wrote what, from which record on.
@@ -256,7 +255,7 @@ async fn read(log: &MemoryLog, run: &str) -> Vec<Record> {
 /// A log in which a run ends with the last of these records.
 async fn cut_off(records: &[Record]) -> Result<MemoryLog, TestCaseError> {
     let log = MemoryLog::new();
-    let run = Arc::clone(&records[0].envelope().run);
+    let run = records[0].envelope().run.clone();
     log.append(Append::new(run, None, records.to_vec())).await.map_err(failed)?;
     Ok(log)
 }

@@ -11,12 +11,13 @@ use std::{
 
 use kept::{copy, kinds, says};
 use mynah::{
-    Engine, Result, Tool, ToolContext, ToolOutcome, fork_run, log::MemoryLog, testing::Scripted,
+    Engine, Result, RunId, Tool, ToolContext, ToolOutcome, fork_run, log::MemoryLog,
+    testing::Scripted,
 };
 use serde_json::{Value, json};
 
 /// What each attempt saw: its run, its call and its key.
-type Seen = Arc<Mutex<Vec<(Option<String>, String, String)>>>;
+type Seen = Arc<Mutex<Vec<(Option<RunId>, String, String)>>>;
 
 #[tokio::test(start_paused = true)]
 async fn a_key_is_the_same_in_all_attempts_and_different_for_calls_with_one_id() -> Result<()> {
@@ -113,7 +114,7 @@ fn payer(answered: usize, first: &str) -> Result<(Engine, Seen)> {
         let saw = Arc::clone(&seen);
         Tool::new(name, "", json!({})).idempotent(2).handler(
             move |_: Value, context: ToolContext| {
-                let (run, key) = (context.run_id().map(str::to_owned), context.idempotency_key());
+                let (run, key) = (context.run_id().cloned(), context.idempotency_key());
                 saw.lock().expect("what was seen").push((run, context.call.id.clone(), key));
                 async move {
                     match context.attempt() % 2 {

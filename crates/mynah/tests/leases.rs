@@ -16,7 +16,7 @@ use std::{
 
 use futures_util::StreamExt as _;
 use mynah::{
-    BoxFuture, ChatResult, Engine, Event, EventStream, Message, OnUncertain, Thread, Tool,
+    BoxFuture, ChatResult, Engine, Event, EventStream, Message, OnUncertain, RunId, Thread, Tool,
     ToolCall, ToolContext, ToolOutcome, World, cancel_run,
     log::{Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, RunStatus},
     step::{Config, Context, LEASE},
@@ -62,7 +62,7 @@ async fn what_a_dropped_run_still_had_to_write_does_not_stop_who_goes_on_with_it
                 _ => {}
             }
         }
-        let run = first.run_id().unwrap_or_default().to_owned();
+        let run = first.run_id().cloned().unwrap_or_default();
         drop(first);
         let read = log.head(&run).await?;
         let resume = paying("second", &ran)?.adapter(done()?).resume(&log, &run);
@@ -326,7 +326,7 @@ async fn resumed(log: &MemoryLog, run: &str) -> mynah::Result<EventStream> {
     slow()?.adapter(done()?).resume(log, run).on_uncertain(OnUncertain::Rerun).stream().await
 }
 
-async fn until_a_tool_runs(stream: &mut EventStream) -> mynah::Result<String> {
+async fn until_a_tool_runs(stream: &mut EventStream) -> mynah::Result<RunId> {
     let run = until_a_tool_is_told(stream).await?;
     // The tool is under way when the stream has nothing to tell.
     assert!(now(&mut stream.next()).await.is_pending());
@@ -334,13 +334,13 @@ async fn until_a_tool_runs(stream: &mut EventStream) -> mynah::Result<String> {
 }
 
 /// The run, of which the tool that is told of was not polled yet.
-async fn until_a_tool_is_told(stream: &mut EventStream) -> mynah::Result<String> {
+async fn until_a_tool_is_told(stream: &mut EventStream) -> mynah::Result<RunId> {
     while let Some(event) = stream.next().await {
         if matches!(event?, Event::ToolExecutionStarted { .. }) {
             break;
         }
     }
-    Ok(stream.run_id().unwrap_or_default().to_owned())
+    Ok(stream.run_id().cloned().unwrap_or_default())
 }
 
 /// An engine that asks for a tool which must not run twice, and tells where it ran.
@@ -578,7 +578,7 @@ impl World for Tokio {
         self.system.new_id()
     }
 
-    fn new_run_id(&self) -> String {
+    fn new_run_id(&self) -> RunId {
         self.system.new_run_id()
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use common::{call, says, scripted};
 use mynah::{
-    Engine, Message, Metadata, Options, ResponseFormat, Session, Tool, fork_run,
+    Engine, Message, Metadata, Options, ReplayStatus, ResponseFormat, Session, Tool, fork_run,
     log::{Log, MemoryLog},
     replay_run, restore_session,
     testing::Scripted,
@@ -31,8 +31,8 @@ proptest! {
             let (session, result) = live.map_err(fail)?;
             let run = result.run_id.clone().unwrap_or_default();
             let asked = model.requests();
-            prop_assert_eq!(said.engine(0).0.replay(&log, &*run).await.map(|replayed| replayed.status), Ok("equal"));
-            prop_assert_eq!(replay_run(&log, &*run).await.map(|replayed| replayed.status), Ok("equal"));
+            prop_assert_eq!(said.engine(0).0.replay(&log, &*run).await.map(|replayed| replayed.status), Ok(ReplayStatus::Equal));
+            prop_assert_eq!(replay_run(&log, &*run).await.map(|replayed| replayed.status), Ok(ReplayStatus::Equal));
             let restored = restore_session(&log, "s").await.map_err(fail)?;
             prop_assert_eq!(json!(restored.session).to_string(), json!(session).to_string());
             let records = log.read(&run, 1, usize::MAX).await.map_err(fail)?;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use mynah::{
-    Budget, Engine, ErrorKind, LogReason, Thread, Tool, ToolCall, ToolOutcome, Tools, World,
+    Budget, Engine, ErrorKind, LogReason, RunId, Thread, Tool, ToolCall, ToolOutcome, Tools, World,
     cancel_run, fork_run,
     log::{
         Append, Chain, DirectCall, Effect, Extent, Fact, Log, MemoryLog, Record, RunStatus,
@@ -197,7 +197,7 @@ async fn write(
 }
 
 /// A run of this plan: a single call, a step or a chat.
-async fn kept(plan: &Plan, extent: u8) -> (Arc<str>, Vec<Record>) {
+async fn kept(plan: &Plan, extent: u8) -> (RunId, Vec<Record>) {
     let log = MemoryLog::new();
     let (engine, options) = (plan.engine(), plan.options());
     let mut stream = match extent {
@@ -205,7 +205,7 @@ async fn kept(plan: &Plan, extent: u8) -> (Arc<str>, Vec<Record>) {
         1 => engine.step("go").options(options).record(&log).stream(),
         _ => engine.chat("go").options(options).record(&log).stream(),
     };
-    let run = Arc::from(stream.run_id().unwrap_or_default());
+    let run = stream.run_id().cloned().unwrap_or_default();
     while let Some(Ok(_)) = futures_util::StreamExt::next(&mut stream).await {}
     let records = log.read(&run, 1, 10_000).await.unwrap_or_default();
     (run, records)
@@ -215,7 +215,7 @@ async fn kept(plan: &Plan, extent: u8) -> (Arc<str>, Vec<Record>) {
 async fn cut_off(records: &[Record]) -> Result<MemoryLog, TestCaseError> {
     let log = MemoryLog::new();
     if let Some(first) = records.first() {
-        let run = Arc::clone(&first.envelope().run);
+        let run = first.envelope().run.clone();
         log.append(Append::new(run, None, records.to_vec())).await.map_err(failed)?;
     }
     Ok(log)

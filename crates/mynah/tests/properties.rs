@@ -200,7 +200,7 @@ proptest! {
         runtime().block_on(async {
             let log = Arc::new(MemoryLog::new());
             let live = plan.engine().chat("go").options(plan.options()).record(&log).stream();
-            let Some(run) = live.run_id().map(str::to_owned) else { return Ok(()) };
+            let Some(run) = live.run_id().cloned() else { return Ok(()) };
             let _ = fold(live).await;
             let facts = facts(&log, &run).await;
             let Some((seq, path, forged)) = forge(&facts, which) else { return Ok(()) };
@@ -230,7 +230,7 @@ proptest! {
             tokio::time::pause();
             let log = Arc::new(MemoryLog::new());
             let live = plan.engine().chat("go").options(plan.options()).record(&log).stream();
-            let Some(run) = live.run_id().map(str::to_owned) else { return Ok::<_, TestCaseError>(()) };
+            let Some(run) = live.run_id().cloned() else { return Ok::<_, TestCaseError>(()) };
             let _ = fold(live).await;
             let _ = plan.engine().resume(&log, &*run).answer("yes").await;
             let mut facts = facts(&log, &run).await;

@@ -5,8 +5,8 @@ mod plans;
 use std::sync::Arc;
 
 use mynah::{
-    ChatResult, Engine, Event, HaltReason, Message, Mode, OnUncertain, Resume, StepResult, Tool,
-    ToolCall, ToolOutcome, Tools, fork_run,
+    ChatResult, Engine, Event, HaltReason, Message, OnUncertain, Resume, RunId, StepResult, Tool,
+    ToolCall, ToolMode, ToolOutcome, Tools, fork_run,
     log::{Append, Chain, Fact, Log, MemoryLog, Record, verify},
     replay_run,
     testing::{self, Scripted, crash_everywhere},
@@ -28,7 +28,7 @@ proptest! {
             let records = read(&log, &run).await;
             prop_assert!(verify(&run, &records).is_ok());
             let suspended = live.last().is_some_and(is_suspended);
-            prop_assert_eq!(verify(&run, &records).map(|report| report.status).ok(), Some(if suspended { "in_progress" } else { "verified" }));
+            prop_assert_eq!(verify(&run, &records).map(|report| report.status.as_str()).ok(), Some(if suspended { "in_progress" } else { "verified" }));
             for tools in [Tools::Recorded, Tools::All] {
                 let again = plan.engine().replay(&log, &*run).replay_tools(tools);
                 let stream = again.stream().await.map_err(|e| TestCaseError::fail(e.to_string()))?;
@@ -61,7 +61,7 @@ proptest! {
             let log = Arc::new(MemoryLog::new());
             let mut stream = plan.engine().chat("go").options(plan.options()).record(&log).stream();
             let cancel = stream.cancel_handle();
-            let run = stream.run_id().map(str::to_owned);
+            let run = stream.run_id().cloned();
             let mut seen = 0;
             while let Some(Ok(_)) = futures_util::StreamExt::next(&mut stream).await {
                 seen += 1;
@@ -382,7 +382,7 @@ async fn a_condition_of_the_last_engine_is_not_asked_of_what_others_did() -> myn
 #[tokio::test]
 async fn a_run_that_waits_goes_on_with_what_it_waited_for_and_nothing_else() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
-    let waiting = engine(1)?.chat("go").mode(Mode::Manual).record(&log).await?;
+    let waiting = engine(1)?.chat("go").mode(ToolMode::Manual).record(&log).await?;
     let run = waiting.run_id.unwrap_or_default();
     let resume = || Ok::<_, mynah::Error>(later(1)?.resume(&log, &*run));
     let (result, said) = (Message::tool_result("c0", 1), Message::assistant("I say so"));
@@ -445,7 +445,7 @@ async fn a_changed_tool_is_the_first_difference() -> mynah::Result<()> {
     assert_eq!(error.metadata()["diff"][0], first);
     let place = format!("run {run}, record 5: call c0 of echo:");
     let says = format!("replay mismatch: payload: {place} tool_completed differs at outcome.ok");
-    assert_eq!(error.to_string(), says);
+    assert_eq!(error.message(), says);
     let broken = Tool::new("echo", "", json!({})).handler(async |_, _| ToolOutcome::error("off"));
     let broken =
         Engine::new(script()?).tool(broken).replay(&log, &*run).replay_tools(Tools::All).await;
@@ -499,7 +499,7 @@ async fn the_seal_stands_last_and_a_waiting_run_has_none() -> mynah::Result<()> 
     let run = engine(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
     let records = read(&log, &run).await;
     assert!(matches!(records.last().map(Record::fact), Some(Ok(Some(Fact::Sealed(_))))));
-    let waiting = engine(1)?.chat("go").mode(Mode::Manual).record(&log).await?;
+    let waiting = engine(1)?.chat("go").mode(ToolMode::Manual).record(&log).await?;
     assert_eq!(waiting.halted_reason, HaltReason::ManualToolCalls);
     let records = read(&log, &waiting.run_id.unwrap_or_default()).await;
     assert!(matches!(records.last().map(Record::fact), Some(Ok(Some(Fact::Suspended(_))))));
@@ -527,12 +527,12 @@ async fn a_tool_starts_only_when_its_announcement_is_kept() -> mynah::Result<()>
 }
 
 /// A log with a run that ended without its end, right after its first record of this kind.
-async fn cut_after(kind: &str) -> mynah::Result<(Arc<MemoryLog>, Arc<str>)> {
+async fn cut_after(kind: &str) -> mynah::Result<(Arc<MemoryLog>, RunId)> {
     cut(&engine(1)?, kind).await
 }
 
 /// The same, with a run of this engine.
-async fn cut(engine: &Engine, kind: &str) -> mynah::Result<(Arc<MemoryLog>, Arc<str>)> {
+async fn cut(engine: &Engine, kind: &str) -> mynah::Result<(Arc<MemoryLog>, RunId)> {
     let log = Arc::new(MemoryLog::new());
     let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
     let records = read(&log, &run).await;
@@ -577,8 +577,8 @@ fn without_id(mut result: ChatResult) -> ChatResult {
     result
 }
 
-async fn collect(stream: mynah::EventStream) -> (Option<String>, Vec<Event>) {
-    let run = stream.run_id().map(str::to_owned);
+async fn collect(stream: mynah::EventStream) -> (Option<RunId>, Vec<Event>) {
+    let run = stream.run_id().cloned();
     (run, testing::collect(stream).await.unwrap_or_default())
 }
 

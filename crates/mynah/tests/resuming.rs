@@ -104,7 +104,7 @@ async fn a_request_with_tools_replays_and_resumes() -> mynah::Result<()> {
     request.tools = vec![spec];
     let engine = talker(1)?;
     let stream = engine.generate(request).record(&log).stream();
-    let run = stream.run_id().map(str::to_owned).unwrap_or_default();
+    let run = stream.run_id().cloned().unwrap_or_default();
     testing::collect(stream).await?;
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
     let cut = copy(&log, &run, 2).await;

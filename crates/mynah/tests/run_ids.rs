@@ -19,7 +19,8 @@ use std::{
 use futures_util::StreamExt as _;
 use kept::{copy, kinds, logs, says, talker};
 use mynah::{
-    Budget, Engine, Event, Options, Request, Result, Session, Thread, Tool, ToolOutcome,
+    Budget, Engine, Event, Options, Request, Response, Result, RunId, Session, Thread, Tool,
+    ToolOutcome,
     log::{Log, MAINTENANCE, MemoryLog, Prune, RunFilter, Warrant},
     testing::{self, Scripted},
 };
@@ -42,6 +43,32 @@ async fn a_finished_run_gives_its_recorded_result_and_events_again() -> Result<(
         assert_eq!((model.model_calls().len(), ran.load(Ordering::Relaxed)), (2, 1));
         assert_eq!(log.runs(RunFilter::new()).await?.runs.len(), 1);
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_recorded_call_returns_the_id_of_its_run_which_leads_back_to_it() -> Result<()> {
+    let log = MemoryLog::new();
+    let engine = talker(4)?;
+    let generated = engine.generate("go").record(&log).run_id("g").await?;
+    let stepped = engine.step("go").record(&log).run_id(RunId::from("s")).await?;
+    let chatted = engine.chat("go").record(&log).await?;
+    let (_, turn) = engine.start("go").record(&log).await?;
+    let ids = [generated.run_id.clone(), stepped.run_id, chatted.run_id, turn.run_id];
+    assert_eq!(ids[..2], [Some("g".into()), Some("s".into())]);
+    for id in ids {
+        let id = id.expect("a recorded call");
+        assert_eq!(log.run(&id).await?.map(|run| run.run_id), Some(id.clone()));
+        assert_eq!(
+            engine.replay(&log, &id).await?.records,
+            log.head(&id).await?.map_or(0, |head| head.seq)
+        );
+    }
+    // It is a member of the response's JSON, and none if nothing was recorded.
+    let stored = json!(generated);
+    assert_eq!(stored["run_id"], "g");
+    assert_eq!(serde_json::from_value::<Response>(stored)?, generated);
+    assert_eq!(json!(talker(1)?.generate("go").await?).get("run_id"), None);
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use std::{
 use futures_util::{StreamExt as _, future::join_all};
 use kept::{copy, logs, says, talker};
 use mynah::{
-    Engine, Error, Result, Session, Status, Tool, cancel_run,
+    Engine, Error, Result, RunId, Session, Status, Tool, cancel_run,
     log::{Append, Head, Lease, Log, LogFuture, MemoryLog, Prune, RunFilter, Warrant, forward_log},
     restore_session,
     testing::Scripted,
@@ -293,8 +293,8 @@ async fn runs(log: &(impl Log + ?Sized)) -> usize {
     log.runs(RunFilter::new()).await.map_or(0, |page| page.runs.len())
 }
 
-fn run_of(session: &Session) -> Arc<str> {
-    Arc::clone(&session.last_run.as_ref().expect("a session that was kept").run_id)
+fn run_of(session: &Session) -> RunId {
+    session.last_run.as_ref().expect("a session that was kept").run_id.clone()
 }
 
 /// An engine that asks for leave to pay, then looks so many times, and tells how often its tools ran.

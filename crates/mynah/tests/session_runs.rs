@@ -12,8 +12,8 @@ use std::{
 
 use kept::{calls, copy, says, talker};
 use mynah::{
-    Budget, Engine, Metadata, Options, Session, Status, SystemWorld, Thread, Tool, ToolOutcome,
-    World, cancel_run, fork_run,
+    Budget, Engine, Metadata, Options, RunId, Session, Status, SystemWorld, Thread, Tool,
+    ToolOutcome, World, cancel_run, fork_run,
     log::{About, Append, Extent, Fact, Log, MemoryLog, Redact, RunFilter, RunStatus, Warrant},
     restore_session,
     testing::{self, Scripted},
@@ -85,9 +85,9 @@ async fn each_run_names_the_one_before_and_holds_only_what_joined() -> mynah::Re
         let head = log.head(before).await?.expect("a run");
         assert_eq!(
             (previous.run_id.as_str(), previous.seq, previous.hash),
-            (&**before, head.seq, head.hash)
+            (before.as_str(), head.seq, head.hash)
         );
-        assert_eq!(engine.replay(&log, &**run).await?.status, "equal");
+        assert_eq!(engine.replay(&log, run).await?.status, "equal");
     }
     let listed = log.runs(RunFilter::new().session("s")).await?.runs;
     assert_eq!(listed.iter().map(|run| run.run_id.clone()).collect::<Vec<_>>(), [c, b, a]);
@@ -365,7 +365,7 @@ async fn a_run_that_waits_or_was_killed_can_be_ended_from_outside() -> mynah::Re
     assert_eq!(cancel_run(&log, &run).await.expect_err("it has ended").reason(), "sealed");
 
     let step = talker(1)?.step("go").record(&log).stream();
-    let run = step.run_id().map(str::to_owned).unwrap_or_default();
+    let run = step.run_id().cloned().unwrap_or_default();
     testing::collect(step).await?;
     for cut in 1..=3 {
         let log = copy(&log, &run, cut).await;
@@ -530,8 +530,8 @@ async fn began(log: &MemoryLog, run: &str) -> (Thread, About) {
     }
 }
 
-fn run_of(session: &Session) -> Arc<str> {
-    Arc::clone(&session.last_run.as_ref().expect("a session that was kept").run_id)
+fn run_of(session: &Session) -> RunId {
+    session.last_run.as_ref().expect("a session that was kept").run_id.clone()
 }
 
 /// An engine whose tool asks a person, and that says something so many times then.

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use mynah::{
-    Engine, ErrorKind, LogReason, Mode, Result, World, cancel_run,
+    Engine, ErrorKind, LogReason, Result, ToolMode, World, cancel_run,
     log::{
         Fact, Log, LogFuture, MemoryLog, Record, Redact, RunStatus, RunSummary, Warrant,
         forward_log, verify_run,
@@ -69,7 +69,7 @@ async fn a_waiting_run_is_ended_whatever_was_taken_out_of_it() -> Result<()> {
     Redact::records(run.as_str(), [1, 3]).perform(&log, &warrant).await?;
     assert_eq!(cancel_run(&log, &run).await?, RunStatus::Cancelled);
     let report = verify_run(&log, &run).await?;
-    assert_eq!((report.status, report.redacted), ("verified", 2));
+    assert_eq!((report.status.as_str(), report.redacted), ("verified", 2));
     let records = log.read(&run, report.records, 1).await?;
     let Ok(Some(Fact::Sealed(seal))) = records[0].fact() else { panic!("{records:?}") };
     assert_eq!((Some(seal.totals.clone()), seal.totals.turns), (before, 1));
@@ -115,7 +115,7 @@ async fn refusals(log: &Tampered, run: &str) -> Result<[(ErrorKind, Value, Value
 /// A run that waits for its caller's tool.
 async fn waiting() -> Result<(MemoryLog, String)> {
     let log = MemoryLog::new();
-    let run = engine()?.chat("pay").mode(Mode::Manual).record(&log).await?.run_id;
+    let run = engine()?.chat("pay").mode(ToolMode::Manual).record(&log).await?.run_id;
     Ok((log, run.unwrap_or_default().to_string()))
 }
 

@@ -176,7 +176,7 @@ async fn what_waits_when_a_run_is_dropped_is_given_to_the_log_once_more() -> myn
     let (log, ran) = (Flaky::default(), Arc::new(AtomicU32::new(0)));
     let mut stream = engine(&ran)?.chat("go").record(&log).stream();
     until_a_tool_is_told(&mut stream).await?;
-    let run = stream.run_id().unwrap_or_default().to_owned();
+    let run = stream.run_id().cloned().unwrap_or_default();
     log.fail(0, u32::MAX, Fault::Refused);
     let limit = Duration::from_secs(1);
     let told = tokio::time::timeout(limit, stream.next()).await;

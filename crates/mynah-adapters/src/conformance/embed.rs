@@ -3,7 +3,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use mynah_adapters::{
-//!     conformance::{Received, embed::{self, Subject}},
+//!     conformance::{Received, embed::{self, EmbedderSubject}},
 //!     embed::Embedder,
 //!     http::{HttpAdapter, HttpEmbedder},
 //!     keys::Keys,
@@ -13,7 +13,7 @@
 //!
 //! struct Vectors;
 //!
-//! impl Subject for Vectors {
+//! impl EmbedderSubject for Vectors {
 //!     fn embedder(&self, base_url: &str, key: &str) -> Arc<dyn Embedder> {
 //!         let key = key.to_owned();
 //!         let keys = Keys::new().with_environment(move |_| Some(key.clone()));
@@ -45,6 +45,8 @@
 //! # }
 //! ```
 
+use std::time::Duration;
+
 use std::{
     pin::pin,
     sync::{
@@ -60,7 +62,7 @@ use super::{KEY, REQUEST_ID, Received, Reply, STATUSES, Server, serving, waits::
 use crate::embed::{Embedder, Embeddings};
 
 /// An embedder, and how its provider writes.
-pub trait Subject: Send + Sync + 'static {
+pub trait EmbedderSubject: Send + Sync + 'static {
     /// The embedder, calling this server with this key, and trying nothing again.
     fn embedder(&self, base_url: &str, key: &str) -> Arc<dyn Embedder>;
 
@@ -84,8 +86,8 @@ const TOKENS: u64 = 5;
 ///
 /// # Panics
 /// At the first thing that is not right.
-pub async fn run(subject: impl Subject) {
-    let subject: &Arc<dyn Subject> = &(Arc::new(subject) as _);
+pub async fn run(subject: impl EmbedderSubject) {
+    let subject: &Arc<dyn EmbedderSubject> = &(Arc::new(subject) as _);
     no_text_is_no_call(subject).await;
     each_text_has_its_vector(subject, 1).await;
     each_text_has_its_vector(subject, 2 * subject.max_batch() + 1).await;
@@ -97,14 +99,14 @@ pub async fn run(subject: impl Subject) {
     a_dropped_call_closes_its_connection(subject).await;
 }
 
-async fn no_text_is_no_call(subject: &Arc<dyn Subject>) {
+async fn no_text_is_no_call(subject: &Arc<dyn EmbedderSubject>) {
     let server = serving(Reply::json(500, "")).await;
     let found = embed(subject, &server, 0).await.expect("nothing is asked");
     assert_eq!((found.vectors.len(), server.received().len()), (0, 0));
 }
 
 /// In the order of the texts, in calls that the provider takes, and counted over all of them.
-async fn each_text_has_its_vector(subject: &Arc<dyn Subject>, count: usize) {
+async fn each_text_has_its_vector(subject: &Arc<dyn EmbedderSubject>, count: usize) {
     let server = serving_each(subject, |vectors| vectors).await;
     let found = embed(subject, &server, count).await.expect("vectors");
     assert_eq!(found.vectors.len(), count, "one vector for each text");
@@ -124,7 +126,7 @@ async fn each_text_has_its_vector(subject: &Arc<dyn Subject>, count: usize) {
     assert_eq!(found.request_ids, vec![REQUEST_ID; asked.len()], "one for each call");
 }
 
-async fn a_failure_tells_how_far_it_came(subject: &Arc<dyn Subject>) {
+async fn a_failure_tells_how_far_it_came(subject: &Arc<dyn EmbedderSubject>) {
     let (calls, subject_of_server) = (AtomicUsize::new(0), Arc::clone(subject));
     let server = Server::start(move |asked| match calls.fetch_add(1, Ordering::Relaxed) {
         0 => answer(&*subject_of_server, asked, |vectors| vectors),
@@ -138,7 +140,7 @@ async fn a_failure_tells_how_far_it_came(subject: &Arc<dyn Subject>) {
     assert_eq!(error.metadata()["completed_inputs"], completed);
 }
 
-async fn vectors_that_do_not_fit_are_malformed(subject: &Arc<dyn Subject>) {
+async fn vectors_that_do_not_fit_are_malformed(subject: &Arc<dyn EmbedderSubject>) {
     type Spoil = fn(Vec<Vec<f32>>) -> Vec<Vec<f32>>;
     let wrong: [(&str, Spoil); 4] = [
         ("one too few", |vectors| vectors[1..].to_vec()),
@@ -154,21 +156,21 @@ async fn vectors_that_do_not_fit_are_malformed(subject: &Arc<dyn Subject>) {
     assert_fails(subject, &server, AdapterReason::MalformedResponse, "nonsense").await;
 }
 
-async fn each_status_has_its_reason(subject: &Arc<dyn Subject>) {
+async fn each_status_has_its_reason(subject: &Arc<dyn EmbedderSubject>) {
     for (status, reason) in STATUSES {
         let reply = Reply::json(status, subject.error("not like this"))
             .with_header("x-request-id", REQUEST_ID)
             .with_header("retry-after", "2");
         let server = serving(reply).await;
         let error = assert_fails(subject, &server, reason, &status.to_string()).await;
-        assert_eq!(error.to_string(), "not like this", "the message is the provider's own");
+        assert_eq!(error.message(), "not like this", "the message is the provider's own");
         assert_eq!(error.metadata()["status"], status);
         assert_eq!(error.metadata()["request_id"], REQUEST_ID);
-        assert_eq!(error.retry_after_ms(), Some(2000));
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(2)));
     }
 }
 
-async fn a_key_is_never_repeated(subject: &Arc<dyn Subject>) {
+async fn a_key_is_never_repeated(subject: &Arc<dyn EmbedderSubject>) {
     let refusal = Reply::json(401, subject.error(&format!("no such key: {KEY}")));
     let server = serving(refusal.with_header("x-request-id", KEY)).await;
     let reason = AdapterReason::AuthenticationFailed;
@@ -180,7 +182,7 @@ async fn a_key_is_never_repeated(subject: &Arc<dyn Subject>) {
     assert!(!open.contains(KEY), "a key goes in a header");
 }
 
-async fn a_server_that_is_not_there_is_an_error(subject: &Arc<dyn Subject>) {
+async fn a_server_that_is_not_there_is_an_error(subject: &Arc<dyn EmbedderSubject>) {
     let server = serving(Reply::json(200, "")).await;
     let url = server.url().to_owned();
     drop(server);
@@ -190,7 +192,7 @@ async fn a_server_that_is_not_there_is_an_error(subject: &Arc<dyn Subject>) {
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{error:?}");
 }
 
-async fn a_dropped_call_closes_its_connection(subject: &Arc<dyn Subject>) {
+async fn a_dropped_call_closes_its_connection(subject: &Arc<dyn EmbedderSubject>) {
     let server = serving(Reply::silence()).await;
     let asked = subject.embedder(server.url(), KEY).embed(texts(1));
     match select(asked, pin!(server.is_asked())).await {
@@ -201,7 +203,7 @@ async fn a_dropped_call_closes_its_connection(subject: &Arc<dyn Subject>) {
 }
 
 async fn assert_fails(
-    subject: &Arc<dyn Subject>,
+    subject: &Arc<dyn EmbedderSubject>,
     server: &Server,
     reason: AdapterReason,
     what: &str,
@@ -213,7 +215,7 @@ async fn assert_fails(
 }
 
 async fn embed(
-    subject: &Arc<dyn Subject>,
+    subject: &Arc<dyn EmbedderSubject>,
     server: &Server,
     count: usize,
 ) -> mynah_data::Result<Embeddings> {
@@ -222,7 +224,7 @@ async fn embed(
 
 /// A server that answers each call with the vectors of its texts, changed like this.
 async fn serving_each(
-    subject: &Arc<dyn Subject>,
+    subject: &Arc<dyn EmbedderSubject>,
     change: impl Fn(Vec<Vec<f32>>) -> Vec<Vec<f32>> + Send + Sync + 'static,
 ) -> Server {
     let subject = Arc::clone(subject);
@@ -231,7 +233,7 @@ async fn serving_each(
 }
 
 fn answer(
-    subject: &dyn Subject,
+    subject: &dyn EmbedderSubject,
     asked: &Received,
     change: impl Fn(Vec<Vec<f32>>) -> Vec<Vec<f32>>,
 ) -> Reply {

@@ -1,5 +1,7 @@
 //! What comes out of a call that fails.
 
+use std::time::Duration;
+
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -20,7 +22,7 @@ pub(super) async fn each_status_has_its_reason(subject: &dyn Subject) {
         let server = serving(reply).await;
         let error = refused(subject, &server).await;
         assert_eq!(error.kind(), ErrorKind::Adapter(reason), "status {status}: {error:?}");
-        assert_eq!(error.to_string(), "not like this", "the message is the provider's own");
+        assert_eq!(error.message(), "not like this", "the message is the provider's own");
         assert_eq!(error.metadata()["status"], status);
         assert_eq!(error.metadata()["request_id"], REQUEST_ID);
         assert_eq!(error.metadata()["provider"], subject.adapter(server.url()).name());
@@ -38,14 +40,14 @@ pub(super) async fn a_pause_that_is_asked_for_is_told(subject: &dyn Subject) {
         let reply =
             headers.iter().fold(reply, |reply, (name, value)| reply.with_header(name, value));
         assert_eq!(
-            refused(subject, &serving(reply).await).await.retry_after_ms(),
-            Some(2000),
+            refused(subject, &serving(reply).await).await.retry_after(),
+            Some(Duration::from_secs(2)),
             "{headers:?}"
         );
     }
     let error =
         refused(subject, &serving(Reply::json(429, subject.error("slow down"))).await).await;
-    assert_eq!(error.retry_after_ms(), None);
+    assert_eq!(error.retry_after(), None);
 }
 
 pub(super) async fn a_prompt_that_is_too_long_is_told_apart(subject: &dyn Subject) {
@@ -155,7 +157,11 @@ pub(super) async fn a_limit_in_the_middle_is_an_error(subject: &dyn Subject) {
     let heard = hear(subject, &serving(stream(subject, &pieces)).await, request()).await;
     let error = heard.error.expect("the provider says that there were too many calls");
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::RateLimited), "{error:?}");
-    assert_eq!(error.retry_after_ms(), subject.asks_to_wait().then_some(2000), "{error:?}");
+    assert_eq!(
+        error.retry_after(),
+        subject.asks_to_wait().then_some(Duration::from_secs(2)),
+        "{error:?}"
+    );
     assert_eq!(heard.response.text(), "Hel", "what was said before stays");
 }
 

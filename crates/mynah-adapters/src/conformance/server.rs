@@ -42,6 +42,7 @@ struct Shared {
 
 /// A request as it came.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Received {
     /// Its path, with the query.
     pub path: String,

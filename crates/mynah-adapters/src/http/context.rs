@@ -74,7 +74,7 @@ impl ErrorContext {
             }
             _ => cause.to_string(),
         };
-        let failed = self.network(reason, why);
+        let failed = self.network(reason, why).caused_by(error);
         if connected { failed } else { failed.with("connected", false) }
     }
 

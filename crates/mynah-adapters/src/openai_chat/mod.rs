@@ -1,6 +1,6 @@
 //! OpenAI Chat Completions, and the servers that speak it.
 //!
-//! What differs between servers is a [`Dialect`]: data, not code.
+//! What differs between servers is a [`ChatDialect`]: data, not code.
 
 mod answer;
 mod request;
@@ -20,12 +20,12 @@ use crate::{
 /// The Chat Completions format. Calls of a custom tool have its text as their argument `input`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenAiChat {
-    dialect: Dialect,
+    dialect: ChatDialect,
 }
 
 impl OpenAiChat {
     /// As this server speaks it.
-    pub const fn new(dialect: Dialect) -> Self {
+    pub const fn new(dialect: ChatDialect) -> Self {
         Self { dialect }
     }
 }
@@ -33,16 +33,16 @@ impl OpenAiChat {
 /// How a server differs from OpenAI's own.
 ///
 /// ```
-/// use mynah_adapters::openai_chat::{Dialect, OpenAiChat, ReasoningBack};
+/// use mynah_adapters::openai_chat::{ChatDialect, OpenAiChat, ReasoningBack};
 ///
-/// let format = OpenAiChat::new(Dialect {
+/// let format = OpenAiChat::new(ChatDialect {
 ///     usage_on_request: false,
 ///     reasoning_back: ReasoningBack::Field("reasoning_content"),
-///     ..Dialect::COMPATIBLE
+///     ..ChatDialect::COMPATIBLE
 /// });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dialect {
+pub struct ChatDialect {
     /// Whether usage must be asked for with `stream_options`.
     pub usage_on_request: bool,
     /// Which models take `max_completion_tokens` for the limit, instead of `max_tokens`.
@@ -124,7 +124,7 @@ pub enum ReasoningBack {
     Thinking,
 }
 
-impl Dialect {
+impl ChatDialect {
     /// OpenAI itself.
     pub const OPENAI: Self = Self {
         usage_on_request: true,
@@ -152,7 +152,7 @@ impl Dialect {
     };
 }
 
-impl Default for Dialect {
+impl Default for ChatDialect {
     fn default() -> Self {
         Self::OPENAI
     }

@@ -8,7 +8,7 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use super::{CompletionTokens, Dialect, JsonSchemas, PromptCaching, ReasoningBack};
+use super::{ChatDialect, CompletionTokens, JsonSchemas, PromptCaching, ReasoningBack};
 use crate::{
     fit::{self, Fitted},
     openai,
@@ -25,7 +25,7 @@ pub(super) const CUSTOM: &str = "custom";
 /// The argument that holds such text.
 pub(super) const INPUT: &str = "input";
 
-pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
+pub(super) fn body(dialect: &ChatDialect, request: &Request, call: &ModelCall) -> Result<Value> {
     let model = model_id(request)?;
     let short_call_ids = dialect.short_call_ids || model.starts_with("mistralai/");
     let reasoning_back = match dialect.reasoning_back {
@@ -33,7 +33,7 @@ pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Re
         ReasoningBack::FieldOfReasoners(_) => ReasoningBack::Never,
         other => other,
     };
-    let dialect = &Dialect { short_call_ids, reasoning_back, ..*dialect };
+    let dialect = &ChatDialect { short_call_ids, reasoning_back, ..*dialect };
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
     set("model", model.into());
@@ -113,7 +113,7 @@ fn reasons(model: &str) -> bool {
     ["gpt-oss", "qwen3", "deepseek-r1"].iter().any(|name| model.contains(name))
 }
 
-fn messages(dialect: &Dialect, request: &Request) -> Result<Vec<Value>> {
+fn messages(dialect: &ChatDialect, request: &Request) -> Result<Vec<Value>> {
     let marks = match dialect.prompt_cache {
         PromptCaching::Never => CacheMarks::Nothing,
         PromptCaching::OpenAi => CacheMarks::of_openai(model_id(request)?),
@@ -228,7 +228,7 @@ fn tool_images(message: &Message, id: &str) -> Result<Vec<Value>> {
 }
 
 /// The id of a call as the server takes it. One that does not fit is always written as the same other one.
-fn call_id<'i>(dialect: &Dialect, id: &'i str) -> Cow<'i, str> {
+fn call_id<'i>(dialect: &ChatDialect, id: &'i str) -> Cow<'i, str> {
     const LENGTH: usize = 9;
     const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let fits = id.len() == LENGTH && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -247,7 +247,7 @@ fn call_id<'i>(dialect: &Dialect, id: &'i str) -> Cow<'i, str> {
     letters.collect()
 }
 
-fn assistant(dialect: &Dialect, message: &Message) -> Value {
+fn assistant(dialect: &ChatDialect, message: &Message) -> Value {
     let mut text = message.text().into_owned();
     let (mut reasoning, mut details) = (String::new(), Vec::new());
     for part in message.parts() {
@@ -312,7 +312,7 @@ fn tool_choice(choice: &ToolChoice) -> Value {
 }
 
 /// Whether the answer has a form that the server gives it only where it is neither streamed nor calls tools.
-pub(super) fn stands_alone(dialect: &Dialect, request: &Request) -> bool {
+pub(super) fn stands_alone(dialect: &ChatDialect, request: &Request) -> bool {
     let has_schema = match &request.response_format {
         Some(ResponseFormat::JsonSchema { .. }) => true,
         Some(ResponseFormat::Other(own)) => {
@@ -323,7 +323,7 @@ pub(super) fn stands_alone(dialect: &Dialect, request: &Request) -> bool {
     dialect.json_schema == JsonSchemas::Alone && has_schema
 }
 
-fn response_format(dialect: &Dialect, request: &Request) -> Result<Option<Value>> {
+fn response_format(dialect: &ChatDialect, request: &Request) -> Result<Option<Value>> {
     Ok(match &request.response_format {
         None | Some(ResponseFormat::Text) => None,
         Some(ResponseFormat::JsonSchema { .. }) if dialect.json_schema == JsonSchemas::Never => {

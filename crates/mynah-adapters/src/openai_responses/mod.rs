@@ -43,19 +43,19 @@ use crate::{
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenAiResponses {
-    dialect: Dialect,
+    dialect: ResponsesDialect,
 }
 
 impl OpenAiResponses {
     /// As this server speaks it.
-    pub const fn new(dialect: Dialect) -> Self {
+    pub const fn new(dialect: ResponsesDialect) -> Self {
         Self { dialect }
     }
 }
 
 /// How a server differs from OpenAI's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dialect {
+pub struct ResponsesDialect {
     /// Whether models that do not reason may be asked for encrypted reasoning. OpenAI refuses such a call.
     pub always_encrypted: bool,
     /// Whether `prompt_cache_retention` is known, which OpenAI takes for models before gpt-5.6.
@@ -69,7 +69,7 @@ pub struct Dialect {
     pub key_header: Option<&'static str>,
 }
 
-impl Dialect {
+impl ResponsesDialect {
     /// OpenAI itself.
     pub const OPENAI: Self = Self {
         always_encrypted: false,
@@ -80,7 +80,7 @@ impl Dialect {
     };
 }
 
-impl Default for Dialect {
+impl Default for ResponsesDialect {
     fn default() -> Self {
         Self::OPENAI
     }

@@ -9,7 +9,7 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 
-use super::Dialect;
+use super::ResponsesDialect;
 use crate::{
     fit::{self, Fitted},
     openai,
@@ -37,7 +37,11 @@ pub(super) const ITEM: &str = "item";
 /// Calls for us to answer that are no function's.
 pub(super) const OTHER_CALLS: [&str; 2] = ["custom_tool_call", "apply_patch_call"];
 
-pub(super) fn body(dialect: &Dialect, request: &Request, call: &ModelCall) -> Result<Value> {
+pub(super) fn body(
+    dialect: &ResponsesDialect,
+    request: &Request,
+    call: &ModelCall,
+) -> Result<Value> {
     let model = model_id(request)?;
     let (stored, reasons) = (is_stored(&request.options), reasons(dialect, request));
     let mut body = Metadata::new();
@@ -100,7 +104,7 @@ fn is_stored(options: &Metadata) -> bool {
 
 /// Whether this is one of OpenAI's models that reason, by its name or because the caller says how it is to. The others refuse to be
 /// asked for their reasoning, and to be given any. Where nobody tells, nothing is known.
-fn reasons(dialect: &Dialect, request: &Request) -> Option<bool> {
+fn reasons(dialect: &ResponsesDialect, request: &Request) -> Option<bool> {
     let says_how =
         || ["reasoning", EFFORT, SUMMARY].iter().any(|name| request.options.contains_key(*name));
     match openai::reasons(model_name(request)) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mynah_adapters::{
-    conformance::{Received, embed::Subject},
+    conformance::{Received, embed::EmbedderSubject},
     embed::Embedder,
     http::{HttpAdapter, HttpEmbedder},
     keys::Keys,
@@ -26,7 +26,7 @@ fn texts<'b>(texts: impl IntoIterator<Item = &'b Value>) -> Vec<String> {
 /// The adapter, and how many texts it takes.
 pub struct OpenAiVectors(pub &'static str, pub usize);
 
-impl Subject for OpenAiVectors {
+impl EmbedderSubject for OpenAiVectors {
     fn embedder(&self, base_url: &str, key: &str) -> Arc<dyn Embedder> {
         embedder(self.0, base_url, key)
     }
@@ -55,7 +55,7 @@ impl Subject for OpenAiVectors {
 
 pub struct GeminiVectors;
 
-impl Subject for GeminiVectors {
+impl EmbedderSubject for GeminiVectors {
     fn embedder(&self, base_url: &str, key: &str) -> Arc<dyn Embedder> {
         embedder("gemini", base_url, key)
     }

@@ -130,8 +130,8 @@ impl Told<'_> {
             Self::Found { from, to, error } => format!(
                 "\n6. Somebody changes one byte in a copy of the file: {from} becomes {to}.\n\n   \
                  corrupt: record {}: {}\n",
-                error.metadata().get("seq").unwrap_or(&Value::Null),
-                error.metadata().get("what").and_then(Value::as_str).unwrap_or_default(),
+                error.seq().unwrap_or_default(),
+                error.what().unwrap_or_default(),
             ),
             Self::Ends { folder } => {
                 let mut text = "\nTry next:\n\n".to_owned();

@@ -9,7 +9,7 @@ use mynah::{
     log::{Extent, Fact, Log as _, RunFilter, verify_run},
     replay_run, restore_turn,
 };
-use serde::{Deserialize as _, Serialize};
+use serde::Serialize;
 use serde_json::json;
 
 use super::{
@@ -201,7 +201,7 @@ async fn thread_so_far(log: &Arc<Ledger>, run: &str, mut thread: Thread) -> Resu
 
 /// The error that whoever awaits a step gets in place of it. Of one who watches it the events tell.
 fn unknown_tool(step: &StepResult) -> Option<Error> {
-    let error = Error::deserialize(step.metadata.get("error")?).ok()?;
+    let error = step.error()?;
     (error.kind() == ErrorKind::Engine(EngineReason::UnknownTool)).then_some(error)
 }
 
@@ -220,7 +220,5 @@ async fn refusal(log: &Ledger, run: &str) -> Result<Option<Error>> {
     let last = log.read(run, head.seq.saturating_sub(1), 1).await?;
     let fact = last.first().and_then(|record| record.fact().ok().flatten());
     let Some(Fact::Failed(end)) = fact else { return Ok(None) };
-    let error = end.metadata.get("error").cloned().unwrap_or_default();
-    let error = serde_json::from_value::<Error>(error).ok();
-    Ok(error.filter(|error| !matches!(error.kind(), ErrorKind::Replay(_))))
+    Ok(end.error().filter(|error| !matches!(error.kind(), ErrorKind::Replay(_))))
 }

@@ -9,8 +9,8 @@ use std::{
 use futures_util::{Stream, StreamExt as _};
 use mynah::{
     CancelHandle, ChatResult, Collector, Engine, Error, Event, Metadata, Options, Request,
-    Response, Result, Session, SessionReason, SessionStream, StepResult, StepTurn, Thread, Turn,
-    TurnResult, World, decode,
+    Response, Result, RunId, Session, SessionReason, SessionStream, StepResult, StepTurn, Thread,
+    Turn, TurnResult, World, decode,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ pub(super) async fn perform(
         let performed = stage.perform(op).await;
         let run_id = stage.log.as_ref().and_then(|log| log.written());
         if let (Some(run), Some(tools)) = (&run_id, tools) {
-            stage.tools.insert(Arc::clone(run), tools);
+            stage.tools.insert(run.clone(), tools);
         }
         match performed {
             Ok(mut told) => {
@@ -80,13 +80,13 @@ enum Line<'a> {
     Ok {
         op: usize,
         #[serde(skip_serializing_if = "Option::is_none")]
-        run_id: Option<Arc<str>>,
+        run_id: Option<RunId>,
         ok: &'a Told,
     },
     Err {
         op: usize,
         #[serde(skip_serializing_if = "Option::is_none")]
-        run_id: Option<Arc<str>>,
+        run_id: Option<RunId>,
         err: &'a Error,
     },
 }
@@ -110,6 +110,7 @@ impl Told {
     /// The line names the run, for every kind of result in the same way.
     fn forget_run(&mut self) {
         match self {
+            Self::Response(response) => response.run_id = None,
             Self::Chat(result) => result.run_id = None,
             Self::Step(result) => result.run_id = None,
             Self::Session { session, result } => {
@@ -159,7 +160,7 @@ pub(super) struct Stage<'a, W> {
     pub(super) log: Option<Arc<Ledger>>,
     pub(super) hashes: Hashes,
     /// The tools that were said last of each run: their records do not tell what they do.
-    pub(super) tools: HashMap<Arc<str>, Value>,
+    pub(super) tools: HashMap<RunId, Value>,
     session: Option<Session>,
     /// The thread of the operation before.
     pub(super) thread: Thread,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use mynah::{
-    World,
+    RunId, World,
     log::{Log, Removals, RunFilter},
 };
 
@@ -22,7 +22,7 @@ pub(super) struct Counters {
     ids: AtomicU64,
     runs: AtomicU64,
     /// The runs that continue from a place.
-    places: Mutex<HashMap<String, String>>,
+    places: Mutex<HashMap<String, RunId>>,
 }
 
 impl Counters {
@@ -71,11 +71,11 @@ impl World for Counters {
         format!("id-{}", self.ids.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn new_run_id(&self) -> String {
-        format!("run-{}", self.runs.fetch_add(1, Ordering::Relaxed))
+    fn new_run_id(&self) -> RunId {
+        format!("run-{}", self.runs.fetch_add(1, Ordering::Relaxed)).into()
     }
 
-    fn run_id_at(&self, place: &str, _: SystemTime) -> String {
+    fn run_id_at(&self, place: &str, _: SystemTime) -> RunId {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         places.entry(place.to_owned()).or_insert_with(|| self.new_run_id()).clone()
     }

@@ -428,7 +428,7 @@ pub(crate) fn field_error() -> BoxedStrategy<FieldError> {
         any::<u32>().prop_map(|index| PathSegment::Index(index as usize)),
         id().prop_map(PathSegment::Field),
     ];
-    (vec(step, 0..4), text()).prop_map(|(path, code)| FieldError { path, code }).boxed()
+    (vec(step, 0..4), text()).prop_map(|(path, code)| FieldError::at(path, code)).boxed()
 }
 
 pub(crate) fn error_kinds() -> Vec<ErrorKind> {
@@ -472,6 +472,7 @@ pub(crate) fn events() -> Vec<BoxedStrategy<Event>> {
                 request_id,
                 id,
                 model,
+                finalizing: false,
             })
             .boxed(),
         (block(), text()).prop_map(|(id, delta)| Event::TextDelta { id, delta }).boxed(),
@@ -527,7 +528,7 @@ pub(crate) fn events() -> Vec<BoxedStrategy<Event>> {
             .prop_map(|(response, thread, manual, manual_tool_calls)| Event::StepCompleted {
                 response: Box::new(response),
                 thread,
-                mode: if manual { Mode::Manual } else { Mode::Auto },
+                mode: if manual { ToolMode::Manual } else { ToolMode::Auto },
                 manual_tool_calls,
             })
             .boxed(),

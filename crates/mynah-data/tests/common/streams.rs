@@ -165,7 +165,7 @@ impl Telling {
         }
         let failure = response.error();
         let mut step = StepResult::new(self.thread.clone(), response.clone());
-        let mode = if manual { Mode::Manual } else { Mode::Auto };
+        let mode = if manual { ToolMode::Manual } else { ToolMode::Auto };
         step.describe(mode, &[], None, failure.as_ref());
         let after = step.first_added(self.steps.last());
         self.steps.push(step);

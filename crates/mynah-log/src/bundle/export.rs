@@ -51,8 +51,8 @@ pub async fn export(log: &dyn Log, run: &str, mut out: impl Write) -> Result<Bun
         inclusion: inclusion.clone(),
     };
     write(&mut out, &Line::End(end))?;
-    out.flush().map_err(|error| unreadable(&error))?;
-    Ok(Bundle { run_id: run.to_owned(), report, inclusion })
+    out.flush().map_err(|error| unreadable(error))?;
+    Ok(Bundle { run_id: run.into(), report, inclusion })
 }
 
 async fn write_records(
@@ -69,7 +69,7 @@ async fn write_records(
         let records = log.read(run, next, wanted).await?;
         if records.is_empty() {
             let what = format!("it is missing: the index counts {} records", indexed.records);
-            return Err(Corrupt { run: run.to_owned(), seq: next, what }.into());
+            return Err(Corrupt { run: run.into(), seq: next, what }.into());
         }
         for record in &records {
             let counted = Gone::counted(Some(gone), record);
@@ -95,13 +95,13 @@ async fn inclusion(log: &dyn Log, run: &str, index: u64) -> Result<Inclusion> {
     let place = usize::try_from(index).unwrap_or(usize::MAX);
     let proof = merkle::inclusion_proof(&leaves, place).ok_or_else(|| {
         let what = "the log's list of seals does not have its seal".to_owned();
-        Corrupt { run: run.to_owned(), seq: 0, what }
+        Corrupt { run: run.into(), seq: 0, what }
     })?;
     Ok(Inclusion { index, size: leaves.len() as u64, root: merkle::root(&leaves), proof })
 }
 
 fn write_record(out: &mut impl Write, record: &Record, line: fn(Entry) -> Line) -> Result<()> {
-    let wrong = |what| Corrupt { run: record.envelope().run.to_string(), seq: record.seq(), what };
+    let wrong = |what| Corrupt { run: record.envelope().run.clone(), seq: record.seq(), what };
     let fact = told(record).map_err(wrong)?;
     write(out, &line(Entry::of(record, fact)))
 }
@@ -121,9 +121,9 @@ fn told(record: &Record) -> std::result::Result<Option<Box<RawValue>>, String> {
 }
 
 fn write(out: &mut impl Write, line: &Line) -> Result<()> {
-    let mut bytes = serde_json::to_vec(line).map_err(|error| unreadable(&error.into()))?;
+    let mut bytes = serde_json::to_vec(line).map_err(|error| unreadable(error.into()))?;
     bytes.push(b'\n');
-    out.write_all(&bytes).map_err(|error| unreadable(&error))
+    out.write_all(&bytes).map_err(|error| unreadable(error))
 }
 
 fn depth(value: &Value) -> usize {

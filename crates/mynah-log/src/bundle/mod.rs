@@ -27,7 +27,7 @@ mod reader;
 
 use std::io::BufRead;
 
-use mynah_data::{Result, decode, json_items};
+use mynah_data::{Result, RunId, decode, json_items};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, value::RawValue};
 
@@ -48,7 +48,7 @@ pub const MAX_LINE: usize = 2 * MAX_PAYLOAD + (1 << 20);
 #[non_exhaustive]
 pub struct Bundle {
     /// The run in it.
-    pub run_id: String,
+    pub run_id: RunId,
     /// What the run was found to be.
     pub report: Report,
     /// Where its seal stands in the tree of the log that it came from; none without a seal.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Read as _};
 
-use mynah_data::{Error, LogReason, Result};
+use mynah_data::{Error, LogReason, Result, RunId};
 
 use super::{Bundle, End, Entry, Header, Line, MAX_LINE, VERSION};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 /// Gives what a bundle holds, piece by piece, each checked.
 pub(super) struct Reader<R> {
     lines: Lines<R>,
-    run: String,
+    run: RunId,
     verifier: Verifier,
     head: Option<Head>,
     gone: Gone,
@@ -44,7 +44,7 @@ impl<R: BufRead> Reader<R> {
         };
         entry::check_id(&run).map_err(|error| lines.wrong(&error.to_string()))?;
         let (verifier, head, gone) = (Verifier::new(&run), None, Gone::default());
-        Ok(Self { lines, run, verifier, head, gone })
+        Ok(Self { lines, run: run.into(), verifier, head, gone })
     }
 
     pub(super) fn run(&self) -> &str {
@@ -149,7 +149,7 @@ impl<R: BufRead> Lines<R> {
         self.number += 1;
         let limit = MAX_LINE as u64 + 1;
         let read = (&mut self.input).take(limit).read_until(b'\n', &mut self.line);
-        match read.map_err(|error| unreadable(&error))? {
+        match read.map_err(|error| unreadable(error))? {
             0 => return Ok(None),
             _ if self.line.pop() == Some(b'\n') => {}
             read if read as u64 == limit => {
@@ -180,7 +180,8 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-pub(super) fn unreadable(error: &std::io::Error) -> Error {
+pub(super) fn unreadable(error: std::io::Error) -> Error {
     Error::log(LogReason::Unavailable)
         .with_message(format!("log error: unavailable: the bundle: {error}"))
+        .caused_by(error)
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, de};
 
-use super::{Error, MAX_DEPTH, half_bits, half_value, major, simple};
+use super::{CborError as Error, MAX_DEPTH, half_bits, half_value, major, simple};
 
 /// The value that bytes stand for.
 ///

@@ -14,7 +14,7 @@
 //! assert_eq!(bytes, [0xa2, 0x61, b'a', 0x82, 0x01, 0x20, 0x61, b'b', 0xf9, 0x3e, 0x00]);
 //! let back: serde_json::Value = cbor::from_slice(&bytes)?;
 //! assert_eq!(back["b"], 1.5);
-//! # Ok::<(), cbor::Error>(())
+//! # Ok::<(), cbor::CborError>(())
 //! ```
 
 mod de;
@@ -33,7 +33,7 @@ pub const MAX_DEPTH: usize = 128;
 ///
 /// One word wide: whatever is written or read gives a `Result`, and most of them hold next to nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error(Box<Wrong>);
+pub struct CborError(Box<Wrong>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wrong {
@@ -43,7 +43,7 @@ struct Wrong {
     newer: bool,
 }
 
-impl Error {
+impl CborError {
     #[cold]
     pub(crate) fn new(message: impl fmt::Display) -> Self {
         Self(Box::new(Wrong { message: message.to_string(), offset: None, newer: false }))
@@ -70,7 +70,7 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for CborError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.offset {
             Some(offset) => write!(f, "{} at byte {offset}", self.0.message),
@@ -79,15 +79,15 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for CborError {}
 
-impl serde::ser::Error for Error {
+impl serde::ser::Error for CborError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::new(message)
     }
 }
 
-impl serde::de::Error for Error {
+impl serde::de::Error for CborError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::new(message)
     }
@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn a_result_is_hardly_larger_than_what_it_holds() {
-        assert_eq!(size_of::<Result<(), Error>>(), size_of::<usize>());
-        assert_eq!(size_of::<Result<&str, Error>>(), size_of::<&str>());
+        assert_eq!(size_of::<Result<(), CborError>>(), size_of::<usize>());
+        assert_eq!(size_of::<Result<&str, CborError>>(), size_of::<&str>());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde::{Serialize, ser};
 
-use super::{Error, MAX_DEPTH, half_bits, major, simple};
+use super::{CborError as Error, MAX_DEPTH, half_bits, major, simple};
 
 /// The bytes of a value.
 ///

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{HaltReason, Message, Metadata, Response, Thread, ToolOutcome};
+use mynah_data::{HaltReason, Message, Metadata, Response, RunId, Thread, ToolOutcome};
 use serde_json::json;
 
 use crate::{
@@ -22,13 +22,13 @@ pub struct Sample {
 
 impl Sample {
     /// A run that began at this time, with its first record.
-    pub fn new(run: impl Into<Arc<str>>, started: i64) -> Self {
+    pub fn new(run: impl Into<RunId>, started: i64) -> Self {
         Self::about(run, started, None)
     }
 
     /// A run that is a turn of this session, or a branch of one.
     pub fn of_session(
-        run: impl Into<Arc<str>>,
+        run: impl Into<RunId>,
         started: i64,
         session: &str,
         parent: Option<Parent>,
@@ -38,7 +38,7 @@ impl Sample {
         Self::about(run, started, Some(Box::new(about)))
     }
 
-    pub(crate) fn about(run: impl Into<Arc<str>>, time: i64, about: Option<Box<About>>) -> Self {
+    pub(crate) fn about(run: impl Into<RunId>, time: i64, about: Option<Box<About>>) -> Self {
         let (chain, totals) = (Chain::new(run), Totals::default());
         let sample = Self { chain, totals, time, new: Vec::new(), given: None };
         let thread = Thread::from("hi");
@@ -140,7 +140,7 @@ impl Sample {
     /// The records since the last time, after those handed out before.
     pub fn batch(&mut self) -> Append {
         let expected = self.given;
-        let run = Arc::clone(self.chain.run());
+        let run = self.chain.run().clone();
         Append::new(run, expected, self.take())
     }
 }

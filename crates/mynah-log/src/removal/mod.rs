@@ -8,7 +8,7 @@ mod prune;
 mod redact;
 mod removals;
 
-use mynah_data::{ErrorKind, LogReason, Result};
+use mynah_data::{ErrorKind, LogReason, Result, RunId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -32,7 +32,7 @@ pub const MAINTENANCE: &str = "log:maintenance";
 #[serde(deny_unknown_fields)]
 pub struct Tombstone {
     /// The run that it was a part of.
-    pub run_id: String,
+    pub run_id: RunId,
     /// What was taken away.
     pub removed: Removed,
     /// Who did it.
@@ -172,12 +172,12 @@ impl Warrant {
 
     fn tombstone(&self, run: &str, removed: Removed) -> Tombstone {
         let (by, reason) = (self.by.clone(), self.reason.clone());
-        Tombstone { run_id: run.to_owned(), removed, by, reason }
+        Tombstone { run_id: run.into(), removed, by, reason }
     }
 }
 
 /// The run that a run goes on from, as its first record tells.
-pub(crate) fn goes_on_from(first: &Record) -> Option<String> {
+pub(crate) fn goes_on_from(first: &Record) -> Option<RunId> {
     #[derive(Deserialize)]
     struct Payload {
         run_started: Started,
@@ -196,7 +196,7 @@ pub(crate) fn goes_on_from(first: &Record) -> Option<String> {
     }
     #[derive(Deserialize)]
     struct Before {
-        run_id: String,
+        run_id: RunId,
     }
     let body = first.body().filter(|_| first.kind() == Kind::RunStarted)?;
     let Payload { run_started } = cbor::from_slice(&body.payload).ok()?;

@@ -1,11 +1,8 @@
 //! Taking out whole runs.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{HashMap, HashSet};
 
-use mynah_data::{Error, ErrorKind, LogReason, Result};
+use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
 use serde_json::Value;
 
 use super::{MAINTENANCE, Removals, Warrant, bury};
@@ -148,7 +145,7 @@ impl Prune {
                 match bury(log, chain.clone(), &tombstones.collect::<Vec<_>>()).await {
                     Ok(longer) => {
                         chain = longer;
-                        gone.extend(batch.map(|run| Arc::clone(&run.run_id)));
+                        gone.extend(batch.map(|run| run.run_id.clone()));
                         break;
                     }
                     Err(error) => match in_use(&error).filter(|run| going.contains(*run)) {
@@ -186,8 +183,8 @@ pub struct PruneReport {
 impl PruneReport {
     fn of(
         chosen: Vec<RunSummary>,
-        going: &HashSet<Arc<str>>,
-        mut damaged: HashMap<Arc<str>, Corrupt>,
+        going: &HashSet<RunId>,
+        mut damaged: HashMap<RunId, Corrupt>,
     ) -> Self {
         let mut report = Self::default();
         for run in chosen {
@@ -218,26 +215,26 @@ fn damage(error: &Error, run: &str) -> Option<Corrupt> {
     let seq = told.get("seq").and_then(Value::as_u64).filter(|seq| *seq > 1 && is_corrupt)?;
     let found = told.get("run_id").and_then(Value::as_str).filter(|found| *found == run)?;
     let what = told.get("what").and_then(Value::as_str)?.to_owned();
-    Some(Corrupt { run: found.to_owned(), seq, what })
+    Some(Corrupt { run: found.into(), seq, what })
 }
 
 /// The run that somebody else took out since it was chosen.
 ///
 /// # Errors
 /// Anything else that went wrong.
-fn taken_out(error: Error, going: &mut HashSet<Arc<str>>) -> Result<Arc<str>> {
+fn taken_out(error: Error, going: &mut HashSet<RunId>) -> Result<RunId> {
     let run = error.metadata().get("run_id").and_then(Value::as_str);
     let run = run.filter(|_| error.kind() == ErrorKind::Log(LogReason::Pruned));
     run.and_then(|run| going.take(run)).ok_or(error)
 }
 
-fn ids(runs: &[RunSummary]) -> HashSet<Arc<str>> {
-    runs.iter().map(|run| Arc::clone(&run.run_id)).collect()
+fn ids(runs: &[RunSummary]) -> HashSet<RunId> {
+    runs.iter().map(|run| run.run_id.clone()).collect()
 }
 
 /// Lets a run stay, and with it what it goes on from. Gives those that were to go.
-async fn spare(log: &dyn Log, run: &str, going: &mut HashSet<Arc<str>>) -> Result<Vec<Arc<str>>> {
-    let (mut spared, mut needed) = (Vec::new(), Some(run.to_owned()));
+async fn spare(log: &dyn Log, run: &str, going: &mut HashSet<RunId>) -> Result<Vec<RunId>> {
+    let (mut spared, mut needed) = (Vec::new(), Some(RunId::from(run)));
     while let Some(run) = needed.and_then(|run| going.take(&*run)) {
         needed = previous(log, &run).await?;
         spared.push(run);
@@ -273,7 +270,7 @@ async fn sessions(log: &dyn Log, runs: Vec<RunSummary>) -> Result<Vec<Vec<RunSum
         let before = previous(log, &run.run_id).await?;
         let place = before.and_then(|before| places.get(&*before).copied());
         let place = place.unwrap_or(sessions.len());
-        places.insert(Arc::clone(&run.run_id), place);
+        places.insert(run.run_id.clone(), place);
         match sessions.get_mut(place) {
             Some(session) => session.push(run),
             None => sessions.push(vec![run]),
@@ -283,7 +280,7 @@ async fn sessions(log: &dyn Log, runs: Vec<RunSummary>) -> Result<Vec<Vec<RunSum
 }
 
 /// The run that a run goes on from.
-async fn previous(log: &dyn Log, run: &str) -> Result<Option<String>> {
+async fn previous(log: &dyn Log, run: &str) -> Result<Option<RunId>> {
     let first = log.read(run, 1, 1).await?;
     Ok(first.first().and_then(super::goes_on_from))
 }
@@ -370,7 +367,7 @@ mod tests {
             ("late", "", 70),
         ] {
             let previous = heads.get(previous).map(|(run_id, head): &(&str, Head)| Previous {
-                run_id: (*run_id).to_owned(),
+                run_id: (*run_id).into(),
                 seq: head.seq,
                 hash: head.hash,
                 messages: 1,

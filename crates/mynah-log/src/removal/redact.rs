@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mynah_data::{Error, Result};
+use mynah_data::{Error, Result, RunId};
 
 use super::{Removals, Removed, Stripped, Warrant, bury};
 use crate::{Auditor, Hash, Kind, Log, Record, RunSummary, entry};
@@ -32,7 +32,7 @@ const PORTION: usize = 256;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Redact {
-    run: String,
+    run: RunId,
     which: Which,
 }
 
@@ -59,7 +59,7 @@ pub struct Redactable {
 
 impl Redact {
     /// These records of a run.
-    pub fn records(run: impl Into<String>, seqs: impl IntoIterator<Item = u64>) -> Self {
+    pub fn records(run: impl Into<RunId>, seqs: impl IntoIterator<Item = u64>) -> Self {
         let mut seqs: Vec<u64> = seqs.into_iter().collect();
         seqs.sort_unstable();
         seqs.dedup();
@@ -67,12 +67,12 @@ impl Redact {
     }
 
     /// All records of this kind of a run.
-    pub fn kind(run: impl Into<String>, kind: impl Into<String>) -> Self {
+    pub fn kind(run: impl Into<RunId>, kind: impl Into<String>) -> Self {
         Self { run: run.into(), which: Which::Kind(kind.into()) }
     }
 
     /// All records of a run but its seal, which holds nothing of what was said.
-    pub fn all(run: impl Into<String>) -> Self {
+    pub fn all(run: impl Into<RunId>) -> Self {
         Self { run: run.into(), which: Which::All }
     }
 

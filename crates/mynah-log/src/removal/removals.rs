@@ -1,5 +1,6 @@
 //! What was taken out of a log, all together.
 
+use mynah_data::RunId;
 use std::collections::{BTreeMap, HashMap};
 
 use super::{MAINTENANCE, Removed, Stripped, Tombstone};
@@ -20,7 +21,7 @@ pub struct Removals {
     chain: Chain,
     /// The hashes of the tombstones, in order.
     hashes: Vec<Hash>,
-    runs: HashMap<String, Gone>,
+    runs: HashMap<RunId, Gone>,
 }
 
 /// What was taken away of one run.
@@ -62,7 +63,7 @@ impl Gone {
             (Some(_), Some(_)) => "a tombstone says that its body was taken away, and it is there",
         };
         let (run, seq) = (record.envelope().run.to_string(), record.seq());
-        Err(Corrupt { run, seq, what: what.to_owned() })
+        Err(Corrupt { run: run.into(), seq, what: what.to_owned() })
     }
 }
 
@@ -138,7 +139,7 @@ impl Removals {
 
     fn take(&mut self, record: &Record) -> Result<(), Corrupt> {
         let seq = record.seq();
-        let wrong = |what: String| Corrupt { run: MAINTENANCE.to_owned(), seq, what };
+        let wrong = |what: String| Corrupt { run: MAINTENANCE.into(), seq, what };
         let Tombstone { run_id, removed, .. } = Tombstone::of(record).map_err(wrong)?;
         self.hashes.push(record.hash());
         let gone = self.runs.entry(run_id.clone()).or_default();

@@ -45,7 +45,8 @@ impl File {
             let why = "a SQLite log needs a file; for a log in memory, take a MemoryLog";
             return Err(unavailable(why));
         }
-        let path = absolute(path).map_err(|e| unavailable(format!("{}: {e}", path.display())))?;
+        let path = absolute(path)
+            .map_err(|e| unavailable(format!("{}: {e}", path.display())).caused_by(e))?;
         let wrong = |what: &str| Err(unavailable(format!("{} {what}", path.display())));
         match fs::metadata(&path) {
             Ok(found) if found.is_dir() => return wrong("is a folder, and a log is a file"),
@@ -71,7 +72,7 @@ impl File {
         let mut connection = self.open(&self.0, flags)?;
         self.has_tables(&connection)?;
         // Otherwise it would be found out when the first run has something to write, and a model has answered.
-        if connection.is_readonly(MAIN_DB).map_err(|error| self.failure(&error))? {
+        if connection.is_readonly(MAIN_DB).map_err(|error| self.failure(error))? {
             let path = self.0.display();
             return Err(Error::log(LogReason::ReadOnly).with_message(format!(
                 "log error: read_only: {path}: see that the file and its folder may be written, or only read it"
@@ -86,6 +87,7 @@ impl File {
     pub(super) fn identity(&self) -> Result<Identity> {
         place::identity(&self.0).map_err(|error| {
             unavailable(format!("{}: {error}; see that it may be read", self.0.display()))
+                .caused_by(error)
         })
     }
 
@@ -95,7 +97,9 @@ impl File {
             Ok(found) if found == opened => return Ok(()),
             Ok(_) => "replaced by another file",
             Err(error) if error.kind() == io::ErrorKind::NotFound => "removed",
-            Err(error) => return Err(unavailable(format!("{}: {error}", self.0.display()))),
+            Err(error) => {
+                return Err(unavailable(format!("{}: {error}", self.0.display())).caused_by(error));
+            }
         };
         let path = self.0.display();
         Err(unusable(format!(
@@ -157,11 +161,11 @@ impl File {
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, false)?;
             Ok(connection)
         });
-        opened.map_err(|error| self.failure(&error))
+        opened.map_err(|error| self.failure(error))
     }
 
     fn prepare(&self, connection: &Connection, durability: Durability) -> Result<()> {
-        let failed = |error| self.failure(&error);
+        let failed = |error| self.failure(error);
         connection.pragma_update(None, "page_size", PAGE).map_err(failed)?;
         let mode = write_ahead(connection).map_err(failed)?;
         if mode != "wal" {
@@ -178,7 +182,7 @@ impl File {
 
     /// Whether it has the tables of a log. An empty file has none.
     fn has_tables(&self, connection: &Connection) -> Result<bool> {
-        match header(connection).map_err(|error| self.failure(&error))? {
+        match header(connection).map_err(|error| self.failure(error))? {
             (0, 0, _) => Ok(false),
             (1.., APPLICATION, 0) => {
                 Err(self.damaged("it has tables, and their version is missing"))
@@ -193,7 +197,7 @@ impl File {
     }
 
     fn make_tables(&self, connection: &mut Connection) -> Result<()> {
-        let failed = |error| self.failure(&error);
+        let failed = |error| self.failure(error);
         let behavior = TransactionBehavior::Immediate;
         let transaction = connection.transaction_with_behavior(behavior).map_err(failed)?;
         // Under the lock: another process may have been faster.
@@ -249,9 +253,9 @@ impl File {
     }
 
     /// What a failure of SQLite means, and what to do.
-    pub(super) fn failure(&self, error: &rusqlite::Error) -> Error {
+    pub(super) fn failure(&self, error: rusqlite::Error) -> Error {
         let path = self.0.display().to_string();
-        let (code, what) = match error {
+        let (code, what) = match &error {
             // Without the statement, which is for nobody to read.
             rusqlite::Error::SqlInputError { error, msg, .. } => (Some(error.code), msg.clone()),
             error => (error.sqlite_error_code(), error.to_string()),
@@ -288,13 +292,13 @@ impl File {
             Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch) => {
                 (LogReason::Corrupt, "its index and its records disagree; verify it".to_owned())
             }
-            None if is_unsound(error) => {
+            None if is_unsound(&error) => {
                 (LogReason::Corrupt, "the file is damaged; restore it from a copy".to_owned())
             }
             _ => (LogReason::Unavailable, "see that the file can be used".to_owned()),
         };
         let message = format!("log error: {reason}: {path}: {what}: {advice}");
-        Error::log(reason).with_message(message)
+        Error::log(reason).with_message(message).caused_by(error)
     }
 }
 

@@ -5,6 +5,7 @@
 //! appends change no more than the end of the table and that row, however many runs grow side
 //! by side and however long they are. Keys are packed, a byte or two each, so that the rows of many runs share a page.
 
+use mynah_data::RunId;
 use std::{collections::HashSet, ops::Range};
 
 use rusqlite::{Connection, Error, Row, params, types::Type};
@@ -108,7 +109,7 @@ pub(super) fn check(connection: &Connection) -> Answer<()> {
         }
         if head.seq != keys as u64 {
             let what = "it has more or fewer keys than records".to_owned();
-            return Ok(Err(Corrupt { run, seq: 0, what }.into()));
+            return Ok(Err(Corrupt { run: run.into(), seq: 0, what }.into()));
         }
         total += head.seq;
     }
@@ -140,7 +141,7 @@ pub(super) fn check(connection: &Connection) -> Answer<()> {
             Err(_) => (String::new(), 0),
         };
         let what = format!("row {key} of table records belongs to no run");
-        return Ok(Err(Corrupt { run, seq, what }.into()));
+        return Ok(Err(Corrupt { run: run.into(), seq, what }.into()));
     }
     Ok(Ok(()))
 }
@@ -150,7 +151,7 @@ fn check_strays(connection: &Connection, table: &str) -> Answer<()> {
     let strays = format!("SELECT 1 FROM {table} WHERE run NOT IN (SELECT key FROM runs)");
     if connection.prepare(&strays)?.exists([])? {
         let what = format!("rows of table {table} belong to no run");
-        return Ok(Err(Corrupt { run: String::new(), seq: 0, what }.into()));
+        return Ok(Err(Corrupt { run: RunId::from(""), seq: 0, what }.into()));
     }
     Ok(Ok(()))
 }

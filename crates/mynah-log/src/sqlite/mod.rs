@@ -17,7 +17,7 @@ mod writer;
 
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 
-use mynah_data::{Error, LogReason, Result};
+use mynah_data::{Error, LogReason, Result, RunId};
 
 use crate::{
     Append, BoxFuture, Durability, Head, Lease, Log, Record, RunFilter, RunPage, RunSummary,
@@ -133,8 +133,8 @@ impl SqliteLog {
         }
     }
 
-    async fn summary(&self, run: &Arc<str>) -> Result<Option<RunSummary>> {
-        let run = Arc::clone(run);
+    async fn summary(&self, run: &RunId) -> Result<Option<RunSummary>> {
+        let run = run.clone();
         self.0.readers.perform(move |connection| runs::summary(connection, &run)).await
     }
 
@@ -159,20 +159,20 @@ impl Log for SqliteLog {
         Box::pin(async move {
             let writer = self.writer()?;
             let checked = Checked::new(batch, || self.1.now())?;
-            let (run, durability) = (Arc::clone(&checked.batch.run), checked.batch.durability);
+            let (run, durability) = (checked.batch.run.clone(), checked.batch.durability);
             writer.perform(run, durability, move |work| work.append(&checked)).await
         })
     }
 
     fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>> {
-        let run: Arc<str> = Arc::from(run);
+        let run = RunId::from(run);
         Box::pin(
             self.0.readers.perform(move |connection| records::read(connection, &run, from, limit)),
         )
     }
 
     fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
-        let run: Arc<str> = Arc::from(run);
+        let run = RunId::from(run);
         Box::pin(async move {
             self.settled(&run).await;
             self.0.readers.perform(move |connection| runs::head(connection, &run)).await
@@ -180,7 +180,7 @@ impl Log for SqliteLog {
     }
 
     fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
-        let run: Arc<str> = Arc::from(run);
+        let run = RunId::from(run);
         Box::pin(async move {
             let mut waiting = self.0.waiters.join(&run);
             self.0.watcher.watch()?;
@@ -195,7 +195,7 @@ impl Log for SqliteLog {
     }
 
     fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
-        let run: Arc<str> = Arc::from(run);
+        let run = RunId::from(run);
         Box::pin(async move {
             self.settled(&run).await;
             self.summary(&run).await
@@ -228,11 +228,11 @@ impl Log for SqliteLog {
     }
 
     fn lease(&self, run: &str, owner: &str, term: Duration) -> BoxFuture<'_, Result<Lease>> {
-        let (run, owner): (Arc<str>, Arc<str>) = (Arc::from(run), Arc::from(owner));
+        let (run, owner) = (RunId::from(run), Arc::<str>::from(owner));
         Box::pin(async move {
             let now = self.1.now();
             let job = {
-                let run = Arc::clone(&run);
+                let run = run.clone();
                 move |work: &mut Work<'_>| work.lease(&run, |entry| entry.lease(&owner, term, now))
             };
             self.writer()?.perform(run, None, job).await
@@ -246,11 +246,11 @@ impl Log for SqliteLog {
         term: Duration,
         seen: Option<i64>,
     ) -> BoxFuture<'_, Result<Lease>> {
-        let (run, owner): (Arc<str>, Arc<str>) = (Arc::from(run), Arc::from(owner));
+        let (run, owner) = (RunId::from(run), Arc::<str>::from(owner));
         Box::pin(async move {
             let now = self.1.now();
             let job = {
-                let run = Arc::clone(&run);
+                let run = run.clone();
                 move |work: &mut Work<'_>| {
                     work.lease(&run, |entry| entry.take(&owner, term, now, seen))
                 }
@@ -262,7 +262,7 @@ impl Log for SqliteLog {
     fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
         let lease = lease.clone();
         Box::pin(async move {
-            let run = Arc::clone(&lease.run);
+            let run = lease.run.clone();
             let job = move |work: &mut Work<'_>| work.release(&lease);
             self.writer()?.perform(run, None, job).await
         })

@@ -55,7 +55,7 @@ impl Readers {
         self.submit(Box::new(move |connection| {
             let result = connection.and_then(|connection| match work(connection) {
                 Ok(found) => found,
-                Err(error) => Err(file.failure(&error)),
+                Err(error) => Err(file.failure(error)),
             });
             // Whoever asked may have gone.
             let _ = reply.send(result);
@@ -71,7 +71,9 @@ impl Readers {
             match thread.spawn(move || desk.serve()) {
                 Ok(thread) => queue.threads.push(thread),
                 Err(error) if queue.threads.is_empty() => {
-                    return Err(unavailable(format!("no thread to read with: {error}")));
+                    return Err(
+                        unavailable(format!("no thread to read with: {error}")).caused_by(error)
+                    );
                 }
                 Err(_) => {}
             }

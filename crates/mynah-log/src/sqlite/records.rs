@@ -53,7 +53,7 @@ pub(super) fn read_now(
     let next = from + records.len() as u64;
     if places.contains(&next) {
         let what = format!("it is missing: the index counts {last} records");
-        return Ok(Err(Corrupt { run: run.to_owned(), seq: next, what }.into()));
+        return Ok(Err(Corrupt { run: run.into(), seq: next, what }.into()));
     }
     Ok(Ok(records))
 }
@@ -75,10 +75,10 @@ pub(super) fn check_pruned(connection: &Connection) -> Answer<()> {
             else {
                 continue;
             };
-            if !ids.remove(&run_id) {
+            if !ids.remove(&*run_id) {
                 let what =
                     format!("it says that run {run_id} is gone, and its id could be given again");
-                return Ok(Err(Corrupt { run: MAINTENANCE.to_owned(), seq, what }.into()));
+                return Ok(Err(Corrupt { run: MAINTENANCE.into(), seq, what }.into()));
             }
         }
         if tombstones.is_empty() {
@@ -87,7 +87,7 @@ pub(super) fn check_pruned(connection: &Connection) -> Answer<()> {
     }
     let what = "its id is not given again, as if it were gone, and no tombstone says so";
     Ok(match ids.pop_first() {
-        Some(run) => Err(Corrupt { run, seq: 0, what: what.to_owned() }.into()),
+        Some(run) => Err(Corrupt { run: run.into(), seq: 0, what: what.to_owned() }.into()),
         None => Ok(()),
     })
 }
@@ -100,7 +100,7 @@ pub(super) fn rows(connection: &Connection, known: &Known, places: Range<u64>) -
     let next = places.start + keys.len() as u64;
     if places.contains(&next) {
         let what = format!("it is missing: the index counts {records} records");
-        return Ok(Err(Corrupt { run: run.to_string(), seq: next, what }.into()));
+        return Ok(Err(Corrupt { run: run.clone(), seq: next, what }.into()));
     }
     Ok(Ok(keys))
 }
@@ -140,7 +140,7 @@ fn check(row: &Row<'_>, run: &str, seq: u64) -> Answer<Record> {
         }
         Ok(record)
     };
-    Ok(judge().map_err(|what| Corrupt { run: run.to_owned(), seq, what }.into()))
+    Ok(judge().map_err(|what| Corrupt { run: run.into(), seq, what }.into()))
 }
 
 /// What a row has: an envelope, and a body unless it was taken away.

@@ -31,7 +31,7 @@ pub(super) fn sound<T>(
                 }
                 _ => "its row is not as it was written".to_owned(),
             };
-            Ok(Err(Corrupt { run: run.to_owned(), seq, what }))
+            Ok(Err(Corrupt { run: run.into(), seq, what }))
         }
         Err(error) => Err(error),
     }

@@ -128,7 +128,7 @@ pub(super) fn seals(connection: &Connection, from: u64, limit: usize) -> Answer<
         let (place, run) = attempt!(sound(read, "", 0)?);
         if place != next {
             let what = format!("the seal of another run is missing before its own: number {next}");
-            return Ok(Err(Corrupt { run, seq: 0, what }.into()));
+            return Ok(Err(Corrupt { run: run.into(), seq: 0, what }.into()));
         }
         let hash = attempt!(sound(row.get(2), &run, 0)?);
         seals.push(SealedRun::new(run, Hash(hash)));
@@ -142,7 +142,7 @@ pub(super) fn check_leaves(connection: &Connection) -> Answer<()> {
     let select = "SELECT id FROM seals WHERE place < 0 ORDER BY place";
     let early = connection.prepare(select)?.query_row([], |row| Ok(lossy(row, 0))).optional()?;
     let what = "the log's list of seals has a seal for it before the first place".to_owned();
-    Ok(early.map_or(Ok(()), |run| Err(Corrupt { run, seq: 0, what }.into())))
+    Ok(early.map_or(Ok(()), |run| Err(Corrupt { run: run.into(), seq: 0, what }.into())))
 }
 
 pub(super) fn is_pruned(connection: &Connection, run: &str) -> rusqlite::Result<bool> {
@@ -220,7 +220,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
     let status = status.and_then(|status| RunStatus::ALL.get(status).copied());
     let State { updated, head, totals, recent } = heads::read(row, 10)?;
     let summary = RunSummary {
-        run_id: Arc::from(row.get::<_, String>(1)?),
+        run_id: row.get::<_, String>(1)?.into(),
         status: status.ok_or(Error::IntegralValueOutOfRange(2, row.get(2)?))?,
         started: row.get(3)?,
         updated,

@@ -1,7 +1,8 @@
 //! What the writer works on: the file, and what it knows of the runs in it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
+use mynah_data::RunId;
 use rusqlite::Connection;
 
 use super::{
@@ -131,7 +132,7 @@ impl Work<'_> {
             return Ok(entry::absent(removed, run_id, is_pruned).map(|()| None));
         };
         attempt!(known.entry.yields(removed, now));
-        let run = Arc::clone(&known.entry.summary.run_id);
+        let run = known.entry.summary.run_id.clone();
         let going = match removed {
             Removed::Run { records, .. } => {
                 let rows = attempt!(records::rows(connection, known, 1..records + 1)?);
@@ -179,7 +180,7 @@ impl Work<'_> {
         let mut key = memory.last_key(connection)?;
         if key.checked_add_unsigned(records.len() as u64).is_none() {
             let what = format!("row {key} of table records leaves no room for another");
-            return Ok(Err(Corrupt { run: String::new(), seq: 0, what }.into()));
+            return Ok(Err(Corrupt { run: RunId::from(""), seq: 0, what }.into()));
         }
         let (before, known) = match attempt!(memory.find(connection, pending, run)?) {
             Some(known) if known.entry.ends_with(checked) => return Ok(Ok(checked.head)),
@@ -265,7 +266,7 @@ impl Work<'_> {
 /// What is known of the tables: most appends are to a run that was appended to before, and need not look it up.
 #[derive(Default)]
 struct Memory {
-    runs: HashMap<Arc<str>, Known>,
+    runs: HashMap<RunId, Known>,
     /// The greatest key of a record, with those that are still to be written. None where nobody has looked; then none are.
     last: Option<i64>,
 }
@@ -288,7 +289,7 @@ impl Memory {
         if self.runs.len() >= KNOWN {
             self.runs.clear();
         }
-        let run = Arc::clone(&known.entry.summary.run_id);
+        let run = known.entry.summary.run_id.clone();
         self.runs.entry(run).insert_entry(known).into_mut()
     }
 
@@ -303,7 +304,7 @@ impl Memory {
 /// What a tombstone takes away, by its rows.
 enum Going {
     Bodies(Vec<i64>),
-    Run { key: i64, run: Arc<str>, rows: Vec<i64> },
+    Run { key: i64, run: RunId, rows: Vec<i64> },
 }
 
 impl Drop for Work<'_> {
@@ -349,7 +350,7 @@ mod tests {
 
     fn tombstone(chain: &mut Chain, run: &str, removed: Removed) -> Append {
         let (by, reason) = ("me".to_owned(), "a test".to_owned());
-        let tombstone = Tombstone { run_id: run.to_owned(), removed, by, reason };
+        let tombstone = Tombstone { run_id: run.into(), removed, by, reason };
         let expected = chain.head();
         let record = chain.append(9, [7; 16], &Fact::Removed(tombstone)).expect("a fact");
         Append::new(MAINTENANCE, expected, vec![record])

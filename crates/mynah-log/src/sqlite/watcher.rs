@@ -40,8 +40,8 @@ impl Watcher {
             let desk = Arc::clone(&self.desk);
             let thread = thread::Builder::new().name("mynah-log-watcher".to_owned());
             let thread = thread.spawn(move || desk.serve());
-            let thread =
-                thread.map_err(|e| unavailable(format!("no thread to watch with: {e}")))?;
+            let thread = thread
+                .map_err(|e| unavailable(format!("no thread to watch with: {e}")).caused_by(e))?;
             *running = Some(thread);
         }
         // Under its lock, so that the thread is not just between looking for waiters and sleeping.

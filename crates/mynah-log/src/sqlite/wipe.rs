@@ -49,7 +49,9 @@ pub(super) async fn patiently(file: File) -> Result<()> {
         // Whoever asked may have gone.
         let _ = reply.send(wait(&file));
     });
-    wiper.map_err(|error| unavailable(format!("no thread to wipe with: {error}")))?;
+    wiper.map_err(|error| {
+        unavailable(format!("no thread to wipe with: {error}")).caused_by(error)
+    })?;
     answer.await.unwrap_or_else(|_| Err(unavailable("the thread that wipes has stopped")))
 }
 
@@ -57,7 +59,7 @@ pub(super) async fn patiently(file: File) -> Result<()> {
 fn wait(file: &File) -> Result<()> {
     let connection = file.open_to_wipe()?;
     for _ in 0..READERS.as_millis() / PAUSE.as_millis() {
-        if attempt(&connection).map_err(|error| file.failure(&error))? {
+        if attempt(&connection).map_err(|error| file.failure(error))? {
             return Ok(());
         }
         thread::sleep(PAUSE);

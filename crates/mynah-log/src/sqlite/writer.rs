@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mynah_data::{Error, Result};
+use mynah_data::{Error, Result, RunId};
 use rusqlite::Connection;
 use tokio::sync::{
     Notify,
@@ -52,17 +52,17 @@ pub(super) struct Writer {
 /// The runs of which something is to be written that nobody waits for any more, and how much.
 #[derive(Default)]
 struct Left {
-    runs: Mutex<HashMap<Arc<str>, usize>>,
+    runs: Mutex<HashMap<RunId, usize>>,
     less: Notify,
 }
 
 impl Left {
-    fn runs(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+    fn runs(&self) -> MutexGuard<'_, HashMap<RunId, usize>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, run: &Arc<str>) {
-        *self.runs().entry(Arc::clone(run)).or_default() += 1;
+    fn add(&self, run: &RunId) {
+        *self.runs().entry(run.clone()).or_default() += 1;
     }
 
     fn remove(&self, run: &str) {
@@ -80,7 +80,7 @@ impl Left {
 
 /// Who waits for a job. One that is dropped before leaves it behind.
 struct Asking<'w, T> {
-    run: Arc<str>,
+    run: RunId,
     answer: oneshot::Receiver<Result<T>>,
     left: &'w Left,
     is_over: bool,
@@ -116,7 +116,8 @@ impl Writer {
         let desk = Desk { store, file, opened, waiters, commits: Arc::clone(&commits) };
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
         let thread = thread.spawn(move || desk.serve(&jobs));
-        let thread = thread.map_err(|e| unavailable(format!("no thread to write with: {e}")))?;
+        let thread = thread
+            .map_err(|e| unavailable(format!("no thread to write with: {e}")).caused_by(e))?;
         let (jobs, thread, left) = (Some(sender), Some(thread), Arc::default());
         Ok(Self { jobs, thread, durability, commits, left })
     }
@@ -129,7 +130,7 @@ impl Writer {
     /// for another's sake.
     pub(super) async fn perform<T: Send + 'static>(
         &self,
-        run: Arc<str>,
+        run: RunId,
         durability: Option<Durability>,
         job: impl FnMut(&mut Work<'_>) -> Answer<T> + Send + 'static,
     ) -> Result<T> {
@@ -137,7 +138,7 @@ impl Writer {
         let stopped = || unusable("the thread that writes has stopped; open the log again");
         let durability = durability.unwrap_or(self.durability);
         let (reply, left) = (Some(reply), Arc::clone(&self.left));
-        let mut asking = Asking { run: Arc::clone(&run), answer, left: &self.left, is_over: false };
+        let mut asking = Asking { run: run.clone(), answer, left: &self.left, is_over: false };
         let job = Box::new(Task { run, durability, job, result: None, reply, left });
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
         jobs.send(job).map_err(|_| stopped())?;
@@ -177,7 +178,7 @@ trait Job: Send {
 }
 
 struct Task<J, T> {
-    run: Arc<str>,
+    run: RunId,
     durability: Durability,
     job: J,
     result: Option<Result<T>>,
@@ -309,7 +310,7 @@ impl Desk {
         let committed = committed.map_err(|failed| match failed {
             Failed::ToBegin(error) | Failed::AtWork(error) => {
                 // What SQLite makes of a file that is gone says less than that it is.
-                self.file.is_still(self.opened).err().unwrap_or_else(|| self.file.failure(&error))
+                self.file.is_still(self.opened).err().unwrap_or_else(|| self.file.failure(error))
             }
             Failed::Elsewhere(error) => error,
             // The same would happen again.
@@ -377,12 +378,12 @@ mod tests {
         let (_folder, writer) = start(Durability::Relaxed);
         let (release, released) = mpsc::channel();
         // Keeps the thread busy until the others have come.
-        let first = writer.perform(Arc::from("first"), None, move |_| {
+        let first = writer.perform("first".into(), None, move |_| {
             let _ = released.recv();
             Ok(Ok(()))
         });
         let synced = |durability| {
-            writer.perform(Arc::from("run"), Some(durability), |work| Ok(Ok(work.synchronous()?)))
+            writer.perform("run".into(), Some(durability), |work| Ok(Ok(work.synchronous()?)))
         };
         let (full, relaxed) = (Durability::Full, Durability::Relaxed);
         let others = async { tokio::join!(synced(relaxed), synced(full), synced(relaxed)) };
@@ -398,9 +399,9 @@ mod tests {
         let (_folder, writer) = start(Durability::Relaxed);
         let sound = |time| {
             let checked = Checked::new(Sample::new("sound", time).batch(), || 0).expect("a batch");
-            writer.perform(Arc::from("sound"), None, move |work| work.append(&checked))
+            writer.perform("sound".into(), None, move |work| work.append(&checked))
         };
-        let broken = writer.perform::<()>(Arc::from("broken"), None, |_| panic!("for a test"));
+        let broken = writer.perform::<()>("broken".into(), None, |_| panic!("for a test"));
         let (broken, kept) = tokio::join!(broken, sound(0));
         let told = broken.expect_err("a panic").to_string();
         assert!(told.contains("the thread that writes panicked"), "{told}");

@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures_util::future::{Either, select};
-use mynah_data::{Breach, Budget, Error, Place, Response, Result, ValidationReason};
+use mynah_data::{Breach, BreachTime, Budget, Error, Response, Result, ValidationReason};
 use mynah_log::{Corrupt, Cut, End, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -23,12 +23,12 @@ use tokio::sync::{Mutex as Queue, watch};
 use tracing::Span;
 
 pub use self::{
-    model::Answer,
+    model::ModelAnswer,
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, DEFAULT_MAX_PARALLEL_TOOLS, Journal, JournalState, MetricsSink, Mode, RecordedFact,
-    Recorder, ReplayCursor, Spent, WallClock, active,
+    Config, DEFAULT_MAX_PARALLEL_TOOLS, Journal, JournalState, MetricsSink, RecordedFact, Recorder,
+    ReplayCursor, RunMode, Spent, WallClock, active,
     cursor::{self, CHECKPOINT, MODEL_CALL},
     effects::Effects,
     journal::{Want, lock},
@@ -129,14 +129,16 @@ impl Context {
         config.tools.check_schemas()?;
         let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
         let mode = std::mem::take(&mut config.mode);
-        let (replaying, live) = (matches!(mode, Mode::Replay(_)), matches!(mode, Mode::Live));
+        let (replaying, live) = (matches!(mode, RunMode::Replay(_)), matches!(mode, RunMode::Live));
         let (mut before, mut crashes, run) = (Duration::ZERO, 0, config.run_id.as_str());
         let configured = |recorder: Recorder| {
             recorder.metered(config.metrics.clone()).with_emit_timeout(config.emit_timeout)
         };
         let (recorder, cursor) = match mode {
-            Mode::Live => (Some(configured(Recorder::new(log, world, run).with_new_lease())), None),
-            Mode::Resume(records) => {
+            RunMode::Live => {
+                (Some(configured(Recorder::new(log, world, run).with_new_lease())), None)
+            }
+            RunMode::Resume(records) => {
                 let (facts, verifier) = verified(run, records)?;
                 if verifier.report().fingerprint.is_some() {
                     return Err(sealed(run));
@@ -147,7 +149,7 @@ impl Context {
                 let cursor = ReplayCursor::of_loop(run.into(), facts, true);
                 (Some(configured(recorder)), Some(cursor))
             }
-            Mode::Replay(records) => {
+            RunMode::Replay(records) => {
                 let (facts, _) = verified(run, records)?;
                 (None, Some(ReplayCursor::of_loop(run.into(), facts, false)))
             }
@@ -161,7 +163,7 @@ impl Context {
             ..Effects::unkept(Arc::clone(&config.world))
         };
         Ok(Self(Arc::new(Shared {
-            span: tracing::info_span!("mynah.run", run_id = config.run_id),
+            span: tracing::info_span!("mynah.run", run_id = config.run_id.as_str()),
             config,
             replaying,
             crashes,
@@ -310,7 +312,7 @@ impl Context {
     /// # Errors
     /// As [`Context::now`].
     pub async fn new_call_id(&self) -> Result<String> {
-        let id = async { Ok::<_, Error>(self.0.config.world.new_run_id()) };
+        let id = async { Ok::<_, Error>(self.0.config.world.new_run_id().to_string()) };
         self.side_effect("call_id", id).await
     }
 
@@ -368,7 +370,7 @@ impl Context {
         let budget = self.0.config.budget.as_ref();
         let breach = budget.and_then(|budget| passed(&self.spent(), budget));
         let late =
-            || self.out_of_time(&mut task::Context::from_waker(Waker::noop()), Place::PreCall);
+            || self.out_of_time(&mut task::Context::from_waker(Waker::noop()), BreachTime::PreCall);
         if let Some(breach) = breach.or_else(late) {
             return Err(self.exceed(breach, None, Vec::new()).await?);
         }
@@ -440,7 +442,7 @@ impl Context {
         poll_fn(move |cx| {
             let _entered = self.0.span.enter();
             if self.0.config.budget.is_some() {
-                let _ = self.out_of_time(cx, Place::PreCall);
+                let _ = self.out_of_time(cx, BreachTime::PreCall);
             }
             let polled = future.as_mut().poll(cx);
             if polled.is_pending() {
@@ -458,7 +460,7 @@ impl Context {
         future: impl Future<Output = T>,
     ) -> std::result::Result<T, Breach> {
         let mut future = pin!(future);
-        poll_fn(move |cx| match self.out_of_time(cx, Place::MidStream) {
+        poll_fn(move |cx| match self.out_of_time(cx, BreachTime::MidStream) {
             Some(breach) => Poll::Ready(Err(breach)),
             None => future.as_mut().poll(cx).map(Ok),
         })
@@ -466,16 +468,16 @@ impl Context {
     }
 
     /// The limit on time, where the run has passed it. Where the records answer, it is where they say.
-    fn out_of_time(&self, cx: &mut task::Context<'_>, place: Place) -> Option<Breach> {
+    fn out_of_time(&self, cx: &mut task::Context<'_>, when: BreachTime) -> Option<Breach> {
         if self.is_replaying() {
             self.0.journal.park(cx);
-            let is_here = |breach: &&Breach| breach.place == place;
+            let is_here = |breach: &&Breach| breach.when == when;
             return self.0.journal.records(|cursor| {
                 cursor.after_cut_offs().and_then(WallClock::recorded).filter(is_here).cloned()
             });
         }
         let mut clock = lock(&self.0.clock);
-        clock.as_mut()?.poll_passed(cx, place)
+        clock.as_mut()?.poll_passed(cx, when)
     }
 
     /// Counts a call, and returns how many earlier ones had its id.
@@ -558,7 +560,7 @@ fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<RecordedFact>, Verif
     for record in records {
         verifier.check(&record)?;
         let (seq, what) = (record.seq(), "its body is missing".to_owned());
-        let missing = || Corrupt { run: run.to_owned(), seq, what };
+        let missing = || Corrupt::new(run, seq, what);
         facts.push(RecordedFact::read(&record)?.ok_or_else(missing)?);
     }
     Ok((facts, verifier))

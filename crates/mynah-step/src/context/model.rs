@@ -23,7 +23,7 @@ use crate::{
 /// What the model answered.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Answer {
+pub struct ModelAnswer {
     /// Which call of the run it was, from 1.
     pub turn: u32,
     /// The answer.
@@ -60,7 +60,7 @@ impl Context {
     /// A provider that refused or broke off, and an answer that is not one: the turn has no answer in the records then, and the
     /// failure is kept. `budget_exceeded`, which is recorded too, and `unknown_price`, which is not. A new run with the id of
     /// another, before the model is asked. Also as [`Context::now`].
-    pub async fn llm_call(&self, request: Request) -> Result<Answer> {
+    pub async fn llm_call(&self, request: Request) -> Result<ModelAnswer> {
         let config = &self.0.config;
         let adapter = config.adapter.clone().ok_or_else(|| {
             Error::engine(EngineReason::MissingAdapter)
@@ -155,7 +155,7 @@ impl Context {
     ) -> Result<Option<Breach>> {
         let config = &self.0.config;
         let retry = config.retry.clone().unwrap_or_else(|| adapter.default_retry());
-        let run_id = Some(Arc::clone(self.0.journal.run_id()));
+        let run_id = Some(self.0.journal.run_id().clone());
         let to = ModelCall { request_id: config.world.new_id(), run_id, ..ModelCall::default() };
         let world = Arc::clone(&config.world);
         let provider = Arc::clone(&adapter);
@@ -177,10 +177,10 @@ impl Context {
 }
 
 /// What the fact of an answer, or of how it failed, gives the loop.
-fn answered(turn: u32, fact: Fact) -> Result<Answer> {
+fn answered(turn: u32, fact: Fact) -> Result<ModelAnswer> {
     Err(match fact {
         Fact::AssistantCompleted { response, .. } => {
-            return Ok(Answer { turn, response: *response });
+            return Ok(ModelAnswer { turn, response: *response });
         }
         Fact::BudgetExceeded { breach, partial, .. } => {
             Error::budget_exceeded(&breach, partial.as_deref())

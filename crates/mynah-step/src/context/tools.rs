@@ -170,7 +170,7 @@ impl Context {
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
         if id.is_empty() {
             let recorded = self.0.journal.records(|cursor| cursor.id_of(&call, |id| ids.take(id)));
-            *id = recorded.unwrap_or_else(|| self.0.config.world.new_run_id());
+            *id = recorded.unwrap_or_else(|| self.0.config.world.new_run_id().to_string());
             // A fresh one, or that of another call.
             ids.take(id);
         } else {
@@ -211,10 +211,10 @@ impl Context {
                 };
                 let mut context = ToolContext::new(Arc::clone(&call), Arc::clone(&config.world))
                     .side_effect_errors(config.side_effect_errors)
-                    .in_run(Some(Arc::clone(self.0.journal.run_id())), earlier)
+                    .in_run(Some(self.0.journal.run_id().clone()), earlier)
                     .kept(Arc::clone(&self.0.journal), attempt, self.0.replaying);
                 context.context = Arc::clone(&config.context);
-                context.request_id = Arc::clone(self.0.journal.run_id());
+                context.request_id = Arc::from(self.0.journal.run_id().as_str());
                 context.cancelled = self.0.cancelled.subscribe();
                 self.run_now(tool, context, begun, backoff).await?
             }

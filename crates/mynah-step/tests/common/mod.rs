@@ -23,8 +23,8 @@ use mynah_data::{
 };
 use mynah_log::{Append, End, Extent, Fact, Head, Log, LogFuture, MemoryLog, Record};
 use mynah_step::{
-    Adapter, BoxFuture, Config, Context, IntoOutcome, MetricsSink, Mode, ModelCall, ModelStream,
-    RetryPolicy, Tool, ToolContext, World,
+    Adapter, BoxFuture, Config, Context, IntoOutcome, MetricsSink, ModelCall, ModelStream,
+    RetryPolicy, RunMode, Tool, ToolContext, World,
 };
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ pub(crate) async fn twice<T: PartialEq + std::fmt::Debug>(
     let log = Arc::new(MemoryLog::new());
     let live = perform(config(&log), &agent).await.expect("the run goes well");
     let records = read(&log).await;
-    let again = perform(config(&log).mode(Mode::Replay(records.clone())), &agent).await;
+    let again = perform(config(&log).mode(RunMode::Replay(records.clone())), &agent).await;
     assert_eq!(again.expect("the replay is equal"), live);
     assert_eq!(read(&log).await, records, "a replay writes nothing");
     (live, facts(&records))
@@ -79,7 +79,7 @@ pub(crate) async fn mismatch(
 ) -> Error {
     let log = Arc::new(MemoryLog::new());
     perform(plain(&log), &recorded).await.expect("the run goes well").expect("so does the loop");
-    let again = plain(&log).mode(Mode::Replay(read(&log).await));
+    let again = plain(&log).mode(RunMode::Replay(read(&log).await));
     let done = perform(again, &performed).await;
     done.and_then(|done| done).expect_err("the replay differs")
 }

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use mynah_data::{
-    Breach, Budget, Error, FinishReason, Halt, HaltReason, Message, Metadata, Mode, Response,
-    StepResult, ToolCall,
+    Breach, Budget, Error, FinishReason, Halt, HaltReason, Message, Metadata, Response, StepResult,
+    ToolCall, ToolMode,
 };
 use mynah_log::{End, Extent, OnUncertain, Plan};
 use mynah_step::{Tool, prompt_tokens, reruns_lost};
@@ -89,7 +89,7 @@ pub(crate) enum HaltWhen {
 ///
 /// `halt_when` is asked again when a run is performed again, so it must depend on its argument alone.
 pub(crate) struct Policy {
-    pub(crate) mode: Mode,
+    pub(crate) mode: ToolMode,
     pub(crate) max_turns: u32,
     pub(crate) budget: Option<Budget>,
     pub(crate) halt_when: Option<HaltWhen>,
@@ -154,7 +154,7 @@ impl Policy {
         if response.finish_reason != Some(FinishReason::ToolCalls) || !calls {
             return Plan::Nothing;
         }
-        if self.mode == Mode::Manual {
+        if self.mode == ToolMode::Manual {
             return Plan::Manual;
         }
         let (mut run, mut manual) = (Vec::new(), Vec::new());

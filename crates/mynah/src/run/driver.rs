@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use mynah_data::{ChatResult, Error, Event, FinishReason, Result, StepResult, Usage};
+use mynah_data::{ChatResult, Error, Event, FinishReason, Result, RunId, StepResult, Usage};
 use mynah_log::{End, Extent, Fact, Head};
 use mynah_step::{Journal, Recorder, ReplayCursor};
 use tracing::Span;
@@ -147,12 +147,12 @@ impl Driver {
     }
 
     /// The id of a recorded run.
-    pub(crate) fn run_id(&self) -> Option<&Arc<str>> {
+    pub(crate) fn run_id(&self) -> Option<&RunId> {
         self.journal.as_ref().map(|journal| journal.run_id())
     }
 
     /// Of a recorded run whose end was told: where its records end, and whether it waits.
-    pub(crate) fn stopped(&self) -> Option<(&Arc<str>, Head, bool)> {
+    pub(crate) fn stopped(&self) -> Option<(&RunId, Head, bool)> {
         let head = self.journal.as_ref()?.head().filter(|_| self.told)?;
         Some((self.run_id()?, head, self.machine.state.end.as_ref().is_some_and(End::waits)))
     }

@@ -10,7 +10,8 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
-    AdapterReason, Breach, Error, HaltReason, Message, Place, Request, Response, Result, ToolCall,
+    AdapterReason, Breach, BreachTime, Error, HaltReason, Message, Request, Response, Result,
+    ToolCall,
 };
 use mynah_log::Fact;
 use mynah_step::{
@@ -103,19 +104,19 @@ impl Live {
             }
         }
         let place = match action {
-            Action::CallModel => Place::MidStream,
-            Action::RunTools if machine.is_running() => Place::MidStream,
-            action if action.takes_time() => Place::PreCall,
+            Action::CallModel => BreachTime::MidStream,
+            Action::RunTools if machine.is_running() => BreachTime::MidStream,
+            action if action.takes_time() => BreachTime::PreCall,
             // The clock starts with the run.
             _ => {
-                let _ = self.poll_clock(cx, Place::PreCall);
+                let _ = self.poll_clock(cx, BreachTime::PreCall);
                 return None;
             }
         };
         self.poll_clock(cx, place).map(Input::LimitReached)
     }
 
-    fn poll_clock(&mut self, cx: &mut Context<'_>, place: Place) -> Option<Breach> {
+    fn poll_clock(&mut self, cx: &mut Context<'_>, place: BreachTime) -> Option<Breach> {
         self.wall_clock.as_mut()?.poll_passed(cx, place)
     }
 
@@ -217,7 +218,7 @@ impl Door for Live {
     fn call_model(&mut self, machine: &Machine) {
         let (setup, state) = (&machine.setup, &machine.state);
         let mut call = setup.call.clone();
-        call.run_id = self.journal.as_ref().map(|journal| Arc::clone(journal.run_id()));
+        call.run_id = self.journal.as_ref().map(|journal| journal.run_id().clone());
         let template = match (&setup.final_request, &state.conversation) {
             (Some(request), Some(_)) => {
                 call.former_tools.clone_from(&setup.request.tools);

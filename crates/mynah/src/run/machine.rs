@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use mynah_data::{
-    ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, StepResult, StepThread,
-    StreamReason, ToolCall,
+    ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, RunId, StepResult,
+    StepThread, StreamReason, ToolCall,
 };
 use mynah_log::{End, Extent, Fact, Hash, Plan, Resolution, cbor};
 use mynah_step::{ErrorPolicy, Hearing, Settled, settle, uncertain};
@@ -254,7 +254,10 @@ impl Machine {
     /// Takes in an event of the model. Returns it as the caller sees it, and the fact that it passed a limit.
     pub(super) fn hear(&mut self, event: Event) -> (Event, Vec<Fact>) {
         let Some(hearing) = &mut self.hearing else { return (event, Vec::new()) };
-        let event = hearing.hear(event, Some(&self.setup.call.request_id));
+        let mut event = hearing.hear(event, Some(&self.setup.call.request_id));
+        if let Event::MessageStarted { finalizing, .. } = &mut event {
+            *finalizing = self.state.conversation.is_some();
+        }
         if let Some(on_event) = &self.setup.on_event {
             on_event(&event);
         }
@@ -415,7 +418,7 @@ impl Machine {
     }
 
     /// The last event of a run that has its end: the result of a chat, or of a single step.
-    pub(super) fn completed(&mut self, run_id: Option<&Arc<str>>) -> Option<Event> {
+    pub(super) fn completed(&mut self, run_id: Option<&RunId>) -> Option<Event> {
         // A step whose tools are not done has no result, and its run tells why.
         if self.state.extent != Extent::Chat && self.state.open.is_none() {
             // A run whose end was recorded by another process has its result in the state.
@@ -427,7 +430,7 @@ impl Machine {
     }
 
     /// What the run came to, as the result of a chat. Its steps are in it from then on.
-    pub(super) fn result(&mut self, run_id: Option<&Arc<str>>) -> ChatResult {
+    pub(super) fn result(&mut self, run_id: Option<&RunId>) -> ChatResult {
         let mut result = self.state.chat_result();
         result.run_id = run_id.cloned();
         result

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mynah_data::{
     ASK_USER_SENTINEL, Breach, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Messages,
-    Metadata, Mode, Response, StepResult, Thread, ToolCall, ToolOutcome,
+    Metadata, Response, StepResult, Thread, ToolCall, ToolMode, ToolOutcome,
 };
 use mynah_log::{End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution};
 use mynah_step::{Spent, Try, uncertain};
@@ -678,8 +678,8 @@ fn rejection(why: &str) -> String {
     }
 }
 
-pub(super) fn plan_mode(plan: &Plan) -> Mode {
-    if *plan == Plan::Manual { Mode::Manual } else { Mode::Auto }
+pub(super) fn plan_mode(plan: &Plan) -> ToolMode {
+    if *plan == Plan::Manual { ToolMode::Manual } else { ToolMode::Auto }
 }
 
 /// The calls that a plan hands to the caller tool by tool.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mynah_data::{
-    AdapterReason, Breach, Budget, Error, FinishReason, HaltReason, Limit, Message, Mode, Part,
-    Place, Pricing, Response, ResponseBuilder, Thread, ToolCall, ToolOutcome,
+    AdapterReason, Breach, BreachTime, Budget, Error, FinishReason, HaltReason, Limit, Message,
+    Part, Pricing, Response, ResponseBuilder, Thread, ToolCall, ToolMode, ToolOutcome,
 };
 use mynah_log::{About, End, Extent, Fact, Interruption, OnUncertain, Resolution};
 use mynah_step::Tool;
@@ -200,7 +200,7 @@ fn the_terminal_conditions_have_a_total_order() {
     // Manual calls beat halt_when.
     let mut run = Run::chat();
     halting(&mut run);
-    run.policy.mode = Mode::Manual;
+    run.policy.mode = ToolMode::Manual;
     run.answer("", &["echo"], Some(FinishReason::ToolCalls));
     assert_eq!(run.finish(), ("manual_tool_calls".to_owned(), json!({"manual_turn_index": 0})));
     // A final answer beats halt_when.
@@ -402,7 +402,7 @@ fn what_was_cut_off_stays_in_the_conversation_and_is_not_a_step() {
     let mut run = Run::chat();
     run.answer("", &["echo", "echo"], Some(FinishReason::ToolCalls));
     run.tool("c1", ToolOutcome::Ok(json!(1)));
-    let breach = Breach::new(Limit::WallClock, 1, 2, Place::MidStream);
+    let breach = Breach::new(Limit::WallClock, 1, 2, BreachTime::MidStream);
     run.state.evolve(Fact::BudgetExceeded { breach, partial: None, cuts: Vec::new() });
     run.state.evolve(End::new(HaltReason::BudgetExceeded, Default::default()).into_fact());
     let result = run.state.chat_result();
@@ -412,7 +412,7 @@ fn what_was_cut_off_stays_in_the_conversation_and_is_not_a_step() {
     assert_eq!(result.thread.messages.len(), 4);
 }
 
-const PRE: Place = Place::PreCall;
+const PRE: BreachTime = BreachTime::PreCall;
 
 /// A run without a driver.
 struct Run {
@@ -437,7 +437,7 @@ impl Run {
         let mut state = RunState::default();
         state.evolve(Fact::RunStarted { thread: Thread::from("go"), extent, about });
         let policy = Policy {
-            mode: Mode::Auto,
+            mode: ToolMode::Auto,
             max_turns: 8,
             budget: None,
             halt_when: None,

@@ -384,7 +384,7 @@ impl<'a> CrashEverywhere<'a> {
                 None => {
                     let mut options = options.clone();
                     options.log = Some(Arc::clone(log));
-                    let origin = Origin { run_id: Some(RUN.to_owned()), ..Origin::default() };
+                    let origin = Origin { run_id: Some(RUN.into()), ..Origin::default() };
                     let input = Input::Thread(self.input.clone());
                     EventStream::new(prepare(engine, input, options, Extent::Chat, origin))
                 }

@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use mynah::{
-    Adapter, Chat, Engine, Event, FinishReason, Generate, Image, Message, Mode, OnToolError,
-    OnUnknownTool, Options, Part, ResponseFormat, Step, Thread, Tool, ToolCall, ToolOutcome,
+    Adapter, Chat, Engine, Event, FinishReason, Generate, Image, Message, OnToolError,
+    OnUnknownTool, Options, Part, ResponseFormat, Step, Thread, Tool, ToolCall, ToolMode,
+    ToolOutcome,
 };
 use serde_json::{Value, json};
 
@@ -68,7 +69,7 @@ pub(crate) fn fixtures() -> Vec<Fixture> {
             .options(|o| {
                 o.halt_when("test", |step| step.response.tool_calls().any(|call| call.id == "c1"))
             }),
-        Fixture::new("manual mode", [echo_call("c0")]).options(|o| o.mode(Mode::Manual)),
+        Fixture::new("manual mode", [echo_call("c0")]).options(|o| o.mode(ToolMode::Manual)),
         Fixture::new("ask-user", [call("c0", "ask")]),
         Fixture::new("custom halt", [call("c0", "plan")]),
         Fixture::new("on_tool_error function continue", [call("c0", "boom"), says("done")])

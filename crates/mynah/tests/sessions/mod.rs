@@ -6,7 +6,7 @@
     reason = "each test file uses a part of this, and a helper may fail the test that calls it"
 )]
 
-use mynah::{Engine, Mode, Session, Thread, Tool, ToolOutcome, testing::Scripted};
+use mynah::{Engine, Session, Thread, Tool, ToolMode, ToolOutcome, testing::Scripted};
 use serde_json::{Value, json};
 
 use crate::common::{call, calls, echo, map, says, scripted, tool};
@@ -41,7 +41,7 @@ fn fresh() -> Session {
 /// A session that waits for the results of these calls.
 pub(crate) async fn awaiting<const N: usize>(ids: [&str; N]) -> Session {
     let (engine, _) = engine([calls(ids.map(|id| (id, "echo", json!({}))))]);
-    engine.start(fresh()).mode(Mode::Manual).await.unwrap().0
+    engine.start(fresh()).mode(ToolMode::Manual).await.unwrap().0
 }
 
 /// A model that plays these scripts, and the tools that the tests call.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::{Stream, future, stream, task::AtomicWaker};
-use mynah_data::{Error, Event, Request, Result, ToolCall, ToolOutcome};
+use mynah_data::{Error, Event, Request, Result, RunId, ToolCall, ToolOutcome};
 use mynah_log::{
     Append, Fact, Head, Lease, Log, LogFuture, MemoryLog, Record, Resolution, forward_log,
 };
@@ -388,11 +388,11 @@ impl World for StillWorld {
         self.inner.new_id()
     }
 
-    fn new_run_id(&self) -> String {
+    fn new_run_id(&self) -> RunId {
         self.inner.new_run_id()
     }
 
-    fn run_id_at(&self, place: &str, reached: SystemTime) -> String {
+    fn run_id_at(&self, place: &str, reached: SystemTime) -> RunId {
         self.inner.run_id_at(place, reached)
     }
 }
