@@ -303,8 +303,9 @@ impl HttpAdapter {
         let stored = |name: &&str| Some(FoundKey::stored(name, self.stored(name)?));
         let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
             Ok(key) => Some(key),
-            Err(_) if is_ours && (!self.needs_key || self.is_here(call)) => None,
+            Err(_) if !self.needs_key && is_ours => None,
             Err(error) => match variables.iter().find_map(stored).filter(|_| is_ours) {
+                None if is_ours && self.is_here(call) => None,
                 None => return Err(hinted(error, self.format.key_hint())),
                 key => key,
             },

@@ -263,7 +263,7 @@ fn what_is_not_needed_may_be_nested_too_deep() {
     let needed = failed(&answer(&lines("contentBlockDelta"), "end_turn"));
     assert_eq!(needed.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
     let exception = format!(r#"!throttlingException {{"message":"slow down","trace":{deep}}}"#);
-    assert_eq!(failed(&framed(&[exception])).to_string(), "slow down");
+    assert_eq!(failed(&framed(&[exception])).message(), "slow down");
     let whole = format!(
         r#"{{"output":{{"message":{{"content":[{{"text":"hi"}}]}}}},"stopReason":"end_turn","a":{deep}}}"#
     );

@@ -172,7 +172,7 @@ fn a_stream_is_known_whatever_it_is_labelled() {
             assert_eq!(labelled_json, streamed, "{name}");
         }
         let error = decode(name, Delivery::Streamed, b" {\"error\": {\"message\": \"no\"}}\n");
-        assert_eq!(error.unwrap_err().to_string(), "no", "{name}");
+        assert_eq!(error.unwrap_err().message(), "no", "{name}");
     }
 }
 

@@ -487,7 +487,8 @@ async fn a_file_that_lacks_a_table_or_a_column_is_damaged() {
             path.display()
         );
         let errors = [verify_seals(&log).await.err(), log.runs(RunFilter::new()).await.err()];
-        let errors: Vec<String> = errors.iter().flatten().map(ToString::to_string).collect();
+        let errors: Vec<String> =
+            errors.iter().flatten().map(|error| error.message().into_owned()).collect();
         assert_eq!(errors.first(), Some(&told));
         assert!(errors.iter().all(|error| !error.contains("SELECT")), "{errors:?}");
     }
