@@ -53,7 +53,7 @@ pub mod validate;
 pub use budget::{Breach, Budget, Limit, Place};
 pub use builder::ResponseBuilder;
 pub use catalog::{Catalog, ModelInfo};
-pub use collect::{CUT_SHORT, Collector};
+pub use collect::{CUT_SHORT, Collector, parts_text};
 pub use error::{Error, FieldError, PathSegment, Result};
 pub use event::Event;
 pub use event_order::EventOrder;
@@ -74,7 +74,7 @@ pub use session_reducer::{SessionReducer, TurnResult};
 pub use session_run::SessionRun;
 pub use step_thread::StepThread;
 pub use thread::{Messages, Thread};
-pub use tool::{ASK_USER_SENTINEL, ToolCall, ToolOutcome, ToolSpec};
+pub use tool::{ASK_USER_SENTINEL, CONTINUE, ToolCall, ToolOutcome, ToolSpec};
 
 /// Free-form JSON members that travel with a value, in insertion order.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;

@@ -88,10 +88,11 @@ pub use mynah_step as step;
 #[doc(hidden)]
 pub use mynah_step::__private;
 pub use mynah_step::{
-    Adapter, BoxFuture, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, IntoOutcome,
-    IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelCall, ModelStream, OnUncertain,
-    RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor, ToolFn,
-    ToolResultEncoder, ToolSet, World, differences, layers, schema_of, schemars, typed,
+    Adapter, BoxFuture, Continuation, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor,
+    IntoOutcome, IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelCall, ModelStream,
+    OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor,
+    ToolFn, ToolProgress, ToolResultEncoder, ToolSet, World, differences, layers, schema_of,
+    schemars, typed,
 };
 pub use options::Options;
 pub use replay::{Replay, Replayed, Tools, replay_run};
