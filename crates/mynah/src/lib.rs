@@ -84,6 +84,8 @@ pub use mynah_data::{
 };
 pub use mynah_log as log;
 pub use mynah_macros::{tool, tools};
+#[cfg(feature = "mcp")]
+pub use mynah_mcp as mcp;
 pub use mynah_step as step;
 #[doc(hidden)]
 pub use mynah_step::__private;
