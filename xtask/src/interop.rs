@@ -162,9 +162,9 @@ fn smollm() -> Result<(), String> {
 }
 
 /// A server that runs until this is dropped.
-struct Peer {
+pub(crate) struct Peer {
     process: Child,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Peer {
@@ -176,7 +176,7 @@ impl Peer {
         Self::start(server.args(flags), folder, port)
     }
 
-    fn start(server: &mut Command, folder: &Path, port: u16) -> Result<Self, String> {
+    pub(crate) fn start(server: &mut Command, folder: &Path, port: u16) -> Result<Self, String> {
         server.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = server.spawn().map_err(|e| format!("cannot start {server:?}: {e}"))?;
         let mut peer = Self { process, port };
@@ -241,7 +241,7 @@ impl Drop for Peer {
 }
 
 /// The folder of a peer, installed by this command unless it was before; none where that cannot be done.
-fn fetched(program: &str, name: &str, install: &str) -> Option<PathBuf> {
+pub(crate) fn fetched(program: &str, name: &str, install: &str) -> Option<PathBuf> {
     let folder = env::current_dir().ok()?.join("target/interop").join(name);
     let mark = folder.join("installed");
     if mark.exists() {
@@ -268,7 +268,7 @@ fn fetched(program: &str, name: &str, install: &str) -> Option<PathBuf> {
 }
 
 /// The same for a peer that lives in a virtual environment of Python.
-fn python(name: &str, install: &str) -> Option<PathBuf> {
+pub(crate) fn python(name: &str, install: &str) -> Option<PathBuf> {
     let folder = env::current_dir().ok()?.join("target/interop").join(name);
     if is_installed("python3") && !folder.join("bin/pip").exists() {
         let made = command("python3 -m venv").arg(&folder).status();
@@ -280,7 +280,7 @@ fn python(name: &str, install: &str) -> Option<PathBuf> {
     fetched("python3", name, install)
 }
 
-fn free_port() -> Result<u16, String> {
+pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|e| format!("no free port: {e}"))?;
     listener.local_addr().map(|address| address.port()).map_err(|e| format!("no free port: {e}"))
 }

@@ -3,6 +3,7 @@
 //! `cargo xtask test` is everything a change must pass; continuous integration runs nothing else.
 
 mod interop;
+mod mcp;
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -13,9 +14,10 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
 Commands:
-  test [--quick]   Run everything a change must pass (--quick: no contract index, verifier, aimock, examples, docs or wasm)
+  test [--quick]   Run everything a change must pass (--quick: no contract index, verifier, aimock, MCP, examples, docs or wasm)
   bench [NAME]     Run the benchmarks, or only the bench target NAME
   interop          Call servers that others wrote: a fake upstream (npm), a gateway and a real model (PyPI)
+  mcp              Run the conformance suite of MCP, and call its servers that others wrote (npm, PyPI)
   nightly          Run the property tests with 10,000 cases each, 5,000 killed processes, a million records, and the
                    fuzz targets
 ";
@@ -40,6 +42,7 @@ const SLOW_STAGES: &[Stage] = &[
     ("contract", contract),
     ("verifier", verifier),
     ("aimock", interop::aimock),
+    ("mcp", mcp::all),
     ("examples", examples),
     ("doc", doc),
     ("wasm", wasm),
@@ -51,6 +54,7 @@ enum Task<'a> {
     Test { quick: bool },
     Bench { name: Option<&'a str> },
     Interop,
+    Mcp,
     Nightly,
 }
 
@@ -74,6 +78,7 @@ fn parse<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["bench"] => Ok(Task::Bench { name: None }),
         ["bench", name] if !name.starts_with('-') => Ok(Task::Bench { name: Some(name) }),
         ["interop"] => Ok(Task::Interop),
+        ["mcp"] => Ok(Task::Mcp),
         ["nightly"] => Ok(Task::Nightly),
         ["test" | "bench" | "interop" | "nightly", ..] => {
             Err(format!("cannot run `{}`", args.join(" ")))
@@ -97,6 +102,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         Task::Bench { name: None } => run("cargo bench --workspace"),
         Task::Bench { name: Some(name) } => run(&format!("cargo bench --workspace --bench {name}")),
         Task::Interop => interop::all(),
+        Task::Mcp => mcp::all(),
         Task::Nightly => {
             let line = "cargo test --workspace --release --test properties --test record --test session_runs \
                         --test handover --test outside --test effects";
@@ -151,7 +157,8 @@ fn clippy() -> Result<(), String> {
 fn examples() -> Result<(), String> {
     for name in source_names(Path::new("examples"))? {
         println!("    {name}");
-        let line = format!("cargo run --quiet -p mynah --features http,sqlite --example {name}");
+        let line =
+            format!("cargo run --quiet -p mynah --features http,mcp,sqlite --example {name}");
         let mut command = command(&line);
         command.stdin(Stdio::null()).stderr(Stdio::inherit());
         let output = command.output();
@@ -377,6 +384,7 @@ mod tests {
         let name = Some("append");
         assert_eq!(parse(&["bench", "append"]), Ok(Task::Bench { name }));
         assert_eq!(parse(&["interop"]), Ok(Task::Interop));
+        assert_eq!(parse(&["mcp"]), Ok(Task::Mcp));
         assert_eq!(parse(&["nightly"]), Ok(Task::Nightly));
     }
 

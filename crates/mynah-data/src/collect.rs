@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::{
     ASK_USER_SENTINEL, ChatResult, Error, ErrorKind, Event, Halt, HaltReason, Message, Metadata,
-    Response, ResponseBuilder, StepResult, StreamReason, Thread, ToolCall, ToolMode, ToolOutcome,
-    result::is_final,
+    Part, Response, ResponseBuilder, StepResult, StreamReason, Thread, ToolCall, ToolMode,
+    ToolOutcome, result::is_final,
 };
 
 /// Folds a stream of events into a [`Response`], a [`StepResult`] or a [`ChatResult`].
@@ -200,8 +200,14 @@ impl Collector {
 fn read_of(id: &str, content: &str, outcome: Option<&ToolOutcome>) -> Message {
     match outcome {
         Some(ToolOutcome::Error { .. }) => Message::tool_error(id, content),
+        Some(ToolOutcome::Parts(parts)) => Message::tool_parts(id, parts.iter().cloned()),
         _ => Message::tool_result(id, content),
     }
+}
+
+/// The text of a result with more than text.
+pub fn parts_text(parts: &[Part]) -> String {
+    Message::tool_parts("", parts.iter().cloned()).text().into_owned()
 }
 
 /// What the model would read of an outcome whose own text was not told.
@@ -210,6 +216,7 @@ fn plain_text(outcome: &ToolOutcome) -> String {
     match outcome {
         ToolOutcome::Ok(value) | ToolOutcome::Halt { result: value, .. } => text(value),
         ToolOutcome::Error { error, .. } => json!({"error": error}).to_string(),
+        ToolOutcome::Parts(parts) => parts_text(parts),
         ToolOutcome::AskUser { .. } => ASK_USER_SENTINEL.to_owned(),
     }
 }

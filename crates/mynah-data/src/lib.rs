@@ -55,7 +55,7 @@ pub mod validate;
 pub use budget::{Breach, BreachTime, Budget, Limit};
 pub use builder::ResponseBuilder;
 pub use catalog::{Catalog, ModelInfo};
-pub use collect::{CUT_SHORT, Collector};
+pub use collect::{CUT_SHORT, Collector, parts_text};
 pub use error::{Error, FieldError, PathSegment, Result};
 pub use error_details::{Difference, Mismatch};
 pub use event::Event;
@@ -78,7 +78,7 @@ pub use session_reducer::{SessionReducer, TurnResult};
 pub use session_run::SessionRun;
 pub use step_thread::StepThread;
 pub use thread::{Messages, Thread};
-pub use tool::{ASK_USER_SENTINEL, ToolCall, ToolOutcome, ToolSpec};
+pub use tool::{ASK_USER_SENTINEL, CONTINUE, ToolCall, ToolOutcome, ToolSpec};
 
 /// Free-form JSON members that travel with a value, in insertion order.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
-    Error, HaltReason, Metadata, ToolReason,
+    Error, HaltReason, Metadata, Part, ToolReason,
     error::reserved_halt,
     extent,
     json::{self, Json},
@@ -14,6 +14,9 @@ use crate::{
 
 /// The text of the tool message that stands in the thread while a person is asked.
 pub const ASK_USER_SENTINEL: &str = "<awaiting user response>";
+
+/// The hint of a question that holds the state of a call which continues with the answer.
+pub const CONTINUE: &str = "continue";
 
 /// What a model is told of a tool, and how its calls are to be treated.
 ///
@@ -217,6 +220,8 @@ fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
 pub enum ToolOutcome {
     /// A value for the model.
     Ok(Value),
+    /// Text and images for the model.
+    Parts(Vec<Part>),
     /// The tool failed, and says how.
     Error {
         /// What the model is told.
@@ -261,6 +266,20 @@ impl ToolOutcome {
         Self::AskUser { question: question.into(), opts }
     }
 
+    /// A person must answer, and the same call continues with the answer.
+    ///
+    /// The model reads nothing of it. When the run is resumed, the tool is run again: its context has this state and the answer
+    /// (`ToolContext::continuation`). Both are recorded, so the run may wait for days and continue in another process. It works in
+    /// recorded runs; elsewhere the question is asked, and the answer goes to the model.
+    pub fn ask_and_continue(
+        question: impl Into<String>,
+        mut opts: Metadata,
+        state: impl Into<Value>,
+    ) -> Self {
+        opts.insert(CONTINUE.to_owned(), state.into());
+        Self::AskUser { question: question.into(), opts }
+    }
+
     /// The conversation ends here, for a reason of the tool's own.
     pub fn halt(reason: impl Into<String>, result: impl Into<Value>) -> Self {
         Self::Halt { reason: HaltReason::from(reason.into()), result: result.into() }
@@ -269,11 +288,21 @@ impl ToolOutcome {
     /// The error of an outcome that a handler may not give: a halt for a reason that the loop keeps for itself, or a value
     /// that is too large to be kept ([`excess`](crate::excess)).
     pub fn misuse(&self) -> Option<Error> {
+        if let Self::Parts(parts) = self
+            && parts.iter().any(|part| !matches!(part, Part::Text { .. } | Part::Image { .. }))
+        {
+            let reason = ToolReason::InvalidReturn;
+            let why = format!(
+                "tool error: {reason}: a result has parts that are neither text nor images"
+            );
+            return Some(Error::tool(reason).with_message(why));
+        }
         let excess = match self {
             Self::Ok(value)
             | Self::Error { error: value, .. }
             | Self::Halt { result: value, .. } => extent::excess(value),
             Self::AskUser { opts, .. } => opts.values().find_map(extent::excess),
+            Self::Parts(parts) => extent::excess(&json!(parts)),
         };
         if let Some(excess) = excess {
             let reason = ToolReason::ResultTooLarge;
@@ -294,6 +323,12 @@ impl ToolOutcome {
 impl From<Value> for ToolOutcome {
     fn from(value: Value) -> Self {
         Self::Ok(value)
+    }
+}
+
+impl From<Vec<Part>> for ToolOutcome {
+    fn from(parts: Vec<Part>) -> Self {
+        Self::Parts(parts)
     }
 }
 
@@ -330,6 +365,7 @@ impl Serialize for ToolOutcome {
         let mut map = serializer.serialize_map(None)?;
         match self {
             Self::Ok(value) => map.serialize_entry("ok", &Json(value))?,
+            Self::Parts(parts) => map.serialize_entry("parts", parts)?,
             Self::Error { error, transient } => {
                 map.serialize_entry("error", &Json(error))?;
                 if *transient {
@@ -357,6 +393,8 @@ impl<'de> Deserialize<'de> for ToolOutcome {
         struct Wire {
             #[serde(default, deserialize_with = "json::present")]
             ok: Option<Value>,
+            #[serde(default, deserialize_with = "present")]
+            parts: Option<Vec<Part>>,
             #[serde(default, deserialize_with = "json::present")]
             error: Option<Value>,
             #[serde(default, deserialize_with = "present")]
@@ -372,19 +410,21 @@ impl<'de> Deserialize<'de> for ToolOutcome {
         }
         let wire = Wire::deserialize(deserializer)?;
         let (failed, asked) = ((wire.error, wire.transient), (wire.ask_user, wire.opts));
-        Ok(match (wire.ok, failed, asked, (wire.halt, wire.result)) {
-            (Some(value), (None, None), (None, None), (None, None)) => Self::Ok(value),
-            (None, (Some(error), transient), (None, None), (None, None)) => {
+        Ok(match ((wire.ok, wire.parts), failed, asked, (wire.halt, wire.result)) {
+            ((Some(value), None), (None, None), (None, None), (None, None)) => Self::Ok(value),
+            ((None, Some(parts)), (None, None), (None, None), (None, None)) => Self::Parts(parts),
+            ((None, None), (Some(error), transient), (None, None), (None, None)) => {
                 Self::Error { error, transient: transient.unwrap_or_default() }
             }
-            (None, (None, None), (Some(question), opts), (None, None)) => {
+            ((None, None), (None, None), (Some(question), opts), (None, None)) => {
                 Self::AskUser { question, opts: opts.unwrap_or_default() }
             }
-            (None, (None, None), (None, None), (Some(reason), result)) => {
+            ((None, None), (None, None), (None, None), (Some(reason), result)) => {
                 Self::Halt { reason, result: result.unwrap_or_default() }
             }
             _ => {
-                let expected = "expected one of ok, error, ask_user, halt, and what belongs to it";
+                let expected =
+                    "expected one of ok, parts, error, ask_user, halt, and what belongs to it";
                 return Err(serde::de::Error::custom(expected));
             }
         })

@@ -59,7 +59,7 @@ pub use tool::{
     Backoff, EncodeError, Handler, HandlerExecutor, JsonEncoder, Settled, Tool, ToolExecutor,
     ToolLimits, ToolResultEncoder, panic_text, run_tool, tool_failed,
 };
-pub use tool_context::{ToolContext, Try};
+pub use tool_context::{Continuation, ToolContext, ToolProgress, Try};
 #[doc(hidden)]
 pub use typed::private as __private;
 pub use typed::{IntoOutcome, IntoTool, IntoTools, ToolFn, ToolSet, schema_of};

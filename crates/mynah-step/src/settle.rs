@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{ASK_USER_SENTINEL, Error, MAX_RESULT, ToolCall, ToolOutcome, ToolReason};
+use mynah_data::{
+    ASK_USER_SENTINEL, Error, MAX_RESULT, ToolCall, ToolOutcome, ToolReason, parts_text,
+};
 use mynah_log::{Fact, Resolution};
 use serde_json::{Value, json};
 
@@ -68,6 +70,10 @@ pub fn settle(
             }
             Err(error) => failure.judge(error, None, policy),
         },
+        Ok(ToolOutcome::Parts(parts)) => {
+            let content = parts_text(&parts);
+            completed(ToolOutcome::Parts(parts), content)
+        }
         Ok(ToolOutcome::Halt { reason, result }) => match failure.text(&result) {
             Ok(content) => completed(ToolOutcome::Halt { reason, result }, content),
             Err(error) => failure.judge(error, None, policy),

@@ -5,7 +5,7 @@ use std::{any::Any, fmt, sync::Arc, time::SystemTime};
 use mynah_data::{Metadata, Result, RunId, ToolCall};
 use mynah_log::{Fact, Hash};
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::Span;
 
@@ -70,8 +70,35 @@ pub struct ToolContext {
     pub(crate) span: Span,
     /// How many tries of the call failed in processes that ended.
     pub(crate) failed: u32,
+    /// What the call continues with, if it asked a person.
+    continuation: Option<Arc<Continuation>>,
+    /// Who hears of its progress.
+    on_progress: Option<OnProgress>,
     /// Whether the run is cancelled, where that ends its tools; a run of an engine drops them.
     pub(crate) cancelled: watch::Receiver<bool>,
+}
+
+/// How far a call has come.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolProgress {
+    /// How far it has come. It rises from report to report.
+    pub progress: f64,
+    /// How far it will have come at the end, if that is known.
+    pub total: Option<f64>,
+    /// What it does now, for people.
+    pub message: Option<String>,
+}
+
+type OnProgress = Arc<dyn Fn(&ToolProgress) + Send + Sync>;
+
+/// What a call continues with that asked a person by
+/// [`ToolOutcome::ask_and_continue`](mynah_data::ToolOutcome::ask_and_continue).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Continuation {
+    /// The state that the call gave with its question.
+    pub state: Value,
+    /// The answer; none if another call of the same turn was answered, and this one must ask again.
+    pub answer: Option<String>,
 }
 
 /// A try of a call.
@@ -102,6 +129,8 @@ impl ToolContext {
             turn: 0,
             span: Span::none(),
             failed: 0,
+            continuation: None,
+            on_progress: None,
             cancelled: watch::channel(false).1,
         }
     }
@@ -132,6 +161,33 @@ impl ToolContext {
     pub fn in_run(mut self, run_id: Option<RunId>, turn: u64) -> Self {
         (self.run_id, self.turn) = (run_id, turn);
         self
+    }
+
+    /// The same for a call that continues.
+    pub fn continued(mut self, continuation: Option<Arc<Continuation>>) -> Self {
+        self.continuation = continuation;
+        self
+    }
+
+    /// What the call continues with: the state that it gave when it asked a person, and the answer. None at its first attempt.
+    pub fn continuation(&self) -> Option<&Continuation> {
+        self.continuation.as_deref()
+    }
+
+    /// The same, with a function that hears of the call's progress.
+    pub fn on_progress(mut self, heard: impl Fn(&ToolProgress) + Send + Sync + 'static) -> Self {
+        self.on_progress = Some(Arc::new(heard));
+        self
+    }
+
+    /// Reports how far the call has come. It is not recorded: it is logged in the call's span, and told to whoever
+    /// [listens](Self::on_progress), such as the client of an MCP server.
+    pub fn progress(&self, progress: ToolProgress) {
+        let ToolProgress { progress: now, total, message } = &progress;
+        tracing::info!(parent: &self.span, progress = now, total, message, "progress of a tool");
+        if let Some(heard) = &self.on_progress {
+            heard(&progress);
+        }
     }
 
     /// The id of the run that the call belongs to; none if the run is not recorded.

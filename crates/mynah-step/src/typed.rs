@@ -5,7 +5,7 @@
 
 use std::{any::Any, future::ready, ops::Deref, panic::UnwindSafe, sync::Arc};
 
-use mynah_data::ToolOutcome;
+use mynah_data::{Part, ToolOutcome};
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -72,6 +72,9 @@ impl<T: Serialize + UnwindSafe + 'static> IntoOutcome<Plain> for T {
         }
         if let Some(value) = any.downcast_mut().and_then(Option::<Value>::take) {
             return ToolOutcome::Ok(value);
+        }
+        if let Some(parts) = any.downcast_mut().and_then(Option::<Vec<Part>>::take) {
+            return ToolOutcome::Parts(parts);
         }
         match serde_json::to_value(&this) {
             Ok(value) => outcome_of(value, std::any::type_name::<T>()),

@@ -85,14 +85,17 @@ pub use mynah_data::{
 };
 pub use mynah_log as log;
 pub use mynah_macros::{tool, tools};
+#[cfg(feature = "mcp")]
+pub use mynah_mcp as mcp;
 pub use mynah_step as step;
 #[doc(hidden)]
 pub use mynah_step::__private;
 pub use mynah_step::{
-    Adapter, BoxFuture, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, IntoOutcome,
-    IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelCall, ModelStream, OnUncertain,
-    RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor, ToolFn,
-    ToolResultEncoder, ToolSet, World, differences, layers, schema_of, schemars, typed,
+    Adapter, BoxFuture, Continuation, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor,
+    IntoOutcome, IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelCall, ModelStream,
+    OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor,
+    ToolFn, ToolProgress, ToolResultEncoder, ToolSet, World, differences, layers, schema_of,
+    schemars, typed,
 };
 pub use options::Options;
 pub use replay::{Replay, ReplayStatus, Replayed, Tools, replay_run};

@@ -62,6 +62,7 @@ pub(super) fn running(
     let turn = state.steps.len() - usize::from(state.runs_approved());
     let context = setup.tool_context.clone().for_call(Arc::clone(call));
     let run_id = journal.map(|journal| journal.run_id().clone());
+    let context = context.continued(state.continuation_of(&call.id));
     let mut context = context.in_run(run_id, turn as u64);
     if let Some(journal) = journal {
         context = context.kept(Arc::clone(journal), state.attempt_of(&call.id), replaying);

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use mynah_data::{
-    ASK_USER_SENTINEL, Breach, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message, Messages,
-    Metadata, Response, StepResult, Thread, ToolCall, ToolMode, ToolOutcome,
+    ASK_USER_SENTINEL, Breach, CONTINUE, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message,
+    Messages, Metadata, Response, StepResult, Thread, ToolCall, ToolMode, ToolOutcome,
 };
 use mynah_log::{End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution};
-use mynah_step::{Spent, Try, uncertain};
+use mynah_step::{Continuation, Spent, Try, uncertain};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -94,6 +94,8 @@ pub(super) struct PlannedCall {
     pub(super) lost: bool,
     /// Whether a person allowed it to be run once more after that.
     pub(super) approved: bool,
+    /// What it continues with, if it asked a person.
+    continuation: Option<Arc<Continuation>>,
     pub(super) settled: Option<(Arc<Message>, Option<Halt>)>,
 }
 
@@ -119,6 +121,7 @@ impl OpenTurn {
                 failed: 0,
                 lost: false,
                 approved: false,
+                continuation: None,
                 settled: None,
             };
             calls.extend(call.map(planned));
@@ -180,6 +183,8 @@ impl OpenTurn {
 pub(super) struct ClosedTurn {
     pub(super) plan: Plan,
     pub(super) halt: Option<Halt>,
+    /// The calls that asked a person and continue with the answer: id, last attempt and state.
+    waiting: Vec<(String, Try, Value)>,
 }
 
 impl RunState {
@@ -299,7 +304,12 @@ impl RunState {
     }
 
     fn tool_completed(&mut self, call_id: String, outcome: ToolOutcome, content: String) {
+        let mut parts = None;
         let halt = match outcome {
+            ToolOutcome::Parts(given) => {
+                parts = Some(given);
+                None
+            }
             ToolOutcome::AskUser { question, opts } => {
                 Some(Halt::AskUser { tool_call_id: call_id.clone(), question, opts })
             }
@@ -308,11 +318,12 @@ impl RunState {
             }
             _ => None,
         };
-        let content = match &halt {
-            Some(Halt::AskUser { .. }) => ASK_USER_SENTINEL.to_owned(),
-            _ => content,
+        let message = match (&halt, parts) {
+            (Some(Halt::AskUser { .. }), _) => Message::tool_result(call_id, ASK_USER_SENTINEL),
+            (_, Some(parts)) => Message::tool_parts(call_id, parts),
+            _ => Message::tool_result(call_id, content),
         };
-        self.settle(Message::tool_result(call_id, content), halt);
+        self.settle(message, halt);
     }
 
     fn tool_failed(
@@ -347,6 +358,13 @@ impl RunState {
     ) {
         // Whoever reports an unknown outcome does not begin another conversation.
         let waited = self.end.take().map(|end| end.reason);
+        if let (Some(HaltReason::AskUser), Some(answer)) = (&waited, &message)
+            && let Some(ClosedTurn { halt, waiting, .. }) =
+                self.last.take_if(|last| !last.waiting.is_empty())
+        {
+            self.begin_anew();
+            return self.continue_calls(halt, waiting, answer.text().into_owned());
+        }
         if waited.is_some_and(|reason| !is_after_crash(&reason)) {
             self.begin_anew();
         }
@@ -371,6 +389,48 @@ impl RunState {
         }
         self.close_if_settled();
         self.thread.extend(message);
+    }
+
+    /// Continues calls that asked a person. Neither the question nor the answer stays in the conversation: their result will.
+    fn continue_calls(
+        &mut self,
+        halt: Option<Halt>,
+        waiting: Vec<(String, Try, Value)>,
+        answer: String,
+    ) {
+        let Some(response) = self.steps.last().map(|step| step.response.clone()) else { return };
+        let run: Vec<String> = waiting.iter().map(|(id, ..)| id.clone()).collect();
+        let messages = &self.thread.messages;
+        let is_turn = |(_, message): &(usize, &Arc<Message>)| **message == response.message;
+        let turn = messages.iter().enumerate().filter(is_turn).last().map_or(0, |(place, _)| place);
+        let is_kept = |(place, message): &(usize, &Arc<Message>)| {
+            let asked = message.metadata().contains_key("ask_user");
+            let waits = message.tool_call_id().is_some_and(|id| run.iter().any(|run| run == id));
+            *place <= turn || !(asked || waits)
+        };
+        let kept = messages.iter().enumerate().filter(is_kept);
+        self.thread.messages = kept.map(|(_, message)| Arc::clone(message)).collect();
+        self.rewrites += 1;
+        let mut turn = OpenTurn::new(response, Plan::Tools { run, manual: Vec::new() }, true);
+        // Each is announced as a further attempt, as one is that a person allowed to run again.
+        for (id, last, state) in waiting {
+            let Some(call) = turn.place(&id).and_then(|place| turn.calls.get_mut(place)) else {
+                continue;
+            };
+            let asks = halt.as_ref().is_some_and(|halt| halt.tool_call_id() == id);
+            let answer = asks.then(|| answer.clone());
+            call.continuation = Some(Arc::new(Continuation { state, answer }));
+            (call.attempt, call.failed) = (last.number, last.failed);
+            (call.lost, call.approved) = (true, true);
+            turn.lost += 1;
+        }
+        turn.pass_announced();
+        self.open = Some(turn);
+    }
+
+    /// What a call continues with.
+    pub(super) fn continuation_of(&self, id: &str) -> Option<Arc<Continuation>> {
+        self.planned(id)?.continuation.clone()
     }
 
     /// Goes on with what a person says where the run did not wait.
@@ -563,6 +623,14 @@ impl RunState {
             Plan::Unknown { tool_name } => Some(Error::unknown_tool(tool_name)),
             _ => response.error(),
         };
+        let waiting = calls.iter().filter_map(|call| match &call.settled {
+            Some((_, Some(Halt::AskUser { opts, .. }))) => {
+                let last = Try { number: call.attempt, failed: call.failed };
+                Some((call.call.id.clone(), last, opts.get(CONTINUE)?.clone()))
+            }
+            _ => None,
+        });
+        let waiting = waiting.collect();
         let settled: Vec<_> = calls.into_iter().filter_map(|call| call.settled).collect();
         self.thread.extend(settled.iter().map(|(message, _)| Arc::clone(message)));
         let halt =
@@ -570,7 +638,7 @@ impl RunState {
                 .cloned();
         if approved {
             // Its step was told when it was handed to the caller.
-            self.last = Some(ClosedTurn { plan, halt });
+            self.last = Some(ClosedTurn { plan, halt, waiting });
             return;
         }
         // A chat answers what is left unanswered at its end; a step that failed has no other end.
@@ -588,7 +656,7 @@ impl RunState {
         );
         step.done &= plan != Plan::Continue;
         self.steps.push(step);
-        self.last = Some(ClosedTurn { plan, halt });
+        self.last = Some(ClosedTurn { plan, halt, waiting });
     }
 
     fn finish(&mut self, mut end: End) {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::{Stream, future, stream, task::AtomicWaker};
-use mynah_data::{Error, Event, Request, Result, RunId, ToolCall, ToolOutcome};
+use mynah_data::{CONTINUE, Error, Event, Request, Result, RunId, ToolCall, ToolOutcome};
 use mynah_log::{
     Append, Fact, Head, Lease, Log, LogFuture, MemoryLog, Record, Resolution, forward_log,
 };
@@ -160,7 +160,11 @@ impl Ran {
             (Repeated, "a call with a recorded outcome was repeated")
         } else if !is_new {
             (Repeated, "an attempt was repeated")
-        } else if !(is_first || reruns || tool.spec().idempotent) {
+        } else if !(is_first
+            || reruns
+            || tool.spec().idempotent
+            || context.continuation().is_some())
+        {
             (Repeated, "a tool that is not idempotent was run again")
         } else if !is_announced {
             (NotAnnounced, "a tool started unannounced")
@@ -177,7 +181,8 @@ impl Ran {
         if matches!(outcome, ToolOutcome::Error { transient: true, .. }) {
             return;
         }
-        let key = context.idempotency_key();
+        // So is that of a call which continues with an answer.
+        let key = format!("{} {:?}", context.idempotency_key(), context.continuation());
         let first = lock(&self.0).outcomes.entry(key).or_insert_with(|| outcome.clone()).clone();
         if tool.spec().idempotent && first != *outcome {
             let what = format!(
@@ -208,6 +213,9 @@ fn recorded_of(records: &[Record], called: &ToolCall, number: u32) -> (bool, boo
                 is_announced |= call_id == called.id && attempt == number;
             }
             Fact::ToolFailed { resolution: Resolution::Retried, .. } => {}
+            // It continues with the answer.
+            Fact::ToolCompleted { outcome: ToolOutcome::AskUser { opts, .. }, .. }
+                if opts.contains_key(CONTINUE) => {}
             Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
                 is_over |= call_id == called.id;
             }

@@ -1,0 +1,194 @@
+//! What can go wrong between a client and a server.
+
+use std::time::Duration;
+
+use mynah_data::ToolOutcome;
+use rmcp::ServiceError;
+use serde_json::json;
+
+/// Why a server, or one of its tools, cannot be used.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The settings of a server are invalid.
+    #[error("the settings of MCP server {server:?} are invalid: {why}")]
+    Settings {
+        /// The server's name.
+        server: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The command of a server could not be started.
+    #[error(
+        "MCP server {server:?} cannot be started: {command}: {why}; check the command and PATH"
+    )]
+    Start {
+        /// The server's name.
+        server: String,
+        /// The command as it was started.
+        command: String,
+        /// The operating system's reason.
+        why: String,
+    },
+    /// No connection came about.
+    #[error("no connection to MCP server {server:?}: {why}{}", shown(.stderr))]
+    Connect {
+        /// The server's name.
+        server: String,
+        /// The reason.
+        why: String,
+        /// The last lines that the server wrote to its standard error.
+        stderr: String,
+    },
+    /// The connection ended while a request was in flight. Whether the server did the work is unknown.
+    #[error("the connection to MCP server {server:?} ended: {why}{}", shown(.stderr))]
+    Closed {
+        /// The server's name.
+        server: String,
+        /// The reason.
+        why: String,
+        /// The last lines that the server wrote to its standard error.
+        stderr: String,
+    },
+    /// The server did not answer in time.
+    #[error("MCP server {server:?} did not answer {method} within {} ms", .after.as_millis())]
+    Timeout {
+        /// The server's name.
+        server: String,
+        /// The request.
+        method: &'static str,
+        /// The limit that passed.
+        after: Duration,
+    },
+    /// The server exceeds a limit.
+    #[error("MCP server {server:?} exceeds a limit: {what} is more than {limit}")]
+    Limit {
+        /// The server's name.
+        server: String,
+        /// What there is too much of.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// The server restarted or disconnected too often.
+    #[error("MCP server {server:?} was connected {connects} times and is given up: {why}")]
+    GivenUp {
+        /// The server's name.
+        server: String,
+        /// How often it was connected.
+        connects: u32,
+        /// How the last connection ended or failed.
+        why: String,
+    },
+    /// A tool cannot be offered to a model.
+    #[error("tool {tool:?} of MCP server {server:?} cannot be used: {why}")]
+    Tool {
+        /// The server's name.
+        server: String,
+        /// The tool, as the server names it.
+        tool: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A tool is not the one that was approved: its name, description, schema or annotations changed.
+    #[error(
+        "tool {tool:?} of MCP server {server:?} is not the one that was approved (digest {found}, \
+         approved {approved}); look at it and approve it again"
+    )]
+    Changed {
+        /// The server's name.
+        server: String,
+        /// The tool, as the server names it.
+        tool: String,
+        /// The digest that was approved; empty if none was.
+        approved: String,
+        /// The digest of the tool as it is now; empty if it is gone.
+        found: String,
+    },
+    /// The server refused a request.
+    #[error("MCP server {server:?} refused the request: {message} (code {code})")]
+    Refused {
+        /// The server's name.
+        server: String,
+        /// The code of JSON-RPC or MCP.
+        code: i32,
+        /// The server's message.
+        message: String,
+    },
+    /// The server's answer does not follow the protocol.
+    #[error("MCP server {server:?} broke the protocol: {why}")]
+    Protocol {
+        /// The server's name.
+        server: String,
+        /// What it did.
+        why: String,
+    },
+}
+
+impl Error {
+    /// The kind of the error: one word, for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Settings { .. } => "settings",
+            Self::Start { .. } => "start",
+            Self::Connect { .. } => "connect",
+            Self::Closed { .. } => "closed",
+            Self::Timeout { .. } => "timeout",
+            Self::Limit { .. } => "limit",
+            Self::GivenUp { .. } => "given_up",
+            Self::Tool { .. } => "tool",
+            Self::Changed { .. } => "changed",
+            Self::Refused { .. } => "refused",
+            Self::Protocol { .. } => "protocol",
+        }
+    }
+
+    /// Whether another attempt may succeed.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::Closed { .. } | Self::Timeout { .. })
+    }
+
+    /// The error of a request.
+    pub(crate) fn of_request(server: &str, method: &'static str, error: ServiceError) -> Self {
+        let server = server.to_owned();
+        match error {
+            ServiceError::McpError(error) => {
+                Self::Refused { server, code: error.code.0, message: cut(&error.message, 2000) }
+            }
+            ServiceError::Timeout { timeout } => Self::Timeout { server, method, after: timeout },
+            ServiceError::TransportSend(error) => {
+                let why = cut(&error.to_string(), 2000);
+                Self::Closed { server, why, stderr: String::new() }
+            }
+            ServiceError::TransportClosed => {
+                let why = "the server closed it".to_owned();
+                Self::Closed { server, why, stderr: String::new() }
+            }
+            error => Self::Protocol { server, why: format!("{method}: {error}") },
+        }
+    }
+}
+
+/// What the model and the record are told of a call that failed.
+impl From<Error> for ToolOutcome {
+    fn from(error: Error) -> Self {
+        let told = json!({"mcp": error.kind(), "message": error.to_string()});
+        if error.is_transient() { Self::transient(told) } else { Self::error(told) }
+    }
+}
+
+/// The end of an error's message with what the server wrote.
+fn shown(stderr: &str) -> String {
+    match stderr {
+        "" => String::new(),
+        stderr => format!("; it wrote:\n{stderr}"),
+    }
+}
+
+/// A text of a stranger, no longer than so many bytes.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    match text.len() <= most {
+        true => text.to_owned(),
+        false => format!("{}…", &text[..text.floor_char_boundary(most)]),
+    }
+}

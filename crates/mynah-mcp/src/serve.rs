@@ -1,0 +1,537 @@
+//! Tools as an MCP server.
+
+use std::{fmt, io, sync::Arc, time::Duration};
+
+use axum::Router;
+use jsonschema::validate;
+use mynah_data::{CONTINUE, Image, ImageSource, Metadata, Part, ToolCall, ToolOutcome, ToolReason};
+use mynah_step::{
+    Continuation, HandlerExecutor, JsonEncoder, SystemWorld, Tool, ToolContext, ToolLimits,
+    ToolProgress, ToolResultEncoder as _, World as _, run_tool,
+};
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler, ServiceExt as _,
+    model::{
+        CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities,
+        CompleteRequestMethod, CompleteRequestParams, CompleteResult, ContentBlock, ElicitRequest,
+        ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationCapability,
+        Implementation, InputRequest, InputRequests, InputRequiredResult, ListPromptsRequestMethod,
+        ListPromptsResult, ListResourceTemplatesRequestMethod, ListResourceTemplatesResult,
+        ListResourcesRequestMethod, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+        ProgressNotificationParam, RequestStateCodec, ResultType, SealOptions, ServerCapabilities,
+        ServerConfig, ToolAnnotations,
+    },
+    service::RequestContext,
+    transport::{
+        StreamableHttpServerConfig, StreamableHttpService,
+        streamable_http_server::session::local::LocalSessionManager,
+    },
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::mpsc,
+    task::JoinHandle,
+};
+
+use crate::listing::hex_digest;
+
+/// Offers tools to MCP clients.
+///
+/// ```no_run
+/// use mynah_step::Tool;
+/// use serde_json::json;
+///
+/// # async fn f() -> std::io::Result<()> {
+/// let echo = Tool::new("echo", "Gives its text back", json!({"type": "object"}))
+///     .handler(async |arguments, _| arguments);
+/// mynah_mcp::serve([echo]).name("echo").stdio().await
+/// # }
+/// ```
+///
+/// Arguments are checked against the schema; what does not fit, and what a tool reports as its error, is a result with `isError`,
+/// which the model can act on. A tool that asks a person asks the person at the client: the question's hints may have a `name` and a
+/// `schema`, the form of the answer. What a tool [reports](ToolContext::progress) is sent as progress. A client that cannot ask gets an
+/// error result. Whether a call needs approval is the client's decision.
+///
+/// A result that is an object is sent as structured content too. One that has the members of an MCP result (`content`, and perhaps
+/// `structuredContent`) is sent as it is, so that a tool may answer with audio or resources.
+pub fn serve(tools: impl IntoIterator<Item = Tool>) -> ToolServer {
+    let hosts = ["localhost", "127.0.0.1", "[::1]"];
+    let world = SystemWorld;
+    let key: Vec<u8> = (0..4).flat_map(|_| world.random().to_be_bytes()).collect();
+    ToolServer {
+        tools: tools.into_iter().collect(),
+        info: Implementation::new("mynah", env!("CARGO_PKG_VERSION")),
+        instructions: None,
+        timeout: Duration::from_secs(60),
+        hosts: hosts.map(str::to_owned).into(),
+        origins: hosts.map(|host| format!("http://{host}:*")).into(),
+        key,
+    }
+}
+
+/// Tools to be offered; see [`serve`].
+#[derive(Clone)]
+#[must_use = "tools are offered when they are served on something"]
+pub struct ToolServer {
+    tools: Vec<Tool>,
+    info: Implementation,
+    instructions: Option<String>,
+    timeout: Duration,
+    hosts: Vec<String>,
+    origins: Vec<String>,
+    key: Vec<u8>,
+}
+
+impl ToolServer {
+    /// The name of the server.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.info.name = name.into();
+        self
+    }
+
+    /// The version of the server.
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.info.version = version.into();
+        self
+    }
+
+    /// How the tools are to be used, for the client's model.
+    pub fn instructions(mut self, text: impl Into<String>) -> Self {
+        self.instructions = Some(text.into());
+        self
+    }
+
+    /// How long a call may take, unless the tool says: 60 s.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// Accepts requests over HTTP for this host, such as `tools.example.com`, beside those for this machine.
+    pub fn allow_host(mut self, host: impl Into<String>) -> Self {
+        self.hosts.push(host.into());
+        self
+    }
+
+    /// Accepts requests of web pages from this origin, such as `https://app.example.com:443`, beside those from this machine.
+    pub fn allow_origin(mut self, origin: impl Into<String>) -> Self {
+        self.origins.push(origin.into());
+        self
+    }
+
+    /// Signs the state of calls that ask a person with this key of at least 32 bytes. By default it is made by chance; several processes
+    /// behind one address need the same.
+    pub fn state_key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        self.key = key.into();
+        self
+    }
+
+    /// Serves one client on standard input and output, until it closes them.
+    ///
+    /// # Errors
+    /// A client that does not speak MCP.
+    pub async fn stdio(self) -> io::Result<()> {
+        let (read, write) = rmcp::transport::stdio();
+        self.connect(read, write).await
+    }
+
+    /// Serves one client on any two streams of bytes, until it closes them.
+    ///
+    /// # Errors
+    /// As [`stdio`](Self::stdio).
+    pub async fn connect(
+        self,
+        read: impl AsyncRead + Send + Unpin + 'static,
+        write: impl AsyncWrite + Send + Unpin + 'static,
+    ) -> io::Result<()> {
+        let serving = self.handler()?.serve((read, write)).await.map_err(io::Error::other)?;
+        serving.waiting().await.map_err(io::Error::other)?;
+        Ok(())
+    }
+
+    /// Serves clients over HTTP, at `/mcp`.
+    ///
+    /// # Errors
+    /// A listener that fails.
+    pub async fn http(self, listener: TcpListener) -> io::Result<()> {
+        axum::serve(listener, self.router()?).await
+    }
+
+    /// The same as a router of `axum`, to be part of a larger server.
+    ///
+    /// # Errors
+    /// A key that is too short.
+    pub fn router(self) -> io::Result<Router> {
+        let mut config = StreamableHttpServerConfig::default()
+            .with_allowed_hosts(self.hosts.clone())
+            .enforce_origin_validation();
+        config.allowed_origins.clone_from(&self.origins);
+        let handler = self.handler()?;
+        let sessions = Arc::<LocalSessionManager>::default();
+        let service = StreamableHttpService::new(move || Ok(handler.clone()), sessions, config);
+        Ok(Router::new().route_service("/mcp", service))
+    }
+
+    fn handler(&self) -> io::Result<Handler> {
+        let codec = RequestStateCodec::try_new(self.key.clone()).map_err(io::Error::other)?;
+        Ok(Handler(Arc::new(Offered { server: self.clone(), codec })))
+    }
+}
+
+impl fmt::Debug for ToolServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolServer").field("tools", &self.tools).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
+struct Handler(Arc<Offered>);
+
+struct Offered {
+    server: ToolServer,
+    codec: RequestStateCodec,
+}
+
+/// Sends the progress of a call to a client that wants it, in order and before the result.
+struct Reporter {
+    sender: mpsc::Sender<ToolProgress>,
+    task: JoinHandle<()>,
+}
+
+impl Reporter {
+    fn of(context: &RequestContext<RoleServer>) -> Option<Self> {
+        let token = context.meta.get_progress_token()?;
+        let (sender, mut reports) = mpsc::channel::<ToolProgress>(64);
+        let peer = context.peer.clone();
+        let task = tokio::spawn(async move {
+            while let Some(report) = reports.recv().await {
+                let mut told = ProgressNotificationParam::new(token.clone(), report.progress);
+                (told.total, told.message) = (report.total, report.message);
+                if peer.notify_progress(told).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Some(Self { sender, task })
+    }
+
+    async fn end(self) {
+        let Self { sender, task } = self;
+        drop(sender);
+        // A tool that keeps its context keeps reporting; nobody waits for that.
+        let _ = tokio::time::timeout(Duration::from_secs(1), task).await;
+    }
+}
+
+/// A question that was asked, as it travels to the client and back.
+#[derive(Serialize, Deserialize)]
+struct Asked {
+    /// The client's name for it.
+    key: String,
+    schema: Value,
+    /// The state of a call that continues; none if the answer is its result.
+    state: Option<Value>,
+}
+
+/// The name of a question without a name, and of the one member of a question without a form.
+const ANSWER: &str = "answer";
+
+impl Offered {
+    fn tool(&self, name: &str) -> Option<&Tool> {
+        self.server.tools.iter().find(|tool| tool.name() == name)
+    }
+
+    fn listed(tool: &Tool) -> rmcp::model::Tool {
+        let spec = tool.spec();
+        let mut schema = spec.schema.as_object().cloned().unwrap_or_default();
+        if !schema.contains_key("type") {
+            schema.insert("type".to_owned(), json!("object"));
+        }
+        let listed = rmcp::model::Tool::new(spec.name.clone(), spec.description.clone(), schema);
+        match spec.idempotent {
+            true => listed.with_annotations(ToolAnnotations::new().idempotent(true)),
+            false => listed,
+        }
+    }
+
+    /// Runs a call, and continues it as long as a client with a session answers its questions.
+    async fn call(
+        &self,
+        tool: &Tool,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let arguments = Value::Object(request.arguments.clone().unwrap_or_default());
+        // A question belongs to one call with its arguments.
+        let bound = hex_digest(format!("{}\n{arguments}", tool.name()).as_bytes());
+        let mut continuation = None;
+        if let Some(sealed) = &request.request_state {
+            let asked: Asked = self
+                .codec
+                .open_json_with(sealed, bound.as_bytes())
+                .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
+            let given = request.input_responses.as_ref().and_then(|given| given.get(&asked.key));
+            let result = given.and_then(|given| ElicitResult::deserialize(given).ok());
+            let Some(result) = result else { return self.ask_again(&asked, &bound) };
+            match answer(&asked, result) {
+                Ok(answer) => match asked.state {
+                    Some(state) => {
+                        continuation = Some(Continuation { state, answer: Some(answer) })
+                    }
+                    None => {
+                        return Ok(CallToolResult::success(vec![ContentBlock::text(answer)]).into());
+                    }
+                },
+                Err(Unusable::Declined(result)) => return Ok((*result).into()),
+                Err(Unusable::Invalid) => return self.ask_again(&asked, &bound),
+            }
+        }
+        let call_id = context.id.to_string();
+        loop {
+            let call = ToolCall::from_value(&*call_id, tool.name(), arguments.clone());
+            let world = Arc::new(SystemWorld);
+            let mut run =
+                ToolContext::new(call, world).continued(continuation.take().map(Arc::new));
+            let reporter = Reporter::of(context);
+            if let Some(reporter) = &reporter {
+                let sender = reporter.sender.clone();
+                // Whoever reports faster than the client reads is heard less often.
+                run = run.on_progress(move |progress| _ = sender.try_send(progress.clone()));
+            }
+            let limits = ToolLimits::new(self.server.timeout);
+            let running = run_tool(Arc::new(HandlerExecutor), tool.clone(), run, limits);
+            let settled = tokio::select! {
+                settled = running => settled,
+                () = context.ct.cancelled() => {
+                    return Err(ErrorData::internal_error("the call was cancelled", None));
+                }
+            };
+            if let Some(reporter) = reporter {
+                reporter.end().await;
+            }
+            let (question, opts) = match settled.outcome {
+                Ok(ToolOutcome::AskUser { question, opts }) => (question, opts),
+                Ok(outcome) => return Ok(result(outcome).into()),
+                Err(error) => {
+                    let reason = error.reason().to_owned();
+                    let text = match reason == ToolReason::InvalidArguments.as_str() {
+                        true => error.to_string(),
+                        false => json!({"error": error.to_string()}).to_string(),
+                    };
+                    return Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into());
+                }
+            };
+            let asked = Asked::new(&opts);
+            let capabilities = context.client_capabilities().unwrap_or_default();
+            let is_modern =
+                context.protocol_version().is_some_and(|version| !version.has_initialize());
+            if capabilities.elicitation.is_none() {
+                if is_modern {
+                    let mut needed = ClientCapabilities::default();
+                    needed.elicitation = Some(ElicitationCapability::new());
+                    return Err(ErrorData::missing_required_client_capability(needed));
+                }
+                let text = format!("a person must answer, and the client cannot ask: {question}");
+                return Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into());
+            }
+            if is_modern {
+                return self.ask(&question, &asked, &bound);
+            }
+            let answered = context.peer.create_elicitation(asked.request(&question)?).await;
+            let answered =
+                answered.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+            match answer(&asked, answered) {
+                Ok(answer) => match asked.state {
+                    Some(state) => {
+                        continuation = Some(Continuation { state, answer: Some(answer) })
+                    }
+                    None => {
+                        return Ok(CallToolResult::success(vec![ContentBlock::text(answer)]).into());
+                    }
+                },
+                Err(Unusable::Declined(result)) => return Ok((*result).into()),
+                Err(Unusable::Invalid) => {
+                    let text = "the answer does not fit the question";
+                    return Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into());
+                }
+            }
+        }
+    }
+
+    fn ask(
+        &self,
+        question: &str,
+        asked: &Asked,
+        bound: &str,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let options = SealOptions::new().associated_data(bound.as_bytes());
+        let state = self
+            .codec
+            .seal_json_with(asked, &options)
+            .map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        let request = ElicitRequest::new(asked.request(question)?);
+        let requests =
+            InputRequests::from([(asked.key.clone(), InputRequest::Elicitation(request))]);
+        Ok(InputRequiredResult::new(Some(requests), Some(state)).into())
+    }
+
+    fn ask_again(&self, asked: &Asked, bound: &str) -> Result<CallToolResponse, ErrorData> {
+        self.ask("An answer that fits the form is missing.", asked, bound)
+    }
+}
+
+impl Asked {
+    fn new(opts: &Metadata) -> Self {
+        let plain = || json!({"type": "object", "properties": {ANSWER: {"type": "string"}}, "required": [ANSWER]});
+        let schema = opts.get("schema").cloned().unwrap_or_else(plain);
+        let key = opts.get("name").and_then(Value::as_str).unwrap_or(ANSWER).to_owned();
+        Self { key, schema, state: opts.get(CONTINUE).cloned() }
+    }
+
+    fn request(&self, question: &str) -> Result<ElicitRequestParams, ErrorData> {
+        let requested_schema = serde_json::from_value(self.schema.clone())
+            .map_err(|error| ErrorData::internal_error(format!("the form: {error}"), None))?;
+        let message = question.to_owned();
+        Ok(ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema })
+    }
+}
+
+enum Unusable {
+    Declined(Box<CallToolResult>),
+    Invalid,
+}
+
+/// What the person answered, as a tool reads it: the text, or the JSON of a form.
+fn answer(asked: &Asked, result: ElicitResult) -> Result<String, Unusable> {
+    if result.action != ElicitationAction::Accept {
+        let text = "the person did not answer";
+        let declined = CallToolResult::error(vec![ContentBlock::text(text)]);
+        return Err(Unusable::Declined(Box::new(declined)));
+    }
+    let content = result.content.unwrap_or_else(|| json!({}));
+    if validate(&asked.schema, &content).is_err() {
+        return Err(Unusable::Invalid);
+    }
+    match content.as_object().filter(|members| members.len() == 1).and_then(|m| m.get(ANSWER)) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        _ => Ok(content.to_string()),
+    }
+}
+
+/// The result that a client gets.
+fn result(outcome: ToolOutcome) -> CallToolResult {
+    let text = |value: &Value| {
+        let text = JsonEncoder.encode(value).unwrap_or_default();
+        vec![ContentBlock::text(text)]
+    };
+    match outcome {
+        ToolOutcome::Ok(value) | ToolOutcome::Halt { result: value, .. } => {
+            let own = value.get("content").is_some_and(Value::is_array);
+            if let (true, Ok(mut result)) = (own, CallToolResult::deserialize(&value)) {
+                result.result_type = Some(ResultType::COMPLETE);
+                return result;
+            }
+            let mut result = CallToolResult::success(text(&value));
+            result.structured_content = Some(value).filter(Value::is_object);
+            result
+        }
+        ToolOutcome::Error { error, .. } => CallToolResult::error(text(&error)),
+        ToolOutcome::Parts(parts) => CallToolResult::success(parts.iter().map(block).collect()),
+        _ => CallToolResult::error(vec![ContentBlock::text("an outcome that MCP does not have")]),
+    }
+}
+
+fn block(part: &Part) -> ContentBlock {
+    match part {
+        Part::Text { text, .. } => ContentBlock::text(text.clone()),
+        Part::Image { image, .. } => image_block(image),
+        _ => ContentBlock::text("[not shown]"),
+    }
+}
+
+fn image_block(image: &Image) -> ContentBlock {
+    if let ImageSource::Url(url) = &image.source {
+        return ContentBlock::text(format!("[image {url}]"));
+    }
+    // `data:` type `;base64,` bytes
+    let uri = image.to_data_uri(|path| std::fs::read(path)).unwrap_or_default();
+    match uri.strip_prefix("data:").and_then(|uri| uri.split_once(";base64,")) {
+        Some((mime, data)) => ContentBlock::image(data, mime),
+        None => ContentBlock::text("[an image that cannot be read]"),
+    }
+}
+
+impl ServerHandler for Handler {
+    fn get_info(&self) -> ServerConfig {
+        let server = &self.0.server;
+        let capabilities = ServerCapabilities::builder().enable_tools().build();
+        let mut info = ServerConfig::new(capabilities).with_server_info(server.info.clone());
+        info.instructions.clone_from(&server.instructions);
+        info
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let tools = self.0.server.tools.iter().map(Offered::listed).collect();
+        // The tools of a process do not change.
+        let listed = ListToolsResult::with_all_items(tools).with_ttl_ms(60_000);
+        Ok(listed.with_cache_scope(CacheScope::Public))
+    }
+
+    // It has tools and nothing else; `rmcp` would answer these with empty lists.
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>())
+    }
+
+    async fn complete(
+        &self,
+        _: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+    }
+
+    fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
+        self.0.tool(name).map(Offered::listed)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Some(tool) = self.0.tool(&request.name) else {
+            let names: Vec<&str> = self.0.server.tools.iter().map(Tool::name).collect();
+            let why = format!("unknown tool {:?}; there are {}", request.name, names.join(", "));
+            return Err(ErrorData::invalid_params(why, None));
+        };
+        self.0.call(tool, request, &context).await
+    }
+}

@@ -1,0 +1,454 @@
+//! Servers that die, hang, flood and lie: each is survived and reported.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers fail as tests do"
+)]
+
+mod common;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use common::{asked, call, failed, hostile, ok, proceed};
+use mynah_data::{Part, ToolOutcome};
+use mynah_mcp::{Approval, Error, Server};
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
+
+type Tested = Result<(), Error>;
+
+fn short(server: Server) -> Server {
+    server.connect_timeout(Duration::from_secs(3)).limits(|limits| {
+        limits.reconnect_delay = Duration::from_millis(10);
+    })
+}
+
+#[tokio::test]
+async fn a_server_that_dies_at_its_start_is_reported_with_what_it_wrote() {
+    let error = hostile("dies_at_start", None).connect().await.unwrap_err();
+    assert_eq!(error.kind(), "connect");
+    let text = error.to_string();
+    assert!(text.contains("exit status: 2") && text.contains("licence file"), "{text}");
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_exist_is_named() {
+    let error = Server::stdio(["no-such-program", "--x"]).connect().await.unwrap_err();
+    assert_eq!(error.kind(), "start");
+    assert!(error.to_string().contains("no-such-program --x"), "{error}");
+    let error = Server::http("ftp://example.com").connect().await.unwrap_err();
+    assert_eq!(error.kind(), "settings");
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_given_up_in_time() {
+    let server = hostile("hangs_at_start", None).connect_timeout(Duration::from_millis(700));
+    let error = timeout(Duration::from_secs(5), server.connect()).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), "timeout");
+    let server = hostile("hangs_in_list", None).connect_timeout(Duration::from_secs(2));
+    let error = timeout(Duration::from_secs(8), server.connect()).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("tools/list"), "{error}");
+}
+
+#[tokio::test]
+async fn lists_without_end_and_lists_too_large_are_refused() {
+    for (mode, told) in [
+        ("pages", "the number of pages is more than 100"),
+        ("same_page", "gives a page twice"),
+        ("many_tools", "the number of tools is more than 500"),
+        ("deep_tools", "the depth of a message is more than 120"),
+        ("large_tools", "the size of the tools is more than 4194304"),
+    ] {
+        let error = hostile(mode, None).connect().await.unwrap_err();
+        assert!(error.to_string().contains(told), "{mode}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_tool_that_cannot_be_used_is_refused_and_the_others_stay() -> Tested {
+    let connection = hostile("bad_tools", None).connect().await?;
+    let names: Vec<String> = connection.tools().iter().map(|tool| tool.name().to_owned()).collect();
+    assert_eq!(names, ["good", "same", "a_b"]);
+    let refused: Vec<String> = connection.refused().iter().map(Error::to_string).collect();
+    for (tool, why) in [
+        ("deep", "levels"),
+        ("wide", "values"),
+        ("invalid", "schema cannot be used"),
+        ("remote", "schema cannot be used"),
+        ("list", "does not describe an object"),
+        ("talkative", "description"),
+        ("bad name", "name"),
+        ("same", "listed twice"),
+        ("a/b", "another tool has its name"),
+    ] {
+        let is_told = |text: &&String| text.contains(&format!("{tool:?}")) && text.contains(why);
+        assert!(refused.iter().any(|text| is_told(&text)), "{tool}: {refused:#?}");
+    }
+    assert_eq!(refused.len(), 9);
+    Ok(())
+}
+
+#[tokio::test]
+async fn tools_are_included_excluded_and_prefixed() -> Tested {
+    let names = async |server: Server| -> Result<Vec<String>, Error> {
+        let tools = server.connect().await?.tools();
+        Ok(tools.iter().map(|tool| tool.name().to_owned()).collect())
+    };
+    let hints = || hostile("hints", None);
+    assert_eq!(names(hints().include(["sets", "reads"])).await?, ["reads", "sets"]);
+    assert_eq!(names(hints().exclude(["reads"]).prefix("my.")).await?, ["my_sets", "my_plain"]);
+    let long = names(hints().include(["reads"]).prefix("p".repeat(80))).await?;
+    assert_eq!(long[0].len(), 64);
+    Ok(())
+}
+
+#[tokio::test]
+async fn hints_count_for_trusted_servers_alone() -> Tested {
+    let specs = async |server: Server| -> Result<Vec<(bool, bool)>, Error> {
+        let tools = server.connect().await?.tools();
+        assert!(tools.iter().all(|tool| tool.is_recorded()));
+        Ok(tools.iter().map(|tool| (tool.spec().manual, tool.spec().idempotent)).collect())
+    };
+    let hints = || hostile("hints", None).approval(Approval::Ask);
+    assert_eq!(specs(hints()).await?, [(true, false); 3]);
+    let trusted = specs(hints().trusted(true)).await?;
+    assert_eq!(trusted, [(false, true), (true, true), (true, false)]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_dies_in_a_call_is_reported_and_started_again() -> Tested {
+    let notes = NamedTempFile::new().unwrap();
+    let server = short(hostile("dies_once", Some(notes.path())));
+    let tools = server.connect().await?.tools();
+    let (kind, message) = failed(call(&tools[0], json!({})).await);
+    assert_eq!(kind, "closed");
+    assert!(message.contains("exit status: 3") && message.contains("out of memory"), "{message}");
+    assert_eq!(ok(call(&tools[0], json!({"a": 1})).await), r#"dies_once done {"a": 1}"#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_always_dies_is_given_up() -> Tested {
+    let server = short(hostile("dies", None)).limits(|limits| limits.reconnects = 2);
+    let tools = server.connect().await?.tools();
+    let mut kinds = Vec::new();
+    for _ in 0..5 {
+        kinds.push(failed(call(&tools[0], json!({})).await).0);
+    }
+    assert_eq!(kinds, ["closed", "closed", "closed", "given_up", "given_up"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_times_out_and_the_server_is_told() -> Tested {
+    let notes = NamedTempFile::new().unwrap();
+    let server = hostile("hangs", Some(notes.path())).timeout(Duration::from_millis(300));
+    let connection = server.connect().await?;
+    let (kind, message) = failed(call(&connection.tools()[0], json!({})).await);
+    assert_eq!(kind, "timeout");
+    assert!(message.contains("did not answer tools/call within 300 ms"), "{message}");
+    await_note(&notes, "cancelled", 1).await;
+
+    // Dropping the call does the same.
+    let tools = connection.tools();
+    let _ = timeout(Duration::from_millis(100), call(&tools[0], json!({}))).await;
+    await_note(&notes, "cancelled", 2).await;
+    Ok(())
+}
+
+async fn await_note(notes: &NamedTempFile, word: &str, times: usize) {
+    for _ in 0..100 {
+        if std::fs::read_to_string(notes.path()).unwrap().matches(word).count() >= times {
+            return;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{word} was not noted {times} times");
+}
+
+#[tokio::test]
+async fn progress_puts_a_timeout_off_and_is_heard() -> Tested {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&heard);
+    let server = hostile("progress", None)
+        .timeout(Duration::from_millis(1500))
+        .on_progress(move |progress| told.lock().unwrap().push(progress.progress));
+    let tools = server.connect().await?.tools();
+    assert_eq!(ok(call(&tools[0], json!({})).await), "done");
+    assert_eq!(heard.lock().unwrap().last(), Some(&7.0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn progress_without_end_reaches_the_maximum() -> Tested {
+    let server = hostile("chatters", None)
+        .timeout(Duration::from_millis(300))
+        .max_timeout(Duration::from_millis(800));
+    let tools = server.connect().await?.tools();
+    let began = Instant::now();
+    let (kind, message) = failed(call(&tools[0], json!({})).await);
+    assert_eq!(kind, "timeout");
+    assert!(message.contains("800 ms"), "{message}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_message_without_end_is_cut_off() -> Tested {
+    let server = short(hostile("floods", None)).limits(|limits| limits.message_bytes = 1 << 20);
+    let tools = server.connect().await?.tools();
+    let (kind, message) = failed(call(&tools[0], json!({})).await);
+    assert_eq!(kind, "limit", "{message}");
+    assert!(message.contains("the size of a message is more than 1048576"), "{message}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn noise_between_messages_is_passed_over() -> Tested {
+    let tools = hostile("babbles", None).connect().await?.tools();
+    assert_eq!(ok(call(&tools[0], json!({})).await), "done");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_result_that_does_not_fit_its_schema_is_an_error() -> Tested {
+    let tools = hostile("lies", None).connect().await?.tools();
+    let (kind, message) = failed(call(&tools[0], json!({})).await);
+    assert_eq!(kind, "protocol");
+    assert!(message.contains("does not fit its output schema"), "{message}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_large_result_is_cut_and_the_model_is_told() -> Tested {
+    let tools = hostile("large", None).output_bytes(1000).connect().await?.tools();
+    let text = ok(call(&tools[0], json!({})).await);
+    assert!(text.ends_with("[truncated: 1000 of 1000000 bytes shown]") && text.len() < 1100);
+    Ok(())
+}
+
+#[tokio::test]
+async fn images_are_parts_of_the_result() -> Tested {
+    let tools = hostile("images", None).connect().await?.tools();
+    let ToolOutcome::Parts(parts) = call(&tools[0], json!({})).await else { panic!("no parts") };
+    let [Part::Text { text, .. }, Part::Image { image, .. }, Part::Text { text: audio, .. }] =
+        &parts[..]
+    else {
+        panic!("{parts:?}")
+    };
+    assert_eq!(text, "a pixel");
+    assert_eq!(image.mime_type.as_deref(), Some("image/png"));
+    assert_eq!(audio, "[audio audio/wav, about 3 bytes, not shown]");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_description_that_changes_after_it_was_offered_is_not_called() -> Tested {
+    let connection = hostile("legacy_rug_pull", None).connect().await?;
+    let tools = connection.tools();
+    assert_eq!(ok(call(&tools[0], json!({})).await), "done");
+    timeout(Duration::from_secs(5), connection.changed()).await.unwrap();
+    let (kind, message) = failed(call(&tools[0], json!({})).await);
+    assert_eq!(kind, "changed", "{message}");
+    let now = connection.refresh().await?;
+    assert!(now.listing().tools[0].description.contains("evil"));
+
+    // One that was pinned is not even offered.
+    let pinned = hostile("legacy_rug_pull", None).pin(now.listing().digests()).connect().await?;
+    assert!(pinned.tools().is_empty());
+    assert_eq!(pinned.refused()[0].kind(), "changed");
+    let pinned =
+        hostile("legacy_rug_pull", None).pin(connection.listing().digests()).connect().await?;
+    assert_eq!(pinned.tools().len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_is_another_after_a_restart_is_noticed() -> Tested {
+    let notes = NamedTempFile::new().unwrap();
+    let server = || short(hostile("other_after_restart", Some(notes.path())));
+    let stored = server().connect().await?;
+    assert_eq!(ok(call(&stored.tools()[0], json!({})).await), "other_after_restart done {}");
+    let later = server().with_listing(stored.listing().clone())?;
+    assert_eq!(failed(call(&later.tools()[0], json!({})).await).0, "changed");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_gets_the_variables_that_it_is_given_and_no_others() -> Tested {
+    let server = hostile("environment", None).env("CARGO_PKG_NAME").env_value("ANSWER", "42");
+    let tools = server.connect().await?.tools();
+    let text = ok(call(&tools[0], json!({})).await);
+    let variables: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(variables["ANSWER"], "42");
+    assert_eq!(variables["CARGO_PKG_NAME"], "mynah-mcp");
+    assert!(variables.get("PATH").is_some());
+    assert_eq!(variables.get("CARGO_MANIFEST_DIR"), None, "it was not named");
+    Ok(())
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_server_that_is_dropped_ends_with_all_that_it_started() -> Tested {
+    let connection = hostile("family", None).connect().await?;
+    let tools = connection.tools();
+    let pids = ok(call(&tools[0], json!({})).await);
+    let lives = |pid: &str| {
+        // A process that ended and was not waited for is still there by name.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        !stat.is_empty() && !stat.contains(") Z ")
+    };
+    assert!(pids.split(' ').all(lives), "{pids}");
+    drop((connection, tools));
+    for _ in 0..100 {
+        if !pids.split(' ').any(lives) {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{pids} still run");
+}
+
+#[tokio::test]
+async fn a_server_that_ends_when_it_is_asked_for_its_era_is_asked_as_before() -> Tested {
+    let tools = hostile("legacy_strict", None).connect().await?.tools();
+    assert_eq!(ok(call(&tools[0], json!({})).await), "legacy_strict done {}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn questions_are_asked_one_by_one_and_answered_together() -> Tested {
+    let tools = hostile("asks", None).connect().await?.tools();
+    let (question, first) = asked(call(&tools[0], json!({})).await, "two");
+    // They come in the order of their names.
+    assert_eq!(question, "How many?");
+    let (again, first) = asked(proceed(&tools[0], json!({}), Some(first)).await, "2");
+    assert!(again.starts_with("How many?\n("), "{again}");
+    let (question, second) = asked(proceed(&tools[0], json!({}), Some(first)).await, "Ada");
+    assert_eq!(question, "Who?");
+    // Another connection, as of another process, continues with the state alone.
+    let later = hostile("asks", None).connect().await?.tools();
+    let done: Value =
+        serde_json::from_str(&ok(proceed(&later[0], json!({}), Some(second)).await)).unwrap();
+    let accept = |content: Value| json!({"action": "accept", "content": content});
+    let answers =
+        json!({"many": accept(json!({"count": 2})), "who": accept(json!({"name": "Ada"}))});
+    assert_eq!(done, json!({"answers": answers, "state": "s-1"}));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_with_a_session_that_asks_while_it_works_is_answered_in_another_call() -> Tested {
+    let tools = hostile("legacy_asks", None).connect().await?.tools();
+    let (question, answer) = asked(call(&tools[0], json!({})).await, "Ada");
+    assert_eq!(question, "Who?");
+    let done: Value =
+        serde_json::from_str(&ok(proceed(&tools[0], json!({}), Some(answer)).await)).unwrap();
+    assert_eq!(done, json!({"action": "accept", "content": {"name": "Ada"}}));
+    Ok(())
+}
+
+#[tokio::test]
+async fn questions_without_end_and_requests_that_were_not_offered_are_refused() -> Tested {
+    let tools = hostile("asks_for_ever", None).connect().await?.tools();
+    let mut outcome = call(&tools[0], json!({})).await;
+    for _ in 0..10 {
+        let (_, answer) = asked(outcome, "Ada");
+        outcome = proceed(&tools[0], json!({}), Some(answer)).await;
+    }
+    assert_eq!(failed(outcome).0, "limit");
+    for (mode, told) in [
+        ("never_ready", "the number of questions is more than 3"),
+        ("wants_a_model", "sampling or roots"),
+        ("wants_a_file", "not http or https"),
+    ] {
+        let server = hostile(mode, None).limits(|limits| limits.questions = 3);
+        let tools = server.connect().await?.tools();
+        let (_, message) = failed(call(&tools[0], json!({})).await);
+        assert!(message.contains(told), "{mode}: {message}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_is_followed_to_its_end() -> Tested {
+    let notes = NamedTempFile::new().unwrap();
+    let tools = hostile("task", Some(notes.path())).connect().await?.tools();
+    let finish = async {
+        sleep(Duration::from_millis(200)).await;
+        std::fs::write(notes.path(), "begun\nfinish\n").unwrap();
+    };
+    let (outcome, ()) = tokio::join!(call(&tools[0], json!({})), finish);
+    assert_eq!(ok(outcome), "begun 1 times");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_that_takes_long_is_found_again_by_another_process() -> Tested {
+    let notes = NamedTempFile::new().unwrap();
+    let server = || hostile("task", Some(notes.path())).task_wait(Duration::ZERO);
+    let tools = server().connect().await?.tools();
+    let (question, later) = asked(call(&tools[0], json!({})).await, "");
+    assert!(question.contains("t-1"), "{question}");
+    drop(tools);
+    let tools = server().connect().await?.tools();
+    let (_, later) = asked(proceed(&tools[0], json!({}), Some(later)).await, "");
+    std::fs::write(notes.path(), "begun\nfinish\n").unwrap();
+    assert_eq!(ok(proceed(&tools[0], json!({}), Some(later)).await), "begun 1 times");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_that_asks_is_answered() -> Tested {
+    let notes = NamedTempFile::new().unwrap();
+    let tools = hostile("task_asks", Some(notes.path())).connect().await?.tools();
+    let (question, answer) = asked(call(&tools[0], json!({})).await, "Ada");
+    assert_eq!(question, "Who?");
+    assert_eq!(ok(proceed(&tools[0], json!({}), Some(answer)).await), "begun 1 times");
+    let noted = std::fs::read_to_string(notes.path()).unwrap();
+    assert!(noted.contains(r#""content": {"name": "Ada"}"#), "{noted}");
+    Ok(())
+}
+
+/// A server over HTTP that answers everything with this head and a body without end.
+async fn endless(kind: &'static str, piece: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let _ = stream.read(&mut [0; 8192]).await;
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n\r\n");
+                let _ = stream.write_all(head.as_bytes()).await;
+                let piece = piece.repeat(8192);
+                while stream.write_all(piece.as_bytes()).await.is_ok() {}
+            });
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn an_answer_without_end_over_http_is_cut_off() {
+    for (kind, piece, told) in [
+        ("application/json", "[", "an answer has more than 1048576 bytes"),
+        ("text/event-stream", "data: x", ""),
+    ] {
+        let url = endless(kind, piece).await;
+        let server = Server::http(url)
+            .connect_timeout(Duration::from_secs(10))
+            .limits(|limits| limits.message_bytes = 1 << 20);
+        let error = timeout(Duration::from_secs(20), server.connect()).await.unwrap().unwrap_err();
+        assert!(error.to_string().contains(told), "{kind}: {error}");
+    }
+}

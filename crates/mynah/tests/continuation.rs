@@ -1,0 +1,199 @@
+//! Calls that ask a person and continue with the answer, and results with images.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use mynah::{
+    Engine, Image, Message, Metadata, OnUncertain, Part, Result, Role, Session, Tool, ToolOutcome,
+    Tools,
+    log::{Fact, Log, MemoryLog, RunStatus},
+    replay_run, restore_session,
+    testing::{Scripted, crash_everywhere},
+};
+use serde_json::{Value, json};
+
+fn calls(ids: &[&str]) -> Value {
+    let mut events: Vec<Value> =
+        ids.iter().map(|id| json!({"tool_call": {"id": id, "name": "book"}})).collect();
+    events.push(json!({"finish": "tool_calls"}));
+    events.into()
+}
+
+fn says(text: &str) -> Value {
+    json!([{"text": text}, {"finish": "stop"}])
+}
+
+/// Asks for a seat and then for a meal, and counts how often it runs.
+fn book(runs: &Arc<AtomicU32>) -> Tool {
+    let runs = Arc::clone(runs);
+    Tool::new("book", "", json!({})).handler(move |_, context| {
+        runs.fetch_add(1, Ordering::Relaxed);
+        async move {
+            let ask = |question: &str, state: Value| {
+                ToolOutcome::ask_and_continue(question, Metadata::new(), state)
+            };
+            match context.continuation() {
+                None => ask("Which seat?", json!({"flight": 7})),
+                Some(past) => match (&past.answer, past.state.get("seat")) {
+                    (None, _) => ask("Which seat?", past.state.clone()),
+                    (Some(seat), None) => {
+                        ask("Which meal?", json!({"flight": past.state["flight"], "seat": seat}))
+                    }
+                    (Some(meal), Some(seat)) => {
+                        json!({"flight": past.state["flight"], "seat": seat, "meal": meal}).into()
+                    }
+                },
+            }
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_call_that_asks_continues_with_the_answer_in_another_process() -> Result<()> {
+    let runs = Arc::default();
+    let script = [calls(&["c0"]), says("Booked.")];
+    let engine = Engine::new(Scripted::new(script)?).tool(book(&runs));
+    let log = Arc::new(MemoryLog::new());
+    let waiting = engine.chat("go").record(&log).await?;
+    assert_eq!(waiting.pending_question.as_deref(), Some("Which seat?"));
+    let run = waiting.run_id.clone().unwrap();
+    // Each resumption reads the records and nothing else.
+    let waiting = engine.resume(&log, &*run).answer("12A").await?;
+    assert_eq!(waiting.pending_question.as_deref(), Some("Which meal?"));
+    let done = engine.resume(&log, &*run).answer("soup").await?;
+    assert_eq!(done.text(), "Booked.");
+    assert_eq!(runs.load(Ordering::Relaxed), 3);
+    let roles: Vec<Role> = done.thread.messages.iter().map(|message| message.role()).collect();
+    assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool, Role::Assistant]);
+    let result: Value = serde_json::from_str(&done.thread.messages.get(2).unwrap().text()).unwrap();
+    assert_eq!(result, json!({"flight": 7, "seat": "12A", "meal": "soup"}));
+
+    for tools in [Tools::Recorded, Tools::All] {
+        assert_eq!(engine.replay(&log, &*run).replay_tools(tools).await?.status, "equal");
+    }
+    assert_eq!(replay_run(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_two_calls_that_ask_both_continue_and_one_asks_again() -> Result<()> {
+    let runs = Arc::default();
+    let script = [calls(&["c0", "c1"]), says("Both booked.")];
+    let engine = Engine::new(Scripted::new(script)?).tool(book(&runs));
+    let log = Arc::new(MemoryLog::new());
+    let mut result = engine.chat("go").record(&log).await?;
+    let run = result.run_id.clone().unwrap();
+    let mut asked = Vec::new();
+    for answer in ["1A", "soup", "1B", "rice"] {
+        asked.push(result.pending_tool_call_id.clone().unwrap());
+        result = engine.resume(&log, &*run).answer(answer).await?;
+    }
+    assert_eq!(asked, ["c0", "c0", "c1", "c1"]);
+    assert_eq!(result.text(), "Both booked.");
+    let results = result.thread.messages.iter().filter(|message| message.role() == Role::Tool);
+    let read: Vec<Value> =
+        results.map(|message| serde_json::from_str(&message.text()).unwrap()).collect();
+    assert_eq!(read[0]["meal"], "soup");
+    assert_eq!(read[1]["meal"], "rice");
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_process_that_dies_in_a_continued_call_leaves_it_in_doubt_with_its_state() -> Result<()> {
+    let runs = Arc::default();
+    let script = || [calls(&["c0"]), says("Booked.")];
+    let engine = Engine::new(Scripted::new(script())?).tool(book(&runs));
+    let log = Arc::new(MemoryLog::new());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap();
+    engine.resume(&log, &*run).answer("12A").await?;
+    let done = engine.resume(&log, &*run).answer("soup").await?;
+    assert_eq!(done.text(), "Booked.");
+
+    // The same run as a process left it that died after the last attempt was announced.
+    let records = log.read(&run, 1, usize::MAX).await?;
+    let is_third = |fact: &Fact| matches!(fact, Fact::ToolScheduled { attempt: 3, .. });
+    let cut = records
+        .iter()
+        .position(|record| record.fact().unwrap().is_some_and(|fact| is_third(&fact)));
+    let fork = mynah::fork_run(&log, &*run, cut.unwrap() as u64 + 1).await?.run_id;
+    let engine = Engine::new(Scripted::new([says("Booked.")])?).tool(book(&runs));
+    let stopped = engine.resume(&log, &*fork).await?;
+    assert_eq!(log.run(&fork).await?.unwrap().status, RunStatus::Suspended, "{stopped:?}");
+    let done = engine.resume(&log, &*fork).on_uncertain(OnUncertain::Rerun).await?;
+    let result: Value = serde_json::from_str(&done.thread.messages.get(2).unwrap().text()).unwrap();
+    assert_eq!(result, json!({"flight": 7, "seat": "12A", "meal": "soup"}));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_result_with_images_reaches_the_model_and_its_record() -> Result<()> {
+    let script = [calls(&["c0"]), says("A cat.")];
+    let image = || Image::from_base64("aGk=", "image/png");
+    let tool = Tool::new("book", "", json!({}))
+        .handler(move |_, _| async move { vec![Part::text("a photo"), Part::image(image())] });
+    let engine = Engine::new(Scripted::new(script)?).tool(tool);
+    let log = Arc::new(MemoryLog::new());
+    let done = engine.chat("look").record(&log).await?;
+    let expected = Message::tool_parts("c0", [Part::text("a photo"), Part::image(image())]);
+    assert_eq!(**done.thread.messages.get(2).unwrap(), expected);
+    let run = done.run_id.unwrap();
+    assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    assert_eq!(replay_run(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_result_with_parts_that_are_no_result_is_refused() -> Result<()> {
+    let script = [calls(&["c0"]), says("Oh.")];
+    let tool = Tool::new("book", "", json!({}))
+        .handler(async |_, _| vec![Part::Refusal { text: "no".to_owned() }]);
+    let engine = Engine::new(Scripted::new(script)?).tool(tool);
+    let done = engine.chat("look").await?;
+    let text = done.thread.messages.get(2).unwrap().text().into_owned();
+    assert!(text.contains("neither text nor images"), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_process_may_die_anywhere_in_a_call_that_asks_twice() {
+    let engine = || {
+        let runs = Arc::default();
+        let tool = book(&runs).idempotent(3);
+        Engine::new(Scripted::new([calls(&["c0", "c1"]), says("Booked.")]).unwrap()).tool(tool)
+    };
+    crash_everywhere(engine, "go").answer("soup").await;
+}
+
+#[tokio::test]
+async fn a_call_of_a_session_continues_where_that_is_recorded() -> Result<()> {
+    let engine = || -> Result<Engine> {
+        let script = [calls(&["c0"]), says("Booked."), says("You are welcome.")];
+        Ok(Engine::new(Scripted::new(script)?).tool(book(&Arc::default())))
+    };
+    let (log, kept) = (Arc::new(MemoryLog::new()), engine()?);
+    let (session, _) = kept.start(Session::from("go").with_id("s")).record(&log).await?;
+    assert_eq!(session.pending_question(), Some("Which seat?"));
+    let (session, _) = kept.reply(&session, "12A").record(&log).await?;
+    assert_eq!(session.pending_question(), Some("Which meal?"));
+    let session = restore_session(&log, "s").await?.session;
+    let (session, result) = kept.reply(&session, "soup").record(&log).await?;
+    assert_eq!(result.text(), "Booked.");
+    let read = session.thread.messages.get(2).unwrap().text().into_owned();
+    assert!(read.contains("soup"), "{read}");
+    assert_eq!(restore_session(&log, "s").await?.session, session);
+    let (_, result) = kept.reply(&session, "thanks").record(&log).await?;
+    assert_eq!(result.text(), "You are welcome.");
+
+    // Without a record there is no state to continue with: the model reads the answer.
+    let plain = engine()?;
+    let (session, _) = plain.start("go").await?;
+    assert_eq!(session.pending_question(), Some("Which seat?"));
+    let (session, result) = plain.reply(&session, "12A").await?;
+    assert_eq!(result.text(), "Booked.");
+    let heard = session.thread.messages.iter().any(|message| message.text() == "12A");
+    assert!(heard, "the answer is a message");
+    Ok(())
+}
