@@ -318,6 +318,21 @@ impl Script {
         })))
     }
 
+    /// The script of a call that fails before it answers: its provider is down, say.
+    ///
+    /// ```
+    /// use mynah_adapters::scripted::Script;
+    /// use mynah_data::{AdapterReason, Error};
+    /// use serde_json::json;
+    ///
+    /// let script = Script::new().fail(Error::adapter(AdapterReason::Overloaded));
+    /// assert_eq!(script, Script::from_json(&json!([{"preflight_error": "overloaded"}]))?);
+    /// # Ok::<(), mynah_data::Error>(())
+    /// ```
+    pub fn fail(self, error: Error) -> Self {
+        self.with(Entry::PreflightError(error))
+    }
+
     /// The script with an end for this reason.
     pub fn finish(self, reason: FinishReason) -> Self {
         self.with(Entry::Finish(reason))
