@@ -7,6 +7,7 @@ use std::{env, path::Path, process::Command};
 
 use mynah::prelude::*;
 use mynah::{
+    Decision,
     log::verify_run,
     testing::{Script, Scripted},
 };
@@ -26,34 +27,35 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// The run's id: whoever makes the call with it starts the run, or attaches to it.
 const RUN: &str = "transfer-17";
+const ORDER: &str = "Send Ada 50.";
 
 async fn first_process(path: &Path) -> Result<()> {
     let call = Script::new().tool_call("c0", "transfer", json!({"to": "Ada", "amount": 50}));
     let log = SqliteLog::open(path)?;
-    agent(call.call_tools(), true).chat("Send Ada 50.").record(&log).run_id(RUN).await?;
+    agent(call.call_tools(), true).chat(ORDER).record(&log).run_id(RUN).await?;
     Ok(())
 }
 
 async fn second_process(path: &Path) -> Result<()> {
     let engine = agent(Script::new().text("Ada has her 50.").stop(), false);
     let log = SqliteLog::open(path)?;
-    let mut result = engine.chat("Send Ada 50.").record(&log).run_id(RUN).await?;
+    let mut run = engine.chat(ORDER).record(&log).run_id(RUN).start_or_resume().await?;
 
     // A transfer may have been made before the process ended, so it is not made again unasked.
-    if result.halted_reason == HaltReason::UncertainTools {
-        let mut resume = engine.resume(&log, RUN);
-        for call in result.uncertain_tool_calls() {
-            println!("was it done? {}({})", call.name, call.arguments);
-            // The bank says yes. Had it said no, approve(id) would do it now, and reject(id, "why") tell the model.
-            resume = resume.tool_result(call.id, json!({"sent": 50}));
-        }
-        result = resume.await?;
+    while run.waiting().is_some() {
+        run = run
+            .decide(|call| {
+                println!("was it done? {}({})", call.name, call.arguments);
+                // The bank says yes. Had it said no, Approve would do it now, and Reject tell the model why it is not done.
+                Decision::Result(json!({"sent": 50}))
+            })
+            .await?;
     }
-    println!("{}", result.into_text()?);
+    println!("{}", run.into_result().into_text()?);
     println!("the records are {}", verify_run(&log, RUN).await?.status);
 
     // Once more, and neither the model nor the bank is asked.
-    let again = engine.chat("Send Ada 50.").record(&log).run_id(RUN).await?;
+    let again = engine.chat(ORDER).record(&log).run_id(RUN).await?;
     println!("again: {}", again.into_text()?);
     Ok(())
 }

@@ -318,6 +318,19 @@ impl Script {
         })))
     }
 
+    /// The script of a call that fails before it answers: its provider is down, say.
+    ///
+    /// ```
+    /// use mynah_adapters::scripted::{Entry, Script};
+    /// use mynah_data::{AdapterReason, Error};
+    ///
+    /// let down = Error::adapter(AdapterReason::Overloaded);
+    /// assert_eq!(Script::new().fail(down.clone()), Script::new().with(Entry::PreflightError(down)));
+    /// ```
+    pub fn fail(self, error: Error) -> Self {
+        self.with(Entry::PreflightError(error))
+    }
+
     /// The script with an end for this reason.
     pub fn finish(self, reason: FinishReason) -> Self {
         self.with(Entry::Finish(reason))
@@ -337,6 +350,7 @@ impl Script {
 /// An adapter that plays scripts, one for each call. Clones share the scripts and what was recorded.
 ///
 /// Each one begins with its first script: in a process that goes on with a run, leave out those that were played.
+#[doc(alias = "Fake")]
 #[derive(Clone, Default)]
 pub struct Scripted(Arc<Shared>);
 

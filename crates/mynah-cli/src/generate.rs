@@ -20,7 +20,7 @@ use crate::{
     Failure, input,
     ledger::Ledger,
     model::{CallArgs, Tries, script},
-    runtime,
+    near, runtime,
     store::Place,
     teller::Teller,
     text::{for_stdout, quoted},
@@ -101,7 +101,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let engine = arguments.call.engine(model, &tries)?;
     let mut options = arguments.call.options();
     let params = arguments.params.iter().filter(|(name, _)| !is_shared(name)).cloned();
-    options = options.overlay(mynah::Options::from_json(Value::Object(params.collect()))?);
+    let params = params.collect();
+    near::warn("--param", &params);
+    options = options.overlay(mynah::Options::from_json(Value::Object(params))?);
     let known = options.to_json();
     let known = known.get("adapter_opts");
     let adapter = model.split(':').next().unwrap_or_default();

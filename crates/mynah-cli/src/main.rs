@@ -17,6 +17,7 @@ mod kin;
 mod ledger;
 mod model;
 mod models;
+mod near;
 mod play;
 mod prune;
 mod redact;

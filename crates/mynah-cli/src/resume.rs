@@ -504,7 +504,7 @@ async fn resume(
     if arguments.allow_changed_agent {
         resume = resume.allow_changed_engine();
     }
-    let mut stream = resume.stream().await?;
+    let mut stream = resume.stream().started().await?;
     // A run that a model call ended is continued in another.
     if let Some(continued) = stream.run_id().filter(|continued| *continued != run) {
         eprintln!("run {run} has ended; run {continued} continues it");

@@ -593,3 +593,31 @@ fn a_key_is_sent_in_its_header_and_is_nowhere_else() {
         }
     }
 }
+
+#[test]
+fn a_misspelt_option_is_warned_of_and_still_sent() {
+    let server = Server::new([format!("{PIECES}{END}"), format!("{PIECES}{END}")]);
+    let told = server.generate(&["hi", "--param", "temprature=0.5", "--param", "top_p=1"]);
+    let warning =
+        "warning: --param: temprature goes to the provider as it is; did you mean temperature?\n";
+    assert_eq!((told.code, &*told.stdout, &*told.stderr), (Some(0), "Hello\n", warning));
+    let told = server.generate(&["hi", "--param", "temperature=0.5"]);
+    assert_eq!((told.code, &*told.stderr), (Some(0), ""));
+}
+
+#[test]
+fn a_misspelt_option_of_a_scenario_is_warned_of_on_stderr_alone() {
+    let scenario = |name: &str| {
+        json!({
+            "engine": {"params": {"max_token": 5}},
+            "scripts": [[{"text": "hello"}, {"finish": "stop"}]],
+            "ops": [{"op": "chat", "messages": [{"role": "user", "content": "hi"}], "options": {name: 4}}],
+        })
+    };
+    let play = |name| feed(mynah(["play", "--stable", "-"]), scenario(name).to_string().as_bytes());
+    let told = play("max_turn");
+    let warnings = "warning: engine.params: max_token goes to the provider as it is; did you mean max_tokens?\n\
+         warning: ops.0.options: max_turn goes to the provider as it is; did you mean max_turns?\n";
+    assert_eq!((told.code, &*told.stderr), (Some(0), warnings));
+    assert_eq!(told.stdout, play("max_turns").stdout);
+}

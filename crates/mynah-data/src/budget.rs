@@ -23,6 +23,7 @@ use crate::FieldError;
 /// let errors = Budget::from_value(&json!({"max_turns": -1})).unwrap_err();
 /// assert_eq!(errors[0].to_string(), "max_turns: out_of_range");
 /// ```
+#[doc(alias = "BudgetConfig")]
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Budget {

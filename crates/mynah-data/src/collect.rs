@@ -24,6 +24,7 @@ use crate::{
 /// assert_eq!(partial.text(), "hel");
 /// assert_eq!(partial.halted_reason.as_str(), "cancelled");
 /// ```
+#[doc(alias = "StreamCollector")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Collector {
     thread: Thread,
@@ -125,6 +126,7 @@ impl Collector {
     }
 
     /// The chat's own result, or what a chat that was cut off here comes to.
+    #[doc(alias = "to_chat_result")]
     pub fn chat_result(&self) -> ChatResult {
         if let Some(result) = &self.chat_result {
             return ChatResult::clone(result);

@@ -32,6 +32,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// assert!(error.is_retryable());
 /// assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::RateLimited));
 /// ```
+#[doc(alias(
+    "AdapterError",
+    "EngineError",
+    "SessionError",
+    "StreamError",
+    "ToolError",
+    "ValidationError"
+))]
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 

@@ -265,6 +265,7 @@ impl ChatResult {
     /// assert!(!ChatResult::new(Thread::new(), HaltReason::Completed).is_halted());
     /// assert!(ChatResult::new(Thread::new(), HaltReason::MaxTurns).is_halted());
     /// ```
+    #[doc(alias = "halted?")]
     pub fn is_halted(&self) -> bool {
         self.halted_reason != HaltReason::Completed
     }

@@ -81,6 +81,7 @@ impl TurnResult {
 /// assert_eq!(session.status(), Status::Idle);
 /// assert_eq!(session.thread.messages.len(), 2);
 /// ```
+#[doc(alias = "StreamReducer")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionReducer {
     session: Session,

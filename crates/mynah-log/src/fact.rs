@@ -107,6 +107,7 @@ pub enum Fact {
         error: Error,
     },
     /// The model answered, or broke off.
+    #[doc(alias = "AssistantMessageCompleted")]
     AssistantCompleted {
         /// The answer, as far as it came.
         response: Box<Response>,
@@ -120,6 +121,7 @@ pub enum Fact {
         duration_ms: Option<u64>,
     },
     /// A tool is about to run.
+    #[doc(alias = "ToolCallScheduled")]
     ToolScheduled {
         /// The call.
         call_id: String,
@@ -130,6 +132,7 @@ pub enum Fact {
         call: Option<Box<DirectCall>>,
     },
     /// A tool gave an outcome.
+    #[doc(alias = "ToolCallCompleted")]
     ToolCompleted {
         /// The call.
         call_id: String,
@@ -144,6 +147,7 @@ pub enum Fact {
         duration_ms: Option<u64>,
     },
     /// A try of a tool failed.
+    #[doc(alias = "ToolCallFailed")]
     ToolFailed {
         /// The call.
         call_id: String,
@@ -161,6 +165,7 @@ pub enum Fact {
         duration_ms: Option<u64>,
     },
     /// Something that cannot be foreseen entered the run: the time, chance, the world outside.
+    #[doc(alias = "SideEffectRecorded")]
     SideEffect {
         /// The try of a tool that asked for it; none where the loop itself did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -200,6 +205,7 @@ pub enum Fact {
     /// The run waits for a person or for tool results.
     Suspended(End),
     /// The run came to an end that was foreseen.
+    #[doc(alias = "RunCompleted")]
     Completed(End),
     /// The run failed.
     Failed(End),

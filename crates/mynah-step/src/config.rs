@@ -4,13 +4,15 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use mynah_data::{Budget, Catalog, Error, LogReason, Metadata, Result, RunId};
 use mynah_log::{Log, OnUncertain, Record, Removals, walk};
+use serde_json::Value;
 
 use crate::{
-    Adapter, IntoTools, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool, World,
+    Adapter, ErrorPolicy, IntoTools, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool,
+    World,
 };
 
 /// How many tools [`Context::call_tools`](crate::Context::call_tools) runs side by side unless told otherwise.
-pub const DEFAULT_MAX_PARALLEL_TOOLS: usize = 8;
+pub const DEFAULT_MAX_CONCURRENCY: usize = 8;
 
 /// What a [`Context`](crate::Context) needs for a run. It does not change while the run goes on.
 #[derive(Clone)]
@@ -23,6 +25,7 @@ pub struct Config {
     /// Whether the run happens, goes on, or is performed again.
     pub mode: RunMode,
     /// Who answers; needed for model calls.
+    #[doc(alias = "Provider")]
     pub adapter: Option<Arc<dyn Adapter>>,
     /// The tools that can be called.
     pub tools: ToolRegistry,
@@ -34,9 +37,11 @@ pub struct Config {
     /// What models cost that come without a price of their own.
     pub catalog: Catalog,
     /// Where time and chance come from. A replay never asks.
+    #[doc(alias = "ClockFn")]
     pub world: Arc<dyn World>,
-    /// How many tools run side by side; zero is the default, [`DEFAULT_MAX_PARALLEL_TOOLS`].
-    pub max_parallel_tools: usize,
+    /// How many tools run side by side; zero is the default, [`DEFAULT_MAX_CONCURRENCY`].
+    #[doc(alias = "MaxParallelTools")]
+    pub max_concurrency: usize,
     /// The time limit of a try of a tool, unless the tool has its own.
     pub tool_timeout: Duration,
     /// When a model call that failed before its first event is tried again; the adapter's own policy unless said.
@@ -48,6 +53,9 @@ pub struct Config {
     /// How long the log may take to append, failed attempts included. A run whose log takes longer fails. If not set, an append may
     /// take as long as it likes, and a log that is unavailable is retried for five minutes.
     pub emit_timeout: Option<Duration>,
+    /// What happens if a tool fails. By default the loop gets the error. [`Halt`](ErrorPolicy::Halt) makes it an `Err` of
+    /// [`Context::call_tools`](crate::Context::call_tools); a function may replace it with a result.
+    pub on_tool_error: ErrorPolicy,
     /// What becomes of side effects that fail.
     pub side_effect_errors: SideEffectErrors,
     /// What happens, in a run that goes on, with a tool that may have run and may do harm if it is run twice.
@@ -70,6 +78,7 @@ pub enum RunMode {
     /// A run that has these records, and no end, goes on: see [`Config::resume`].
     Resume(Vec<Record>),
     /// These records are performed again; nothing is written: see [`Config::replay`].
+    #[doc(alias = "Recorded")]
     Replay(Vec<Record>),
 }
 
@@ -86,12 +95,13 @@ impl Config {
             budget: None,
             catalog: Catalog::built_in(),
             world: Arc::new(SystemWorld),
-            max_parallel_tools: DEFAULT_MAX_PARALLEL_TOOLS,
+            max_concurrency: DEFAULT_MAX_CONCURRENCY,
             tool_timeout: Duration::from_secs(30),
             retry: None,
             metrics: None,
             require_raw_response_hash: false,
             emit_timeout: None,
+            on_tool_error: ErrorPolicy::default(),
             side_effect_errors: SideEffectErrors::default(),
             on_uncertain: OnUncertain::default(),
             max_crashes: 10,
@@ -104,15 +114,26 @@ impl Config {
         self
     }
 
-    /// The same with these tools. Of two with one name the later counts.
+    /// The same with more tools. Of two with one name the later counts.
+    ///
+    /// ```
+    /// use mynah_log::MemoryLog;
+    /// use mynah_step::{Config, Tool};
+    /// use serde_json::json;
+    ///
+    /// let tool = |name: &str| Tool::new(name, "", json!({}));
+    /// let config = Config::new(&MemoryLog::new(), "run-1").tools([tool("a")]).tools([tool("b")]);
+    /// assert_eq!(config.tools.names(), ["a", "b"]);
+    /// ```
     pub fn tools<M: ?Sized>(mut self, tools: impl IntoTools<M>) -> Self {
-        self.tools = ToolRegistry::new(tools.into_tools());
+        let before = self.tools.0.values().cloned();
+        self.tools = ToolRegistry::new(before.chain(tools.into_tools()));
         self
     }
 
-    /// The same with the caller's own data for the tools.
-    pub fn context(mut self, context: Metadata) -> Self {
-        self.context = Arc::new(context);
+    /// The same with one more entry of the caller's own data for the tools.
+    pub fn context(mut self, key: &str, value: impl Into<Value>) -> Self {
+        Arc::make_mut(&mut self.context).insert(key.to_owned(), value.into());
         self
     }
 
@@ -131,6 +152,67 @@ impl Config {
     /// The same, which is suspended if it was resumed so often without any progress.
     pub fn max_crashes(mut self, crashes: u32) -> Self {
         self.max_crashes = crashes;
+        self
+    }
+
+    /// The same with these prices for models that come without one.
+    pub fn catalog(mut self, catalog: Catalog) -> Self {
+        self.catalog = catalog;
+        self
+    }
+
+    /// The same in another world: with a clock and chance of the caller's own.
+    pub fn world(mut self, world: impl World) -> Self {
+        self.world = Arc::new(world);
+        self
+    }
+
+    /// The same, which runs so many tools side by side.
+    #[doc(alias("MaxParallelTools", "max_parallel_tools"))]
+    pub fn max_concurrency(mut self, tools: usize) -> Self {
+        self.max_concurrency = tools;
+        self
+    }
+
+    /// The same with this time limit for each attempt of a tool.
+    pub fn tool_timeout(mut self, limit: Duration) -> Self {
+        self.tool_timeout = limit;
+        self
+    }
+
+    /// The same with this policy for model calls that fail before their first event.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = Some(policy);
+        self
+    }
+
+    /// The same, which reports to this sink how long calls take.
+    pub fn metrics(mut self, sink: Arc<dyn MetricsSink>) -> Self {
+        self.metrics = Some(sink);
+        self
+    }
+
+    /// The same, which requires that an answer comes with the hash of what the provider sent.
+    pub fn require_raw_response_hash(mut self, on: bool) -> Self {
+        self.require_raw_response_hash = on;
+        self
+    }
+
+    /// The same, which fails if the log takes longer to append.
+    pub fn emit_timeout(mut self, limit: Duration) -> Self {
+        self.emit_timeout = Some(limit);
+        self
+    }
+
+    /// The same with this policy for tools that fail.
+    pub fn on_tool_error(mut self, policy: ErrorPolicy) -> Self {
+        self.on_tool_error = policy;
+        self
+    }
+
+    /// The same with this policy for side effects that fail.
+    pub fn side_effect_errors(mut self, policy: SideEffectErrors) -> Self {
+        self.side_effect_errors = policy;
         self
     }
 
@@ -242,7 +324,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("run_id", &self.run_id)
             .field("tools", &self.tools)
-            .field("max_parallel_tools", &self.max_parallel_tools)
+            .field("max_concurrency", &self.max_concurrency)
             .finish_non_exhaustive()
     }
 }

@@ -37,7 +37,7 @@ mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, check_raw_hash, open_model};
 pub use budget::{Heard, Spent, WallClock, active, check_price, price_of, prompt_tokens};
-pub use config::{Config, DEFAULT_MAX_PARALLEL_TOOLS, RunMode, ToolRegistry, was_redacted};
+pub use config::{Config, DEFAULT_MAX_CONCURRENCY, RunMode, ToolRegistry, was_redacted};
 pub use context::{CallTool, Context, ModelAnswer, ToolResult};
 pub use cursor::{ReplayCursor, outcome_of};
 pub use difference::{differences, mismatch, recorded_error};

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 pub trait MetricsSink: Send + Sync + 'static {
     /// A model was called: which one, the failure if it failed, how long it took from the opening to the end, the tokens of the prompt and
     /// of the answer as reported.
+    #[doc(alias = "ObserveProviderCall")]
     fn model_call(
         &self,
         model: &str,
@@ -38,16 +39,19 @@ pub trait MetricsSink: Send + Sync + 'static {
     }
 
     /// A tool was called: which one, the failure if it failed, how long it took with all its tries.
+    #[doc(alias = "ObserveToolCall")]
     fn tool_call(&self, tool: &str, failure: Option<&str>, took: Duration) {
         let _ = (tool, failure, took);
     }
 
     /// A record was written: its kind, the failure if it failed, how long it took from the fact until it was safe.
+    #[doc(alias = "ObserveEventlogAppend")]
     fn append(&self, kind: &str, failure: Option<&str>, took: Duration) {
         let _ = (kind, failure, took);
     }
 
     /// A run passed a limit of its budget.
+    #[doc(alias = "ObserveBudgetExceeded")]
     fn budget_exceeded(&self, limit: &str) {
         let _ = limit;
     }

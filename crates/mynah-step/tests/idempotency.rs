@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::*;
-use mynah_data::{Metadata, Result};
+use mynah_data::Result;
 use mynah_log::{Append, Log as _, MemoryLog};
 use mynah_step::{Config, Context, ToolContext};
 use serde_json::json;
@@ -47,12 +47,11 @@ async fn a_tool_knows_its_run_and_the_data_of_its_caller() {
     let looks = tool("look", |context: ToolContext| async move {
         json!([context.run_id(), context.request_id, *context.context])
     });
-    let data = Metadata::from_iter([("tenant".to_owned(), json!(7))]);
-    let config = plain(&log).tools([looks]).context(data);
+    let config = plain(&log).tools([looks]).context("tenant", 7).context("user", "Ada");
     let seen =
         perform(config, async |context: &Context| context.call_tool(call("c0", "look")).await);
     let seen = seen.await.expect("a run").expect("a call");
-    assert_eq!(seen, json!([RUN, RUN, {"tenant": 7}]).into());
+    assert_eq!(seen, json!([RUN, RUN, {"tenant": 7, "user": "Ada"}]).into());
 }
 
 /// Calls a tool under ids that repeat, and under one that is made up.

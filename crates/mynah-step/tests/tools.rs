@@ -14,8 +14,8 @@ use common::*;
 use mynah_data::{Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{Fact, MemoryLog, Resolution};
 use mynah_step::{
-    CallTool, Context, DEFAULT_MAX_PARALLEL_TOOLS, HandlerExecutor, RunMode, SystemWorld, Tool,
-    ToolContext, ToolLimits, ToolRegistry, run_tool,
+    CallTool, Context, DEFAULT_MAX_CONCURRENCY, ErrorPolicy, HandlerExecutor, OnToolError, RunMode,
+    SystemWorld, Tool, ToolContext, ToolLimits, ToolRegistry, run_tool,
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -270,19 +270,19 @@ async fn no_more_tools_run_at_once_than_there_are_places_eight_unless_said() {
             }
         })
     };
-    let many = DEFAULT_MAX_PARALLEL_TOOLS;
+    let many = DEFAULT_MAX_CONCURRENCY;
     for (places, expected) in [(None, many), (Some(0), many), (Some(1), 1), (Some(30), 20)] {
         most.store(0, Relaxed);
         let log = Arc::new(MemoryLog::new());
         let mut config = plain(&log).tools([busy()]);
-        config.max_parallel_tools = places.unwrap_or(config.max_parallel_tools);
+        config.max_concurrency = places.unwrap_or(config.max_concurrency);
         let done = perform(config, async |context: &Context| {
             context.call_tools((0..20).map(|n| call(&format!("c{n}"), "busy"))).await.is_ok()
         });
         assert_eq!(done.await, Ok(true));
         assert_eq!(most.load(Relaxed), expected);
     }
-    assert_eq!(DEFAULT_MAX_PARALLEL_TOOLS, 8);
+    assert_eq!(DEFAULT_MAX_CONCURRENCY, 8);
 }
 
 #[tokio::test(start_paused = true)]
@@ -524,7 +524,7 @@ async fn ten_thousand_effects_and_a_thousand_calls_at_once_cost_what_they_are() 
                 context.random().await.map(|chance| json!(chance))
             }),
         ]);
-        config.max_parallel_tools = 1_000;
+        config.max_concurrency = 1_000;
         config
     };
     let (_, facts) = twice(config, async |context| {
@@ -576,4 +576,44 @@ fn id(fact: &Fact) -> Option<(&'static str, String)> {
         | Fact::ToolFailed { call_id, .. } => Some((fact.kind(), call_id.clone())),
         _ => None,
     }
+}
+
+#[tokio::test]
+async fn the_policy_for_tool_errors_replaces_a_result_or_ends_the_calls() {
+    let tools = || {
+        [
+            tool("fails", async |_| ToolOutcome::error("out of ink")),
+            tool("works", async |_| json!("printed")),
+        ]
+    };
+    let agent = async |context: &Context| {
+        let results = context.call_tools([call("c0", "fails"), call("c1", "works")]).await?;
+        Ok::<_, Error>(results.into_iter().map(|result| result.outcome).collect::<Vec<_>>())
+    };
+    let soften = || ErrorPolicy::decide(|_, _| OnToolError::Continue(json!("later")));
+    let config = |log: &Arc<MemoryLog>| plain(log).tools(tools()).on_tool_error(soften());
+    let (outcomes, _) = twice(config, agent).await;
+    let later = |text: &str| Ok(ToolOutcome::Ok(json!(text)));
+    assert_eq!(outcomes, Ok(vec![later("later"), later("printed")]));
+
+    let config = |log: &Arc<MemoryLog>| plain(log).tools(tools()).on_tool_error(ErrorPolicy::Halt);
+    let (outcomes, facts) = twice(config, agent).await;
+    assert_eq!(outcomes.map_err(|error| error.to_string().contains("out of ink")), Err(true));
+    let ended = kinds(&facts).into_iter().filter(|kind| kind.starts_with("tool_")).count();
+    assert_eq!(ended, 4, "the other call ran to its end: {facts:?}");
+}
+
+#[tokio::test]
+async fn tools_and_context_of_a_config_are_added_to_those_before() {
+    let log = Arc::new(MemoryLog::new());
+    let named = |name, text: &'static str| tool(name, move |_| async move { json!(text) });
+    let config = plain(&log).tools([named("a", "old"), named("b", "b")]);
+    let config = config.tools([named("a", "new"), named("c", "c")]);
+    let outcomes = perform(config, async |context: &Context| {
+        context.call_tools(["a", "b", "c"].map(|name| call(name, name))).await
+    });
+    let outcomes = outcomes.await.expect("a run").expect("calls");
+    let outcomes = outcomes.into_iter().map(|result| result.outcome);
+    let expected = ["new", "b", "c"].map(|text| Ok(ToolOutcome::Ok(json!(text))));
+    assert_eq!(outcomes.collect::<Vec<_>>(), expected);
 }

@@ -162,6 +162,7 @@ impl Engine {
     }
 
     /// The same engine with another adapter.
+    #[doc(alias = "Provider")]
     pub fn adapter(self, adapter: impl Adapter) -> Self {
         self.with(|parts| parts.adapter = Some(Arc::new(adapter)))
     }
@@ -183,6 +184,7 @@ impl Engine {
     /// let engine = Engine::without_adapter().model("old").model("new");
     /// assert_eq!(engine.resolve_model(&Options::new()), Some("new".into()));
     /// ```
+    #[doc(alias = "with_model")]
     pub fn model(self, model: impl Into<ModelRef>) -> Self {
         self.with(|parts| parts.model = Some(model.into()))
     }
@@ -195,6 +197,7 @@ impl Engine {
     /// let engine = Engine::without_adapter().tool(Tool::new("echo", "echo", json!({})));
     /// assert_eq!(engine.resolve_tools(&Options::new())[0].name(), "echo");
     /// ```
+    #[doc(alias = "put_tool")]
     pub fn tool<M>(self, tool: impl IntoTool<M>) -> Self {
         self.tools([tool.into_tool()])
     }
@@ -208,6 +211,7 @@ impl Engine {
     /// let tools = engine.resolve_tools(&Options::new());
     /// assert_eq!(tools.iter().map(Tool::name).collect::<Vec<_>>(), ["a", "b"]);
     /// ```
+    #[doc(alias = "put_tools")]
     pub fn tools<M: ?Sized>(self, tools: impl IntoTools<M>) -> Self {
         self.with(|parts| parts.tools.extend(tools.into_tools()))
     }
@@ -266,6 +270,7 @@ impl Engine {
     /// assert_eq!(engine.spec()?.context["user_id"], 42);
     /// # Ok::<(), mynah::Error>(())
     /// ```
+    #[doc(alias = "put_context")]
     pub fn context(self, key: &str, value: impl Into<Value>) -> Self {
         self.with(|parts| {
             _ = Arc::make_mut(&mut parts.context).insert(key.to_owned(), value.into())
@@ -377,6 +382,7 @@ impl Engine {
     /// assert_eq!(response.text(), "A bird.");
     /// # Ok(()) }
     /// ```
+    #[doc(alias = "stream_generate")]
     pub fn generate(&self, request: impl Into<Request>) -> Generate {
         Generate::new(self.clone(), request.into())
     }
@@ -409,6 +415,7 @@ impl Engine {
     /// assert_eq!(testing::names(&events).last(), Some(&"step_completed"));
     /// # Ok(()) }
     /// ```
+    #[doc(alias = "stream_step")]
     pub fn step(&self, thread: impl Into<Thread>) -> Step {
         Step::new(self.clone(), thread.into())
     }
@@ -431,6 +438,7 @@ impl Engine {
     /// assert_eq!(said, "hello");
     /// # Ok(()) }
     /// ```
+    #[doc(alias("run", "stream"))]
     pub fn chat(&self, thread: impl Into<Thread>) -> Chat {
         Chat::new(self.clone(), thread.into())
     }
@@ -447,6 +455,7 @@ impl Engine {
     /// assert_eq!(result.halted_reason.as_str(), "completed");
     /// # Ok(()) }
     /// ```
+    #[doc(alias = "stream_start")]
     pub fn start(&self, input: impl Into<Session>) -> Turn {
         Turn::start(self.clone(), input.into())
     }
@@ -468,6 +477,7 @@ impl Engine {
     /// assert_eq!(longer.thread.messages.len(), session.thread.messages.len() + 2);
     /// # Ok(()) }
     /// ```
+    #[doc(alias = "stream_reply")]
     pub fn reply(&self, session: &Session, text: impl Into<String>) -> Turn {
         Turn::reply(self.clone(), session.clone(), text.into())
     }
@@ -485,6 +495,7 @@ impl Engine {
     /// assert_eq!(session.status(), Status::Completed);
     /// # Ok(()) }
     /// ```
+    #[doc(alias("continue", "stream_continue"))]
     pub fn continue_session(&self, session: &Session, message: Option<Message>) -> Turn {
         Turn::go_on(self.clone(), session.clone(), message)
     }
@@ -501,6 +512,7 @@ impl Engine {
     /// assert_eq!(session.status(), Status::Completed);
     /// # Ok(()) }
     /// ```
+    #[doc(alias = "stream_step")]
     pub fn step_session(&self, session: &Session) -> StepTurn {
         StepTurn::new(self.clone(), session.clone())
     }
@@ -576,6 +588,7 @@ impl Engine {
     /// assert_eq!(merged.params["temperature"], 0.9);
     /// # Ok::<(), mynah::Error>(())
     /// ```
+    #[doc(alias = "merge_opts")]
     pub fn merge(&self, options: &Options) -> Self {
         let (model, tools) = (self.chosen_model(options), self.resolve_tools(options));
         let Values { params, context, .. } = options.values.clone();

@@ -169,7 +169,7 @@ impl Run {
     }
 
     async fn continued(self, resume: Resume) -> Result<Self> {
-        let mut stream = resume.stream().await?;
+        let mut stream = resume.stream();
         Ok(Self { result: chatted(&mut stream).await?, ..self })
     }
 }

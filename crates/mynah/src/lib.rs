@@ -9,18 +9,32 @@
 //! | [`Engine::step`] | one model call and its tools | [`StepResult`] | `step_completed` |
 //! | [`Engine::chat`] | steps until something ends or suspends the conversation | [`ChatResult`] | `chat_completed` |
 //!
-//! A [`Session`] is a thread that can be put away and picked up: [`Engine::start`], [`Engine::reply`],
-//! [`Engine::continue_session`], [`Engine::step_session`], and [`Session::submit_tool_result`].
+//! A [`Session`] is a thread that can be put away and picked up. Each call on it is checked against the session's state:
+//!
+//! | call | for a session that | with |
+//! |---|---|---|
+//! | [`Engine::start`] | begins | a thread, messages or text |
+//! | [`Engine::reply`] | is done, or has asked the user a question | the user's text |
+//! | [`Engine::continue_session`] | has its [tool results](Session::submit_tool_result), or gets a message that is not plain text | a message or none |
+//! | [`Engine::step_session`] | is new or done | nothing: it performs one step instead of a chat |
 //!
 //! A call with `.record(&log)` is kept as a run in a [`log::Log`]: [`Engine::replay`] performs it again and compares,
 //! [`Engine::resume`] goes on with it after a crash or an answer, [`fork_run`] branches it, [`cancel_run`] ends it.
-//! A session's runs are linked, and [`restore_session`] gives the session back from them.
+//!
+//! What a program lost with its process comes back from the log. The functions differ in what the caller knows:
+//!
+//! | function | the caller knows | and gets |
+//! |---|---|---|
+//! | [`Chat::start_or_resume`] | the call and its run id | the run, started or continued |
+//! | [`restore_session`] | the session's id | the session after its newest turn |
+//! | [`restore_turn`] | the run of one turn | the session after that turn, whatever came later |
+//! | [`kept_call`] | any run, and has no engine | the input of the run, and what it waits for |
 //!
 //! A call with `.budget(..)` spends no more than its [`Budget`] says: tokens, dollars, time, turns, tool calls. What tokens cost is
 //! in a [`Catalog`].
 //!
-//! None of the features is on by default: `http` calls providers ([`adapters`], `Engine::named`), `bedrock` adds Amazon Bedrock to
-//! them, `sqlite` keeps runs in a file (`log::SqliteLog`).
+//! The feature `http`, which is on by default, calls providers ([`adapters`], `Engine::named`). `bedrock` adds Amazon Bedrock to
+//! them, and `sqlite` keeps runs in a file (`log::SqliteLog`).
 //!
 //! Runs need a tokio runtime with timers, as `#[tokio::main]` gives.
 //!
@@ -87,7 +101,6 @@ pub use mynah_log as log;
 pub use mynah_macros::{tool, tools};
 #[cfg(feature = "mcp")]
 pub use mynah_mcp as mcp;
-pub use mynah_step as step;
 #[doc(hidden)]
 pub use mynah_step::__private;
 pub use mynah_step::{
@@ -105,6 +118,22 @@ pub use run::{OnToolError, OnUnknownTool};
 pub use spec::{EngineRegistry, EngineSpec, ToolEntry};
 pub use stream::EventStream;
 pub use turn::{SessionStream, StepTurn, Turn};
+
+/// For loops of one's own, and for adapters and tools of one's own.
+///
+/// [`Context`](step::Context) is the boundary of a run, and [`Config`](step::Config) what it runs with. The rest are the traits that a loop, an
+/// adapter or a tool implements or calls.
+pub mod step {
+    pub use mynah_step::{
+        Adapter, Backoff, BoxFuture, CallTool, Config, Context, DEFAULT_MAX_CONCURRENCY,
+        EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, IntoOutcome, IntoTool,
+        IntoTools, JsonEncoder, LEASE, MetricsSink, ModelAnswer, ModelCall, ModelStream,
+        OnToolError, OnUncertain, RetryPolicy, RunMode, Settled, SideEffectErrors, SystemWorld,
+        Tool, ToolContext, ToolExecutor, ToolFn, ToolLimits, ToolOutcome, ToolRegistry, ToolResult,
+        ToolResultEncoder, ToolSet, World, differences, layers, open_model, run_tool, schema_of,
+        schemars, take_over, typed,
+    };
+}
 
 /// Everything a program usually needs: `use mynah::prelude::*;`.
 pub mod prelude {

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::{
     cancel::CancelHandle,
+    engine::overlay_tools,
     run::{ErrorPolicy, HaltWhen, Observer},
     values::{NAMES, ToolErrors, Values},
 };
@@ -88,6 +89,13 @@ impl Options {
         &self.values.provider
     }
 
+    /// Makes the call's own cancel handle, which the caller's handle ends too.
+    pub(crate) fn own_cancel(&mut self) -> CancelHandle {
+        let cancel = self.cancel.take().map_or_else(CancelHandle::new, |all| all.child());
+        self.cancel = Some(cancel.clone());
+        cancel
+    }
+
     /// Keeps only the options that tell how the caller watches a run and stops it.
     pub(crate) fn as_watched(&self) -> Self {
         let values = self.values.clone().unrecorded();
@@ -101,7 +109,10 @@ impl Options {
             self.on_tool_error = None;
         }
         self.values.overlay(over.values);
-        self.tools = over.tools.or(self.tools);
+        self.tools = match (self.tools, over.tools) {
+            (Some(base), Some(over)) => Some(overlay_tools(&base, &over)),
+            (base, over) => over.or(base),
+        };
         self.halt_when = over.halt_when.or(self.halt_when);
         self.on_tool_error = over.on_tool_error.or(self.on_tool_error);
         self.on_event = over.on_event.or(self.on_event);
@@ -259,6 +270,7 @@ macro_rules! setters_of {
         /// # assert_eq!(model.requests()[0].options["seed"], 7);
         /// # Ok(()) }
         /// ```
+        #[doc(alias = "put_param")]
         pub fn provider_option(mut $self_, name: &str, value: impl Into<serde_json::Value>) -> Self {
             $options.values.set_provider(name, value.into());
             $self_
@@ -328,9 +340,10 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// The caller's own data for tools, instead of the session's or the engine's.
-        pub fn context(mut $self_, context: mynah_data::Metadata) -> Self {
-            $options.values.context = Some(context);
+        /// One more entry of the caller's own data for tools. A call that has any does not show tools the session's or the engine's.
+        pub fn context(mut $self_, key: &str, value: impl Into<serde_json::Value>) -> Self {
+            let context = $options.values.context.get_or_insert_default();
+            context.insert(key.to_owned(), value.into());
             $self_
         }
 
@@ -390,9 +403,17 @@ macro_rules! setters_of {
         }
     };
     (tool_code, $self_:ident => $options:expr) => {
-        /// Tools for this call: each replaces the engine's of the same name, or joins them.
+        /// More tools for this call: each replaces the engine's of the same name, or joins them. Two of one name are refused.
+        ///
+        /// ```
+        /// # use mynah::{Engine, Options, Tool};
+        /// # use serde_json::json;
+        /// let tool = |name: &str| Tool::new(name, "", json!({}));
+        /// let options = Options::new().tools([tool("a")]).tools([tool("b")]);
+        /// assert_eq!(Engine::without_adapter().resolve_tools(&options).len(), 2);
+        /// ```
         pub fn tools<M: ?Sized>(mut $self_, tools: impl mynah_step::IntoTools<M>) -> Self {
-            $options.tools = Some(tools.into_tools());
+            $options.tools.get_or_insert_default().extend(tools.into_tools());
             $self_
         }
 

@@ -270,11 +270,14 @@ impl Replay {
 
     /// The run's events again, as they came. The first difference ends them with an `Err`.
     ///
-    /// # Errors
-    /// A run that is not there, or not what it was.
-    pub async fn stream(self) -> Result<EventStream> {
-        let loaded = Loaded::to_compare(self.log.as_ref(), &self.run).await?;
-        Ok(EventStream::new(self.perform(loaded)))
+    /// The first poll reads the run. The stream is refused if the run does not exist or was changed.
+    pub fn stream(mut self) -> EventStream {
+        let cancel = self.options.own_cancel();
+        let begun = async move {
+            let loaded = Loaded::to_compare(self.log.as_ref(), &self.run).await?;
+            self.perform(loaded)
+        };
+        EventStream::starting(Box::pin(begun), cancel)
     }
 
     pub(crate) fn perform(mut self, mut loaded: Loaded) -> Result<(Driver, Filter)> {

@@ -218,26 +218,29 @@ impl Resume {
         self
     }
 
-    /// The run as it goes on. What was told before is not told again.
+    /// The run as it continues. Events that were emitted before are not repeated.
     ///
-    /// # Errors
-    /// A run that is not there, not what it was, has ended, is in other hands, or waits for something else; an engine that
-    /// is not the one that it began with.
-    pub async fn stream(self) -> Result<EventStream> {
+    /// The first poll reads the run and takes its lease. The stream is refused if the run does not exist, was changed, has ended, is held by
+    /// another process or waits for something else, or if the engine is not the one that it began with.
+    pub fn stream(mut self) -> EventStream {
+        let cancel = self.options.own_cancel();
+        EventStream::starting(Box::pin(self.begin()), cancel)
+    }
+
+    async fn begin(self) -> Result<(Driver, Filter)> {
         let mut this = self;
         let loaded = Loaded::read(&*this.log, &this.run).await?;
         let has_budget = this.options.values.budget.is_some();
         let loaded = continued(&this.log, &this.engine, loaded, has_budget).await?;
         this.run.clone_from(&loaded.kept.run);
         let log = this.log.as_ref();
-        let prepared = match this.prepare(loaded).await {
+        match this.prepare(loaded).await {
             // The last records of a run that was released a moment ago came since it was read.
             Err(error) if error.kind() == HAS_MOVED && this.may_read_again() => {
                 this.prepare(Loaded::read(log, &this.run).await?).await
             }
             prepared => prepared,
-        };
-        Ok(EventStream::new(Ok(prepared?)))
+        }
     }
 
     /// A run that goes on, its lease taken.
@@ -583,6 +586,6 @@ impl IntoFuture for Resume {
     type IntoFuture = BoxFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { chatted(&mut self.stream().await?).await })
+        Box::pin(async move { chatted(&mut self.stream()).await })
     }
 }

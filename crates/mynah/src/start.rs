@@ -8,7 +8,7 @@ use mynah_step::{RecordedFact, mismatch};
 use serde_json::Value;
 
 use crate::{
-    cancel::{CancelHandle, HAS_MOVED},
+    cancel::HAS_MOVED,
     code::{code_of, is_code},
     engine::Engine,
     loaded::Loaded,
@@ -44,8 +44,7 @@ impl Start {
         if self.run_id == MAINTENANCE {
             return EventStream::new(Err(refused("reserved", "the log uses this id itself")));
         }
-        let cancel = self.options.cancel.take().map_or_else(CancelHandle::new, |all| all.child());
-        self.options.cancel = Some(cancel.clone());
+        let cancel = self.options.own_cancel();
         // An invalid call is refused before anything is looked up.
         if let Err(error) = self.prepare(None) {
             return EventStream::new(Err(error));

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use futures_util::{Stream, StreamExt as _};
@@ -81,6 +81,28 @@ impl EventStream {
         Self(State::Starting { run, cancel, watched: true })
     }
 
+    /// Waits until the call is accepted, before its first event: a run in a log was read, and its lease is held. A server can answer with
+    /// an error then instead of a stream.
+    ///
+    /// ```
+    /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// let engine = Engine::new(Scripted::default());
+    /// let refused = engine.resume(&MemoryLog::new(), "invoice-17").stream().started().await;
+    /// assert_eq!(refused.unwrap_err().reason(), "run_not_found");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Why the call was refused.
+    pub async fn started(mut self) -> Result<Self> {
+        std::future::poll_fn(|cx| self.poll_started(cx)).await;
+        match self.0 {
+            State::Refused(Some(error)) => Err(error),
+            _ => Ok(self),
+        }
+    }
+
     /// A handle that ends the run and lets the stream come to its result.
     pub fn cancel_handle(&mut self) -> CancelHandle {
         match &mut self.0 {
@@ -121,23 +143,27 @@ impl EventStream {
         }
     }
 
+    fn poll_started(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let State::Starting { run, watched, .. } = &mut self.0 {
+            let watched = *watched;
+            self.0 = match ready!(run.as_mut().poll(cx)) {
+                Ok((mut driver, filter)) => {
+                    driver.watch(watched);
+                    State::Running(Box::new(driver), filter)
+                }
+                Err(error) => State::Refused(Some(error)),
+            };
+        }
+        Poll::Ready(())
+    }
+
     /// The next event, whatever the filters say.
     pub(crate) fn poll_any(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
-        loop {
-            self.0 = match &mut self.0 {
-                State::Starting { run, watched, .. } => {
-                    let watched = *watched;
-                    match std::task::ready!(run.as_mut().poll(cx)) {
-                        Ok((mut driver, filter)) => {
-                            driver.watch(watched);
-                            State::Running(Box::new(driver), filter)
-                        }
-                        Err(error) => State::Refused(Some(error)),
-                    }
-                }
-                State::Running(driver, _) => return driver.poll_event(cx),
-                State::Refused(error) => return Poll::Ready(error.take().map(Err)),
-            };
+        ready!(self.poll_started(cx));
+        match &mut self.0 {
+            State::Running(driver, _) => driver.poll_event(cx),
+            State::Refused(error) => Poll::Ready(error.take().map(Err)),
+            State::Starting { .. } => Poll::Pending,
         }
     }
 
@@ -175,7 +201,7 @@ impl Stream for EventStream {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         loop {
-            let item = std::task::ready!(self.poll_any(cx));
+            let item = ready!(self.poll_any(cx));
             if !matches!(&item, Some(Ok(event)) if !self.shows(event)) {
                 return Poll::Ready(item);
             }

@@ -519,6 +519,7 @@ fn kept(mut session: Session, events: &EventStream) -> Session {
 /// assert_eq!(session.status(), Status::Completed);
 /// # Ok(()) }
 /// ```
+#[doc(alias("stream_start", "stream_reply", "stream_step"))]
 #[derive(Debug)]
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct SessionStream {

@@ -177,7 +177,7 @@ async fn a_run_that_is_ended_in_an_approved_call_keeps_the_step_before_it() -> m
     let engine = calls(["c0"])?.tool(hang);
     let waiting = engine.chat("go").record(&log).await?;
     let run = waiting.run_id.clone().unwrap_or_default();
-    let mut stream = engine.resume(&log, &*run).approve("c0").stream().await?;
+    let mut stream = engine.resume(&log, &*run).approve("c0").stream().started().await?;
     let cancel = stream.cancel_handle();
     let mut ended = None;
     while let Some(event) = futures_util::StreamExt::next(&mut stream).await.transpose()? {

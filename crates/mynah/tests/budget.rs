@@ -154,8 +154,7 @@ async fn every_over_budget_run_is_sealed_replays_and_streams_again_alike() -> Re
             "{budget}"
         );
         let again =
-            testing::collect(engine.replay(&log, &*run).replay_tools(Tools::All).stream().await?)
-                .await?;
+            testing::collect(engine.replay(&log, &*run).replay_tools(Tools::All).stream()).await?;
         assert_eq!(live, again, "{budget}");
     }
     Ok(())
@@ -499,7 +498,7 @@ async fn wall_clock_trips_interrupt_the_model_and_the_tools_and_replay() -> Resu
         for tools in [Tools::All, Tools::Recorded] {
             let replay = || Ok::<_, Error>(engine([])?.replay(&log, &*run).replay_tools(tools));
             assert_eq!(replay()?.await?.status, "equal", "{script}");
-            assert_eq!(testing::collect(replay()?.stream().await?).await?, live, "{script}");
+            assert_eq!(testing::collect(replay()?.stream()).await?, live, "{script}");
         }
         assert_eq!(began.elapsed(), Duration::ZERO);
         // A process that takes over anywhere before the seal comes to the same.

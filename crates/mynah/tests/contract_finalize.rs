@@ -56,7 +56,7 @@ async fn the_events_of_the_finalizing_pass_say_so_live_and_replayed() -> Result<
     let engine = Engine::new(scripted([says("done"), says("{}")]));
     let chat = engine.chat("go").response_format(schema()).structured_finalize(true);
     let live = testing::collect(chat.record(&log).run_id("k").stream()).await?;
-    let replayed = testing::collect(replay_run(&log, "k").stream().await?).await?;
+    let replayed = testing::collect(replay_run(&log, "k").stream()).await?;
     for events in [live, replayed] {
         let said = events.iter().filter_map(|event| match event {
             Event::MessageStarted { finalizing, .. } => Some(*finalizing),

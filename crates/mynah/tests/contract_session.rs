@@ -221,7 +221,7 @@ async fn d22_a_tool_sees_the_calls_context_else_the_sessions() {
     let given = Session::from("hi").with_context(map(json!({"from": "session"})));
     let turn = || asks_who().context("from", "engine").start(&given);
     assert_eq!(who(turn().await)["context"], json!({"from": "session"}));
-    let call = turn().context(map(json!({"from": "call"})));
+    let call = turn().context("from", "call");
     assert_eq!(who(call.await)["context"], json!({"from": "call"}));
 }
 

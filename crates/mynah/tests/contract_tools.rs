@@ -351,7 +351,7 @@ async fn t23_t24_a_tool_knows_the_call_it_serves() -> Result<()> {
         .context("a", 2)
         .context("b", 3);
     engine.step("hi").session_id("s").request_id("r").await?;
-    engine.step("hi").context(map(json!({"a": 1}))).await?;
+    engine.step("hi").context("a", 1).await?;
 
     let [first, second] = &seen.all()[..] else { panic!("two calls") };
     assert_eq!(*first.context, map(json!({"a": 2, "b": 3})));

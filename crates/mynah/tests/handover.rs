@@ -41,7 +41,7 @@ proptest! {
                 log = cut_off(&records[..kept]).await?;
                 writers.retain(|(from, _)| *from < kept);
                 let Some(resume) = how.resume(plan, &log, &run).await else { break };
-                let resumed = match resume.stream().await {
+                let resumed = match resume.stream().started().await {
                     // Options that make no sense.
                     Err(error) if error.kind().type_name() == "validation_error" => break,
                     // Nothing is said to a run before what came of its tools.

@@ -69,7 +69,7 @@ async fn check(folder: &Path, left: &[Record], thread: &Value) -> Result<()> {
     for tools in [Tools::Recorded, Tools::All] {
         let replay = || engine(&again, 0).replay(&log, &*run).replay_tools(tools);
         assert_eq!(replay().await?.records, records.len() as u64, "{place}");
-        let last = collect(replay().stream().await?).await?.pop();
+        let last = collect(replay().stream()).await?.pop();
         let Some(Event::ChatCompleted { result }) = last else { panic!("{place}: {last:?}") };
         assert_eq!(json!(result.thread), *thread, "{place}: {tools:?}");
     }

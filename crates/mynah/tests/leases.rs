@@ -286,7 +286,7 @@ async fn a_loop_that_lost_its_run_starts_no_tool_that_waited_for_a_place() -> my
     });
     let mut config = Config::new(&log, "run").tools([nap]);
     config.world = Arc::new(Tokio::new());
-    config.max_parallel_tools = 1;
+    config.max_concurrency = 1;
     let context = Context::new(config)?;
     let thread = Thread::from("go");
     context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
@@ -323,7 +323,13 @@ async fn now<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 
 /// Goes on with a run as another process does.
 async fn resumed(log: &MemoryLog, run: &str) -> mynah::Result<EventStream> {
-    slow()?.adapter(done()?).resume(log, run).on_uncertain(OnUncertain::Rerun).stream().await
+    slow()?
+        .adapter(done()?)
+        .resume(log, run)
+        .on_uncertain(OnUncertain::Rerun)
+        .stream()
+        .started()
+        .await
 }
 
 async fn until_a_tool_runs(stream: &mut EventStream) -> mynah::Result<RunId> {

@@ -45,7 +45,7 @@ async fn what_a_person_answered_is_in_the_log_though_nobody_polls_on() -> mynah:
     let ask = Tool::new("work", "", json!({})).handler(async |_, _| ToolOutcome::ask("Really?"));
     let engine = Engine::new(Scripted::new([calls(["c0"]), done()])?).tool(ask);
     let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
-    let mut stream = engine.resume(&log, &*run).answer("yes").stream().await?;
+    let mut stream = engine.resume(&log, &*run).answer("yes").stream().started().await?;
     stream.next().await.expect("the model speaks")?;
     tokio::time::sleep(10 * Busy::PAUSE).await;
     assert_eq!(kinds(&log, &run).await?[6..], ["resumed", "turn_started"]);
@@ -104,7 +104,7 @@ async fn a_model_that_is_asked_again_was_asked_in_the_log_though_nobody_polls_on
     let mut expected = vec!["run_started", "turn_started"];
     // Where a branch begins, no call was lost.
     for more in [&["resumed"][..], &["resumed", "turn_lost", "turn_started"]] {
-        let mut stream = engine.resume(&log, &*branch).stream().await?;
+        let mut stream = engine.resume(&log, &*branch).stream().started().await?;
         stream.next().await.expect("the model speaks")?;
         tokio::time::sleep(10 * Busy::PAUSE).await;
         expected.extend(more);

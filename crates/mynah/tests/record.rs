@@ -31,14 +31,14 @@ proptest! {
             prop_assert_eq!(verify(&run, &records).map(|report| report.status.as_str()).ok(), Some(if suspended { "in_progress" } else { "verified" }));
             for tools in [Tools::Recorded, Tools::All] {
                 let again = plan.engine().replay(&log, &*run).replay_tools(tools);
-                let stream = again.stream().await.map_err(|e| TestCaseError::fail(e.to_string()))?;
+                let stream = again.stream().started().await.map_err(|e| TestCaseError::fail(e.to_string()))?;
                 let (_, replayed) = collect(stream).await;
                 prop_assert_eq!(&live, &replayed, "{:?}", tools);
                 prop_assert_eq!(text(&live), text(&replayed), "{:?}, to the letter", tools);
                 let report = plan.engine().replay(&log, &*run).replay_tools(tools).await;
                 prop_assert_eq!(report.map(|replayed| replayed.records), Ok(records.len() as u64));
             }
-            let alone = replay_run(&log, &*run).stream().await;
+            let alone = replay_run(&log, &*run).stream().started().await;
             let (_, alone) = collect(alone.map_err(|e| TestCaseError::fail(e.to_string()))?).await;
             prop_assert_eq!(text(&live), text(&alone), "from the records alone");
             Ok(())
@@ -288,7 +288,7 @@ async fn of_two_that_resume_a_run_one_goes_on() -> mynah::Result<()> {
 #[tokio::test]
 async fn a_model_that_is_asked_again_is_heard() -> mynah::Result<()> {
     let (log, run) = cut_after("turn_started").await?;
-    let events = testing::collect(engine(1)?.resume(&log, &*run).stream().await?).await?;
+    let events = testing::collect(engine(1)?.resume(&log, &*run).stream()).await?;
     assert_eq!(testing::names(&events)[0], "message_started");
     assert_eq!((testing::tool_calls(&events).len(), testing::text(&events).as_str()), (1, "done"));
     Ok(())
@@ -298,7 +298,7 @@ async fn a_model_that_is_asked_again_is_heard() -> mynah::Result<()> {
 async fn a_tool_that_is_run_again_is_told_of() -> mynah::Result<()> {
     let (log, run) = cut_after("tool_scheduled").await?;
     let resumed = later(1)?.resume(&log, &*run).on_uncertain(OnUncertain::Rerun);
-    let events = testing::collect(resumed.stream().await?).await?;
+    let events = testing::collect(resumed.stream()).await?;
     let first = ["tool_execution_started", "tool_execution_completed", "tool_result_encoded"];
     assert_eq!(testing::names(&events)[..3], first);
     Ok(())

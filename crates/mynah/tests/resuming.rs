@@ -108,7 +108,7 @@ async fn a_request_with_tools_replays_and_resumes() -> mynah::Result<()> {
     testing::collect(stream).await?;
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
     let cut = copy(&log, &run, 2).await;
-    let resumed = testing::collect(talker(1)?.resume(&cut, &*run).stream().await?).await?;
+    let resumed = testing::collect(talker(1)?.resume(&cut, &*run).stream()).await?;
     assert_eq!(testing::text(&resumed), "said 0");
     Ok(())
 }

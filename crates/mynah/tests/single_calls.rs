@@ -76,7 +76,7 @@ async fn a_step_that_waits_is_a_run_that_waits_and_goes_on_with_a_step() -> myna
             "result" => resume.tool_result("c0", "paid"),
             _ => resume.approve("c0"),
         };
-        let mut stream = resume.stream().await?;
+        let mut stream = resume.stream().started().await?;
         let told = common::events(&mut stream).await;
         assert_eq!(mynah::testing::names(&told).last(), Some(&"step_completed"), "{given}");
         let next = stream.last_step().cloned().expect("a step");

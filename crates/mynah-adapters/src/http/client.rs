@@ -133,7 +133,7 @@ impl HttpBuilder {
             }
             None => (builder().build(), Some(builder().no_proxy().build()), Matcher::from_system()),
         };
-        let made = |client: reqwest::Result<Client>| client.map_err(|error| unusable(error));
+        let made = |client: reqwest::Result<Client>| client.map_err(unusable);
         let (client, direct) = (made(client)?, direct.map(made).transpose()?);
         Ok(Http { client, direct, proxies: Arc::new(proxies) })
     }
@@ -147,10 +147,10 @@ impl HttpBuilder {
             return Err(Error::invalid_option("root_certificates", "empty"));
         }
         let verifier = Verifier::new_with_extra_roots(roots, Arc::clone(&provider))
-            .map_err(|error| unusable(error))?;
+            .map_err(unusable)?;
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| unusable(error))?;
+            .map_err(unusable)?;
         Ok(config
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))

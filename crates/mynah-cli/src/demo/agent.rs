@@ -54,7 +54,7 @@ pub(super) fn perform(act: Act, folder: &Path) -> Result<(), Failure> {
             Act::Begin => agent(act, folder)?.chat(GOAL).record(&log).stream(),
             Act::GoOn => {
                 let (agent, run) = (agent(act, folder)?, store::find(log.as_ref(), "last").await?);
-                agent.resume(&log, &*run.run_id).stream().await?
+                agent.resume(&log, &*run.run_id).stream().started().await?
             }
         };
         tell(stream).await

@@ -64,7 +64,7 @@ impl<W: Write> Stage<'_, W> {
         if !watch.is_needed() {
             return Ok(self.kept(replay.await?));
         }
-        let mut stream = replay.stream().await?;
+        let mut stream = replay.stream();
         let cancel = stream.cancel_handle();
         match self.follow(&mut stream, &cancel, watch, |_| ()).await {
             // A run that its provider refused is equal when it is refused the same way.
@@ -124,7 +124,7 @@ impl<W: Write> Stage<'_, W> {
         }
         resume = approve.iter().fold(resume, |resume, id| resume.approve(id));
         resume = reject.iter().fold(resume, |resume, id| resume.reject(id, ""));
-        let mut stream = resume.options(options).stream().await?;
+        let mut stream = resume.options(options).stream().started().await?;
         if let Some(error) = stream.refusal() {
             return Err(error.clone().into());
         }
@@ -188,7 +188,7 @@ impl<W: Write> Stage<'_, W> {
 
 /// The conversation up to where a run stopped that began with this one.
 async fn thread_so_far(log: &Arc<Ledger>, run: &str, mut thread: Thread) -> Result<Thread> {
-    let mut stream = replay_run(log, run).stream().await?;
+    let mut stream = replay_run(log, run).stream().started().await?;
     while let Some(Ok(event)) = stream.next().await {
         match event {
             Event::StepCompleted { thread: after, .. } => thread = after.onto(&thread),

@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah::{Engine, Message, SystemWorld, World};
+use mynah::{Engine, Message, Options, SystemWorld, World};
 
 pub(crate) use self::options::{condition, last_about};
 use self::{hashes::Hashes, world::Counters};
@@ -22,7 +22,7 @@ use crate::{
     Failure,
     input::{is_stdin, name, read_json},
     ledger::Ledger,
-    runtime,
+    near, runtime,
     steady::Steady,
     store::Place,
     text::quoted,
@@ -51,6 +51,10 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
     let place = url.map(Place::parse).transpose()?;
     let mut scenario = scenario::parse(&read_json(file)?, place.is_some())
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))?;
+    near::warn("engine.params", &scenario.engine.resolve_params(&Options::new()));
+    for (index, op) in scenario.ops.iter().enumerate() {
+        near::warn(&format!("ops.{index}.options"), &op.options);
+    }
     let log = place.map(|place| place.open()).transpose()?;
     let runtime = runtime()?;
     let world: Arc<dyn World> = match &log {

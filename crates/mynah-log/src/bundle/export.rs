@@ -51,7 +51,7 @@ pub async fn export(log: &dyn Log, run: &str, mut out: impl Write) -> Result<Bun
         inclusion: inclusion.clone(),
     };
     write(&mut out, &Line::End(end))?;
-    out.flush().map_err(|error| unreadable(error))?;
+    out.flush().map_err(unreadable)?;
     Ok(Bundle { run_id: run.into(), report, inclusion })
 }
 
@@ -123,7 +123,7 @@ fn told(record: &Record) -> std::result::Result<Option<Box<RawValue>>, String> {
 fn write(out: &mut impl Write, line: &Line) -> Result<()> {
     let mut bytes = serde_json::to_vec(line).map_err(|error| unreadable(error.into()))?;
     bytes.push(b'\n');
-    out.write_all(&bytes).map_err(|error| unreadable(error))
+    out.write_all(&bytes).map_err(unreadable)
 }
 
 fn depth(value: &Value) -> usize {

@@ -72,7 +72,7 @@ pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imp
     match records {
         Some(records) => target.batch = target.stripped(records),
         None => {
-            input.rewind().map_err(|error| unreadable(error))?;
+            input.rewind().map_err(unreadable)?;
             let mut reader = Reader::open(&mut input)?;
             loop {
                 match reader.next()? {

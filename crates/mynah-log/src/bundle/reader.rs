@@ -149,7 +149,7 @@ impl<R: BufRead> Lines<R> {
         self.number += 1;
         let limit = MAX_LINE as u64 + 1;
         let read = (&mut self.input).take(limit).read_until(b'\n', &mut self.line);
-        match read.map_err(|error| unreadable(error))? {
+        match read.map_err(unreadable)? {
             0 => return Ok(None),
             _ if self.line.pop() == Some(b'\n') => {}
             read if read as u64 == limit => {

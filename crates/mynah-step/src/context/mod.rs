@@ -27,7 +27,7 @@ pub use self::{
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, DEFAULT_MAX_PARALLEL_TOOLS, Journal, JournalState, MetricsSink, RecordedFact, Recorder,
+    Config, DEFAULT_MAX_CONCURRENCY, Journal, JournalState, MetricsSink, RecordedFact, Recorder,
     ReplayCursor, RunMode, Spent, WallClock, active,
     cursor::{self, CHECKPOINT, MODEL_CALL},
     effects::Effects,
@@ -88,6 +88,7 @@ use crate::{
 /// assert_eq!(replayed, live);
 /// # Ok(()) }
 /// ```
+#[doc(alias = "WithContext")]
 #[derive(Clone)]
 pub struct Context(Arc<Shared>);
 
@@ -122,8 +123,8 @@ impl Context {
         if config.run_id.is_empty() {
             return Err(Error::invalid_option("run_id", "empty"));
         }
-        if config.max_parallel_tools == 0 {
-            config.max_parallel_tools = DEFAULT_MAX_PARALLEL_TOOLS;
+        if config.max_concurrency == 0 {
+            config.max_concurrency = DEFAULT_MAX_CONCURRENCY;
         }
         config.budget.as_ref().map_or(Ok(()), check_budget)?;
         config.tools.check_schemas()?;
@@ -202,6 +203,7 @@ impl Context {
     ///
     /// # Errors
     /// `replay_mismatch`, or a log that cannot be written.
+    #[doc(alias = "Now")]
     pub async fn now(&self) -> Result<SystemTime> {
         self.handed_in(self.0.effects.now()).await
     }
@@ -210,6 +212,7 @@ impl Context {
     ///
     /// # Errors
     /// As [`Context::now`].
+    #[doc(alias("Random", "rand"))]
     pub async fn random(&self) -> Result<u64> {
         self.handed_in(self.0.effects.random()).await
     }
@@ -242,6 +245,7 @@ impl Context {
     /// cannot be recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. The name `model_call`,
     /// under which [`Context::llm_call`] keeps its failures. To whoever asks for something of the run inside the effect, that it cannot be
     /// had there. A new run with the id of another, before anything is done. Also as [`Context::now`].
+    #[doc(alias = "SideEffect")]
     pub async fn side_effect<T, E>(
         &self,
         name: &str,
@@ -311,6 +315,7 @@ impl Context {
     ///
     /// # Errors
     /// As [`Context::now`].
+    #[doc(alias = "NewCallID")]
     pub async fn new_call_id(&self) -> Result<String> {
         let id = async { Ok::<_, Error>(self.0.config.world.new_run_id().to_string()) };
         self.side_effect("call_id", id).await
@@ -322,6 +327,7 @@ impl Context {
     /// # Errors
     /// A fact that something else records, as [`Context::call_tool`] does calls and [`Context::side_effect`] side effects: it is not
     /// recorded. `replay_mismatch`, or a log that cannot be written.
+    #[doc(alias = "Emit")]
     pub async fn emit(&self, fact: Fact) -> Result<()> {
         if let Some((code, why)) = misplaced(&fact) {
             let refused = Error::invalid_option("fact", code);

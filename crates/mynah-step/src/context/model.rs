@@ -60,6 +60,7 @@ impl Context {
     /// A provider that refused or broke off, and an answer that is not one: the turn has no answer in the records then, and the
     /// failure is kept. `budget_exceeded`, which is recorded too, and `unknown_price`, which is not. A new run with the id of
     /// another, before the model is asked. Also as [`Context::now`].
+    #[doc(alias = "LLMCall")]
     pub async fn llm_call(&self, request: Request) -> Result<ModelAnswer> {
         let config = &self.0.config;
         let adapter = config.adapter.clone().ok_or_else(|| {

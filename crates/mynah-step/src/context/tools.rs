@@ -4,13 +4,13 @@ use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use mynah_data::{Budget, Error, Result, ToolCall, ToolOutcome, ToolReason};
-use mynah_log::{DirectCall, Fact, Inside};
+use mynah_log::{DirectCall, Fact, Inside, Resolution};
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{Context, Shared};
 use crate::{
-    Backoff, ErrorPolicy, HandlerExecutor, JsonEncoder, OnUncertain, Recorder, Settled, Spent,
-    Tool, ToolContext, ToolLimits, Try, Watch,
+    Backoff, HandlerExecutor, JsonEncoder, OnUncertain, Recorder, Settled, Spent, Tool,
+    ToolContext, ToolLimits, Try, Watch,
     alone::Keeper,
     is_not_rerun,
     journal::{RUN_ENDED, Want, gone, lock},
@@ -23,6 +23,7 @@ use crate::{
 /// A replay, or a run that goes on, finds the record of a call without an id by its turn, name and arguments. Calls that are alike
 /// in all of these are taken in the order in which they come: where several tasks make them at once that may be another one each
 /// time, so that one has the record of the other and the run differs. Ids of the loop's own avoid it.
+#[doc(alias = "ToolCall")]
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct CallTool {
@@ -83,6 +84,7 @@ impl Context {
     ///
     /// # Errors
     /// The tool's own failure, and as [`Context::call_tools`].
+    #[doc(alias = "CallTool")]
     pub async fn call_tool(&self, call: impl Into<CallTool>) -> Result<ToolOutcome> {
         let mut results = self.call_tools([call.into()]).await?;
         results.pop().map_or_else(|| Err(gone()), |result| result.outcome)
@@ -92,8 +94,9 @@ impl Context {
     /// the results are in the order of the calls. One that fails does not end the others.
     ///
     /// # Errors
-    /// Arguments that are not JSON, an id of a call that has no outcome yet (before anything is recorded), `budget_exceeded` (before any is announced), and as
+    /// A tool that fails under [`ErrorPolicy::Halt`](crate::ErrorPolicy::Halt), after the others have ended. Arguments that are not JSON, an id of a call that has no outcome yet (before anything is recorded), `budget_exceeded` (before any is announced), and as
     /// [`Context::now`].
+    #[doc(alias = "CallTools")]
     pub async fn call_tools(
         &self,
         calls: impl IntoIterator<Item = impl Into<CallTool>>,
@@ -125,7 +128,7 @@ impl Context {
             begun.fill(Begun::Now);
         }
         self.flush().await?;
-        let places = Semaphore::new(self.0.config.max_parallel_tools);
+        let places = Semaphore::new(self.0.config.max_concurrency);
         let begin = |(index, (call, begun)): (usize, (CallTool, Begun))| {
             let places = &places;
             async move { (index, self.call(call, begun, places).await) }
@@ -221,6 +224,12 @@ impl Context {
         };
         let outcome = match fact {
             Fact::ToolCompleted { outcome, .. } => Ok(outcome),
+            Fact::ToolFailed { resolution: Resolution::Replaced(value), .. } => {
+                Ok(ToolOutcome::Ok(value))
+            }
+            Fact::ToolFailed { error, resolution: Resolution::Halted { .. }, .. } => {
+                return Err(error);
+            }
             Fact::ToolFailed { error, .. } => Err(error),
             _ => Err(gone()),
         };
@@ -265,7 +274,7 @@ impl Context {
                 OnUncertain::Suspend if !harmless => return Err(uncertain(&call)),
                 OnUncertain::Fail if !harmless => {
                     let settled = Settled { outcome: Err(uncertain(&call)), attempts: tries };
-                    let fact = outcome_fact(&call, settled);
+                    let fact = self.outcome_fact(&call, settled);
                     context.effects.commit(fact.clone(), false).await?;
                     return Ok(fact);
                 }
@@ -290,13 +299,18 @@ impl Context {
             }
         };
         watch.end(settled.failure(), None);
-        let mut fact = outcome_fact(&call, settled);
+        let mut fact = self.outcome_fact(&call, settled);
         let recorded =
             self.0.journal.records(|cursor| cursor.outcome_ahead(&call.id).map(Fact::duration_ms));
         let recorded = recorded.filter(|_| self.0.replaying);
         fact.set_duration_ms(recorded.unwrap_or_else(|| Some(millis(began.elapsed()))));
         effects.commit(fact.clone(), false).await?;
         Ok(fact)
+    }
+
+    /// The fact of how a call came out.
+    fn outcome_fact(&self, call: &ToolCall, settled: Settled) -> Fact {
+        settle(call, settled, &JsonEncoder, &self.0.config.on_tool_error, true)
     }
 }
 
@@ -349,9 +363,4 @@ impl Drop for Ids<'_> {
             lock(called).remove(id);
         }
     }
-}
-
-/// The fact of how a call came out.
-fn outcome_fact(call: &ToolCall, settled: Settled) -> Fact {
-    settle(call, settled, &JsonEncoder, &ErrorPolicy::Continue, true)
 }

@@ -389,7 +389,7 @@ impl<'a> CrashEverywhere<'a> {
                     EventStream::new(prepare(engine, input, options, Extent::Chat, origin))
                 }
                 Some(_) => match self.decided(engine, log, &Loaded::read(log, RUN).await?) {
-                    Some(resume) => resume.options(options.clone()).stream().await?,
+                    Some(resume) => resume.options(options.clone()).stream().started().await?,
                     None => return Ok(()),
                 },
             };

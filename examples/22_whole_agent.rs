@@ -1,0 +1,110 @@
+//! A whole agent: three tools, one of which needs approval, streaming, a SQLite log, a budget, a fallback and a replay test.
+//!
+//! The program starts itself as a child process, kills it (SIGKILL) in the middle of a payment, and makes the same call: the run continues.
+//! Needs `--features sqlite`.
+
+use std::io::{BufRead as _, BufReader};
+use std::{env, process, time::Duration};
+
+use mynah::log::{Log, SqliteLog};
+use mynah::testing::{Script, Scripted};
+use mynah::{AdapterReason, Decision, Error, Fallback, prelude::*};
+use serde_json::json;
+
+/// The invoice with this number.
+#[mynah::tool(idempotent)]
+async fn invoice(number: u32) -> String {
+    format!("invoice {number}: 50 to Ada")
+}
+
+/// Pays an invoice.
+#[mynah::tool(manual)]
+async fn pay(number: u32, amount: u32, cx: &ToolContext) -> String {
+    // A bank that takes a key for each payment makes it once, however often it is asked.
+    println!("[paying {amount} for {number}, key {}]", cx.idempotency_key());
+    tokio::time::sleep(Duration::from_secs(if child().is_some() { 60 } else { 0 })).await;
+    format!("paid {amount} for invoice {number}")
+}
+
+/// Sends a message.
+#[mynah::tool]
+async fn notify(person: String, text: String) -> String {
+    format!("told {person}: {text}")
+}
+
+/// The answers of the model, without those that another process had.
+fn answers(had: usize) -> impl Iterator<Item = Script> {
+    let calls = [
+        ("invoice", json!({"number": 17})),
+        ("pay", json!({"number": 17, "amount": 50})),
+        ("notify", json!({"person": "Ada", "text": "Your 50 are on the way."})),
+    ];
+    let call = |(name, arguments)| Script::new().tool_call(name, name, arguments).call_tools();
+    let end = Script::new().text("Invoice 17 is paid, ").text("and Ada knows.").stop();
+    calls.map(call).into_iter().chain([end]).skip(had)
+}
+
+/// The agent. With real models: `Engine::named("anthropic:claude-sonnet-5")?.or("openai:gpt-5.4-mini")?`.
+fn agent(had: usize) -> Engine {
+    let down = Script::new().fail(Error::adapter(AdapterReason::Overloaded));
+    let (large, small) = (Scripted::play(vec![down; 4]), Scripted::play(answers(had)));
+    Engine::new(Fallback::new(large).or(small, "small"))
+        .model("large")
+        .system("You pay invoices and tell people.")
+        .budget(Budget::new().max_total_tokens(10_000).max_tool_calls(5))
+        .tools([invoice(), pay(), notify()])
+}
+
+/// One process: starts the run, or continues it where the last process died.
+async fn work(log: &(impl Log + Clone), had: usize) -> mynah::Result<String> {
+    let chat = agent(had).chat("Pay invoice 17.").record(log).run_id("invoice-17").on_event(print);
+    let mut run = chat.start_or_resume().await?;
+    while let Some(waiting) = run.waiting() {
+        // A person decides here: first whether to pay, and after the crash whether to pay again.
+        waiting.calls().iter().for_each(|call| println!("[{} {}? yes]", call.name, call.arguments));
+        run = run.decide(|_call| Decision::Approve).await?;
+    }
+    run.into_result().into_text()
+}
+
+/// Prints text as it arrives.
+fn print(event: &Event) {
+    if let Event::TextDelta { delta, .. } = event {
+        print!("{delta}");
+    }
+}
+
+/// The log's path, in the child process.
+fn child() -> Option<String> {
+    env::args().nth(1).filter(|argument| argument.ends_with(".db"))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    if let Some(path) = child() {
+        return Ok(work(&SqliteLog::open(path)?, 0).await.map(drop)?);
+    }
+    let path = env::temp_dir().join(format!("mynah-agent-{}.db", process::id()));
+    let mut command = process::Command::new(env::current_exe()?);
+    let mut child = command.arg(&path).stdout(process::Stdio::piped()).spawn()?;
+    let lines = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
+    for line in lines.map_while(Result::ok).take_while(|line| !line.starts_with("[paying")) {
+        println!("child: {line}");
+    }
+    child.kill()?;
+    println!("child: {}", child.wait()?);
+    let log = SqliteLog::open(&path)?;
+    work(&log, 2).await?;
+    println!("\nreplay: {:?}", agent(4).replay(&log, "invoice-17").await?);
+    Ok(std::fs::remove_file(path)?)
+}
+
+/// As it stands in a program's `tests/`.
+#[tokio::test]
+async fn the_agent_replays_and_survives_every_crash() -> mynah::Result<()> {
+    let log = mynah::log::MemoryLog::new();
+    assert_eq!(work(&log, 0).await?, "Invoice 17 is paid, and Ada knows.");
+    mynah::testing::assert_replays(&agent(4), &log, "invoice-17").await;
+    mynah::testing::crash_everywhere(|| agent(0), "Pay invoice 17.").approve_all().await;
+    Ok(())
+}
