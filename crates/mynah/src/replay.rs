@@ -325,7 +325,7 @@ impl Replay {
         let Loaded { kept: Kept { run, records, .. }, before, thread, extent, .. } = loaded;
         let cancel = self.options.cancel.as_ref();
         let beginning = Beginning { before, thread, extent, about };
-        let records = (ReplayCursor::new(run.into(), records), self.allow_changed);
+        let records = (ReplayCursor::new(run, records), self.allow_changed);
         Ok((Driver::replay(earlier, setup, beginning, cancel, records), filter))
     }
 
