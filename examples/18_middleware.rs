@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mynah::layers::{Cache, OutputCap, RateLimit, Redact};
+use mynah::layers::{Cache, OutputCap, RateLimit, RedactOutput};
 use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};
 use serde_json::json;
@@ -24,7 +24,7 @@ async fn main() -> mynah::Result<()> {
     ]);
 
     let read_page = read_page()
-        .layer(Redact::words(["s3cret"]))
+        .layer(RedactOutput::words(["s3cret"]))
         .layer(OutputCap::new(60))
         .layer(RateLimit::new(10, Duration::from_secs(60)))
         .layer(Cache::new(100, Duration::from_secs(600)))

@@ -153,7 +153,7 @@ fn a_tool_that_does_not_fit_is_refused_with_its_place() {
             (r#"{"name": "a", "returns": "x"}"#, "returns: expected an object"),
             (
                 r#"{"name": "a", "returns": {}}"#,
-                "returns: expected one of ok, error, ask_user, halt",
+                "returns: expected one of ok, parts, error, ask_user, halt",
             ),
             (r#"{"name": "a", "returns": {"okay": 1}}"#, "random, side_effect, hang, found okay"),
             (r#"{"name": "a", "returns": [{"ok": 1}, {"okay": 1}]}"#, "returns.1: expected one of"),
@@ -162,7 +162,10 @@ fn a_tool_that_does_not_fit_is_refused_with_its_place() {
                 r#"{"name": "a", "returns": {"ok": 1, "delay_ms": "x"}}"#,
                 "returns: delay_ms: invalid type",
             ),
-            (r#"{"name": "a", "returns": {"ok": 1, "error": 2}}"#, "expected one of ok, error, "),
+            (
+                r#"{"name": "a", "returns": {"ok": 1, "error": 2}}"#,
+                "expected one of ok, parts, error, ",
+            ),
             (r#"{"name": "a", "returns": {"ok": 1, "echo": true}}"#, "unknown field `echo`"),
             (r#"{"name": "a", "returns": {"error": 1, "transient": "yes"}}"#, "expected a boolean"),
             (r#"{"name": "a", "returns": {"ask_user": 7}}"#, "expected a string"),

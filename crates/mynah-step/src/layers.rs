@@ -345,9 +345,9 @@ type Rewrite = dyn Fn(&str) -> String + Send + Sync;
 
 /// Rewrites every text in an outcome, names of members and questions included, before the model or a record gets it.
 #[derive(Clone)]
-pub struct Redact(Arc<Rewrite>);
+pub struct RedactOutput(Arc<Rewrite>);
 
-impl Redact {
+impl RedactOutput {
     /// With a function of each text.
     pub fn new(rewrite: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         Self(Arc::new(rewrite))
@@ -375,7 +375,7 @@ impl Redact {
     }
 }
 
-impl Layer for Redact {
+impl Layer for RedactOutput {
     fn call(
         &self,
         next: Arc<dyn Handler>,
@@ -395,8 +395,8 @@ impl Layer for Redact {
     }
 }
 
-impl fmt::Debug for Redact {
+impl fmt::Debug for RedactOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Redact")
+        f.write_str("RedactOutput")
     }
 }

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use mynah_data::{ToolCall, ToolOutcome};
 use mynah_step::{
     HandlerExecutor, SystemWorld, Tool, ToolContext, ToolLimits,
-    layers::{Cache, ConcurrencyLimit, OutputCap, RateLimit, Redact, Timeout},
+    layers::{Cache, ConcurrencyLimit, OutputCap, RateLimit, RedactOutput, Timeout},
     run_tool,
 };
 use serde_json::{Value, json};
@@ -132,7 +132,7 @@ async fn a_cached_result_is_returned_for_the_same_arguments_while_it_is_fresh_an
 
 #[tokio::test]
 async fn redaction_reaches_every_text_of_an_outcome() {
-    let redact = || Redact::words(["hunter2", ""]);
+    let redact = || RedactOutput::words(["hunter2", ""]);
     let value = json!({"hunter2": ["my hunter2", 5, {"a": "hunter2"}]});
     let leaks = tool().handler_with(value, async |value, _, _| value).layer(redact());
     let clean = json!({"[redacted]": ["my [redacted]", 5, {"a": "[redacted]"}]});

@@ -126,7 +126,7 @@ impl Engine {
     /// # use mynah::{Engine, Tool, testing::Scripted};
     /// # use serde_json::json;
     /// let tool = Tool::new("echo", "", json!({})).handler(async |arguments, _| arguments);
-    /// let engine = Engine::new(Scripted::default()).model("fake:m").tool(tool).param("seed", 7);
+    /// let engine = Engine::new(Scripted::default()).model("fake:m").tool(tool).provider_option("seed", 7);
     /// assert_eq!(engine.get_adapter_name(), Some("scripted"));
     /// assert_eq!(engine.get_model(), Some(&"fake:m".into()));
     /// assert_eq!(engine.get_tools()[0].name(), "echo");

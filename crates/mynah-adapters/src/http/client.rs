@@ -146,8 +146,8 @@ impl HttpBuilder {
         if roots.is_empty() && !self.roots.is_empty() {
             return Err(Error::invalid_option("root_certificates", "empty"));
         }
-        let verifier = Verifier::new_with_extra_roots(roots, Arc::clone(&provider))
-            .map_err(unusable)?;
+        let verifier =
+            Verifier::new_with_extra_roots(roots, Arc::clone(&provider)).map_err(unusable)?;
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(unusable)?;

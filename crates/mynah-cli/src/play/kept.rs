@@ -47,7 +47,15 @@ impl<W: Write> Stage<'_, W> {
                 }
                 self.replay(&log, &run, replay, options, watch).await
             }
-            Act::Resume(go_on) => self.resume(&log, &run, *go_on, options, watch).await,
+            Act::Resume(go_on) => {
+                // A scenario says what becomes of each run: one that has ended is not continued in another.
+                if log.run(&run).await?.is_some_and(|run| run.status.is_ended()) {
+                    let why = format!("log error: sealed: run {run} has ended; fork it to go on");
+                    let sealed = Error::log(LogReason::Sealed).with_message(why);
+                    return Err(sealed.with("run_id", run.to_string()).into());
+                }
+                self.resume(&log, &run, *go_on, options, watch).await
+            }
         }
     }
 

@@ -55,7 +55,7 @@ impl Writer {
     /// let mut writer = cbor::Writer::new();
     /// assert_eq!(writer.encode(&[1, 2])?, cbor::to_vec(&[1, 2])?);
     /// assert_eq!(writer.encode("a")?, [0x61, b'a']);
-    /// # Ok::<(), cbor::Error>(())
+    /// # Ok::<(), cbor::CborError>(())
     /// ```
     ///
     /// # Errors
