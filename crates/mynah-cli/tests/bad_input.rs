@@ -153,7 +153,7 @@ fn a_tool_that_does_not_fit_is_refused_with_its_place() {
             (r#"{"name": "a", "returns": "x"}"#, "returns: expected an object"),
             (
                 r#"{"name": "a", "returns": {}}"#,
-                "returns: expected one of ok, parts, error, ask_user, halt",
+                "returns: expected one of ok, error, ask_user, halt",
             ),
             (r#"{"name": "a", "returns": {"okay": 1}}"#, "random, side_effect, hang, found okay"),
             (r#"{"name": "a", "returns": [{"ok": 1}, {"okay": 1}]}"#, "returns.1: expected one of"),
