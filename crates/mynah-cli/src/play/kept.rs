@@ -50,6 +50,7 @@ impl<W: Write> Stage<'_, W> {
             Act::Resume(go_on) => {
                 // A scenario says what becomes of each run: one that has ended is not continued in another.
                 if log.run(&run).await?.is_some_and(|run| run.seal.is_some()) {
+                    verify_run(&log, &run).await?;
                     let why = format!("log error: sealed: run {run} has ended; fork it to go on");
                     let sealed = Error::log(LogReason::Sealed).with_message(why);
                     return Err(sealed.with("run_id", run.to_string()).into());
