@@ -146,7 +146,7 @@ FACTS = {
     "tool_completed": "call_id:text attempt:count outcome:map content:text duration_ms:count?",
     "tool_failed": "call_id:text attempt:count error:map resolution:any content:text+ duration_ms:count?",
     "side_effect": "inside:map? name:text ahead:count+ effect:map",
-    "context_truncated": "strategy:text tokens_before:count tokens_after:count messages_before:count messages_after:count",
+    "context_truncated": "strategy:text tokens_before:count tokens_after:count messages_before:count messages_after:count dropped:count+ cleared:count+",
     "budget_exceeded": "breach:map partial:map? cuts:list+",
     "suspended": END,
     "completed": END,

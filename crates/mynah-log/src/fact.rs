@@ -190,6 +190,12 @@ pub enum Fact {
         messages_before: u64,
         /// Messages after.
         messages_after: u64,
+        /// How many messages from the first on are left out, except the system prompt and the user message that the rest answers.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        dropped: u64,
+        /// Up to which message, counted from the first, tool results are left out.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        cleared: u64,
     },
     /// The run passed a limit of its budget: its end follows.
     BudgetExceeded {

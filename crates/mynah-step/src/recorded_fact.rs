@@ -77,6 +77,8 @@ const UNREADABLE: Fact = Fact::ContextTruncated {
     tokens_after: 0,
     messages_before: 0,
     messages_after: 0,
+    dropped: 0,
+    cleared: 0,
 };
 
 /// The fact in a record that is to be compared.

@@ -214,6 +214,8 @@ async fn an_emitted_fact_is_recorded_in_its_place_and_the_seal_by_itself() {
         tokens_after: 40,
         messages_before: 9,
         messages_after: 4,
+        dropped: 0,
+        cleared: 0,
     };
     let (_, facts) = twice(plain, async |context| context.emit(before.clone()).await).await;
     assert_eq!(facts[1], before);

@@ -307,6 +307,12 @@ macro_rules! setters_of {
             $self_
         }
 
+        /// How the conversation is shortened if it does not fit the model's context window. By default it is sent whole.
+        pub fn context_policy(mut $self_, policy: $crate::ContextPolicy) -> Self {
+            $options.values.context_policy = Some(policy);
+            $self_
+        }
+
         /// How often processes may die in succession before a recorded run makes progress. Then the run is suspended with the reason
         /// `crash_loop` when it is resumed, until it is resumed once more. By default 10.
         pub fn max_crashes(mut $self_, crashes: u32) -> Self {

@@ -378,7 +378,10 @@ impl Asked<'_> {
         Setup {
             pricing,
             policy: Policy {
-                schema_size: match is_kept || values.budget.is_some() {
+                schema_size: match is_kept
+                    || values.budget.is_some()
+                    || values.context_policy.is_some()
+                {
                     true => tools.iter().map(schema_size).sum(),
                     false => 0,
                 },
@@ -389,6 +392,7 @@ impl Asked<'_> {
                 halt_when: options.halt_when.map(|(_, condition)| condition),
                 finalize: final_request.is_some().then_some(Finalize { nudge }),
                 on_unknown_tool: values.on_unknown_tool.unwrap_or_default(),
+                context: values.context_policy,
                 tools: tools.into(),
             },
             retry: Arc::new(values.retry.unwrap_or_else(|| adapter.default_retry())),

@@ -12,12 +12,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::state::{Calling, OpenTurn, PlannedCall, RunState};
+use crate::context_policy::{ContextPolicy, ContextView};
 
 /// What a run is to do next.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     /// Record that the next model call starts.
     StartTurn,
+    /// Leave more of the conversation out of the next request.
+    Shorten(ContextView),
     /// Call the model: its turn is started.
     CallModel,
     /// Record that the answer of the model call in flight was lost with its process.
@@ -95,6 +98,8 @@ pub(crate) struct Policy {
     pub(crate) halt_when: Option<HaltWhen>,
     pub(crate) finalize: Option<Finalize>,
     pub(crate) on_unknown_tool: OnUnknownTool,
+    /// How the conversation is shortened if it does not fit.
+    pub(crate) context: Option<ContextPolicy>,
     /// How often a process may die before the run made any progress.
     pub(crate) max_crashes: u32,
     pub(crate) tools: Arc<[Tool]>,
@@ -175,6 +180,11 @@ impl RunState {
     /// What comes next.
     pub(super) fn decide(&self, policy: &Policy) -> Action {
         let next = self.next(policy);
+        if next == Action::StartTurn
+            && let Some(view) = self.shorter_view(policy)
+        {
+            return Action::Shorten(view);
+        }
         let Some(budget) = &policy.budget else { return next };
         let passed = match &next {
             Action::StartTurn => self.spent.passed_by_calling(budget, self.prompt(policy, 0)),
@@ -193,9 +203,24 @@ impl RunState {
 
     /// The tokens of the next prompt, as estimated, with so many more characters.
     pub(super) fn prompt(&self, policy: &Policy, more: u64) -> u64 {
+        self.prompt_without(policy, self.view.saved, more)
+    }
+
+    /// The same if so many characters of the conversation are left out.
+    pub(super) fn prompt_without(&self, policy: &Policy, left_out: u64, more: u64) -> u64 {
         // The call that gives the answer its form has no tools.
         let schemas = if self.conversation.is_some() { 0 } else { policy.schema_size };
-        prompt_tokens(self.thread.messages.size() + more, schemas)
+        prompt_tokens(self.thread.messages.size().saturating_sub(left_out) + more, schemas)
+    }
+
+    /// What the next request shows of the conversation, if it must show less than it does now.
+    fn shorter_view(&self, policy: &Policy) -> Option<ContextView> {
+        let context = policy.context.as_ref()?;
+        let tokens = |left_out| self.measured.correct(self.prompt_without(policy, left_out, 0));
+        match tokens(self.view.saved) > context.max_tokens {
+            true => context.shorten(&self.thread.messages, &self.view, tokens),
+            false => None,
+        }
     }
 
     /// What comes next, whatever it costs.

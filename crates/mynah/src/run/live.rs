@@ -226,7 +226,8 @@ impl Door for Live {
             }
             _ => &setup.request,
         };
-        let request = Request { messages: state.thread.messages.clone(), ..template.clone() };
+        let request =
+            Request { messages: state.view.of(&state.thread.messages), ..template.clone() };
         self.watch = Watch::model(setup.metrics.as_ref(), request.model.as_ref());
         self.clock.model_called();
         self.limits = CallLimits::begin(call.request_timeout, call.stream_timeout);

@@ -16,6 +16,7 @@ use super::{
     state::{RunState, manual_calls, plan_mode},
     tell::tell,
 };
+use crate::context_policy::ContextView;
 
 /// The decision maker of a run.
 ///
@@ -107,6 +108,7 @@ impl Machine {
                 let (turn, input_tokens) = (self.turn(), self.state.prompt(&self.setup.policy, 0));
                 vec![Fact::TurnStarted { turn, prompt, input_tokens }]
             }
+            Action::Shorten(view) => vec![self.shorten(view)],
             Action::LoseTurn => vec![self.state.spent.lost(self.turn())],
             Action::Finalize { conversation, nudge } => {
                 vec![Fact::FinalizeStarted { conversation, nudge: nudge.map(Arc::new) }]
@@ -125,6 +127,24 @@ impl Machine {
                 vec![Fact::Cancelled { end, partial, cuts }]
             }
             Action::CallModel | Action::RunTools | Action::Stop => Vec::new(),
+        }
+    }
+
+    /// The fact that requests show only this of the conversation from now on.
+    fn shorten(&self, view: ContextView) -> Fact {
+        let (before, messages) = (&self.state.view, &self.state.thread.messages);
+        let tokens =
+            |view: &ContextView| self.state.prompt_without(&self.setup.policy, view.saved, 0);
+        let shown = |view: &ContextView| view.of(messages).len() as u64;
+        let strategy = if view.dropped > before.dropped { "drop" } else { "clear_tool_results" };
+        Fact::ContextTruncated {
+            strategy: strategy.to_owned(),
+            tokens_before: tokens(before),
+            tokens_after: tokens(&view),
+            messages_before: shown(before),
+            messages_after: shown(&view),
+            dropped: view.dropped as u64,
+            cleared: view.cleared as u64,
         }
     }
 

@@ -11,6 +11,8 @@ use mynah_step::{Continuation, Spent, Try, uncertain};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use crate::context_policy::{ContextView, Measured};
+
 /// Everything a run may base a decision on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunState {
@@ -35,6 +37,9 @@ pub(crate) struct RunState {
     pub(super) crashes: u32,
     /// How often messages were changed other than by appending to them.
     pub(super) rewrites: u32,
+    /// What requests show of the conversation.
+    pub(super) view: ContextView,
+    pub(super) measured: Measured,
     /// What the model had said when the run was cut off.
     partial: Option<Response>,
     /// The calls that were answered in place of a tool.
@@ -240,7 +245,10 @@ impl RunState {
                 self.resume(message, results, approved);
             }
             Fact::UserMessage { message } => self.hear_person(message),
-            Fact::TurnStarted { .. } => self.calling = Some(Calling::Now),
+            Fact::TurnStarted { input_tokens, .. } => {
+                self.measured.estimate(input_tokens);
+                self.calling = Some(Calling::Now);
+            }
             Fact::TurnLost { .. } => self.calling = None,
             Fact::FinalizeStarted { conversation, nudge } => self.finalize(conversation, nudge),
             Fact::FinalizeFailed { error } => {
@@ -253,6 +261,7 @@ impl RunState {
             }
             Fact::AssistantCompleted { response, plan, .. } => {
                 self.crashes = 0;
+                self.measured.report(response.usage.input_tokens);
                 self.answer(*response, plan);
             }
             Fact::ToolScheduled { call_id, attempt, .. } => self.announce(&call_id, attempt),
@@ -277,11 +286,12 @@ impl RunState {
             Fact::Cancelled { end, partial, .. } => {
                 self.cancel(end, partial.map(|response| *response))
             }
+            Fact::ContextTruncated { dropped, cleared, .. } => {
+                let place = |count| usize::try_from(count).unwrap_or(usize::MAX);
+                self.view = ContextView::new(&self.thread.messages, place(dropped), place(cleared));
+            }
             // What tools and loops take from the world decides nothing here, and the rest belongs to other runs.
-            Fact::SideEffect { .. }
-            | Fact::ContextTruncated { .. }
-            | Fact::Sealed(_)
-            | Fact::Removed(_) => {}
+            Fact::SideEffect { .. } | Fact::Sealed(_) | Fact::Removed(_) => {}
         }
     }
 

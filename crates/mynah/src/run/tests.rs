@@ -443,6 +443,7 @@ impl Run {
             halt_when: None,
             finalize: None,
             on_unknown_tool: OnUnknownTool::Fail,
+            context: None,
             max_crashes: 10,
             tools: [
                 Tool::new("echo", "", json!({})).idempotent(1),

@@ -1,0 +1,307 @@
+//! Shortens a conversation that no longer fits the model's context window.
+
+use std::sync::Arc;
+
+use mynah_data::{Message, Messages, Role};
+use serde::{Deserialize, Serialize};
+
+/// What the model reads in place of an old tool result.
+const CLEARED: &str = "[This result was removed to save space.]";
+
+/// How a conversation is shortened when it no longer fits the model's context window.
+///
+/// Before a model call, the tokens of the prompt are estimated. If there are more than `max_tokens`, old tool results are cleared. If that is
+/// not enough, the oldest messages are dropped, down to three quarters of the limit. The system prompt, the last user message and the last
+/// turns stay, and a tool call is never separated from its result. If the last turns alone are too long, all but the last one may go.
+///
+/// Only the request is shortened. The thread of the result and the records keep every message, and a `context_truncated` record says
+/// what was left out, so a replay makes the same requests.
+///
+/// The estimate is a token for three characters at first, and follows the counts that the provider reports.
+///
+/// ```
+/// use mynah::{ContextPolicy, prelude::*, testing::{Script, Scripted}};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// let model = Scripted::play([Script::new().text("Wet.").stop()]);
+/// let engine = Engine::new(model.clone());
+/// let mut thread = Thread::new();
+/// for day in 0..100 {
+///     thread = thread.with_user(format!("Day {day}: {}", "rain ".repeat(100))).with_assistant("Noted.");
+/// }
+/// let policy = ContextPolicy::new(2_000).keep_turns(2);
+/// let result = engine.chat(thread.with_user("How was it?")).context_policy(policy).await?;
+/// assert_eq!(result.thread.messages.len(), 202);
+/// assert!(model.requests()[0].messages.len() < 20);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ContextPolicy {
+    /// How many tokens a prompt may have, as estimated.
+    pub max_tokens: u64,
+    /// How many of the last answers stay whole, with their tool results; 4 by default.
+    #[serde(default = "keep_turns")]
+    pub keep_turns: usize,
+    /// Whether tool results are cleared before messages are dropped; true by default.
+    #[serde(default = "clear_tool_results")]
+    pub clear_tool_results: bool,
+}
+
+const fn keep_turns() -> usize {
+    4
+}
+
+const fn clear_tool_results() -> bool {
+    true
+}
+
+impl ContextPolicy {
+    /// Returns a policy that keeps prompts within this many tokens.
+    pub const fn new(max_tokens: u64) -> Self {
+        Self { max_tokens, keep_turns: keep_turns(), clear_tool_results: clear_tool_results() }
+    }
+
+    /// Sets how many of the last answers stay whole.
+    #[must_use]
+    pub const fn keep_turns(mut self, turns: usize) -> Self {
+        self.keep_turns = turns;
+        self
+    }
+
+    /// Sets whether tool results are cleared before messages are dropped.
+    #[must_use]
+    pub const fn clear_tool_results(mut self, clear: bool) -> Self {
+        self.clear_tool_results = clear;
+        self
+    }
+
+    /// Returns a shorter view of the messages, or none if nothing more can be left out. `tokens` estimates a prompt of which so many
+    /// characters are left out.
+    pub(crate) fn shorten(
+        &self,
+        messages: &Messages,
+        view: &ContextView,
+        tokens: impl Fn(u64) -> u64,
+    ) -> Option<ContextView> {
+        let sizes = Sizes::of(messages);
+        let last = *sizes.cuts.last()?;
+        let answers = sizes.cuts.iter().rev().filter(|at| sizes.roles[**at] == Role::Assistant);
+        let tail = answers.copied().nth(self.keep_turns.saturating_sub(1)).unwrap_or(sizes.head);
+        let candidate = |dropped: usize, cleared: usize| {
+            let cleared = if self.clear_tool_results { cleared } else { 0 };
+            let (dropped, cleared) = (dropped.max(view.dropped), cleared.max(view.cleared));
+            ContextView { dropped, cleared, saved: sizes.saved(dropped, cleared) }
+        };
+        let clear = std::iter::once(candidate(0, tail));
+        let drop = sizes.cuts.iter().filter(|at| **at <= tail).map(|at| candidate(*at, tail));
+        // Room is made for some more turns, so that the prefix which the provider caches does not change with each call.
+        let fits = |view: &ContextView| tokens(view.saved) <= self.max_tokens / 4 * 3;
+        let rest = sizes.cuts.iter().filter(|at| **at > tail).map(|at| candidate(*at, *at));
+        let just_fits = |view: &ContextView| tokens(view.saved) <= self.max_tokens;
+        let found = clear
+            .chain(drop)
+            .find(fits)
+            .or_else(|| rest.chain([candidate(tail, tail)]).find(just_fits))
+            .unwrap_or_else(|| candidate(last, last));
+        (found.saved > view.saved).then_some(found)
+    }
+}
+
+/// The part of a conversation that the model reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ContextView {
+    /// Messages before this one are left out, except the system prompt and the last user message among them.
+    pub(crate) dropped: usize,
+    /// Tool results before this message are cleared.
+    pub(crate) cleared: usize,
+    /// How many characters are left out.
+    pub(crate) saved: u64,
+}
+
+impl ContextView {
+    /// Returns the view that a record describes.
+    pub(crate) fn new(messages: &Messages, dropped: usize, cleared: usize) -> Self {
+        Self { dropped, cleared, saved: Sizes::of(messages).saved(dropped, cleared) }
+    }
+
+    /// Returns what the model reads of these messages.
+    pub(crate) fn of(&self, messages: &Messages) -> Messages {
+        if self.dropped == 0 && self.cleared == 0 {
+            return messages.clone();
+        }
+        let roles: Vec<Role> = messages.iter().map(|message| message.role()).collect();
+        let shown = |at: &usize| *at >= self.dropped || stays(&roles, *at, self.dropped);
+        let shown = (0..roles.len()).filter(shown);
+        shown
+            .filter_map(|at| {
+                let message = messages.get(at)?;
+                let clears = at < self.cleared && at >= self.dropped && is_cleared(message);
+                Some(if clears { Arc::new(cleared(message)) } else { Arc::clone(message) })
+            })
+            .collect()
+    }
+}
+
+/// How far the estimate of the last prompt was from what the provider reported.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Measured {
+    estimated: u64,
+    /// 0 if nothing was reported yet.
+    reported: u64,
+}
+
+impl Measured {
+    /// A prompt was sent that was estimated at so many tokens.
+    pub(crate) fn estimate(&mut self, tokens: u64) {
+        self.estimated = tokens;
+    }
+
+    /// The provider reported the tokens of that prompt. A count that is far off is not of the whole prompt.
+    pub(crate) fn report(&mut self, tokens: Option<u64>) {
+        let (least, most) = (self.estimated / 4, self.estimated.saturating_mul(4));
+        self.reported = tokens.filter(|count| (least..=most).contains(count)).unwrap_or(0);
+    }
+
+    /// Corrects an estimate by what was measured.
+    pub(crate) fn correct(self, tokens: u64) -> u64 {
+        if self.reported == 0 || self.estimated == 0 {
+            return tokens;
+        }
+        let corrected = u128::from(tokens) * u128::from(self.reported) / u128::from(self.estimated);
+        u64::try_from(corrected).unwrap_or(u64::MAX)
+    }
+}
+
+/// Whether a message stays although it stands before those that are kept: it belongs to the system prompt, or it is the user message to
+/// which the first kept answer belongs.
+fn stays(roles: &[Role], at: usize, dropped: usize) -> bool {
+    at < head(roles) || goal(roles, dropped) == Some(at)
+}
+
+/// How many messages belong to the system prompt.
+fn head(roles: &[Role]) -> usize {
+    roles.iter().take_while(|role| **role == Role::System).count()
+}
+
+/// The user message that is kept although it stands before the first kept message.
+fn goal(roles: &[Role], dropped: usize) -> Option<usize> {
+    match roles.get(dropped) {
+        Some(Role::Assistant | Role::Tool) => {
+            roles[..dropped].iter().rposition(|role| *role == Role::User)
+        }
+        _ => None,
+    }
+}
+
+fn is_cleared(message: &Message) -> bool {
+    message.role() == Role::Tool && message.size() > CLEARED.len() as u64
+}
+
+fn cleared(message: &Message) -> Message {
+    let empty = Message::tool_result(message.tool_call_id().unwrap_or_default(), CLEARED);
+    message
+        .metadata()
+        .iter()
+        .fold(empty, |empty, (key, value)| empty.with_metadata(key, value.clone()))
+}
+
+/// The sizes of messages, summed up.
+struct Sizes {
+    roles: Vec<Role>,
+    /// How many messages belong to the system prompt.
+    head: usize,
+    /// Where the kept part may begin: at each message that is not a tool result.
+    cuts: Vec<usize>,
+    /// Characters before each message.
+    before: Vec<u64>,
+    /// Characters before each message that clearing tool results saves.
+    clearable: Vec<u64>,
+}
+
+impl Sizes {
+    fn of(messages: &Messages) -> Self {
+        let roles: Vec<Role> = messages.iter().map(|message| message.role()).collect();
+        let head = head(&roles);
+        let cuts = (head..roles.len()).filter(|at| roles[*at] != Role::Tool).collect();
+        let (mut before, mut clearable) = (vec![0], vec![0]);
+        let (mut all, mut results) = (0, 0);
+        for message in messages.iter() {
+            let size = message.size();
+            all += size;
+            if is_cleared(message) {
+                results += size - CLEARED.len() as u64;
+            }
+            before.push(all);
+            clearable.push(results);
+        }
+        Self { roles, head, cuts, before, clearable }
+    }
+
+    /// How many characters are left out if the messages before one are dropped and the tool results before another are cleared.
+    fn saved(&self, dropped: usize, cleared: usize) -> u64 {
+        let at = |sums: &[u64], place: usize| sums.get(place).or(sums.last()).copied().unwrap_or(0);
+        let size = |place: usize| at(&self.before, place + 1) - at(&self.before, place);
+        let gone = at(&self.before, dropped.max(self.head)) - at(&self.before, self.head);
+        let kept = goal(&self.roles, dropped.min(self.roles.len())).map_or(0, size);
+        let emptied = at(&self.clearable, cleared.max(dropped)) - at(&self.clearable, dropped);
+        gone - kept + emptied
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thread() -> Messages {
+        let call = |n: u32| mynah_data::ToolCall::new(format!("c{n}"), "look", "{}");
+        let mut messages = Messages::new();
+        messages.push(Message::system("Be brief."));
+        messages.push(Message::user("x".repeat(100)));
+        for n in 0..6 {
+            messages.push(Message::assistant_parts([mynah_data::Part::tool_call(call(n))]));
+            messages.push(Message::tool_result(format!("c{n}"), "y".repeat(300)));
+        }
+        messages
+    }
+
+    fn tokens(messages: &Messages) -> impl Fn(u64) -> u64 {
+        let size = messages.size();
+        move |saved| size - saved
+    }
+
+    #[test]
+    fn old_tool_results_are_cleared_first() {
+        let messages = thread();
+        let policy = ContextPolicy::new(1_300).keep_turns(2);
+        let view = policy.shorten(&messages, &ContextView::default(), tokens(&messages)).unwrap();
+        assert_eq!((view.dropped, view.cleared), (0, 10));
+        let shown = view.of(&messages);
+        assert_eq!(shown.len(), messages.len());
+        assert_eq!(shown.size(), messages.size() - view.saved);
+        assert_eq!(shown.get(3).unwrap().text(), CLEARED);
+        assert_eq!(shown.get(11).unwrap().text(), "y".repeat(300));
+    }
+
+    #[test]
+    fn the_goal_and_the_system_prompt_stay_when_messages_are_dropped() {
+        let messages = thread();
+        let policy = ContextPolicy::new(1_100).keep_turns(2).clear_tool_results(false);
+        let view = policy.shorten(&messages, &ContextView::default(), tokens(&messages)).unwrap();
+        let shown = view.of(&messages);
+        let roles: Vec<Role> = shown.iter().map(|message| message.role()).collect();
+        assert_eq!(roles[..4], [Role::System, Role::User, Role::Assistant, Role::Tool]);
+        assert_eq!(shown.size(), messages.size() - view.saved);
+        assert!(shown.size() <= 825);
+        assert!(shown.unanswered().is_empty());
+    }
+
+    #[test]
+    fn the_last_turn_stays_even_if_it_is_too_long() {
+        let messages = thread();
+        let policy = ContextPolicy::new(10);
+        let view = policy.shorten(&messages, &ContextView::default(), tokens(&messages)).unwrap();
+        assert_eq!(view.dropped, 12);
+        assert_eq!(policy.shorten(&messages, &view, tokens(&messages)), None);
+    }
+}
