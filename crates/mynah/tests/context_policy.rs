@@ -62,7 +62,7 @@ async fn what_was_left_out_is_recorded_and_a_replay_makes_the_same_requests() {
     let records = log.read(&run, 1, 1_000).await.unwrap();
     let kinds: Vec<&str> = records.iter().map(|record| record.kind().name()).collect();
     assert!(kinds.contains(&"context_truncated"), "{kinds:?}");
-    let replayed = engine(&Scripted::default()).replay(&log, &run).await.unwrap();
+    let replayed = engine(&Scripted::default()).replay(&log, run).await.unwrap();
     assert_eq!(replayed.status, ReplayStatus::Equal, "{replayed:?}");
 }
 
@@ -73,7 +73,7 @@ async fn another_policy_is_a_difference_in_a_replay() {
         engine(&model).chat("Read all.").context_policy(policy()).record(&log).await.unwrap();
     let other = engine(&Scripted::default())
         .defaults(Options::new().context_policy(ContextPolicy::new(100_000)));
-    let error = other.replay(&log, &result.run_id.unwrap()).await.unwrap_err();
+    let error = other.replay(&log, result.run_id.unwrap()).await.unwrap_err();
     assert!(error.mismatch().is_some(), "{error}");
 }
 
