@@ -10,7 +10,9 @@ use mynah::{Error, ErrorKind, LogReason, Mismatch, Tools, replay_run};
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, input, play, runtime,
+    Failure, LogArgs,
+    agent::{self, VarArgs},
+    input, runtime,
     store::{self, Place},
     text::{count, line, plain, short},
     verify::wrong,
@@ -37,9 +39,11 @@ pub(crate) struct Arguments {
     log: LogArgs,
     /// The run: its id, the beginning of it, or `last`.
     run: String,
-    /// Compare against this agent: a scenario file.
+    /// Compare against this agent: an agent file (.toml) or a scenario.
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
+    #[command(flatten)]
+    vars: VarArgs,
     /// Whether records answer for the agent's tools (the default), or they run again. Calls that a person approved run again only if --rerun names their tool.
     #[arg(long, value_name = "HOW")]
     tools: Option<How>,
@@ -75,6 +79,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         log: LogArgs { log, json },
         run,
         agent,
+        vars,
         tools,
         rerun,
         system,
@@ -89,7 +94,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         None => Ok(said),
     });
     let system = system.transpose()?;
-    let engine = agent.as_deref().map(|agent| play::agent(agent, &[])).transpose()?;
+    let engine = agent.as_deref().map(|agent| agent::load(agent, &vars, &[])).transpose()?;
     let log = Place::parse(&log)?.open_to_read()?;
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?.run_id;
