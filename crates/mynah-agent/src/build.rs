@@ -15,9 +15,7 @@ use serde_json::Value;
 
 use crate::{
     Agent, FileError,
-    file::{
-        McpServer, Model, ModelTable, OutputSchema, Permission, Prompt, Shell, ShellTable, Spec,
-    },
+    file::{Model, ModelTable, OutputSchema, Permission, Prompt, Shell, ShellTable, Spec},
     place::{Source, suggestion},
     prompt,
 };
@@ -41,14 +39,15 @@ const OTHER_KEYS: [(&str, &str); 7] = [
 /// ```no_run
 /// use mynah_agent::AgentFile;
 ///
-/// let agent = AgentFile::read("agent.toml")?.var("language", "French").build()?;
-/// # Ok::<(), mynah_agent::FileError>(())
+/// # async fn f() -> Result<(), mynah_agent::FileError> {
+/// let agent = AgentFile::read("agent.toml")?.var("language", "French").build().await?;
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct AgentFile {
-    source: Source,
-    spec: Spec,
+    pub(crate) source: Source,
+    pub(crate) spec: Spec,
     vars: BTreeMap<String, String>,
 }
 
@@ -96,54 +95,45 @@ impl AgentFile {
         folder.unwrap_or(Path::new(".")).join(path)
     }
 
-    /// The MCP servers, by name.
-    pub fn mcp(&self) -> &BTreeMap<String, McpServer> {
-        &self.spec.mcp
-    }
-
-    /// Makes the agent.
+    /// Makes the agent: connects to its MCP servers, which live as long as the agent's engine.
     ///
     /// # Errors
-    /// Anything that the file names and that is not there: an adapter, a folder, a file, a variable.
-    pub fn build(&self) -> Result<Agent, FileError> {
+    /// Anything that the file names and that is not there: an adapter, a folder, a file, a variable, a server.
+    pub async fn build(&self) -> Result<Agent, FileError> {
         let (first, id) = self.adapter(&self.spec.model, "model")?;
         if self.spec.fallback.is_empty() {
-            return self.build_on(Engine::new(first).model(id));
+            return self.build_on(Engine::new(first).model(id)).await;
         }
         let mut all = Fallback::new(first);
         for model in &self.spec.fallback {
             let (next, id) = self.adapter(model, "fallback")?;
             all = all.or(next, id);
         }
-        self.build_on(Engine::new(all).model(id))
+        self.build_on(Engine::new(all).model(id)).await
     }
 
     /// Makes the agent with an engine that already has its model. The models of the file are not used.
     ///
     /// # Errors
     /// As [`build`](Self::build).
-    pub fn build_on(&self, engine: Engine) -> Result<Agent, FileError> {
-        let spec = &self.spec;
+    pub async fn build_on(&self, engine: Engine) -> Result<Agent, FileError> {
         let mut engine = engine
             .defaults(self.params()?)
             .budget(self.budget()?)
             // The budget counts turns, and a run that it ends can be resumed.
-            .max_turns(u32::MAX)
-            .tools(self.tools()?);
+            .max_turns(u32::MAX);
         if let Some(system) = self.system()? {
             engine = engine.system(system);
         }
-        if let Some(output) = &spec.output {
+        if let Some(output) = &self.spec.output {
             let name = output.name.as_deref().unwrap_or("answer");
             let schema = self.schema(&output.schema)?;
             engine = engine.response_format(ResponseFormat::lenient_json_schema(name, schema));
         }
-        if let Some(name) = spec.mcp.keys().next() {
-            self.check_servers()?;
-            let why =
-                "this build has no client for MCP servers; remove the table, or build with one";
-            return Err(self.source.error(&["mcp", name], why));
-        }
+        // Servers are started last: only for a file that has nothing else wrong.
+        let mut offered = self.ready_made()?;
+        offered.extend(self.servers().await?);
+        let engine = engine.tools(self.permitted(offered)?);
         Ok(Agent { name: self.name(), engine })
     }
 
@@ -238,7 +228,7 @@ impl AgentFile {
             .map_err(|error| self.source.error(key, format!("{}: {error}", path.display())))
     }
 
-    fn tools(&self) -> Result<Vec<Tool>, FileError> {
+    fn ready_made(&self) -> Result<Vec<(Tool, Permission)>, FileError> {
         let spec = &self.spec.tools;
         let mut offered: Vec<(Tool, Permission)> = Vec::new();
         if let Some(files) = &spec.files {
@@ -269,14 +259,16 @@ impl AgentFile {
         if spec.ask_user {
             offered.push((mynah_tools::ask_user(), Permission::Allow));
         }
-        let names: Vec<String> = offered.iter().map(|(tool, _)| tool.name().to_owned()).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        for name in self.spec.approvals.keys().filter(|name| !names.contains(&name.as_str())) {
+        Ok(offered)
+    }
+
+    /// The tools that may be used, as their permissions say.
+    fn permitted(&self, offered: Vec<(Tool, Permission)>) -> Result<Vec<Tool>, FileError> {
+        let names: Vec<&str> = offered.iter().map(|(tool, _)| tool.name()).collect();
+        if let Some(name) = self.spec.approvals.keys().find(|name| !names.contains(&name.as_str()))
+        {
             let why = format!("no tool is called{}", suggestion(name, &names));
-            // The tools of a server are known only when it runs.
-            if self.spec.mcp.is_empty() {
-                return Err(self.source.error(&["approvals", name], why));
-            }
+            return Err(self.source.error(&["approvals", name], why));
         }
         let permitted = offered.into_iter().filter_map(|(tool, permission)| {
             match self.spec.approvals.get(tool.name()).copied().unwrap_or(permission) {
@@ -305,7 +297,7 @@ impl AgentFile {
     }
 
     /// The value of an environment variable.
-    fn variable(&self, name: &str, key: &[&str]) -> Result<String, FileError> {
+    pub(crate) fn variable(&self, name: &str, key: &[&str]) -> Result<String, FileError> {
         let value = env::var_os(name).and_then(|value| value.into_string().ok());
         value.ok_or_else(|| {
             let why = match name.contains('=') {
@@ -314,19 +306,6 @@ impl AgentFile {
             };
             self.source.error(key, why)
         })
-    }
-
-    fn check_servers(&self) -> Result<(), FileError> {
-        for (name, server) in &self.spec.mcp {
-            if server.command.is_empty() == server.url.is_none() {
-                let why = "give either a `command` or a `url`";
-                return Err(self.source.error(&["mcp", name], why));
-            }
-            for variable in server.env.iter().chain(&server.token_env) {
-                self.variable(variable, &["mcp", name, "env"])?;
-            }
-        }
-        Ok(())
     }
 }
 

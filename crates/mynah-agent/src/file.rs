@@ -259,25 +259,33 @@ pub(crate) enum OutputSchema {
 /// An MCP server: a command that is started, or the URL of one that runs.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct McpServer {
-    /// The command that starts the server, with its arguments.
+pub(crate) struct McpServer {
+    /// The command that starts the server, with its arguments. It runs in the folder of the agent file.
     #[serde(default)]
-    pub command: Vec<String>,
+    pub(crate) command: Vec<String>,
     /// The URL of a server that runs.
-    pub url: Option<String>,
-    /// The tools that are offered; by default all.
-    pub include: Option<Vec<String>>,
-    /// Tools that are not offered.
+    pub(crate) url: Option<String>,
+    /// The tools that are offered, by the server's own names; all by default.
+    pub(crate) include: Option<Vec<String>>,
+    /// Tools that are not offered, by the server's own names.
     #[serde(default)]
-    pub exclude: Vec<String>,
+    pub(crate) exclude: Vec<String>,
+    /// The text in front of the names of its tools; the server's name and `_` by default. May be empty.
+    pub(crate) prefix: Option<String>,
+    /// Whether its tools may be used; `ask` by default. Read-only tools of a trusted server are not asked for.
+    #[serde(default = "ask")]
+    pub(crate) permission: Permission,
+    /// Whether to believe what the server claims of its tools: which are read-only, and which may run twice.
+    #[serde(default)]
+    pub(crate) trusted: bool,
     /// Names of environment variables that the server gets, beside those of the file's `env`. Never values.
     #[serde(default)]
-    pub env: Vec<String>,
+    pub(crate) env: Vec<String>,
     /// The environment variable that holds the bearer token for the URL.
-    pub token_env: Option<String>,
-    /// How long a call may take, in seconds.
-    pub timeout: Option<u32>,
+    pub(crate) token_env: Option<String>,
+    /// How long a call may be silent, in seconds; 60 by default.
+    #[schemars(range(min = 1))]
+    pub(crate) timeout: Option<u32>,
 }
 
 /// Implements `Deserialize` for what is written short or as a table. An untagged enum would report neither the line nor the key.

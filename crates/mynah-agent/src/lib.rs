@@ -9,6 +9,10 @@
 //! [tools]
 //! files = { root = ".", write = "ask" }
 //! shell = "ask"
+//!
+//! [mcp.git]
+//! command = ["python", "-m", "mcp_server_git", "--repository", "."]
+//! include = ["git_log", "git_diff"]
 //! ```
 //!
 //! [`Agent::from_file`] reads such a file and makes an [`Engine`] of it. The program adds what it has beyond the file:
@@ -20,7 +24,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let invoices = Tool::new("invoices", "Lists open invoices", json!({"type": "object"})).handler(async |_, _| json!([17]));
-//! let engine = Agent::from_file("agent.toml")?.engine.tool(invoices);
+//! let engine = Agent::from_file("agent.toml").await?.engine.tool(invoices);
 //! println!("{}", engine.chat("What is open?").await?.text());
 //! # Ok(()) }
 //! ```
@@ -31,6 +35,7 @@ mod build;
 mod file;
 mod place;
 mod prompt;
+mod servers;
 
 use std::path::Path;
 
@@ -38,7 +43,6 @@ use mynah::Engine;
 use serde_json::Value;
 
 pub use build::AgentFile;
-pub use file::McpServer;
 pub use place::FileError;
 
 /// An agent: an engine with a name.
@@ -52,12 +56,12 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Reads an agent from a file. [`AgentFile`] sets variables of its prompt first.
+    /// Reads an agent from a file and connects to its MCP servers. [`AgentFile`] sets variables of its prompt first.
     ///
     /// # Errors
-    /// A file that cannot be read or does not fit; the error names the file, the line and the key.
-    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, FileError> {
-        AgentFile::read(path)?.build()
+    /// A file that cannot be read or does not fit, or a server that cannot be reached; the error names the file, the line and the key.
+    pub async fn from_file(path: impl AsRef<Path>) -> Result<Self, FileError> {
+        AgentFile::read(path)?.build().await
     }
 }
 

@@ -23,8 +23,8 @@ pub struct FileError {
     pub key: String,
     /// What is wrong, and what to do.
     pub message: String,
-    /// Whether a file could not be read, as opposed to one that does not fit.
-    pub is_unreadable: bool,
+    /// Whether a file or server could not be reached, as opposed to a file that does not fit.
+    pub is_unreachable: bool,
 }
 
 impl fmt::Display for FileError {
@@ -57,8 +57,13 @@ impl Source {
             line: span.map(|span| self.line(span.start)),
             key: path.join("."),
             message: message.into(),
-            is_unreadable: false,
+            is_unreachable: false,
         }
+    }
+
+    /// That what a key names cannot be reached.
+    pub(crate) fn unreachable(&self, path: &[&str], message: impl Into<String>) -> FileError {
+        FileError { is_unreachable: true, ..self.error(path, message) }
     }
 
     /// That a file cannot be read.
@@ -68,7 +73,7 @@ impl Source {
             line: None,
             key: String::new(),
             message: error.to_string(),
-            is_unreadable: true,
+            is_unreachable: true,
         }
     }
 
@@ -87,7 +92,7 @@ impl Source {
             line: span.map(|span| self.line(span.start)),
             key: path.unwrap_or_default(),
             message: reworded(error.message()),
-            is_unreadable: false,
+            is_unreachable: false,
         }
     }
 

@@ -84,13 +84,13 @@ pub(crate) fn is_agent_file(file: &Path) -> bool {
 }
 
 /// The engine of an agent file or a scenario. A scripted model continues after these answers.
-pub(crate) fn load(
+pub(crate) async fn load(
     file: &Path,
     vars: &VarArgs,
     answers: &[Vec<Arc<Message>>],
 ) -> Result<Engine, Failure> {
     if is_agent_file(file) {
-        return Ok(read(file, vars, answers)?.1);
+        return Ok(read(file, vars, answers).await?.1);
     }
     match vars.vars.first() {
         Some((name, _)) => {
@@ -101,7 +101,7 @@ pub(crate) fn load(
     }
 }
 
-fn read(
+async fn read(
     file: &Path,
     vars: &VarArgs,
     answers: &[Vec<Arc<Message>>],
@@ -111,15 +111,15 @@ fn read(
         agent = agent.var(name, value);
     }
     let built = match script(agent.model()) {
-        Some(script) => agent.build_on(play::agent(&agent.path(script), answers)?)?,
-        None => agent.build()?,
+        Some(script) => agent.build_on(play::agent(&agent.path(script), answers)?).await?,
+        None => agent.build().await?,
     };
     Ok((agent, built.engine))
 }
 
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
-        match error.is_unreadable {
+        match error.is_unreachable {
             true => Self::file(error.to_string()),
             false => Self::input(error.to_string()),
         }
@@ -134,7 +134,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 fn check(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
-    let (agent, engine) = read(file, vars, &[])?;
+    let (agent, engine) = runtime()?.block_on(read(file, vars, &[]))?;
     let tools = engine.resolve_tools(&Options::new());
     let mut out = io::stdout().lock();
     if json {
@@ -198,7 +198,7 @@ fn new(file: &Path) -> Result<(), Failure> {
     // What cannot be used is not written. A scenario is looked for when the agent runs.
     let agent = AgentFile::parse(file, &*text)?;
     if script(agent.model()).is_none() {
-        agent.build()?;
+        runtime()?.block_on(agent.build())?;
     }
     let unusable = |error: io::Error| Failure::file(format!("{}: {error}", file.display()));
     let mut created =

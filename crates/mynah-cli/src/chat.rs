@@ -58,7 +58,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             None => Vec::new(),
         };
         let mut chat = Chat {
-            engine: agent::load(&agent, &vars, &answers)?,
+            engine: agent::load(&agent, &vars, &answers).await?,
             id: session.as_ref().and_then(|session| session.id.clone()).unwrap_or_else(new_id),
             session,
             branches: false,

@@ -58,8 +58,12 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: place, run, at, agent, vars, allow_changed_agent, budget } = arguments;
     // A run is not branched for an agent that cannot go on with it.
-    agent.as_deref().map(|agent| agent::load(agent, &vars, &[])).transpose()?;
-    let fork = runtime()?.block_on(branch(&place, &run, at, agent.is_some()))?;
+    let fork = runtime()?.block_on(async {
+        if let Some(agent) = &agent {
+            agent::load(agent, &vars, &[]).await?;
+        }
+        branch(&place, &run, at, agent.is_some()).await
+    })?;
     match agent {
         Some(agent) => {
             let resume = resume::Arguments::new(place, fork, agent, vars);

@@ -44,7 +44,8 @@ pub(crate) struct Arguments {
     agent: Option<PathBuf>,
     #[command(flatten)]
     vars: VarArgs,
-    /// Whether records answer for the agent's tools (the default), or they run again. Calls that a person approved run again only if --rerun names their tool.
+    /// Whether records answer for the agent's tools (the default), or they run again: all tools of a scenario, the idempotent ones
+    /// of an agent file. Calls that a person approved run again only if --rerun names their tool.
     #[arg(long, value_name = "HOW")]
     tools: Option<How>,
     /// Run this tool of the agent again, idempotent or not. May be repeated.
@@ -64,12 +65,13 @@ enum How {
     Recorded,
 }
 
-impl From<How> for Tools {
-    fn from(how: How) -> Self {
-        match how {
+impl How {
+    fn tools(self, agent: &Path) -> Tools {
+        match self {
+            How::Rerun if agent::is_agent_file(agent) => Tools::Idempotent,
             // The tools of a scenario are simulated: running them again has no effect.
-            How::Rerun => Self::All,
-            How::Recorded => Self::Recorded,
+            How::Rerun => Tools::All,
+            How::Recorded => Tools::Recorded,
         }
     }
 }
@@ -94,13 +96,17 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         None => Ok(said),
     });
     let system = system.transpose()?;
-    let engine = agent.as_deref().map(|agent| agent::load(agent, &vars, &[])).transpose()?;
     let log = Place::parse(&log)?.open_to_read()?;
     runtime()?.block_on(async {
+        let engine = match &agent {
+            Some(agent) => Some((agent, agent::load(agent, &vars, &[]).await?)),
+            None => None,
+        };
         let run = store::find(log.as_ref(), &run).await?.run_id;
         let mut replay = match &engine {
-            Some(engine) => {
-                engine.replay(&log, &*run).replay_tools(tools.unwrap_or(How::Recorded).into())
+            Some((agent, engine)) => {
+                let tools = tools.unwrap_or(How::Recorded).tools(agent);
+                engine.replay(&log, &*run).replay_tools(tools)
             }
             None => replay_run(&log, &*run),
         };

@@ -252,7 +252,7 @@ impl Arguments {
     ) -> Result<Engine, Failure> {
         let RunSummary { run_id: run, status, .. } = run;
         if let Some(agent) = self.agent() {
-            return agent::load(agent, &self.vars, &answers(log, run).await?);
+            return agent::load(agent, &self.vars, &answers(log, run).await?).await;
         }
         // A run that no engine wrote says so here.
         kept_call(log, run).await?;

@@ -47,7 +47,6 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: place, agent, goal, vars } = arguments;
-    let engine = agent::load(&agent, &vars, &[])?;
     let goal = match goal.as_deref() {
         None if io::stdin().is_terminal() => {
             return Err(Failure::input("no goal: give one in quotes, or pipe it in"));
@@ -64,6 +63,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let hints = [("show", ""), ("fork", &*format!(" --at N{who}"))]
         .map(|(verb, rest)| (verb, rest.to_owned()));
     runtime()?.block_on(async {
+        let engine = agent::load(&agent, &vars, &[]).await?;
         let mut stream = engine.chat(goal).record(&log).stream();
         let work = screen.follow(&mut stream, &engine, &log, lines.as_mut());
         let done = unless_interrupted(work).await;
