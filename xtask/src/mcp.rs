@@ -43,7 +43,10 @@ pub(crate) fn all() -> Result<(), String> {
     run("cargo build --quiet -p mynah-mcp --examples")?;
     conformance(&node(&peers)?, &npm)?;
     let folder = peers.display().to_string();
-    run_with("MYNAH_MCP_PEERS", &folder, "cargo test --quiet -p mynah-mcp --test real")
+    for test in ["-p mynah-mcp --test real", "-p mynah-agent --test servers"] {
+        run_with("MYNAH_MCP_PEERS", &folder, &format!("cargo test --quiet {test}"))?;
+    }
+    Ok(())
 }
 
 fn conformance(node: &Path, npm: &Path) -> Result<(), String> {

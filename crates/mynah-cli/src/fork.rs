@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
+    agent::{self, VarArgs},
     model::{CallArgs, cannot_go_on},
     play, resume, runtime,
     store::{self, Place},
@@ -41,9 +42,11 @@ pub(crate) struct Arguments {
     /// The last record that the new run keeps.
     #[arg(long, value_name = "SEQ")]
     at: u64,
-    /// Go on with it: the agent is a scenario file.
+    /// Go on with it: the agent is an agent file (.toml) or a scenario.
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
+    #[command(flatten)]
+    vars: VarArgs,
     /// Go on although the agent is not the one that the run began with.
     #[arg(long, requires = "agent")]
     allow_changed_agent: bool,
@@ -53,13 +56,18 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: place, run, at, agent, allow_changed_agent, budget } = arguments;
+    let Arguments { log: place, run, at, agent, vars, allow_changed_agent, budget } = arguments;
     // A run is not branched for an agent that cannot go on with it.
-    agent.as_deref().map(|agent| play::agent(agent, &[])).transpose()?;
-    let fork = runtime()?.block_on(branch(&place, &run, at, agent.is_some()))?;
+    let fork = runtime()?.block_on(async {
+        if let Some(agent) = &agent {
+            agent::load(agent, &vars, &[]).await?;
+        }
+        branch(&place, &run, at, agent.is_some()).await
+    })?;
     match agent {
         Some(agent) => {
-            resume::main(resume::Arguments::new(place, fork, agent, allow_changed_agent, budget))
+            let resume = resume::Arguments::new(place, fork, agent, vars);
+            resume::main(resume.changed(allow_changed_agent, budget))
         }
         None => Ok(()),
     }

@@ -234,7 +234,7 @@ impl Arguments {
 }
 
 /// What is piped in.
-fn piped() -> Result<String, Failure> {
+pub(crate) fn piped() -> Result<String, Failure> {
     let mut text = input::read(Path::new("-"))?;
     // What a shell puts at the end of a line is not meant for the model.
     text.truncate(text.trim_end_matches(['\n', '\r']).len());
@@ -324,7 +324,7 @@ pub(crate) fn cut_off(response: &Response) -> Option<&'static str> {
 }
 
 /// What a failed call means for whoever called the program.
-fn failed(error: &Error, tries: u32) -> Failure {
+pub(crate) fn failed(error: &Error, tries: u32) -> Failure {
     match error.kind() {
         ErrorKind::Engine(EngineReason::BudgetExceeded) => Failure::finding(error.to_string()),
         ErrorKind::Engine(_) => Failure::input(error.to_string()),

@@ -1,6 +1,8 @@
 //! The `mynah` command. One module for each verb.
 
+mod agent;
 mod cancel;
+mod chat;
 mod completions;
 mod demo;
 mod diff;
@@ -23,7 +25,9 @@ mod prune;
 mod redact;
 mod replay;
 mod resume;
+mod run;
 mod runs;
+mod screen;
 mod show;
 mod steady;
 mod store;
@@ -76,6 +80,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Check an agent file, or write a new one.
+    #[command(after_help = agent::EXAMPLES)]
+    Agent(agent::Arguments),
+    /// Talk to an agent, line by line.
+    #[command(after_help = chat::EXAMPLES)]
+    Chat(chat::Arguments),
+    /// Let an agent work on a goal.
+    #[command(after_help = run::EXAMPLES)]
+    Run(run::Arguments),
     /// End a run that has no end: one that waits, or whose process ended.
     #[command(after_help = cancel::EXAMPLES)]
     Cancel(cancel::Arguments),
@@ -310,6 +323,9 @@ fn main() -> ExitCode {
 
 fn perform(verb: Verb) -> Result<(), Failure> {
     match verb {
+        Verb::Agent(arguments) => agent::main(arguments),
+        Verb::Chat(arguments) => chat::main(arguments),
+        Verb::Run(arguments) => run::main(arguments),
         Verb::Cancel(arguments) => cancel::main(arguments),
         Verb::Completions(arguments) => completions::main(arguments),
         Verb::Demo(arguments) => demo::main(arguments),

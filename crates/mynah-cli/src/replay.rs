@@ -10,7 +10,9 @@ use mynah::{Error, ErrorKind, LogReason, Mismatch, Tools, replay_run};
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, input, play, runtime,
+    Failure, LogArgs,
+    agent::{self, VarArgs},
+    input, runtime,
     store::{self, Place},
     text::{count, line, plain, short},
     verify::wrong,
@@ -37,10 +39,13 @@ pub(crate) struct Arguments {
     log: LogArgs,
     /// The run: its id, the beginning of it, or `last`.
     run: String,
-    /// Compare against this agent: a scenario file.
+    /// Compare against this agent: an agent file (.toml) or a scenario.
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
-    /// Whether records answer for the agent's tools (the default), or they run again. Calls that a person approved run again only if --rerun names their tool.
+    #[command(flatten)]
+    vars: VarArgs,
+    /// Whether records answer for the agent's tools (the default), or they run again: all tools of a scenario, the idempotent ones
+    /// of an agent file. Calls that a person approved run again only if --rerun names their tool.
     #[arg(long, value_name = "HOW")]
     tools: Option<How>,
     /// Run this tool of the agent again, idempotent or not. May be repeated.
@@ -60,12 +65,13 @@ enum How {
     Recorded,
 }
 
-impl From<How> for Tools {
-    fn from(how: How) -> Self {
-        match how {
+impl How {
+    fn tools(self, agent: &Path) -> Tools {
+        match self {
+            How::Rerun if agent::is_agent_file(agent) => Tools::Idempotent,
             // The tools of a scenario are simulated: running them again has no effect.
-            How::Rerun => Self::All,
-            How::Recorded => Self::Recorded,
+            How::Rerun => Tools::All,
+            How::Recorded => Tools::Recorded,
         }
     }
 }
@@ -75,6 +81,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         log: LogArgs { log, json },
         run,
         agent,
+        vars,
         tools,
         rerun,
         system,
@@ -89,13 +96,17 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         None => Ok(said),
     });
     let system = system.transpose()?;
-    let engine = agent.as_deref().map(|agent| play::agent(agent, &[])).transpose()?;
     let log = Place::parse(&log)?.open_to_read()?;
     runtime()?.block_on(async {
+        let engine = match &agent {
+            Some(agent) => Some((agent, agent::load(agent, &vars, &[]).await?)),
+            None => None,
+        };
         let run = store::find(log.as_ref(), &run).await?.run_id;
         let mut replay = match &engine {
-            Some(engine) => {
-                engine.replay(&log, &*run).replay_tools(tools.unwrap_or(How::Recorded).into())
+            Some((agent, engine)) => {
+                let tools = tools.unwrap_or(How::Recorded).tools(agent);
+                engine.replay(&log, &*run).replay_tools(tools)
             }
             None => replay_run(&log, &*run),
         };

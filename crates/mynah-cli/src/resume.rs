@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
+    agent::{self, VarArgs},
     generate::remark,
     gist::detail,
     ledger::Ledger,
@@ -65,10 +66,12 @@ pub(crate) struct Arguments {
     /// What a person says: the answer to a question, or the next message to a run that does not wait.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     message: Option<String>,
-    /// The agent that goes on: a scenario file. Without it the model does that answered the run.
+    /// The agent that goes on: an agent file (.toml) or a scenario. Without it the model does that answered the run.
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["model", "base_url", "exact_base_url", "api_key_env", "dotenv", "catalog"])]
     agent: Option<PathBuf>,
+    #[command(flatten)]
+    vars: VarArgs,
     /// The model that goes on, ADAPTER:MODEL, instead of the one that answered the run.
     #[arg(long, short, value_name = "ADAPTER:MODEL")]
     model: Option<String>,
@@ -178,32 +181,36 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 
 impl Arguments {
     /// Goes on with a run of this log, with nothing to say to it.
-    pub(crate) fn new(
-        log: LogArgs,
-        run: String,
-        agent: PathBuf,
-        allow_changed_agent: bool,
-        budget: Vec<(String, Value)>,
-    ) -> Self {
+    pub(crate) fn new(log: LogArgs, run: String, agent: PathBuf, vars: VarArgs) -> Self {
         Self {
             log,
             run,
             message: None,
             agent: Some(agent),
+            vars,
             model: None,
             call: CallArgs::default(),
             answer: None,
             tool_results: Vec::new(),
             approve: Vec::new(),
             reject: Vec::new(),
-            allow_changed_agent,
+            allow_changed_agent: false,
             on_uncertain: Policy::Suspend,
-            budget,
+            budget: Vec::new(),
         }
     }
 
+    /// The same, although the agent is another, or with other limits.
+    pub(crate) fn changed(self, allow_changed_agent: bool, budget: Vec<(String, Value)>) -> Self {
+        Self { allow_changed_agent, budget, ..self }
+    }
+
+    pub(crate) fn log(&self) -> &LogArgs {
+        &self.log
+    }
+
     /// The command that goes on with a run in the same way.
-    fn command(&self, run: &str) -> String {
+    pub(crate) fn command(&self, run: &str) -> String {
         self.log.command("resume", run, &self.who())
     }
 
@@ -220,7 +227,9 @@ impl Arguments {
     /// The flags that say who goes on.
     fn who(&self) -> String {
         match self.agent() {
-            Some(agent) => format!(" --agent {}", quoted(&agent.to_string_lossy())),
+            Some(agent) => {
+                format!(" --agent {}{}", quoted(&agent.to_string_lossy()), self.vars.flags())
+            }
             None => {
                 let model = self.model.as_deref();
                 let model = model.map(|model| format!(" --model {}", quoted(model)));
@@ -243,7 +252,7 @@ impl Arguments {
     ) -> Result<Engine, Failure> {
         let RunSummary { run_id: run, status, .. } = run;
         if let Some(agent) = self.agent() {
-            return play::agent(agent, &answers(log, run).await?);
+            return agent::load(agent, &self.vars, &answers(log, run).await?).await;
         }
         // A run that no engine wrote says so here.
         kept_call(log, run).await?;
@@ -328,7 +337,7 @@ impl Arguments {
     }
 
     /// What the run's state means for whoever called the program.
-    async fn judge(&self, log: &Ledger, run: &str) -> Result<(), Failure> {
+    pub(crate) async fn judge(&self, log: &Ledger, run: &str) -> Result<(), Failure> {
         let summary = log.run(run).await?;
         let status = summary.map(|summary| summary.status);
         if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
@@ -472,7 +481,9 @@ async fn resume(
     let named = arguments.model.as_deref().and_then(|name| name.split_once(':'));
     let (adapter, named) =
         named.map_or((&*about.adapter, None), |(adapter, id)| (adapter, Some(id)));
-    if let Some(opts) = arguments.call.adapter_opts(adapter, about.options.get("adapter_opts")) {
+    let opts = arguments.call.adapter_opts(adapter, about.options.get("adapter_opts"));
+    // An agent has its own.
+    if let Some(opts) = opts.filter(|_| arguments.agent().is_none()) {
         resume = resume.adapter_opts(opts);
     }
     // What the call itself said of its model counts more than the engine.
@@ -554,7 +565,7 @@ async fn facts(log: &Ledger, run: &str) -> Result<Vec<Fact>, Failure> {
 
 /// What its model has answered in a run, and before it in those that it goes on from: one list for each run, the earliest
 /// first.
-async fn answers(log: &Ledger, run: &str) -> Result<Vec<Vec<Arc<Message>>>, Failure> {
+pub(crate) async fn answers(log: &Ledger, run: &str) -> Result<Vec<Vec<Arc<Message>>>, Failure> {
     let answer = |fact| match fact {
         Fact::AssistantCompleted { response, .. } => Some(response.message),
         _ => None,

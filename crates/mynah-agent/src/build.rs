@@ -1,0 +1,324 @@
+//! From a file to an engine.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use mynah::{
+    Budget, Engine, Fallback, ModelRef, Options, ResponseFormat, Tool,
+    adapters::{http::HttpAdapter, keys::Keys},
+};
+use serde_json::Value;
+
+use crate::{
+    Agent, FileError,
+    file::{Model, ModelTable, OutputSchema, Permission, Prompt, Shell, ShellTable, Spec},
+    place::{Source, suggestion},
+    prompt,
+};
+
+/// How many model calls a run may make if the file has no limit.
+const TURNS: u32 = 50;
+
+/// Names that are no params, and the keys that set them.
+const OTHER_KEYS: [(&str, &str); 7] = [
+    ("model", "model"),
+    ("system", "system"),
+    ("tools", "tools"),
+    ("budget", "budget"),
+    ("max_turns", "budget.turns"),
+    ("response_format", "output"),
+    ("api_key", "model = { name, api_key_env }"),
+];
+
+/// A file that was read, before it is an [`Agent`].
+///
+/// ```no_run
+/// use mynah_agent::AgentFile;
+///
+/// # async fn f() -> Result<(), mynah_agent::FileError> {
+/// let agent = AgentFile::read("agent.toml")?.var("language", "French").build().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct AgentFile {
+    pub(crate) source: Source,
+    pub(crate) spec: Spec,
+    vars: BTreeMap<String, String>,
+}
+
+impl AgentFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is not TOML, or has keys or values that do not fit.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, FileError> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path).map_err(|error| Source::unreadable(path, &error))?;
+        Self::parse(path, text)
+    }
+
+    /// Reads a text as if it were in a file at this path.
+    ///
+    /// # Errors
+    /// Text that is not TOML, or has keys or values that do not fit.
+    pub fn parse(path: impl Into<PathBuf>, text: impl Into<String>) -> Result<Self, FileError> {
+        let source = Source { file: path.into(), text: text.into() };
+        let spec: Spec = toml::from_str(&source.text).map_err(|error| source.misfit(&error))?;
+        Ok(Self { source, spec, vars: BTreeMap::new() })
+    }
+
+    /// Sets a variable of the system prompt. It overrides the value in the file's `vars`.
+    pub fn var(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.vars.insert(name.into(), value.into());
+        self
+    }
+
+    /// The agent's name.
+    pub fn name(&self) -> String {
+        let stem = || self.source.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        self.spec.name.clone().or_else(stem).unwrap_or_default()
+    }
+
+    /// The name of the model that is asked first.
+    pub fn model(&self) -> &str {
+        self.spec.model.name()
+    }
+
+    /// A path of the file, relative to its folder.
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let folder = self.source.file.parent().filter(|folder| *folder != Path::new(""));
+        folder.unwrap_or(Path::new(".")).join(path)
+    }
+
+    /// Makes the agent: connects to its MCP servers, which live as long as the agent's engine.
+    ///
+    /// # Errors
+    /// Anything that the file names and that is not there: an adapter, a folder, a file, a variable, a server.
+    pub async fn build(&self) -> Result<Agent, FileError> {
+        let (first, id) = self.adapter(&self.spec.model, "model")?;
+        if self.spec.fallback.is_empty() {
+            return self.build_on(Engine::new(first).model(id)).await;
+        }
+        let mut all = Fallback::new(first);
+        for model in &self.spec.fallback {
+            let (next, id) = self.adapter(model, "fallback")?;
+            all = all.or(next, id);
+        }
+        self.build_on(Engine::new(all).model(id)).await
+    }
+
+    /// Makes the agent with an engine that already has its model. The models of the file are not used.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub async fn build_on(&self, engine: Engine) -> Result<Agent, FileError> {
+        let mut engine = engine
+            .defaults(self.params()?)
+            .budget(self.budget()?)
+            // The budget counts turns, and a run that it ends can be resumed.
+            .max_turns(u32::MAX);
+        if let Some(system) = self.system()? {
+            engine = engine.system(system);
+        }
+        if let Some(output) = &self.spec.output {
+            let name = output.name.as_deref().unwrap_or("answer");
+            let schema = self.schema(&output.schema)?;
+            engine = engine.response_format(ResponseFormat::lenient_json_schema(name, schema));
+        }
+        // Servers are started last: only for a file that has nothing else wrong.
+        let mut offered = self.ready_made()?;
+        offered.extend(self.servers().await?);
+        let engine = engine.tools(self.permitted(offered)?);
+        Ok(Agent { name: self.name(), engine })
+    }
+
+    fn adapter(&self, model: &Model, key: &str) -> Result<(HttpAdapter, ModelRef), FileError> {
+        let wrong = |error: mynah::Error| self.source.error(&[key], error.to_string());
+        let (mut adapter, id) = HttpAdapter::for_model(model.name()).map_err(wrong)?;
+        if let Model::Table(ModelTable { base_url, api_key_env, .. }) = model {
+            if let Some(url) = base_url {
+                adapter = adapter.with_base_url(url).map_err(wrong)?;
+            }
+            if let Some(variable) = api_key_env {
+                adapter = adapter.with_keys(Keys::new().with_variable(variable));
+            }
+        }
+        Ok((adapter, id))
+    }
+
+    fn params(&self) -> Result<Options, FileError> {
+        for name in self.spec.params.keys() {
+            if let Some((_, key)) = OTHER_KEYS.iter().find(|(other, _)| other == name) {
+                let why = format!("not a param: the key `{key}` sets it");
+                return Err(self.source.error(&["params", name], why));
+            }
+        }
+        let params = self.spec.params.clone().into_iter().collect();
+        Options::from_json(Value::Object(params))
+            .map_err(|error| self.source.error(&["params"], error.to_string()))
+    }
+
+    fn budget(&self) -> Result<Budget, FileError> {
+        let limits = &self.spec.budget;
+        let mut budget = Budget::new().max_turns(limits.turns.unwrap_or(TURNS).into());
+        if let Some(usd) = limits.usd {
+            if !usd.is_finite() || usd < 0.0 {
+                let why = "give dollars, such as 0.50";
+                return Err(self.source.error(&["budget", "usd"], why));
+            }
+            budget = budget.max_usd(usd);
+        }
+        budget.max_tool_calls = limits.tool_calls.map(u64::from);
+        budget.max_input_tokens = limits.input_tokens;
+        budget.max_output_tokens = limits.output_tokens;
+        budget.max_total_tokens = limits.total_tokens;
+        budget.max_wall_clock_ms = limits.seconds.map(|seconds| u64::from(seconds) * 1000);
+        Ok(budget)
+    }
+
+    fn system(&self) -> Result<Option<String>, FileError> {
+        let (text, key): (_, &[&str]) = match &self.spec.system {
+            None => (String::new(), &["system"]),
+            Some(Prompt::Short(text)) => (text.clone(), &["system"]),
+            Some(Prompt::Table(prompt)) => {
+                let key = &["system", "file"];
+                (self.read_named(&prompt.file, key)?, key)
+            }
+        };
+        let mut vars = self.spec.vars.clone();
+        vars.extend(self.vars.clone());
+        let rendered = prompt::render(&text, &vars).map_err(|name| {
+            let why = format!(
+                "the variable `{name}` has no value; set it under [vars], or give --var {name}=VALUE"
+            );
+            self.source.error(key, why)
+        })?;
+        let is_used = |name: &str| {
+            let others = vars.iter().filter(|(other, _)| *other != name);
+            let others = others.map(|(other, value)| (other.clone(), value.clone())).collect();
+            prompt::render(&text, &others).is_err()
+        };
+        // A misspelt name would otherwise be ignored.
+        if let Some(unused) = vars.keys().find(|name| !is_used(name)) {
+            let key: &[&str] =
+                if self.spec.vars.contains_key(unused) { &["vars", unused] } else { &["system"] };
+            let why = format!("the system prompt has no variable `{unused}`");
+            return Err(self.source.error(key, why));
+        }
+        Ok(self.spec.system.is_some().then_some(rendered))
+    }
+
+    fn schema(&self, schema: &OutputSchema) -> Result<Value, FileError> {
+        let key = ["output", "schema"];
+        match schema {
+            OutputSchema::Table(schema) => Ok(Value::Object(schema.clone())),
+            OutputSchema::Short(file) => serde_json::from_str(&self.read_named(file, &key)?)
+                .map_err(|error| self.source.error(&key, format!("{file}: {error}"))),
+        }
+    }
+
+    fn read_named(&self, file: &str, key: &[&str]) -> Result<String, FileError> {
+        let path = self.path(file);
+        fs::read_to_string(&path)
+            .map_err(|error| self.source.error(key, format!("{}: {error}", path.display())))
+    }
+
+    fn ready_made(&self) -> Result<Vec<(Tool, Permission)>, FileError> {
+        let spec = &self.spec.tools;
+        let mut offered: Vec<(Tool, Permission)> = Vec::new();
+        if let Some(files) = &spec.files {
+            let wrong = |error: mynah::Error| {
+                self.source.error(&["tools", "files", "root"], error.to_string())
+            };
+            let root = mynah_tools::files(self.path(&files.root)).map_err(wrong)?;
+            let reading = root.read_only();
+            offered.extend(root.read_write().into_iter().map(|tool| {
+                let is_reading = reading.iter().any(|other| other.name() == tool.name());
+                (tool, if is_reading { Permission::Allow } else { files.write })
+            }));
+        }
+        if let Some(shell) = &spec.shell {
+            let (permission, table) = match shell {
+                Shell::Short(permission) => (*permission, None),
+                Shell::Table(table) => (table.permission, Some(table)),
+            };
+            offered.push((self.shell(table)?, permission));
+        }
+        if spec.fetch != Permission::Deny {
+            let wrong =
+                |error: mynah::Error| self.source.error(&["tools", "fetch"], error.to_string());
+            offered.push((mynah_tools::fetch().tool().map_err(wrong)?, spec.fetch));
+        }
+        offered.push((mynah_tools::calculator(), spec.calculator));
+        offered.push((mynah_tools::now(), spec.now));
+        if spec.ask_user {
+            offered.push((mynah_tools::ask_user(), Permission::Allow));
+        }
+        Ok(offered)
+    }
+
+    /// The tools that may be used, as their permissions say.
+    fn permitted(&self, offered: Vec<(Tool, Permission)>) -> Result<Vec<Tool>, FileError> {
+        let names: Vec<&str> = offered.iter().map(|(tool, _)| tool.name()).collect();
+        if let Some(name) = self.spec.approvals.keys().find(|name| !names.contains(&name.as_str()))
+        {
+            let why = format!("no tool is called{}", suggestion(name, &names));
+            return Err(self.source.error(&["approvals", name], why));
+        }
+        let permitted = offered.into_iter().filter_map(|(tool, permission)| {
+            match self.spec.approvals.get(tool.name()).copied().unwrap_or(permission) {
+                Permission::Allow => Some(automatic(tool)),
+                Permission::Ask => Some(tool.manual()),
+                Permission::Deny => None,
+            }
+        });
+        Ok(permitted.collect())
+    }
+
+    fn shell(&self, table: Option<&ShellTable>) -> Result<Tool, FileError> {
+        let dir = self.path(table.and_then(|table| table.dir.as_deref()).unwrap_or(""));
+        if !dir.is_dir() {
+            let why = format!("there is no folder {}", dir.display());
+            return Err(self.source.error(&["tools", "shell", "dir"], why));
+        }
+        let mut shell = mynah_tools::shell().dir(dir);
+        if let Some(seconds) = table.and_then(|table| table.timeout) {
+            shell = shell.timeout(Duration::from_secs(seconds.into()));
+        }
+        for name in &self.spec.env {
+            shell = shell.env(name, self.variable(name, &["env"])?);
+        }
+        Ok(shell.tool())
+    }
+
+    /// The value of an environment variable.
+    pub(crate) fn variable(&self, name: &str, key: &[&str]) -> Result<String, FileError> {
+        let value = env::var_os(name).and_then(|value| value.into_string().ok());
+        value.ok_or_else(|| {
+            let why = match name.contains('=') {
+                true => "give names alone; values come from the environment".to_owned(),
+                false => format!("the environment variable {name} is not set"),
+            };
+            self.source.error(key, why)
+        })
+    }
+}
+
+/// The same tool, whose calls run without a question.
+fn automatic(tool: Tool) -> Tool {
+    if !tool.spec().manual {
+        return tool;
+    }
+    let mut spec = (**tool.spec()).clone();
+    spec.manual = false;
+    let changed = Tool::from_spec(spec).recorded();
+    match tool.get_handler() {
+        Some(handler) => changed.with_handler(handler.clone()),
+        None => changed,
+    }
+}

@@ -1,0 +1,325 @@
+//! The keys of an agent file. Their doc comments are the descriptions in the published JSON Schema.
+
+use std::{borrow::Cow, collections::BTreeMap, fmt};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, IntoDeserializer as _, value::MapAccessDeserializer},
+};
+use serde_json::{Map, Value};
+
+/// An agent: a model, a prompt, tools and limits.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "Mynah agent")]
+pub(crate) struct Spec {
+    /// The agent's name. By default the file's name without its extension.
+    pub(crate) name: Option<String>,
+    /// The model that is asked: ADAPTER:MODEL.
+    pub(crate) model: Model,
+    /// The models that are asked, in order, if the one before cannot be reached.
+    #[serde(default)]
+    pub(crate) fallback: Vec<Model>,
+    /// Instructions to the model: a text, or a file that holds it. `{{name}}` stands for a variable.
+    pub(crate) system: Option<Prompt>,
+    /// Variables of the instructions, with their values. `--var NAME=VALUE` overrides them.
+    #[serde(default)]
+    pub(crate) vars: BTreeMap<String, String>,
+    /// Settings of the model call, such as `temperature` and `max_tokens`, and any of the provider's own.
+    #[serde(default)]
+    pub(crate) params: BTreeMap<String, Value>,
+    /// Ready-made tools.
+    #[serde(default)]
+    pub(crate) tools: Tools,
+    /// Permissions by the name of a tool, such as `write_file`. They replace the permission that the tool has otherwise.
+    #[serde(default)]
+    pub(crate) approvals: BTreeMap<String, Permission>,
+    /// What a run may spend.
+    #[serde(default)]
+    pub(crate) budget: Limits,
+    /// The form of the answer.
+    pub(crate) output: Option<Output>,
+    /// Names of environment variables that commands of the shell and MCP servers get. Never values.
+    #[serde(default)]
+    pub(crate) env: Vec<String>,
+    /// MCP servers, by name.
+    #[serde(default)]
+    pub(crate) mcp: BTreeMap<String, McpServer>,
+}
+
+/// A model: its name, or a table that also names its server.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
+pub(crate) enum Model {
+    /// ADAPTER:MODEL, such as `anthropic:claude-sonnet-5`.
+    Short(String),
+    /// A model with its server.
+    Table(ModelTable),
+}
+
+impl Model {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Short(name) | Self::Table(ModelTable { name, .. }) => name,
+        }
+    }
+}
+
+/// A model with its server.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ModelTable {
+    /// ADAPTER:MODEL, such as `anthropic:claude-sonnet-5`.
+    pub(crate) name: String,
+    /// The server to call instead of the adapter's own.
+    pub(crate) base_url: Option<String>,
+    /// The environment variable that holds the key, instead of the adapter's own.
+    pub(crate) api_key_env: Option<String>,
+}
+
+/// Instructions to the model.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
+pub(crate) enum Prompt {
+    /// The instructions.
+    Short(String),
+    /// The file that holds them.
+    Table(PromptFile),
+}
+
+/// A file that holds instructions.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PromptFile {
+    /// The path, relative to the agent file.
+    pub(crate) file: String,
+}
+
+/// Whether a tool may be used. `true` is `allow`, `false` is `deny`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Permission {
+    /// A person approves each call.
+    Ask,
+    /// Calls run without a question.
+    Allow,
+    /// The model is not offered the tool.
+    #[default]
+    Deny,
+}
+
+impl Permission {
+    const NAMES: [&str; 3] = ["ask", "allow", "deny"];
+}
+
+impl<'de> Deserialize<'de> for Permission {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl de::Visitor<'_> for Visitor {
+            type Value = Permission;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"ask\", \"allow\", \"deny\", true or false")
+            }
+
+            fn visit_bool<E>(self, allowed: bool) -> Result<Permission, E> {
+                Ok(if allowed { Permission::Allow } else { Permission::Deny })
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Permission, E> {
+                match name {
+                    "ask" => Ok(Permission::Ask),
+                    "allow" => Ok(Permission::Allow),
+                    "deny" => Ok(Permission::Deny),
+                    name => Err(E::unknown_variant(name, &Permission::NAMES)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl JsonSchema for Permission {
+    fn schema_name() -> Cow<'static, str> {
+        "Permission".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "ask: a person approves each call. allow or true: calls run without a question. deny or false: the model is not offered the tool.",
+            "enum": ["ask", "allow", "deny", true, false],
+        })
+    }
+}
+
+/// Ready-made tools. A tool that is not named is not offered to the model.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tools {
+    /// Reads, searches and writes the files of a folder.
+    pub(crate) files: Option<Files>,
+    /// Runs commands. They have all rights of this program.
+    pub(crate) shell: Option<Shell>,
+    /// Reads web pages on the public internet.
+    #[serde(default)]
+    pub(crate) fetch: Permission,
+    /// Evaluates arithmetic expressions.
+    #[serde(default)]
+    pub(crate) calculator: Permission,
+    /// Returns the date and time.
+    #[serde(default)]
+    pub(crate) now: Permission,
+    /// Asks the user a question.
+    #[serde(default)]
+    pub(crate) ask_user: bool,
+}
+
+/// The file tools.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Files {
+    /// The folder, relative to the agent file. The tools cannot leave it.
+    pub(crate) root: String,
+    /// Whether files may be written; `deny` by default.
+    #[serde(default)]
+    pub(crate) write: Permission,
+}
+
+/// The shell: a permission, or a table with more settings.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
+pub(crate) enum Shell {
+    /// Whether commands may run.
+    Short(Permission),
+    /// More settings.
+    Table(ShellTable),
+}
+
+/// Settings of the shell.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ShellTable {
+    /// Whether commands may run; `ask` by default.
+    #[serde(default = "ask")]
+    pub(crate) permission: Permission,
+    /// The folder in which commands run, relative to the agent file; its own folder by default.
+    pub(crate) dir: Option<String>,
+    /// How long a command may take, in seconds; 60 by default.
+    #[schemars(range(min = 1))]
+    pub(crate) timeout: Option<u32>,
+}
+
+fn ask() -> Permission {
+    Permission::Ask
+}
+
+/// What a run may spend. A run that passes a limit ends, and can be resumed with a larger one.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Limits {
+    /// Dollars. The price of the model must be known.
+    #[schemars(range(min = 0.0))]
+    pub(crate) usd: Option<f64>,
+    /// Model calls; 50 by default.
+    pub(crate) turns: Option<u32>,
+    /// Tool calls.
+    pub(crate) tool_calls: Option<u32>,
+    /// Input tokens.
+    pub(crate) input_tokens: Option<u64>,
+    /// Output tokens.
+    pub(crate) output_tokens: Option<u64>,
+    /// Tokens in all.
+    pub(crate) total_tokens: Option<u64>,
+    /// Seconds from the start of the run.
+    pub(crate) seconds: Option<u32>,
+}
+
+/// The form of the answer.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Output {
+    /// The JSON Schema of the answer: a table, or the path of a JSON file relative to the agent file.
+    pub(crate) schema: OutputSchema,
+    /// A name for the schema; `answer` by default.
+    pub(crate) name: Option<String>,
+}
+
+/// The JSON Schema of an answer.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
+pub(crate) enum OutputSchema {
+    /// The path of a JSON file.
+    Short(String),
+    /// The schema.
+    Table(Map<String, Value>),
+}
+
+/// An MCP server: a command that is started, or the URL of one that runs.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct McpServer {
+    /// The command that starts the server, with its arguments. It runs in the folder of the agent file.
+    #[serde(default)]
+    pub(crate) command: Vec<String>,
+    /// The URL of a server that runs.
+    pub(crate) url: Option<String>,
+    /// The tools that are offered, by the server's own names; all by default.
+    pub(crate) include: Option<Vec<String>>,
+    /// Tools that are not offered, by the server's own names.
+    #[serde(default)]
+    pub(crate) exclude: Vec<String>,
+    /// The text in front of the names of its tools; the server's name and `_` by default. May be empty.
+    pub(crate) prefix: Option<String>,
+    /// Whether its tools may be used; `ask` by default. Read-only tools of a trusted server are not asked for.
+    #[serde(default = "ask")]
+    pub(crate) permission: Permission,
+    /// Whether to believe what the server claims of its tools: which are read-only, and which may run twice.
+    #[serde(default)]
+    pub(crate) trusted: bool,
+    /// Names of environment variables that the server gets, beside those of the file's `env`. Never values.
+    #[serde(default)]
+    pub(crate) env: Vec<String>,
+    /// The environment variable that holds the bearer token for the URL.
+    pub(crate) token_env: Option<String>,
+    /// How long a call may be silent, in seconds; 60 by default.
+    #[schemars(range(min = 1))]
+    pub(crate) timeout: Option<u32>,
+}
+
+/// Implements `Deserialize` for what is written short or as a table. An untagged enum would report neither the line nor the key.
+macro_rules! short_or_table {
+    ($($type:ident, $expected:literal;)*) => {$(
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Visitor;
+
+                impl<'de> de::Visitor<'de> for Visitor {
+                    type Value = $type;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expected)
+                    }
+
+                    fn visit_str<E: de::Error>(self, text: &str) -> Result<$type, E> {
+                        Deserialize::deserialize(text.into_deserializer()).map($type::Short)
+                    }
+
+                    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<$type, A::Error> {
+                        Deserialize::deserialize(MapAccessDeserializer::new(map)).map($type::Table)
+                    }
+                }
+
+                deserializer.deserialize_any(Visitor)
+            }
+        }
+    )*};
+}
+
+short_or_table! {
+    Model, "a name such as \"anthropic:claude-sonnet-5\", or a table with a `name`";
+    Prompt, "a text, or a table with a `file`";
+    Shell, "\"ask\", \"allow\" or \"deny\", or a table";
+    OutputSchema, "the path of a JSON file, or a table";
+}

@@ -1,0 +1,84 @@
+//! The tools of the MCP servers in a file.
+
+use std::time::Duration;
+
+use mynah::Tool;
+use mynah_mcp::{Approval, Connection, Server};
+
+use crate::{
+    AgentFile, FileError,
+    file::{McpServer, Permission},
+    place::suggestion,
+};
+
+impl AgentFile {
+    /// Connects to the servers, and returns their tools with the permissions that they have without `approvals`.
+    pub(crate) async fn servers(&self) -> Result<Vec<(Tool, Permission)>, FileError> {
+        let mut offered = Vec::new();
+        let wanted =
+            self.spec.mcp.iter().filter(|(_, server)| server.permission != Permission::Deny);
+        for (name, server) in wanted {
+            let connection = self.server(name, server)?.connect().await;
+            let connection = connection
+                .map_err(|error| self.source.unreachable(&["mcp", name], error.to_string()))?;
+            self.check_names(name, server, &connection)?;
+            offered.extend(connection.tools().into_iter().map(|tool| {
+                // The client made those manual that need a question.
+                let asks = tool.spec().manual;
+                (tool, if asks { Permission::Ask } else { Permission::Allow })
+            }));
+        }
+        Ok(offered)
+    }
+
+    fn server(&self, name: &str, spec: &McpServer) -> Result<Server, FileError> {
+        let mut server = match (&*spec.command, &spec.url) {
+            ([], Some(url)) => Server::http(url),
+            ([_, ..], None) => Server::stdio(&spec.command).folder(self.path("")),
+            _ => {
+                let why = "give either a `command` or a `url`";
+                return Err(self.source.error(&["mcp", name], why));
+            }
+        };
+        server = server.name(name).exclude(&spec.exclude).trusted(spec.trusted);
+        if let Some(prefix) = &spec.prefix {
+            server = server.prefix(prefix);
+        }
+        if let Some(names) = &spec.include {
+            server = server.include(names);
+        }
+        if let Some(seconds) = spec.timeout {
+            server = server.timeout(Duration::from_secs(seconds.into()));
+        }
+        if spec.permission == Permission::Allow {
+            server = server.approval(Approval::Never);
+        }
+        for variable in self.spec.env.iter().chain(&spec.env) {
+            server = server.env_value(variable, self.variable(variable, &["mcp", name, "env"])?);
+        }
+        if let Some(variable) = &spec.token_env {
+            server = server.token(self.variable(variable, &["mcp", name, "token_env"])?);
+        }
+        Ok(server)
+    }
+
+    /// A misspelt name would otherwise be ignored.
+    fn check_names(
+        &self,
+        name: &str,
+        spec: &McpServer,
+        connection: &Connection,
+    ) -> Result<(), FileError> {
+        let known: Vec<&str> =
+            connection.listing().tools.iter().map(|tool| tool.name.as_str()).collect();
+        let included = spec.include.iter().flatten().map(|tool| ("include", tool));
+        let excluded = spec.exclude.iter().map(|tool| ("exclude", tool));
+        for (key, tool) in included.chain(excluded) {
+            if !known.contains(&tool.as_str()) {
+                let why = format!("the server has no tool{}", suggestion(tool, &known));
+                return Err(self.source.error(&["mcp", name, key], why));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! The agents in `examples/agents`.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use mynah::{Catalog, Engine, ModelRef, testing::Scripted};
+use mynah_agent::AgentFile;
+use serde_json::{Value, json};
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/agents"));
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).collect()
+}
+
+fn parsed(path: &Path) -> Value {
+    toml::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+fn each_fits_the_schema_and_names_models_that_are_known() {
+    let schema = jsonschema::validator_for(&mynah_agent::schema()).unwrap();
+    let catalog = Catalog::built_in();
+    assert!(files().len() >= 2);
+    for path in files() {
+        let file = parsed(&path);
+        if let Err(error) = schema.validate(&file) {
+            panic!("{}: {error}", path.display());
+        }
+        let fallback = file["fallback"].as_array().cloned().unwrap_or_default();
+        for model in fallback.iter().chain([&file["model"]]) {
+            let name = model.as_str().or(model["name"].as_str()).unwrap();
+            let is_local = name.starts_with("llamacpp:") || name.starts_with("ollama:");
+            let known = catalog.find(&ModelRef::from(name));
+            assert!(is_local || known.is_some(), "{}: {name}", path.display());
+        }
+    }
+    let wrong = [
+        json!({}),
+        json!({"model": "a:b", "tols": {}}),
+        json!({"model": "a:b", "tools": {"shell": "yes"}}),
+    ];
+    for wrong in wrong {
+        assert!(!schema.is_valid(&wrong), "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn each_answers_with_a_scripted_model() {
+    for path in files() {
+        // Servers of others are tested where they are installed.
+        if parsed(&path).get("mcp").is_some() {
+            continue;
+        }
+        let file = AgentFile::read(&path).unwrap();
+        file.build().await.unwrap();
+        let model = Scripted::new([json!([{"text": "{}"}, {"finish": "stop"}])]).unwrap();
+        let agent = file.build_on(Engine::new(model)).await.unwrap();
+        let result = agent.engine.chat("Hello?").await.unwrap();
+        assert_eq!(result.text(), "{}", "{}", path.display());
+    }
+}

@@ -1,0 +1,218 @@
+//! Agents from files.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+use std::{env, fs, path::Path};
+
+use mynah::{Engine, Options, Tool, ToolCall, log::MemoryLog, testing::Scripted};
+use mynah_agent::{Agent, AgentFile, FileError};
+use serde_json::json;
+
+/// The agent of this text, in a folder that has a file.
+async fn agent(text: &str) -> Result<Agent, FileError> {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("prompt.md"), "Speak {{language}}.").unwrap();
+    fs::write(folder.path().join("answer.json"), r#"{"type": "object"}"#).unwrap();
+    fs::write(folder.path().join("agent.toml"), text).unwrap();
+    Agent::from_file(folder.path().join("agent.toml")).await.map_err(|mut error| {
+        error.file = error.file.file_name().unwrap().into();
+        let folder = format!("{}/", folder.path().display());
+        error.message = error.message.replace(&folder, "");
+        error
+    })
+}
+
+fn tools(engine: &Engine) -> Vec<(String, bool)> {
+    let tools = engine.resolve_tools(&Options::new());
+    tools.iter().map(|tool| (tool.name().to_owned(), tool.spec().manual)).collect()
+}
+
+#[tokio::test]
+async fn a_file_becomes_an_engine_with_its_model_prompt_tools_and_limits() {
+    let agent = agent(
+        r#"
+        name = "helper"
+        model = "anthropic:claude-sonnet-5"
+        fallback = [{ name = "llamacpp:default", base_url = "http://localhost:8080" }]
+        system = { file = "prompt.md" }
+        vars = { language = "French" }
+        params = { temperature = 0.2, top_k = 4 }
+        budget = { usd = 0.5, turns = 30, seconds = 60 }
+        output = { schema = "answer.json" }
+        [tools]
+        files = { root = ".", write = "ask" }
+        shell = "ask"
+        calculator = true
+        [approvals]
+        calculator = "ask"
+        edit_file = "deny"
+        "#,
+    )
+    .await
+    .unwrap();
+    assert_eq!(agent.name, "helper");
+    let spec = agent.engine.spec().unwrap_err().to_string();
+    assert!(!spec.is_empty());
+    let known = agent.engine.resolve_params(&Options::new());
+    let expected = json!({
+        "temperature": 0.2, "top_k": 4, "system": "Speak French.", "max_turns": u32::MAX,
+        "budget": {"max_usd": 0.5, "max_turns": 30, "max_wall_clock_ms": 60_000},
+        "response_format": {"type": "json_schema", "name": "answer", "schema": {"type": "object"}, "strict": false},
+    });
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(known.get(name), Some(value), "{name} in {known:?}");
+    }
+    let expected = [
+        ("read_file", false),
+        ("list_dir", false),
+        ("search_files", false),
+        ("write_file", true),
+        ("shell", true),
+        ("calculator", true),
+    ];
+    assert_eq!(tools(&agent.engine), expected.map(|(name, manual)| (name.to_owned(), manual)));
+    assert!(format!("{:?}", agent.engine).contains("anthropic|llamacpp"), "{:?}", agent.engine);
+}
+
+#[tokio::test]
+async fn an_error_names_the_file_the_line_and_the_key_and_suggests_the_nearest() {
+    let model = "model = \"anthropic:claude-sonnet-5\"\n";
+    let table = [
+        ("modle = \"x\"", "agent.toml:1: modle: unknown key `modle`; did you mean `model`?"),
+        ("system = \"x\"", "agent.toml: the key `model` is missing"),
+        (
+            "model = 7",
+            "agent.toml:1: model: invalid type: integer `7`, expected a name such as \"anthropic:claude-sonnet-5\", or a table with a `name`",
+        ),
+        (
+            "model = { nam = \"x\" }",
+            "agent.toml:1: model.nam: unknown key `nam`; did you mean `name`?",
+        ),
+        ("model = \"anthropic", "agent.toml:1: invalid basic string, expected `\"`"),
+        (
+            "M\n[tools]\nfile = { root = \".\" }",
+            "agent.toml:4: tools.file: unknown key `file`; did you mean `files`?",
+        ),
+        (
+            "M\n[tools]\nzoo = 1",
+            "agent.toml:4: tools.zoo: unknown key `zoo`; known are files, shell, fetch, calculator, now, ask_user",
+        ),
+        (
+            "M\n[tools]\nfiles = { root = \".\", write = \"aks\" }",
+            "agent.toml:4: tools.files.write: unknown value `aks`; did you mean `ask`?",
+        ),
+        (
+            "M\n[tools.shell]\npermission = \"allow\"\ntimout = 1",
+            "agent.toml:5: tools.shell.timout: unknown key `timout`; did you mean `timeout`?",
+        ),
+        (
+            "M\n[tools]\nfiles = { root = \"nowhere\" }",
+            "agent.toml:4: tools.files.root: the folder nowhere cannot be opened: No such file or directory (os error 2)",
+        ),
+        (
+            "M\nsystem = \"{{who}}\"",
+            "agent.toml:3: system: the variable `who` has no value; set it under [vars], or give --var who=VALUE",
+        ),
+        (
+            "M\nsystem = \"hi\"\n[vars]\nwho = \"x\"",
+            "agent.toml:5: vars.who: the system prompt has no variable `who`",
+        ),
+        (
+            "M\nsystem = { file = \"gone.md\" }",
+            "agent.toml:3: system.file: gone.md: No such file or directory (os error 2)",
+        ),
+        (
+            "M\nbudget = { dollars = 1 }",
+            "agent.toml:3: budget.dollars: unknown key `dollars`; known are usd, turns, tool_calls, input_tokens, output_tokens, total_tokens, seconds",
+        ),
+        (
+            "M\n[params]\nmax_turns = 3",
+            "agent.toml:4: params.max_turns: not a param: the key `budget.turns` sets it",
+        ),
+        (
+            "M\n[tools]\nnow = true\n[approvals]\nnwo = \"ask\"",
+            "agent.toml:6: approvals.nwo: no tool is called `nwo`; did you mean `now`?",
+        ),
+        (
+            "M\nenv = [\"MYNAH_SURELY_UNSET\"]\n[tools]\nshell = \"ask\"",
+            "agent.toml:3: env: the environment variable MYNAH_SURELY_UNSET is not set",
+        ),
+        (
+            "M\nenv = [\"A=b\"]\n[tools]\nshell = \"ask\"",
+            "agent.toml:3: env: give names alone; values come from the environment",
+        ),
+        (
+            "M\n[mcp.git]\ncommand = [\"git\"]\ninclud = []",
+            "agent.toml:5: mcp.git.includ: unknown key `includ`; did you mean `include`?",
+        ),
+        ("M\n[mcp.git]\ninclude = []", "agent.toml:3: mcp.git: give either a `command` or a `url`"),
+        (
+            "M\n[mcp.git]\nurl = \"http://x\"\ntoken_env = \"MYNAH_SURELY_UNSET\"",
+            "agent.toml:5: mcp.git.token_env: the environment variable MYNAH_SURELY_UNSET is not set",
+        ),
+    ];
+    for (text, expected) in table {
+        let error = agent(&text.replace("M\n", &format!("{model}\n"))).await.unwrap_err();
+        assert_eq!(error.to_string(), expected, "{text}");
+    }
+    let error = agent("model = \"anthropc:x\"").await.unwrap_err().to_string();
+    assert!(error.starts_with("agent.toml:1: model: ") && error.contains("anthropc"), "{error}");
+    let error = Agent::from_file("nowhere/agent.toml").await.unwrap_err();
+    assert!(error.is_unreachable && error.to_string().starts_with("nowhere/agent.toml: No such"));
+}
+
+#[tokio::test]
+async fn a_variable_of_the_caller_overrides_that_of_the_file() {
+    let text = "model = \"openai:gpt-5.4-mini\"\nsystem = \"Speak {{language}}.\"\nvars = { language = \"French\" }";
+    let system = async |file: AgentFile| {
+        file.build().await.unwrap().engine.resolve_params(&Options::new())["system"].clone()
+    };
+    let file = AgentFile::parse("agent.toml", text).unwrap();
+    assert_eq!(system(file.clone()).await, "Speak French.");
+    assert_eq!(system(file.clone().var("language", "Latin")).await, "Speak Latin.");
+    let error = file.var("lang", "x").build().await.unwrap_err().to_string();
+    assert_eq!(error, "agent.toml:2: system: the system prompt has no variable `lang`");
+}
+
+#[tokio::test]
+async fn a_shell_that_is_allowed_runs_in_the_folder_of_the_file_with_the_variables_that_are_named()
+{
+    let folder = tempfile::tempdir().unwrap();
+    let text = "model = \"x:y\"\nenv = [\"CARGO_PKG_NAME\"]\n[tools]\nshell = \"allow\"";
+    let file = AgentFile::parse(folder.path().join("agent.toml"), text).unwrap();
+    let command = json!({"command": "pwd; echo $CARGO_PKG_NAME $CARGO_MANIFEST_DIR"});
+    let call = ToolCall::from_value("c0", "shell", command);
+    let model = Scripted::new([
+        json!([{"tool_call": {"id": call.id, "name": call.name, "arguments": call.arguments}}, {"finish": "tool_calls"}]),
+        json!([{"text": "Done."}, {"finish": "stop"}]),
+    ]);
+    let engine = file.build_on(Engine::new(model.unwrap())).await.unwrap().engine;
+    let result = engine.chat("Where am I?").record(&MemoryLog::new()).await.unwrap();
+    assert_eq!(result.text(), "Done.");
+    let output = result.steps[0].tool_results[0].text().into_owned();
+    let place = folder.path().canonicalize().unwrap();
+    let expected = format!("{}\\nmynah-agent\\n", place.display());
+    assert!(output.contains(&expected), "{output}");
+    assert_eq!(
+        engine.resolve_tools(&Options::new()).iter().map(Tool::name).collect::<Vec<_>>(),
+        ["shell"]
+    );
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+#[test]
+fn the_published_schema_is_current() {
+    let file = root().join("docs/agent.schema.json");
+    let current = serde_json::to_string_pretty(&mynah_agent::schema()).unwrap() + "\n";
+    if env::var_os("MYNAH_BLESS").is_some() {
+        fs::write(&file, &current).unwrap();
+    }
+    let published = fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        published == current,
+        "docs/agent.schema.json is out of date; run this with MYNAH_BLESS=1"
+    );
+}

@@ -1,0 +1,111 @@
+//! `mynah run`: lets an agent work on a goal.
+
+use std::{
+    io::{self, IsTerminal as _},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::{
+    Failure, LogArgs,
+    agent::{self, VarArgs},
+    generate::{failed, piped},
+    ledger::Ledger,
+    resume, runtime,
+    screen::{Lines, Screen, Stop},
+    store::Place,
+    text::quoted,
+    unless_interrupted, written,
+};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah run agent.toml 'What is in this folder?'
+  git diff | mynah run reviewer.toml
+  mynah run agent.toml - < goal.txt
+  mynah run agent.toml --var language=French 'Translate README.md.'
+  mynah run agent.toml --json 'List the tests.' | jq .event.type
+
+The answer goes to standard output, what tools do to standard error. On a terminal, calls that need approval and questions are
+answered in place; elsewhere the run waits, and the message says how to continue it.
+Exit codes: 0 done; 1 the run failed; 2 wrong usage, a bad agent file, no key; 3 the run waits; 4 a log, file or server that
+could not be used; 130 interrupted, and the run can be resumed.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    log: LogArgs,
+    /// The agent file, or a scenario.
+    agent: PathBuf,
+    /// What the agent should do, in quotes. - reads standard input, as a missing goal does where something is piped in.
+    goal: Option<String>,
+    #[command(flatten)]
+    vars: VarArgs,
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { log: place, agent, goal, vars } = arguments;
+    let goal = match goal.as_deref() {
+        None if io::stdin().is_terminal() => {
+            return Err(Failure::input("no goal: give one in quotes, or pipe it in"));
+        }
+        None | Some("-") => piped()?,
+        Some(goal) if goal.trim().is_empty() => return Err(Failure::input("the goal is empty")),
+        Some(goal) => goal.to_owned(),
+    };
+    let log = Arc::new(Ledger::new(Place::parse(&place.log)?.open()?));
+    let asks = !place.json && io::stdin().is_terminal() && io::stderr().is_terminal();
+    let (json, mut screen, mut lines) =
+        (place.json, Screen::new(place.json), asks.then(Lines::new));
+    let who = format!(" --agent {}{}", quoted(&agent.to_string_lossy()), vars.flags());
+    let hints = [("show", ""), ("fork", &*format!(" --at N{who}"))]
+        .map(|(verb, rest)| (verb, rest.to_owned()));
+    runtime()?.block_on(async {
+        let engine = agent::load(&agent, &vars, &[]).await?;
+        let mut stream = engine.chat(goal).record(&log).stream();
+        let work = screen.follow(&mut stream, &engine, &log, lines.as_mut());
+        let done = unless_interrupted(work).await;
+        drop(stream);
+        let run = log.written();
+        log.begin(None).await;
+        let Some(run) = run else {
+            return Err(match done {
+                Some(Err(Stop::Failed(failure))) => failure,
+                Some(Err(Stop::Refused(error))) => failed(&error, 1).because(error),
+                _ => Failure::interrupted("interrupted; nothing was kept", None),
+            });
+        };
+        let resumed = resume::Arguments::new(place, run.to_string(), agent, vars);
+        match done {
+            None => {
+                written(screen.end())?;
+                let command = resumed.command(&run);
+                let told = format!("interrupted; run {run} can go on:\n  {command}");
+                Err(Failure::interrupted(told, Some(&run)))
+            }
+            Some(Err(Stop::Failed(failure))) => Err(failure),
+            Some(Err(Stop::Refused(error))) => {
+                if json {
+                    written(screen.line(&json!({"run_id": run, "err": error})))?;
+                }
+                resumed.judge(&log, &run).await?;
+                Err(failed(&error, 1).told())
+            }
+            Some(Ok(result)) => {
+                if json {
+                    written(screen.line(&json!({"run_id": run, "ok": result})))?;
+                }
+                written(screen.end())?;
+                screen.totals(&log, &run).await?;
+                resumed.judge(&log, &run).await?;
+                if !json {
+                    let hints = hints.map(|(verb, rest)| resumed.log().command(verb, &run, &rest));
+                    screen.note(&hints.join("   "));
+                }
+                Ok(())
+            }
+        }
+    })
+}
