@@ -3,7 +3,7 @@
 use mynah::RunId;
 use std::collections::{HashMap, HashSet};
 
-use mynah::log::{Fact, Log, Parent, RunFilter, RunSummary};
+use mynah::log::{Log, Parent, RunFilter, RunSummary, parent};
 
 use crate::Failure;
 
@@ -38,15 +38,6 @@ pub(crate) async fn of(log: &dyn Log, run: &str) -> Result<Vec<Kin>, Failure> {
     let mut kin: Vec<Kin> = kin.collect();
     kin.sort_by_key(|kin| std::cmp::Reverse(depth(&kin.run.run_id, &parents)));
     Ok(kin)
-}
-
-/// Where a run was branched off another. What was taken away or damaged does not tell.
-pub(crate) async fn parent(log: &dyn Log, run: &str) -> Result<Option<Parent>, Failure> {
-    let first = log.read(run, 1, 1).await?;
-    Ok(match first.first().and_then(|record| record.fact().ok().flatten()) {
-        Some(Fact::RunStarted { about: Some(about), .. }) => about.parent,
-        _ => None,
-    })
 }
 
 /// Up to which record each run has what this one has. Runs that are gone still link those that stayed.

@@ -28,6 +28,8 @@ mod resume;
 mod run;
 mod runs;
 mod screen;
+#[cfg(feature = "serve")]
+mod serve;
 mod show;
 mod steady;
 mod store;
@@ -117,6 +119,12 @@ enum Verb {
     /// Tools are described to it and never run. The call is kept only where --log says.
     #[command(after_help = generate::EXAMPLES)]
     Generate(generate::Arguments),
+    /// Look at the runs of a log in a browser.
+    ///
+    /// Serves the same pages and API as `mynah serve`, and changes nothing.
+    #[cfg(feature = "serve")]
+    #[command(after_help = serve::INSPECT_EXAMPLES)]
+    Inspect(serve::InspectArguments),
     /// List the models that are known: limits, what they can do, prices.
     #[command(after_help = models::EXAMPLES)]
     Models(models::Arguments),
@@ -148,6 +156,12 @@ enum Verb {
     /// List runs, newest first.
     #[command(after_help = runs::EXAMPLES)]
     Runs(runs::Arguments),
+    /// Offer the runs of a log over HTTP.
+    ///
+    /// Listens on loopback. Other addresses need --token-file.
+    #[cfg(feature = "serve")]
+    #[command(after_help = serve::EXAMPLES)]
+    Serve(serve::Arguments),
     /// Show one run as a transcript, as a timeline, or by its records.
     #[command(after_help = show::EXAMPLES)]
     Show(show::Arguments),
@@ -333,10 +347,14 @@ fn perform(verb: Verb) -> Result<(), Failure> {
         Verb::Doctor(arguments) => doctor::main(arguments),
         Verb::Fork(arguments) => fork::main(arguments),
         Verb::Generate(arguments) => generate::main(arguments),
+        #[cfg(feature = "serve")]
+        Verb::Inspect(arguments) => serve::inspect(arguments),
         Verb::Models(arguments) => models::main(arguments),
         Verb::Replay(arguments) => replay::main(arguments),
         Verb::Resume(arguments) => resume::main(arguments),
         Verb::Runs(arguments) => runs::main(arguments),
+        #[cfg(feature = "serve")]
+        Verb::Serve(arguments) => serve::main(arguments),
         Verb::Show(arguments) => show::main(arguments),
         Verb::Verify(arguments) => verify::main(arguments),
         Verb::Export(arguments) => export::main(arguments),

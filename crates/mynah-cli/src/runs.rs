@@ -13,7 +13,7 @@ use mynah::{
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs, kin, now, runtime,
+    Failure, LogArgs, now, runtime,
     store::Place,
     text::{Moment, Span, line, short, write_columns},
     verify::with_run,
@@ -146,7 +146,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 
 /// A run as `--json` tells it: what the index knows, whether anybody goes on with it, and where it was branched off another.
 pub(crate) async fn told(log: &dyn Log, run: &RunSummary) -> Result<Value, Failure> {
-    let parent = kin::parent(log, &run.run_id).await?;
+    let parent = mynah::log::parent(log, &run.run_id).await?;
     let parent = parent.map(
         |Parent { run_id, seq, hash, .. }| json!({"run_id": run_id, "seq": seq, "hash": hash}),
     );

@@ -4,8 +4,8 @@ use std::io::{self, BufWriter, Write};
 
 use clap::Args;
 use mynah::{
-    Message,
-    log::{About, End, Fact, Kind, Log, Parent, Previous, Record, RunSummary},
+    Error, Message,
+    log::{About, Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, RunSummary, parent},
 };
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::{
     Failure, LogArgs,
     generate::cut_off,
     gist::{NOBODY_KNOWS, changes, detail, other_model, refusal, waits},
-    kin, runs, runtime,
+    runs, runtime,
     store::{self, Place, fact, previous},
     text::{Moment, Span, count, line, plain, short},
     tree, written,
@@ -72,7 +72,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 let told = runs::told(log.as_ref(), &run).await?;
                 write_json(&json!({"type": "run", "run": told}), &mut out)
             } else {
-                let parent = kin::parent(log.as_ref(), &run.run_id).await?;
+                let parent = parent(log.as_ref(), &run.run_id).await?;
                 write_summary(&run, parent.as_ref(), &mut out)
             })?;
         }
@@ -163,16 +163,11 @@ pub(crate) async fn write_records(
 
 /// A record with all there is to it.
 fn whole(record: &Record) -> Result<Value, Failure> {
-    let envelope = record.envelope();
-    Ok(json!({
-        "run_id": envelope.run,
-        "seq": envelope.seq,
-        "ts": envelope.ts,
-        "kind": envelope.kind,
-        "prev": envelope.prev,
-        "hash": record.hash(),
-        "fact": fact(record)?,
-    }))
+    let view = record.view();
+    match view.unreadable {
+        Some(what) => Err(Error::from(Corrupt::new(view.run_id, view.seq, what)).into()),
+        None => Ok(json!(view)),
+    }
 }
 
 fn write_whole(value: &Value, json: bool, out: &mut impl Write) -> io::Result<()> {

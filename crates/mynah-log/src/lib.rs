@@ -29,6 +29,7 @@ mod runs;
 mod sqlite;
 mod tail;
 mod verify;
+mod view;
 mod waiters;
 
 pub use audit::{Auditor, verify_run, verify_seals, walk};
@@ -52,3 +53,4 @@ pub use runs::{RunFilter, RunPage, RunStatus, RunSummary};
 pub use sqlite::SqliteLog;
 pub use tail::Tail;
 pub use verify::{Corrupt, Report, Verifier, VerifyStatus, verify};
+pub use view::{RecordView, parent};

@@ -82,8 +82,11 @@ async fn write_records(
     Ok(verifier)
 }
 
-/// That a run's seal is a leaf of the log's tree.
-async fn inclusion(log: &dyn Log, run: &str, index: u64) -> Result<Inclusion> {
+/// Proves that a run's seal is the leaf of the log's tree at this place.
+///
+/// # Errors
+/// A list of seals that has no such place, or a log that cannot be read.
+pub async fn inclusion(log: &dyn Log, run: &str, index: u64) -> Result<Inclusion> {
     let mut leaves = Vec::new();
     loop {
         let seals = log.seals(leaves.len() as u64, PORTION).await?;

@@ -34,7 +34,7 @@ use serde_json::{Value, value::RawValue};
 use self::reader::{Item, Reader};
 use crate::{Body, Hash, MAX_PAYLOAD, Record, Report, cbor};
 
-pub use export::export;
+pub use export::{export, inclusion};
 pub use import::{Imported, import};
 
 /// The version of the format, in the first line.

@@ -25,3 +25,4 @@ pub(crate) use mynah_step::ErrorPolicy;
 pub use mynah_step::OnToolError;
 pub(crate) use setup::{Beginning, Observer, Resumption, Setup};
 pub(crate) use state::RunState;
+pub(crate) use tell::tell;

@@ -5,7 +5,7 @@ use mynah_log::{Fact, Resolution};
 use serde_json::Value;
 
 /// The events of a call, from the fact of its outcome.
-pub(super) fn tell(call: &ToolCall, fact: &Fact) -> Vec<Event> {
+pub(crate) fn tell(call: &ToolCall, fact: &Fact) -> Vec<Event> {
     let halt = |reason: &HaltReason, result: &Value, content: &str, exception: Option<&String>| {
         Event::ToolHalt {
             tool_call_id: call.id.clone(),

@@ -1,0 +1,154 @@
+//! `mynah serve` and `mynah inspect`: the runs of a log over HTTP.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::Args;
+use mynah::log::{Log, MemoryLog, bundle};
+use mynah_server::Server;
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::{Failure, LogArgs, input, interrupt::interrupted, store::Place, written};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  mynah serve --log sqlite:mynah.db        offer the runs of a log at http://127.0.0.1:7878
+  mynah serve --listen 127.0.0.1:0         on any free port; the first line of the output names it
+  mynah serve --listen 0.0.0.0:7878 --token-file token --host runs.example.org
+                                           to other machines, with a token
+  curl http://127.0.0.1:7878/v1/runs       list the runs
+
+The API is described in docs/server.md.
+
+Exit codes: 0 it was stopped; 2 wrong usage; 4 a log, file or address that could not be used.";
+
+pub(crate) const INSPECT_EXAMPLES: &str = "Examples:
+  mynah inspect                            the runs of the log of this folder
+  mynah inspect run.ndjson                 a run that `mynah export` wrote, without its log
+
+Nothing is changed. Exit codes: 0 it was stopped; 2 wrong usage; 4 a log, file or address that could
+not be used.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    log: LogArgs,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct InspectArguments {
+    #[command(flatten)]
+    log: LogArgs,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Show the run of a file that `mynah export` wrote, instead of a log.
+    file: Option<PathBuf>,
+}
+
+/// Where the server listens, and to whom.
+#[derive(Args)]
+struct ServerArgs {
+    /// Listen on this address and port; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7878")]
+    listen: SocketAddr,
+    /// Demand the token in the first line of this file. Needed beyond loopback.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Accept requests to this host name; may be repeated. Addresses and localhost need none.
+    #[arg(long = "host", value_name = "NAME")]
+    hosts: Vec<String>,
+    /// Refuse bodies of more bytes than this.
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
+    max_body: usize,
+    /// Wait this many seconds for requests in progress when the server is stopped.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    drain: u64,
+}
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { log: LogArgs { log, json }, server } = arguments;
+    let place = Place::parse(&log)?;
+    server.serve(json, async || place.open())
+}
+
+pub(crate) fn inspect(arguments: InspectArguments) -> Result<(), Failure> {
+    let InspectArguments { log: LogArgs { log, json }, server, file } = arguments;
+    server.serve(json, async || match &file {
+        Some(file) => imported(file).await,
+        None => Place::parse(&log)?.open_to_read(),
+    })
+}
+
+/// A log with the run of a file.
+async fn imported(file: &Path) -> Result<Arc<dyn Log>, Failure> {
+    let log = MemoryLog::new();
+    let imported = bundle::import(&log, input::bundle(file)?).await;
+    imported.map_err(|error| Failure::of(&error).in_file(file))?;
+    Ok(Arc::new(log))
+}
+
+impl ServerArgs {
+    /// Serves until the program is interrupted.
+    fn serve(
+        self,
+        json: bool,
+        open: impl AsyncFnOnce() -> Result<Arc<dyn Log>, Failure>,
+    ) -> Result<(), Failure> {
+        let token = self.token()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let runtime = runtime
+            .map_err(|error| Failure::file(format!("the runtime could not start: {error}")))?;
+        runtime.block_on(async {
+            let mut server = Server::new(open().await?)
+                .max_body(self.max_body)
+                .drain(Duration::from_secs(self.drain));
+            server = self.hosts.iter().fold(server, |server, host| server.host(host));
+            if let Some(token) = token {
+                server = server.token(token);
+            }
+            let failed = |error| Failure::file(format!("{}: {error}", self.listen));
+            let listener = TcpListener::bind(self.listen).await.map_err(failed)?;
+            let address = listener.local_addr().map_err(failed)?;
+            // From here on a signal stops the server instead of the program.
+            let stop = interrupted();
+            let mut out = io::stdout().lock();
+            written(match json {
+                true => writeln!(out, "{}", json!({"listening": format!("http://{address}/")})),
+                false => writeln!(out, "listening on http://{address}/"),
+            })?;
+            written(out.flush())?;
+            drop(out);
+            server.serve(listener, stop).await.map_err(failed)
+        })
+    }
+
+    /// The token, which a server needs that other machines can reach.
+    fn token(&self) -> Result<Option<String>, Failure> {
+        let Some(file) = &self.token_file else {
+            return match self.listen.ip().is_loopback() {
+                true => Ok(None),
+                false => Err(Failure::input(format!(
+                    "--listen {}: other machines can reach it; give --token-file FILE",
+                    self.listen
+                ))),
+            };
+        };
+        let text = fs::read_to_string(file)
+            .map_err(|error| Failure::file(format!("{}: {error}", file.display())))?;
+        match text.lines().next().map(str::trim) {
+            Some(token) if token.len() >= 16 && token.is_ascii() => Ok(Some(token.to_owned())),
+            _ => Err(Failure::input(format!(
+                "{}: its first line must be a token of at least 16 ASCII characters",
+                file.display()
+            ))),
+        }
+    }
+}

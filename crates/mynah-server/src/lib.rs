@@ -1,0 +1,151 @@
+//! The runs of a log over HTTP: lists, records, events as they come, verification, and the inspector's pages.
+//!
+//! `docs/server.md` describes the API. [`Server`] serves it on a listener.
+//!
+//! ```no_run
+//! use mynah::log::MemoryLog;
+//! use mynah_server::Server;
+//!
+//! # async fn f() -> std::io::Result<()> {
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:7878").await?;
+//! Server::new(MemoryLog::new()).serve(listener, std::future::pending()).await
+//! # }
+//! ```
+
+mod changes;
+mod events;
+mod guard;
+mod log_routes;
+mod metrics;
+mod openapi;
+mod pages;
+mod problem;
+mod query;
+mod records;
+mod reply;
+mod routes;
+mod runs;
+mod sessions;
+mod stats;
+
+use std::{future::Future, io, sync::Arc, time::Duration};
+
+use axum::{Router, extract::DefaultBodyLimit, middleware};
+use mynah::{SystemWorld, World as _, log::Log};
+use tokio::{net::TcpListener, sync::Mutex};
+use tokio_util::sync::CancellationToken;
+
+use self::{changes::Changes, guard::Guard, log_routes::KnownTree, metrics::Metrics};
+
+/// What a handler gets.
+pub(crate) type App = Arc<Shared>;
+
+/// What all handlers share.
+pub(crate) struct Shared {
+    pub(crate) log: Arc<dyn Log>,
+    pub(crate) guard: Guard,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) changes: Changes,
+    pub(crate) tree: Mutex<KnownTree>,
+    /// Is cancelled when the server stops: streams end, and `/readyz` says so.
+    pub(crate) stopping: CancellationToken,
+}
+
+/// A server of one log.
+#[must_use = "a server does nothing unless it is served"]
+pub struct Server {
+    log: Arc<dyn Log>,
+    guard: Guard,
+    max_body: usize,
+    drain: Duration,
+}
+
+impl Server {
+    /// Serves this log.
+    pub fn new(log: impl Log) -> Self {
+        Self {
+            log: Arc::new(log),
+            guard: Guard::default(),
+            max_body: 4 << 20,
+            drain: Duration::from_secs(30),
+        }
+    }
+
+    /// Demands this token with every request for data. A server that others can reach needs one.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.guard.token = Some(token.into());
+        self
+    }
+
+    /// Adds a name by which clients address the server, besides `localhost` and IP addresses.
+    pub fn host(mut self, name: impl Into<String>) -> Self {
+        self.guard.hosts.push(name.into());
+        self
+    }
+
+    /// Sets how large the body of a request may be, in bytes. By default 4 MiB.
+    pub fn max_body(mut self, bytes: usize) -> Self {
+        self.max_body = bytes;
+        self
+    }
+
+    /// Sets how long requests may take to end after the server was stopped. By default 30 seconds.
+    pub fn drain(mut self, time: Duration) -> Self {
+        self.drain = time;
+        self
+    }
+
+    /// Serves until `stop` is ready, then ends its streams and waits for requests in progress.
+    ///
+    /// # Errors
+    /// A listener that cannot be used.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        let Self { log, guard, max_body, drain } = self;
+        let stopping = CancellationToken::new();
+        let app = Arc::new(Shared {
+            changes: Changes::new(Arc::clone(&log)),
+            tree: Mutex::default(),
+            log,
+            guard,
+            metrics: Arc::default(),
+            stopping: stopping.clone(),
+        });
+        let router = router(app).layer(DefaultBodyLimit::max(max_body));
+        let served = axum::serve(listener, router)
+            .with_graceful_shutdown(stopping.clone().cancelled_owned());
+        let mut served = tokio::spawn(served.into_future());
+        tokio::select! {
+            served = &mut served => return served.map_err(io::Error::other)?,
+            () = stop => stopping.cancel(),
+        }
+        match tokio::time::timeout(drain, &mut served).await {
+            Ok(served) => served.map_err(io::Error::other)?,
+            // A client that does not read holds its connection.
+            Err(_) => {
+                served.abort();
+                Ok(())
+            }
+        }
+    }
+}
+
+fn router(app: App) -> Router {
+    let router = routes::all()
+        .into_iter()
+        .fold(pages::routes(), |router, route| router.route(route.path, route.handler));
+    router
+        .fallback(routes::absent)
+        .method_not_allowed_fallback(routes::wrong_method)
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), guard::guard))
+        .with_state(app)
+}
+
+/// The time, in nanoseconds since 1970.
+pub(crate) fn now() -> i64 {
+    let since = SystemWorld.now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    i64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
+}

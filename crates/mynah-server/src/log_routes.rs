@@ -1,0 +1,268 @@
+//! Verification, proofs, and the state of the log and the server.
+
+use std::{
+    io::{self, Write},
+    sync::Arc,
+};
+
+use axum::{
+    body::Body,
+    extract::State,
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
+    response::{IntoResponse as _, Response, sse::Event},
+};
+use futures_util::stream;
+use mynah::{
+    Error, ErrorKind, LogReason, Result as MynahResult,
+    log::{Auditor, Log, MAINTENANCE, RunFilter, RunStatus, SealedRun, bundle, merkle::Tree},
+};
+use serde_json::{Value, json};
+use tokio::{runtime::Handle, sync::mpsc};
+
+use crate::{
+    App, now,
+    problem::{Problem, Result},
+    query::{Id, Query},
+    records::is_damage,
+    reply, runs,
+};
+
+/// `GET` and `POST /v1/runs/{id}/verify`
+pub(crate) async fn verify(State(app): State<App>, Id(id): Id, uri: Uri) -> Result {
+    Query::of(&uri).end()?;
+    let found = Auditor::new(app.log.as_ref()).verify_run(&id).await;
+    Ok(reply::ok(&verified(&id, found)?))
+}
+
+/// What verifying a run found. Damage is a finding; anything else is an error.
+fn verified(run: &str, found: MynahResult<mynah::log::Report>) -> MynahResult<Value> {
+    let mut shown = json!({"run_id": run});
+    let found = match found {
+        Ok(report) => json!(report),
+        Err(error) if is_damage(error.kind()) => json!({"status": error.reason(), "err": error}),
+        Err(error) => return Err(error),
+    };
+    if let (Value::Object(shown), Value::Object(found)) = (&mut shown, found) {
+        shown.extend(found);
+    }
+    Ok(shown)
+}
+
+/// `GET /v1/runs/{id}/proof`
+pub(crate) async fn proof(State(app): State<App>, Id(id): Id, uri: Uri) -> Result {
+    Query::of(&uri).end()?;
+    let run = runs::found(&app, &id).await?;
+    let Some(place) = run.seal else {
+        let detail = format!("run {id} has no seal yet, so the log's tree does not have it");
+        return Err(Problem::new(StatusCode::CONFLICT, "not_sealed", detail));
+    };
+    let inclusion = bundle::inclusion(app.log.as_ref(), &id, place).await?;
+    let leaf = SealedRun::new(run.run_id.clone(), run.hash).leaf();
+    let mut shown = json!(inclusion);
+    shown["run_id"] = json!(run.run_id);
+    shown["fingerprint"] = json!(run.hash);
+    shown["leaf"] = json!(leaf);
+    Ok(reply::ok(&shown))
+}
+
+/// `GET /v1/runs/{id}/export`
+pub(crate) async fn export(State(app): State<App>, Id(id): Id, uri: Uri) -> Result {
+    Query::of(&uri).end()?;
+    runs::found(&app, &id).await?;
+    let (sender, receiver) = mpsc::channel(4);
+    let log = runs::log(&app);
+    // A bundle is written by blocking calls, so that a client that reads slowly stops it.
+    tokio::task::spawn_blocking(move || {
+        let out = io::BufWriter::with_capacity(64 << 10, Pipe(sender.clone()));
+        if let Err(error) = Handle::current().block_on(bundle::export(log.as_ref(), &id, out)) {
+            // Without its last line a bundle does not verify; the broken connection says the same.
+            let _ = sender.blocking_send(Err(io::Error::other(error.to_string())));
+        }
+    });
+    let chunks = stream::unfold(receiver, async |mut receiver| {
+        let chunk = receiver.recv().await?;
+        Some((chunk, receiver))
+    });
+    let kind = HeaderValue::from_static("application/x-ndjson");
+    Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(chunks)).into_response())
+}
+
+/// Sends what is written to a client.
+struct Pipe(mpsc::Sender<io::Result<Vec<u8>>>);
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+        self.0.blocking_send(Ok(bytes.to_vec())).map_err(gone)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The log's tree, as far as it was read.
+#[derive(Default)]
+pub(crate) struct KnownTree {
+    tree: Tree,
+    removals: u64,
+}
+
+impl KnownTree {
+    /// Reads the leaves that came since.
+    async fn read(&mut self, log: &dyn Log) -> MynahResult<()> {
+        loop {
+            let leaves = log.seals(self.tree.size(), 1000).await?;
+            if leaves.is_empty() {
+                return Ok(());
+            }
+            for leaf in &leaves {
+                self.tree.push(leaf.leaf());
+                self.removals += u64::from(*leaf.run == *MAINTENANCE);
+            }
+        }
+    }
+}
+
+/// How many runs are counted at most.
+const COUNTED: usize = 10_000;
+
+/// `GET /v1/log`
+pub(crate) async fn about(State(app): State<App>, uri: Uri) -> Result {
+    Query::of(&uri).end()?;
+    let (leaves, removals, root) = {
+        let mut known = app.tree.lock().await;
+        known.read(app.log.as_ref()).await?;
+        (known.tree.size(), known.removals, known.tree.root())
+    };
+    let mut counts = json!({"abandoned": 0});
+    for status in RunStatus::ALL {
+        counts[status.as_str()] = json!(0);
+    }
+    let mut count = |name: &str| counts[name] = json!(counts[name].as_u64().unwrap_or(0) + 1);
+    let (mut filter, mut counted, mut complete) = (RunFilter::new().limit(1000), 0, true);
+    loop {
+        let page = app.log.runs(filter.clone()).await?;
+        for run in &page.runs {
+            count(run.status.as_str());
+            if run.is_abandoned(now()) {
+                count("abandoned");
+            }
+        }
+        counted += page.runs.len();
+        let Some(next) = page.next else { break };
+        if counted >= COUNTED {
+            complete = false;
+            break;
+        }
+        filter = filter.after(next);
+    }
+    Ok(reply::ok(&json!({
+        "leaves": leaves, "seals": leaves - removals, "removals": removals, "root": root,
+        "counts": counts, "counted": counted, "complete": complete,
+    })))
+}
+
+/// What verifying a whole log found.
+#[derive(Default)]
+struct Tally {
+    runs: u64,
+    wrong: Vec<Value>,
+}
+
+/// `GET /v1/log/verify`
+pub(crate) async fn verify_all(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Result {
+    Query::of(&uri).end()?;
+    let log = runs::log(&app);
+    if !reply::wants_stream(&headers) {
+        return Ok(reply::ok(&verify_log(log.as_ref(), None).await?));
+    }
+    // As many as a client has not read yet wait here.
+    let (sender, receiver) = mpsc::channel(16);
+    tokio::spawn(async move {
+        let last = match verify_log(log.as_ref(), Some(&sender)).await {
+            Ok(found) => reply::event(&found).event("end"),
+            Err(error) => reply::event(&Problem::from(error)).event("problem"),
+        };
+        // A client that left does not need it.
+        let _ = sender.send(last).await;
+    });
+    let events = stream::unfold(receiver, async |mut receiver| {
+        let event = receiver.recv().await?;
+        Some((event, receiver))
+    });
+    Ok(reply::stream(&app, events))
+}
+
+/// Verifies every run and the list of seals. It stops if the client that watches it has left.
+async fn verify_log(log: &dyn Log, progress: Option<&mpsc::Sender<Event>>) -> MynahResult<Value> {
+    let (mut auditor, mut tally) = (Auditor::new(log), Tally::default());
+    let mut filter = RunFilter::new();
+    'pages: loop {
+        let page = log.runs(filter.clone()).await?;
+        let damaged = page.damaged.iter().map(|damaged| &damaged.run);
+        for run in page.runs.iter().map(|run| &run.run_id).chain(damaged) {
+            let found = match auditor.verify_run(run).await {
+                // It was there when it was listed.
+                Err(error) if error.kind() == ErrorKind::Log(LogReason::Pruned) => continue,
+                found => verified(run, found)?,
+            };
+            tally.runs += 1;
+            if let Some(progress) = progress
+                && progress.send(reply::event(&found).event("run")).await.is_err()
+            {
+                break 'pages;
+            }
+            if found.get("err").is_some() {
+                tally.wrong.push(found);
+            }
+        }
+        let Some(next) = page.next else { break };
+        filter = filter.after(next);
+    }
+    let mut shown = json!({"runs": tally.runs, "wrong": tally.wrong});
+    let seals = match auditor.verify_seals().await {
+        Ok(tree) => auditor.removals().await.map(|removals| (tree, removals.head())),
+        Err(error) => Err(error),
+    };
+    match seals {
+        Ok((tree, removals)) => {
+            let removals = removals.map_or(0, |head| head.seq);
+            shown["leaves"] = json!(tree.size());
+            shown["seals"] = json!(tree.size().saturating_sub(removals));
+            shown["removals"] = json!(removals);
+            shown["root"] = json!(tree.root());
+            shown["err"] = Value::Null;
+        }
+        Err(error) if is_damage(error.kind()) => shown["err"] = json!(error),
+        Err(error) => return Err(error),
+    }
+    Ok(shown)
+}
+
+/// `GET /healthz`
+pub(crate) async fn health() -> &'static str {
+    "ok\n"
+}
+
+/// `GET /readyz`
+pub(crate) async fn ready(State(app): State<App>) -> Result {
+    if app.stopping.is_cancelled() {
+        let detail = "the server is stopping";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", detail));
+    }
+    app.log.runs(RunFilter::new().limit(1)).await.map_err(unready)?;
+    Ok("ok\n".into_response())
+}
+
+fn unready(error: Error) -> Problem {
+    let detail = format!("the log cannot be read: {error}");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "log_unavailable", detail)
+}
+
+/// `GET /metrics`
+pub(crate) async fn metrics(State(app): State<App>) -> Response {
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    ([(header::CONTENT_TYPE, kind)], Arc::clone(&app.metrics).text()).into_response()
+}

@@ -1,0 +1,79 @@
+//! The description of the API (OpenAPI 3.1), made from the table of routes.
+
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    problem::Result,
+    reply,
+    routes::{self, Described, Route},
+};
+
+/// The description.
+pub(crate) async fn document() -> Result {
+    Ok(respond())
+}
+
+fn respond() -> Response {
+    reply::ok(&describe(&routes::all()))
+}
+
+fn describe(routes: &[Route]) -> Value {
+    let paths: Map<String, Value> =
+        routes.iter().map(|route| (route.path.to_owned(), path(route))).collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": {"title": "Mynah", "version": env!("CARGO_PKG_VERSION")},
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Problem": {
+                "type": "object",
+                "required": ["type", "title", "status", "code", "detail"],
+                "properties": {
+                    "type": {"type": "string"},
+                    "title": {"type": "string"},
+                    "status": {"type": "integer"},
+                    "code": {"type": "string"},
+                    "detail": {"type": "string"},
+                    "metadata": {"type": "object"}
+                }
+            }}
+        },
+        "security": [{}, {"token": []}]
+    })
+}
+
+fn path(route: &Route) -> Value {
+    let names = route.path.split('/').filter_map(|segment| {
+        segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}'))
+    });
+    let names: Vec<&str> = names.collect();
+    let methods =
+        route.methods.iter().map(|method| (method.method.to_owned(), operation(&names, method)));
+    Value::Object(methods.collect())
+}
+
+fn operation(names: &[&str], described: &Described) -> Value {
+    let parameter = |name: &str, place: &str, required: bool, what: &str| json!({"name": name, "in": place, "required": required, "description": what, "schema": {"type": "string"}});
+    let in_path = names.iter().map(|name| parameter(name, "path", true, "percent-encoded"));
+    let in_query = described.query.iter().map(|(name, what)| parameter(name, "query", false, what));
+    let parameters: Vec<Value> = in_path.chain(in_query).collect();
+    let mut content = json!({"application/json": {}});
+    match described.also {
+        Some("text/plain") => content = json!({"text/plain": {}}),
+        Some("application/x-ndjson") => content = json!({"application/x-ndjson": {}}),
+        Some(kind) => content[kind] = json!({}),
+        None => {}
+    }
+    let problem =
+        json!({"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}});
+    json!({
+        "summary": described.summary,
+        "parameters": parameters,
+        "responses": {
+            "2XX": {"description": described.summary, "content": content},
+            "default": {"description": "Why it was refused or failed", "content": problem}
+        }
+    })
+}

@@ -1,0 +1,239 @@
+//! Runs, from the log's index.
+
+use std::sync::Arc;
+
+use axum::{extract::State, http::Uri};
+use mynah::{
+    Error, HaltReason, LogReason, ToolCall,
+    log::{
+        Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, RunFilter, RunStatus, RunSummary,
+    },
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{
+    App, now,
+    problem::{Problem, Result},
+    query::{Id, Query},
+    reply,
+};
+
+const ABANDONED: &str = "abandoned";
+
+/// The largest page of anything.
+pub(crate) const LARGEST: usize = 1000;
+
+/// A run as lists show it.
+#[derive(Serialize)]
+pub(crate) struct Listed {
+    #[serde(flatten)]
+    summary: RunSummary,
+    abandoned: bool,
+}
+
+impl From<RunSummary> for Listed {
+    fn from(summary: RunSummary) -> Self {
+        Self { abandoned: summary.is_abandoned(now()), summary }
+    }
+}
+
+/// Reads which runs are wanted.
+pub(crate) fn filter(query: &mut Query) -> Result<RunFilter> {
+    let mut filter = RunFilter::new();
+    match query.take("status")?.as_deref() {
+        None => {}
+        Some(ABANDONED) => filter.abandoned = Some(now()),
+        Some(name) => {
+            let status = RunStatus::ALL.into_iter().find(|status| status.as_str() == name);
+            let names: Vec<&str> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
+            filter.status = Some(status.ok_or_else(|| {
+                Problem::bad(format!(
+                    "status={name}: give one of {}, {ABANDONED}",
+                    names.join(", ")
+                ))
+            })?);
+        }
+    }
+    filter.model = query.take("model")?;
+    filter.session = query.take("session")?;
+    filter.prefix = query.take("prefix")?;
+    (filter.since, filter.before) = (query.time("since")?, query.time("before")?);
+    Ok(filter)
+}
+
+/// `GET /v1/runs`
+pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result {
+    let mut query = Query::of(&uri);
+    let mut filter = filter(&mut query)?.limit(query.count("limit", 100, LARGEST)?);
+    filter.oldest_first = match query.take("order")?.as_deref() {
+        None | Some("newest") => false,
+        Some("oldest") => true,
+        Some(order) => return Err(Problem::bad(format!("order={order}: give newest or oldest"))),
+    };
+    filter.after = query.take("after")?;
+    query.end()?;
+    let after = filter.after.clone();
+    let page =
+        app.log.runs(filter).await.map_err(|error| match (after, error.is_validation()) {
+            (Some(after), true) => Problem::bad(format!("after={after}: no page ends there")),
+            _ => error.into(),
+        })?;
+    let runs: Vec<Listed> = page.runs.into_iter().map(Listed::from).collect();
+    let damaged: Vec<Value> = page.damaged.iter().map(damaged).collect();
+    Ok(reply::ok(&json!({"runs": runs, "damaged": damaged, "next": page.next})))
+}
+
+fn damaged(Corrupt { run, seq, what, .. }: &Corrupt) -> Value {
+    json!({"run_id": run, "seq": seq, "what": what})
+}
+
+/// `GET /v1/runs/{id}`
+pub(crate) async fn one(State(app): State<App>, Id(id): Id, uri: Uri) -> Result {
+    Query::of(&uri).end()?;
+    Ok(reply::ok(&Described::read(app.log.as_ref(), found(&app, &id).await?).await?))
+}
+
+/// What the index knows of a run that must be there.
+pub(crate) async fn found(app: &App, id: &str) -> Result<RunSummary> {
+    match app.log.run(id).await? {
+        Some(run) => Ok(run),
+        None => Err(Error::log(LogReason::RunNotFound)
+            .with_message(format!("there is no run {id} in this log"))
+            .with("run_id", id)
+            .into()),
+    }
+}
+
+/// A run with what its first and last records tell.
+#[derive(Serialize)]
+pub(crate) struct Described {
+    #[serde(flatten)]
+    run: Listed,
+    fingerprint: Option<mynah::log::Hash>,
+    parent: Option<Link>,
+    previous: Option<Previous>,
+    end: Option<Ended>,
+    error: Option<Error>,
+    waiting: Option<Waiting>,
+}
+
+/// Where a run was forked from another.
+#[derive(Serialize)]
+struct Link {
+    run_id: mynah::RunId,
+    seq: u64,
+    hash: mynah::log::Hash,
+}
+
+#[derive(Serialize)]
+struct Ended {
+    kind: &'static str,
+    seq: u64,
+    #[serde(flatten)]
+    end: End,
+}
+
+/// What a run waits for.
+#[derive(Serialize)]
+#[serde(tag = "for", rename_all = "snake_case")]
+enum Waiting {
+    Answer { question: Option<String> },
+    Approval { calls: Vec<ToolCall> },
+    Outcome { calls: Vec<ToolCall> },
+    Resume,
+}
+
+impl Described {
+    pub(crate) async fn read(log: &dyn Log, run: RunSummary) -> Result<Self> {
+        let first = log.read(&run.run_id, 1, 1).await?;
+        let about = match first.first().and_then(fact) {
+            Some(Fact::RunStarted { about, .. }) => about.map(|about| *about).unwrap_or_default(),
+            _ => mynah::log::About::default(),
+        };
+        let parent = about.parent;
+        let parent = parent.map(|Parent { run_id, seq, hash, .. }| Link { run_id, seq, hash });
+        let end = last_end(log, &run).await?;
+        let waiting = match &end {
+            Some(Ended { kind: "suspended", seq, end }) => {
+                Some(waiting(log, &run, *seq, end).await?)
+            }
+            _ => None,
+        };
+        Ok(Self {
+            fingerprint: run.seal.map(|_| run.hash),
+            parent,
+            previous: about.session.and_then(|session| session.previous),
+            error: end.as_ref().and_then(|ended| ended.end.error()),
+            waiting,
+            end,
+            run: run.into(),
+        })
+    }
+}
+
+/// The fact in a record, if it can be read.
+fn fact(record: &Record) -> Option<Fact> {
+    record.fact().ok().flatten()
+}
+
+/// How the run stopped last, if it has not continued since.
+async fn last_end(log: &dyn Log, run: &RunSummary) -> Result<Option<Ended>> {
+    let last = run.records.saturating_sub(u64::from(run.seal.is_some()));
+    if run.status == RunStatus::Running || last == 0 {
+        return Ok(None);
+    }
+    let record = log.read(&run.run_id, last, 1).await?.into_iter().next();
+    let Some(record) = record.filter(|record| record.seq() == last) else { return Ok(None) };
+    let (kind, seq) = (record.kind().name(), record.seq());
+    Ok(match fact(&record) {
+        Some(Fact::Suspended(end) | Fact::Completed(end) | Fact::Failed(end)) => {
+            Some(Ended { kind, seq, end })
+        }
+        Some(Fact::Cancelled { end, .. }) => Some(Ended { kind, seq, end }),
+        _ => None,
+    })
+}
+
+/// What a run waits for that stopped so at this record.
+async fn waiting(log: &dyn Log, run: &RunSummary, seq: u64, end: &End) -> Result<Waiting> {
+    let calls = async || {
+        Ok::<_, Problem>(match last_answer(log, run, seq).await? {
+            Some(answer) => end.waiting_calls([&answer]).into_iter().cloned().collect(),
+            None => Vec::new(),
+        })
+    };
+    Ok(match end.reason {
+        HaltReason::ManualToolCalls => Waiting::Approval { calls: calls().await? },
+        HaltReason::UncertainTools => Waiting::Outcome { calls: calls().await? },
+        HaltReason::CrashLoop => Waiting::Resume,
+        _ => {
+            let question = end.metadata.get("pending_question").or(end.metadata.get("question"));
+            Waiting::Answer { question: question.and_then(Value::as_str).map(str::to_owned) }
+        }
+    })
+}
+
+/// The last answer before a record.
+async fn last_answer(log: &dyn Log, run: &RunSummary, mut seq: u64) -> Result<Option<Fact>> {
+    const PORTION: u64 = 64;
+    while seq > 1 {
+        let from = seq.saturating_sub(PORTION).max(1);
+        let wanted = usize::try_from(seq - from).unwrap_or(usize::MAX);
+        let records = log.read(&run.run_id, from, wanted).await?;
+        let answer = records
+            .iter()
+            .rev()
+            .find(|record| record.kind() == Kind::AssistantCompleted && record.seq() < seq);
+        if let Some(record) = answer {
+            return Ok(fact(record));
+        }
+        seq = from;
+    }
+    Ok(None)
+}
+
+/// The log, for what takes one that can be cloned.
+pub(crate) fn log(app: &App) -> Arc<dyn Log> {
+    Arc::clone(&app.log)
+}

@@ -1,0 +1,79 @@
+//! Sums over time, for charts.
+
+use axum::{extract::State, http::Uri};
+use mynah::log::{RunStatus, RunSummary};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    App, now,
+    problem::{Problem, Result},
+    query::Query,
+    reply, runs,
+};
+
+/// How many runs are read at most.
+const MOST: usize = 20_000;
+
+const DAY: i64 = 86_400_000_000_000;
+
+/// The runs that started in a span of time.
+#[derive(Clone, Default, Serialize)]
+struct Bucket {
+    from: i64,
+    runs: u64,
+    failed: u64,
+    input_tokens: u64,
+    output_tokens: u64,
+    cost: f64,
+}
+
+impl Bucket {
+    fn count(&mut self, run: &RunSummary) {
+        self.runs += 1;
+        self.failed += u64::from(run.status == RunStatus::Failed);
+        self.input_tokens = self.input_tokens.saturating_add(run.totals.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(run.totals.output_tokens);
+        self.cost += run.totals.cost;
+    }
+}
+
+/// `GET /v1/stats`
+pub(crate) async fn stats(State(app): State<App>, uri: Uri) -> Result {
+    let mut query = Query::of(&uri);
+    let mut filter = runs::filter(&mut query)?.limit(runs::LARGEST);
+    let count = query.count("buckets", 48, runs::LARGEST)?;
+    query.end()?;
+    let before = *filter.before.get_or_insert_with(|| now().saturating_add(1));
+    let since = *filter.since.get_or_insert(before.saturating_sub(DAY));
+    if since >= before {
+        return Err(Problem::bad("since must be earlier than before"));
+    }
+    // In 128 bits, as the span of two times may not fit into 64.
+    let (span, buckets) = (i128::from(before) - i128::from(since), count as i128);
+    let start = |bucket: i128| i128::from(since) + span * bucket / buckets;
+    let begin = |bucket| Bucket {
+        from: i64::try_from(start(bucket)).unwrap_or(i64::MAX),
+        ..Bucket::default()
+    };
+    let mut list: Vec<Bucket> = (0..buckets).map(begin).collect();
+    let (mut read, mut complete) = (0, true);
+    loop {
+        let page = app.log.runs(filter.clone()).await?;
+        for run in &page.runs {
+            let place = (i128::from(run.started) - i128::from(since)) * buckets / span;
+            if let Some(bucket) = usize::try_from(place).ok().and_then(|place| list.get_mut(place))
+            {
+                bucket.count(run);
+            }
+        }
+        read += page.runs.len();
+        let Some(next) = page.next else { break };
+        if read >= MOST {
+            complete = false;
+            break;
+        }
+        filter = filter.after(next);
+    }
+    Ok(reply::ok(&json!({"since": since, "before": before, "buckets": list, "complete": complete})))
+}

@@ -1,0 +1,337 @@
+//! A run's events from its records, from any place on.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use mynah_data::{ErrorKind, Event, HaltReason, LogReason, Response, Result, RunId, ToolCall};
+use mynah_log::{Corrupt, Cut, DirectCall, Fact, Kind, Log, Record, Resolution, expand};
+
+use crate::{
+    run::tell,
+    run_event::{EventId, FollowedEvent, RunEvent},
+};
+
+/// Gives the events of a recorded run after an event, or from its start, and then those to come, whichever process performs it.
+///
+/// The events are derived from records, so they and their ids are the same for every reader. An answer comes with the pieces in
+/// which it arrived.
+///
+/// ```
+/// # use mynah::{Engine, testing::Scripted};
+/// # use serde_json::json;
+/// use mynah::{follow, log::MemoryLog};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// let log = MemoryLog::new();
+/// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
+///
+/// let mut events = follow(&log, &run, None);
+/// let first = events.next().await?.unwrap();
+/// assert_eq!(first.id.to_string(), "1.0");
+///
+/// // Another reader continues where the first stopped.
+/// let mut rest = follow(&log, &run, Some(first.id));
+/// assert_eq!(rest.next().await?.unwrap().id.to_string(), "2.0");
+/// # Ok(()) }
+/// ```
+pub fn follow<L: Log + Clone>(
+    log: &L,
+    run: impl AsRef<str>,
+    after: impl Into<Option<EventId>>,
+) -> Follow {
+    Follow::new(Arc::new(log.clone()), run.as_ref().into(), after.into())
+}
+
+/// The events of a run; see [`follow`].
+///
+/// It holds the events of one record, and one portion of records. A slow reader costs no more.
+pub struct Follow {
+    log: Arc<dyn Log>,
+    run: RunId,
+    /// The last record that was read.
+    seen: u64,
+    ready: VecDeque<Record>,
+    derived: Derived,
+    events: VecDeque<FollowedEvent>,
+    skip: Option<Skip>,
+    is_over: bool,
+}
+
+/// What the reader has had.
+#[derive(Clone, Copy, Debug)]
+enum Skip {
+    /// The events of the records before this one, and these many of its own.
+    Recorded { seq: u64, events: u64 },
+    /// The events up to this record, and these many of the answer after it.
+    Answer { seq: u64, events: u64 },
+}
+
+const PORTION: usize = 64;
+
+impl Follow {
+    pub(crate) fn new(log: Arc<dyn Log>, run: RunId, after: Option<EventId>) -> Self {
+        let skip = after.map(|EventId { seq, attempt, index }| {
+            let events = index.saturating_add(1);
+            match attempt {
+                None => Skip::Recorded { seq, events },
+                Some(_) => Skip::Answer { seq, events },
+            }
+        });
+        let (ready, events) = (VecDeque::new(), VecDeque::new());
+        Self { log, run, seen: 0, ready, derived: Derived::default(), events, skip, is_over: false }
+    }
+
+    /// The next event, when it is there; none after the seal.
+    ///
+    /// Dropping the future loses no event.
+    ///
+    /// # Errors
+    /// A log that cannot be read, or a record that is damaged. The next call attempts it again.
+    pub async fn next(&mut self) -> Result<Option<FollowedEvent>> {
+        loop {
+            if let Some(event) = self.next_ready().await? {
+                return Ok(Some(event));
+            }
+            if self.is_over {
+                return Ok(None);
+            }
+            match self.log.wait(&self.run, self.seen).await {
+                Err(error) if error.kind() == ErrorKind::Log(LogReason::Sealed) => {
+                    self.is_over = true;
+                }
+                waited => waited?,
+            }
+        }
+    }
+
+    /// The next event if it is recorded already; none otherwise.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_ready(&mut self) -> Result<Option<FollowedEvent>> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(event));
+            }
+            if self.is_over {
+                return Ok(None);
+            }
+            if self.ready.is_empty() {
+                self.ready = self.log.read(&self.run, self.seen + 1, PORTION).await?.into();
+            }
+            let Some(record) = self.ready.front().cloned() else { return Ok(None) };
+            let events = self
+                .derived
+                .take_in(&record)
+                .map_err(|what| Corrupt::new(record.envelope().run.clone(), record.seq(), what))?;
+            let (seq, ts) = (record.seq(), record.envelope().ts);
+            let had = self.had(&record);
+            self.events = events
+                .into_iter()
+                .zip(0..)
+                .skip(had)
+                .map(|(event, i)| FollowedEvent::new(EventId::recorded(seq, i), Some(ts), event))
+                .collect();
+            self.is_over = record.kind() == Kind::Sealed;
+            self.seen = seq;
+            self.ready.pop_front();
+        }
+    }
+
+    /// Whether the run is sealed and all its events were given.
+    pub fn is_over(&self) -> bool {
+        self.is_over && self.events.is_empty()
+    }
+
+    /// How many events of a record the reader has had.
+    fn had(&mut self, record: &Record) -> usize {
+        const ALL: usize = usize::MAX;
+        let limit = |events: u64| usize::try_from(events).unwrap_or(ALL);
+        let seq = record.seq();
+        match self.skip {
+            Some(Skip::Recorded { seq: last, .. } | Skip::Answer { seq: last, .. })
+                if seq < last =>
+            {
+                ALL
+            }
+            Some(Skip::Recorded { seq: last, events }) if seq == last => limit(events),
+            Some(Skip::Answer { seq: turn, .. }) if seq == turn => ALL,
+            Some(Skip::Answer { seq: turn, events })
+                if seq == turn + 1 && may_hold_answer(record.kind()) =>
+            {
+                self.skip = None;
+                limit(events)
+            }
+            _ => {
+                self.skip = None;
+                0
+            }
+        }
+    }
+}
+
+/// Whether a record of this kind may begin with the events of an answer.
+fn may_hold_answer(kind: Kind) -> bool {
+    matches!(kind, Kind::AssistantCompleted | Kind::Cancelled | Kind::BudgetExceeded)
+}
+
+/// What the events of a record depend on besides the record.
+#[derive(Default)]
+struct Derived {
+    /// The calls that may run, by id.
+    calls: HashMap<String, Arc<ToolCall>>,
+    /// Whether the next answer is the one that gives the result its form.
+    finalizing: bool,
+    /// Why the run waits, if it does.
+    waits: Option<HaltReason>,
+}
+
+impl Derived {
+    fn take_in(&mut self, record: &Record) -> std::result::Result<Vec<RunEvent>, String> {
+        let Some(fact) = record.fact()? else {
+            return Ok(vec![RunEvent::Redacted { kind: record.envelope().kind.to_string() }]);
+        };
+        Ok(match fact {
+            Fact::RunStarted { thread, extent, about } => {
+                let about = about.map(|about| *about).unwrap_or_default();
+                let session = about.session.unwrap_or_default();
+                vec![RunEvent::RunStarted {
+                    messages: thread.messages.iter().cloned().collect(),
+                    extent,
+                    model: about.model,
+                    tools: about.tools.iter().map(|tool| tool.name.clone()).collect(),
+                    session_id: session.id,
+                    previous: session.previous,
+                    parent: about.parent,
+                }]
+            }
+            Fact::Resumed {
+                message,
+                tool_results,
+                approved,
+                rejected,
+                given_up,
+                after,
+                about,
+                ..
+            } => {
+                use HaltReason::{CrashLoop, UncertainTools};
+                if self.waits.take().is_some_and(|why| !matches!(why, CrashLoop | UncertainTools)) {
+                    self.finalizing = false;
+                }
+                let model = about.and_then(|about| about.model);
+                vec![RunEvent::Resumed {
+                    message,
+                    tool_results,
+                    approved,
+                    rejected,
+                    given_up,
+                    after,
+                    model,
+                }]
+            }
+            Fact::UserMessage { message } => {
+                self.finalizing = false;
+                vec![RunEvent::UserMessage { message }]
+            }
+            Fact::TurnStarted { turn, .. } => vec![RunEvent::TurnStarted { turn }],
+            Fact::TurnLost { turn, .. } => vec![RunEvent::TurnRestarted { turn }],
+            Fact::FinalizeStarted { .. } => {
+                self.finalizing = true;
+                vec![RunEvent::FinalizeStarted {}]
+            }
+            Fact::FinalizeFailed { error } => vec![RunEvent::FinalizeFailed { error }],
+            Fact::AssistantCompleted { response, cuts, .. } => {
+                let calls = response.message.tool_calls();
+                self.calls.extend(calls.map(|call| (call.id.clone(), Arc::new(call.clone()))));
+                self.answer(&cuts, &response)
+            }
+            Fact::ToolScheduled { call_id, attempt, call } => {
+                if let Some(DirectCall { name, arguments, .. }) = call.map(|call| *call) {
+                    let call = ToolCall::new(&*call_id, name, arguments);
+                    self.calls.insert(call_id.clone(), Arc::new(call));
+                }
+                let call = self.call(&call_id);
+                let (name, arguments) = (call.name.clone(), call.arguments.clone());
+                vec![RunEvent::ToolExecutionStarted { id: call_id, name, arguments, attempt }]
+            }
+            Fact::ToolFailed {
+                call_id,
+                attempt,
+                error,
+                resolution: resolution @ (Resolution::Retried | Resolution::CutOff),
+                ..
+            } => {
+                let retried = resolution == Resolution::Retried;
+                vec![RunEvent::ToolAttemptFailed { id: call_id, attempt, error, retried }]
+            }
+            Fact::ToolCompleted { ref call_id, .. } | Fact::ToolFailed { ref call_id, .. } => {
+                let told = tell(&self.call(call_id), &fact);
+                told.into_iter().map(RunEvent::from).collect()
+            }
+            Fact::SideEffect { inside, name, effect, .. } => {
+                vec![RunEvent::SideEffect { name, inside, effect }]
+            }
+            Fact::ContextTruncated {
+                strategy,
+                tokens_before,
+                tokens_after,
+                messages_before,
+                messages_after,
+            } => vec![RunEvent::ContextTruncated {
+                strategy,
+                tokens_before,
+                tokens_after,
+                messages_before,
+                messages_after,
+            }],
+            Fact::BudgetExceeded { breach, partial, cuts } => {
+                let mut events = partial.map_or_else(Vec::new, |said| self.answer(&cuts, &said));
+                events.push(RunEvent::BudgetExceeded { breach });
+                events
+            }
+            Fact::Suspended(end) => {
+                self.waits = Some(end.reason.clone());
+                vec![RunEvent::Suspended(end)]
+            }
+            Fact::Completed(end) => vec![RunEvent::Completed(end)],
+            Fact::Failed(end) => vec![RunEvent::Failed(end)],
+            Fact::Cancelled { end, partial, cuts } => {
+                let mut events = partial.map_or_else(Vec::new, |said| self.answer(&cuts, &said));
+                events.push(RunEvent::Cancelled(end));
+                events
+            }
+            Fact::Sealed(seal) => vec![RunEvent::Sealed {
+                fingerprint: record.hash(),
+                root: seal.root,
+                totals: seal.totals,
+            }],
+            Fact::Removed(tombstone) => vec![RunEvent::Removed { run_id: tombstone.run_id }],
+        })
+    }
+
+    /// The events of an answer, as they came.
+    fn answer(&self, cuts: &[Cut], response: &Response) -> Vec<RunEvent> {
+        let mut events = expand(cuts, response);
+        for event in &mut events {
+            if let Event::MessageStarted { finalizing, .. } = event {
+                *finalizing = self.finalizing;
+            }
+        }
+        events.into_iter().map(RunEvent::from).collect()
+    }
+
+    /// The call with this id. If the answer that made it was redacted, only the id is known.
+    fn call(&self, id: &str) -> Arc<ToolCall> {
+        let unknown = || Arc::new(ToolCall::new(id, "", ""));
+        self.calls.get(id).cloned().unwrap_or_else(unknown)
+    }
+}
+
+impl From<Event> for RunEvent {
+    fn from(event: Event) -> Self {
+        Self::Event(Box::new(event))
+    }
+}

@@ -1,0 +1,139 @@
+//! The events of a run, from its records.
+
+use std::{sync::Arc, time::Duration};
+
+use mynah::{
+    Engine, EventId, FollowedEvent, Result, RunEvent, Tool, ToolOutcome, follow, log::MemoryLog,
+    testing::Scripted,
+};
+use serde_json::{Value, json};
+
+/// A chat with two turns and a tool, whose answers come in pieces.
+fn engine() -> Result<Engine> {
+    let model = Scripted::new([
+        json!([{"text": "Let "}, {"text": "me see. "},
+            {"tool_call": {"id": "c0", "name": "look", "arguments": {"at": "sky"}}}, {"finish": "tool_calls"}]),
+        json!([{"text": "It "}, {"text": "is "}, {"text": "blue."}, {"finish": "stop"}]),
+    ])?;
+    let look = Tool::new("look", "", json!({})).handler(async |_, _| "blue");
+    Ok(Engine::new(model).tool(look))
+}
+
+async fn all(log: &MemoryLog, run: &str, after: Option<EventId>) -> Result<Vec<FollowedEvent>> {
+    let (mut events, mut list) = (follow(log, run, after), Vec::new());
+    while let Some(event) = events.next().await? {
+        list.push(event);
+    }
+    Ok(list)
+}
+
+fn names(events: &[FollowedEvent]) -> Vec<String> {
+    let name = |event: &FollowedEvent| json!(event.event)["type"].as_str().map(str::to_owned);
+    events.iter().filter_map(name).collect()
+}
+
+#[tokio::test]
+async fn a_run_that_ended_is_told_whole_and_in_order() -> Result<()> {
+    let log = MemoryLog::new();
+    let run = engine()?.chat("What colour?").record(&log).run_id("r").await?.run_id.unwrap();
+    let events = all(&log, &run, None).await?;
+    let expected = "run_started turn_started message_started text_delta text_delta tool_call_completed \
+         message_completed tool_execution_started tool_execution_completed tool_result_encoded \
+         turn_started message_started text_delta text_delta text_delta message_completed completed sealed";
+    let shown: Vec<String> = names(&events);
+    let shown: Vec<&str> =
+        shown.iter().map(String::as_str).filter(|name| !name.starts_with("usage")).collect();
+    assert_eq!(shown.join(" "), expected.split_whitespace().collect::<Vec<_>>().join(" "));
+    let started = events.iter().find_map(|event| match &event.event {
+        RunEvent::ToolExecutionStarted { name, arguments, attempt, .. } => {
+            Some((name.clone(), arguments.clone(), *attempt))
+        }
+        _ => None,
+    });
+    assert_eq!(started, Some(("look".to_owned(), json!({"at": "sky"}), 1)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn from_any_event_on_the_rest_is_the_same() -> Result<()> {
+    let log = MemoryLog::new();
+    let run = engine()?.chat("What colour?").record(&log).await?.run_id.unwrap();
+    let whole = all(&log, &run, None).await?;
+    for (place, event) in whole.iter().enumerate() {
+        assert_eq!(all(&log, &run, Some(event.id)).await?, whole[place + 1..], "{}", event.id);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn after_an_event_in_flight_the_recorded_answer_continues() -> Result<()> {
+    let log = MemoryLog::new();
+    let run = engine()?.chat("What colour?").record(&log).await?.run_id.unwrap();
+    let whole = all(&log, &run, None).await?;
+    // Record 2 starts the first turn, and record 3 has its answer.
+    for index in 0..4 {
+        let rest = all(&log, &run, Some(EventId::in_flight(2, 1, index))).await?;
+        let place = whole.iter().position(|event| event.id == EventId::recorded(3, index)).unwrap();
+        assert_eq!(rest, whole[place + 1..]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn events_of_a_run_that_waits_come_when_it_continues() -> Result<()> {
+    let model = Scripted::new([
+        json!([{"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}]),
+        json!([{"text": "Two it is."}, {"finish": "stop"}]),
+    ])?;
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("How many?"));
+    let (engine, log) = (Engine::new(model).tool(ask), MemoryLog::new());
+    let run = engine.chat("order").record(&log).await?.run_id.unwrap();
+    let mut events = follow(&log, &run, None);
+    let mut seen = Vec::new();
+    while let Some(event) = events.next_ready().await? {
+        seen.push(event);
+    }
+    assert!(matches!(seen.last().map(|event| &event.event), Some(RunEvent::Suspended(_))));
+    let waits = tokio::time::timeout(Duration::from_millis(50), events.next()).await;
+    assert!(waits.is_err(), "nothing follows before the answer");
+    let reader = tokio::spawn(async move {
+        while let Some(event) = events.next().await? {
+            seen.push(event);
+        }
+        Ok::<_, mynah::Error>(seen)
+    });
+    engine.resume(&log, &*run).answer("two").await?;
+    let seen = reader.await.unwrap()?;
+    assert_eq!(seen, all(&log, &run, None).await?);
+    assert!(names(&seen).contains(&"resumed".to_owned()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn events_come_back_from_their_json() -> Result<()> {
+    let log = MemoryLog::new();
+    let run = engine()?.chat("What colour?").record(&log).await?.run_id.unwrap();
+    for event in all(&log, &run, None).await? {
+        let json: Value = json!(event);
+        assert_eq!(
+            serde_json::from_value::<FollowedEvent>(json.clone()).ok(),
+            Some(event),
+            "{json}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn an_id_that_is_none_is_refused() {
+    for text in ["", "4", "4.", ".2", "4.x", "0.1", "4~.1", "4~x.1", "-1.0", "4.2.1"] {
+        assert!(text.parse::<EventId>().is_err(), "{text:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_is_not_there_is_an_error() {
+    let log = Arc::new(MemoryLog::new());
+    let error = follow(&log, "none", None).next().await.unwrap_err();
+    assert_eq!(error.reason(), "run_not_found");
+}
