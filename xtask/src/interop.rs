@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{command, is_installed, run};
+use crate::{command, is_installed, run, skip};
 
 /// Everything: the fake upstream, a gateway in front of it, and a real model.
 pub(crate) fn all() -> Result<(), String> {
@@ -248,9 +248,7 @@ pub(crate) fn fetched(program: &str, name: &str, install: &str) -> Option<PathBu
         return Some(folder);
     }
     if install.is_empty() || !is_installed(program) {
-        println!(
-            "    {name} skipped: `{program}` is missing; on Debian it is in the package of that name"
-        );
+        skip(name, &format!("`{program}` is missing; on Debian it is in the package of that name"));
         return None;
     }
     println!("    {install}");
@@ -260,7 +258,7 @@ pub(crate) fn fetched(program: &str, name: &str, install: &str) -> Option<PathBu
     let words = install.replacen("pip", "bin/pip", usize::from(program == "python3"));
     let status = command(&words).current_dir(&folder).stdout(Stdio::null()).status();
     if !status.is_ok_and(|status| status.success()) {
-        println!("    {name} skipped: it could not be installed");
+        skip(name, "it could not be installed");
         return None;
     }
     fs::write(&mark, "").ok()?;
@@ -273,7 +271,7 @@ pub(crate) fn python(name: &str, install: &str) -> Option<PathBuf> {
     if is_installed("python3") && !folder.join("bin/pip").exists() {
         let made = command("python3 -m venv").arg(&folder).status();
         if !made.is_ok_and(|status| status.success()) {
-            println!("    {name} skipped: python3 makes no virtual environment");
+            skip(name, "python3 makes no virtual environment");
             return None;
         }
     }

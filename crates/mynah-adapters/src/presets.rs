@@ -1,4 +1,8 @@
 //! The servers that are known by name.
+//!
+//! The name stands before the colon, as in `groq:llama-3.3-70b-versatile`. The key is read from the environment, or from [`Keys`](crate::keys::Keys).
+//!
+#![doc = include_str!("../docs/provider-names.md")]
 
 use std::sync::Arc;
 

@@ -19,19 +19,20 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah runs --status suspended            see which runs wait
-  mynah cancel last                        end the newest
+  mynah runs --status suspended            list the runs that wait
+  mynah cancel last                        end the newest run
 
-What the run did stays, and its seal is written. Nothing can follow that: `mynah fork` goes on elsewhere.
-A run that had come to its end and only lacked the seal gets that, and is as it ended.
-Exit codes: 0 done; 1 the run is not what it was; 2 no such run, or one that has ended; 4 a log that
-could not be used, or a run in other hands.";
+The records stay, and the run is sealed. Nothing can be added to it; `mynah fork` branches it. A run that ended without a
+seal is sealed and keeps its end.
+
+Exit codes: 0 done; 1 the run was changed; 2 no such run, or it has ended; 4 the log cannot be used, or another process
+holds the run.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The run: its id, the beginning of it, or `last`.
+    /// Run id, the beginning of one, or `last`.
     run: String,
 }
 

@@ -14,7 +14,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The shell.
+    /// Shell to generate for.
     shell: Shell,
 }
 

@@ -21,23 +21,23 @@ use crate::{
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah fork last --at 5                   branch a run
-  mynah runs                               see the ids of both
-  mynah diff RUN last                      a run, by its id, and the newest one
-  mynah diff RUN last --json               every difference, whole
+  mynah runs                               list the ids of both
+  mynah diff RUN last                      compare a run with the newest one
+  mynah diff RUN last --json               print every difference in full
 
-What each run has for itself is not compared: ids of requests and answers, its parent, its root,
-the pieces in which answers came, how long things took, model calls that were lost with their
-process, and where another process continued with the same agent. What was redacted in either run
-cannot be compared: it is marked with a ?.
-Exit codes: 0 the same; 1 different, or not to be compared; 2 no such run; 4 a log that could not be used.";
+Not compared: ids of requests and answers, parents, roots, how answers were cut into pieces, durations, model calls that were
+lost with their process, and where another process continued with the same agent. Redacted records cannot be compared; they
+are marked with a ?.
+
+Exit codes: 0 equal; 1 different, or not comparable; 2 no such run; 4 the log cannot be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The one run: its id, the beginning of it, or `last`.
+    /// First run: its id, the beginning of it, or `last`.
     left: String,
-    /// The other run.
+    /// Second run.
     right: String,
 }
 

@@ -23,11 +23,12 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah doctor                             this folder's log, and the keys in the environment
+  mynah doctor                             check the log in this folder, and list the keys in the environment
   mynah doctor --log sqlite:runs.db --json
 
-Of keys only the names are told. A log that is read-only can be read, and the verbs that write fail.
-Exit codes: 0 all is well, or there is no log in this folder yet; 1 the file is damaged, or a run is not what it was; 4 a log that could not be used.";
+Keys are listed by name only. A read-only log can be read; commands that write to it fail.
+
+Exit codes: 0 no problem, or no log in this folder yet; 1 the file is damaged, or a run was changed; 4 the log cannot be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {

@@ -23,26 +23,26 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah export last -o run.ndjson          the newest run, in a file
-  mynah verify run.ndjson                  check it, without the log
-  tools/verify.py run.ndjson               check it, without this program
-  mynah export last | gzip > run.gz        to standard output
-  mynah export last --records | jq .fact   its records as JSON, to be read and not to be checked
-  mynah export log:maintenance             the account of what was pruned and redacted";
+  mynah export last -o run.ndjson          write the newest run to a file
+  mynah verify run.ndjson                  verify the file, without the log
+  tools/verify.py run.ndjson               verify it without this program
+  mynah export last | gzip > run.gz        write to standard output
+  mynah export last --records | jq .fact   print the records as JSON, for reading only
+  mynah export log:maintenance             export the account of what was pruned and redacted";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The run: its id, the beginning of it, or `last`.
+    /// Run id, the beginning of one, or `last`.
     run: String,
-    /// The file; standard output if there is none, or for `-`. It appears when it is whole.
+    /// Write to this file instead of standard output. It appears when it is complete.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The records as JSON, one a line, in place of a file that can be checked.
+    /// Print the records as JSON, one per line. The output cannot be verified.
     #[arg(long, conflicts_with = "output")]
     records: bool,
-    /// Write over a file that is there.
+    /// Overwrite an existing file.
     #[arg(long, requires = "output")]
     force: bool,
 }

@@ -24,33 +24,33 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah show last --records                see where to branch
-  mynah fork last --at 5                   a new run with the records 1 to 5
-  mynah resume last --agent agent.json     go on with it; without an agent where a model alone can
+  mynah show last --records                find the record to branch at
+  mynah fork last --at 5                   create a run with records 1 to 5
+  mynah resume last --agent agent.json     continue it
   mynah fork last --at 5 --agent agent.json
-                                           both at once
+                                           do both at once
 
-Exit codes: 0 done; 1 the run is not what it was; 2 no such run or record; 4 a log that could
-not be used; with an agent also those of `mynah resume`.";
+Exit codes: 0 done; 1 the run was changed; 2 no such run or record; 4 the log cannot be used; with --agent also those of
+`mynah resume`.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The run: its id, the beginning of it, or `last`.
+    /// Run id, the beginning of one, or `last`.
     run: String,
-    /// The last record that the new run keeps.
+    /// Last record to copy.
     #[arg(long, value_name = "SEQ")]
     at: u64,
-    /// Go on with it: the agent is an agent file (.toml) or a scenario.
+    /// Continue the new run with this agent: an agent file (.toml) or a scenario.
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
     #[command(flatten)]
     vars: VarArgs,
-    /// Go on although the agent is not the one that the run began with.
+    /// Continue even if the agent differs from the one that began the run.
     #[arg(long, requires = "agent")]
     allow_changed_agent: bool,
-    /// Go on with another limit than the run had, such as max_turns=20; may be repeated. What was spent counts.
+    /// Change a limit of the run, such as max_turns=20. Repeatable. What was spent counts.
     #[arg(long, value_name = "LIMIT=N", value_parser = resume::limit, requires = "agent")]
     budget: Vec<(String, Value)>,
 }

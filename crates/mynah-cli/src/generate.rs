@@ -36,43 +36,43 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah generate -m llamacpp:default --base-url http://localhost:8080 --param temperature=0 hi
   mynah generate -m scripted:scenarios/chat/tool_turn.json --json --stream hi
 
-Keys come from the provider's own variable, such as ANTHROPIC_API_KEY.
-Exit codes: 0 the model answered, be it only as far as its token limit or a filter let it, which is
-told; 1 the call failed, or its answer broke off or does not fit the schema; 2 wrong usage, a bad input file, no key; 4 a server, file or log that could not be used;
-130 interrupted.";
+API keys are read from the provider's own variable, such as ANTHROPIC_API_KEY.
+
+Exit codes: 0 the model answered; an answer cut off by a token limit or filter counts, with a note on standard error; 1 the
+call failed, or the answer broke off or does not fit the schema; 2 wrong usage, a bad input file, or no key; 4 a server, file or
+log cannot be used; 130 interrupted.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// What the model is asked, in quotes. - stands for standard input, alone or beside it, as a missing one does where something
-    /// is piped in.
+    /// Prompt, in quotes; - stands for standard input. If missing, the prompt is read from standard input.
     prompt: Vec<String>,
-    /// The model: ADAPTER:MODEL such as openai-chat:gpt-4.1-mini, or scripted:FILE, which plays a scenario's scripts.
+    /// Model to call, such as openai-chat:gpt-4.1-mini; scripted:FILE plays the scripts of a scenario.
     #[arg(long, short, value_name = "ADAPTER:MODEL", env = "MYNAH_MODEL")]
     model: Option<String>,
     #[command(flatten)]
     call: CallArgs,
-    /// Instructions to the model.
+    /// System prompt.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// An image, as a file or an address; may be repeated.
+    /// Attach an image, by path or URL. Repeatable.
     #[arg(long = "image", value_name = "FILE|URL")]
     images: Vec<String>,
-    /// Tools that the model may call: a JSON list of {"name", "description", "schema"}. They are not run.
+    /// Describe tools to the model: a JSON list of {"name", "description", "schema"}. They never run.
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
-    /// The JSON Schema that the answer must fit.
+    /// JSON Schema that the answer must fit.
     #[arg(long, value_name = "FILE")]
     schema: Option<PathBuf>,
-    /// An option of the call, or of the provider's own; may be repeated. What is not JSON is text.
+    /// Set an option of the call or of the provider. Repeatable. A value that is not JSON is text.
     #[arg(long = "param", value_name = "NAME=JSON", value_parser = param)]
     params: Vec<(String, Value)>,
-    /// Keep the call as a run in this log: memory: or sqlite:PATH. Without it nothing is kept.
+    /// Record the call in this log: memory: or sqlite:PATH. By default nothing is recorded.
     #[arg(long, value_name = "URL")]
     log: Option<String>,
-    /// With --json, tell the events too. Text is always told as it comes.
+    /// With --json, print the events too. Text is always streamed.
     #[arg(long)]
     stream: bool,
-    /// One JSON value a line.
+    /// Print JSON, one value per line.
     #[arg(long)]
     json: bool,
 }

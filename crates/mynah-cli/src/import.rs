@@ -26,19 +26,20 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah import run.ndjson                  take it into the log
-  gunzip < run.gz | mynah import -         from standard input
+  mynah import run.ndjson                  import a run into the log
+  gunzip < run.gz | mynah import -         read from standard input
   mynah import run.ndjson --log sqlite:archive.db
 
-The whole file is checked before anything is kept. A run that is there already is left as it is.
+The whole file is verified before anything is stored. A run that the log already has is left unchanged.
 
-Exit codes: 0 it is in the log; 2 a file that is not what it says, or another run of that id; 4 a log or file that could not be used.";
+Exit codes: 0 the run is in the log; 2 the file is not valid, or the log has another run of that id; 4 the log or file cannot be
+used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The file; `-` reads standard input.
+    /// File that `mynah export` wrote; `-` reads standard input.
     file: PathBuf,
 }
 

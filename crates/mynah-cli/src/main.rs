@@ -23,6 +23,7 @@ mod near;
 mod play;
 mod prune;
 mod redact;
+mod reference;
 mod replay;
 mod resume;
 mod run;
@@ -64,16 +65,16 @@ use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use self::failure::Failure;
 
-/// A runtime for language-model work.
+/// Run, record, verify, replay and resume language-model agents.
 #[derive(Parser)]
-#[command(name = "mynah", version, about, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "mynah", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
-    // Verbs have these themselves where they say more of them. Here they stand so that they may be said before the verb, and
-    // of a verb to which they change nothing but how its errors are told.
-    /// Where runs are kept: memory: or sqlite:PATH.
+    // Verbs repeat these where they document more. Here they are accepted before the verb, and for verbs whose errors alone
+    // they change.
+    /// Log that keeps the runs: memory: or sqlite:PATH.
     #[arg(id = "log", long = "log", value_name = "URL", global = true)]
     _log: Option<String>,
-    /// One JSON value a line.
+    /// Print JSON, one value per line.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -91,32 +92,32 @@ enum Verb {
     /// Let an agent work on a goal.
     #[command(after_help = run::EXAMPLES)]
     Run(run::Arguments),
-    /// End a run that has no end: one that waits, or whose process ended.
+    /// End a run that waits, or whose process ended.
     #[command(after_help = cancel::EXAMPLES)]
     Cancel(cancel::Arguments),
-    /// Print what a shell needs to complete the words of this command.
+    /// Print a completion script for a shell.
     #[command(after_help = completions::EXAMPLES)]
     Completions(completions::Arguments),
-    /// See what this is good for: an agent is killed in the middle of its work, goes on, and can prove what it did.
+    /// Watch an agent that is killed, resumed, replayed and verified.
     ///
-    /// Needs no key and takes a few seconds.
+    /// Needs no API key and takes a few seconds.
     #[command(after_help = demo::EXAMPLES)]
     Demo(demo::Arguments),
     /// Compare two runs, record by record.
     ///
-    /// Marks the first thing that is different. Ids, times and hashes are not compared: a run and its fork are the same up
-    /// to where one of them went on differently.
+    /// Marks the first difference. Ids, times and hashes are not compared: a run and its fork are equal up to the point where
+    /// they diverge.
     #[command(after_help = diff::EXAMPLES)]
     Diff(diff::Arguments),
-    /// Look whether everything is in order: versions, the log, a sample of its runs, keys.
+    /// Check the installation: versions, log, a sample of runs, API keys.
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::Arguments),
-    /// Branch a run: copy it up to a record into a new run, to go on differently.
+    /// Branch a run: copy it up to a record into a new run.
     #[command(after_help = fork::EXAMPLES)]
     Fork(fork::Arguments),
     /// Call a model once.
     ///
-    /// Tools are described to it and never run. The call is kept only where --log says.
+    /// Tools are described to the model and never run. The call is recorded only with --log.
     #[command(after_help = generate::EXAMPLES)]
     Generate(generate::Arguments),
     /// Look at the runs of a log in a browser.
@@ -126,29 +127,30 @@ enum Verb {
     #[command(after_help = serve::INSPECT_EXAMPLES)]
     Inspect(serve::InspectArguments),
     /// List the models that are known: limits, what they can do, prices.
+    /// List known models: limits, capabilities, prices.
     #[command(after_help = models::EXAMPLES)]
     Models(models::Arguments),
-    /// Perform a scenario: scripted answers, simulated tools, a list of operations.
+    /// Run a scenario: scripted answers, simulated tools, a list of operations.
     ///
-    /// Prints one JSON value a line: each event of a streamed operation, then what the operation came to.
+    /// Prints one JSON value per line: each event of a streamed operation, then the result of the operation.
     #[command(after_help = play::EXAMPLES)]
     Play {
-        /// The scenario; `-` reads standard input.
+        /// Scenario file; `-` reads standard input.
         file: PathBuf,
-        /// Keep every run in this log: memory: or sqlite:PATH. Without it nothing is kept.
+        /// Record every run in this log: memory: or sqlite:PATH. By default nothing is recorded.
         #[arg(long, value_name = "URL")]
         log: Option<String>,
         /// Replace ids and times with counters, so that two outputs can be compared as text.
         #[arg(long)]
         stable: bool,
     },
-    /// Perform a run again from its records, and compare.
+    /// Execute a run again from its records, and compare.
     ///
-    /// The model is never called. Without an agent every tool answers from its record: a check that the records are what
-    /// this version makes of them. With one it tells the first thing that this agent would do differently.
+    /// The model is never called. Without an agent, this checks that the records are what this version would produce. With
+    /// one, it shows the first thing that this agent would do differently.
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::Arguments),
-    /// Go on with a run that has no end: after a crash, or with what it waits for.
+    /// Resume a run that has not ended: after a crash, or with what it waits for.
     ///
     /// Completed model calls and tools are not repeated.
     #[command(after_help = resume::EXAMPLES)]
@@ -165,27 +167,30 @@ enum Verb {
     /// Show one run as a transcript, as a timeline, or by its records.
     #[command(after_help = show::EXAMPLES)]
     Show(show::Arguments),
-    /// Check that runs are what they were: chain, seals, totals, index.
+    /// Verify that runs were not changed: chain, seals, totals, index.
     ///
-    /// Names the first record that is wrong, and how. A run that has no end yet is in progress, which is not an error.
+    /// Names the first wrong record and the reason. A run without an end is in progress, which is no error.
     #[command(after_help = verify::EXAMPLES)]
     Verify(verify::Arguments),
-    /// Write one run to a file that can be checked without the log.
+    /// Write a run to a file that can be verified without the log.
     #[command(after_help = export::EXAMPLES)]
     Export(export::Arguments),
-    /// Take the run of such a file into a log.
+    /// Import an exported run into a log.
     #[command(after_help = import::EXAMPLES)]
     Import(import::Arguments),
-    /// Take old runs out of a log. Without --yes it only says which.
+    /// Remove old runs from a log. Without --yes, only list them.
     ///
-    /// What is left still verifies: of each run that went, a tombstone says who took it out, when and why.
+    /// The rest still verifies: for each removed run, a tombstone says who removed it, when and why.
     #[command(after_help = prune::EXAMPLES)]
     Prune(prune::Arguments),
-    /// Take away what records of a run hold. Without --yes it only says which.
+    /// Remove the content of records. Without --yes, only list them.
     ///
-    /// The run still verifies; it cannot be performed again.
+    /// The run still verifies; it can no longer be replayed or resumed.
     #[command(after_help = redact::EXAMPLES)]
     Redact(redact::Arguments),
+    /// Write the reference of this command: Markdown, man pages and shell completions.
+    #[command(after_help = reference::EXAMPLES)]
+    Reference(reference::Arguments),
 }
 
 /// The log of the folder.
@@ -194,10 +199,10 @@ const DEFAULT_LOG: &str = "sqlite:mynah.db";
 /// What every verb that reads runs takes.
 #[derive(Args)]
 pub(crate) struct LogArgs {
-    /// Where runs are kept: memory: or sqlite:PATH.
+    /// Log that keeps the runs: memory: or sqlite:PATH.
     #[arg(long, value_name = "URL", env = "MYNAH_LOG", default_value = DEFAULT_LOG)]
     pub(crate) log: String,
-    /// One JSON value a line.
+    /// Print JSON, one value per line.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -219,28 +224,28 @@ pub(crate) fn log_flag(log: &str) -> String {
 }
 
 const EXAMPLES: &str = "Examples:
-  mynah demo                                   see what it is for, without a key
+  mynah demo                                   watch what it is for, without a key
   mynah generate -m anthropic:claude-sonnet-5 'What is a mynah?'
-                                               ask a model
-  mynah play agent.json                        perform a scenario; the demo leaves one
-  mynah play --log sqlite:mynah.db agent.json  keep its runs
-  mynah runs                                   list them
-  mynah show last                              read the newest
-  mynah replay last                            perform it again from its records
-  mynah verify                                 see that they are what they were
-  mynah export last -o run.ndjson              take one along, in a file that can be checked
-  mynah prune --older-than 30d --reason age    see what would go
+                                               call a model
+  mynah play agent.json                        run a scenario; the demo leaves one
+  mynah play --log sqlite:mynah.db agent.json  record its runs
+  mynah runs                                   list runs
+  mynah show last                              read the newest run
+  mynah replay last                            execute it again from its records
+  mynah verify                                 verify all runs
+  mynah export last -o run.ndjson              write a run to a file that can be verified
+  mynah prune --older-than 30d --reason age    list runs that could be removed
 
-Exit codes: 0 done; 1 something was found wrong, or a run failed; 2 wrong usage or a bad input
-file; 3 a run that waits; 4 a store, file or server that could not be used; 130 interrupted.";
+Exit codes: 0 done; 1 a problem was found, or a run failed; 2 wrong usage or a bad input file; 3 a run
+waits; 4 a log, file or server cannot be used; 130 interrupted.";
 
 /// What every verb that takes something away takes.
 #[derive(Args)]
 pub(crate) struct RemovalArgs {
-    /// Why, in a few words; it is kept.
+    /// Reason, in a few words; it is recorded.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) reason: String,
-    /// Who does it; it is kept.
+    /// Person who does it; recorded.
     #[arg(
         long,
         value_name = "NAME",
@@ -249,7 +254,7 @@ pub(crate) struct RemovalArgs {
         default_value = "unknown"
     )]
     by: String,
-    /// Do it. Without this, nothing is changed.
+    /// Do it. Without this flag nothing is changed.
     #[arg(long)]
     pub(crate) yes: bool,
 }
@@ -361,6 +366,7 @@ fn perform(verb: Verb) -> Result<(), Failure> {
         Verb::Import(arguments) => import::main(arguments),
         Verb::Prune(arguments) => prune::main(arguments),
         Verb::Redact(arguments) => redact::main(arguments),
+        Verb::Reference(arguments) => reference::main(&arguments),
         Verb::Play { file, log, stable } => play::main(&file, log.as_deref(), stable),
     }
 }

@@ -28,23 +28,22 @@ use crate::{Failure, input, play, text::quoted};
 /// How a model is called: what every verb that calls one takes.
 #[derive(Args, Default)]
 pub(crate) struct CallArgs {
-    /// Call this server instead of the adapter's own.
+    /// Call this server instead of the provider's.
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
-    /// Add no version such as v1 to the base URL.
+    /// Do not add a version segment, such as v1, to the base URL.
     #[arg(long, requires = "base_url")]
     exact_base_url: bool,
-    /// Take the key from this environment variable instead of the adapter's own.
+    /// Read the API key from this environment variable instead of the provider's.
     #[arg(long, value_name = "VAR")]
     api_key_env: Option<String>,
-    /// Look for the key in a file too: .env, or the one that is named.
+    /// Look for the API key in a file too [default file: .env].
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = ".env")]
     dotenv: Option<PathBuf>,
-    /// Try again so many times after a failure that may pass; 2 unless told otherwise.
+    /// Retry this often after a failure that may be temporary [default: 2].
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
-    /// The longest that the call may take. A server that sends nothing for 5 minutes, or nothing but keep-alives for 30, is given up
-    /// without it.
+    /// Time limit of the call. Without it, a server that is silent for 5 minutes, or sends only keep-alives for 30, is given up.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -54,7 +53,7 @@ pub(crate) struct CallArgs {
 /// What every verb that knows models takes.
 #[derive(Args, Default)]
 pub(crate) struct CatalogArgs {
-    /// Take limits and prices of models from this file first; docs/cli.md shows its form.
+    /// Take limits and prices of models from this file first.
     #[arg(long, value_name = "FILE")]
     catalog: Option<PathBuf>,
 }

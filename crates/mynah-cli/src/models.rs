@@ -17,20 +17,20 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah models                             all of them
-  mynah models opus                        those whose name has this in it
+  mynah models                             list all models
+  mynah models opus                        list those whose name contains `opus`
   mynah models google --json | jq '.pricing // empty'
-  mynah models --catalog mine.json         with the models of a file
+  mynah models --catalog mine.json         add the models of a file
 
-Prices are in US dollars for a million tokens.";
+Prices are in US dollars per million tokens.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Only those whose provider, id or alias has this in it.
+    /// Show only models whose provider, id or alias contains this text.
     filter: Option<String>,
     #[command(flatten)]
     catalog: CatalogArgs,
-    /// One JSON value a line.
+    /// Print JSON, one value per line.
     #[arg(long)]
     json: bool,
 }

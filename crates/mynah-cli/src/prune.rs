@@ -19,32 +19,31 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah prune --older-than 30d --reason age          say what would go
-  mynah prune --older-than 30d --reason age --yes    take it out
+  mynah prune --older-than 30d --reason age          list what would be removed
+  mynah prune --older-than 30d --reason age --yes    remove it
   mynah prune --older-than 12h --status failed --limit 100 --reason noise
-  mynah show log:maintenance --records               what was ever taken out
+  mynah show log:maintenance --records               show everything that was ever removed
 
-The oldest go first, by when they began. A run that a later run of its session goes on from stays as long as that one does:
-the runs of a session go together, or stay where they are more than --limit has room for.
-A run that a process goes on with stays, and is named. So does one that is not what it was.
-Pruned ids are not given again: export what may be wanted back.
+The oldest runs are removed first. The runs of a session are removed together; a session with more runs than --limit stays. Runs
+that a process holds stay, as do runs that were changed; both are named. Ids of removed runs are never used again. Export what
+may be needed later.
 
-Exit codes: 0 done; 1 a run is not what it was; 2 wrong usage; 4 a log that could not be used.";
+Exit codes: 0 done; 1 a run was changed; 2 wrong usage; 4 the log cannot be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// Those that began longer ago than this: 90s, 45m, 12h, 30d or 8w.
+    /// Remove runs that began longer ago than this: 90s, 45m, 12h, 30d or 8w.
     #[arg(long, value_name = "AGE", value_parser = age)]
     older_than: Duration,
-    /// Only those of this status.
+    /// Remove only runs of this status.
     #[arg(long, value_parser = runs::status, value_name = "STATUS")]
     status: Option<RunStatus>,
-    /// At most so many; a session of more stays.
+    /// Remove at most this many runs.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Also those that have not ended; they cannot be resumed then.
+    /// Remove runs that have not ended, too; they cannot be resumed.
     #[arg(long)]
     include_unfinished: bool,
     #[command(flatten)]

@@ -17,33 +17,32 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah redact last --record 2 5 --reason \"card number\"           say what would go
-  mynah redact last --record 2 5 --reason \"card number\" --yes     take it away
+  mynah redact last --record 2 5 --reason \"card number\"           list what would be removed
+  mynah redact last --record 2 5 --reason \"card number\" --yes     remove it
   mynah redact last --kind run_started --reason \"asked to\" --yes
-  mynah redact last --all --reason \"asked to\" --yes               all but the seal
+  mynah redact last --all --reason \"asked to\" --yes               everything but the seal
 
-`mynah show RUN --records` tells which record is which, and of what kind.
-The turn_started records after a message hold a hash over it, by which a guess of what it said can
-be checked: redact them too where it can be guessed.
-Forks hold copies: those are named, and --forks takes them away too.";
+`mynah show RUN --records` lists the records and their kinds. A turn_started record holds a hash over the messages before it, with
+which a guess of their text can be checked: redact it too if they can be guessed. Forks hold copies: they are named, and
+--forks redacts them too.";
 
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("which").required(true)))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The run: its id, the beginning of it, or `last`.
+    /// Run id, the beginning of one, or `last`.
     run: RunId,
-    /// These records, by number.
+    /// Redact these records.
     #[arg(long, value_name = "N", num_args = 1.., group = "which")]
     record: Vec<u64>,
-    /// All records of this kind.
+    /// Redact all records of this kind.
     #[arg(long, value_name = "KIND", group = "which")]
     kind: Option<String>,
-    /// All records but the seal.
+    /// Redact all records but the seal.
     #[arg(long, group = "which")]
     all: bool,
-    /// Also what the forks of the run, and the run that it is a fork of, hold of the same records.
+    /// Redact the copies in forks of the run, and in the run it was forked from, too.
     #[arg(long)]
     forks: bool,
     #[command(flatten)]

@@ -20,41 +20,41 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah replay last                        from its records alone
-  mynah replay last --agent agent.json     against this agent, whose tools run again
-  mynah replay last --agent agent.json --tools recorded
-                                           against this agent, and its tools are believed
+  mynah replay last                        replay the records alone
+  mynah replay last --agent agent.json     compare with this agent; records answer for its tools
+  mynah replay last --agent agent.json --tools rerun
+                                           the same, but execute its idempotent tools
   mynah replay last --agent agent.json --allow-changed-agent
-                                           what an agent does differently, not what it is
-  mynah replay last --system @prompt.txt   against other instructions
+                                           show what a changed agent does differently
+  mynah replay last --system @prompt.txt   compare with another system prompt
   mynah replay last --json | jq .err.metadata.diff
 
-An agent is a scenario file: its engine, its tools; the model is not called.
-Exit codes: 0 the same; 1 something is different, or the run is not what it was; 2 no such run;
-4 a log that could not be used.";
+An agent is a scenario file: its engine and its tools. The model is never called.
+
+Exit codes: 0 equal; 1 different, or the run was changed; 2 no such run; 4 the log cannot be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The run: its id, the beginning of it, or `last`.
+    /// Run id, the beginning of one, or `last`.
     run: String,
-    /// Compare against this agent: an agent file (.toml) or a scenario.
+    /// Compare with this agent: an agent file (.toml) or a scenario.
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
     #[command(flatten)]
     vars: VarArgs,
-    /// Whether records answer for the agent's tools (the default), or they run again: all tools of a scenario, the idempotent ones
-    /// of an agent file. Calls that a person approved run again only if --rerun names their tool.
+    /// Answer tool calls from the records (default), or execute tools: all of a scenario, the idempotent ones of an agent file.
+    /// Approved calls need --rerun.
     #[arg(long, value_name = "HOW")]
     tools: Option<How>,
-    /// Run this tool of the agent again, idempotent or not. May be repeated.
+    /// Execute this tool of the agent, idempotent or not. Repeatable.
     #[arg(long = "rerun", value_name = "TOOL", requires = "agent")]
     rerun: Vec<String>,
-    /// Compare with these instructions, in place of the first system message or before all others; @FILE reads them from a file.
+    /// Replace the system prompt; @FILE reads it from a file.
     #[arg(long, value_name = "TEXT|@FILE")]
     system: Option<String>,
-    /// Pass over the agent's model, tools and params, and tell what it would do differently.
+    /// Ignore what the agent is (model, tools, params); compare only what it does.
     #[arg(long, requires = "agent")]
     allow_changed_agent: bool,
 }

@@ -34,68 +34,66 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah resume last                        a call of a model that was interrupted
-  mynah resume last --agent agent.json     after a crash, or `mynah fork last --at 5`
+  mynah resume last                        continue a model call that was interrupted
+  mynah resume last --agent agent.json     continue after a crash, or after `mynah fork last --at 5`
   mynah resume last --agent agent.json --answer two
-                                           with the answer to a question
+                                           answer a question
   mynah resume last --agent agent.json 'And in Rome?'
-                                           with something else, after a crash or `mynah fork`
+                                           add a message, after a crash or `mynah fork`
   mynah resume last --agent agent.json --tool-result 'c1={\"celsius\": 21}'
-                                           with what came of a call
+                                           give the result of a tool call
   mynah resume last --agent agent.json --approve c1 --reject 'c2=too much'
-                                           running one call, and not the other
+                                           run one call and refuse the other
   mynah resume last --agent agent.json --on-uncertain rerun
-                                           running a tool again that may have run
-  mynah fork last --at 5 --agent agent.json --budget max_turns=20
-                                           a run that spent its budget, with a larger one
+                                           run tools again whose outcome is unknown
+  mynah resume last --agent agent.json --budget max_turns=20
+                                           continue a run that spent its budget, with a larger one
 
-An agent is a scenario file: its engine, its tools, and its scripts after those that the answers
-of the run, and of its session before it, are from; from the first on, where they are from others.
-A run without tools of its own needs none: the model goes on that answered it. Where it was called
-elsewhere than at its provider, or its key is not where that one's is, that is said again: --base-url,
---api-key-env, --dotenv.
-Exit codes: 0 the run is done; 1 it failed, or is not what it was; 2 wrong usage; 3 it waits;
-4 a log or server that could not be used, or a run in other hands; 130 interrupted, and the run can go on.";
+An agent is a scenario file: its engine, its tools, and the scripts that follow those already used. A run without tools needs no
+agent: the model that answered it continues. Give --base-url, --api-key-env and --dotenv again if the run was started with them.
+
+Exit codes: 0 the run is done; 1 it failed, or was changed; 2 wrong usage; 3 it waits; 4 the log or server cannot be used, or
+another process holds the run; 130 interrupted, and the run can be resumed.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The run: its id, the beginning of it, or `last`.
+    /// Run id, the beginning of one, or `last`.
     run: String,
-    /// What a person says: the answer to a question, or the next message to a run that does not wait.
+    /// Answer to the pending question, or the next message of a run that does not wait.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     message: Option<String>,
-    /// The agent that goes on: an agent file (.toml) or a scenario. Without it the model does that answered the run.
+    /// Agent to continue with: an agent file (.toml) or a scenario [default: the model that answered the run].
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["model", "base_url", "exact_base_url", "api_key_env", "dotenv", "catalog"])]
     agent: Option<PathBuf>,
     #[command(flatten)]
     vars: VarArgs,
-    /// The model that goes on, ADAPTER:MODEL, instead of the one that answered the run.
+    /// Model to continue with [default: the model that answered the run].
     #[arg(long, short, value_name = "ADAPTER:MODEL")]
     model: Option<String>,
     #[command(flatten)]
     call: CallArgs,
-    /// What a person answers; refused where the run does not wait.
+    /// Answer the pending question. Fails if there is none.
     #[arg(long, value_name = "TEXT", conflicts_with = "message", value_parser = NonEmptyStringValueParser::new())]
     answer: Option<String>,
-    /// What came of a call that the run waits for; may be repeated.
+    /// Give the result of a pending tool call. Repeatable.
     #[arg(long = "tool-result", value_name = "ID=JSON", value_parser = tool_result)]
     tool_results: Vec<(String, Value)>,
-    /// Run a call that the run waits for; may be repeated.
+    /// Approve a pending tool call: it runs. Repeatable.
     #[arg(long, value_name = "ID")]
     approve: Vec<String>,
-    /// Tell the model that a person does not want a call, or why: ID or ID=TEXT; may be repeated.
+    /// Reject a pending tool call, with a reason for the model. Repeatable.
     #[arg(long, value_name = "ID[=TEXT]")]
     reject: Vec<String>,
-    /// Go on although the agent is not the one that the run began with.
+    /// Continue even if the agent differs from the one that began the run.
     #[arg(long)]
     allow_changed_agent: bool,
-    /// What happens with a tool that may have run.
+    /// What to do with tool calls whose outcome is unknown.
     #[arg(long, value_name = "HOW", default_value = "suspend")]
     on_uncertain: Policy,
-    /// Another limit than the run had, such as max_turns=20; may be repeated. What was spent counts.
+    /// Change a limit of the run, such as max_turns=20. Repeatable. What was spent counts.
     #[arg(long, value_name = "LIMIT=N", value_parser = limit)]
     budget: Vec<(String, Value)>,
 }
@@ -116,11 +114,11 @@ pub(crate) fn limit(said: &str) -> Result<(String, Value), String> {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Policy {
-    /// The run waits for somebody to say what came of it.
+    /// Suspend the run until a person decides.
     Suspend,
-    /// It is run again.
+    /// Run them again.
     Rerun,
-    /// The model is told that nobody knows.
+    /// Report the unknown outcome to the model.
     Fail,
 }
 

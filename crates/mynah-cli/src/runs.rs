@@ -21,36 +21,35 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah runs                               the newest runs
-  mynah runs --status suspended            those that wait for somebody
-  mynah runs --status abandoned            those that have no end, and nobody goes on with
-  mynah runs --since 2h                    those of the last two hours; also 30m, 7d, 2026-11-01
-  mynah runs --json | jq -r .run_id        their ids
+  mynah runs                               list the newest runs
+  mynah runs --status suspended            list runs that wait for a person or a tool
+  mynah runs --status abandoned            list runs without an end that no process holds
+  mynah runs --since 2h                    list runs of the last two hours; also 30m, 7d, 2026-11-01
+  mynah runs --json | jq -r .run_id        print ids
 
-A run that is running and nobody goes on with is shown as abandoned: its process ended, or it was
-dropped, or it is a fork that was not resumed. `mynah resume` goes on with it, `mynah cancel` ends
-it.";
+An abandoned run has no end and no process: its process ended, the run was dropped, or it is a fork that was not resumed. `mynah
+resume` continues it, `mynah cancel` ends it.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// Only those of this status, or abandoned.
+    /// List only runs of this status, or `abandoned`.
     #[arg(long, value_parser = wanted, value_name = "STATUS")]
     status: Option<Wanted>,
-    /// Only those of this model: openai:gpt-4.1-mini, or gpt-4.1-mini with whichever adapter.
+    /// List only runs of this model, such as openai:gpt-4.1-mini, or gpt-4.1-mini with any adapter.
     #[arg(long)]
     model: Option<String>,
-    /// Only those of this session.
+    /// List only runs of this session.
     #[arg(long, value_name = "ID")]
     session: Option<String>,
-    /// Only those that began since: 90s, 30m, 2h, 7d, 4w ago, or at 2026-11-01 or 2026-11-01T09:30 (UTC).
+    /// List only runs that began since: 90s, 30m, 2h, 7d or 4w ago, or 2026-11-01, or 2026-11-01T09:30 (UTC).
     #[arg(long, value_parser = since, value_name = "WHEN")]
     since: Option<Moment>,
-    /// At most so many.
+    /// List at most this many.
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// From where the page before ended.
+    /// Continue after the previous page; its last line has the value.
     #[arg(long, value_name = "PLACE")]
     after: Option<String>,
 }

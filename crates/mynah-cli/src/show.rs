@@ -20,27 +20,27 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah show last                          the newest run as a transcript
-  mynah show last --tree                   when what happened: turns, tools, tries, side effects
-  mynah show last --records                its records, one a line
-  mynah show last --record 3               one of them, whole
-  mynah show last --records --json         all of them, whole
+  mynah show last                          show the newest run as a transcript
+  mynah show last --tree                   show a timeline: turns, tools, attempts, side effects
+  mynah show last --records                list its records
+  mynah show last --record 3               show one record in full
+  mynah show last --records --json         print all records in full
 
-What a run says is shown as it was recorded; `mynah verify` tells whether that is what happened.";
+The run is shown as recorded, without verification: use `mynah verify` for that.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The run: its id, the beginning of it, or `last`.
+    /// Run id, the beginning of one, or `last`.
     run: String,
-    /// The timeline in place of the transcript: when what began, how long it took, what happened in it.
+    /// Show a timeline: when each part began, how long it took, and what it contains.
     #[arg(long)]
     tree: bool,
-    /// The records in place of the transcript.
+    /// List the records.
     #[arg(long, conflicts_with = "tree")]
     records: bool,
-    /// One record, whole.
+    /// Show one record in full.
     #[arg(long, value_name = "SEQ", conflicts_with_all = ["records", "tree"])]
     record: Option<u64>,
 }

@@ -24,25 +24,23 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah verify                             every run of the log, and its list of seals
-  mynah verify last                        the newest run
-  mynah verify RUN --json                  the run with this id, or whose id begins so
-  mynah verify --root 5f1c…                that all is there that had this root, kept elsewhere
-  mynah verify run.ndjson                  a file that `mynah export` wrote, without the log
-  gunzip < run.gz | mynah verify -         the same, from standard input
+  mynah verify                             verify every run of the log, and its list of seals
+  mynah verify last                        verify the newest run
+  mynah verify RUN --json                  verify a run by its id, or the beginning of it
+  mynah verify --root 5f1c…                verify that the log still contains all that had this root
+  mynah verify run.ndjson                  verify a file that `mynah export` wrote, without the log
+  gunzip < run.gz | mynah verify -         verify a file on standard input
 
-Exit codes: 0 nothing is wrong; 1 something is; 2 no such run, or another kind of file; 4 a log or
-file that could not be used.";
+Exit codes: 0 nothing is wrong; 1 something is; 2 no such run, or another kind of file; 4 the log or file cannot be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// The run: its id, the beginning of it, or `last`; or an exported file, or `-` for one on standard input. Without one,
-    /// every run.
+    /// Run id, the beginning of one, or `last`; or an exported file, or `-` for standard input [default: every run].
     #[arg(value_name = "RUN|FILE")]
     run: Option<String>,
-    /// A root of the log's tree that was kept elsewhere: the log must still begin with all that it held then.
+    /// Root of the log's tree that was kept elsewhere: the log must still contain everything it had then.
     #[arg(long, value_name = "HEX", value_parser = root, conflicts_with = "run")]
     root: Option<Hash>,
 }

@@ -6,13 +6,15 @@ mod common;
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
-    process::Stdio,
+    process::{Command, Stdio},
     sync::Arc,
 };
 
-use common::{Store, lines, mynah, run, text};
+#[cfg(target_os = "linux")]
+use common::end;
 #[cfg(unix)]
-use common::{end, interrupt};
+use common::interrupt;
+use common::{Store, lines, mynah, run, text};
 use mynah::{Chat, Engine, OnToolError, ToolMode, log::SqliteLog, testing::Scripted};
 use serde_json::{Value, json};
 
@@ -518,7 +520,7 @@ fn text_that_is_interrupted_ends_its_line() {
     assert_eq!(rest, "\n");
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[test]
 fn a_scenario_that_is_interrupted_says_how_its_run_goes_on() {
     let store = Store::new();
@@ -527,7 +529,7 @@ fn a_scenario_that_is_interrupted_says_how_its_run_goes_on() {
     let slow = store.file("slow.json", slow);
     let url = store.url();
     for signal in ["-INT", "-TERM", "-HUP"] {
-        let mut command = mynah(["play", &slow, "--log", &url]);
+        let mut command = with_hangup("default", &["play", &slow, "--log", &url]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(told.any(|line| line.unwrap().contains("Well,")));
@@ -544,6 +546,32 @@ fn a_scenario_that_is_interrupted_says_how_its_run_goes_on() {
         &store.file("quick.json", r#"{"scripts": [[{"text": "Soup."}, {"finish": "stop"}]]}"#),
     ]);
     assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Soup.\n"), "{}", resumed.stderr);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_that_was_started_with_nohup_outlives_its_terminal() {
+    let store = Store::new();
+    let slow = r#"{"scripts": [ [ {"text": "Well,"}, {"delay_ms": 500}, {"finish": "stop"} ] ],
+                   "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Soup?"}], "stream": true}]}"#;
+    let slow = store.file("slow.json", slow);
+    let mut command = with_hangup("ignore", &["play", &slow]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(told.any(|line| line.unwrap().contains("Well,")));
+    // Read on: a full pipe would end it as well.
+    let reader = std::thread::spawn(move || told.count());
+    assert_eq!(end(child, "-HUP"), (Some(0), String::new()));
+    reader.join().unwrap();
+}
+
+/// The program with a hangup signal that does what it does by `default`, or that it is started to `ignore`. Processes inherit
+/// that, so tests that run under `nohup` would start it otherwise than tests in a terminal.
+#[cfg(target_os = "linux")]
+fn with_hangup(how: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    command.arg(format!("--{how}-signal=HUP")).arg(env!("CARGO_BIN_EXE_mynah")).args(arguments);
+    command
 }
 
 #[test]

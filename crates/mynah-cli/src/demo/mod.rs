@@ -27,11 +27,11 @@ use crate::{
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah demo                               in a temporary folder
-  mynah demo --dir trip                    in a folder of yours, which is made
-  mynah demo --json | jq -c .              its steps, one a line
+  mynah demo                               use a temporary folder
+  mynah demo --dir trip                    use a folder of yours; it is created
+  mynah demo --json | jq -c .              print the steps as JSON
 
-In its folder the examples of the other verbs work: mynah.db is the log, agent.json the agent.";
+The examples of the other commands work in its folder: mynah.db is the log, agent.json the agent.";
 
 /// What the demonstration leaves in its folder.
 ///
@@ -44,13 +44,13 @@ const TICKETS: &str = "tickets.txt";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Where its files go; a temporary folder if nothing is said.
+    /// Folder for its files [default: a temporary folder].
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
-    /// One JSON value a line.
+    /// Print JSON, one value per line.
     #[arg(long)]
     json: bool,
-    /// Be the agent of the demonstration.
+    /// Act as the agent of the demonstration.
     #[arg(long, hide = true, requires = "dir")]
     act: Option<Act>,
 }

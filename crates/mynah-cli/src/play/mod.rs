@@ -36,16 +36,16 @@ pub(crate) const EXAMPLES: &str = r#"A scenario:
   }
 
 Examples:
-  mynah play agent.json                    perform it
-  mynah play agent.json | jq .ok           look at the results
-  mynah play --stable agent.json           the same bytes each time
+  mynah play agent.json                    run it
+  mynah play agent.json | jq .ok           print the results
+  mynah play --stable agent.json           print the same bytes each time
   mynah play --log sqlite:mynah.db agent.json
-                                           keep every run, and perform operations on runs
+                                           record every run; operations on runs need this
 
 `mynah demo` leaves such a file. The format is described in docs/scenario.md.
 
-Exit codes: 0 it was performed, whatever its operations came to: their lines tell; 2 wrong usage or a
-bad file; 4 a file or log that could not be used; 130 interrupted."#;
+Exit codes: 0 the scenario ran, also if operations failed: see their lines; 2 wrong usage or a bad file; 4 a file
+or log cannot be used; 130 interrupted."#;
 
 pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), Failure> {
     let place = url.map(Place::parse).transpose()?;

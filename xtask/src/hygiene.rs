@@ -1,0 +1,135 @@
+//! Checks by tools of others, which take minutes to install and seconds to run.
+
+use std::{fs, path::Path};
+
+use crate::{command, is_installed, run, skip};
+
+/// A tool: the program, the crate that has it, and the command.
+const TOOLS: &[(&str, &str, &str)] = &[
+    ("cargo-deny", "cargo-deny", "cargo deny --all-features check"),
+    (
+        "cargo-hack",
+        "cargo-hack",
+        "cargo hack check --each-feature --no-dev-deps --workspace --exclude xtask",
+    ),
+    ("cargo-machete", "cargo-machete", "cargo machete"),
+    ("typos", "typos-cli", "typos"),
+];
+
+/// Systems other than this one for which the library must compile, without the features that need their C compiler.
+const PLATFORMS: &[&str] = &["x86_64-pc-windows-gnu", "aarch64-apple-darwin"];
+
+/// The crate whose API is kept as a file.
+const API: &str = "docs/public-api.txt";
+
+pub(crate) fn all(install: bool) -> Result<(), String> {
+    let mut failed = Vec::new();
+    let mut note = |name: &str, done: Result<(), String>| {
+        if let Err(problem) = done {
+            println!("==> {name}: failed");
+            failed.push(format!("{name}: {problem}"));
+        }
+    };
+    for (program, krate, line) in TOOLS {
+        println!("==> {program}");
+        note(
+            program,
+            available(program, krate, install).and_then(|is| if is { run(line) } else { Ok(()) }),
+        );
+    }
+    println!("==> cargo-semver-checks");
+    note("cargo-semver-checks", semver(install));
+    println!("==> cargo-public-api");
+    note("cargo-public-api", public_api(install));
+    println!("==> minimum Rust version");
+    note("minimum Rust version", minimum(install));
+    println!("==> platforms");
+    note("platforms", platforms(install));
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+}
+
+/// Whether a tool is there, perhaps now.
+fn available(program: &str, krate: &str, install: bool) -> Result<bool, String> {
+    if is_installed(program) {
+        return Ok(true);
+    }
+    if install {
+        return run(&format!("cargo install --locked {krate}")).map(|()| true);
+    }
+    skip(program, &format!("cargo install --locked {krate}, or repeat with --install"));
+    Ok(false)
+}
+
+/// The API against that of the last release.
+fn semver(install: bool) -> Result<(), String> {
+    let tag = command("git describe --tags --abbrev=0 --match v*").output();
+    let tag = tag.map_err(|e| format!("cannot start git: {e}"))?;
+    if !tag.status.success() {
+        skip("cargo-semver-checks", "there is no release to compare with");
+        return Ok(());
+    }
+    if !available("cargo-semver-checks", "cargo-semver-checks", install)? {
+        return Ok(());
+    }
+    let tag = String::from_utf8_lossy(&tag.stdout);
+    run(&format!("cargo semver-checks --workspace --exclude xtask --baseline-rev {}", tag.trim()))
+}
+
+/// The API of `mynah` against the file that is checked in. `MYNAH_BLESS=1` writes the file.
+fn public_api(install: bool) -> Result<(), String> {
+    if !available("cargo-public-api", "cargo-public-api", install)? {
+        return Ok(());
+    }
+    let line = "cargo public-api -p mynah --all-features -sss";
+    let output = command(line).output().map_err(|e| format!("cannot start: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("{}\nrepeat: {line}", String::from_utf8_lossy(&output.stderr)));
+    }
+    if std::env::var_os("MYNAH_BLESS").is_some() {
+        return fs::write(API, &output.stdout).map_err(|e| format!("{API}: {e}"));
+    }
+    let kept = fs::read(API).unwrap_or_default();
+    if kept == output.stdout {
+        return Ok(());
+    }
+    Err(format!(
+        "the public API is not that of {API}; see the change with: MYNAH_BLESS=1 cargo xtask hygiene, git diff {API}"
+    ))
+}
+
+/// Everything compiles with the oldest Rust that `Cargo.toml` promises.
+fn minimum(install: bool) -> Result<(), String> {
+    let manifest = fs::read_to_string("Cargo.toml").map_err(|e| format!("Cargo.toml: {e}"))?;
+    let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = "));
+    let version = version.ok_or("Cargo.toml has no rust-version")?.trim_matches('"');
+    let installed = command(&format!("cargo +{version} --version")).output();
+    if !installed.is_ok_and(|output| output.status.success()) {
+        let line = format!("rustup toolchain install {version} --profile minimal");
+        if !install {
+            skip("minimum Rust version", &line);
+            return Ok(());
+        }
+        run(&line)?;
+    }
+    run(&format!(
+        "cargo +{version} check --workspace --all-features --locked --target-dir target/minimum"
+    ))
+}
+
+fn platforms(install: bool) -> Result<(), String> {
+    let output = command("rustc --print sysroot").output();
+    let output = output.map_err(|e| format!("cannot start rustc: {e}"))?;
+    let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    for target in PLATFORMS {
+        let line = format!("rustup target add {target}");
+        if !Path::new(&sysroot).join("lib/rustlib").join(target).exists() {
+            if !install {
+                skip(target, &line);
+                continue;
+            }
+            run(&line)?;
+        }
+        run(&format!("cargo check -p mynah -p mynah-log --no-default-features --target {target}"))?;
+    }
+    Ok(())
+}
