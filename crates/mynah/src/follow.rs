@@ -280,6 +280,8 @@ impl Derived {
                 tokens_after,
                 messages_before,
                 messages_after,
+                dropped: _,
+                cleared: _,
             } => vec![RunEvent::ContextTruncated {
                 strategy,
                 tokens_before,
