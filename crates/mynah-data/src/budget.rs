@@ -71,6 +71,26 @@ impl Budget {
         Self::default()
     }
 
+    /// Returns the narrower of two budgets, limit by limit.
+    #[must_use]
+    pub fn narrowed(mut self, other: &Self) -> Self {
+        fn least<T: PartialOrd>(a: Option<T>, b: Option<T>) -> Option<T> {
+            match (a, b) {
+                (Some(a), Some(b)) => Some(if b < a { b } else { a }),
+                (a, b) => a.or(b),
+            }
+        }
+        self.max_input_tokens = least(self.max_input_tokens, other.max_input_tokens);
+        self.max_output_tokens = least(self.max_output_tokens, other.max_output_tokens);
+        self.max_total_tokens = least(self.max_total_tokens, other.max_total_tokens);
+        self.max_usd = least(self.max_usd, other.max_usd);
+        self.max_wall_clock_ms = least(self.max_wall_clock_ms, other.max_wall_clock_ms);
+        self.max_turns = least(self.max_turns, other.max_turns);
+        self.max_tool_calls = least(self.max_tool_calls, other.max_tool_calls);
+        self.allow_unknown_price &= other.allow_unknown_price;
+        self
+    }
+
     /// The same budget with this limit on the tokens of all prompts.
     pub fn max_input_tokens(mut self, tokens: u64) -> Self {
         self.max_input_tokens = Some(tokens);

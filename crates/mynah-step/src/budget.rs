@@ -6,11 +6,14 @@ use mynah_data::{
     Breach, BreachTime, Budget, Catalog, EngineReason, Error, Event, Limit, Pricing, Request,
     Response, Result, Usage,
 };
-use mynah_log::{Effect, Fact, Kind};
+use mynah_log::{Effect, Fact, Kind, Totals};
 use serde::Deserialize as _;
 use tokio::time::{Instant, Sleep};
 
 use crate::{RecordedFact, cursor::MODEL_CALL, millis};
+
+/// The name of the side effect by which a tool records a run that it started. Its value has the run's `totals`, which count in budgets.
+pub const SUB_RUN: &str = "sub_run";
 
 /// What a run has spent: a fold of its facts.
 ///
@@ -80,6 +83,12 @@ impl Spent {
                 let usage = error.and_then(|e| Usage::deserialize(e.metadata().get("usage")?).ok());
                 self.took(&usage.unwrap_or_default(), 0);
             }
+            Fact::SideEffect { inside: Some(_), name, effect: Effect::Done(value), .. }
+                if name == SUB_RUN =>
+            {
+                let totals = value.get("totals").and_then(|value| Totals::deserialize(value).ok());
+                self.delegated(&totals.unwrap_or_default());
+            }
             Fact::RunStarted { about: None, .. }
             | Fact::Resumed { about: None, .. }
             | Fact::UserMessage { .. }
@@ -113,6 +122,29 @@ impl Spent {
     pub(crate) fn took(&mut self, usage: &Usage, unreported: u64) {
         let taken = Taken::by(usage, unreported, self.prompt, self.pricing.as_ref());
         self.calls = self.calls.and(taken);
+    }
+
+    /// Counts what a run spent that a tool started.
+    fn delegated(&mut self, totals: &Totals) {
+        self.turns = self.turns.saturating_add(totals.turns);
+        self.tool_calls = self.tool_calls.saturating_add(totals.tool_calls);
+        let (input, output) = (totals.input_tokens, totals.output_tokens);
+        let total = input.saturating_add(output);
+        self.calls = self.calls.and(Taken { input, output, total, usd: totals.cost });
+    }
+
+    /// What is left of a budget. The limit on time is not among it: the tools of a run end with its time.
+    pub fn left(&self, budget: &Budget) -> Budget {
+        let left = |cap: Option<u64>, used: u64| cap.map(|cap| cap.saturating_sub(used));
+        let mut rest = budget.clone();
+        rest.max_input_tokens = left(budget.max_input_tokens, self.calls.input);
+        rest.max_output_tokens = left(budget.max_output_tokens, self.calls.output);
+        rest.max_total_tokens = left(budget.max_total_tokens, self.calls.total);
+        rest.max_usd = budget.max_usd.map(|cap| (cap - self.calls.usd).max(0.0));
+        rest.max_turns = left(budget.max_turns, self.turns);
+        rest.max_tool_calls = left(budget.max_tool_calls, self.tool_calls);
+        rest.max_wall_clock_ms = None;
+        rest
     }
 
     /// What tokens cost.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId, ToolCall, ToolReason};
-use mynah_log::{Fact, Hash, Head, Inside, Resolution};
+use mynah_log::{Fact, Hash, Head, Inside, Log, Resolution};
 use tokio::time::{Instant, Sleep};
 
 use crate::{
@@ -227,6 +227,11 @@ impl Journal {
     /// The run's id.
     pub fn run_id(&self) -> &RunId {
         &self.run
+    }
+
+    /// The log that records the run; none in a replay.
+    pub(crate) fn log(&self) -> Option<Arc<dyn Log>> {
+        self.lock().recorder.as_ref().map(|recorder| recorder.log())
     }
 
     /// What is recorded, while nothing else changes it.

@@ -36,7 +36,7 @@ mod uncertain;
 mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, check_raw_hash, open_model};
-pub use budget::{Heard, Spent, WallClock, active, check_price, price_of, prompt_tokens};
+pub use budget::{Heard, SUB_RUN, Spent, WallClock, active, check_price, price_of, prompt_tokens};
 pub use config::{Config, DEFAULT_MAX_CONCURRENCY, RunMode, ToolRegistry, was_redacted};
 pub use context::{CallTool, Context, ModelAnswer, ToolResult};
 pub use cursor::{ReplayCursor, outcome_of};

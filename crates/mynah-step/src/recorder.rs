@@ -139,6 +139,11 @@ impl Recorder {
         self
     }
 
+    /// The log that it writes to.
+    pub(crate) fn log(&self) -> Arc<dyn Log> {
+        Arc::clone(&self.log)
+    }
+
     /// The same, with records that are this safe; none leaves it to the log.
     pub fn with_durability(mut self, durability: Option<Durability>) -> Self {
         self.durability = durability;

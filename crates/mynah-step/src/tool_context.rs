@@ -2,8 +2,8 @@
 
 use std::{any::Any, fmt, sync::Arc, time::SystemTime};
 
-use mynah_data::{Metadata, Result, RunId, ToolCall};
-use mynah_log::{Fact, Hash};
+use mynah_data::{Budget, Metadata, Result, RunId, ToolCall};
+use mynah_log::{Fact, Hash, Log};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -72,6 +72,8 @@ pub struct ToolContext {
     pub(crate) failed: u32,
     /// What the call continues with, if it asked a person.
     continuation: Option<Arc<Continuation>>,
+    /// What is left of the run's budget.
+    budget_left: Option<Arc<Budget>>,
     /// Who hears of its progress.
     on_progress: Option<OnProgress>,
     /// Whether the run is cancelled, where that ends its tools; a run of an engine drops them.
@@ -130,6 +132,7 @@ impl ToolContext {
             span: Span::none(),
             failed: 0,
             continuation: None,
+            budget_left: None,
             on_progress: None,
             cancelled: watch::channel(false).1,
         }
@@ -172,6 +175,22 @@ impl ToolContext {
     /// What the call continues with: the state that it gave when it asked a person, and the answer. None at its first attempt.
     pub fn continuation(&self) -> Option<&Continuation> {
         self.continuation.as_deref()
+    }
+
+    /// The same, with what is left of the run's budget.
+    pub fn with_budget_left(mut self, left: Option<Budget>) -> Self {
+        self.budget_left = left.map(Arc::new);
+        self
+    }
+
+    /// What was left of the run's budget when the call began; none if the run has no budget.
+    pub fn budget_left(&self) -> Option<&Budget> {
+        self.budget_left.as_deref()
+    }
+
+    /// The log that records the run, for tools that start runs of their own. None in a replay, and if the run is not recorded.
+    pub fn log(&self) -> Option<Arc<dyn Log>> {
+        self.effects.journal.as_ref()?.log()
     }
 
     /// The same, with a function that hears of the call's progress.

@@ -80,6 +80,7 @@ mod run_event;
 mod spec;
 mod start;
 mod stream;
+mod subagent;
 pub mod testing;
 mod turn;
 mod values;

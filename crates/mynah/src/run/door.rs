@@ -63,7 +63,8 @@ pub(super) fn running(
     let context = setup.tool_context.clone().for_call(Arc::clone(call));
     let run_id = journal.map(|journal| journal.run_id().clone());
     let context = context.continued(state.continuation_of(&call.id));
-    let mut context = context.in_run(run_id, turn as u64);
+    let left = setup.policy.budget.as_ref().map(|budget| state.spent.left(budget));
+    let mut context = context.in_run(run_id, turn as u64).with_budget_left(left);
     if let Some(journal) = journal {
         context = context.kept(Arc::clone(journal), state.attempt_of(&call.id), replaying);
     }
