@@ -2,9 +2,20 @@
 
 use mynah::{
     Metadata, Response,
-    log::{About, End, Fact},
+    log::{About, End, Fact, Plan},
 };
 use serde_json::json;
+
+/// What the model reads of a call that is denied, in short.
+pub(crate) const NOT_PERMITTED: &str = "the call is not permitted";
+
+/// The calls of an answer that are not permitted.
+pub(crate) fn denied(plan: &Plan) -> &[String] {
+    match plan {
+        Plan::Tools { denied, .. } => denied,
+        _ => &[],
+    }
+}
 
 /// What is said beside a call that was given up.
 pub(crate) const NOBODY_KNOWS: &str = "nobody knows whether it ran";

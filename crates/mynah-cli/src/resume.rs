@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use mynah::{
     Budget, ChatResult, Engine, Error, ErrorKind, Event, HaltReason, Limit, LogReason, Message,
     OnUncertain, RunId, SessionReason, kept_call,
-    log::{End, Extent, Fact, Log as _, RunStatus, RunSummary},
+    log::{End, Extent, Fact, Hash, Log as _, RunStatus, RunSummary},
 };
 use serde_json::{Value, json};
 
@@ -44,6 +44,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
                                            give the result of a tool call
   mynah resume last --agent agent.json --approve c1 --reject 'c2=too much'
                                            run one call and refuse the other
+  mynah resume last --agent agent.json --approve-with 'c1={\"euros\": 7}'
+                                           run a call with other arguments
   mynah resume last --agent agent.json --on-uncertain rerun
                                            run tools again whose outcome is unknown
   mynah resume last --agent agent.json --budget max_turns=20
@@ -84,6 +86,12 @@ pub(crate) struct Arguments {
     /// Approve a pending tool call: it runs. Repeatable.
     #[arg(long, value_name = "ID")]
     approve: Vec<String>,
+    /// Run a pending tool call with other arguments. Repeatable.
+    #[arg(long, value_name = "ID=JSON", value_parser = tool_result)]
+    approve_with: Vec<(String, Value)>,
+    /// Run a pending tool call whose tool changed since the run asked, if it has this digest. Repeatable.
+    #[arg(long, value_name = "ID=DIGEST", value_parser = digest)]
+    approve_digest: Vec<(String, Hash)>,
     /// Reject a pending tool call, with a reason for the model. Repeatable.
     #[arg(long, value_name = "ID[=TEXT]")]
     reject: Vec<String>,
@@ -139,6 +147,12 @@ fn tool_result(said: &str) -> Result<(String, Value), String> {
     Ok((id.to_owned(), value))
 }
 
+fn digest(said: &str) -> Result<(String, Hash), String> {
+    let (id, digest) = said.split_once('=').ok_or("give the call's id, =, and the digest")?;
+    let digest = Hash::from_hex(digest).ok_or("not 64 hexadecimal digits after the =")?;
+    Ok((id.to_owned(), digest))
+}
+
 /// The id of a call, and why it is not wanted.
 fn rejection(said: &str) -> (&str, &str) {
     said.split_once('=').unwrap_or((said, ""))
@@ -191,6 +205,8 @@ impl Arguments {
             answer: None,
             tool_results: Vec::new(),
             approve: Vec::new(),
+            approve_with: Vec::new(),
+            approve_digest: Vec::new(),
             reject: Vec::new(),
             allow_changed_agent: false,
             on_uncertain: Policy::Suspend,
@@ -291,6 +307,13 @@ impl Arguments {
         tries: u32,
     ) -> Result<Failure, Failure> {
         match error.kind() {
+            ErrorKind::Session(SessionReason::ApprovalStale) => {
+                let detail = |name: &str| error.metadata().get(name).and_then(Value::as_str);
+                let id = detail("tool_call_id").unwrap_or_default();
+                let approval = quoted(&format!("{id}={}", detail("digest").unwrap_or_default()));
+                let command = self.command(run);
+                Ok(Failure::input(format!("{error}\n  {command} --approve-digest {approval}")))
+            }
             ErrorKind::Session(_) => {
                 let (command, facts) = (self.command(run), facts(log, run).await?);
                 if let Some(Fact::Suspended(end)) = facts.last() {
@@ -405,8 +428,10 @@ impl Arguments {
     fn named_calls(&self) -> Vec<&str> {
         let results = self.tool_results.iter().map(|(id, _)| id.as_str());
         let approved = self.approve.iter().map(String::as_str);
+        let edited = self.approve_with.iter().map(|(id, _)| id.as_str());
+        let by_digest = self.approve_digest.iter().map(|(id, _)| id.as_str());
         let rejected = self.reject.iter().map(|said| rejection(said).0);
-        results.chain(approved).chain(rejected).collect()
+        results.chain(approved).chain(edited).chain(by_digest).chain(rejected).collect()
     }
 }
 
@@ -505,6 +530,12 @@ async fn resume(
     }
     for id in &arguments.approve {
         resume = resume.approve(id);
+    }
+    for (id, arguments) in &arguments.approve_with {
+        resume = resume.approve_with(id, arguments.clone());
+    }
+    for (id, digest) in &arguments.approve_digest {
+        resume = resume.approve_digest(id, *digest);
     }
     for said in &arguments.reject {
         let (id, why) = rejection(said);

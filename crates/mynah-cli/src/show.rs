@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs,
     generate::cut_off,
-    gist::{NOBODY_KNOWS, changes, detail, other_model, refusal, waits},
+    gist::{NOBODY_KNOWS, NOT_PERMITTED, changes, denied, detail, other_model, refusal, waits},
     runs, runtime,
     store::{self, Place, fact, previous},
     text::{Moment, Span, count, line, plain, short},
@@ -204,7 +204,7 @@ enum Told {
     CutOff { how: &'static str },
     Call { id: String, name: String, arguments: String },
     Result { id: String, content: String, failed: bool },
-    Approved { id: String },
+    Approved { id: String, arguments: Option<String> },
     Rejected { id: String, why: String },
     Resumed { changed: Vec<String> },
     Waits { end: End, says: String },
@@ -237,7 +237,14 @@ fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
             earlier.into_iter().chain(said).collect()
         }
         Fact::Resumed {
-            message: said, tool_results, approved, rejected, given_up, about, ..
+            message: said,
+            tool_results,
+            approved,
+            edited,
+            rejected,
+            given_up,
+            about,
+            ..
         } => {
             let changed = match (&before.about, &about) {
                 (Some(before), Some(about)) => changes(before, about),
@@ -245,7 +252,12 @@ fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
             };
             before.about = about.or(before.about.take());
             let results = tool_results.into_iter().map(|(id, content)| result(id, content, false));
-            let approved = approved.into_iter().map(|id| Told::Approved { id });
+            let arguments = |id: &String| {
+                let edited = edited.iter().find(|(edited, _)| edited == id);
+                edited.map(|(_, arguments)| arguments.clone())
+            };
+            let approved =
+                approved.into_iter().map(|id| Told::Approved { arguments: arguments(&id), id });
             let rejected = rejected.into_iter().map(|(id, why)| Told::Rejected { id, why });
             let given_up = given_up.into_iter().map(|id| result(id, NOBODY_KNOWS.to_owned(), true));
             let given = results.chain(approved).chain(rejected).chain(given_up);
@@ -254,11 +266,14 @@ fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
         }
         Fact::UserMessage { message: added } => vec![message(&added)],
         Fact::FinalizeStarted { nudge, .. } => nudge.iter().map(|nudge| message(nudge)).collect(),
-        Fact::AssistantCompleted { ref response, .. } => {
+        Fact::AssistantCompleted { ref response, ref plan, .. } => {
             let other = other_model(before.about.as_deref(), response);
             let other = other.map(|model| Told::AnsweredBy { model: model.to_owned() });
             let cut_off = cut_off(response).map(|how| Told::CutOff { how });
-            let list = other.into_iter().chain(said(&response.message)).chain(cut_off).collect();
+            let denied = denied(plan).iter();
+            let denied = denied.map(|id| result(id.clone(), NOT_PERMITTED.to_owned(), true));
+            let said = said(&response.message).into_iter().chain(cut_off).chain(denied);
+            let list = other.into_iter().chain(said).collect();
             before.answer = Some(fact);
             list
         }
@@ -327,7 +342,12 @@ impl Told {
             Self::Result { id, content, failed } => {
                 json!({"type": "tool_result", "seq": seq, "id": id, "content": content, "failed": failed})
             }
-            Self::Approved { id } => json!({"type": "approved", "seq": seq, "id": id}),
+            Self::Approved { id, arguments: None } => {
+                json!({"type": "approved", "seq": seq, "id": id})
+            }
+            Self::Approved { id, arguments } => {
+                json!({"type": "approved", "seq": seq, "id": id, "arguments": arguments})
+            }
             Self::Rejected { id, why } => {
                 json!({"type": "rejected", "seq": seq, "id": id, "why": why})
             }
@@ -363,7 +383,12 @@ impl Told {
                 let mark = if *failed { "failed: " } else { "" };
                 writeln!(out, "  < [{}] {mark}{}\n", plain(id), plain(content))
             }
-            Self::Approved { id } => writeln!(out, "  < [{}] approved\n", plain(id)),
+            Self::Approved { id, arguments: None } => {
+                writeln!(out, "  < [{}] approved\n", plain(id))
+            }
+            Self::Approved { id, arguments: Some(arguments) } => {
+                writeln!(out, "  < [{}] approved with {}\n", plain(id), plain(arguments))
+            }
             Self::Rejected { id, why } => {
                 writeln!(out, "  < [{}] {}\n", plain(id), plain(&refusal(why)))
             }

@@ -12,7 +12,7 @@ use mynah::{
 use serde::Serialize;
 
 use crate::{
-    gist::{NOBODY_KNOWS, changes, other_model, refusal, waits},
+    gist::{NOBODY_KNOWS, NOT_PERMITTED, changes, denied, other_model, refusal, waits},
     text::{Span, short},
 };
 
@@ -97,7 +97,7 @@ impl<'f> Tree<'f> {
                 self.turn = Some(self.top.len());
                 self.top.push(Node::new(record, "turn", turn, String::new()));
             }
-            Fact::AssistantCompleted { response, .. } => {
+            Fact::AssistantCompleted { response, plan, .. } => {
                 self.learn(&response.message);
                 self.answer = Some(fact);
                 let by = other_model(self.about, response);
@@ -112,6 +112,12 @@ impl<'f> Tree<'f> {
                     None => &mut self.top,
                 };
                 siblings.push(answer);
+                for id in denied(plan) {
+                    let call = self.calls.get(id).cloned().unwrap_or_default();
+                    let mut tool = Node::new(record, "tool", id, call);
+                    tool.children.push(Node::new(record, "result", "", NOT_PERMITTED.to_owned()));
+                    siblings.push(tool);
+                }
             }
             Fact::ToolScheduled { call_id, attempt, call } => {
                 if let Some(DirectCall { name, arguments, .. }) = call.as_deref() {

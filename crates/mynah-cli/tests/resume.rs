@@ -176,6 +176,11 @@ fn a_call_is_run_if_a_person_approves_it_and_answered_if_they_reject_it() {
     let cooks = AGENT.replace(r#""manual": true"#, r#""manual": true, "returns": {"ok": "hot"}"#);
     let cases = [
         (["--approve", "c1"], "  < [c1] approved\n\n  < [c1] hot\n"),
+        (
+            ["--approve-with", r#"c1={"dish":"stew"}"#],
+            "  < [c1] approved with {\"dish\":\"stew\"}\n\n  < [c1] hot\n\n\
+             [A person changed the arguments of this call before it ran, to {\"dish\":\"stew\"}]\n",
+        ),
         (["--reject", "c1=too hot"], "  < [c1] rejected: too hot\n"),
     ];
     for (flags, told) in cases {
@@ -189,6 +194,45 @@ fn a_call_is_run_if_a_person_approves_it_and_answered_if_they_reject_it() {
         let again = store.run(&["resume", "run-1", "--agent", &agent, "--approve", "c1"]);
         assert_eq!(again.code, Some(2), "{}", again.stderr);
     }
+}
+
+#[test]
+fn a_tool_that_changed_since_the_run_asked_is_approved_by_its_new_digest() {
+    let changed = r#""manual": true, "description": "Throws it away", "returns": {"ok": "gone"}"#;
+    let (store, _) = waiting();
+    let agent = store.file("throws.json", &AGENT.replace(r#""manual": true"#, changed));
+    let resume = ["resume", "run-1", "--agent", &agent, "--allow-changed-agent"];
+    let refused = store.run(&[&resume[..], &["--approve", "c1"]].concat());
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    let (_, digest) = refused.stderr.trim_end().rsplit_once("--approve-digest ").expect("a hint");
+    let resumed = store.run(&[&resume[..], &["--approve-digest", digest]].concat());
+    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+    assert!(store.run(&["show", "run-1"]).stdout.contains("  < [c1] gone\n"));
+}
+
+#[test]
+fn a_tool_of_an_agent_asks_for_approval_or_is_denied() {
+    let calls = r#"[ {"tool_call": {"id": "c0", "name": "buy"}}, {"tool_call": {"id": "c1", "name": "sell"}}, {"finish": "tool_calls"} ]"#;
+    let tools = r#""tools": [
+        {"name": "buy", "approval": "ask", "returns": {"ok": "bought"}},
+        {"name": "sell", "approval": "deny", "returns": {"ok": "sold"}}
+    ]"#;
+    let store = Store::new();
+    let op = r#"{"op": "chat", "messages": [{"role": "user", "content": "Trade."}]}"#;
+    let scenario = format!(r#"{{"scripts": [{calls}], {tools}, "ops": [{op}]}}"#);
+    let play = mynah(["play", "--stable", "--log", &store.url(), "-"]);
+    assert_eq!(common::feed(play, scenario.as_bytes()).code, Some(0));
+    let shown = store.run(&["show", "run-0"]).stdout;
+    assert!(shown.contains("  < [c1] failed: the call is not permitted\n"), "{shown}");
+    assert!(shown.ends_with("-- waits: manual_tool_calls: buy {} [c0]\n\n"), "{shown}");
+    let tree = store.run(&["show", "run-0", "--tree"]).stdout;
+    assert!(tree.contains("the call is not permitted"), "{tree}");
+    let done = r#"[ {"text": "Bought."}, {"finish": "stop"} ]"#;
+    let agent = store.file("trader.json", &format!(r#"{{"scripts": [{calls}, {done}], {tools}}}"#));
+    let resumed = store.run(&["resume", "run-0", "--agent", &agent, "--approve", "c0"]);
+    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""), "{}", resumed.stdout);
+    assert!(resumed.stdout.ends_with("Bought.\n"), "{}", resumed.stdout);
+    assert_eq!(store.run(&["replay", "run-0"]).code, Some(0));
 }
 
 #[test]

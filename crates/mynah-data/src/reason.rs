@@ -131,6 +131,8 @@ reasons! {
         EncodingFailed => "encoding_failed",
         /// The arguments are not JSON, or do not fit the tool's schema.
         InvalidArguments => "invalid_arguments",
+        /// The tool, or the engine's policy, does not permit the call.
+        Denied => "denied",
         /// The handler itself reported an error.
         Failed => "failed",
     }
@@ -145,6 +147,8 @@ reasons! {
         InvalidStatus => "invalid_status",
         /// No pending tool call has this id.
         UnknownToolCallId => "unknown_tool_call_id",
+        /// A tool changed since the run asked for approval of its call.
+        ApprovalStale => "approval_stale",
         /// There is no session to operate on.
         NoSession => "no_session",
         /// Another turn continued the session first.

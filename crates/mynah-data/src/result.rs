@@ -353,7 +353,7 @@ impl ChatResult {
         self.final_response.iter().flat_map(|response| response.tool_calls().cloned()).collect()
     }
 
-    /// The calls of which nobody knows whether they ran.
+    /// The calls whose outcome is unknown, with the arguments with which they ran.
     pub fn uncertain_tool_calls(&self) -> Vec<ToolCall> {
         let listed = self.metadata.get("uncertain_tool_calls").and_then(Value::as_array);
         let uncertain = |call: &&ToolCall| {
@@ -365,7 +365,7 @@ impl ChatResult {
         asked
             .into_iter()
             .flat_map(|message| message.tool_calls().filter(uncertain))
-            .cloned()
+            .map(|call| call.edited_in(&self.metadata).unwrap_or_else(|| call.clone()))
             .collect()
     }
 

@@ -40,6 +40,9 @@ pub struct ToolSpec {
     /// Whether calls are handed to the caller instead of being run.
     #[serde(default)]
     pub manual: bool,
+    /// Whether a person must approve calls before they are run.
+    #[serde(default, skip_serializing_if = "Approval::is_never")]
+    pub approval: Approval,
     /// Whether running a call twice does no harm.
     #[serde(default)]
     pub idempotent: bool,
@@ -59,6 +62,35 @@ fn one() -> u32 {
     1
 }
 
+/// Whether a call of a tool is run.
+///
+/// ```
+/// use mynah_data::{Approval, ToolSpec};
+/// use serde_json::json;
+/// let mut spec = ToolSpec::new("pay", "pays a bill", json!({}));
+/// spec.approval = Approval::Ask;
+/// assert_eq!(serde_json::to_value(&spec)?["approval"], "ask");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Approval {
+    /// It is run without asking.
+    #[default]
+    Never,
+    /// The run waits until a person approves or rejects the call.
+    Ask,
+    /// It is never run. The model reads that the call is not permitted.
+    Deny,
+}
+
+impl Approval {
+    fn is_never(&self) -> bool {
+        *self == Self::Never
+    }
+}
+
 impl ToolSpec {
     /// A tool with its name, its description and the JSON Schema of its arguments.
     pub fn new(name: impl Into<String>, description: impl Into<String>, schema: Value) -> Self {
@@ -67,6 +99,7 @@ impl ToolSpec {
             description: description.into(),
             schema,
             manual: false,
+            approval: Approval::Never,
             idempotent: false,
             max_attempts: 1,
             timeout_ms: None,
@@ -155,6 +188,20 @@ impl ToolCall {
                 Self::from_value(id, name, some_arguments(arguments.unwrap_or_default()))
             }
         }
+    }
+
+    /// The same call with other arguments: their exact text.
+    #[must_use]
+    pub fn with_arguments(&self, raw_arguments: impl Into<String>) -> Self {
+        let mut call = Self::new(&*self.id, &*self.name, raw_arguments);
+        call.metadata = self.metadata.clone();
+        call
+    }
+
+    /// The same call with the arguments with which it ran, if a person changed them. The metadata of a waiting run hold them.
+    pub fn edited_in(&self, metadata: &Metadata) -> Option<Self> {
+        let arguments = metadata.get("edited_arguments")?.get(&self.id)?.as_str()?;
+        Some(self.with_arguments(arguments))
     }
 
     /// What is wrong with the argument text, if it is not one JSON value.

@@ -251,7 +251,8 @@ fn turn() -> Vec<Fact> {
     response.model = Some("gpt-4.1-mini".to_owned());
     response.usage.input_tokens = Some(1_000);
     response.usage.output_tokens = Some(100);
-    let plan = Plan::Tools { run: vec!["call_1".to_owned()], manual: Vec::new() };
+    let plan =
+        Plan::Tools { run: vec!["call_1".to_owned()], manual: Vec::new(), denied: Vec::new() };
     let mut facts = vec![Fact::AssistantCompleted {
         response: Box::new(response),
         plan,

@@ -1,6 +1,6 @@
 //! Facts: one for each thing that happened.
 
-use std::{iter, sync::Arc};
+use std::{borrow::Cow, iter, sync::Arc};
 
 use mynah_data::{
     Breach, Error, HaltReason, Message, Metadata, Pricing, Response, RunId, Thread, ToolCall,
@@ -46,6 +46,9 @@ pub enum Fact {
         /// The calls that the run waited for and may run now.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         approved: Vec<String>,
+        /// Arguments that a person put in place of the model's, for calls that are approved: the call's id, and their exact text.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        edited: Vec<(String, String)>,
         /// The calls that it may not run, and why: the call's id, and the words of whoever said so.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         rejected: Vec<(String, String)>,
@@ -237,6 +240,7 @@ impl Fact {
         message: None,
         tool_results: Vec::new(),
         approved: Vec::new(),
+        edited: Vec::new(),
         rejected: Vec::new(),
         given_up: Vec::new(),
         request_id: None,
@@ -253,6 +257,7 @@ impl Fact {
                 message,
                 tool_results,
                 approved,
+                edited,
                 rejected,
                 given_up,
                 request_id,
@@ -264,6 +269,7 @@ impl Fact {
                 message.is_none()
                     && tool_results.is_empty()
                     && approved.is_empty()
+                    && edited.is_empty()
                     && rejected.is_empty()
                     && given_up.is_empty()
                     && request_id.is_none()
@@ -558,8 +564,11 @@ pub enum Plan {
     Tools {
         /// Ids of the calls to run, in order.
         run: Vec<String>,
-        /// Ids of the calls that the caller answers, in order.
+        /// Ids of the calls that the caller answers or a person approves, in order.
         manual: Vec<String>,
+        /// Ids of the calls that are not permitted, in order. The model reads that, and none is run.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        denied: Vec<String>,
     },
 }
 
@@ -660,8 +669,20 @@ impl End {
         Breach::deserialize(self.metadata.get("budget")?).ok()
     }
 
-    /// Of these facts' last answer, the calls that the run waits for which stopped so after them.
-    pub fn waiting_calls<'f, I>(&self, facts: I) -> Vec<&'f ToolCall>
+    /// The same, with the arguments of those whose arguments a person had changed.
+    pub fn with_edited<'c>(mut self, calls: impl IntoIterator<Item = &'c ToolCall>) -> Self {
+        let calls =
+            calls.into_iter().map(|call| (call.id.clone(), call.raw_arguments.clone().into()));
+        let edited: Metadata = calls.collect();
+        if !edited.is_empty() {
+            self.metadata.insert("edited_arguments".to_owned(), edited.into());
+        }
+        self
+    }
+
+    /// Of these facts' last answer, the calls that the run waits for which stopped so after them. A call that may have run has the
+    /// arguments with which it was run.
+    pub fn waiting_calls<'f, I>(&self, facts: I) -> Vec<Cow<'f, ToolCall>>
     where
         I: IntoIterator<Item = &'f Fact, IntoIter: DoubleEndedIterator>,
     {
@@ -677,7 +698,16 @@ impl End {
                 .is_some_and(|ids| ids.iter().any(|id| *id == call.id)),
             _ => false,
         };
-        answer.into_iter().flat_map(|answer| answer.tool_calls()).filter(waits).collect()
+        let edited = |call: &'f ToolCall| match call.edited_in(&self.metadata) {
+            Some(edited) => Cow::Owned(edited),
+            None => Cow::Borrowed(call),
+        };
+        answer
+            .into_iter()
+            .flat_map(|answer| answer.tool_calls())
+            .filter(waits)
+            .map(edited)
+            .collect()
     }
 
     /// The fact of stopping so.

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use mynah_data::{ToolCall, ToolSpec};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use sha2::block_api::compress256;
 
 /// A SHA-256 hash; hexadecimal in JSON and in payloads, bytes in envelopes.
@@ -55,6 +57,22 @@ impl Hash {
         buffer[padded - 8..padded].copy_from_slice(&(8 * len).to_be_bytes());
         compress256(&mut state, buffer[..padded].as_chunks().0);
         Self::from_state(state)
+    }
+
+    /// The digest to which an approval of a tool call is bound: of the tool's name, its description and schema, and the exact arguments.
+    ///
+    /// ```
+    /// # use mynah_data::{ToolCall, ToolSpec};
+    /// # use mynah_log::Hash;
+    /// # use serde_json::json;
+    /// let pay = ToolSpec::new("pay", "pays a bill", json!({}));
+    /// let call = ToolCall::new("c0", "pay", r#"{"euros":7}"#);
+    /// assert_ne!(Hash::of_call(&pay, &call), Hash::of_call(&pay, &ToolCall::new("c0", "pay", r#"{"euros":8}"#)));
+    /// ```
+    pub fn of_call(tool: &ToolSpec, call: &ToolCall) -> Self {
+        let schema = tool.schema.to_string();
+        let parts = json!([tool.name, tool.description, schema, call.raw_arguments]).to_string();
+        Self::of(&[b"mynah approval 1\n", parts.as_bytes()])
     }
 
     /// The hash of a message whose length is known, and the number of blocks that it takes with its padding.

@@ -246,9 +246,15 @@ impl Fact {
             Self::RunStarted { thread, .. } => {
                 thread.messages.last().map_or_else(String::new, |last| last.summary())
             }
-            Self::Resumed { message, tool_results, approved, rejected, given_up, .. } => {
+            Self::Resumed {
+                message, tool_results, approved, edited, rejected, given_up, ..
+            } => {
                 let results = tool_results.iter().map(|(id, content)| format!("[{id}] {content}"));
-                let approved = approved.iter().map(|id| format!("[{id}] approved"));
+                let approved =
+                    approved.iter().map(|id| match edited.iter().find(|(of, _)| of == id) {
+                        Some((_, arguments)) => format!("[{id}] approved with {arguments}"),
+                        None => format!("[{id}] approved"),
+                    });
                 let rejected = rejected.iter().map(|(id, why)| match why.as_str() {
                     "" => format!("[{id}] rejected"),
                     why => format!("[{id}] rejected: {why}"),

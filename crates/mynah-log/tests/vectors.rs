@@ -220,6 +220,7 @@ fn every_kind() -> Vec<Kept> {
         ("user_message", json!({"message": {"role": "user", "content": "go on"}})),
         ("suspended", json!({"reason": "ask_user", "metadata": r#"{"pending_question":"?"}"#})),
         ("resumed", json!({"message": {"role": "user", "content": "yes"}})),
+        ("resumed", json!({"approved": ["c1"], "edited": [["c1", r#"{"x":7}"#]]})),
         (
             "context_truncated",
             json!({"strategy": "s", "tokens_before": 9, "tokens_after": 8, "messages_before": 2, "messages_after": 1}),

@@ -101,7 +101,7 @@ impl Options {
             setters.extend(quote!(.manual()));
         }
         if self.approval {
-            setters.extend(quote!(.approval()));
+            setters.extend(quote!(.approval(#krate::Approval::Ask)));
         }
         if self.idempotent {
             let retries = self.retries.as_ref().map_or_else(|| quote!(0u32), |n| quote!(#n as u32));

@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc};
 
 use mynah::{
-    ChatResult, Engine, Options, Tool, ToolContext, ToolOutcome,
+    Approval, ChatResult, Engine, Options, Tool, ToolContext, ToolOutcome,
     schemars::{self, JsonSchema},
     testing::{Script, Scripted},
 };
@@ -174,7 +174,7 @@ async fn options_set_what_they_name() {
     assert!(sum.is_recorded() && !spec.manual);
     assert_eq!(spec.metadata["strict"], true);
     assert_eq!(spec.schema["properties"]["numbers"]["default"], json!([]));
-    assert!(order().spec().manual);
+    assert_eq!((order().spec().approval, order().spec().manual), (Approval::Ask, false));
     let wait = wait();
     assert!(wait.spec().manual);
     assert_eq!(wait.spec().schema["required"], json!(["type"]));

@@ -48,7 +48,7 @@ pub use journal::{Journal, State as JournalState};
 pub use lease::{LEASE, take_over};
 pub use metrics::{MetricsSink, Watch, tell_exceeded};
 pub use misfits::misfits;
-pub use mynah_data::ToolOutcome;
+pub use mynah_data::{Approval, ToolOutcome};
 pub use mynah_log::OnUncertain;
 pub use recorded_fact::RecordedFact;
 pub use recorder::Recorder;
@@ -57,7 +57,7 @@ pub use schemars;
 pub use settle::{ErrorPolicy, OnToolError, settle};
 pub use tool::{
     Backoff, EncodeError, Handler, HandlerExecutor, JsonEncoder, Settled, Tool, ToolExecutor,
-    ToolLimits, ToolResultEncoder, panic_text, run_tool, tool_failed,
+    ToolLimits, ToolResultEncoder, denied, panic_text, run_tool, tool_failed,
 };
 pub use tool_context::{Continuation, ToolContext, ToolProgress, Try};
 #[doc(hidden)]

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use mynah_data::{Error, Result, RunId, ToolCall, ToolOutcome, ToolReason, ToolSpec};
+use mynah_data::{Approval, Error, Result, RunId, ToolCall, ToolOutcome, ToolReason, ToolSpec};
 use mynah_log::{Fact, Resolution};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -178,6 +178,21 @@ impl Tool {
         self.with(|spec| spec.manual = true)
     }
 
+    /// The same tool, whose calls need a person's approval, or are never permitted.
+    ///
+    /// With [`Approval::Ask`] the run waits for a decision, as it does for a [manual](Self::manual) tool. The difference: the engine runs the
+    /// call when it is approved, so the tool must have a handler. With [`Approval::Deny`] the tool is never run, whatever a policy of
+    /// the engine or a person says.
+    ///
+    /// ```
+    /// # use mynah_step::{Approval, Tool};
+    /// # use serde_json::json;
+    /// let pay = Tool::new("pay", "Pays an invoice", json!({})).approval(Approval::Ask).handler(async |_, _| "paid");
+    /// ```
+    pub fn approval(self, approval: Approval) -> Self {
+        self.with(|spec| spec.approval = approval)
+    }
+
     /// The same tool, whose calls may be run twice without harm, and are tried so often in all after transient failures, over all
     /// processes of a run. A try that was cut off with its process does not count.
     pub fn idempotent(self, max_attempts: u32) -> Self {
@@ -222,9 +237,9 @@ impl Tool {
         &self.spec
     }
 
-    /// Whether its records answer for it when a run is performed again, as it said or as it is manual.
+    /// Whether a replay takes its results from the records: it is set so, is manual, or asks for approval.
     pub fn is_recorded(&self) -> bool {
-        self.recorded || self.spec.manual
+        self.recorded || self.spec.manual || self.spec.approval == Approval::Ask
     }
 
     /// What runs when it is called.
@@ -468,6 +483,9 @@ async fn attempts(
     limits: ToolLimits,
 ) -> Settled {
     let first = context.attempt();
+    if tool.spec().approval == Approval::Deny {
+        return Settled { outcome: Err(denied(&context.call)), attempts: first };
+    }
     let mut arguments = match tool.check_arguments(&context.call) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -531,6 +549,14 @@ pub fn tool_failed(call: &ToolCall, reported: &Value) -> Error {
         .with_message(format!("tool error ({}): {text}", call.name))
         .with("tool_name", call.name.as_str())
         .with("error", reported.clone())
+}
+
+/// The error of a call that is not permitted.
+pub fn denied(call: &ToolCall) -> Error {
+    let reason = ToolReason::Denied;
+    Error::tool(reason)
+        .with_message(format!("tool error ({}): {reason}: the call is not permitted", call.name))
+        .with("tool_name", call.name.as_str())
 }
 
 /// 100 ms, doubling, at most 10 s.

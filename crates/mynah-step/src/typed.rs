@@ -269,11 +269,6 @@ pub mod private {
 }
 
 impl Tool {
-    /// The same tool, whose calls must be approved by a person before they run.
-    pub fn approval(self) -> Self {
-        self.manual()
-    }
-
     /// The same tool, whose schema the provider is asked to enforce, where it can. Sets `strict` in the metadata of its [spec](Tool::spec).
     pub fn strict(self) -> Self {
         self.with(|spec| _ = spec.metadata.insert("strict".to_owned(), json!(true)))

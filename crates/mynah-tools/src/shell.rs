@@ -11,7 +11,7 @@ use std::{
 };
 
 use mynah_data::ToolOutcome;
-use mynah_step::Tool;
+use mynah_step::{Approval, Tool};
 use rustix::process::{Pid, Signal, kill_process_group};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,9 +48,8 @@ struct Ended {
 
 /// A tool that runs a command: `shell`.
 ///
-/// It exists only if the feature `shell` is on and the tool is constructed, and a person must allow each call: the tool is
-/// [manual](Tool::manual), so its calls are handed to the caller, who sees the exact command. `Engine::resume(…).approve(id)` runs
-/// a call that was allowed.
+/// It exists only if the feature `shell` is on and the tool is constructed, and a person must approve each call
+/// ([`Approval::Ask`]): the run waits with the exact command. `Engine::resume(…).approve(id)` runs it.
 ///
 /// A command runs in `sh`, with an environment of its own ([`env`](Shell::env)), no input, and a process group that is killed when
 /// the command ends, when its time is over, and when the call is dropped. Its output is bounded.
@@ -62,7 +61,7 @@ struct Ended {
 /// use std::time::Duration;
 ///
 /// let shell = mynah_tools::shell().timeout(Duration::from_secs(20)).tool();
-/// assert!(shell.spec().manual && !shell.spec().idempotent);
+/// assert_eq!(shell.spec().approval, mynah_step::Approval::Ask);
 /// ```
 pub fn shell() -> Shell {
     let env = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8")];
@@ -110,7 +109,7 @@ impl Shell {
         self
     }
 
-    /// The tool. It is manual, and a replay answers from the record.
+    /// The tool. A person must approve its calls, and a replay answers from the record.
     pub fn tool(self) -> Tool {
         let description = format!(
             "Runs a command with sh and returns its exit code and output. It has no input and {} seconds. \
@@ -124,7 +123,7 @@ impl Shell {
             let shell = Arc::clone(&shell);
             async move { shell.run(args).await }
         };
-        typed("shell", &description, run).manual().recorded().timeout(limit)
+        typed("shell", &description, run).approval(Approval::Ask).recorded().timeout(limit)
     }
 
     async fn run(&self, Args { command }: Args) -> Outcome<Ended> {

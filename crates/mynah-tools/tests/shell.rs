@@ -12,6 +12,7 @@ mod common;
 use std::{fs, time::Duration};
 
 use common::call;
+use mynah_step::Approval;
 use mynah_tools::shell;
 use serde_json::json;
 
@@ -73,6 +74,7 @@ fn is_running(pid: &str) -> bool {
 #[test]
 fn a_shell_is_asked_for_and_never_run_twice() {
     let tool = shell().tool();
-    assert!(tool.spec().manual && !tool.spec().idempotent && tool.is_recorded());
+    assert_eq!(tool.spec().approval, Approval::Ask);
+    assert!(!tool.spec().idempotent && tool.is_recorded());
     assert_eq!(tool.schema_error(), None);
 }

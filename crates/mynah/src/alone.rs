@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use mynah_data::{EngineReason, Error, HaltReason, ModelRef, Request, Result};
-use mynah_log::{About, Fact, Kind};
+use mynah_log::{About, Fact, Kind, Plan};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, RecordedFact, Tool};
 use serde_json::Value;
 
 use crate::{
-    code::{HALT_WHEN, code_of, is_code},
+    code::{APPROVAL, HALT_WHEN, code_of, is_code},
     engine::Engine,
     loaded::{Loaded, Stretch},
     options::Options,
     prepare::{Asked, Part, Past, joined},
-    run::HaltWhen,
+    run::{ApprovalPolicy, HaltWhen},
     values::Values,
 };
 
@@ -41,8 +41,20 @@ impl Loaded {
         let (mut options, mut told) = (Options::of(about)?, code_of(about));
         options.halt_when =
             told.shift_remove(HALT_WHEN).map(|name| (name, HaltWhen::After(self.halted_after())));
+        options.approval =
+            told.shift_remove(APPROVAL).map(|_| ApprovalPolicy::Recorded(self.plans()));
         options.told = told;
         Ok(options)
+    }
+
+    /// What was planned for the calls of each answer.
+    fn plans(&self) -> Arc<[Plan]> {
+        let records = self.kept.records.iter().filter(|kept| kept.is(Kind::AssistantCompleted));
+        let plan = |kept: &RecordedFact| match kept.fact() {
+            Fact::AssistantCompleted { plan, .. } => plan.clone(),
+            _ => Plan::Nothing,
+        };
+        records.map(plan).collect()
     }
 
     /// How often the model had answered when the caller's own condition ended the conversation, if it did.

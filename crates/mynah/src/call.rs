@@ -107,13 +107,13 @@ call! {
 call! {
     /// One model call and its tools; see [`Engine::step`].
     Step(thread: Thread) Step, Input::Thread;
-    prompt model tools call tool_code record keep
+    prompt model tools call tool_code approval record keep
 }
 
 call! {
     /// Steps until something ends or suspends the conversation; see [`Engine::chat`].
     Chat(thread: Thread) Chat, Input::Thread;
-    prompt model tools chat call tool_code chat_code record keep
+    prompt model tools chat call tool_code approval chat_code record keep
 }
 
 impl IntoFuture for Generate {

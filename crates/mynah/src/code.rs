@@ -15,6 +15,9 @@ pub(crate) const HALT_WHEN: &str = "halt_when";
 /// A policy for tool errors: `true` where it is a function, and otherwise a word, which is no code.
 const ON_TOOL_ERROR: &str = "on_tool_error";
 
+/// A function that decides which calls a person must approve: `true`.
+pub(crate) const APPROVAL: &str = "approval";
+
 /// The names of what runs tools and encodes their results, where that is not the default.
 const EXECUTOR: &str = "tool_executor";
 const ENCODER: &str = "tool_result_encoder";
@@ -33,7 +36,7 @@ pub(crate) fn code_of(about: &About) -> Metadata {
 pub(crate) fn is_code(name: &str, told: &Value) -> bool {
     match name {
         HALT_WHEN | EXECUTOR | ENCODER | SCHEMA_FIT => true,
-        ON_TOOL_ERROR => told.is_boolean(),
+        ON_TOOL_ERROR | APPROVAL => told.is_boolean(),
         _ => false,
     }
 }
@@ -43,6 +46,7 @@ impl Options {
     pub(crate) fn says(&self, name: &str) -> bool {
         match name {
             ON_TOOL_ERROR if self.on_tool_error.is_some() => true,
+            APPROVAL if self.approval.is_some() => true,
             EXECUTOR => self.executor.is_some(),
             ENCODER => self.encoder.is_some(),
             name => self.values.contains(name),
@@ -74,6 +78,9 @@ impl Asked<'_> {
         }
         if let Some(ErrorPolicy::Decide(_)) = self.options.on_tool_error {
             code.insert(ON_TOOL_ERROR.to_owned(), true.into());
+        }
+        if self.options.approval.is_some() || self.engine.0.approval.is_some() {
+            code.insert(APPROVAL.to_owned(), true.into());
         }
         code
     }

@@ -2,7 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use mynah_data::{Catalog, Message, Metadata, ModelRef, Request, Session, Thread};
+use mynah_data::{
+    Approval, Catalog, Message, Metadata, ModelRef, Request, Session, Thread, ToolCall,
+};
 use mynah_step::{
     Adapter, IntoTool, IntoTools, MetricsSink, SystemWorld, Tool, ToolContext, ToolExecutor,
     ToolResultEncoder, World,
@@ -12,6 +14,7 @@ use serde_json::Value;
 use crate::{
     call::{Chat, Generate, Step},
     options::{Options, option_setters},
+    run::ApprovalPolicy,
     turn::{StepTurn, Turn},
     values::Values,
 };
@@ -49,6 +52,7 @@ pub(crate) struct Parts {
     pub(crate) tools: Vec<Tool>,
     pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
     pub(crate) encoder: Option<Arc<dyn ToolResultEncoder>>,
+    pub(crate) approval: Option<ApprovalPolicy>,
     /// Defaults for the options of calls.
     pub(crate) values: Values,
     pub(crate) context: Arc<Metadata>,
@@ -106,6 +110,7 @@ impl Engine {
             tools: Vec::new(),
             executor: None,
             encoder: None,
+            approval: None,
             values: Values::default(),
             context: Arc::default(),
             metadata: Metadata::new(),
@@ -290,6 +295,40 @@ impl Engine {
     /// The same engine with something else to turn tool results into text.
     pub fn tool_result_encoder(self, encoder: impl ToolResultEncoder) -> Self {
         self.with(|parts| parts.encoder = Some(Arc::new(encoder)))
+    }
+
+    /// The same engine with a function that decides for each call whether a person must approve it, in place of the
+    /// [approval](Tool::approval) of its tool. It is not called for tools that are manual or denied, nor in [`ToolMode::Manual`](crate::ToolMode::Manual), which
+    /// hands over every call.
+    ///
+    /// Its decisions are recorded: a replay does not call it. Records hold only that there is one, so a resume without it is refused. If it
+    /// panics, the call is denied. An engine that has one cannot be stored.
+    ///
+    /// ```
+    /// # use mynah::{Engine, Tool, testing::Scripted};
+    /// # use serde_json::json;
+    /// use mynah::Approval;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let model = Scripted::new([json!([
+    /// #     {"tool_call": {"id": "c0", "name": "pay", "arguments": {"euros": 7}}},
+    /// #     {"tool_call": {"id": "c1", "name": "pay", "arguments": {"euros": 700}}},
+    /// #     {"finish": "tool_calls"},
+    /// # ])])?;
+    /// let pay = Tool::new("pay", "Pays an invoice", json!({})).handler(async |_, _| "paid");
+    /// let engine = Engine::new(model).tool(pay).approval(|call, tool| match call.arguments["euros"].as_u64() {
+    ///     Some(0..100) => Approval::Never,
+    ///     Some(100..10_000) => Approval::Ask,
+    ///     _ => Approval::Deny,
+    /// });
+    /// let waiting = engine.chat("Pay all.").await?;
+    /// assert_eq!(waiting.manual_tool_calls()[0].id, "c1");
+    /// # Ok(()) }
+    /// ```
+    pub fn approval(
+        self,
+        decide: impl Fn(&ToolCall, &Tool) -> Approval + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|parts| parts.approval = Some(ApprovalPolicy::Asked(Arc::new(decide))))
     }
 
     /// The same engine with other knowledge of models: prices, limits, what they cannot do. What is said with the model itself

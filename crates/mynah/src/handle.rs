@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mynah_data::{ChatResult, Error, HaltReason, Result, ToolCall};
-use mynah_log::Log;
+use mynah_log::{Hash, Log};
 use serde_json::Value;
 
 use crate::{
@@ -53,6 +53,8 @@ impl Waiting {
 pub enum Decision {
     /// The call runs.
     Approve,
+    /// The call runs with these arguments in place of the model's.
+    ApproveWith(Value),
     /// The call does not run, and the model reads why.
     Reject(String),
     /// The call does not run: this is its result.
@@ -126,6 +128,13 @@ impl Run {
         }
     }
 
+    /// The digest to which an approval of a call is bound, with the tool that this engine has; none if it has none.
+    pub fn digest(&self, call: &ToolCall) -> Option<Hash> {
+        let tools = self.engine.resolve_tools(&self.options);
+        let tool = tools.iter().find(|tool| tool.name() == call.name)?;
+        Some(Hash::of_call(tool.spec(), call))
+    }
+
     /// Continues the run with a decision for each call that it waits for, until it ends or waits again.
     ///
     /// # Errors
@@ -136,6 +145,7 @@ impl Run {
         for call in &calls {
             resume = match decide(call) {
                 Decision::Approve => resume.approve(&*call.id),
+                Decision::ApproveWith(arguments) => resume.approve_with(&*call.id, arguments),
                 Decision::Reject(why) => resume.reject(&*call.id, why),
                 Decision::Result(value) => resume.tool_result(&*call.id, value),
             };

@@ -95,9 +95,9 @@ pub use fork::{Fork, Forked, fork_run};
 pub use handle::{Decision, Run, Waiting};
 pub use mynah_adapters as adapters;
 pub use mynah_data::{
-    AdapterReason, Breach, BreachTime, Budget, Catalog, ChatResult, Collector, Difference,
-    EngineReason, Error, ErrorKind, Event, FieldError, FinishReason, HaltReason, Image, Limit,
-    LogReason, MAX_RESULT, Message, Messages, Metadata, Mismatch, MismatchClass, ModelInfo,
+    AdapterReason, Approval, Breach, BreachTime, Budget, Catalog, ChatResult, Collector,
+    Difference, EngineReason, Error, ErrorKind, Event, FieldError, FinishReason, HaltReason, Image,
+    Limit, LogReason, MAX_RESULT, Message, Messages, Metadata, Mismatch, MismatchClass, ModelInfo,
     ModelRef, Operation, Part, Pricing, Request, Response, ResponseFormat, Result, Role, RunId,
     Session, SessionReason, SessionReducer, SessionRun, SessionState, Status, StepResult,
     StepThread, StreamReason, Thread, ToolCall, ToolChoice, ToolMode, ToolOutcome, ToolReason,

@@ -1,11 +1,13 @@
 //! Runs as they were kept.
 
+use std::{borrow::Cow, collections::BTreeMap};
+
 use mynah_data::{
     ChatResult, EngineReason, Error, ErrorKind, HaltReason, LogReason, Messages, Result, RunId,
-    Session, SessionRun, Thread,
+    Session, SessionRun, Thread, ToolCall,
 };
 use mynah_log::{
-    About, BEHAVIOUR, Chain, Corrupt, Extent, Fact, Kind, Log, MAINTENANCE, Previous, Record,
+    About, BEHAVIOUR, Chain, Corrupt, Extent, Fact, Hash, Kind, Log, MAINTENANCE, Previous, Record,
     Removals, RunSummary, Totals, Verifier, walk,
 };
 use mynah_step::{RecordedFact, mismatch, was_redacted};
@@ -311,6 +313,21 @@ impl Loaded {
             result.run_id = Some(self.kept.run.as_str().into());
             result
         })
+    }
+
+    /// The digests of the calls that it waits for, with the tools that it ran with when it asked.
+    pub(crate) fn digests(&self) -> BTreeMap<String, Hash> {
+        let Some(Fact::Suspended(end)) = self.kept.last() else { return BTreeMap::new() };
+        let calls = end.waiting_calls(self.kept.records.iter().map(RecordedFact::fact));
+        let digest = |call: Cow<'_, ToolCall>| Some((call.id.clone(), self.digest(&call)?));
+        calls.into_iter().filter_map(digest).collect()
+    }
+
+    /// The digest of a call with the tool that it last ran with; none if it had none of this name.
+    pub(crate) fn digest(&self, call: &ToolCall) -> Option<Hash> {
+        let (_, last) = self.stretches();
+        let tool = last.about.tools.iter().find(|tool| tool.name == call.name)?;
+        Some(Hash::of_call(tool, call))
     }
 
     /// The run up to where it last waited; none if it never did.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::{
     cancel::CancelHandle,
     engine::overlay_tools,
-    run::{ErrorPolicy, HaltWhen, Observer},
+    run::{ApprovalPolicy, ErrorPolicy, HaltWhen, Observer},
     values::{NAMES, ToolErrors, Values},
 };
 
@@ -38,6 +38,7 @@ pub struct Options {
     /// The caller's own condition, and its name in records.
     pub(crate) halt_when: Option<(Value, HaltWhen)>,
     pub(crate) on_tool_error: Option<ErrorPolicy>,
+    pub(crate) approval: Option<ApprovalPolicy>,
     pub(crate) on_event: Option<Observer>,
     pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
     pub(crate) encoder: Option<Arc<dyn ToolResultEncoder>>,
@@ -115,6 +116,10 @@ impl Options {
         };
         self.halt_when = over.halt_when.or(self.halt_when);
         self.on_tool_error = over.on_tool_error.or(self.on_tool_error);
+        // What is recorded was decided.
+        if !matches!(self.approval, Some(ApprovalPolicy::Recorded(_))) {
+            self.approval = over.approval.or(self.approval);
+        }
         self.on_event = over.on_event.or(self.on_event);
         self.executor = over.executor.or(self.executor);
         self.encoder = over.encoder.or(self.encoder);
@@ -465,6 +470,17 @@ macro_rules! setters_of {
             $self_
         }
     };
+    (approval, $self_:ident => $options:expr) => {
+        /// Decides for each call whether a person must approve it, instead of the engine's function; see
+        /// [`Engine::approval`](crate::Engine::approval).
+        pub fn approval(
+            mut $self_,
+            decide: impl Fn(&mynah_data::ToolCall, &mynah_step::Tool) -> mynah_data::Approval + Send + Sync + 'static,
+        ) -> Self {
+            $options.approval = Some($crate::run::ApprovalPolicy::Asked(std::sync::Arc::new(decide)));
+            $self_
+        }
+    };
     (chat_code, $self_:ident => $options:expr) => {
         /// Halts after a turn for which the condition is true, unless something else ends the chat. The name stands for the
         /// condition in records; it may be any JSON, such as the data that the condition is made of.
@@ -524,7 +540,7 @@ macro_rules! setters_of {
 }
 pub(crate) use setters_of;
 
-option_setters!(Options, self => self; prompt model tools chat call tool_code chat_code record keep);
+option_setters!(Options, self => self; prompt model tools chat call tool_code approval chat_code record keep);
 
 /// Splits a policy for tool errors into data and code.
 pub(crate) fn tool_errors(policy: ErrorPolicy) -> (Option<ToolErrors>, Option<ErrorPolicy>) {

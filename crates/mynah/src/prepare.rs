@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
-    EngineReason, Error, FieldError, Message, Messages, Metadata, Part as ContentPart, Pricing,
-    Request, ResponseFormat, Result, Role, RunId, Thread, ToolCall, ToolSpec, ValidationReason,
-    validate,
+    Approval, EngineReason, Error, FieldError, Message, Messages, Metadata, Part as ContentPart,
+    Pricing, Request, ResponseFormat, Result, Role, RunId, Thread, ToolCall, ToolSpec,
+    ValidationReason, validate,
 };
 use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
 use mynah_step::{
@@ -303,6 +303,15 @@ impl Asked<'_> {
                 errors.push(broken.under(["tools".into(), index.into()]));
                 why.push(error.to_owned());
             }
+            let asks = tool.spec().approval == Approval::Ask && !tool.spec().manual;
+            if asks && tool.get_handler().is_none() && matches!(self.past, Past::New { .. }) {
+                let missing = FieldError::new("approval", "no_handler");
+                errors.push(missing.under(["tools".into(), index.into()]));
+                why.push(format!(
+                    "tool {:?} asks for approval and has no handler that could run an approved call; give it one, or make it manual",
+                    tool.name()
+                ));
+            }
         }
         if errors.is_empty() {
             return Ok(());
@@ -393,6 +402,7 @@ impl Asked<'_> {
                 finalize: final_request.is_some().then_some(Finalize { nudge }),
                 on_unknown_tool: values.on_unknown_tool.unwrap_or_default(),
                 context: values.context_policy,
+                approval: options.approval.or_else(|| parts.approval.clone()),
                 tools: tools.into(),
             },
             retry: Arc::new(values.retry.unwrap_or_else(|| adapter.default_retry())),

@@ -1,7 +1,9 @@
 //! Sessions and calls, from the records of their runs.
 
+use std::collections::BTreeMap;
+
 use mynah_data::{ChatResult, Error, Result, RunId, Session, SessionReason, Thread};
-use mynah_log::{Extent, Log, RunFilter};
+use mynah_log::{Extent, Hash, Log, RunFilter};
 
 use crate::loaded::{Loaded, Stretch};
 
@@ -102,6 +104,9 @@ pub struct KeptCall {
     /// None while it is under way or its process ended in its midst, which [`Engine::resume`](crate::Engine::resume) goes on
     /// with, and none after its end.
     pub waiting: Option<ChatResult>,
+    /// The digest of each call that the run waits for, by the call's id: what an approval of it is bound to. See
+    /// [`Resume::approve_digest`](crate::Resume::approve_digest).
+    pub digests: BTreeMap<String, Hash>,
 }
 
 /// Tells what a run was asked, and what it waits for, from its records and those of the turns before it in its session.
@@ -149,8 +154,8 @@ pub async fn kept_call<L: Log>(log: &L, run: impl AsRef<str>) -> Result<KeptCall
     let run = run.as_ref();
     let loaded = Loaded::read(log, run).await?;
     let (_, Stretch { extent, .. }) = loaded.stretches();
-    let waiting = loaded.waiting();
-    Ok(KeptCall { extent, thread: loaded.thread_of_call(), waiting })
+    let (waiting, digests) = (loaded.waiting(), loaded.digests());
+    Ok(KeptCall { extent, thread: loaded.thread_of_call(), waiting, digests })
 }
 
 /// The session that a turn left.

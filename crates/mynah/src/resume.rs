@@ -1,13 +1,15 @@
 //! Going on with a run that has no end.
 
-use std::{future::IntoFuture, sync::Arc};
+use std::{borrow::Cow, future::IntoFuture, sync::Arc};
 
 use mynah_data::{
     ChatResult, Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, RunId, Session,
     SessionReason, ToolCall,
 };
-use mynah_log::{About, End, Extent, Fact, Interruption, Log, RunStatus};
-use mynah_step::{BoxFuture, OnUncertain, RecordedFact, Recorder, Tool, active, take_over};
+use mynah_log::{About, End, Extent, Fact, Hash, Interruption, Log, RunStatus};
+use mynah_step::{
+    BoxFuture, OnUncertain, RecordedFact, Recorder, Tool, active, reruns_lost, take_over,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -37,6 +39,10 @@ pub struct Resume {
     is_answer: bool,
     tool_results: Vec<(String, String)>,
     approved: Vec<String>,
+    /// The arguments of those that a person changed.
+    edited: Vec<(String, String)>,
+    /// The digests of those that were approved by it.
+    digests: Vec<(String, Hash)>,
     rejected: Vec<(String, String)>,
     on_uncertain: OnUncertain,
     allow_changed: bool,
@@ -49,7 +55,7 @@ pub struct Resume {
     options: Options,
 }
 
-option_setters!(Resume, self => self.options; model tools chat call tool_code chat_code keep);
+option_setters!(Resume, self => self.options; model tools chat call tool_code approval chat_code keep);
 
 impl Engine {
     /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
@@ -100,6 +106,8 @@ impl Resume {
             is_answer: false,
             tool_results: Vec::new(),
             approved: Vec::new(),
+            edited: Vec::new(),
+            digests: Vec::new(),
             rejected: Vec::new(),
             on_uncertain: OnUncertain::default(),
             allow_changed: false,
@@ -150,7 +158,11 @@ impl Resume {
         self
     }
 
-    /// Runs a call that the run waits for: one of a manual tool, or one of which nobody knows whether it ran.
+    /// Runs a call that the run waits for: one that asks for approval, one of a manual tool, or one whose outcome is unknown.
+    ///
+    /// An approval is bound to what the run recorded when it asked: the tool's name, its description and schema, and the arguments. If
+    /// this engine's tool differs in one of them, the approval is refused with `approval_stale`, also with
+    /// [`allow_changed_engine`](Self::allow_changed_engine); [`approve_digest`](Self::approve_digest) approves the call with the new tool.
     ///
     /// ```
     /// # use mynah::{Engine, Tool, testing::Scripted};
@@ -175,6 +187,44 @@ impl Resume {
     pub fn approve(mut self, id: impl Into<String>) -> Self {
         self.approved.push(id.into());
         self
+    }
+
+    /// Runs a call that the run waits for with other arguments than the model's. They must fit the tool's schema.
+    ///
+    /// The records have both. The model's call stays in the conversation as it is, and its result says that a person changed the arguments.
+    ///
+    /// ```
+    /// # use mynah::{Approval, Engine, Tool, testing::Scripted};
+    /// # use serde_json::json;
+    /// use mynah::log::MemoryLog;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let model = Scripted::new([
+    /// #     json!([{"tool_call": {"id": "c0", "name": "pay", "arguments": {"euros": 700}}}, {"finish": "tool_calls"}]),
+    /// #     json!([{"text": "Paid 7 euros."}, {"finish": "stop"}]),
+    /// # ])?;
+    /// # let pay = Tool::new("pay", "Pays an invoice", json!({})).approval(Approval::Ask).handler(async |_, _| "paid");
+    /// # let engine = Engine::new(model).tool(pay);
+    /// let log = MemoryLog::new();
+    /// let run = engine.chat("pay").record(&log).await?.run_id.unwrap();
+    /// let done = engine.resume(&log, &*run).approve_with("c0", json!({"euros": 7})).await?;
+    /// let result = &done.thread.messages[2];
+    /// assert_eq!(result.text(), "paid\n\n[A person changed the arguments of this call before it ran, to {\"euros\":7}]");
+    /// # Ok(()) }
+    /// ```
+    pub fn approve_with(mut self, id: impl Into<String>, arguments: impl Into<Value>) -> Self {
+        let id = id.into();
+        self.edited.push((id.clone(), arguments.into().to_string()));
+        self.approve(id)
+    }
+
+    /// Runs a call that the run waits for if it has this digest with this engine's tool, whatever the run recorded when it asked.
+    ///
+    /// [`kept_call`](crate::kept_call) returns the digests of the calls that a run waits for. The error `approval_stale` has that of a tool
+    /// that changed since, as `digest` in its metadata, and the recorded one as `recorded_digest`.
+    pub fn approve_digest(mut self, id: impl Into<String>, digest: Hash) -> Self {
+        let id = id.into();
+        self.digests.push((id.clone(), digest));
+        self.approve(id)
     }
 
     /// Answers a call that the run waits for with an error: a person rejected it, for this reason, which may be empty.
@@ -252,6 +302,9 @@ impl Resume {
             None => self.resumption(&loaded).map_err(|error| awaited(error, &loaded))?,
         };
         let (Part { mut setup, filter, .. }, changed) = self.part(&loaded)?;
+        if changed.is_some() {
+            self.check_approved(&loaded, fact.as_ref())?;
+        }
         if let Some(id) = loaded.request_id() {
             setup.set_request_id(id);
         }
@@ -333,7 +386,7 @@ impl Resume {
             };
             let what = match code_of(recorded).keys().find(|name| !has(name)) {
                 Some(name) => format!(
-                    "the run has a {name}, which its records cannot hold; give it again, or \
+                    "the run has code for {name}, which its records cannot hold; give it again, or \
                      allow_changed_engine() goes on without it"
                 ),
                 None => "the engine or the call is not the one that the run ran with; \
@@ -435,8 +488,8 @@ impl Resume {
             }
             _ => {}
         }
-        let mut missing =
-            self.unanswered(end.waiting_calls(loaded.kept.records.iter().map(RecordedFact::fact)))?;
+        let facts = loaded.kept.records.iter().map(RecordedFact::fact);
+        let mut missing = self.unanswered(end.waiting_calls(facts), loaded)?;
         let (mut approved, mut given_up) = (self.approved.clone(), Vec::new());
         if end.reason == HaltReason::UncertainTools {
             match self.on_uncertain {
@@ -463,6 +516,7 @@ impl Resume {
             message: self.message.clone().map(Arc::new),
             tool_results: self.tool_results.clone(),
             approved,
+            edited: self.edited.clone(),
             rejected: self.rejected.clone(),
             given_up,
             request_id: self.request_id.clone(),
@@ -483,18 +537,23 @@ impl Resume {
         };
         let results = self.tool_results.iter().chain(&self.rejected).map(|(id, _)| id);
         let named: Vec<&String> = results.chain(&self.approved).collect();
-        let left = state.left_open();
-        let calls = left.iter().filter(|call| named.contains(&&call.id) || !is_harmless(call));
-        let calls: Vec<&str> = calls.map(|call| call.id.as_str()).collect();
-        (!calls.is_empty()).then(|| End::uncertain(calls))
+        let mut left = state.left_open();
+        left.retain(|(call, _)| named.contains(&&call.id) || !is_harmless(call));
+        let edited = left.iter().filter(|(_, edited)| *edited).map(|(call, _)| &**call);
+        let ids = left.iter().map(|(call, _)| call.id.as_str());
+        (!left.is_empty()).then(|| End::uncertain(ids).with_edited(edited))
     }
 
     /// Of the calls that the run waits for, those of which nothing was said.
-    fn unanswered(&self, mut waiting: Vec<&ToolCall>) -> Result<Vec<String>> {
+    fn unanswered(
+        &self,
+        mut waiting: Vec<Cow<'_, ToolCall>>,
+        loaded: &Loaded,
+    ) -> Result<Vec<String>> {
         let results = self.tool_results.iter().map(|(id, _)| id);
         let rejected = self.rejected.iter().map(|(id, _)| id);
         let tools = self.engine.resolve_tools(&self.options);
-        let known: Vec<&str> = waiting.iter().map(|call| call.id.as_str()).collect();
+        let known: Vec<String> = waiting.iter().map(|call| call.id.clone()).collect();
         for (id, runs) in results
             .chain(rejected)
             .map(|id| (id, false))
@@ -502,7 +561,7 @@ impl Resume {
         {
             let Some(place) = waiting.iter().position(|call| call.id == *id) else {
                 let run = &self.run;
-                let why = match known.contains(&id.as_str()) {
+                let why = match known.contains(id) {
                     true => format!("call {id:?} of run {run} is named twice"),
                     false => format!("run {run} does not wait for a call {id:?}"),
                 };
@@ -511,16 +570,67 @@ impl Resume {
                 return Err(error.with("tool_call_id", id.as_str()));
             };
             let call = waiting.remove(place);
+            if !runs {
+                continue;
+            }
             let has_handler =
-                |tool: &Tool| tool.name() == call.name && tool.get_handler().is_some();
-            if runs && !tools.iter().any(has_handler) {
+                |tool: &&Tool| tool.name() == call.name && tool.get_handler().is_some();
+            let Some(tool) = tools.iter().find(has_handler) else {
                 return Err(Error::invalid_option("approve", "no_handler").with_message(format!(
                     "validation failed: approve: tool {:?} has no handler that could run call {id:?}; give its result",
                     call.name
                 )));
+            };
+            self.check_digest(&call, tool, loaded)?;
+            if let Some((_, arguments)) = self.edited.iter().find(|(edited, _)| edited == id) {
+                tool.check_arguments(&call.with_arguments(arguments))?;
             }
         }
         Ok(waiting.into_iter().map(|call| call.id.clone()).collect())
+    }
+
+    /// Refuses a call whose tool is not the one for which it was approved.
+    fn check_digest(&self, call: &ToolCall, tool: &Tool, loaded: &Loaded) -> Result<()> {
+        let (recorded, digest) = (loaded.digest(call), Hash::of_call(tool.spec(), call));
+        let approved =
+            self.digests.iter().find(|(id, _)| *id == call.id).map(|(_, digest)| *digest);
+        if approved.or(recorded) == Some(digest) {
+            return Ok(());
+        }
+        let (run, id) = (&self.run, &call.id);
+        let message = format!(
+            "session error: approval_stale: call {id:?} of run {run} was to be approved for another description or schema of tool {:?} than \
+             this engine has; look at the tool, then approve the call by its new digest, {digest}",
+            call.name
+        );
+        Err(Error::session(SessionReason::ApprovalStale)
+            .with_message(message)
+            .with("run_id", run.as_str())
+            .with("tool_call_id", id.as_str())
+            .with("tool_name", call.name.as_str())
+            .with("recorded_digest", json!(recorded))
+            .with("digest", json!(digest)))
+    }
+
+    /// Refuses to run calls that were approved for the tools of another engine, before they ran or were completed.
+    fn check_approved(&self, loaded: &Loaded, fact: Option<&Fact>) -> Result<()> {
+        let mut state = loaded.state();
+        fact.cloned().into_iter().for_each(|fact| state.evolve(fact));
+        let (lost, tools) = (state.left_open(), self.engine.resolve_tools(&self.options));
+        for call in state.approved_calls() {
+            // Its digest was checked when it was named.
+            if self.approved.contains(&call.id) {
+                continue;
+            }
+            let tool = tools.iter().find(|tool| tool.name() == call.name);
+            let is_lost = lost.iter().any(|(lost, _)| lost.id == call.id);
+            if let Some(tool) =
+                tool.filter(|tool| !is_lost || reruns_lost(Some(tool), self.on_uncertain))
+            {
+                self.check_digest(call, tool, loaded)?;
+            }
+        }
+        Ok(())
     }
 
     fn refused(&self, status: RunStatus, why: &str) -> Error {

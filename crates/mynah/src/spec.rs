@@ -145,9 +145,18 @@ impl Engine {
     /// The engine as plain data.
     ///
     /// # Errors
-    /// `invalid_engine` if a tool's handler is a function without a registered name.
+    /// `invalid_engine` if a tool's handler is a function without a registered name, or if the engine has a policy for
+    /// [approvals](Engine::approval).
     pub fn spec(&self) -> Result<EngineSpec> {
         let parts = &self.0;
+        if parts.approval.is_some() {
+            return Err(Error::engine(EngineReason::InvalidEngine)
+                .with_message(
+                    "engine error: invalid_engine: approval: a function cannot be stored; store the engine without it, and add it \
+                     to the restored one",
+                )
+                .with("field", "approval"));
+        }
         let mut params = parts.values.to_json();
         Ok(EngineSpec {
             adapter: parts.adapter.as_ref().map(|adapter| adapter.name().to_owned()),

@@ -19,7 +19,10 @@ async fn a_run_that_has_code_is_not_resumed_without_it_unawares() -> mynah::Resu
         let path = format!("about.options.{name}");
         let lacks = json!({"path": path, "recorded": told, "produced": null});
         assert_eq!(refused.metadata()["diff"], json!([lacks]), "{refused}");
-        assert!(refused.to_string().contains(&format!("the run has a {name}, ")), "{refused}");
+        assert!(
+            refused.to_string().contains(&format!("the run has code for {name}, ")),
+            "{refused}"
+        );
         assert_eq!(log.run(&run).await?.map(|run| run.status), Some(RunStatus::Running));
 
         assert_eq!(engine()?.resume(&log, &run).options(code()).await?.text(), "done");

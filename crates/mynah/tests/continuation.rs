@@ -1,13 +1,13 @@
 //! Calls that ask a person and continue with the answer, and results with images.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicU32, Ordering},
 };
 
 use mynah::{
-    Engine, Image, Message, Metadata, OnUncertain, Part, Result, Role, Session, Tool, ToolOutcome,
-    Tools,
+    Approval, Engine, Image, Message, Metadata, OnUncertain, Part, Result, Role, Session, Tool,
+    ToolOutcome, Tools,
     log::{Fact, Log, MemoryLog, RunStatus},
     replay_run, restore_session,
     testing::{Scripted, crash_everywhere},
@@ -73,6 +73,36 @@ async fn a_call_that_asks_continues_with_the_answer_in_another_process() -> Resu
     for tools in [Tools::Recorded, Tools::All] {
         assert_eq!(engine.replay(&log, &*run).replay_tools(tools).await?.status, "equal");
     }
+    assert_eq!(replay_run(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_with_edited_arguments_keeps_them_when_it_asks_and_continues() -> Result<()> {
+    let given = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&given);
+    let pay =
+        Tool::new("pay", "", json!({})).approval(Approval::Ask).handler(move |args, context| {
+            seen.lock().unwrap().push(args);
+            async move {
+                match context.continuation() {
+                    None => {
+                        ToolOutcome::ask_and_continue("Which account?", Metadata::new(), json!({}))
+                    }
+                    Some(_) => "paid".into(),
+                }
+            }
+        });
+    let asks = json!([{"tool_call": {"id": "c0", "name": "pay", "arguments": {"euros": 700}}}, {"finish": "tool_calls"}]);
+    let engine = Engine::new(Scripted::new([asks, says("Done.")])?).tool(pay);
+    let log = Arc::new(MemoryLog::new());
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap();
+    let asked = engine.resume(&log, &*run).approve_with("c0", json!({"euros": 7})).await?;
+    assert_eq!(asked.pending_question.as_deref(), Some("Which account?"));
+    let done = engine.resume(&log, &*run).answer("the second").await?;
+    assert_eq!(*given.lock().unwrap(), [json!({"euros": 7}), json!({"euros": 7})]);
+    let result = done.thread.messages.get(2).unwrap().text().into_owned();
+    assert!(result.starts_with("paid\n\n[A person changed the arguments"), "{result}");
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");
     Ok(())
 }

@@ -89,7 +89,7 @@ impl Sample {
         response.usage.input_tokens = Some(100);
         response.usage.output_tokens = Some(10);
         response.usage.total_cost = Some(0.1);
-        let plan = Plan::Tools { run: vec![id.clone()], manual: Vec::new() };
+        let plan = Plan::Tools { run: vec![id.clone()], manual: Vec::new(), denied: Vec::new() };
         let outcome = ToolOutcome::Ok(json!({"t": 21}));
         let content = r#"{"t":21}"#.to_owned();
         self.with(Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 })

@@ -1,10 +1,14 @@
 //! What comes next: a pure function of the state.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use mynah_data::{
-    Breach, Budget, Error, FinishReason, Halt, HaltReason, Message, Metadata, Response, StepResult,
-    ToolCall, ToolMode,
+    Approval, Breach, Budget, Error, FinishReason, Halt, HaltReason, Message, Metadata, Response,
+    StepResult, ToolCall, ToolMode,
 };
 use mynah_log::{End, Extent, OnUncertain, Plan};
 use mynah_step::{Tool, prompt_tokens, reruns_lost};
@@ -88,6 +92,31 @@ pub(crate) enum HaltWhen {
     After(Option<usize>),
 }
 
+/// Decides which calls a person must approve.
+#[derive(Clone)]
+pub(crate) enum ApprovalPolicy {
+    /// A function that is called for each call.
+    Asked(Arc<dyn Fn(&ToolCall, &Tool) -> Approval + Send + Sync>),
+    /// The plans that the records hold, one for each answer.
+    Recorded(Arc<[Plan]>),
+}
+
+impl ApprovalPolicy {
+    /// What it decides for a call of the answer in this place. A function that panics permits nothing.
+    fn decide(&self, call: &ToolCall, tool: &Tool, answer: usize) -> Approval {
+        match self {
+            Self::Asked(decide) => {
+                catch_unwind(AssertUnwindSafe(|| decide(call, tool))).unwrap_or(Approval::Deny)
+            }
+            Self::Recorded(plans) => match plans.get(answer) {
+                Some(Plan::Tools { denied, .. }) if denied.contains(&call.id) => Approval::Deny,
+                Some(Plan::Tools { manual, .. }) if manual.contains(&call.id) => Approval::Ask,
+                _ => Approval::Never,
+            },
+        }
+    }
+}
+
 /// The engine's and the call's settings, as far as they decide what comes next.
 ///
 /// `halt_when` is asked again when a run is performed again, so it must depend on its argument alone.
@@ -100,6 +129,7 @@ pub(crate) struct Policy {
     pub(crate) on_unknown_tool: OnUnknownTool,
     /// How the conversation is shortened if it does not fit.
     pub(crate) context: Option<ContextPolicy>,
+    pub(crate) approval: Option<ApprovalPolicy>,
     /// How often a process may die before the run made any progress.
     pub(crate) max_crashes: u32,
     pub(crate) tools: Arc<[Tool]>,
@@ -162,17 +192,32 @@ impl Policy {
         if self.mode == ToolMode::Manual {
             return Plan::Manual;
         }
-        let (mut run, mut manual) = (Vec::new(), Vec::new());
+        let (mut run, mut manual, mut denied) = (Vec::new(), Vec::new(), Vec::new());
         for call in response.tool_calls() {
-            match self.tool(&call.name, state.conversation.is_some()) {
-                Some(tool) if tool.spec().manual => manual.push(call.id.clone()),
+            let list = match self.tool(&call.name, state.conversation.is_some()) {
+                Some(tool) => match self.approval(call, tool, state.steps.len()) {
+                    Approval::Never => &mut run,
+                    Approval::Ask => &mut manual,
+                    _ => &mut denied,
+                },
                 None if self.on_unknown_tool == OnUnknownTool::Fail => {
                     return Plan::Unknown { tool_name: call.name.clone() };
                 }
-                _ => run.push(call.id.clone()),
-            }
+                None => &mut run,
+            };
+            list.push(call.id.clone());
         }
-        Plan::Tools { run, manual }
+        Plan::Tools { run, manual, denied }
+    }
+
+    /// Whether a call is run. The calls of manual tools wait like those that a person must approve.
+    fn approval(&self, call: &ToolCall, tool: &Tool, answer: usize) -> Approval {
+        match (tool.spec().approval, &self.approval) {
+            (Approval::Deny, _) => Approval::Deny,
+            _ if tool.spec().manual => Approval::Ask,
+            (_, Some(policy)) => policy.decide(call, tool, answer),
+            (own, None) => own,
+        }
     }
 }
 
@@ -305,7 +350,11 @@ impl RunState {
                 Some(planned) => Action::GiveUp(Arc::clone(&planned.call)),
                 None => Action::RunTools,
             },
-            _ => Action::Finish(End::uncertain(turn.lost().map(|lost| lost.call.id.as_str()))),
+            _ => {
+                let end = End::uncertain(turn.lost().map(|lost| lost.call.id.as_str()));
+                let edited = turn.lost().filter(|lost| lost.edited).map(|lost| &*lost.call);
+                Action::Finish(end.with_edited(edited))
+            }
         }
     }
 

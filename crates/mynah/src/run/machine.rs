@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use mynah_data::{
-    ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, RunId, StepResult,
-    StepThread, StreamReason, ToolCall,
+    ASK_USER_SENTINEL, ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, RunId,
+    StepResult, StepThread, StreamReason, ToolCall,
 };
 use mynah_log::{End, Extent, Fact, Hash, Plan, Resolution, cbor};
 use mynah_step::{ErrorPolicy, Hearing, Settled, settle, uncertain};
@@ -410,7 +410,11 @@ impl Machine {
             None => &ErrorPolicy::Continue,
         };
         let remembered = self.watched || self.recorded;
-        settle(call, settled, setup.encoder.as_ref(), policy, remembered)
+        let mut fact = settle(call, settled, setup.encoder.as_ref(), policy, remembered);
+        if self.state.is_edited(&call.id) {
+            add_edit_note(&mut fact, &call.raw_arguments);
+        }
+        fact
     }
 
     /// Whether nothing is left that could be interrupted: a single step has all that it comes to.
@@ -459,6 +463,22 @@ impl Machine {
     /// What the last step of the run came to.
     pub(super) fn last_step(&self) -> Option<&StepResult> {
         self.state.last_step()
+    }
+}
+
+/// Adds to the result of a call that a person changed its arguments. The question of a tool is no result.
+fn add_edit_note(fact: &mut Fact, arguments: &str) {
+    // Behind a result that just fits, a record has room for this much.
+    const SHOWN: usize = 4096;
+    if let Fact::ToolCompleted { content, .. } | Fact::ToolFailed { content, .. } = fact
+        && content != ASK_USER_SENTINEL
+    {
+        let end = arguments.floor_char_boundary(SHOWN);
+        let more = if end < arguments.len() { "…" } else { "" };
+        let shown = &arguments[..end];
+        content.push_str(&format!(
+            "\n\n[A person changed the arguments of this call before it ran, to {shown}{more}]"
+        ));
     }
 }
 

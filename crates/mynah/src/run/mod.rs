@@ -19,7 +19,7 @@ mod tell;
 mod tests;
 
 pub use decide::OnUnknownTool;
-pub(crate) use decide::{Finalize, HaltWhen, Policy};
+pub(crate) use decide::{ApprovalPolicy, Finalize, HaltWhen, Policy};
 pub(crate) use driver::Driver;
 pub(crate) use mynah_step::ErrorPolicy;
 pub use mynah_step::OnToolError;

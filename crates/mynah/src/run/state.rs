@@ -1,13 +1,13 @@
 //! What a run knows: a fold of its facts.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use mynah_data::{
     ASK_USER_SENTINEL, Breach, CONTINUE, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message,
     Messages, Metadata, Response, StepResult, Thread, ToolCall, ToolMode, ToolOutcome,
 };
 use mynah_log::{End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution};
-use mynah_step::{Continuation, Spent, Try, uncertain};
+use mynah_step::{Continuation, Spent, Try, denied, uncertain};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -101,6 +101,10 @@ pub(super) struct PlannedCall {
     pub(super) approved: bool,
     /// What it continues with, if it asked a person.
     continuation: Option<Arc<Continuation>>,
+    /// Whether it waited until a person approved it.
+    permitted: bool,
+    /// Whether its arguments are a person's, and not the model's.
+    pub(super) edited: bool,
     pub(super) settled: Option<(Arc<Message>, Option<Halt>)>,
 }
 
@@ -127,6 +131,8 @@ impl OpenTurn {
                 lost: false,
                 approved: false,
                 continuation: None,
+                permitted: false,
+                edited: false,
                 settled: None,
             };
             calls.extend(call.map(planned));
@@ -188,8 +194,8 @@ impl OpenTurn {
 pub(super) struct ClosedTurn {
     pub(super) plan: Plan,
     pub(super) halt: Option<Halt>,
-    /// The calls that asked a person and continue with the answer: id, last attempt and state.
-    waiting: Vec<(String, Try, Value)>,
+    /// The calls that asked a person and continue with the answer, each with its state.
+    waiting: Vec<(PlannedCall, Value)>,
 }
 
 impl RunState {
@@ -209,6 +215,7 @@ impl RunState {
                 message,
                 tool_results,
                 approved,
+                edited,
                 rejected,
                 given_up,
                 request_id,
@@ -242,7 +249,7 @@ impl RunState {
                 let given_up = self.last_calls().filter(|call| given_up.contains(&call.id));
                 let given_up = given_up.map(|call| (call.id.clone(), uncertain(call).to_string()));
                 let results = given.chain(rejected.chain(given_up).map(error)).collect();
-                self.resume(message, results, approved);
+                self.resume(message, results, approved, edited);
             }
             Fact::UserMessage { message } => self.hear_person(message),
             Fact::TurnStarted { input_tokens, .. } => {
@@ -365,6 +372,7 @@ impl RunState {
         message: Option<Arc<Message>>,
         results: Vec<Message>,
         approved: Vec<String>,
+        edited: Vec<(String, String)>,
     ) {
         // Whoever reports an unknown outcome does not begin another conversation.
         let waited = self.end.take().map(|end| end.reason);
@@ -387,8 +395,16 @@ impl RunState {
             let is_given = |id| results.iter().any(|result| result.tool_call_id() == Some(id));
             let ids = step.response.tool_calls().map(|call| &call.id);
             let run = ids.filter(|id| approved.contains(id) || is_given(id)).cloned().collect();
-            let plan = Plan::Tools { run, manual: Vec::new() };
-            self.open = Some(OpenTurn::new(step.response.clone(), plan, true));
+            let plan = Plan::Tools { run, manual: Vec::new(), denied: Vec::new() };
+            let mut turn = OpenTurn::new(step.response.clone(), plan, true);
+            turn.calls.iter_mut().for_each(|call| call.permitted = true);
+            self.open = Some(turn);
+        }
+        for (id, arguments) in edited {
+            if let Some(planned) = self.planned_mut(&id) {
+                planned.call = Arc::new(planned.call.with_arguments(arguments));
+                planned.edited = true;
+            }
         }
         for result in results {
             let id = result.tool_call_id().unwrap_or_default();
@@ -405,11 +421,11 @@ impl RunState {
     fn continue_calls(
         &mut self,
         halt: Option<Halt>,
-        waiting: Vec<(String, Try, Value)>,
+        waiting: Vec<(PlannedCall, Value)>,
         answer: String,
     ) {
         let Some(response) = self.steps.last().map(|step| step.response.clone()) else { return };
-        let run: Vec<String> = waiting.iter().map(|(id, ..)| id.clone()).collect();
+        let run: Vec<String> = waiting.iter().map(|(asked, _)| asked.call.id.clone()).collect();
         let messages = &self.thread.messages;
         let is_turn = |(_, message): &(usize, &Arc<Message>)| **message == response.message;
         let turn = messages.iter().enumerate().filter(is_turn).last().map_or(0, |(place, _)| place);
@@ -421,17 +437,19 @@ impl RunState {
         let kept = messages.iter().enumerate().filter(is_kept);
         self.thread.messages = kept.map(|(_, message)| Arc::clone(message)).collect();
         self.rewrites += 1;
-        let mut turn = OpenTurn::new(response, Plan::Tools { run, manual: Vec::new() }, true);
+        let plan = Plan::Tools { run, manual: Vec::new(), denied: Vec::new() };
+        let mut turn = OpenTurn::new(response, plan, true);
         // Each is announced as a further attempt, as one is that a person allowed to run again.
-        for (id, last, state) in waiting {
-            let Some(call) = turn.place(&id).and_then(|place| turn.calls.get_mut(place)) else {
+        for (asked, state) in waiting {
+            let id = asked.call.id.as_str();
+            let Some(call) = turn.place(id).and_then(|place| turn.calls.get_mut(place)) else {
                 continue;
             };
             let asks = halt.as_ref().is_some_and(|halt| halt.tool_call_id() == id);
             let answer = asks.then(|| answer.clone());
-            call.continuation = Some(Arc::new(Continuation { state, answer }));
-            (call.attempt, call.failed) = (last.number, last.failed);
-            (call.lost, call.approved) = (true, true);
+            let continuation = Some(Arc::new(Continuation { state, answer }));
+            *call =
+                PlannedCall { continuation, lost: true, approved: true, settled: None, ..asked };
             turn.lost += 1;
         }
         turn.pass_announced();
@@ -499,11 +517,25 @@ impl RunState {
         answer.into_iter().flat_map(|answer| answer.message.shared_tool_calls())
     }
 
-    /// The calls that may have run in a process that died, and have no outcome.
-    pub(crate) fn left_open(&self) -> Vec<Arc<ToolCall>> {
+    /// The calls that may have run in a process that died, and have no outcome; and whether a person changed their arguments.
+    pub(crate) fn left_open(&self) -> Vec<(Arc<ToolCall>, bool)> {
         let mut open = self.open.clone();
         open.iter_mut().for_each(OpenTurn::lose);
-        open.iter().flat_map(OpenTurn::lost).map(|call| Arc::clone(&call.call)).collect()
+        open.iter()
+            .flat_map(OpenTurn::lost)
+            .map(|call| (Arc::clone(&call.call), call.edited))
+            .collect()
+    }
+
+    /// The calls that a person approved and that have no outcome.
+    pub(crate) fn approved_calls(&self) -> impl Iterator<Item = &Arc<ToolCall>> {
+        let calls = self.open.iter().flat_map(|turn| &turn.calls);
+        calls.filter(|call| call.permitted && call.settled.is_none()).map(|planned| &planned.call)
+    }
+
+    /// Whether a person changed the arguments of a call.
+    pub(super) fn is_edited(&self, id: &str) -> bool {
+        self.planned(id).is_some_and(|planned| planned.edited)
     }
 
     /// The attempt of a call that was announced last.
@@ -635,13 +667,17 @@ impl RunState {
         };
         let waiting = calls.iter().filter_map(|call| match &call.settled {
             Some((_, Some(Halt::AskUser { opts, .. }))) => {
-                let last = Try { number: call.attempt, failed: call.failed };
-                Some((call.call.id.clone(), last, opts.get(CONTINUE)?.clone()))
+                Some((call.clone(), opts.get(CONTINUE)?.clone()))
             }
             _ => None,
         });
         let waiting = waiting.collect();
-        let settled: Vec<_> = calls.into_iter().filter_map(|call| call.settled).collect();
+        let mut settled: Vec<_> = calls.into_iter().filter_map(|call| call.settled).collect();
+        if let Plan::Tools { denied: ids, .. } = &plan
+            && !ids.is_empty()
+        {
+            add_denied(&mut settled, ids, &response);
+        }
         self.thread.extend(settled.iter().map(|(message, _)| Arc::clone(message)));
         let halt =
             Halt::winner(settled.iter().filter_map(|(_, halt)| halt.as_ref()), &response.message)
@@ -746,6 +782,26 @@ impl RunState {
 /// Whether a run that stopped so waits because its process died.
 fn is_after_crash(reason: &HaltReason) -> bool {
     matches!(reason, HaltReason::UncertainTools | HaltReason::CrashLoop)
+}
+
+/// Adds what the model reads of calls that are not permitted, in the order of the calls.
+fn add_denied(
+    settled: &mut Vec<(Arc<Message>, Option<Halt>)>,
+    ids: &[String],
+    response: &Response,
+) {
+    let places: HashMap<&str, (usize, &ToolCall)> = response
+        .tool_calls()
+        .enumerate()
+        .map(|(place, call)| (call.id.as_str(), (place, call)))
+        .collect();
+    for (_, call) in ids.iter().filter_map(|id| places.get(id.as_str())) {
+        let content = json!({"error": denied(call).to_string()}).to_string();
+        settled.push((Arc::new(Message::tool_error(&call.id, content)), None));
+    }
+    settled.sort_by_key(|(message, _)| {
+        places.get(message.tool_call_id().unwrap_or_default()).map(|(place, _)| *place)
+    });
 }
 
 /// What the model reads of a call that a person did not allow.

@@ -444,6 +444,7 @@ impl Run {
             finalize: None,
             on_unknown_tool: OnUnknownTool::Fail,
             context: None,
+            approval: None,
             max_crashes: 10,
             tools: [
                 Tool::new("echo", "", json!({})).idempotent(1),

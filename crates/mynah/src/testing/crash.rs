@@ -411,7 +411,7 @@ impl<'a> CrashEverywhere<'a> {
                 HaltReason::ManualToolCalls => {
                     let decide = self.decide.as_ref()?;
                     let calls = end.waiting_calls(run.kept.records.iter().map(RecordedFact::fact));
-                    Some(calls.into_iter().fold(resume, decide))
+                    Some(calls.iter().fold(resume, |resume, call| decide(resume, call)))
                 }
                 HaltReason::UncertainTools if self.on_uncertain != OnUncertain::Suspend => {
                     Some(resume)
