@@ -110,7 +110,7 @@ async fn a_crash_anywhere_resumes_both_and_repeats_nothing() {
 async fn what_an_agent_spends_counts_in_the_budget_of_its_parent() {
     let log = MemoryLog::new();
     // Two answers of the parent and one of the agent, at 5 tokens each.
-    for (tokens, reason) in [(15, HaltReason::Completed), (14, HaltReason::BudgetExceeded)] {
+    for (tokens, reason) in [(15, HaltReason::Completed), (9, HaltReason::BudgetExceeded)] {
         let budget = Budget::new().max_output_tokens(tokens);
         let engine = editor(researcher([says("They can.")]));
         let result = engine.chat("x").budget(budget).record(&log).await.unwrap();
