@@ -2,7 +2,10 @@
 
 use std::{
     io::{self, Write},
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{SyncSender, sync_channel},
+    },
 };
 
 use axum::{
@@ -69,31 +72,31 @@ pub(crate) async fn proof(State(app): State<App>, Id(id): Id, uri: Uri) -> Resul
 pub(crate) async fn export(State(app): State<App>, Id(id): Id, uri: Uri) -> Result {
     Query::of(&uri).end()?;
     runs::found(&app, &id).await?;
-    let (sender, receiver) = mpsc::channel(4);
+    let (sender, receiver) = sync_channel(4);
     let log = runs::log(&app);
-    // A bundle is written by blocking calls, so that a client that reads slowly stops it.
+    // A bundle is written by blocking calls, so a client that reads slowly holds it up, and memory does not grow.
     tokio::task::spawn_blocking(move || {
         let out = io::BufWriter::with_capacity(64 << 10, Pipe(sender.clone()));
         if let Err(error) = Handle::current().block_on(bundle::export(log.as_ref(), &id, out)) {
             // Without its last line a bundle does not verify; the broken connection says the same.
-            let _ = sender.blocking_send(Err(io::Error::other(error.to_string())));
+            let _ = sender.send(Err(io::Error::other(error.to_string())));
         }
     });
-    let chunks = stream::unfold(receiver, async |mut receiver| {
-        let chunk = receiver.recv().await?;
-        Some((chunk, receiver))
+    let chunks = stream::unfold(receiver, async |receiver| {
+        let next = move || receiver.recv().map(|chunk| (chunk, receiver));
+        tokio::task::spawn_blocking(next).await.ok()?.ok()
     });
     let kind = HeaderValue::from_static("application/x-ndjson");
     Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(chunks)).into_response())
 }
 
 /// Sends what is written to a client.
-struct Pipe(mpsc::Sender<io::Result<Vec<u8>>>);
+struct Pipe(SyncSender<io::Result<Vec<u8>>>);
 
 impl Write for Pipe {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-        self.0.blocking_send(Ok(bytes.to_vec())).map_err(gone)?;
+        self.0.send(Ok(bytes.to_vec())).map_err(gone)?;
         Ok(bytes.len())
     }
 

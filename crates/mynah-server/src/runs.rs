@@ -6,7 +6,8 @@ use axum::{extract::State, http::Uri};
 use mynah::{
     Error, HaltReason, LogReason, ToolCall,
     log::{
-        Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, RunFilter, RunStatus, RunSummary,
+        Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, Removals, RunFilter, RunStatus,
+        RunSummary,
     },
 };
 use serde::Serialize;
@@ -96,13 +97,16 @@ pub(crate) async fn one(State(app): State<App>, Id(id): Id, uri: Uri) -> Result 
 
 /// What the index knows of a run that must be there.
 pub(crate) async fn found(app: &App, id: &str) -> Result<RunSummary> {
-    match app.log.run(id).await? {
-        Some(run) => Ok(run),
-        None => Err(Error::log(LogReason::RunNotFound)
-            .with_message(format!("there is no run {id} in this log"))
-            .with("run_id", id)
-            .into()),
+    if let Some(run) = app.log.run(id).await? {
+        return Ok(run);
     }
+    let removals = Removals::read(app.log.as_ref()).await?;
+    let is_pruned = removals.pruned().any(|(run, _)| run == id);
+    let (reason, what) = match is_pruned {
+        true => (LogReason::Pruned, format!("run {id} was taken out of this log")),
+        false => (LogReason::RunNotFound, format!("there is no run {id} in this log")),
+    };
+    Err(Error::log(reason).with_message(what).with("run_id", id).into())
 }
 
 /// A run with what its first and last records tell.

@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{ErrorKind, Event, HaltReason, LogReason, Response, Result, RunId, ToolCall};
+use mynah_data::{
+    Error, ErrorKind, Event, HaltReason, LogReason, Response, Result, RunId, ToolCall,
+};
 use mynah_log::{Corrupt, Cut, DirectCall, Fact, Kind, Log, Record, Resolution, expand};
 
 use crate::{
@@ -96,6 +98,11 @@ impl Follow {
             }
             if self.is_over {
                 return Ok(None);
+            }
+            if self.seen == 0 && self.log.head(&self.run).await?.is_none() {
+                return Err(Error::log(LogReason::RunNotFound)
+                    .with_message(format!("there is no run {} in this log", self.run))
+                    .with("run_id", &self.run));
             }
             match self.log.wait(&self.run, self.seen).await {
                 Err(error) if error.kind() == ErrorKind::Log(LogReason::Sealed) => {

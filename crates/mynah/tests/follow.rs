@@ -37,9 +37,9 @@ async fn a_run_that_ended_is_told_whole_and_in_order() -> Result<()> {
     let log = MemoryLog::new();
     let run = engine()?.chat("What colour?").record(&log).run_id("r").await?.run_id.unwrap();
     let events = all(&log, &run, None).await?;
-    let expected = "run_started turn_started message_started text_delta text_delta tool_call_completed \
+    let expected = "run_started turn_started message_started text_delta text_delta tool_call_started tool_call_completed text_completed \
          message_completed tool_execution_started tool_execution_completed tool_result_encoded \
-         turn_started message_started text_delta text_delta text_delta message_completed completed sealed";
+         turn_started message_started text_delta text_delta text_delta text_completed message_completed completed sealed";
     let shown: Vec<String> = names(&events);
     let shown: Vec<&str> =
         shown.iter().map(String::as_str).filter(|name| !name.starts_with("usage")).collect();

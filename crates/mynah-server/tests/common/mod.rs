@@ -1,0 +1,175 @@
+//! A server on a loopback port, and runs to serve.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test file uses a part of this, and a helper may fail the test that calls it"
+)]
+
+use std::{net::SocketAddr, sync::Arc};
+
+use mynah::{
+    Engine, Session, Tool, ToolOutcome,
+    log::{Log, MemoryLog},
+    testing::Scripted,
+};
+use mynah_server::Server;
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+
+/// A server that is running.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) client: Client,
+    stop: Option<oneshot::Sender<()>>,
+    served: JoinHandle<std::io::Result<()>>,
+}
+
+impl Running {
+    /// Starts a server on a free port.
+    pub(crate) async fn start(server: Server) -> Self {
+        // Whoever was first has installed the same.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let served = tokio::spawn(server.serve(listener, async {
+            let _ = stopped.await;
+        }));
+        let client = Client::builder().no_proxy().build().unwrap();
+        Self { address, client, stop: Some(stop), served }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, self.url(path))
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Response {
+        self.request(Method::GET, path).send().await.unwrap()
+    }
+
+    /// The JSON of an answer that says that all is well.
+    pub(crate) async fn json(&self, path: &str) -> Value {
+        let response = self.get(path).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        json_of(response).await
+    }
+
+    /// The status and code of an answer that is a problem.
+    pub(crate) async fn problem(&self, path: &str) -> (u16, String) {
+        problem_of(self.get(path).await).await
+    }
+
+    /// Posts JSON as a page of the server would.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Response {
+        let request = self.request(Method::POST, path).header("mynah-request", "1");
+        let request = request.header("content-type", "application/json").body(body.to_string());
+        request.send().await.unwrap()
+    }
+
+    /// The events of a stream, to its end.
+    pub(crate) async fn stream(&self, path: &str) -> Vec<Sent> {
+        let request = self.request(Method::GET, path).header("accept", "text/event-stream");
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        parse(&response.text().await.unwrap())
+    }
+
+    /// Asks the server to stop.
+    pub(crate) fn stop(&mut self) {
+        let _ = self.stop.take().unwrap().send(());
+    }
+
+    /// Waits until the server has stopped.
+    pub(crate) async fn stopped(self) -> std::io::Result<()> {
+        self.served.await.unwrap()
+    }
+}
+
+pub(crate) async fn json_of(response: Response) -> Value {
+    let text = response.text().await.unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+pub(crate) async fn problem_of(response: Response) -> (u16, String) {
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    let status = response.status().as_u16();
+    let problem = json_of(response).await;
+    assert_eq!(problem["status"], status);
+    assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{problem}");
+    (status, problem["code"].as_str().unwrap().to_owned())
+}
+
+/// An event as it was sent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sent {
+    pub(crate) id: Option<String>,
+    pub(crate) event: Option<String>,
+    pub(crate) data: Value,
+}
+
+/// Reads a stream of events. What is not whole at its end is left out.
+pub(crate) fn parse(text: &str) -> Vec<Sent> {
+    let mut list = Vec::new();
+    for block in text.split_inclusive("\n\n").filter(|block| block.ends_with("\n\n")) {
+        let mut sent = Sent::default();
+        for line in block.lines() {
+            match line.split_once(':').map(|(name, value)| (name, value.trim_start())) {
+                Some(("id", id)) => sent.id = Some(id.to_owned()),
+                Some(("event", event)) => sent.event = Some(event.to_owned()),
+                Some(("data", data)) => sent.data = serde_json::from_str(data).unwrap(),
+                _ => {}
+            }
+        }
+        if !sent.data.is_null() {
+            list.push(sent);
+        }
+    }
+    list
+}
+
+pub(crate) fn says(text: &str) -> Value {
+    json!([{"text": text}, {"finish": "stop"}])
+}
+
+pub(crate) fn calls(tool: &str) -> Value {
+    json!([{"tool_call": {"id": "c0", "name": tool, "arguments": {"euros": 7}}}, {"finish": "tool_calls"}])
+}
+
+/// An engine with tools that look, ask, and need approval.
+pub(crate) fn engine<const N: usize>(scripts: [Value; N]) -> Engine {
+    let look = Tool::new("look", "Looks", json!({})).handler(async |_, _| "blue");
+    let ask =
+        Tool::new("ask", "Asks", json!({})).handler(async |_, _| ToolOutcome::ask("How many?"));
+    let pay = Tool::new("pay", "Pays", json!({})).manual().handler(async |_, _| "paid");
+    Engine::new(Scripted::new(scripts).unwrap()).tools([look, ask, pay]).model("scripted-1")
+}
+
+/// A log with runs: `done` (complete, with a tool), `asks` (waits for an answer), `pays` (waits for approval), `failed`, and the
+/// two turns of the session `s`.
+pub(crate) async fn sample<L: Log + Clone>(log: &L) {
+    let ended = engine([calls("look"), says("It is blue.")]);
+    let result = ended.chat("What colour?").record(log).run_id("done").await.unwrap();
+    assert_eq!(result.text(), "It is blue.");
+    engine([calls("ask")]).chat("order").record(log).run_id("asks").await.unwrap();
+    engine([calls("pay")]).chat("pay").record(log).run_id("pays").await.unwrap();
+    let failed =
+        engine([json!([{"text": "well"}, {"error": "rate_limited", "message": "too fast"}])]);
+    failed.chat("hi").record(log).run_id("failed").await.unwrap();
+    let talk = engine([says("hello"), says("again")]);
+    let (session, _) = talk.start(Session::from("hi").with_id("s")).record(log).await.unwrap();
+    talk.reply(&session, "and?").record(log).await.unwrap();
+}
+
+/// A server of a log with those runs.
+pub(crate) async fn sampled() -> (Running, Arc<MemoryLog>) {
+    let log = Arc::new(MemoryLog::new());
+    sample(&log).await;
+    (Running::start(Server::new(Arc::clone(&log))).await, log)
+}
