@@ -14,6 +14,8 @@ const CRATES: &[&str] = &[
     "mynah-mcp",
     "mynah",
     "mynah-tools",
+    "mynah-agent",
+    "mynah-server",
     "mynah-cli",
 ];
 

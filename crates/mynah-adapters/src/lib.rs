@@ -25,6 +25,8 @@
 //! A new format is a module with a [`Format`](format::Format) and a [`Decoder`](format::Decoder), and a line in `presets`. Formats neither send nor wait, so
 //! they are there without the feature `http`, for whoever has the bytes already.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod anthropic;
 #[cfg(feature = "bedrock")]
 pub mod bedrock;

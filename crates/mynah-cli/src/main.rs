@@ -126,7 +126,6 @@ enum Verb {
     #[cfg(feature = "serve")]
     #[command(after_help = serve::INSPECT_EXAMPLES)]
     Inspect(serve::InspectArguments),
-    /// List the models that are known: limits, what they can do, prices.
     /// List known models: limits, capabilities, prices.
     #[command(after_help = models::EXAMPLES)]
     Models(models::Arguments),

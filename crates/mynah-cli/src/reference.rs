@@ -53,17 +53,18 @@ fn markdown(command: &Command) -> String {
         let _ = writeln!(page, "| [`{name}`](#mynah-{name}) | {} |", text(verb.get_about()));
     }
     for verb in verbs() {
-        section(&mut page, verb);
+        section(&mut page, "mynah", verb);
     }
     page
 }
 
-fn section(page: &mut String, verb: &Command) {
+/// One command, and the commands below it.
+fn section(page: &mut String, above: &str, verb: &Command) {
     let about = verb.get_long_about().or(verb.get_about());
     let usage = verb.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ");
-    let name = verb.get_name();
-    let _ = write!(page, "\n## `mynah {name}`\n\n{}\n\n```text\n{usage}\n```\n\n", text(about));
+    let name = format!("{above} {}", verb.get_name());
+    let _ = write!(page, "\n## `{name}`\n\n{}\n\n```text\n{usage}\n```\n\n", text(about));
     let shown = || {
         verb.get_arguments()
             .filter(|argument| !argument.is_hide_set() && argument.get_id() != "help")
@@ -76,6 +77,9 @@ fn section(page: &mut String, verb: &Command) {
     }
     if let Some(examples) = verb.get_after_help() {
         let _ = write!(page, "\n```text\n{}\n```\n", examples.to_string().trim());
+    }
+    for verb in verb.get_subcommands().filter(|verb| verb.get_name() != "help") {
+        section(page, &name, verb);
     }
 }
 

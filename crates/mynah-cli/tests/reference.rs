@@ -36,7 +36,7 @@ fn every_verb_has_a_man_page_and_every_shell_its_completions() {
         .collect();
     assert!(verbs.contains(&"resume"), "{verbs:?}");
     for verb in verbs {
-        let file = folder.path().join(format!("man/mynah-{verb}.1"));
+        let file = folder.path().join(format!("man/mynah-{}.1", verb.replace(' ', "-")));
         let man = fs::read_to_string(&file).unwrap();
         assert!(man.contains(".SH SYNOPSIS"), "{}: {man}", file.display());
     }

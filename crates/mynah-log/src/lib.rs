@@ -8,6 +8,8 @@
 //! A [`Log`] keeps records. [`Prune`] and [`Redact`] take some away again, so that what is left still verifies; a [`bundle`] is
 //! one run as a file.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod audit;
 pub mod bundle;
 pub mod cbor;

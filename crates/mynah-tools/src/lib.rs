@@ -36,6 +36,8 @@
 //!
 //! Where a result is cut, it says so in `truncated`, with a way to read the rest.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "ask-user")]
 mod ask_user;
 #[cfg(feature = "calculator")]

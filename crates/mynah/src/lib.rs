@@ -1,63 +1,5 @@
-//! Mynah: a runtime for language-model work.
-//!
-//! An [`Engine`] holds what is needed to run a conversation: an adapter, a model, tools. It makes three calls, each a
-//! future of its result or a stream of how it comes about:
-//!
-//! | call | what it does | result | last event |
-//! |---|---|---|---|
-//! | [`Engine::generate`] | one model call | [`Response`] | `message_completed` |
-//! | [`Engine::step`] | one model call and its tools | [`StepResult`] | `step_completed` |
-//! | [`Engine::chat`] | steps until something ends or suspends the conversation | [`ChatResult`] | `chat_completed` |
-//!
-//! A [`Session`] is a thread that can be put away and picked up. Each call on it is checked against the session's state:
-//!
-//! | call | for a session that | with |
-//! |---|---|---|
-//! | [`Engine::start`] | begins | a thread, messages or text |
-//! | [`Engine::reply`] | is done, or has asked the user a question | the user's text |
-//! | [`Engine::continue_session`] | has its [tool results](Session::submit_tool_result), or gets a message that is not plain text | a message or none |
-//! | [`Engine::step_session`] | is new or done | nothing: it performs one step instead of a chat |
-//!
-//! A call with `.record(&log)` is kept as a run in a [`log::Log`]: [`Engine::replay`] performs it again and compares,
-//! [`Engine::resume`] goes on with it after a crash or an answer, [`fork_run`] branches it, [`cancel_run`] ends it.
-//!
-//! What a program lost with its process comes back from the log. The functions differ in what the caller knows:
-//!
-//! | function | the caller knows | and gets |
-//! |---|---|---|
-//! | [`Chat::start_or_resume`] | the call and its run id | the run, started or continued |
-//! | [`restore_session`] | the session's id | the session after its newest turn |
-//! | [`restore_turn`] | the run of one turn | the session after that turn, whatever came later |
-//! | [`kept_call`] | any run, and has no engine | the input of the run, and what it waits for |
-//!
-//! A call with `.budget(..)` spends no more than its [`Budget`] says: tokens, dollars, time, turns, tool calls. What tokens cost is
-//! in a [`Catalog`].
-//!
-//! The feature `http`, which is on by default, calls providers ([`adapters`], `Engine::named`). `bedrock` adds Amazon Bedrock to
-//! them, and `sqlite` keeps runs in a file (`log::SqliteLog`).
-//!
-//! Runs need a tokio runtime with timers, as `#[tokio::main]` gives.
-//!
-//! There is one loop, and it is a stream; the futures fold it. Inside, the loop's state is a fold of facts, what comes next
-//! is a pure function of that state, and only the boundary (`mynah-step`) touches a clock, a socket or a tool.
-//!
-//! ```
-//! # use mynah::testing::Scripted;
-//! use mynah::{Engine, Tool};
-//! use serde_json::json;
-//!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-//! let adapter = Scripted::new([
-//!     json!([{"tool_call": {"id": "c0", "name": "echo", "arguments": {"x": 1}}}, {"finish": "tool_calls"}]),
-//!     json!([{"text": "done"}, {"finish": "stop"}]),
-//! ])?;
-//! let echo = Tool::new("echo", "gives its arguments back", json!({})).handler(async |arguments, _| arguments);
-//!
-//! let result = Engine::new(adapter).tool(echo).chat("echo please").await?;
-//! assert_eq!(result.halted_reason.as_str(), "completed");
-//! assert_eq!(result.steps.len(), 2);
-//! # Ok(()) }
-//! ```
+#![doc = include_str!("../docs/mynah.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod alone;
 mod answer;
@@ -93,7 +35,9 @@ pub use engine::Engine;
 pub use follow::{Follow, follow};
 pub use fork::{Fork, Forked, fork_run};
 pub use handle::{Decision, Run, Waiting};
+#[doc(inline)]
 pub use mynah_adapters as adapters;
+#[doc(inline)]
 pub use mynah_data::{
     AdapterReason, Approval, Breach, BreachTime, Budget, Catalog, ChatResult, Collector,
     Difference, EngineReason, Error, ErrorKind, Event, FieldError, FinishReason, HaltReason, Image,
@@ -103,12 +47,16 @@ pub use mynah_data::{
     StepThread, StreamReason, Thread, ToolCall, ToolChoice, ToolMode, ToolOutcome, ToolReason,
     ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
 };
+#[doc(inline)]
 pub use mynah_log as log;
+#[doc(inline)]
 pub use mynah_macros::{tool, tools};
 #[cfg(feature = "mcp")]
+#[doc(inline)]
 pub use mynah_mcp as mcp;
 #[doc(hidden)]
 pub use mynah_step::__private;
+#[doc(inline)]
 pub use mynah_step::{
     Adapter, BoxFuture, Continuation, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor,
     IntoOutcome, IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelCall, ModelStream,
@@ -131,6 +79,7 @@ pub use turn::{SessionStream, StepTurn, Turn};
 /// [`Context`](step::Context) is the boundary of a run, and [`Config`](step::Config) what it runs with. The rest are the traits that a loop, an
 /// adapter or a tool implements or calls.
 pub mod step {
+    #[doc(inline)]
     pub use mynah_step::{
         Adapter, Backoff, BoxFuture, CallTool, Config, Context, DEFAULT_MAX_CONCURRENCY,
         EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, IntoOutcome, IntoTool,
@@ -141,6 +90,11 @@ pub mod step {
         schemars, take_over, typed,
     };
 }
+
+/// Compiles the code of the README.
+#[cfg(all(doctest, feature = "sqlite"))]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
 
 /// Everything a program usually needs: `use mynah::prelude::*;`.
 pub mod prelude {
