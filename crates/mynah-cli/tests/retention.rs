@@ -343,7 +343,8 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
 #[test]
 fn a_run_that_a_process_goes_on_with_is_named_and_the_others_are_pruned() {
     let store = Store::with(RUNS);
-    let hold = "UPDATE runs SET owner = 'other', until = 9000000000000000000 WHERE id = 'run-2'";
+    let hold = "INSERT INTO beats VALUES ('other', 9000000000000000000); \
+                UPDATE runs SET owner = 'other' WHERE id = 'run-2'";
     rusqlite::Connection::open(&store.path).unwrap().execute_batch(hold).unwrap();
     let prune = ["prune", "--older-than", "30d", "--reason", "age", "--include-unfinished"];
     let stays = "run-2  stays: it is in use, or a run that is goes on from it\n";

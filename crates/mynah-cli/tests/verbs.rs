@@ -520,7 +520,7 @@ fn a_log_that_may_only_be_read_can_be_read_and_not_written() {
     let path = &store.path;
     let ahead = format!("{}-wal", path.display());
     let writer = rusqlite::Connection::open(path).unwrap();
-    writer.execute("UPDATE runs SET owner = 'ann', until = 0 WHERE id = 'run-0'", []).unwrap();
+    writer.execute("UPDATE runs SET owner = 'ann' WHERE id = 'run-0'", []).unwrap();
     let left = fs::read(&ahead).unwrap();
     drop(writer);
     fs::write(&ahead, left).unwrap();

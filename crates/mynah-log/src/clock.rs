@@ -6,16 +6,18 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A clock that tells nanoseconds since 1970.
+/// A clock that counts nanoseconds since 1970: by default, the system's.
 #[derive(Clone)]
-pub(crate) struct Clock(Arc<dyn Fn() -> i64 + Send + Sync>);
+pub struct Clock(Arc<dyn Fn() -> i64 + Send + Sync>);
 
 impl Clock {
-    pub(crate) fn new(tell: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
+    /// A clock that this function reads.
+    pub fn new(tell: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(tell))
     }
 
-    pub(crate) fn now(&self) -> i64 {
+    /// The time.
+    pub fn now(&self) -> i64 {
         (self.0)()
     }
 }
@@ -35,6 +37,8 @@ impl fmt::Debug for Clock {
     }
 }
 
-pub(crate) fn nanos(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+/// A duration in nanoseconds; the longest if it is longer than can be counted.
+pub const fn nanos(duration: Duration) -> i64 {
+    let nanos = duration.as_nanos();
+    if nanos > i64::MAX as u128 { i64::MAX } else { nanos as i64 }
 }

@@ -1,39 +1,43 @@
 //! What a backend keeps of a run beside its records, and the rules for changing it: the same in
 //! every backend.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use mynah_data::{Error, LogReason, Result, RunId};
 
 use crate::{
-    Append, Corrupt, Head, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunStatus, RunSummary,
+    Append, Change, Corrupt, Head, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunStatus, RunSummary,
     Tombstone, clock::nanos, removal::misplaced,
 };
 
 /// A batch whose records form a chain onto the head that it expects.
 #[derive(Debug)]
-pub(crate) struct Checked {
-    pub(crate) batch: Append,
+pub struct Checked {
+    /// The batch.
+    pub batch: Append,
     /// The tombstones among its records.
-    pub(crate) tombstones: Vec<Tombstone>,
+    pub tombstones: Vec<Tombstone>,
     /// Whether it ends with the run's seal.
-    pub(crate) sealing: bool,
+    pub sealing: bool,
     /// Where the chain ends with it.
-    pub(crate) head: Head,
+    pub head: Head,
     /// The log's time, if it is needed.
-    pub(crate) now: i64,
+    pub now: i64,
 }
 
 impl Checked {
     /// Whether it takes out this run.
-    pub(crate) fn takes_out(&self, run: &str) -> bool {
+    pub fn takes_out(&self, run: &str) -> bool {
         self.tombstones.iter().any(|tombstone| {
             matches!(tombstone.removed, Removed::Run { .. }) && tombstone.run_id == run
         })
     }
 
     /// Checks a batch by itself, which comes at this time.
-    pub(crate) fn new(batch: Append, now: impl FnOnce() -> i64) -> Result<Self> {
+    ///
+    /// # Errors
+    /// What is not allowed, as the log returns it.
+    pub fn new(batch: Append, now: impl FnOnce() -> i64) -> Result<Self> {
         let (mut head, mut sealing) = (batch.expected, false);
         let (mut gone, mut tombstones) = (HashSet::new(), Vec::new());
         for record in &batch.records {
@@ -97,29 +101,41 @@ fn check_tombstone(
 
 /// What a log knows of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
-    pub(crate) summary: RunSummary,
+pub struct Entry {
+    /// What the index returns, apart from who holds the run.
+    pub summary: RunSummary,
     /// The token of the last lease; 0 if there was none.
-    pub(crate) token: u64,
-    /// Who has the lease.
-    pub(crate) holder: Option<Holder>,
+    pub token: u64,
+    /// Who has the lease, with the last beat of its process.
+    pub holder: Option<Holder>,
 }
 
-/// Who holds a run, and when the term is over by the log's time.
+/// Who holds a run, and until when by the log's time: the last beat of its [process](process) decides.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Holder {
-    pub(crate) owner: String,
-    pub(crate) until: i64,
+pub struct Holder {
+    /// The owner's name.
+    pub owner: String,
+    /// When the term of the last beat is over.
+    pub until: i64,
+}
+
+/// The part of an owner's name whose beat keeps its leases.
+pub fn process(owner: &str) -> &str {
+    owner.split_once('/').map_or(owner, |(process, _)| process)
 }
 
 impl Entry {
     /// The entry of a run that begins with this batch.
-    pub(crate) fn begin(checked: &Checked) -> Result<Self> {
-        let Append { run, expected, fence, records, hold, .. } = &checked.batch;
+    ///
+    /// # Errors
+    /// What is not allowed, as the log returns it.
+    pub fn begin(checked: &Checked) -> Result<Self> {
+        let Append { run, expected, fence, records, hold, queue, .. } = &checked.batch;
         match records.first() {
             Some(first) if expected.is_none() && fence.is_none() => {
                 check_id(run)?;
-                let summary = RunSummary::begin(first);
+                let mut summary = RunSummary::begin(first);
+                summary.queue = queue.clone().map(Arc::new);
                 let mut entry = Self { summary, token: 0, holder: None };
                 if let Some(hold) = hold {
                     entry.token = 1;
@@ -133,19 +149,22 @@ impl Entry {
     }
 
     /// What the index tells of it.
-    pub(crate) fn told(&self) -> RunSummary {
+    pub fn told(&self) -> RunSummary {
         let held_until = self.holder.as_ref().map(|hold| hold.until);
         RunSummary { held_until, ..self.summary.clone() }
     }
 
     /// Whether this batch was appended before, and nothing since: its writer did not get the answer. Whose the run is by now
     /// makes no difference, as the records are there.
-    pub(crate) fn ends_with(&self, checked: &Checked) -> bool {
+    pub fn ends_with(&self, checked: &Checked) -> bool {
         self.summary.head() == checked.head
     }
 
     /// Takes in one more batch, if it may follow.
-    pub(crate) fn follow(&mut self, checked: &Checked) -> Result<()> {
+    ///
+    /// # Errors
+    /// What is not allowed, as the log returns it.
+    pub fn follow(&mut self, checked: &Checked) -> Result<()> {
         self.admit(&checked.batch)?;
         if let (Some(hold), Some(_)) = (&checked.batch.hold, checked.batch.fence) {
             self.hold(&hold.owner, hold.term, checked.now);
@@ -156,10 +175,39 @@ impl Entry {
 
     fn count(&mut self, checked: &Checked) {
         checked.batch.records.iter().for_each(|record| self.summary.count(record));
+        self.summary.wake_at = checked.batch.wake_at;
         // Whoever has the answer may go on with a run that waits, and nobody with one that ended.
-        if checked.sealing || self.summary.status == RunStatus::Suspended {
+        let is_parked = self.summary.wake_at.is_some();
+        if checked.sealing || is_parked || self.summary.status == RunStatus::Suspended {
             self.holder = None;
         }
+    }
+
+    /// From when on the run can continue, if messages wait for it or not: [`i64::MAX`] for never, [`i64::MIN`] for at once.
+    pub fn wakes(&self, has_messages: bool) -> i64 {
+        match (self.summary.status, self.summary.wake_at) {
+            _ if self.has_ended() => i64::MAX,
+            _ if has_messages => i64::MIN,
+            (_, Some(time)) => time,
+            (RunStatus::Running, None) => i64::MIN,
+            _ => i64::MAX,
+        }
+    }
+
+    /// Whether nothing can follow but the seal, if that is missing.
+    pub fn has_ended(&self) -> bool {
+        self.summary.seal.is_some() || self.summary.status.is_ended()
+    }
+
+    /// Whether an owner holds the run whose last beat counts at this time.
+    pub fn is_held(&self, now: i64) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.until > now)
+    }
+
+    /// What changed, as a log returns it.
+    pub fn change(&self, has_messages: bool) -> Change {
+        let RunSummary { run_id, status, .. } = &self.summary;
+        Change::new(run_id.clone(), self.summary.head(), *status, has_messages)
     }
 
     /// Whether a batch may follow. Who lost the run is told so first: that someone else appended
@@ -185,12 +233,18 @@ impl Entry {
     }
 
     /// Gives the run to an owner for a while, if it is free now.
-    pub(crate) fn lease(&mut self, owner: &str, term: Duration, now: i64) -> Result<Lease> {
+    ///
+    /// # Errors
+    /// What is not allowed, as the log returns it.
+    pub fn lease(&mut self, owner: &str, term: Duration, now: i64) -> Result<Lease> {
         self.give(owner, term, now, |holder| holder.until <= now)
     }
 
     /// Gives the run to an owner for a while, if its holder has not renewed its lease since this end of it was seen.
-    pub(crate) fn take(
+    ///
+    /// # Errors
+    /// What is not allowed, as the log returns it.
+    pub fn take(
         &mut self,
         owner: &str,
         term: Duration,
@@ -220,18 +274,18 @@ impl Entry {
         Ok(Lease::new(run, owner, self.token, until))
     }
 
-    /// Writes down who holds the run. Every renewal has another end, even where the clock stands: it is a sign of life.
+    /// Writes down who holds the run. It is a beat.
     fn hold(&mut self, owner: &str, term: Duration, now: i64) -> i64 {
-        let mut until = now.saturating_add(nanos(term));
-        if self.holder.as_ref().is_some_and(|holder| holder.until == until) {
-            until = until.checked_add(1).unwrap_or(until - 1);
-        }
+        let until = beat(self.holder.as_ref().map(|holder| holder.until), term, now);
         self.holder = Some(Holder { owner: owner.to_owned(), until });
         until
     }
 
     /// Whether what a tombstone names may be taken away now. That its records have those hashes is left to be seen.
-    pub(crate) fn yields(&self, removed: &Removed, now: i64) -> Result<()> {
+    ///
+    /// # Errors
+    /// What is not allowed, as the log returns it.
+    pub fn yields(&self, removed: &Removed, now: i64) -> Result<()> {
         let RunSummary { run_id, records, hash, seal, .. } = &self.summary;
         match removed {
             Removed::Run { records: named, hash: named_hash, sealed } => {
@@ -262,7 +316,7 @@ impl Entry {
     }
 
     /// Takes the run back from a lease.
-    pub(crate) fn release(&mut self, lease: &Lease) {
+    pub fn release(&mut self, lease: &Lease) {
         // Whoever failed to start a run under a taken id has a lease with the same token.
         let is_holder = |holder: &Holder| holder.owner == lease.owner;
         if self.token == lease.token && self.holder.as_ref().is_some_and(is_holder) {
@@ -271,34 +325,60 @@ impl Entry {
     }
 }
 
+/// Until when a beat counts. It differs from the one before even where the clock stands, as it is a sign of life.
+pub fn beat(before: Option<i64>, term: Duration, now: i64) -> i64 {
+    let until = now.saturating_add(nanos(term));
+    if before == Some(until) { until.checked_add(1).unwrap_or(until - 1) } else { until }
+}
+
 /// Whether a run may have this id.
-pub(crate) fn check_id(run: &str) -> Result<()> {
-    let (code, what) = match run.len() {
+///
+/// # Errors
+/// One that is empty or too long.
+pub fn check_id(run: &str) -> Result<()> {
+    check_length("run_id", run)
+}
+
+/// Whether a message may have this id.
+///
+/// # Errors
+/// One that is empty, or longer than the id of a run may be.
+pub fn check_message(id: &str) -> Result<()> {
+    check_length("message_id", id)
+}
+
+fn check_length(name: &str, id: &str) -> Result<()> {
+    let (code, what) = match id.len() {
         0 => ("empty", "it is empty".to_owned()),
         1..=MAX_RUN_ID => return Ok(()),
         length => ("too_long", format!("it has {length} bytes")),
     };
-    let why = format!("validation failed: run_id: {what}; an id has 1 to {MAX_RUN_ID} bytes");
-    Err(Error::invalid_option("run_id", code).with_message(why))
+    let why = format!("validation failed: {name}: {what}; an id has 1 to {MAX_RUN_ID} bytes");
+    Err(Error::invalid_option(name, code).with_message(why))
 }
 
 fn refused(reason: LogReason, run: &str, why: impl std::fmt::Display) -> Error {
     Error::log(reason).with_message(format!("log error: {reason}: {why}")).with("run_id", run)
 }
 
-pub(crate) fn not_found(run: &str) -> Error {
+/// There is no such run.
+pub fn not_found(run: &str) -> Error {
     let why = format!("there is no run {run} in this log; list its runs to see what there is");
     refused(LogReason::RunNotFound, run, why)
 }
 
-pub(crate) fn pruned(run: &str) -> Error {
+/// The run was removed.
+pub fn pruned(run: &str) -> Error {
     let why =
         format!("run {run} was taken out of this log; import it into another to have it back");
     refused(LogReason::Pruned, run, why)
 }
 
 /// Whether a tombstone may name a run that is not there. It may say of records to come that they come without their bodies.
-pub(crate) fn absent(removed: &Removed, run: &str, is_pruned: bool) -> Result<()> {
+///
+/// # Errors
+/// What is not allowed, as the log returns it.
+pub fn absent(removed: &Removed, run: &str, is_pruned: bool) -> Result<()> {
     match removed {
         _ if is_pruned => Err(pruned(run)),
         Removed::Run { .. } => Err(not_found(run)),
@@ -307,18 +387,30 @@ pub(crate) fn absent(removed: &Removed, run: &str, is_pruned: bool) -> Result<()
 }
 
 /// A tombstone names a record that is not there, or is another one, or keeps its body.
-pub(crate) fn strange(run: &str, seq: u64) -> Error {
+pub fn strange(run: &str, seq: u64) -> Error {
     let what = "a tombstone names it, and it is not a record whose body can be taken away";
     Corrupt { run: run.into(), seq, what: what.to_owned() }.into()
 }
 
-pub(crate) fn sealed(run: &str) -> Error {
+/// The run has its seal.
+pub fn sealed(run: &str) -> Error {
     let why = format!("run {run} has ended and nothing can follow its seal; fork it to go on");
     refused(LogReason::Sealed, run, why)
 }
 
+/// A text that is not a cursor of this log's changes.
+pub fn not_a_cursor() -> Error {
+    Error::invalid_option("cursor", "not_a_cursor")
+}
+
+/// A message came for a run that has ended.
+pub fn ended(run: &str) -> Error {
+    let why = format!("run {run} has ended and takes no messages; fork it to continue");
+    refused(LogReason::Sealed, run, why)
+}
+
 /// A run cannot be taken out, as another that stays goes on from it.
-pub(crate) fn needed(run: &str, by: &str) -> Error {
+pub fn needed(run: &str, by: &str) -> Error {
     let why = format!("run {by} goes on from run {run}, which stays as long as that one does");
     refused(LogReason::HeadMismatch, run, why).with("needed_by", by)
 }

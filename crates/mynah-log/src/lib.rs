@@ -11,6 +11,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod audit;
+pub mod backend;
 pub mod bundle;
 pub mod cbor;
 mod clock;
@@ -24,6 +25,7 @@ mod kind;
 mod log;
 mod memory;
 pub mod merkle;
+mod queue;
 mod record;
 mod removal;
 mod runs;
@@ -45,6 +47,7 @@ pub use kind::Kind;
 pub(crate) use log::BoxFuture;
 pub use log::{Append, Durability, Hold, Lease, Log, LogFuture, MAX_RUN_ID, SealedRun};
 pub use memory::MemoryLog;
+pub use queue::{Change, Changes, Delivery, Limits, Queue};
 pub use record::{Body, Chain, Envelope, FORMAT, Head, MAX_PAYLOAD, Record};
 pub use removal::{
     MAINTENANCE, Prune, PruneReport, Pruned, Redact, Redactable, Removals, Removed, Stripped,

@@ -4,7 +4,9 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use mynah_data::{Result, RunId};
 
-use crate::{Hash, Head, Record, RunFilter, RunPage, RunSummary, merkle};
+use crate::{
+    Changes, Delivery, Hash, Head, Limits, Queue, Record, RunFilter, RunPage, RunSummary, merkle,
+};
 
 /// How long the id of a run may be, in bytes. It has at least one.
 pub const MAX_RUN_ID: usize = 255;
@@ -83,17 +85,17 @@ pub trait Log: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
-    /// Takes the right to append to a run that nobody holds, or renews it. The log supplies the time from which the term
-    /// counts, and a run whose term is over by that time is given to another owner. An owner that asks again gets the same
-    /// lease with a later end, so a name must not be shared.
+    /// Takes the right to append to a run that no living owner holds, or renews it. The call is also a [`beat`](Self::beat) of the
+    /// owner. An owner that asks again gets the same lease, so a name must not be shared.
     ///
-    /// Where owners may be on several machines, or the clock may be set, use [`take`](Self::take) for a run that another holds.
+    /// An owner whose last beat is older than its term by the log's time has no right to the run any more. Where owners may be on
+    /// several machines, or the clock may be set, use [`take`](Self::take) for a run that another holds.
     fn lease(&self, run: &str, owner: &str, term: Duration) -> LogFuture<'_, Lease>;
 
-    /// Takes a run from an owner that has not renewed its lease, whatever the time is.
+    /// Takes a run from an owner that has shown no sign of life, whatever the time is.
     ///
-    /// `seen` is the [`held_until`](RunSummary::held_until) that the caller saw before it waited for a renewal. If it has
-    /// changed, the owner lives, and the error is `leased`. Each renewal changes it. A run that nobody holds is given to the
+    /// `seen` is the [`held_until`](RunSummary::held_until) that the caller saw before it waited for a beat. If it has
+    /// changed, the owner lives, and the error is `leased`. Each beat changes it. A run that nobody holds is given to the
     /// caller in any case.
     fn take(
         &self,
@@ -103,8 +105,56 @@ pub trait Log: Send + Sync + 'static {
         seen: Option<i64>,
     ) -> LogFuture<'_, Lease>;
 
-    /// Gives the right back; nothing happens if it was lost already.
-    fn release(&self, lease: &Lease) -> LogFuture<'_, ()>;
+    /// Keeps all leases of an owner for this long from now on, by the log's time.
+    ///
+    /// An owner's name may have two parts, `PROCESS/HOLDER`. The beat is the process's: it keeps the leases of all its holders, so
+    /// that a process writes one row however many runs it has. A name without a slash is a process of its own.
+    fn beat(&self, owner: &str, term: Duration) -> LogFuture<'_, ()>;
+
+    /// Gives the right to append back. Nothing happens if it was lost already.
+    ///
+    /// It needs no runtime and does not block, so it can be called where a future is dropped. It takes effect before anything that is
+    /// asked of this log afterwards. A log that is unavailable releases the run later.
+    fn release(&self, lease: &Lease);
+
+    /// Takes the right to append to runs of these [queues](Queue) that can continue and that no living owner holds, at most so many.
+    ///
+    /// A run can continue if messages wait in its [`inbox`](Self::inbox), if the time of its [`wake_at`](Append::wake_at) has come, or,
+    /// without such a time, if it is neither suspended nor ended. The greatest priority comes first, then the oldest run. Limits of
+    /// [concurrency keys](Queue::concurrency) are kept. Whether an owner lives is judged by the log's time, as by
+    /// [`lease`](Self::lease).
+    fn claim(
+        &self,
+        owner: &str,
+        term: Duration,
+        queues: &[&str],
+        limit: usize,
+    ) -> LogFuture<'_, Vec<Lease>>;
+
+    /// Puts a message into the inbox of a run, and returns whether it is new: one with an id that the run got before is dropped, even
+    /// if that was consumed since.
+    ///
+    /// # Errors
+    /// `sealed` if the run has ended, `run_not_found` if there is none.
+    fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> LogFuture<'_, bool>;
+
+    /// The messages that wait for a run in the order of their arrival, at most so many. [`Append::consume`] removes them.
+    fn inbox(&self, run: &str, limit: usize) -> LogFuture<'_, Vec<Delivery>>;
+
+    /// The runs that got records or messages after a cursor, about so many, and the next cursor. Without a cursor, what comes from now
+    /// on is meant, and no run is returned. A run may be returned although nothing changed since; none is left out.
+    fn changes(&self, cursor: Option<&str>, limit: usize) -> LogFuture<'_, Changes>;
+
+    /// The largest record and batch that this log takes.
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    /// Equal for handles of the same log in this process: leases that are taken through them share one [`beat`](Self::beat). A log that
+    /// does not say otherwise is only the same as itself.
+    fn identity(&self) -> usize {
+        std::ptr::from_ref(self).cast::<()>().addr()
+    }
 }
 
 /// Writes the methods of a [`Log`] that leaves them to another log: all but `append`, or all but those that are named.
@@ -157,7 +207,21 @@ macro_rules! forward_log {
             wipe() -> ();
             lease(run: &str, owner: &str, term: ::std::time::Duration) -> $crate::Lease;
             take(run: &str, owner: &str, term: ::std::time::Duration, seen: Option<i64>) -> $crate::Lease;
-            release(lease: &$crate::Lease) -> ();
+            beat(owner: &str, term: ::std::time::Duration) -> ();
+            claim(owner: &str, term: ::std::time::Duration, queues: &[&str], limit: usize) -> Vec<$crate::Lease>;
+            deliver(run: &str, id: &str, payload: Vec<u8>) -> bool;
+            inbox(run: &str, limit: usize) -> Vec<$crate::Delivery>;
+            changes(cursor: Option<&str>, limit: usize) -> $crate::Changes;
+        }
+        $crate::forward_log! { @ release [$($own)*]
+            fn release(&$self, lease: &$crate::Lease) {
+                $crate::Log::release(&$log, lease);
+            }
+        }
+        $crate::forward_log! { @ limits [$($own)*]
+            fn limits(&$self) -> $crate::Limits {
+                $crate::Log::limits(&$log)
+            }
         }
     };
     (@each $self:ident, $log:expr, $own:tt $($name:ident($($given:ident: $type:ty),*) -> $gives:ty;)*) => {
@@ -180,6 +244,12 @@ macro_rules! forward_log {
     (@ lease [lease $($own:ident)*] $($written:tt)*) => {};
     (@ take [take $($own:ident)*] $($written:tt)*) => {};
     (@ release [release $($own:ident)*] $($written:tt)*) => {};
+    (@ beat [beat $($own:ident)*] $($written:tt)*) => {};
+    (@ claim [claim $($own:ident)*] $($written:tt)*) => {};
+    (@ deliver [deliver $($own:ident)*] $($written:tt)*) => {};
+    (@ inbox [inbox $($own:ident)*] $($written:tt)*) => {};
+    (@ changes [changes $($own:ident)*] $($written:tt)*) => {};
+    (@ limits [limits $($own:ident)*] $($written:tt)*) => {};
     (@ $name:ident [$other:ident $($own:ident)*] $($written:tt)*) => {
         $crate::forward_log! { @ $name [$($own)*] $($written)* }
     };
@@ -187,6 +257,10 @@ macro_rules! forward_log {
 }
 
 impl<L: Log + ?Sized> Log for Arc<L> {
+    fn identity(&self) -> usize {
+        (**self).identity()
+    }
+
     forward_log!(self => **self, except);
 }
 
@@ -202,11 +276,17 @@ pub struct Append {
     pub records: Vec<Record>,
     /// The token of the writer's lease, where it has one.
     pub fence: Option<u64>,
-    /// Who holds the run from this append on, and for how long: a new run, which gets the token 1, or a run whose lease the
-    /// writer has, which is renewed.
+    /// Who holds the run from this append on: a new run, which gets the token 1, or a run whose lease the writer has. It is also a
+    /// [`beat`](Log::beat) of the owner.
     pub hold: Option<Hold>,
     /// How safe they are to be; none leaves it to the log.
     pub durability: Option<Durability>,
+    /// The queue of a new run, if workers are to claim it.
+    pub queue: Option<Queue>,
+    /// When a run that is parked with this append can continue; see [`wake_at`](Self::wake_at).
+    pub wake_at: Option<i64>,
+    /// The messages that are removed with this append; see [`consume`](Self::consume).
+    pub consumed: Vec<String>,
 }
 
 /// Who holds a run, and for how long from the append on, by the log's time.
@@ -222,7 +302,17 @@ pub struct Hold {
 impl Append {
     /// These records, after that head.
     pub fn new(run: impl Into<RunId>, expected: Option<Head>, records: Vec<Record>) -> Self {
-        Self { run: run.into(), expected, records, fence: None, hold: None, durability: None }
+        Self {
+            run: run.into(),
+            expected,
+            records,
+            fence: None,
+            hold: None,
+            durability: None,
+            queue: None,
+            wake_at: None,
+            consumed: Vec::new(),
+        }
     }
 
     /// The same, by the holder of a lease.
@@ -242,9 +332,29 @@ impl Append {
         self.hold = Some(Hold { owner: owner.into(), term });
         self
     }
+
+    /// The same, and workers may [claim](Log::claim) the run from this queue. It has an effect on a new run alone.
+    pub fn queue(mut self, queue: impl Into<Option<Queue>>) -> Self {
+        self.queue = queue.into();
+        self
+    }
+
+    /// The same, and the run is parked: nobody holds it afterwards, and it can continue at this time, in nanoseconds since 1970, or as
+    /// soon as it gets a message. The next append ends that.
+    pub fn wake_at(mut self, time: impl Into<Option<i64>>) -> Self {
+        self.wake_at = time.into();
+        self
+    }
+
+    /// The same, and the messages with these ids are removed from the run's inbox in the same commit. One that is not there changes
+    /// nothing.
+    pub fn consume(mut self, ids: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.consumed.extend(ids.into_iter().map(Into::into));
+        self
+    }
 }
 
-/// The right to append to a run, for a while. Whoever takes it over gets a higher token, and the
+/// The right to append to a run, for as long as its owner [beats](Log::beat). Whoever takes it over gets a higher token, and the
 /// log refuses the lower; until someone does, it holds beyond its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -10,13 +10,9 @@ use std::{
 use mynah_data::{Result, RunId};
 
 use crate::{
-    Append, BoxFuture, Hash, Head, Lease, Log, MAINTENANCE, Record, Removed, RunFilter, RunPage,
-    RunSummary, SealedRun, Stripped, Tombstone,
-    clock::Clock,
-    entry::{self, Checked, Entry},
-    removal::goes_on_from,
-    runs::Place,
-    waiters::Waiters,
+    Append, BoxFuture, Changes, Delivery, Hash, Head, Lease, Log, MAINTENANCE, Record, Removed,
+    RunFilter, RunPage, RunSummary, SealedRun, Stripped, Tombstone,
+    backend::{self as entry, Checked, Clock, Entry, Place, Waiters, goes_on_from},
 };
 
 /// A log in memory: for tests, and for runs that nobody needs tomorrow. A clone is the same log.
@@ -36,6 +32,11 @@ struct State {
     seals: Vec<SealedRun>,
     /// Ids that are not given again.
     pruned: HashSet<RunId>,
+    /// Until when the last beat of each process counts.
+    beats: HashMap<String, i64>,
+    /// The runs, by when they last changed.
+    changed: BTreeMap<u64, RunId>,
+    changes: u64,
 }
 
 #[derive(Debug)]
@@ -43,6 +44,10 @@ struct Run {
     entry: Entry,
     place: Place,
     records: Vec<Record>,
+    inbox: Vec<Delivery>,
+    /// The ids of all messages that it ever got.
+    delivered: HashSet<String>,
+    changed: u64,
 }
 
 impl MemoryLog {
@@ -56,17 +61,6 @@ impl MemoryLog {
     pub fn with_clock(mut self, clock: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
         self.clock = Clock::new(clock);
         self
-    }
-
-    fn lease_by(
-        &self,
-        run: &RunId,
-        give: impl FnOnce(&mut Entry) -> Result<Lease>,
-    ) -> Result<Lease> {
-        match self.state().runs.get_mut(run) {
-            Some(run) => give(&mut run.entry),
-            None => Err(entry::not_found(run)),
-        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -94,11 +88,14 @@ impl State {
             true => checked.batch.records.iter().map(Record::hash).collect(),
             false => Vec::new(),
         };
-        let entry = match self.runs.get_mut(&checked.batch.run) {
+        let id = checked.batch.run.clone();
+        self.refresh(&id);
+        let run = match self.runs.get_mut(&id) {
             Some(run) => {
                 run.entry.follow(&checked)?;
                 run.records.extend(checked.batch.records);
-                &mut run.entry
+                run.inbox.retain(|message| !checked.batch.consumed.contains(&message.id));
+                run
             }
             None if self.pruned.contains(&checked.batch.run) => {
                 return Err(entry::pruned(&checked.batch.run));
@@ -110,22 +107,143 @@ impl State {
                 if *checked.batch.run != *MAINTENANCE {
                     self.order.insert(place, checked.batch.run.clone());
                 }
-                let run = Run { entry, place, records: checked.batch.records };
-                &mut self.runs.entry(checked.batch.run.clone()).or_insert(run).entry
+                let records = checked.batch.records;
+                let (inbox, delivered) = (Vec::new(), HashSet::new());
+                let run = Run { entry, place, records, inbox, delivered, changed: 0 };
+                self.runs.entry(id.clone()).or_insert(run)
             }
         };
         if checked.sealing {
-            entry.summary.seal = Some(self.seals.len() as u64);
-            self.seals.push(SealedRun::new(checked.batch.run, entry.summary.hash));
+            run.entry.summary.seal = Some(self.seals.len() as u64);
+            run.inbox.clear();
+            self.seals.push(SealedRun::new(id.clone(), run.entry.summary.hash));
         }
-        let head = entry.summary.head();
+        let head = run.entry.summary.head();
+        self.note_beat(&id);
+        self.note_change(&id);
         self.seals.extend(tombstones.into_iter().map(|hash| SealedRun::new(MAINTENANCE, hash)));
         Ok(head)
     }
 
+    /// Reads when the term of a run's holder is over.
+    fn refresh(&mut self, run: &str) {
+        if let Some(run) = self.runs.get_mut(run)
+            && let Some(holder) = &mut run.entry.holder
+        {
+            holder.until = self.beats.get(entry::process(&holder.owner)).copied().unwrap_or(0);
+        }
+    }
+
+    /// Keeps the beat of the process that holds a run.
+    fn note_beat(&mut self, run: &str) {
+        if let Some(holder) = self.runs.get(run).and_then(|run| run.entry.holder.as_ref()) {
+            self.beats.insert(entry::process(&holder.owner).to_owned(), holder.until);
+        }
+    }
+
+    fn note_change(&mut self, id: &RunId) {
+        if let Some(run) = self.runs.get_mut(id).filter(|_| **id != *MAINTENANCE) {
+            self.changes += 1;
+            self.changed.remove(&run.changed);
+            run.changed = self.changes;
+            self.changed.insert(self.changes, id.clone());
+        }
+    }
+
+    /// What the index returns of a run.
+    fn told(&self, run: &Run) -> RunSummary {
+        let until = |owner: &str| self.beats.get(entry::process(owner)).copied().unwrap_or(0);
+        let held_until = run.entry.holder.as_ref().map(|holder| until(&holder.owner));
+        RunSummary { held_until, ..run.entry.summary.clone() }
+    }
+
+    fn lease_by(
+        &mut self,
+        run: &str,
+        give: impl FnOnce(&mut Entry) -> Result<Lease>,
+    ) -> Result<Lease> {
+        self.refresh(run);
+        let found = self.runs.get_mut(run).ok_or_else(|| entry::not_found(run))?;
+        let lease = give(&mut found.entry)?;
+        self.note_beat(run);
+        Ok(lease)
+    }
+
+    fn claim(
+        &mut self,
+        owner: &str,
+        term: Duration,
+        queues: &[String],
+        limit: usize,
+        now: i64,
+    ) -> Result<Vec<Lease>> {
+        let ids: Vec<RunId> = self.order.values().cloned().collect();
+        ids.iter().for_each(|id| self.refresh(id));
+        let (mut ready, mut held) = (Vec::new(), HashMap::<String, u32>::new());
+        for run in self.order.values().filter_map(|id| self.runs.get(id)) {
+            let Some(queue) = &run.entry.summary.queue else { continue };
+            if run.entry.is_held(now) {
+                if let Some(key) = &queue.key {
+                    *held.entry(key.clone()).or_default() += 1;
+                }
+            } else if queues.contains(&queue.name) && run.entry.wakes(!run.inbox.is_empty()) <= now
+            {
+                ready.push((run.entry.summary.run_id.clone(), Arc::clone(queue)));
+            }
+        }
+        // Of the same priority, the oldest stay first.
+        ready.sort_by_key(|(_, queue)| std::cmp::Reverse(queue.priority));
+        let mut leases = Vec::new();
+        for (run, queue) in ready {
+            if leases.len() == limit {
+                break;
+            }
+            if let Some(key) = &queue.key {
+                let held = held.entry(key.clone()).or_default();
+                if *held >= queue.limit {
+                    continue;
+                }
+                *held += 1;
+            }
+            leases.push(self.lease_by(&run, |entry| entry.lease(owner, term, now))?);
+        }
+        Ok(leases)
+    }
+
+    fn deliver(&mut self, id: &RunId, message: Delivery) -> Result<bool> {
+        let Some(run) = self.runs.get_mut(id) else {
+            let is_pruned = self.pruned.contains(id);
+            return Err(if is_pruned { entry::pruned(id) } else { entry::not_found(id) });
+        };
+        if run.delivered.contains(&message.id) {
+            return Ok(false);
+        }
+        if run.entry.has_ended() {
+            return Err(entry::ended(id));
+        }
+        run.delivered.insert(message.id.clone());
+        run.inbox.push(message);
+        self.note_change(id);
+        Ok(true)
+    }
+
+    fn changes(&self, cursor: Option<&str>, limit: usize) -> Result<Changes> {
+        let Some(cursor) = cursor else {
+            return Ok(Changes::new(Vec::new(), self.changes.to_string()));
+        };
+        let mut last: u64 = cursor.parse().map_err(|_| entry::not_a_cursor())?;
+        let mut runs = Vec::new();
+        for (n, run) in self.changed.range((Bound::Excluded(last), Bound::Unbounded)).take(limit) {
+            last = *n;
+            runs.extend(self.runs.get(run).map(|run| run.entry.change(!run.inbox.is_empty())));
+        }
+        Ok(Changes::new(runs, last.to_string()))
+    }
+
     /// Whether what a tombstone names may go.
-    fn yields(&self, tombstone: &Tombstone, now: i64) -> Result<()> {
+    fn yields(&mut self, tombstone: &Tombstone, now: i64) -> Result<()> {
         let Tombstone { run_id, removed, .. } = tombstone;
+        self.refresh(run_id);
         let Some(run) = self.runs.get(&**run_id) else {
             return entry::absent(removed, run_id, self.pruned.contains(&**run_id));
         };
@@ -171,6 +289,7 @@ impl State {
             Removed::Run { .. } => {
                 if let Some((run_id, run)) = self.runs.remove_entry(&**run_id) {
                     self.order.remove(&run.place);
+                    self.changed.remove(&run.changed);
                     self.pruned.insert(run_id);
                 }
             }
@@ -191,7 +310,7 @@ impl State {
             (None, _) => self.order.range(..),
         };
         let matching = |(place, run): (&Place, &RunId)| {
-            let run = self.runs.get(run)?.entry.told();
+            let run = self.told(self.runs.get(run)?);
             filter.matches(&run).then_some((*place, Ok(run)))
         };
         let wanted = size.saturating_add(1);
@@ -242,7 +361,10 @@ impl Log for MemoryLog {
 
     fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
         let run = RunId::from(run);
-        Box::pin(async move { Ok(self.state().runs.get(&run).map(|run| run.entry.told())) })
+        Box::pin(async move {
+            let state = self.state();
+            Ok(state.runs.get(&run).map(|run| state.told(run)))
+        })
     }
 
     fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {
@@ -257,10 +379,11 @@ impl Log for MemoryLog {
     }
 
     fn lease(&self, run: &str, owner: &str, term: Duration) -> BoxFuture<'_, Result<Lease>> {
-        let (run, owner) = (RunId::from(run), Arc::<str>::from(owner));
-        Box::pin(
-            async move { self.lease_by(&run, |entry| entry.lease(&owner, term, self.clock.now())) },
-        )
+        let (run, owner) = (RunId::from(run), owner.to_owned());
+        Box::pin(async move {
+            let now = self.clock.now();
+            self.state().lease_by(&run, |entry| entry.lease(&owner, term, now))
+        })
     }
 
     fn take(
@@ -270,19 +393,70 @@ impl Log for MemoryLog {
         term: Duration,
         seen: Option<i64>,
     ) -> BoxFuture<'_, Result<Lease>> {
-        let (run, owner) = (RunId::from(run), Arc::<str>::from(owner));
+        let (run, owner) = (RunId::from(run), owner.to_owned());
         Box::pin(async move {
-            self.lease_by(&run, |entry| entry.take(&owner, term, self.clock.now(), seen))
+            let now = self.clock.now();
+            self.state().lease_by(&run, |entry| entry.take(&owner, term, now, seen))
         })
     }
 
-    fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
-        let lease = lease.clone();
+    fn beat(&self, owner: &str, term: Duration) -> BoxFuture<'_, Result<()>> {
+        let process = entry::process(owner).to_owned();
         Box::pin(async move {
-            if let Some(run) = self.state().runs.get_mut(&lease.run) {
-                run.entry.release(&lease);
-            }
+            let (now, mut state) = (self.clock.now(), self.state());
+            let until = entry::beat(state.beats.get(&process).copied(), term, now);
+            state.beats.insert(process, until);
             Ok(())
         })
+    }
+
+    fn release(&self, lease: &Lease) {
+        if let Some(run) = self.state().runs.get_mut(&lease.run) {
+            run.entry.release(lease);
+        }
+    }
+
+    fn claim(
+        &self,
+        owner: &str,
+        term: Duration,
+        queues: &[&str],
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Lease>>> {
+        let owner = owner.to_owned();
+        let queues: Vec<String> = queues.iter().map(|&queue| queue.to_owned()).collect();
+        Box::pin(async move {
+            let now = self.clock.now();
+            self.state().claim(&owner, term, &queues, limit, now)
+        })
+    }
+
+    fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> BoxFuture<'_, Result<bool>> {
+        let (run, id) = (RunId::from(run), id.to_owned());
+        Box::pin(async move {
+            entry::check_message(&id)?;
+            let message = Delivery::new(id, self.clock.now(), payload);
+            let is_new = self.state().deliver(&run, message)?;
+            self.waiters.tell(&run);
+            Ok(is_new)
+        })
+    }
+
+    fn inbox(&self, run: &str, limit: usize) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        let run = RunId::from(run);
+        Box::pin(async move {
+            let state = self.state();
+            let inbox = state.runs.get(&run).map(|run| run.inbox.iter().take(limit).cloned());
+            Ok(inbox.into_iter().flatten().collect())
+        })
+    }
+
+    fn changes(&self, cursor: Option<&str>, limit: usize) -> BoxFuture<'_, Result<Changes>> {
+        let cursor = cursor.map(str::to_owned);
+        Box::pin(async move { self.state().changes(cursor.as_deref(), limit) })
+    }
+
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.state).addr()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mynah_data::{Error, Result, RunId};
 use serde::{Deserialize, Serialize};
 
-use crate::{Corrupt, Hash, Head, Record, Totals};
+use crate::{Corrupt, Hash, Head, Queue, Record, Totals};
 
 /// Whether a run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -70,9 +70,15 @@ pub struct RunSummary {
     pub totals: Totals,
     /// The place of its seal among the log's, from 0; none without a seal.
     pub seal: Option<u64>,
-    /// Until when whoever writes it has it for himself, in nanoseconds since 1970; none if it is nobody's.
+    /// Until when its owner holds it without another sign of life, in nanoseconds since 1970; none if it is nobody's.
     #[serde(default)]
     pub held_until: Option<i64>,
+    /// The queue from which workers claim it; none if it is not for workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Arc<Queue>>,
+    /// When it can continue if it is parked, in nanoseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake_at: Option<i64>,
 }
 
 impl RunSummary {
@@ -87,8 +93,8 @@ impl RunSummary {
         self.status == RunStatus::Running && self.held_until.is_none_or(|until| until <= now)
     }
 
-    /// A run that begins with this record, which is not counted yet.
-    pub(crate) fn begin(first: &Record) -> Self {
+    /// A run that begins with this record, which is not counted yet. For backends.
+    pub fn begin(first: &Record) -> Self {
         let envelope = first.envelope();
         Self {
             run_id: envelope.run.clone(),
@@ -102,11 +108,13 @@ impl RunSummary {
             totals: Totals::default(),
             seal: None,
             held_until: None,
+            queue: None,
+            wake_at: None,
         }
     }
 
-    /// Counts one more record.
-    pub(crate) fn count(&mut self, record: &Record) {
+    /// Counts one more record. For backends.
+    pub fn count(&mut self, record: &Record) {
         let envelope = record.envelope();
         self.status = record.kind().status().unwrap_or(self.status);
         self.updated = envelope.ts;
@@ -221,16 +229,21 @@ impl RunFilter {
         self
     }
 
-    pub(crate) fn page_size(&self) -> usize {
+    /// How many runs a page has.
+    pub fn page_size(&self) -> usize {
         if self.limit == 0 { 100 } else { self.limit }
     }
 
-    pub(crate) fn place(&self) -> Result<Option<Place>> {
+    /// The place after which the page begins.
+    ///
+    /// # Errors
+    /// An `after` that no page ended with.
+    pub fn place(&self) -> Result<Option<Place>> {
         self.after.as_deref().map(Place::parse).transpose()
     }
 
     /// Whether a run is listed, its place aside.
-    pub(crate) fn matches(&self, run: &RunSummary) -> bool {
+    pub fn matches(&self, run: &RunSummary) -> bool {
         let is_of = |model: &String| {
             let whole = run.model.as_deref();
             let id = whole.and_then(|whole| whole.split_once(':')).map(|(_, id)| id);
@@ -271,7 +284,7 @@ impl RunPage {
     }
 
     /// A page of runs with their places, of which one too many was looked up.
-    pub(crate) fn cut(mut found: Vec<(Place, Result<RunSummary, Corrupt>)>, size: usize) -> Self {
+    pub fn cut(mut found: Vec<(Place, Result<RunSummary, Corrupt>)>, size: usize) -> Self {
         let has_more = found.len() > size;
         found.truncate(size);
         let next = found.last().filter(|_| has_more).map(|(place, _)| place.to_string());
@@ -288,10 +301,11 @@ impl RunPage {
 
 /// A run's place in the list. It never changes, so pages stay whole while runs come and go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
-    pub(crate) started: i64,
+pub struct Place {
+    /// When it began.
+    pub started: i64,
     /// Grows with each run that comes.
-    pub(crate) key: i64,
+    pub key: i64,
 }
 
 impl Place {

@@ -8,13 +8,14 @@ use std::{
 
 use tokio::sync::watch;
 
+/// Those who wait for more records, by run.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Mutex<HashMap<RunId, watch::Sender<()>>>);
+pub struct Waiters(Mutex<HashMap<RunId, watch::Sender<()>>>);
 
 impl Waiters {
     /// Joins those who wait for a run. What is told from now on is not missed: so first join, then
     /// look whether there is a need to wait.
-    pub(crate) fn join(self: &Arc<Self>, run: &str) -> Waiting {
+    pub fn join(self: &Arc<Self>, run: &str) -> Waiting {
         let run = RunId::from(run);
         let mut runs = self.runs();
         let receiver = runs.entry(run.clone()).or_default().subscribe();
@@ -22,20 +23,19 @@ impl Waiters {
     }
 
     /// Tells those who wait for a run.
-    pub(crate) fn tell(&self, run: &str) {
+    pub fn tell(&self, run: &str) {
         if let Some(sender) = self.runs().get(run) {
             sender.send_replace(());
         }
     }
 
     /// Tells everyone.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn tell_all(&self) {
+    pub fn tell_all(&self) {
         self.runs().values().for_each(|sender| sender.send_replace(()));
     }
 
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
         self.runs().is_empty()
     }
 
@@ -46,7 +46,7 @@ impl Waiters {
 
 /// One who waits.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub struct Waiting {
     waiters: Arc<Waiters>,
     run: RunId,
     receiver: watch::Receiver<()>,
@@ -54,7 +54,7 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     /// Waits to be told.
-    pub(crate) async fn told(&mut self) {
+    pub async fn told(&mut self) {
         // The sender stays in the map for as long as someone waits.
         let _ = self.receiver.changed().await;
     }

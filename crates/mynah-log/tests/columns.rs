@@ -6,7 +6,7 @@ use std::{fs, io::Cursor, path::Path, time::Duration};
 
 use mynah_data::{Error, ErrorKind, LogReason};
 use mynah_log::{
-    Append, Durability, Log, Prune, Redact, RunFilter, SqliteLog, Warrant, bundle,
+    Append, Durability, Log, Prune, Queue, Redact, RunFilter, SqliteLog, Warrant, bundle,
     conformance::Sample, verify_run, verify_seals,
 };
 use rusqlite::{Connection, types::Value};
@@ -18,12 +18,18 @@ mod tables;
 const RUNS: [&str; 3] = ["sealed", "open", "held"];
 
 /// Every column that holds a number, and what else its row needs for it to count.
-const COLUMNS: [(&str, &str, &str); 11] = [
+const COLUMNS: [(&str, &str, &str); 17] = [
     ("runs", "key", ""),
     ("runs", "status", ""),
     ("runs", "started", ""),
     ("runs", "token", ""),
-    ("runs", "until", ", owner = 'somebody'"),
+    ("runs", "wake", ""),
+    ("runs", "priority", ", queue = 'q'"),
+    ("runs", "at_most", ", queue = 'q', shared = 'key'"),
+    ("beats", "until", ""),
+    ("inbox", "key", ""),
+    ("inbox", "run", ""),
+    ("inbox", "at", ""),
     ("heads", "run", ""),
     ("older", "run", ""),
     ("older", "seq", ""),
@@ -118,7 +124,8 @@ async fn fill(path: &Path) -> (Append, Vec<u8>) {
     log.append(Sample::new("held", 1).batch().held("me", Duration::ZERO)).await.expect("a run");
     log.append(Sample::new("gone", 2).sealed().batch()).await.expect("a run");
     let mut open = Sample::new("open", 3).tool_turn();
-    log.append(open.batch()).await.expect("a run");
+    log.append(open.batch().queue(Queue::new("q").concurrency("key", 2))).await.expect("a run");
+    log.deliver("open", "m", b"message".to_vec()).await.expect("a run");
     let mut file = Vec::new();
     bundle::export(&log, "gone", &mut file).await.expect("a run");
     let warrant = Warrant::new("ann", "asked to", 9);
@@ -170,11 +177,23 @@ async fn perform_everything(path: &Path, next: &Append, file: &[u8]) -> Vec<Erro
             let taken = log.take(run, owner, Duration::MAX, Some(now)).await;
             for lease in [taken, log.lease(run, owner, Duration::MAX).await] {
                 match lease {
-                    Ok(lease) => told.push(log.release(&lease).await),
+                    Ok(lease) => log.release(&lease),
                     Err(error) => told.push(Err(error)),
                 }
             }
         }
+    }
+    for now in [i64::MIN, 0, i64::MAX] {
+        let log = log.clone().with_clock(move || now);
+        told.push(log.claim("you", Duration::MAX, &["q"], 9).await.map(drop));
+        told.push(log.beat("you", Duration::MAX).await);
+    }
+    for cursor in [None, Some("0.0"), Some("-9.9")] {
+        told.push(log.changes(cursor, 100).await.map(drop));
+    }
+    for run in RUNS {
+        told.push(log.inbox(run, 9).await.map(drop));
+        told.push(log.deliver(run, "n", Vec::new()).await.map(drop));
     }
     told.push(log.append(next.clone()).await.map(drop));
     told.push(log.append(Sample::new("new", 4).sealed().batch()).await.map(drop));

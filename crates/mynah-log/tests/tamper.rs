@@ -449,7 +449,7 @@ proptest! {
 
 /// Some value, put into a column of every row that takes it.
 fn change() -> impl Strategy<Value = (String, Value)> {
-    let numbers = ["runs.status", "runs.started", "runs.token", "runs.until", "heads.run"];
+    let numbers = ["runs.status", "runs.started", "runs.token", "beats.until", "heads.run"];
     let places = ["older.seq", "older.run", "seals.place", "records.key", "runs.key"];
     let numbers: Vec<&str> = numbers.into_iter().chain(places).collect();
     let blobs = ["heads.state", "older.keys", "records.envelope", "records.salt"];

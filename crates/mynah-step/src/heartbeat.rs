@@ -1,9 +1,11 @@
-//! Renewing the leases of all recorded runs of this process.
+//! The signs of life of this process.
 //!
-//! One thread does it, in real time, for as long as there are runs: whether a run is polled, and whether its runtime is blocked,
-//! makes no difference. So a run is held for exactly as long as its process lives.
+//! One thread gives them, in real time, for as long as there are recorded runs: whether a run is polled, and whether its runtime is
+//! blocked, makes no difference. A log gets one beat a second from this process, however many runs it has there. So a run is held
+//! for exactly as long as its process lives.
 
 use std::{
+    collections::HashMap,
     future::poll_fn,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::Poll,
@@ -16,98 +18,190 @@ use mynah_log::{Lease, Log};
 use tokio::time::Instant;
 
 use crate::{
-    LEASE, World,
+    LEASE, SystemWorld, World,
+    process::beats_as,
     recorder::{PAUSES, is_temporary, nanos, span},
     world::jittered,
 };
 
-/// How old a renewal is when the next is due. A lease lasts three times as long.
+/// How old a beat is when the next is due. A lease lasts three times as long.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// How often the thread looks which leases are due.
+/// How often the thread looks which beats are due.
 const TICK: Duration = Duration::from_millis(250);
 
-/// The runs whose leases are renewed; none if there is no thread.
-static RUNS: Mutex<Option<Vec<Weak<Held>>>> = Mutex::new(None);
+/// The hearts of this process by what they beat as, and whether a thread looks after them.
+static HEARTS: Mutex<Option<Hearts>> = Mutex::new(None);
+
+#[derive(Default)]
+struct Hearts {
+    all: HashMap<String, Weak<Heart>>,
+    are_served: bool,
+}
 
 /// A point in time. The clock knows of a machine that slept, and the other of a clock that was set.
 #[derive(Clone, Copy)]
 pub(crate) struct Moment {
-    pub(crate) instant: Instant,
-    pub(crate) clock: i64,
+    instant: Instant,
+    clock: i64,
 }
 
 impl Moment {
-    pub(crate) fn now(world: &dyn World) -> Self {
-        Self { instant: Instant::now(), clock: nanos(world) }
+    pub(crate) fn now() -> Self {
+        Self { instant: Instant::now(), clock: nanos(&SystemWorld) }
     }
 
     /// Whether it is so long ago, by either clock.
-    fn is_past(self, age: Duration, clock: impl FnOnce() -> i64) -> bool {
-        self.instant.elapsed() >= age || self.clock.saturating_add(span(age)) <= clock()
+    fn is_past(self, age: Duration) -> bool {
+        let clock = nanos(&SystemWorld);
+        self.instant.elapsed() >= age || self.clock.saturating_add(span(age)) <= clock
+    }
+}
+
+/// What keeps the leases of this process in one log.
+struct Heart {
+    log: Arc<dyn Log>,
+    /// The part of the owners' names that it beats for.
+    process: String,
+    state: Mutex<Pulse>,
+}
+
+struct Pulse {
+    /// When the last beat that succeeded was asked for.
+    asked: Option<Moment>,
+    /// How often so much time passed between two beats that others may have taken runs.
+    gaps: u64,
+    is_beating: bool,
+    kept: Vec<Weak<Held>>,
+}
+
+impl Heart {
+    /// The one that keeps the leases of this owner.
+    fn of(log: &Arc<dyn Log>, owner: &str) -> Arc<Self> {
+        let process = beats_as(owner).to_owned();
+        let mut hearts = hearts();
+        let all = &mut hearts.get_or_insert_default().all;
+        if let Some(heart) = all.get(&process).and_then(Weak::upgrade) {
+            return heart;
+        }
+        let pulse = Pulse { asked: None, gaps: 0, is_beating: false, kept: Vec::new() };
+        let (log, state) = (Arc::clone(log), Mutex::new(pulse));
+        let heart = Arc::new(Self { log, process: process.clone(), state });
+        all.insert(process, Arc::downgrade(&heart));
+        heart
+    }
+
+    fn state(&self) -> MutexGuard<'_, Pulse> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a beat that succeeded, and gives the number of gaps before it.
+    fn note(&self, asked: Moment) -> u64 {
+        let mut state = self.state();
+        // The log may have got it at any time until now, and the one before as soon as that was asked for.
+        let is_late = state.asked.is_some_and(|before| before.is_past(LEASE));
+        state.gaps += u64::from(is_late);
+        state.asked = Some(asked);
+        state.gaps
+    }
+
+    /// Whether a beat is due; then it is under way.
+    fn begins(&self) -> bool {
+        let mut state = self.state();
+        let is_due = state.asked.is_some_and(|asked| asked.instant.elapsed() >= BEAT);
+        state.kept.retain(|held| held.strong_count() > 0);
+        let is_needed = |held: &Weak<Held>| held.upgrade().is_some_and(|held| held.is_live());
+        let begins = is_due && !state.is_beating && state.kept.iter().any(is_needed);
+        state.is_beating |= begins;
+        begins
+    }
+
+    /// Gives a sign of life. After a gap, each run is asked for, so that one that was lost is known to be.
+    async fn beat(&self) {
+        let asked = Moment::now();
+        let before = self.state().gaps;
+        // What failed is due again at once.
+        let beaten = self.log.beat(&self.process, LEASE).await;
+        let gaps = beaten.map_or(before, |()| self.note(asked));
+        if gaps > before {
+            let kept: Vec<_> = self.state().kept.iter().filter_map(Weak::upgrade).collect();
+            for held in kept.into_iter().filter(|held| held.is_live()) {
+                // What is lost is told to whoever asks; what failed is tried again before it matters.
+                let _ = held.renew().await;
+            }
+        }
+        self.state().is_beating = false;
     }
 }
 
 /// The lease of a run that this process holds.
 pub(crate) struct Held {
-    log: Arc<dyn Log>,
+    heart: Arc<Heart>,
     world: Arc<dyn World>,
     pub(crate) lease: Lease,
     state: Mutex<State>,
 }
 
 struct State {
-    /// When the last renewal that succeeded was asked for.
-    renewed: Moment,
+    /// The number of gaps when the log last said that the run is this process's.
+    known: Option<u64>,
     is_kept: bool,
-    is_renewing: bool,
-    /// Whether there is nothing to renew: the run waits, has ended, has failed or was dropped.
+    /// Whether there is nothing to keep: the run waits, has ended, has failed or was dropped.
     is_over: bool,
     lost: Option<Error>,
 }
 
 impl Held {
-    /// A lease that was asked for at this moment.
+    /// A lease that was asked for at this moment; none if that is still to be done.
     pub(crate) fn new(
-        log: Arc<dyn Log>,
+        log: &Arc<dyn Log>,
         world: Arc<dyn World>,
         lease: Lease,
-        renewed: Moment,
+        asked: Option<Moment>,
     ) -> Arc<Self> {
-        let state =
-            State { renewed, is_kept: false, is_renewing: false, is_over: false, lost: None };
-        Arc::new(Self { log, world, lease, state: Mutex::new(state) })
+        let heart = Heart::of(log, &lease.owner);
+        let known = asked.map(|asked| heart.note(asked));
+        let state = State { known, is_kept: false, is_over: false, lost: None };
+        Arc::new(Self { heart, world, lease, state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Renews it from now on, until it is dropped.
+    /// Keeps it from now on, until it is dropped.
     pub(crate) fn keep(self: &Arc<Self>) {
         if std::mem::replace(&mut self.state().is_kept, true) {
             return;
         }
-        let mut runs = runs();
-        if runs.is_none() {
+        self.heart.state().kept.push(Arc::downgrade(self));
+        let mut hearts = hearts();
+        let hearts = hearts.get_or_insert_default();
+        if !hearts.are_served {
             let thread = thread::Builder::new().name("mynah-leases".to_owned());
             if let Err(error) = thread.spawn(serve) {
-                // It is then renewed by appends, and before a tool starts.
+                // It is then renewed before a tool starts.
                 tracing::warn!(%error, "no thread to renew leases with");
                 return;
             }
+            hearts.are_served = true;
         }
-        runs.get_or_insert_default().push(Arc::downgrade(self));
     }
 
-    /// Whether there is nothing to renew. Once this returns, no renewal begins.
+    /// Whether there is nothing to keep. Once this returns, no renewal begins.
     pub(crate) fn set_over(&self, is_over: bool) {
         self.state().is_over = is_over;
     }
 
-    /// Takes note of a renewal that succeeded.
+    fn is_live(&self) -> bool {
+        let state = self.state();
+        !state.is_over && state.lost.is_none()
+    }
+
+    /// Takes note that the log gave or renewed it when it was asked at this moment.
     pub(crate) fn renewed(&self, asked: Moment) {
-        self.state().renewed = asked;
+        let gaps = self.heart.note(asked);
+        self.state().known = Some(gaps);
     }
 
     /// Why the run is not this process's any more, if a renewal was refused.
@@ -115,23 +209,22 @@ impl Held {
         self.state().lost.clone()
     }
 
-    /// Whether it is time to renew it, now that the clock says this.
-    pub(crate) fn is_due(&self, clock: i64) -> bool {
-        self.state().renewed.is_past(BEAT, || clock)
-    }
-
-    /// Whether it may have run out.
+    /// Whether another process may have taken it: no beat came for as long as a lease lasts, now or since it was last asked for.
     pub(crate) fn is_doubtful(&self) -> bool {
-        self.state().renewed.is_past(LEASE, || nanos(&*self.world))
+        let (asked, gaps) = {
+            let pulse = self.heart.state();
+            (pulse.asked, pulse.gaps)
+        };
+        self.state().known != Some(gaps) || asked.is_none_or(|asked| asked.is_past(LEASE))
     }
 
-    /// Renews it. One that was lost stays lost.
+    /// Asks the log for it again. One that was lost stays lost.
     ///
     /// # Errors
     /// Another process has the run, or had it; a log that fails, which may succeed the next time if it is unavailable.
     pub(crate) async fn renew(&self) -> Result<()> {
-        let (Lease { run, owner, token, .. }, asked) = (&self.lease, Moment::now(&*self.world));
-        let mut renewal = self.log.lease(run, owner, LEASE);
+        let (Lease { run, owner, token, .. }, asked) = (&self.lease, Moment::now());
+        let mut renewal = self.heart.log.lease(run, owner, LEASE);
         // It begins before the run is released, or not at all.
         let begun = poll_fn(|cx| {
             let state = self.state();
@@ -150,7 +243,7 @@ impl Held {
             }
             Ok(other) => {
                 // Another process had it, and gave it back.
-                self.log.release(&other).await?;
+                self.heart.log.release(&other);
                 Error::log(LogReason::Fenced)
                     .with_message(format!(
                         "log error: fenced: run {run} was taken over by another process"
@@ -164,7 +257,7 @@ impl Held {
         Err(state.lost.get_or_insert(lost).clone())
     }
 
-    /// Renews it, and asks a log that is unavailable again within this time.
+    /// Asks the log for it again, and again within this time if the log is unavailable.
     ///
     /// # Errors
     /// As [`renew`](Self::renew).
@@ -180,19 +273,10 @@ impl Held {
             }
         }
     }
-
-    /// Whether a renewal is due; then it is under way.
-    fn begins(&self) -> bool {
-        let mut state = self.state();
-        let is_due = state.renewed.instant.elapsed() >= BEAT;
-        let begins = is_due && !state.is_over && !state.is_renewing && state.lost.is_none();
-        state.is_renewing |= begins;
-        begins
-    }
 }
 
-fn runs() -> MutexGuard<'static, Option<Vec<Weak<Held>>>> {
-    RUNS.lock().unwrap_or_else(PoisonError::into_inner)
+fn hearts() -> MutexGuard<'static, Option<Hearts>> {
+    HEARTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the thread does: it ends when no run is left.
@@ -200,28 +284,24 @@ fn serve() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime.inspect_err(|error| tracing::warn!(%error, "leases are not renewed"))
     else {
-        *runs() = None;
+        *hearts() = None;
         return;
     };
     runtime.block_on(async {
         loop {
             tokio::time::sleep(TICK).await;
-            let mut runs = runs();
-            let kept = runs.get_or_insert_default();
-            kept.retain(|held| held.strong_count() > 0);
-            if kept.is_empty() {
-                *runs = None;
+            let mut hearts = hearts();
+            let all = &mut hearts.get_or_insert_default().all;
+            all.retain(|_, heart| heart.strong_count() > 0);
+            if all.is_empty() {
+                *hearts = None;
                 return;
             }
-            let kept: Vec<Arc<Held>> = kept.iter().filter_map(Weak::upgrade).collect();
-            drop(runs);
-            // A log that does not answer for one of them does not keep the others waiting.
-            for held in kept.into_iter().filter(|held| held.begins()) {
-                tokio::spawn(async move {
-                    // What is lost is told to whoever asks; what failed is tried again.
-                    let _ = held.renew().await;
-                    held.state().is_renewing = false;
-                });
+            let all: Vec<Arc<Heart>> = all.values().filter_map(Weak::upgrade).collect();
+            drop(hearts);
+            // A log that does not answer does not keep the others waiting.
+            for heart in all.into_iter().filter(|heart| heart.begins()) {
+                tokio::spawn(async move { heart.beat().await });
             }
         }
     });
@@ -232,19 +312,23 @@ mod tests {
     use mynah_log::{MemoryLog, conformance::Sample};
 
     use super::*;
-    use crate::SystemWorld;
 
     #[tokio::test]
-    async fn leases_are_renewed_until_they_are_dropped_and_then_the_thread_ends() {
-        let (log, world) = (Arc::new(MemoryLog::new()), Arc::new(SystemWorld));
-        let kept = Sample::new("kept", 0).batch().held("me", LEASE);
-        log.append(kept).await.expect("a run");
-        let lease = Lease::new("kept", "me", 1, 0);
-        let now = Moment::now(&SystemWorld);
-        let held = Held::new(log.clone(), world, lease, now);
-        held.keep();
+    async fn one_beat_keeps_all_leases_until_they_are_dropped_and_then_the_thread_ends() {
+        let log = MemoryLog::new();
+        let shared: Arc<dyn Log> = Arc::new(log.clone());
+        let mut held = Vec::new();
+        for (run, owner) in [("one", "me/1"), ("two", "me/2")] {
+            let kept = Sample::new(run, 0).batch().held(owner, LEASE);
+            log.append(kept).await.expect("a run");
+            let lease = Lease::new(run, owner, 1, 0);
+            let world: Arc<dyn World> = Arc::new(SystemWorld);
+            held.push(Held::new(&shared, world, lease, Some(Moment::now())));
+        }
+        assert!(Arc::ptr_eq(&held[0].heart, &held[1].heart), "one heart");
+        held.iter().for_each(Held::keep);
         let until = async || {
-            let run = log.run("kept").await.expect("an index").expect("a run");
+            let run = log.run("two").await.expect("an index").expect("a run");
             run.held_until.expect("a lease")
         };
         let (mut last, mut renewals) = (until().await, 0);
@@ -254,12 +338,42 @@ mod tests {
             last = until().await;
         }
         assert!((2..=3).contains(&renewals), "{renewals} in three seconds");
-        assert!(runs().is_some());
-        held.set_over(true);
+        held[0].set_over(true);
         tokio::time::sleep(BEAT + 2 * TICK).await;
-        assert_eq!(until().await, last, "what is over is not renewed");
+        assert_ne!(until().await, last, "the other is kept");
+        held[1].set_over(true);
+        tokio::time::sleep(BEAT + 2 * TICK).await;
+        last = until().await;
+        tokio::time::sleep(BEAT + 2 * TICK).await;
+        assert_eq!(until().await, last, "what is over is not kept");
+        assert!(hearts().is_some());
         drop(held);
         tokio::time::sleep(2 * TICK).await;
-        assert!(runs().is_none(), "no run is left, and no thread");
+        assert!(hearts().is_none(), "no run is left, and no thread");
+    }
+
+    #[tokio::test]
+    async fn after_a_gap_between_beats_each_run_is_asked_for_again() {
+        let log = MemoryLog::new();
+        let shared: Arc<dyn Log> = Arc::new(log.clone());
+        let hold = async |run: &str| {
+            let owner = format!("gap/{run}");
+            log.append(Sample::new(run, 0).batch().held(&owner, LEASE)).await.expect("a run");
+            let lease = Lease::new(run, owner, 1, 0);
+            Held::new(&shared, Arc::new(SystemWorld), lease, Some(Moment::now()))
+        };
+        let (kept, lost) = (hold("kept").await, hold("lost").await);
+        kept.heart.state().kept.extend([&kept, &lost].map(Arc::downgrade));
+        assert!(!kept.is_doubtful() && !lost.is_doubtful());
+        kept.heart.beat().await;
+        assert!(!kept.is_doubtful(), "no time has passed");
+        let seen = log.run("lost").await.expect("an index").and_then(|run| run.held_until);
+        log.take("lost", "other", LEASE, seen).await.expect("an owner that is silent");
+        let long_ago = nanos(&SystemWorld) - span(LEASE);
+        kept.heart.state().asked = Some(Moment { instant: Instant::now(), clock: long_ago });
+        assert!(kept.is_doubtful() && lost.is_doubtful(), "the machine slept");
+        kept.heart.beat().await;
+        assert!(!kept.is_doubtful() && kept.lost().is_none());
+        assert_eq!(lost.lost().map(|error| error.reason().to_owned()).as_deref(), Some("leased"));
     }
 }

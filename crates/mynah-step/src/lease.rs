@@ -7,9 +7,9 @@ use mynah_log::{Head, Lease, Log};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{World, process::has_ended, recorder::new_owner};
+use crate::{World, new_owner, process};
 
-/// How long a process holds a run without a sign of life. It renews its lease every second for as long as it lives, whether its
+/// How long a process holds a run without a sign of life. It gives one every second for as long as it lives, whether its
 /// run is polled or not. A process that was suspended for longer may have lost its runs; it finds out before it starts a tool, or
 /// at its next append.
 pub const LEASE: Duration = Duration::from_secs(3);
@@ -17,8 +17,8 @@ pub const LEASE: Duration = Duration::from_secs(3);
 /// Takes the right to continue a run that was read up to this head.
 ///
 /// A run that nobody holds is taken at once: its process gave it back, or it waits, or it was never held. So is one whose holder
-/// ran on this machine and has ended. Any other holder may have crashed. A holder that lives renews its lease, so the lease is watched for as long as it [lasts](LEASE). If it was not
-/// renewed, the run is taken over; should the holder live after all, its appends are refused. No time of day is compared, so
+/// ran on this machine and has ended. Any other holder may have crashed. A holder that lives gives a sign of life every second, so one
+/// is waited for as long as a lease [lasts](LEASE). If there was none, the run is taken over; should the holder live after all, its appends are refused. No time of day is compared, so
 /// neither a clock that is wrong nor one that is set makes a difference.
 ///
 /// # Errors
@@ -34,7 +34,7 @@ pub async fn take_over(
     if log.head(run).await? == head {
         return Ok(lease);
     }
-    log.release(&lease).await?;
+    log.release(&lease);
     Err(Error::log(LogReason::HeadMismatch)
         .with_message(format!(
             "log error: head_mismatch: somebody else went on with run {run}; resume it again"
@@ -44,14 +44,14 @@ pub async fn take_over(
 
 async fn take_when_silent(log: &dyn Log, world: &dyn World, run: &str) -> Result<Lease> {
     const PAUSE: Duration = Duration::from_millis(100);
-    let owner = new_owner(world);
+    let owner = new_owner(log, world);
     let leased = match log.take(run, &owner, LEASE, None).await {
         Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => error,
         taken => return taken,
     };
     let seen = leased.metadata().get("until").and_then(Value::as_i64);
     let holder = leased.metadata().get("owner").and_then(Value::as_str);
-    if holder.and_then(|holder| holder.split_once(':')).is_some_and(|(_, name)| has_ended(name)) {
+    if holder.is_some_and(process::owner_has_ended) {
         return log.take(run, &owner, LEASE, seen).await;
     }
     let held_until = async || Ok::<_, Error>(log.run(run).await?.and_then(|run| run.held_until));

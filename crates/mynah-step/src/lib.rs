@@ -51,7 +51,7 @@ pub use misfits::misfits;
 pub use mynah_data::{Approval, ToolOutcome};
 pub use mynah_log::OnUncertain;
 pub use recorded_fact::RecordedFact;
-pub use recorder::Recorder;
+pub use recorder::{Recorder, new_owner};
 pub use retry::RetryPolicy;
 pub use schemars;
 pub use settle::{ErrorPolicy, OnToolError, settle};

@@ -1,14 +1,37 @@
 //! Names of processes that hold runs, and whether a process on this machine has ended.
 
-use std::{fs, io, sync::OnceLock};
+use std::{
+    fs,
+    hash::{BuildHasher as _, RandomState},
+    io,
+    sync::OnceLock,
+};
 
 use mynah_log::Hash;
+
+/// What this process beats as in a log: no other process does, nor does this one in another log.
+pub(crate) fn beat_name(log: usize) -> String {
+    static RANDOM: OnceLock<RandomState> = OnceLock::new();
+    // Where the system does not tell the name of a process, and after a fork, the number still differs.
+    let random = RANDOM.get_or_init(RandomState::new).hash_one((std::process::id(), log));
+    format!("{random:016x}:{}", name())
+}
+
+/// The part of an owner's name that its process beats as.
+pub(crate) fn beats_as(owner: &str) -> &str {
+    mynah_log::backend::process(owner)
+}
+
+/// Whether the process of an owner has certainly ended.
+pub(crate) fn owner_has_ended(owner: &str) -> bool {
+    beats_as(owner).split_once(':').is_some_and(|(_, name)| has_ended(name))
+}
 
 /// The name of this process: where it runs, its number there, and when it started. Empty if the system does not tell.
 ///
 /// A number means something only on one machine since its last start, and in one namespace of processes. A process may not see
 /// those of other users. So all of that is part of the name.
-pub(crate) fn name() -> String {
+fn name() -> String {
     static NAME: OnceLock<(u32, String)> = OnceLock::new();
     let id = std::process::id();
     let look = || {
@@ -22,7 +45,7 @@ pub(crate) fn name() -> String {
 }
 
 /// Whether the process of this name has certainly ended. One on another machine, in another container or of another user may live.
-pub(crate) fn has_ended(name: &str) -> bool {
+fn has_ended(name: &str) -> bool {
     let mut parts = name.splitn(3, '-');
     let (Some(at), Some(id), Some(began)) = (parts.next(), parts.next(), parts.next()) else {
         return false;

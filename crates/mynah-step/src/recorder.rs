@@ -55,7 +55,7 @@ pub struct Recorder {
     /// Whether the next fact is the first of another process.
     seam: Option<Fact>,
     lease: Option<Arc<Held>>,
-    /// When the append under way was asked to renew it.
+    /// When the append under way was made, if it takes it.
     holding: Option<Moment>,
     /// Whether the lease is still to be taken, and the taking.
     takes_lease: bool,
@@ -166,10 +166,10 @@ impl Recorder {
 
     /// The same for a new run, which is this writer's from its first append on.
     pub fn with_new_lease(mut self) -> Self {
-        let owner = new_owner(self.world.as_ref());
+        let owner = new_owner(&*self.log, self.world.as_ref());
         let lease = Lease::new(self.chain.run().clone(), owner, 1, i64::MIN);
         // It is not held before the first append.
-        self.lease = Some(self.held(lease, Moment { instant: Instant::now(), clock: i64::MIN }));
+        self.lease = Some(self.held(lease, None));
         self
     }
 
@@ -244,8 +244,7 @@ impl Recorder {
             held.set_over(self.over);
         }
         self.owes |= is_owed(fact);
-        self.waiting +=
-            record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len());
+        self.waiting += size(&record);
         self.pending.push(record);
         if self.metrics.is_some() {
             self.made.push(Instant::now());
@@ -255,13 +254,13 @@ impl Recorder {
 
     /// From here on the run is this writer's, by this lease.
     pub(crate) fn hold(&mut self, lease: Lease) {
-        let held = self.held(lease, Moment::now(&*self.world));
+        let held = self.held(lease, Some(Moment::now()));
         held.keep();
         self.lease = Some(held);
     }
 
-    fn held(&self, lease: Lease, asked: Moment) -> Arc<Held> {
-        Held::new(Arc::clone(&self.log), Arc::clone(&self.world), lease, asked)
+    fn held(&self, lease: Lease, asked: Option<Moment>) -> Arc<Held> {
+        Held::new(&self.log, Arc::clone(&self.world), lease, asked)
     }
 
     /// Whether so much waits to be written that nothing should be added to it.
@@ -490,8 +489,18 @@ impl Recorder {
 
     /// What waits to be written. It follows what is being written.
     fn batch(&mut self) -> Append {
-        let records = std::mem::take(&mut self.pending);
-        (self.waiting, self.owed, self.owes) = (0, self.owes, false);
+        let limit = self.log.limits().batch;
+        let mut bytes = 0;
+        let mut fits = |record: &Record| {
+            bytes += size(record);
+            bytes <= limit
+        };
+        let count = self.pending.iter().take_while(|record| fits(record)).count().max(1);
+        let rest = self.pending.split_off(count.min(self.pending.len()));
+        let records = std::mem::replace(&mut self.pending, rest);
+        self.waiting = self.pending.iter().map(size).sum();
+        // Whether what is left has something owed is not known, so that counts as well.
+        (self.owed, self.owes) = (self.owes, self.owes && !self.pending.is_empty());
         let expected = records
             .first()
             .map(Record::envelope)
@@ -500,10 +509,9 @@ impl Recorder {
         let mut batch = batch.durability(self.durability);
         if let Some(held) = &self.lease {
             batch.fence = expected.map(|_| held.lease.token);
-            // An append that is made anyway renews the lease, where that is due.
-            if expected.is_none() || held.is_due(self.now) {
+            if expected.is_none() {
                 batch = batch.held(held.lease.owner.as_str(), LEASE);
-                self.holding = Some(Moment { instant: Instant::now(), clock: self.now });
+                self.holding = Some(Moment::now());
             }
         }
         batch
@@ -523,18 +531,22 @@ impl Drop for Recorder {
         }
         if !self.takes_lease && self.failed.is_none() {
             // A batch that is under way has been asked for.
-            let unasked = self.batch.take().filter(|_| self.writing.is_none());
-            let pending = (!self.pending.is_empty()).then(|| self.batch());
-            for batch in unasked.into_iter().chain(pending) {
-                let log = Arc::clone(&self.log);
+            let mut next = self.batch.take().filter(|_| self.writing.is_none());
+            while next.is_some() || !self.pending.is_empty() {
+                let (log, batch) = (Arc::clone(&self.log), next.take());
+                let batch = batch.unwrap_or_else(|| self.batch());
                 ask_once(async move { log.append(batch).await.map(drop) });
             }
         }
         if let Some(held) = self.lease.take() {
-            let log = Arc::clone(&self.log);
-            ask_once(async move { log.release(&held.lease).await });
+            self.log.release(&held.lease);
         }
     }
+}
+
+/// The bytes of a record.
+fn size(record: &Record) -> usize {
+    record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len())
 }
 
 /// Lets something begin that goes on by itself.
@@ -564,9 +576,11 @@ pub(crate) fn sealed(run: &str) -> Error {
     Error::log(LogReason::Sealed).with_message(format!("log error: sealed: run {run} has ended"))
 }
 
-/// A name that nobody else has.
-pub(crate) fn new_owner(world: &dyn World) -> String {
-    format!("{:016x}{:016x}:{}", world.random(), world.random(), process::name())
+/// A name for an owner of leases in this log that nobody else has. This process beats for it while a run is recorded with a lease
+/// of this owner.
+pub fn new_owner(log: &dyn Log, world: &dyn World) -> String {
+    let process = process::beat_name(log.identity());
+    format!("{process}/{:016x}{:016x}", world.random(), world.random())
 }
 
 /// The time, as logs count it.

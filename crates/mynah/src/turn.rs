@@ -298,7 +298,7 @@ impl Next {
             false => self.afresh(Some((left, run.run_id, before)), None),
         };
         if let Some(lease) = held {
-            log.release(&lease).await?;
+            log.release(&lease);
         }
         started
     }

@@ -16,7 +16,10 @@ use futures_util::{future::BoxFuture as LogFuture, stream};
 use mynah::{
     Adapter, AdapterReason, BoxFuture, Budget, Engine, Error, Event, FinishReason, Image, Message,
     ModelCall, ModelStream, Part, Request, Result, RetryPolicy, Tool, ToolOutcome,
-    log::{Append, Head, Lease, Log, MemoryLog, Record, RunFilter, RunPage, RunSummary, SealedRun},
+    log::{
+        Append, Changes, Delivery, Head, Lease, Log, MemoryLog, Record, RunFilter, RunPage,
+        RunSummary, SealedRun,
+    },
     testing::Scripted,
 };
 use serde_json::{Value, json};
@@ -393,7 +396,25 @@ impl Log for Stuck {
         Box::pin(std::future::pending())
     }
 
-    fn release(&self, _: &Lease) -> Never<()> {
+    fn beat(&self, _: &str, _: Duration) -> Never<()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn release(&self, _: &Lease) {}
+
+    fn claim(&self, _: &str, _: Duration, _: &[&str], _: usize) -> Never<Vec<Lease>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn deliver(&self, _: &str, _: &str, _: Vec<u8>) -> Never<bool> {
+        Box::pin(std::future::pending())
+    }
+
+    fn inbox(&self, _: &str, _: usize) -> Never<Vec<Delivery>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn changes(&self, _: Option<&str>, _: usize) -> Never<Changes> {
         Box::pin(std::future::pending())
     }
 }

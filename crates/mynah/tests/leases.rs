@@ -438,7 +438,15 @@ impl Log for Process {
         })
     }
 
-    mynah::log::forward_log!(self => self.log, except append, lease);
+    fn beat(&self, owner: &str, term: Duration) -> LogFuture<'_, ()> {
+        let owner = owner.to_owned();
+        Box::pin(async move {
+            self.awake().await;
+            self.log.beat(&owner, term).await
+        })
+    }
+
+    mynah::log::forward_log!(self => self.log, except append, lease, beat);
 }
 
 /// A log whose word that the end of a run is kept takes longer than a lease waits for its renewal.
@@ -489,9 +497,8 @@ impl Log for Behind {
         Box::pin(std::future::pending())
     }
 
-    fn release(&self, lease: &Lease) -> LogFuture<'_, ()> {
+    fn release(&self, lease: &Lease) {
         self.ask(Asked::Release(lease.clone()));
-        Box::pin(async { Ok(()) })
     }
 
     fn take(
@@ -508,7 +515,7 @@ impl Log for Behind {
             for asked in asked {
                 match asked {
                     Asked::Append(batch) => drop(self.log.append(batch).await?),
-                    Asked::Release(lease) => self.log.release(&lease).await?,
+                    Asked::Release(lease) => self.log.release(&lease),
                 }
             }
             self.log.take(&run, &owner, term, seen).await

@@ -20,6 +20,7 @@
 mod append;
 mod index;
 mod lease;
+mod queue;
 mod removal;
 mod sample;
 mod tail;
@@ -63,6 +64,15 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     lease::who_lost_a_run_is_fenced_off(&*fresh().await).await;
     lease::a_lease_needs_a_run_that_goes_on(&*fresh().await).await;
     lease::a_new_run_belongs_to_whoever_began_it(&*fresh().await).await;
+    queue::a_beat_keeps_all_leases_of_its_process(&*fresh().await).await;
+    queue::a_release_takes_effect_before_what_is_asked_next(&*fresh().await).await;
+    queue::runs_of_a_queue_are_claimed_once_by_priority_and_age(&*fresh().await).await;
+    queue::runs_that_wait_are_claimed_when_they_can_continue(&*fresh().await).await;
+    queue::a_concurrency_key_limits_how_many_are_held(&*fresh().await).await;
+    queue::a_message_is_delivered_once_and_consumed_with_a_fact(&*fresh().await).await;
+    queue::what_changed_is_returned_once_for_each_cursor(&*fresh().await).await;
+    queue::whoever_follows_changes_misses_none_of_those_who_append_at_once(fresh().await).await;
+    queue::limits_hold_what_they_promise(&*fresh().await).await;
     removal::a_redacted_run_still_verifies(&*fresh().await).await;
     removal::what_a_tombstone_names_must_be_there(&*fresh().await).await;
     removal::the_maintenance_run_has_tombstones_and_nothing_else(&*fresh().await).await;

@@ -177,7 +177,7 @@ impl Warrant {
 }
 
 /// The run that a run goes on from, as its first record tells.
-pub(crate) fn goes_on_from(first: &Record) -> Option<RunId> {
+pub fn goes_on_from(first: &Record) -> Option<RunId> {
     #[derive(Deserialize)]
     struct Payload {
         run_started: Started,

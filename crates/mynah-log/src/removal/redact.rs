@@ -118,7 +118,7 @@ impl Redact {
         let owner = format!("redact by {}", warrant.by);
         let lease = log.lease(&self.run, &owner, TERM).await?;
         let taken = self.take_away(log, warrant).await;
-        log.release(&lease).await?;
+        log.release(&lease);
         taken
     }
 

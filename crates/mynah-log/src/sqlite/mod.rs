@@ -2,6 +2,7 @@
 
 mod file;
 mod heads;
+mod inbox;
 mod keys;
 mod pending;
 mod place;
@@ -20,11 +21,9 @@ use std::{fmt, path::Path, sync::Arc, time::Duration};
 use mynah_data::{Error, LogReason, Result, RunId};
 
 use crate::{
-    Append, BoxFuture, Durability, Head, Lease, Log, Record, RunFilter, RunPage, RunSummary,
-    SealedRun,
-    clock::Clock,
-    entry::{self, Checked},
-    waiters::Waiters,
+    Append, BoxFuture, Changes, Delivery, Durability, Head, Lease, Log, Record, RunFilter, RunPage,
+    RunSummary, SealedRun,
+    backend::{self, Checked, Clock, Waiters},
 };
 
 use self::{
@@ -188,7 +187,7 @@ impl Log for SqliteLog {
             loop {
                 match self.summary(&run).await? {
                     Some(summary) if summary.records > beyond => return Ok(()),
-                    Some(summary) if summary.seal.is_some() => return Err(entry::sealed(&run)),
+                    Some(summary) if summary.seal.is_some() => return Err(backend::sealed(&run)),
                     _ => waiting.told().await,
                 }
             }
@@ -216,6 +215,7 @@ impl Log for SqliteLog {
         Box::pin(self.0.readers.perform(move |connection| {
             attempt!(file.check(connection)?);
             attempt!(keys::check(connection)?);
+            attempt!(inbox::check(connection)?);
             attempt!(runs::check_leaves(connection)?);
             records::check_pruned(connection)
         }))
@@ -234,7 +234,9 @@ impl Log for SqliteLog {
             let now = self.1.now();
             let job = {
                 let run = run.clone();
-                move |work: &mut Work<'_>| work.lease(&run, |entry| entry.lease(&owner, term, now))
+                move |work: &mut Work<'_>| {
+                    work.lease(&run, now, |entry| entry.lease(&owner, term, now))
+                }
             };
             self.writer()?.perform(run, None, job).await
         })
@@ -253,19 +255,74 @@ impl Log for SqliteLog {
             let job = {
                 let run = run.clone();
                 move |work: &mut Work<'_>| {
-                    work.lease(&run, |entry| entry.take(&owner, term, now, seen))
+                    work.lease(&run, now, |entry| entry.take(&owner, term, now, seen))
                 }
             };
             self.writer()?.perform(run, None, job).await
         })
     }
 
-    fn release(&self, lease: &Lease) -> BoxFuture<'_, Result<()>> {
-        let lease = lease.clone();
+    fn beat(&self, owner: &str, term: Duration) -> BoxFuture<'_, Result<()>> {
+        let process = backend::process(owner).to_owned();
         Box::pin(async move {
-            let run = lease.run.clone();
-            let job = move |work: &mut Work<'_>| work.release(&lease);
+            let now = self.1.now();
+            let job = move |work: &mut Work<'_>| work.beat(&process, term, now);
+            self.writer()?.perform(RunId::from(""), Some(Durability::Relaxed), job).await
+        })
+    }
+
+    fn release(&self, lease: &Lease) {
+        if let Some(writer) = &self.0.writer {
+            let (run, lease) = (lease.run.clone(), lease.clone());
+            writer.leave(run, move |work| work.release(&lease));
+        }
+    }
+
+    fn claim(
+        &self,
+        owner: &str,
+        term: Duration,
+        queues: &[&str],
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Lease>>> {
+        let owner = owner.to_owned();
+        let queues: Vec<String> = queues.iter().map(|&queue| queue.to_owned()).collect();
+        Box::pin(async move {
+            let now = self.1.now();
+            let job = move |work: &mut Work<'_>| work.claim(&owner, term, &queues, limit, now);
+            self.writer()?.perform(RunId::from(""), None, job).await
+        })
+    }
+
+    fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> BoxFuture<'_, Result<bool>> {
+        let (run, id) = (RunId::from(run), id.to_owned());
+        Box::pin(async move {
+            backend::check_message(&id)?;
+            let message = Delivery::new(id, self.1.now(), payload);
+            let to = run.clone();
+            let job = move |work: &mut Work<'_>| work.deliver(&to, &message);
             self.writer()?.perform(run, None, job).await
         })
+    }
+
+    fn inbox(&self, run: &str, limit: usize) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        let run = RunId::from(run);
+        Box::pin(async move {
+            self.settled(&run).await;
+            self.0.readers.perform(move |connection| inbox::list(connection, &run, limit)).await
+        })
+    }
+
+    fn changes(&self, cursor: Option<&str>, limit: usize) -> BoxFuture<'_, Result<Changes>> {
+        let cursor = cursor.map(str::to_owned);
+        Box::pin(
+            self.0
+                .readers
+                .perform(move |connection| inbox::changes(connection, cursor.as_deref(), limit)),
+        )
+    }
+
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
     }
 }

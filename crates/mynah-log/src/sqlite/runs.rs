@@ -13,22 +13,34 @@ use super::{
     row::{attempt, lossy, sound, unsigned},
 };
 use crate::{
-    Corrupt, Hash, Head, RunFilter, RunPage, RunStatus, RunSummary, SealedRun,
-    entry::{Entry, Holder},
-    runs::Place,
+    Corrupt, Hash, Head, Queue, RunFilter, RunPage, RunStatus, RunSummary, SealedRun,
+    backend::{Entry, Holder, Place},
 };
+
+/// Until when a run is held: what the beat of its owner's process says.
+macro_rules! until {
+    () => {
+        "ifnull((SELECT until FROM beats WHERE process = \
+         iif(instr(owner, '/'), substr(owner, 1, instr(owner, '/') - 1), owner)), 0)"
+    };
+}
 
 /// What every lookup of a run gives, in the order in which [`read`] takes it.
 macro_rules! select_runs {
     ($condition:literal) => {
         concat!(
-            "SELECT key, id, status, started, model, session, token, owner, until, \
-             (SELECT place FROM seals WHERE seals.id = runs.id AND seals.id <> 'log:maintenance'), \
-             heads.state FROM runs LEFT JOIN heads ON run = key WHERE ",
+            "SELECT key, id, status, started, model, session, token, owner, \
+             ",
+            until!(),
+            ", (SELECT place FROM seals WHERE seals.id = runs.id AND seals.id <> 'log:maintenance'), \
+             heads.state, queue, priority, shared, at_most, wake FROM runs LEFT JOIN heads ON run = key WHERE ",
             $condition
         )
     };
 }
+
+/// Until when a run is held.
+pub(super) const UNTIL: &str = until!();
 
 /// What a row tells of a run.
 #[derive(Debug)]
@@ -36,6 +48,8 @@ pub(super) struct Known {
     pub(super) key: i64,
     pub(super) entry: Entry,
     pub(super) recent: Recent,
+    /// From when on it can continue, as its row has it.
+    pub(super) wake: i64,
 }
 
 pub(super) fn summary(connection: &Connection, run: &str) -> Answer<Option<RunSummary>> {
@@ -63,7 +77,7 @@ pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPag
     }
     if let Some(now) = filter.abandoned {
         and(" AND status = ?", (RunStatus::Running as i64).into());
-        and(" AND (owner IS NULL OR until <= ?)", now.into());
+        and(&format!(" AND (owner IS NULL OR {UNTIL} <= ?)"), now.into());
     }
     if let Some(model) = &filter.model {
         let is_it = " AND ? IN (model, substr(model, instr(model, ':') + 1))";
@@ -165,6 +179,7 @@ pub(super) fn after_in_session(
 pub(super) fn remove(connection: &Connection, key: i64, run: &str) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM older WHERE run = ?1")?.execute([key])?;
     connection.prepare_cached("DELETE FROM heads WHERE run = ?1")?.execute([key])?;
+    connection.prepare_cached("DELETE FROM inbox WHERE run = ?1")?.execute([key])?;
     connection.prepare_cached("DELETE FROM runs WHERE key = ?1")?.execute([key])?;
     connection.prepare_cached("INSERT INTO pruned (id) VALUES (?1)")?.execute([run])?;
     Ok(())
@@ -172,24 +187,37 @@ pub(super) fn remove(connection: &Connection, key: i64, run: &str) -> rusqlite::
 
 /// Makes a row for a run whose records are still to come.
 pub(super) fn insert(connection: &Connection, entry: Entry) -> rusqlite::Result<Known> {
-    let RunSummary { run_id, status, started, model, session_id, .. } = &entry.summary;
+    let RunSummary { run_id, status, started, model, session_id, queue, .. } = &entry.summary;
     let mut insert = connection.prepare_cached(
-        "INSERT INTO runs (id, status, started, model, session, token, owner, until) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT INTO runs (id, status, started, model, session, token, owner, queue, priority, shared, \
+         at_most, wake) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
     )?;
     let (model, session) = (model.as_deref(), session_id.as_deref());
     let (status, token) = (*status as i64, entry.token.cast_signed());
-    let (owner, until) = columns(entry.holder.as_ref());
-    let key =
-        insert.insert(params![&**run_id, status, started, model, session, token, owner, until])?;
-    Ok(Known { key, entry, recent: Recent::default() })
+    let (owner, queue) = (entry.holder.as_ref().map(|hold| &*hold.owner), queue.as_deref());
+    let wake = entry.wakes(false);
+    let key = insert.insert(params![
+        &**run_id,
+        status,
+        started,
+        model,
+        session,
+        token,
+        owner,
+        queue.map(|queue| &queue.name),
+        queue.map(|queue| queue.priority),
+        queue.and_then(|queue| queue.key.as_ref()),
+        queue.map(|queue| queue.limit),
+        wake
+    ])?;
+    Ok(Known { key, entry, recent: Recent::default(), wake })
 }
 
 /// Writes what has changed of a run: each in a statement of its own, as few appends change it, and indexes are costly.
-pub(super) fn update(
+pub(super) fn update<'e>(
     connection: &Connection,
-    old: &Entry,
-    Known { key, entry: new, .. }: &Known,
+    old: &'e Entry,
+    Known { key, entry: new, .. }: &'e Known,
 ) -> rusqlite::Result<()> {
     if old.summary.status != new.summary.status {
         let update = "UPDATE runs SET status = ?2 WHERE key = ?1";
@@ -201,23 +229,38 @@ pub(super) fn update(
         let model = new.summary.model.as_deref();
         connection.prepare_cached(update)?.execute(params![key, model])?;
     }
-    if (old.token, &old.holder) != (new.token, &new.holder) {
-        let update = "UPDATE runs SET token = ?2, owner = ?3, until = ?4 WHERE key = ?1";
-        let (owner, until) = columns(new.holder.as_ref());
+    let owner = |entry: &'e Entry| entry.holder.as_ref().map(|hold| &*hold.owner);
+    if (old.token, owner(old)) != (new.token, owner(new)) {
+        let update = "UPDATE runs SET token = ?2, owner = ?3 WHERE key = ?1";
         let mut update = connection.prepare_cached(update)?;
-        update.execute(params![key, new.token.cast_signed(), owner, until])?;
+        update.execute(params![key, new.token.cast_signed(), owner(new)])?;
     }
     Ok(())
 }
 
-fn columns(holder: Option<&Holder>) -> (Option<&str>, Option<i64>) {
-    (holder.map(|hold| hold.owner.as_str()), holder.map(|hold| hold.until))
+/// Writes from when on a run can continue, if that has changed.
+pub(super) fn wake(connection: &Connection, known: &mut Known, wake: i64) -> rusqlite::Result<()> {
+    if known.wake != wake {
+        let update = "UPDATE runs SET wake = ?2 WHERE key = ?1";
+        connection.prepare_cached(update)?.execute([known.key, wake])?;
+        known.wake = wake;
+    }
+    Ok(())
+}
+
+/// The queue in a row, from this column on.
+pub(super) fn queue(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Queue>> {
+    let Some(name) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
+    let mut queue = Queue::new(name).priority(row.get(column + 1)?);
+    (queue.key, queue.limit) = (row.get(column + 2)?, row.get(column + 3)?);
+    Ok(Some(queue))
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
     let text = |column| row.get(column).map(|text: Option<String>| text.map(Arc::from));
     let status = usize::try_from(row.get::<_, i64>(2)?).ok();
     let status = status.and_then(|status| RunStatus::ALL.get(status).copied());
+    let wake: i64 = row.get(15)?;
     let State { updated, head, totals, recent } = heads::read(row, 10)?;
     let summary = RunSummary {
         run_id: row.get::<_, String>(1)?.into(),
@@ -231,6 +274,8 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
         totals,
         seal: row.get::<_, Option<i64>>(9)?.map(i64::cast_unsigned),
         held_until: None,
+        queue: queue(row, 11)?.map(Arc::new),
+        wake_at: Some(wake).filter(|wake| ![i64::MIN, i64::MAX].contains(wake)),
     };
     let owner: Option<String> = row.get(7)?;
     let holder = match owner {
@@ -243,7 +288,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
         return Err(Error::IntegralValueOutOfRange(6, i64::MAX));
     }
     let entry = Entry { summary, token, holder };
-    Ok(Known { key: row.get(0)?, entry, recent })
+    Ok(Known { key: row.get(0)?, entry, recent, wake })
 }
 
 /// The least text that is greater than every text that begins so; none if there is none.

@@ -8,11 +8,36 @@ CREATE TABLE runs (
     session TEXT,
     token   INTEGER NOT NULL,
     owner   TEXT,
-    until   INTEGER
+    -- The queue, the priority, the concurrency key and its limit; null for runs that are not for workers.
+    queue    TEXT,
+    priority INTEGER,
+    shared   TEXT,
+    at_most  INTEGER,
+    -- From when on the run can continue, in nanoseconds: the least number for at once, the greatest for not by itself.
+    wake    INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX runs_by_start   ON runs (started);
 CREATE INDEX runs_by_status  ON runs (status, started);
 CREATE INDEX runs_by_session ON runs (session, started) WHERE session IS NOT NULL;
+
+CREATE INDEX runs_in_queue   ON runs (queue, wake) WHERE queue IS NOT NULL AND status < 2;
+CREATE INDEX runs_held       ON runs (shared) WHERE shared IS NOT NULL AND owner IS NOT NULL;
+
+-- Until when the last sign of life of a process counts, which keeps all runs whose owner's name begins with its own and a slash.
+CREATE TABLE beats (
+    process TEXT    PRIMARY KEY,
+    until   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Messages for runs. Of those that were consumed the id stays, so that none is delivered twice.
+CREATE TABLE inbox (
+    key     INTEGER PRIMARY KEY AUTOINCREMENT,
+    run     INTEGER NOT NULL,
+    id      TEXT    NOT NULL,
+    at      INTEGER NOT NULL,
+    payload BLOB,
+    UNIQUE (run, id)
+) STRICT;
 
 -- The head, the totals and the newest keys of each run, packed: every append writes this row, and little else but the records.
 CREATE TABLE heads (

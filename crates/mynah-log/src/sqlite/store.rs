@@ -1,12 +1,18 @@
 //! What the writer works on: the file, and what it knows of the runs in it.
 
-use std::collections::HashMap;
+use std::{
+    collections::{
+        HashMap,
+        hash_map::Entry::{Occupied, Vacant},
+    },
+    time::Duration,
+};
 
 use mynah_data::RunId;
 use rusqlite::Connection;
 
 use super::{
-    Answer, file, heads,
+    Answer, file, heads, inbox,
     pending::Pending,
     records,
     row::attempt,
@@ -14,10 +20,9 @@ use super::{
     wipe,
 };
 use crate::{
-    Append, Corrupt, Durability, Head, Lease, MAINTENANCE, Removed, RunSummary, Stripped,
+    Append, Corrupt, Delivery, Durability, Head, Lease, MAINTENANCE, Removed, RunSummary, Stripped,
     Tombstone,
-    entry::{self, Checked, Entry},
-    removal::goes_on_from,
+    backend::{self as entry, Checked, Entry, Holder, goes_on_from},
 };
 
 /// How many runs it knows at most.
@@ -207,9 +212,20 @@ impl Work<'_> {
         if pending.is_full() {
             pending.write(connection)?;
         }
-        if let Some(before) = before {
-            runs::update(connection, &before, known)?;
+        if let Some(before) = &before {
+            runs::update(connection, before, known)?;
         }
+        inbox::consume(connection, known.key, &checked.batch.consumed)?;
+        if checked.sealing {
+            inbox::clear(connection, known.key)?;
+        }
+        // Only runs of a queue are looked for by this.
+        let is_queued = known.entry.summary.queue.is_some() && before.is_some();
+        let has_messages = is_queued && inbox::has_messages(connection, known.key)?;
+        runs::wake(connection, known, known.entry.wakes(has_messages))?;
+        let holder = known.entry.holder.clone();
+        let before = before.and_then(|before| before.holder);
+        memory.keep_beat(connection, before, holder, checked.now)?;
         memory.last = Some(key);
         if checked.sealing {
             runs::add_leaf(connection, run, head.hash)?;
@@ -227,6 +243,7 @@ impl Work<'_> {
     pub(super) fn lease(
         &mut self,
         run: &str,
+        now: i64,
         give: impl FnOnce(&mut Entry) -> mynah_data::Result<Lease>,
     ) -> Answer<Lease> {
         let connection = self.connection;
@@ -236,7 +253,66 @@ impl Work<'_> {
         let before = known.entry.clone();
         let lease = attempt!(give(&mut known.entry));
         runs::update(connection, &before, known)?;
+        let holder = known.entry.holder.clone();
+        self.known.keep_beat(connection, before.holder, holder, now)?;
         Ok(Ok(lease))
+    }
+
+    pub(super) fn beat(&mut self, process: &str, term: Duration, now: i64) -> Answer<()> {
+        let before = self.known.beat(self.connection, process)?;
+        let until = entry::beat(before, term, now);
+        self.known.write_beat(self.connection, process, until, now)?;
+        Ok(Ok(()))
+    }
+
+    pub(super) fn claim(
+        &mut self,
+        owner: &str,
+        term: Duration,
+        queues: &[String],
+        limit: usize,
+        now: i64,
+    ) -> Answer<Vec<Lease>> {
+        let mut held = HashMap::<String, i64>::new();
+        let mut leases = Vec::new();
+        for (run, queue) in attempt!(inbox::ready(self.connection, queues, now)?) {
+            if leases.len() == limit {
+                break;
+            }
+            if let Some(key) = queue.key {
+                let held = match held.entry(key) {
+                    Occupied(held) => held.into_mut(),
+                    Vacant(new) => {
+                        let count = inbox::held(self.connection, new.key(), now)?;
+                        new.insert(count)
+                    }
+                };
+                if *held >= i64::from(queue.limit) {
+                    continue;
+                }
+                *held += 1;
+            }
+            let lease = self.lease(&run, now, |entry| entry.lease(owner, term, now))?;
+            leases.push(attempt!(lease));
+        }
+        Ok(Ok(leases))
+    }
+
+    pub(super) fn deliver(&mut self, run: &str, message: &Delivery) -> Answer<bool> {
+        let connection = self.connection;
+        let Some(known) = attempt!(self.known.find(connection, &mut self.pending, run)?) else {
+            let is_pruned = runs::is_pruned(connection, run)?;
+            return Ok(Err(if is_pruned { entry::pruned(run) } else { entry::not_found(run) }));
+        };
+        if known.entry.has_ended() {
+            let is_known = inbox::knows(connection, known.key, &message.id)?;
+            return Ok(if is_known { Ok(false) } else { Err(entry::ended(run)) });
+        }
+        let is_new = inbox::insert(connection, known.key, message)?;
+        if is_new {
+            runs::wake(connection, known, known.entry.wakes(true))?;
+        }
+        Ok(Ok(is_new))
     }
 
     pub(super) fn release(&mut self, lease: &Lease) -> Answer<()> {
@@ -269,6 +345,8 @@ struct Memory {
     runs: HashMap<RunId, Known>,
     /// The greatest key of a record, with those that are still to be written. None where nobody has looked; then none are.
     last: Option<i64>,
+    /// Until when the last beats of processes count.
+    beats: HashMap<String, Option<i64>>,
 }
 
 impl Memory {
@@ -278,11 +356,61 @@ impl Memory {
         pending: &mut Pending,
         run: &str,
     ) -> Answer<Option<&mut Known>> {
-        if !self.runs.contains_key(run) {
+        let Some(owner) = self.runs.get(run).map(|known| known.entry.holder.as_ref()) else {
             pending.write(connection)?;
             return Ok(Ok(attempt!(runs::find(connection, run)?).map(|found| self.know(found))));
+        };
+        // The owner may have beaten since.
+        let until = match owner.map(|holder| entry::process(&holder.owner).to_owned()) {
+            Some(process) => self.beat(connection, &process)?.unwrap_or(0),
+            None => 0,
+        };
+        let mut known = self.runs.get_mut(run);
+        if let Some(holder) = known.as_mut().and_then(|known| known.entry.holder.as_mut()) {
+            holder.until = until;
         }
-        Ok(Ok(self.runs.get_mut(run)))
+        Ok(Ok(known))
+    }
+
+    /// Until when the last beat of a process counts.
+    fn beat(&mut self, connection: &Connection, process: &str) -> rusqlite::Result<Option<i64>> {
+        if let Some(until) = self.beats.get(process) {
+            return Ok(*until);
+        }
+        let until = inbox::beat(connection, process)?;
+        self.beats.insert(process.to_owned(), until);
+        Ok(until)
+    }
+
+    fn write_beat(
+        &mut self,
+        connection: &Connection,
+        process: &str,
+        until: i64,
+        now: i64,
+    ) -> rusqlite::Result<()> {
+        inbox::keep_beat(connection, process, until, now)?;
+        if self.beats.len() >= KNOWN {
+            self.beats.clear();
+        }
+        self.beats.insert(process.to_owned(), Some(until));
+        Ok(())
+    }
+
+    /// Writes the beat that came with a lease or an append, if there was one.
+    fn keep_beat(
+        &mut self,
+        connection: &Connection,
+        before: Option<Holder>,
+        holder: Option<Holder>,
+        now: i64,
+    ) -> rusqlite::Result<()> {
+        match holder.filter(|holder| before.as_ref() != Some(holder)) {
+            Some(Holder { owner, until }) => {
+                self.write_beat(connection, entry::process(&owner), until, now)
+            }
+            None => Ok(()),
+        }
     }
 
     fn know(&mut self, known: Known) -> &mut Known {
@@ -422,7 +550,8 @@ mod tests {
         let again = append(&mut work, ended.user("more").batch()).expect_err("a sealed run");
         assert_eq!(again.kind(), ErrorKind::Log(LogReason::Sealed));
         let second = std::time::Duration::from_secs(1);
-        let leased = work.lease("ended", |entry| entry.lease("me", second, 0)).expect("an answer");
+        let leased =
+            work.lease("ended", 0, |entry| entry.lease("me", second, 0)).expect("an answer");
         assert_eq!(leased.expect_err("it ended").kind(), ErrorKind::Log(LogReason::Sealed));
         work.known.runs.clear();
         let mut open = open.tool_turn();

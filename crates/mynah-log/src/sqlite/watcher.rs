@@ -10,7 +10,7 @@ use mynah_data::Result;
 use rusqlite::Connection;
 
 use super::file::{File, unavailable};
-use crate::waiters::Waiters;
+use crate::backend::Waiters;
 
 /// How often it looks. This process's own commits are told at once.
 const PACE: Duration = Duration::from_millis(20);

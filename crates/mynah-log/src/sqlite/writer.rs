@@ -26,7 +26,7 @@ use super::{
     place::Identity,
     store::{Store, Work},
 };
-use crate::{Durability, waiters::Waiters};
+use crate::{Durability, backend::Waiters};
 
 /// How many jobs go into one commit at most.
 const GROUP: usize = 256;
@@ -113,7 +113,8 @@ impl Writer {
         let mut store = Store::new(connection, durability);
         // What someone before could not wipe. Where it still cannot be, the next commit tries again.
         let _ = store.wipe();
-        let desk = Desk { store, file, opened, waiters, commits: Arc::clone(&commits) };
+        let (owed, commits_here) = (Vec::new(), Arc::clone(&commits));
+        let desk = Desk { owed, store, file, opened, waiters, commits: commits_here };
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
         let thread = thread.spawn(move || desk.serve(&jobs));
         let thread = thread
@@ -139,12 +140,31 @@ impl Writer {
         let durability = durability.unwrap_or(self.durability);
         let (reply, left) = (Some(reply), Arc::clone(&self.left));
         let mut asking = Asking { run: run.clone(), answer, left: &self.left, is_over: false };
-        let job = Box::new(Task { run, durability, job, result: None, reply, left });
+        let job =
+            Box::new(Task { run, durability, job, result: None, reply, left, is_owed: false });
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
         jobs.send(job).map_err(|_| stopped())?;
         let answer = (&mut asking.answer).await;
         asking.is_over = true;
         answer.map_err(|_| stopped())?
+    }
+
+    /// Does some work on a run as a part of a later commit, for which nobody waits. It is done again with the next commit as long as
+    /// the file cannot be written.
+    pub(super) fn leave(
+        &self,
+        run: RunId,
+        job: impl FnMut(&mut Work<'_>) -> Answer<()> + Send + 'static,
+    ) {
+        // Without a receiver it is work that was left from the beginning.
+        let (reply, left) = (Some(oneshot::channel().0), Arc::clone(&self.left));
+        left.add(&run);
+        let (durability, result) = (Durability::Relaxed, None);
+        let job = Task { run, durability, job, result, reply, left, is_owed: true };
+        if let Some(jobs) = &self.jobs {
+            // Where the thread has stopped, there is nothing to be done about it.
+            let _ = jobs.send(Box::new(job));
+        }
     }
 
     /// Waits until what was left to be written of a run is written, or has failed.
@@ -175,6 +195,8 @@ trait Job: Send {
     fn run(&self) -> &str;
     fn durability(&self) -> Durability;
     fn finish(&mut self, committed: Result<()>);
+    /// Whether it is done again if the commit fails.
+    fn is_owed(&self) -> bool;
 }
 
 struct Task<J, T> {
@@ -184,6 +206,7 @@ struct Task<J, T> {
     result: Option<Result<T>>,
     reply: Option<oneshot::Sender<Result<T>>>,
     left: Arc<Left>,
+    is_owed: bool,
 }
 
 impl<J, T> Drop for Task<J, T> {
@@ -216,10 +239,16 @@ impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
             self.left.remove(&self.run);
         }
     }
+
+    fn is_owed(&self) -> bool {
+        self.is_owed
+    }
 }
 
 /// Where the thread works.
 struct Desk {
+    /// What is part of the next commit, as the last one failed.
+    owed: Vec<Box<dyn Job>>,
     store: Store,
     file: File,
     /// The file as it was when it was opened.
@@ -234,7 +263,8 @@ impl Desk {
         let mut came_soon = false;
         while let Some(first) = safer.take().or_else(|| next(jobs, &mut came_soon)) {
             let durability = first.durability();
-            let mut group = vec![first];
+            let mut group = std::mem::take(&mut self.owed);
+            group.push(first);
             let mut count = 1;
             let coming = iter::from_fn(|| {
                 let next = match count {
@@ -306,7 +336,7 @@ impl Desk {
         Ok(())
     }
 
-    fn finish(&self, mut group: Vec<Box<dyn Job>>, committed: Result<(), Failed>) {
+    fn finish(&mut self, mut group: Vec<Box<dyn Job>>, committed: Result<(), Failed>) {
         let committed = committed.map_err(|failed| match failed {
             Failed::ToBegin(error) | Failed::AtWork(error) => {
                 // What SQLite makes of a file that is gone says less than that it is.
@@ -319,6 +349,9 @@ impl Desk {
                 self.file.path().display()
             )),
         });
+        if committed.is_err() {
+            self.owed.extend(group.extract_if(.., |job| job.is_owed()));
+        }
         for job in &mut group {
             job.finish(committed.clone());
         }
@@ -363,7 +396,7 @@ mod tests {
     use mynah_data::{ErrorKind, LogReason};
 
     use super::*;
-    use crate::{conformance::Sample, entry::Checked};
+    use crate::{backend::Checked, conformance::Sample};
 
     fn start(durability: Durability) -> (tempfile::TempDir, Writer) {
         let folder = tempfile::tempdir().expect("a folder");

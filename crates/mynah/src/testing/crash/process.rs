@@ -118,10 +118,9 @@ impl Log for Process {
         })
     }
 
-    fn release(&self, lease: &Lease) -> LogFuture<'_, ()> {
-        match self.died() {
-            Some(_) => Box::pin(future::ready(Ok(()))),
-            None => self.log.release(lease),
+    fn release(&self, lease: &Lease) {
+        if self.died().is_none() {
+            self.log.release(lease);
         }
     }
 

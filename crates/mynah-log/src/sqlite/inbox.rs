@@ -1,0 +1,186 @@
+//! Rows of messages and of beats, runs that can be claimed, and runs that changed.
+
+use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
+
+use super::{
+    Answer,
+    row::{attempt, lossy, sound},
+    runs,
+};
+use crate::{
+    Changes, Corrupt, Delivery, MAINTENANCE, Queue, Record,
+    backend::{nanos, not_a_cursor},
+};
+
+/// How long a beat is kept after its term, in nanoseconds. A run whose owner has none was left long ago.
+const KEPT: i64 = nanos(std::time::Duration::from_secs(86_400));
+
+/// Until when the last beat of a process counts.
+pub(super) fn beat(connection: &Connection, process: &str) -> rusqlite::Result<Option<i64>> {
+    let mut select = connection.prepare_cached("SELECT until FROM beats WHERE process = ?1")?;
+    select.query_row([process], |row| row.get(0)).optional()
+}
+
+/// Writes the beat of a process. The first clears away those of processes that ended long ago.
+pub(super) fn keep_beat(
+    connection: &Connection,
+    process: &str,
+    until: i64,
+    now: i64,
+) -> rusqlite::Result<()> {
+    let update = "UPDATE beats SET until = ?2 WHERE process = ?1";
+    if connection.prepare_cached(update)?.execute(params![process, until])? == 0 {
+        let delete = "DELETE FROM beats WHERE until < ?1";
+        connection.prepare_cached(delete)?.execute([now.saturating_sub(KEPT)])?;
+        let insert = "INSERT INTO beats (process, until) VALUES (?1, ?2)";
+        connection.prepare_cached(insert)?.execute(params![process, until])?;
+    }
+    Ok(())
+}
+
+/// Puts a message into an inbox; false if the run had one with this id before.
+pub(super) fn insert(
+    connection: &Connection,
+    run: i64,
+    Delivery { id, at, payload }: &Delivery,
+) -> rusqlite::Result<bool> {
+    let insert = "INSERT OR IGNORE INTO inbox (run, id, at, payload) VALUES (?1, ?2, ?3, ?4)";
+    Ok(connection.prepare_cached(insert)?.execute(params![run, id, at, payload])? > 0)
+}
+
+/// Whether a run ever had a message with this id.
+pub(super) fn knows(connection: &Connection, run: i64, id: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM inbox WHERE run = ?1 AND id = ?2")?
+        .exists(params![run, id])
+}
+
+pub(super) fn has_messages(connection: &Connection, run: i64) -> rusqlite::Result<bool> {
+    let select = "SELECT 1 FROM inbox WHERE run = ?1 AND payload IS NOT NULL";
+    connection.prepare_cached(select)?.exists([run])
+}
+
+/// Removes messages; their ids stay.
+pub(super) fn consume(connection: &Connection, run: i64, ids: &[String]) -> rusqlite::Result<()> {
+    let update = "UPDATE inbox SET payload = NULL WHERE run = ?1 AND id = ?2";
+    for id in ids {
+        connection.prepare_cached(update)?.execute(params![run, id])?;
+    }
+    Ok(())
+}
+
+/// Removes all messages of a run; their ids stay.
+pub(super) fn clear(connection: &Connection, run: i64) -> rusqlite::Result<()> {
+    let update = "UPDATE inbox SET payload = NULL WHERE run = ?1 AND payload IS NOT NULL";
+    connection.prepare_cached(update)?.execute([run]).map(drop)
+}
+
+pub(super) fn list(connection: &Connection, run: &str, limit: usize) -> Answer<Vec<Delivery>> {
+    let mut select = connection.prepare_cached(
+        "SELECT inbox.id, at, payload FROM inbox JOIN runs ON runs.key = run \
+         WHERE runs.id = ?1 AND payload IS NOT NULL ORDER BY inbox.key LIMIT ?2",
+    )?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut rows = select.query(params![run, limit])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let read =
+            || Ok(Delivery::new(row.get::<_, String>(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?));
+        found.push(attempt!(sound(read(), run, 0)?));
+    }
+    Ok(Ok(found))
+}
+
+/// Looks for messages of runs that are not there.
+pub(super) fn check(connection: &Connection) -> Answer<()> {
+    let select = "SELECT id FROM inbox WHERE run NOT IN (SELECT key FROM runs)";
+    let stray = connection.prepare(select)?.query_row([], |row| Ok(lossy(row, 0))).optional()?;
+    Ok(stray.map_or(Ok(()), |id| {
+        let what = format!("message {id} is in the inbox of a run that is not there");
+        Err(Corrupt { run: "".into(), seq: 0, what }.into())
+    }))
+}
+
+/// The runs of some queues that can continue at this time and that no living owner holds, those to be claimed first before others.
+pub(super) fn ready(
+    connection: &Connection,
+    queues: &[String],
+    now: i64,
+) -> Answer<Vec<(String, Queue)>> {
+    let select = format!(
+        "SELECT id, queue, priority, shared, at_most FROM runs \
+         WHERE queue IN ({}) AND status < 2 AND wake <= ? AND (owner IS NULL OR {} <= ?) \
+         ORDER BY priority DESC, started, key",
+        vec!["?"; queues.len()].join(", "),
+        runs::UNTIL,
+    );
+    let mut select = connection.prepare_cached(&select)?;
+    let queues = queues.iter().map(|queue| Value::from(queue.clone()));
+    let mut rows = select.query(params_from_iter(queues.chain([now.into(), now.into()])))?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let run = lossy(row, 0);
+        let Some(queue) = attempt!(sound(runs::queue(row, 1), &run, 0)?) else { continue };
+        found.push((run, queue));
+    }
+    Ok(Ok(found))
+}
+
+/// How many runs with this concurrency key have a living owner.
+pub(super) fn held(connection: &Connection, key: &str, now: i64) -> rusqlite::Result<i64> {
+    let select = format!(
+        "SELECT count(*) FROM runs WHERE shared = ?1 AND owner IS NOT NULL AND {} > ?2",
+        runs::UNTIL
+    );
+    connection.prepare_cached(&select)?.query_row(params![key, now], |row| row.get(0))
+}
+
+/// The runs with records or messages after those of a cursor: the keys of the last record and of the last message.
+pub(super) fn changes(
+    connection: &Connection,
+    cursor: Option<&str>,
+    limit: usize,
+) -> Answer<Changes> {
+    let _snapshot = connection.unchecked_transaction()?;
+    let Some(cursor) = cursor else {
+        let last = "SELECT (SELECT ifnull(max(key), 0) FROM records) || '.' || \
+                    (SELECT ifnull(max(key), 0) FROM inbox)";
+        let last: String = connection.prepare_cached(last)?.query_row([], |row| row.get(0))?;
+        return Ok(Ok(Changes::new(Vec::new(), last)));
+    };
+    let parts = cursor.split_once('.').and_then(|(record, message)| {
+        Some((record.parse::<i64>().ok()?, message.parse::<i64>().ok()?))
+    });
+    let (mut record, mut message) = attempt!(parts.ok_or_else(not_a_cursor));
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut moved: Vec<String> = Vec::new();
+    let mut select = connection
+        .prepare_cached("SELECT key, envelope FROM records WHERE key > ?1 ORDER BY key LIMIT ?2")?;
+    let mut rows = select.query([record, limit])?;
+    while let Some(row) = rows.next()? {
+        record = row.get(0)?;
+        let envelope: Vec<u8> = row.get(1)?;
+        // One that is none is found by whoever verifies its run.
+        if let Ok(found) = Record::from_parts(envelope, None) {
+            moved.push(found.envelope().run.to_string());
+        }
+    }
+    let mut select = connection.prepare_cached(
+        "SELECT inbox.key, runs.id FROM inbox LEFT JOIN runs ON runs.key = run \
+         WHERE inbox.key > ?1 ORDER BY inbox.key LIMIT ?2",
+    )?;
+    let mut rows = select.query([message, limit])?;
+    while let Some(row) = rows.next()? {
+        message = row.get(0)?;
+        moved.push(lossy(row, 1));
+    }
+    moved.sort_unstable();
+    moved.dedup();
+    let mut found = Vec::new();
+    for run in moved.iter().filter(|run| **run != MAINTENANCE) {
+        if let Some(known) = attempt!(runs::find(connection, run)?) {
+            found.push(known.entry.change(has_messages(connection, known.key)?));
+        }
+    }
+    Ok(Ok(Changes::new(found, format!("{record}.{message}"))))
+}
