@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -48,7 +49,7 @@ pub(super) struct Answering {
     context: ErrorContext,
     watch: Watch,
     /// Whose answer it is.
-    origin: String,
+    origin: Arc<str>,
 }
 
 impl Answering {
@@ -58,7 +59,7 @@ impl Answering {
         call: &ModelCall,
         response: Response,
         mut context: ErrorContext,
-        origin: String,
+        origin: Arc<str>,
     ) -> Self {
         let header = header_of(response.headers());
         let delivery = Delivery::of(header("content-type"));
