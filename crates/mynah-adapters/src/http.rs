@@ -312,12 +312,15 @@ impl HttpAdapter {
         let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
         let is_ours = !self.keys.wants_key();
         let stored = |name: &&str| Some(FoundKey::stored(name, self.stored(name)?));
-        let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
-            Ok(key) => Some(key),
-            Err(_) if !self.needs_key && is_ours => None,
-            Err(error) => match variables.iter().find_map(stored).filter(|_| is_ours) {
+        let key = match self.keys.look(&self.name, &variables, call.api_key.as_ref()) {
+            Some(key) => Some(key),
+            None if !self.needs_key && is_ours => None,
+            None => match variables.iter().find_map(stored).filter(|_| is_ours) {
                 None if is_ours && self.is_here(call) => None,
-                None => return Err(hinted(error, self.format.key_hint())),
+                None => {
+                    let error = self.keys.missing(&self.name, &variables);
+                    return Err(hinted(error, self.format.key_hint()));
+                }
                 key => key,
             },
         };
